@@ -10,7 +10,11 @@ const LINES_MAX: usize = 600;
 /// Lines of a function, from `fn` to its closing brace: two screens.
 const FUNCTION_MAX: usize = 80;
 /// Functions that may be longer: file, name, reason.
-const LONG_FUNCTIONS: [(&str, &str, &str); 0] = [];
+const LONG_FUNCTIONS: [(&str, &str, &str); 1] = [(
+    "crates/bpf/src/vm/exec.rs",
+    "execute",
+    "one `match` with an arm per operation: the compiler keeps the registers and one jump table together",
+)];
 
 /// Lines that are too wide. A line that is one word (an address) cannot be broken.
 pub(crate) fn wide_lines(files: &[File]) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! The tables of docs/support.md, generated from the opcode table, the queue pair, the symbol tables of the two
-//! libraries, and the operations of a context.
+//! The tables of docs/support.md, generated from the opcode table, the queue pair, the symbol tables of the
+//! two libraries, and the operations of a context.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ mod table;
 
 use table::What;
 
-/// What programs can ask for, in words, and names that stand for it: exported functions, or, after a dot, operations of the
+/// Features, and the names that stand for each: exported functions, or, after a dot, operations of the
 /// context, which inline functions call. `*` stands for any letters. The names of a feature must agree.
 const FEATURES: [(&str, &[&str]); 33] = [
     ("protection domains", &["ibv_alloc_pd"]),

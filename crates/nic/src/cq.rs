@@ -24,8 +24,8 @@ enum Armed {
 #[derive(Debug)]
 struct Ring {
     entries: VecDeque<Wc>,
-    /// When each entry was added (nanoseconds of the engine's clock); `None` unless the application asked
-    /// for it.
+    /// When each entry was added (nanoseconds of the engine's clock); `None` unless the application requested
+    /// timestamps.
     times: Option<VecDeque<u64>>,
     capacity: usize,
     armed: Armed,
@@ -38,23 +38,23 @@ pub(crate) struct CompletionQueue {
     ring: Mutex<Ring>,
     /// Mirrors `ring.entries.len()` so that an empty poll costs one load.
     len: AtomicUsize,
-    /// Polls of other queues during which the application still counts as busy with this queue, because its
-    /// last poll left entries here. While there are any the CQ is backlogged, and sends keep batching.
+    /// Credits granted when a poll leaves entries in the CQ; an engine poll that holds messages spends one.
+    /// While credits remain the CQ counts as backlogged, and sends keep batching.
     credits: AtomicU8,
-    /// The engine's poll that spent a credit last.
+    /// Number of the engine's poll that last spent a credit.
     spent_at: AtomicU64,
     /// Credits that a poll grants when it leaves entries.
     backlog_polls: u8,
     overflowed: AtomicBool,
     channel: Option<Arc<EventQueue<u64>>>,
     cookie: u64,
-    /// Armed CQs of the device: while there are any its engines' background threads stay on the sockets.
+    /// Armed CQs of the device. While there are any, the progress threads serve the sockets.
     armed_cqs: Arc<AtomicUsize>,
     moderator: Arc<Moderator>,
     own: Weak<Self>,
 }
 
-/// Adds completions under one lock; the application's polls see them when it is dropped.
+/// Adds completions under one lock. The application can poll them when this is dropped.
 pub(crate) struct Adding<'a> {
     now: Instant,
     queue: &'a CompletionQueue,
@@ -62,13 +62,13 @@ pub(crate) struct Adding<'a> {
 }
 
 impl Adding<'_> {
-    /// Whether this is for `queue`.
+    /// Whether this adds completions to `queue`.
     #[inline]
     pub(crate) fn is_for(&self, queue: &CompletionQueue) -> bool {
         std::ptr::eq(self.queue, queue)
     }
 
-    /// Adds a completion. False on the first overflow: the caller raises CQ_ERR and kills the QP.
+    /// Adds a completion. False on the first overflow: the caller raises CQ_ERR and moves the QP to ERR.
     #[inline]
     #[must_use]
     pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> bool {
@@ -86,7 +86,7 @@ impl Adding<'_> {
             Armed::Next => true,
         };
         if fires {
-            // The thread that is woken finds it.
+            // The completion must be visible before the event wakes a thread.
             queue.len.store(ring.entries.len(), Ordering::Release);
             match ring.moderation.completed(*now) {
                 Verdict::Now => queue.fire(ring),
@@ -160,7 +160,7 @@ impl CompletionQueue {
         self.adding(Instant::ZERO).push(wc, solicited)
     }
 
-    /// The channel event.
+    /// Raises the channel event and disarms the CQ.
     fn fire(&self, ring: &mut Ring) {
         self.disarm(ring);
         if let Some(channel) = &self.channel {
@@ -168,7 +168,7 @@ impl CompletionQueue {
         }
     }
 
-    /// See [`Moderation`]; what waits already fires.
+    /// Sets the limits of [`Moderation`]; an event that is held back fires at once.
     pub(crate) fn moderate(&self, count: u16, period_us: u16) {
         let mut ring = self.ring();
         if ring.moderation.set(count, period_us) {
@@ -176,7 +176,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The time that an event may be held back is over.
+    /// Fires the event that is held back until `deadline`.
     pub(crate) fn moderation_is_over(&self, deadline: Instant) {
         let mut ring = self.ring();
         if ring.moderation.is_over(deadline) && ring.armed != Armed::No {
@@ -189,14 +189,14 @@ impl CompletionQueue {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the application has entries left to take here, as far as its polls tell.
+    /// Whether the application has left entries here, judged by its last polls.
     #[inline]
     pub(crate) fn is_backlogged(&self) -> bool {
         self.credits.load(Ordering::Relaxed) > 0
     }
 
-    /// The engine's poll with this number held messages because this CQ is backlogged: one credit less. A
-    /// poll spends one credit of a CQ, however many queue pairs complete here.
+    /// Spends one credit, because the engine's poll with this number held messages. A poll spends one credit
+    /// of a CQ, however many queue pairs complete here.
     #[inline]
     pub(crate) fn spend_poll(&self, poll: u64) {
         if self.spent_at.swap(poll, Ordering::Relaxed) != poll {
@@ -205,7 +205,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Entries were taken, and this many are left.
+    /// Updates length and credits after a poll that left `left` entries.
     #[inline]
     fn taken(&self, left: usize) {
         self.credits.store(if left > 0 { self.backlog_polls } else { 0 }, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl CompletionQueue {
         Some((wc?, time_ns.unwrap_or_default()))
     }
 
-    /// From now on the time of each completion is recorded; those that are there get the time `now`.
+    /// Records the time of each completion from now on; present completions get the time `now`.
     pub(crate) fn record_times(&self, now: Instant) {
         let mut ring = self.ring();
         let mut times = VecDeque::with_capacity(ring.capacity);
@@ -255,7 +255,7 @@ impl CompletionQueue {
         ring.times = Some(times);
     }
 
-    /// Asks for one event at the next completion; "any" supersedes "solicited".
+    /// Arms the CQ for one event at the next completion; "any" supersedes "solicited".
     pub(crate) fn arm(&self, solicited_only: bool) {
         let mut ring = self.ring();
         // An application that is about to sleep does not post more.
@@ -307,7 +307,7 @@ impl CompletionQueue {
         self.len.store(left, Ordering::Release);
     }
 
-    /// Disarms the CQ and forgets its unread channel events: the application is done with it.
+    /// Disarms the CQ and discards its unread channel events, because the application destroys it.
     pub(crate) fn close(&self) {
         self.disarm(&mut self.ring());
         if let Some(channel) = &self.channel {

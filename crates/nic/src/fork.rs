@@ -18,7 +18,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cm::CmLocks;
-use crate::engine::gsi::Early;
+use crate::engine::gsi::HeldRequest;
 use crate::engine::{Core, Engine};
 use crate::hook::control::Control;
 use crate::port::DeadPort;
@@ -55,7 +55,7 @@ struct DeviceLocks {
 struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
     core: KeptLock<Engine, Core>,
-    held: KeptLock<Engine, VecDeque<Early>>,
+    held: KeptLock<Engine, VecDeque<HeldRequest>>,
     registry: RegistryLocks,
     _cm: CmLocks,
     engine: Arc<Engine>,

@@ -1,8 +1,8 @@
 //! Completion moderation (ibv_modify_cq(3)): one channel event for several completions.
 //!
-//! The first completion that could raise the event starts a period; the event comes with the last of a
-//! number of completions, or when the period ends. Invariant: an event that is held back has a deadline
-//! with the [`Moderator`], so it is never lost.
+//! The first completion that could raise the event starts a period. The event is raised with the last of
+//! `count` completions, or when the period ends. Invariant: the [`Moderator`] has a deadline for each event
+//! that is held back, so no event is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -11,7 +11,7 @@ use transport::Instant;
 
 use crate::cq::CompletionQueue;
 
-/// What a CQ holds back.
+/// The moderation of one CQ: its limits, and the event that it holds back.
 #[derive(Debug, Default)]
 pub(crate) struct Moderation {
     count: u16,
@@ -25,14 +25,14 @@ pub(crate) struct Moderation {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Now,
-    /// Then at the latest, which somebody must see to.
+    /// At this time at the latest; the caller must register the deadline with the [`Moderator`].
     By(Instant),
-    /// Somebody sees to it.
+    /// At a deadline that is registered already.
     Later,
 }
 
 impl Moderation {
-    /// Sets the limits; whether an event that is held back must not wait any longer.
+    /// Sets the limits. Returns whether an event is held back, which the caller then raises.
     pub(crate) fn set(&mut self, count: u16, period_us: u16) -> bool {
         (self.count, self.period_us) = (count, period_us);
         self.held > 0
@@ -54,22 +54,22 @@ impl Moderation {
         Verdict::By(deadline)
     }
 
-    /// Whether this is the deadline that an event waits for.
+    /// Whether an event is held back until this deadline.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
         self.deadline == Some(deadline)
     }
 
-    /// The event was raised, or is not wanted any more.
+    /// Ends the period: the event was raised, or the CQ was disarmed.
     pub(crate) fn restart(&mut self) {
         (self.held, self.deadline) = (0, None);
     }
 }
 
-/// The deadlines of a device.
+/// The deadlines of all CQs of a device.
 #[derive(Debug)]
 pub(crate) struct Moderator {
     waiting: Mutex<Vec<(Instant, Weak<CompletionQueue>)>>,
-    /// The earliest of them, so that nobody locks when there is none.
+    /// The earliest deadline, so that a poll takes no lock if none has passed.
     next_ns: AtomicU64,
 }
 
@@ -98,7 +98,7 @@ impl Moderator {
         Some(self.next_ns.load(Ordering::Relaxed)).filter(|ns| *ns != NEVER).map(Instant)
     }
 
-    /// Raises the events that are due. Not to be called with a CQ locked.
+    /// Raises due events. The caller must not hold the lock of a CQ.
     #[inline]
     pub(crate) fn expire(&self, now: impl FnOnce() -> Instant) {
         let next = self.next_ns.load(Ordering::Relaxed);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_comes_with_the_last_of_the_number() {
+    fn the_event_is_raised_with_the_last_of_count_completions() {
         let mut m = moderation(3, 10);
         for _ in 0..2 {
             assert_eq!(m.completed(Instant(5_000)), Verdict::By(Instant(15_000)));
@@ -147,28 +147,28 @@ mod tests {
     }
 
     #[test]
-    fn a_period_that_is_over_is_that_of_the_event_held_back() {
+    fn only_the_deadline_of_the_event_that_is_held_back_counts() {
         let mut m = moderation(3, 10);
         let Verdict::By(first) = m.completed(Instant(0)) else { panic!("held back") };
         assert!(m.is_over(first));
         m.restart();
-        assert!(!m.is_over(first), "raised by then");
+        assert!(!m.is_over(first), "the event was raised earlier");
         assert_eq!(m.completed(Instant(1)), Verdict::By(Instant(10_001)));
-        assert!(!m.is_over(first) && m.set(0, 0), "what waits must not wait any longer");
+        assert!(!m.is_over(first) && m.set(0, 0), "the event that is held back must be raised");
     }
 
     #[test]
-    fn without_both_limits_nothing_waits() {
+    fn without_both_limits_no_event_is_held_back() {
         for (count, period_us) in [(0, 0), (1, 10), (5, 0)] {
             assert_eq!(moderation(count, period_us).completed(Instant(0)), Verdict::Now);
         }
     }
 
     #[test]
-    fn the_earliest_deadline_is_known_and_goes_with_what_waited() {
+    fn the_earliest_deadline_is_known_until_its_event_is_raised() {
         let moderator = Moderator::default();
         assert_eq!(moderator.next(), None);
-        moderator.expire(|| panic!("nobody asks for the time"));
+        moderator.expire(|| panic!("the clock is read without a deadline"));
         for at in [30, 10, 20] {
             moderator.watch(Instant(at), Weak::new());
         }

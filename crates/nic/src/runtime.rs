@@ -1,8 +1,7 @@
-//! The world that an engine runs in: time, and threads that yield, sleep and are woken.
+//! The environment of an engine: a clock, and threads that yield, sleep and wake.
 //!
-//! An engine takes all of that from its [`Runtime`] and never reads a clock itself. [`Runtime::Kernel`] is
-//! the operating system. [`Runtime::Virtual`] is a simulation with a clock and threads of its own, which
-//! also decides at each
+//! An engine uses the clock and the threads of its [`Runtime`] only. [`Runtime::Kernel`] is the operating
+//! system. [`Runtime::Virtual`] is a simulation with its own clock and threads, which decides at each
 //! [`Point`] which thread runs next.
 
 use std::io;
@@ -16,7 +15,7 @@ use transport::Instant;
 /// Most descriptors that a thread waits for: the sockets of the port, the registry, the kick, the control
 /// socket and the monitor of the netdev.
 const WAIT_FDS_MAX: usize = 8;
-/// Sleep of a thread that may not poll(2) so many descriptors; the engine then runs by the clock.
+/// Sleep of a thread if poll(2) refuses so many descriptors; the engine then only polls at this interval.
 const POLL_REFUSED: Duration = Duration::from_millis(1);
 
 /// Where a simulation may let another thread run.
@@ -40,7 +39,7 @@ pub trait World: Send + Sync {
     fn reach(&self, point: Point);
     /// The caller gives up its CPU and runs again later.
     fn yield_now(&self);
-    /// The caller cannot go on before another thread has released a lock.
+    /// The caller waits until another thread has released a lock.
     fn wait_for_lock(&self);
     /// The caller sleeps until one of `fds` is readable or the clock shows `until_ns`.
     fn sleep(&self, fds: &[RawFd], until_ns: u64);
@@ -53,7 +52,7 @@ pub trait World: Send + Sync {
 pub enum Runtime {
     /// The kernel's clock and threads.
     Kernel,
-    /// A simulation's.
+    /// The clock and threads of a simulation.
     Virtual(Arc<dyn World>),
 }
 
@@ -80,7 +79,7 @@ impl Runtime {
         }
     }
 
-    /// Lets a simulation run another thread here; nothing in the kernel's world.
+    /// Lets a simulation run another thread here; does nothing with the kernel's threads.
     #[inline]
     pub(crate) fn reach(&self, point: Point) {
         if let Self::Virtual(world) = self {
@@ -133,7 +132,7 @@ impl Runtime {
             }
         };
         if sys::poll(&mut polled, Some(timeout_ns)).is_err() {
-            // Only a limit of descriptors below `WAIT_FDS_MAX` refuses it.
+            // poll(2) fails only if the limit of descriptors (RLIMIT_NOFILE) is below `WAIT_FDS_MAX`.
             std::thread::sleep(POLL_REFUSED);
         }
         fds.len().checked_sub(1).is_some_and(|last| polled[last].is_ready())
@@ -142,7 +141,7 @@ impl Runtime {
     /// Starts a thread.
     ///
     /// # Errors
-    /// The kernel's, if it refuses one more.
+    /// The error of the kernel, if it refuses another thread.
     pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         match self {
             Self::Kernel => sys::spawn_without_signals(name, body),

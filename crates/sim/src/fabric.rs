@@ -269,7 +269,7 @@ impl<'w> Fabric<'w> {
         self.schedule.vanish.is_some_and(|(gone, at)| gone == node && now >= at)
     }
 
-    /// Returns the time when the node may send again, if its queue is full.
+    /// Returns the time when the node may continue to send, if its queue is full.
     pub(crate) fn blocked_until(&self, node: usize, now: u64) -> Option<u64> {
         let queued_ns = NODE_QUEUE_BYTES * self.links.ps_per_byte[node] / 1000;
         let until = self.ports[node].up_free_ns.saturating_sub(queued_ns / 2);

@@ -72,13 +72,13 @@ impl RecordWriter {
     #[must_use]
     pub fn has_room(&self, len: usize) -> bool {
         // Acquire: the reader has finished with the bytes that will be overwritten. An invalid position
-        // counts as no room.
+        // counts as a full queue.
         let read = self.memory.reader_at().load(Ordering::Acquire);
         let (_, end) = self.place(len);
         end.wrapping_sub(read) <= self.memory.len
     }
 
-    /// Appends a record made of `parts`; if there is no room, counts it as lost and returns false.
+    /// Appends a record made of `parts`; if there is no space, counts it as lost and returns false.
     pub fn push(&mut self, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();
         if !self.begin(len) {
@@ -94,7 +94,7 @@ impl RecordWriter {
         true
     }
 
-    /// Begins a record of at most `len_max` bytes; false if there is no room for it. A record that was
+    /// Begins a record of at most `len_max` bytes; false if there is no space for it. A record that was
     /// begun before and not ended is dropped. Until [`end`](Self::end), bytes that were not written are
     /// those that the storage held before.
     pub fn begin(&mut self, len_max: usize) -> bool {
@@ -132,7 +132,7 @@ impl RecordWriter {
         self.memory.writer_at().store(self.at, Ordering::Release);
     }
 
-    /// Counts records that were not written because there was no room.
+    /// Counts records that were not written because there was no space.
     #[inline]
     pub fn lose(&mut self, count: u64) {
         self.lost += count;
@@ -196,7 +196,7 @@ impl RecordReader {
         records
     }
 
-    /// The writer's count of what found no room: records, or what would have been in them.
+    /// The writer's count of what did not fit: records, or the items that they would have held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.memory.lost().load(Ordering::Relaxed)

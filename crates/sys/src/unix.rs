@@ -216,7 +216,7 @@ mod tests {
     fn each_peek_at_a_record_duplicates_its_descriptors() {
         let (tx, rx) = seqpacket_pair().unwrap();
         let passed = crate::udp_socket(false).unwrap();
-        send_record(tx.as_fd(), b"he", b"llo", &[passed.as_fd(), tx.as_fd()]).unwrap();
+        send_record(tx.as_fd(), b"hel", b"lo", &[passed.as_fd(), tx.as_fd()]).unwrap();
         drop(tx);
         for _ in 0..3 {
             let (mut buf, mut fds) = ([0; 16], Vec::new());

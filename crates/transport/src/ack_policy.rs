@@ -208,8 +208,8 @@ impl AckDelay {
         self.has_posted = true;
     }
 
-    /// A SEND or WRITE of the peer is complete. `is_silent`: it makes no completion, so the application
-    /// learns of it only from its memory.
+    /// A SEND or WRITE of the peer is complete. `is_silent`: it produces no completion here, so the
+    /// application learns of it only from its memory.
     #[inline]
     pub(crate) fn message_arrived(&mut self, is_silent: bool) {
         if std::mem::take(&mut self.has_posted) {

@@ -97,8 +97,8 @@ fn in_a_ping_pong_of_several_packets_the_ack_is_delayed_too() {
     assert_eq!(b.sent(), ["WRITE Only 503 AckReq +0x0 len 8 [8]", "Acknowledge 111 msn 12"]);
 }
 
-/// Rounds of 300 messages, of which every `interval`th and the last ask; how many packets leave after each that
-/// asks in the last round.
+/// Runs rounds of 300 messages; every `interval`th and the last one set AckReq. Returns how many packets
+/// leave after each of those in the last round.
 fn long_rounds(mut b: Bench, interval: u32) -> Vec<usize> {
     let mut sent = Vec::new();
     for i in 0..3 {

@@ -272,7 +272,7 @@ impl Bench {
         Self { qp, mem, now: Instant::ZERO, srq, xrc: Vec::new(), reorder, from, budget: usize::MAX }
     }
 
-    /// Lets time pass up to `now`, firing what is due.
+    /// Lets time pass up to `now`, firing due timers.
     pub(crate) fn at(&mut self, now: Instant) {
         while let Some(due) = self.qp.poll_timeout().filter(|&due| due <= now) {
             self.now = self.now.max(due);

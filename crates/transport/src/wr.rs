@@ -39,7 +39,7 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// The operation.
     pub op: WrOp,
-    /// The local memory, gathered (or, for READ and atomics, scattered to) in order.
+    /// The local memory, in order: a gather list; for READ and atomics a scatter list.
     pub sg_list: &'a [Sge],
     /// Options.
     pub flags: SendFlags,

@@ -125,7 +125,7 @@ impl Police {
         asm.load_map(Reg::R1, buckets);
         asm.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(frame::SOURCE));
         asm.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(frame::VALUE));
-        // If the table has no room, the source is not charged.
+        // If the table is full, the source is not charged.
         asm.mov(Reg::R4, 0).call(Helper::MapUpdateElem).jump(on);
 
         // R2: how far the source would be ahead of the clock.

@@ -69,7 +69,7 @@ impl<'a> XdpBuff<'a> {
     }
 
     /// Appends `rest` to the packet. Its bytes are copied into the buffer when a program accesses them.
-    /// Returns `None` if the buffer has no room for them.
+    /// Returns `None` if the buffer has no space for them.
     #[must_use]
     pub fn with_rest(self, rest: &'a [u8]) -> Option<XdpBuff<'a>> {
         let end = self.end + rest.len();

@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, bits: 
     if received >= 0 {
         // SAFETY: not NULL, or there would be no message; recvmsg(2) writes the flags.
         unsafe { (&raw mut (*msg).msg_flags).write(0) };
-        // The application of a stream knows its peer, and may have no room for an address.
+        // The application of a stream knows its peer, and may have no space for an address.
         if let Some(from) = from.filter(|_| is_datagram(socket)) {
             message.room.give(from);
         }

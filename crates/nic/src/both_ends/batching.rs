@@ -1,5 +1,5 @@
-//! Messages that are held for a larger batch while the application has completions left to take, and what
-//! ends that. The decisions themselves are a table in `sched/departure_tests.rs`.
+//! The engine holds messages for a larger batch while the application has left completions in the CQ; these
+//! tests show what ends the hold. `sched/departure_tests.rs` has the decisions as tables.
 
 use transport::{QpType, SendFlags, WcStatus};
 
@@ -8,7 +8,7 @@ use super::pair::{HERE, Pair, Setup};
 use crate::port::RxQueues;
 use crate::sched::{Trigger, Tuning};
 
-/// Three WRITEs have completed, and the application has taken one of the completions.
+/// Returns a pair after the application has taken one of three completions.
 fn backlogged() -> Pair {
     let mut pair = Pair::new(&Setup::new(QpType::Rc));
     for _ in 0..3 {
@@ -24,12 +24,12 @@ fn write(pair: &mut Pair, len: usize) {
     pair.post(open.write(0), len);
 }
 
-/// The application polls once; how many packets leave by that.
+/// Polls once as the application; returns how many packets leave.
 fn poll(pair: &mut Pair) -> usize {
-    let before = pair.cable.said_by(HERE).len();
+    let before = pair.cable.described_by(HERE).len();
     let now = pair.now;
     pair.here.core.poll(|| now, RxQueues::ALL, Trigger::Poll);
-    pair.cable.said_by(HERE).len() - before
+    pair.cable.described_by(HERE).len() - before
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn messages_are_held_until_the_application_has_taken_its_completions() {
     while pair.here.send_cq.pop_one().is_some() {}
     assert_eq!(poll(&mut pair), 2);
     write(&mut pair, 8);
-    assert_eq!(poll(&mut pair), 1, "with no completion left nothing is held");
+    assert_eq!(poll(&mut pair), 1, "an empty CQ ends the hold");
 }
 
 #[test]
@@ -69,31 +69,29 @@ fn a_message_of_two_packets_is_not_held() {
 }
 
 #[test]
-fn a_read_response_leaves_and_takes_the_held_message_along() {
+fn a_read_response_leaves_at_once_together_with_the_held_message() {
     let mut pair = backlogged();
     write(&mut pair, 8);
     let (granted, sge) = (pair.here.open, pair.there.sge(8));
     let posted = pair.there.post_send(pair.now, granted.read(0), &[sge], SendFlags::empty());
-    posted.expect("a work request that is well-formed");
+    posted.expect("a well-formed work request");
     pair.there.core.transmit(pair.now);
     assert_eq!(poll(&mut pair), 2);
     pair.run();
-    assert_eq!(pair.there.look().sends, [WcStatus::Success]);
+    assert_eq!(pair.there.observe().sends, [WcStatus::Success]);
 }
 
 #[test]
-fn a_doorbell_behind_a_held_message_waits_and_a_full_batch_leaves() {
+fn posts_behind_a_held_message_wait_until_the_batch_is_full() {
     let mut pair = backlogged();
-    let open = pair.there.open;
-    let (now, before) = (pair.now, pair.cable.said_by(HERE).len());
+    let (now, before) = (pair.now, pair.cable.described_by(HERE).len());
     let mut sent = Vec::new();
     for _ in 0..Tuning::default().batch_pkts {
         write(&mut pair, 8);
         let index = pair.here.qpn.value() as u16;
         pair.here.core.posted(|| now, index, 1);
-        sent.push(pair.cable.said_by(HERE).len() - before);
+        sent.push(pair.cable.described_by(HERE).len() - before);
     }
-    let _granted = open;
     let held = sent.iter().take_while(|sent| **sent == 0).count();
     assert_eq!((held, sent.last()), (95, Some(&96)));
 }

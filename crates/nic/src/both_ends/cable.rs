@@ -1,4 +1,4 @@
-//! Two ports and the cable between them, which writes down what it carries.
+//! Two ports and the cable between them, which records what it carries.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,54 +15,55 @@ use crate::port::{
 const SOURCE_PORT: u16 = 0xc123;
 const ROCE_PORT: u16 = 4791;
 
-/// What becomes of a packet.
+/// What the cable does with a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Arrives,
     ArrivesTwice,
-    /// The next one arrives before it.
+    /// The next packet arrives before it.
     IsOvertaken,
     IsLost,
-    /// The sender's kernel does not take it: as lost as on the way, but the port knows.
+    /// The kernel of the sender refuses it: the packet is lost, and the port counts it.
     IsRefused,
 }
 
-/// Looks at a packet, BTH to pad, and may change it. The number is that of the end it comes from.
+/// Decides the fate of a packet and may change it. Arguments: the end that sent it, and its bytes from the
+/// BTH to the pad.
 pub(super) type Judge = Box<dyn FnMut(usize, &mut Vec<u8>) -> Fate + Send>;
 
 #[derive(Clone)]
 struct Frame {
     key: FlowKey,
-    /// With the ICRC.
+    /// From the BTH to the ICRC.
     bytes: Vec<u8>,
 }
 
 #[derive(Default)]
-struct Lines {
-    /// What goes to each end and has not arrived.
+struct Wires {
+    /// Packets in flight to each end.
     towards: [VecDeque<Frame>; 2],
-    /// What each end has sent, in words.
-    said: [Vec<String>; 2],
-    /// ... and as it was.
+    /// The packets that each end has sent, as [`words`] describes them.
+    described: [Vec<String>; 2],
+    /// The same packets, byte for byte.
     sent: [Vec<Frame>; 2],
-    /// ... and how many packets at once.
+    /// Packets in each batch that an end has handed to its port.
     handed_over: [Vec<usize>; 2],
     overtaken: [Option<Frame>; 2],
     judge: Option<Judge>,
-    /// A receive call hands over one packet, not all there are.
-    one_by_one: bool,
-    /// Ports say that they have no room.
+    /// A receive call delivers one packet instead of all.
+    delivers_one_by_one: bool,
+    /// Ports report a full transmit queue.
     is_full: bool,
     /// Window of every flow (bytes), if it is not the default.
     window_bytes: Option<usize>,
 }
 
-/// The cable, of which both ports hold one end.
+/// The cable. Both ports share it.
 #[derive(Clone, Default)]
-pub(super) struct Cable(Arc<Mutex<Lines>>);
+pub(super) struct Cable(Arc<Mutex<Wires>>);
 
 impl Cable {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn wires(&self) -> MutexGuard<'_, Wires> {
         self.0.lock().expect("a test that panicked is over")
     }
 
@@ -79,53 +80,53 @@ impl Cable {
     }
 
     pub(super) fn judge(&self, judge: Judge) {
-        self.lines().judge = Some(judge);
+        self.wires().judge = Some(judge);
     }
 
-    /// From here on a port hands over one packet a batch.
-    pub(super) fn hand_over_one_by_one(&self) {
-        self.lines().one_by_one = true;
+    /// From now on a port delivers one packet per batch.
+    pub(super) fn deliver_one_by_one(&self) {
+        self.wires().delivers_one_by_one = true;
     }
 
-    /// From here on ports say that they have no room, or have again.
+    /// From now on ports report that their transmit queue is full, or that it is not.
     pub(super) fn set_full(&self, is_full: bool) {
-        self.lines().is_full = is_full;
+        self.wires().is_full = is_full;
     }
 
-    /// From here on ports give each flow a window of so many bytes.
+    /// From now on ports give each flow a window of `window_bytes`.
     pub(super) fn set_window(&self, window_bytes: usize) {
-        self.lines().window_bytes = Some(window_bytes);
+        self.wires().window_bytes = Some(window_bytes);
     }
 
-    /// From here on every packet arrives.
-    pub(super) fn mend(&self) {
-        self.lines().judge = None;
+    /// From now on every packet arrives.
+    pub(super) fn deliver_all(&self) {
+        self.wires().judge = None;
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lines().towards.iter().all(VecDeque::is_empty)
+        self.wires().towards.iter().all(VecDeque::is_empty)
     }
 
-    /// What an end has said, in words.
-    pub(super) fn said_by(&self, end: usize) -> Vec<String> {
-        self.lines().said[end].clone()
+    /// The packets that an end has sent, as [`words`] describes them.
+    pub(super) fn described_by(&self, end: usize) -> Vec<String> {
+        self.wires().described[end].clone()
     }
 
-    /// What an end has sent, ICRCs included.
+    /// The packets that an end has sent, with their ICRCs.
     pub(super) fn sent_by(&self, end: usize) -> Vec<Vec<u8>> {
-        self.lines().sent[end].iter().map(|frame| frame.bytes.clone()).collect()
+        self.wires().sent[end].iter().map(|frame| frame.bytes.clone()).collect()
     }
 
-    /// How many packets an end has handed to its port at once, each time.
+    /// The size of each batch that an end has handed to its port.
     pub(super) fn handed_over_by(&self, end: usize) -> Vec<usize> {
-        self.lines().handed_over[end].clone()
+        self.wires().handed_over[end].clone()
     }
 
-    /// A packet that an end has sent before arrives once more; `nth` counts what it has sent.
+    /// Delivers the `nth` packet that an end has sent once more.
     pub(super) fn deliver_again(&self, end: usize, nth: usize) {
-        let mut lines = self.lines();
-        let frame = lines.sent[end][nth].clone();
-        lines.towards[1 - end].push_back(frame);
+        let mut wires = self.wires();
+        let frame = wires.sent[end][nth].clone();
+        wires.towards[1 - end].push_back(frame);
     }
 }
 
@@ -171,19 +172,19 @@ impl Port for Plug {
     }
 
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
-        let lines = self.cable.lines();
-        let window_bytes = lines.window_bytes.unwrap_or(TxState::default().window_bytes);
-        TxState { has_room: !lines.is_full, window_bytes }
+        let wires = self.cable.wires();
+        let window_bytes = wires.window_bytes.unwrap_or(TxState::default().window_bytes);
+        TxState { has_room: !wires.is_full, window_bytes }
     }
 
     fn flush(&mut self) -> usize {
         let mut taken = 0;
-        let mut lines = self.cable.lines();
+        let mut wires = self.cable.wires();
         if !self.queued.is_empty() {
-            lines.handed_over[self.end].push(self.queued.len());
+            wires.handed_over[self.end].push(self.queued.len());
         }
         for (key, mut packet) in self.queued.drain(..) {
-            let fate = match &mut lines.judge {
+            let fate = match &mut wires.judge {
                 Some(judge) => judge(self.end, &mut packet),
                 None => Fate::Arrives,
             };
@@ -192,33 +193,34 @@ impl Port for Plug {
                 continue;
             }
             taken += 1;
-            let icrc = icrc_header(key.src, key.dst, SOURCE_PORT, ROCE_PORT).expect("one family");
+            let icrc = icrc_header(key.src, key.dst, SOURCE_PORT, ROCE_PORT)
+                .expect("both addresses are of one family");
             packet.extend(icrc.icrc(0, &packet).to_le_bytes());
-            lines.said[self.end].push(words(&packet));
+            wires.described[self.end].push(words(&packet));
             let frame = Frame { key, bytes: packet };
-            lines.sent[self.end].push(frame.clone());
-            let late = lines.overtaken[self.end].take();
+            wires.sent[self.end].push(frame.clone());
+            let late = wires.overtaken[self.end].take();
             let arriving = match fate {
                 Fate::Arrives => vec![frame],
                 Fate::ArrivesTwice => vec![frame.clone(), frame],
                 Fate::IsOvertaken => {
-                    lines.overtaken[self.end] = Some(frame);
+                    wires.overtaken[self.end] = Some(frame);
                     Vec::new()
                 }
                 Fate::IsLost | Fate::IsRefused => Vec::new(),
             };
-            lines.towards[1 - self.end].extend(arriving.into_iter().chain(late));
+            wires.towards[1 - self.end].extend(arriving.into_iter().chain(late));
         }
         taken
     }
 
     fn recv(&mut self, _scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        let mut lines = self.cable.lines();
-        let one_by_one = lines.one_by_one;
-        let waiting = &mut lines.towards[self.end];
-        let batch = if one_by_one { waiting.len().min(1) } else { waiting.len() };
+        let mut wires = self.cable.wires();
+        let delivers_one_by_one = wires.delivers_one_by_one;
+        let waiting = &mut wires.towards[self.end];
+        let batch = if delivers_one_by_one { waiting.len().min(1) } else { waiting.len() };
         let frames: Vec<Frame> = waiting.drain(..batch).collect();
-        drop(lines);
+        drop(wires);
         for Frame { key, bytes } in &frames {
             f(&RxBatch {
                 src: key.src,
@@ -246,10 +248,9 @@ impl Port for Plug {
     }
 }
 
-/// A packet without its service, its destination and its addresses: `SEND Only 100`, `NAK Invalid request
-/// 100`.
+/// Describes a packet by its operation and its PSN: `SEND Only 100`, `NAK Invalid request 100`.
 pub(super) fn words(bytes: &[u8]) -> String {
-    let packet = Packet::parse(bytes).expect("we send whole packets");
+    let packet = Packet::parse(bytes).expect("devices send well-formed packets");
     let psn = packet.bth.psn;
     if packet.row().operation == Operation::Ack
         && let Some(aeth) = packet.aeth()

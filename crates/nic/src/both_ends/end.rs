@@ -1,4 +1,4 @@
-//! One end: everything a device has behind its port, with one queue pair.
+//! One end of a connection: a device behind its port, with one queue pair.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub(super) const Q_KEY: QKey = QKey(0x1122_3344);
 pub(super) const RNR_TIMER: u8 = 12;
 pub(super) const PD: PdId = PdId(1);
 pub(super) const OTHER_PD: PdId = PdId(2);
-/// Stands for the XRC domain.
+/// The protection domain ID that stands for the XRC domain.
 const XRC_DOMAIN: PdId = PdId(3);
-/// What work requests use, and behind it what peers may use.
+/// Memory of an end (bytes): first the buffer of its work requests, then the range granted to the peer.
 const LOCAL_LEN: u64 = 64 * 1024;
 const GRANTED_LEN: u64 = 64 * 1024;
 const COOKIE: u64 = 1;
@@ -48,7 +48,7 @@ pub(super) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::MW_BIND);
 
-/// A range that a peer was told of.
+/// A memory range that the peer may access, with its R_Key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Granted {
     pub(super) va: u64,
@@ -83,26 +83,26 @@ impl Granted {
     }
 }
 
-/// What makes the ends of a row what they are.
+/// How an end is created.
 #[derive(Clone, Copy)]
-pub(super) struct Made {
+pub(super) struct EndConfig {
     pub(super) ty: QpType,
-    /// Entries of its receive CQ.
+    /// Entries of the receive CQ.
     pub(super) recv_cqe: u32,
     pub(super) send_cqe: u32,
-    /// Its receives come from a shared queue.
+    /// Receives come from an SRQ.
     pub(super) shared: bool,
     pub(super) sq_sig_all: bool,
 }
 
-/// What an application has seen of its end, and an administrator.
+/// What the application of an end and `roxie stat` can observe.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) struct Sight {
+pub(super) struct Observed {
     pub(super) sends: Vec<WcStatus>,
     pub(super) recvs: Vec<WcStatus>,
     pub(super) events: Vec<AsyncEventKind>,
     pub(super) state: QpState,
-    /// Counters that are not 0, but for those of traffic.
+    /// Counters that are not 0, except [`TRAFFIC_COUNTERS`].
     pub(super) counted: Vec<String>,
 }
 
@@ -115,15 +115,15 @@ pub(super) struct End {
     events: Arc<EventQueue<AsyncEvent>>,
     memory: DmaMemory,
     lkey: u32,
-    /// The range that grants everything.
+    /// The range granted with all rights.
     pub(super) open: Granted,
-    /// Where messages go that say so themselves.
+    /// Destination of each work request, for UD and XRC.
     pub(super) dest: Option<Dest>,
     next_wr_id: u64,
 }
 
-/// Counters of traffic, and second names of others.
-const UNREMARKABLE: [&str; 12] = [
+/// Counters of ordinary traffic, and aliases of other counters.
+const TRAFFIC_COUNTERS: [&str; 12] = [
     "sent_pkts",
     "rcvd_pkts",
     "sent_bytes",
@@ -139,8 +139,8 @@ const UNREMARKABLE: [&str; 12] = [
 ];
 
 impl End {
-    /// In RESET, on a port of the cable.
-    pub(super) fn new(number: usize, address: IpAddr, cable: &Cable, made: Made) -> Self {
+    /// Creates an end on port `number` of the cable, with its queue pair in RESET.
+    pub(super) fn new(number: usize, address: IpAddr, cable: &Cable, config: EndConfig) -> Self {
         let table = GidTable {
             netdev: "cable".to_owned(),
             ifindex: 7,
@@ -166,20 +166,20 @@ impl End {
                 Tuning::default().backlog_polls,
             )
         };
-        let (send_cq, recv_cq) = (cq(made.send_cqe), cq(made.recv_cqe));
-        let is_target = made.ty == QpType::XrcTgt;
-        if made.shared {
+        let (send_cq, recv_cq) = (cq(config.send_cqe), cq(config.recv_cqe));
+        let is_target = config.ty == QpType::XrcTgt;
+        if config.shared {
             let queue = RecvQueue::new(16, 2, PD).expect("small");
             let xrc = is_target.then(|| XrcScope { domain: XRC_DOMAIN, cq: Arc::clone(&recv_cq) });
             core.tables.srqs.0.push(Some(SrqEntry { queue, cookie: SRQ_COOKIE, xrc }));
         }
-        let own = (made.shared && !is_target).then_some(0);
+        let own = (config.shared && !is_target).then_some(0);
         let srqs = SrqScope { own, xrcd: is_target.then_some(XRC_DOMAIN) };
         let cqs = (Arc::clone(&send_cq), Arc::clone(&recv_cq));
         let inserted = core.tables.insert_qp(|qpn| {
             let config = QpConfig {
                 qpn,
-                ty: made.ty,
+                ty: config.ty,
                 pd: if is_target { XRC_DOMAIN } else { PD },
                 cap: QpCap {
                     max_send_wr: 128,
@@ -188,7 +188,7 @@ impl End {
                     max_recv_sge: 2,
                     max_inline_data: 64,
                 },
-                sq_sig_all: made.sq_sig_all,
+                sq_sig_all: config.sq_sig_all,
                 srq: own.is_some(),
                 max_path_mtu: PathMtu::M1024,
                 equal_writes: false,
@@ -197,9 +197,9 @@ impl End {
         });
         let memory = DmaMemory::zeroed((LOCAL_LEN + GRANTED_LEN) as usize).expect("memory");
         let local = Range { base: memory.addr(), len: LOCAL_LEN, iova: memory.addr() };
-        let lkey = core.tables.mrs.register(PD, local, Access::LOCAL_WRITE).expect("room");
+        let lkey = core.tables.mrs.register(PD, local, Access::LOCAL_WRITE).expect("space");
         let open = Granted { va: 0, key: 0, len: GRANTED_LEN };
-        let qpn = inserted.expect("room");
+        let qpn = inserted.expect("space");
         let mut end = Self {
             core,
             qpn,
@@ -217,27 +217,27 @@ impl End {
         end
     }
 
-    /// Registers what peers may use once more, with these rights.
+    /// Registers the granted range once more, with these rights.
     pub(super) fn grant(&mut self, pd: PdId, access: Access) -> Granted {
         let va = self.memory.addr() + LOCAL_LEN;
         let range = Range { base: va, len: GRANTED_LEN, iova: va };
-        let key = self.core.tables.mrs.register(pd, range, access).expect("room");
+        let key = self.core.tables.mrs.register(pd, range, access).expect("space");
         Granted { va, key, len: GRANTED_LEN }
     }
 
-    pub(super) fn take_back(&mut self, granted: Granted) {
+    pub(super) fn deregister(&mut self, granted: Granted) {
         self.core.tables.mrs.remove(granted.key);
     }
 
     pub(super) fn window(&mut self, ty: MwType) -> u32 {
-        self.core.tables.mrs.alloc_window(PD, ty).expect("room")
+        self.core.tables.mrs.alloc_window(PD, ty).expect("space")
     }
 
     pub(super) fn entry(&mut self) -> &mut QpEntry {
-        self.core.tables.by_qpn(self.qpn).expect("it was made")
+        self.core.tables.by_qpn(self.qpn).expect("the queue pair exists")
     }
 
-    /// Takes the queue pair as far as `state`, with this peer.
+    /// Moves the queue pair to `state`, connected to `peer`.
     pub(super) fn connect(&mut self, peer: (Gid, Qpn), state: QpState, change: fn(&mut QpAttr)) {
         let mut attr = QpAttr {
             path_mtu: PathMtu::M1024,
@@ -278,7 +278,7 @@ impl End {
         Ok(())
     }
 
-    /// The number of its XRC shared receive queue.
+    /// The number of the XRC shared receive queue.
     pub(super) fn srqn(&self) -> u32 {
         srqn(self.core.tables.slot(), 0)
     }
@@ -310,7 +310,7 @@ impl End {
         bytes
     }
 
-    /// As a verb does it, doorbell included.
+    /// Posts a work request and rings the doorbell, as the verb does.
     pub(super) fn post_send(
         &mut self,
         now: Instant,
@@ -331,21 +331,21 @@ impl End {
         self.next_wr_id += 1;
         let index = self.qpn.value() as u16;
         match self.core.tables.srqs.get_mut(0) {
-            Some(srq) => srq.queue.post(&wr).expect("room"),
-            None => self.entry().qp.post_recv(&wr).expect("room"),
+            Some(srq) => srq.queue.post(&wr).expect("space"),
+            None => self.entry().qp.post_recv(&wr).expect("space"),
         }
         self.core.tables.update_after_input(Instant::ZERO, index);
     }
 
-    /// One batch, as the engine does it. Returns whether anything had arrived.
+    /// Processes one batch as the engine does. Returns whether packets had arrived.
     pub(super) fn run_batch(&mut self, now: Instant) -> bool {
-        let trains = self.core.receive(now, RxQueues::ALL.into()) + self.core.expire(now, RxQueues::ALL);
+        let batches = self.core.receive(now, RxQueues::ALL.into()) + self.core.expire(now, RxQueues::ALL);
         self.core.transmit(now);
-        trains > 0
+        batches > 0
     }
 
-    /// What there is to see, completions and events since the last time.
-    pub(super) fn look(&mut self) -> Sight {
+    /// Returns the state and the counters, and takes the completions and events since the last call.
+    pub(super) fn observe(&mut self) -> Observed {
         let take = |cq: &CompletionQueue| -> Vec<WcStatus> {
             std::iter::from_fn(|| cq.pop_one()).map(|wc: Wc| wc.status).collect()
         };
@@ -354,8 +354,8 @@ impl End {
         self.events.for_each(|event| events.push(event.kind));
         self.events.retain(|_| false);
         let rows = self.core.rows();
-        let remarkable = rows.iter().filter(|(name, value)| *value > 0 && !UNREMARKABLE.contains(name));
-        let counted = remarkable.map(|(name, value)| format!("{name} {value}")).collect();
-        Sight { sends, recvs, events, state: self.entry().qp.state(), counted }
+        let shown = rows.iter().filter(|(name, value)| *value > 0 && !TRAFFIC_COUNTERS.contains(name));
+        let counted = shown.map(|(name, value)| format!("{name} {value}")).collect();
+        Observed { sends, recvs, events, state: self.entry().qp.state(), counted }
     }
 }

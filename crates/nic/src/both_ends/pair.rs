@@ -1,4 +1,4 @@
-//! Two ends, a cable, and the time.
+//! Two ends, a cable, and a virtual clock.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,33 +6,33 @@ use transport::{Access, Dest, Instant, MwBind, QpAttr, QpState, QpType, SendFlag
 use wire::{Gid, Lkey, Rkey};
 
 use super::cable::{Cable, Fate};
-use super::end::{End, Made, PD};
+use super::end::{End, EndConfig, PD};
 use crate::keys::MwType;
 
-/// Number of the end that asks.
+/// Number of the end that is the requester.
 pub(super) const HERE: usize = 0;
-/// Number of the end that answers.
+/// Number of the end that is the responder.
 pub(super) const THERE: usize = 1;
-/// Time a packet takes.
+/// Time that a packet takes from one end to the other.
 const HOP_NS: u64 = 1_000;
-/// Turns after which nothing will ever end.
-const TURNS_MAX: usize = 1_000_000;
+/// Rounds after which a test is taken to run for ever.
+const ROUNDS_MAX: usize = 1_000_000;
 
-/// What the ends of a pair are.
+/// How the ends of a pair are created. `here` is the requester, `there` the responder.
 #[derive(Clone, Copy)]
 pub(super) struct Setup {
     pub(super) ty: QpType,
-    /// Attributes that are not the usual ones.
+    /// Changes the default attributes of the queue pair.
     pub(super) here: fn(&mut QpAttr),
     pub(super) there: fn(&mut QpAttr),
-    /// How far the answering end is.
+    /// The state of the responder.
     pub(super) there_state: QpState,
-    /// Entries of the CQ for sends here, and of that for receives there.
+    /// Entries of the send CQ of the requester, and of the receive CQ of the responder.
     pub(super) send_cqe: u32,
     pub(super) recv_cqe: u32,
-    /// Receives there come from a shared queue.
+    /// Receives of the responder come from an SRQ.
     pub(super) shared: bool,
-    /// Every work request here makes a completion.
+    /// Every work request of the requester is signaled.
     pub(super) sq_sig_all: bool,
 }
 
@@ -67,11 +67,12 @@ impl Pair {
             ty => (ty, ty),
         };
         let Setup { send_cqe, sq_sig_all, .. } = *setup;
-        let made = Made { ty, recv_cqe: 64, send_cqe, shared: false, sq_sig_all };
-        let mut here = End::new(HERE, addresses[HERE], &cable, made);
+        let config = EndConfig { ty, recv_cqe: 64, send_cqe, shared: false, sq_sig_all };
+        let mut here = End::new(HERE, addresses[HERE], &cable, config);
         let shared = setup.shared || peer_ty == QpType::XrcTgt;
-        let made = Made { ty: peer_ty, recv_cqe: setup.recv_cqe, send_cqe: 64, shared, sq_sig_all: true };
-        let mut there = End::new(THERE, addresses[THERE], &cable, made);
+        let config =
+            EndConfig { ty: peer_ty, recv_cqe: setup.recv_cqe, send_cqe: 64, shared, sq_sig_all: true };
+        let mut there = End::new(THERE, addresses[THERE], &cable, config);
         here.connect((Gid::from(addresses[THERE]), there.qpn), QpState::Rts, setup.here);
         there.connect((Gid::from(addresses[HERE]), here.qpn), setup.there_state, setup.there);
         if ty == QpType::XrcIni {
@@ -80,20 +81,18 @@ impl Pair {
         Self { here, there, cable, now: Instant::ZERO }
     }
 
-    /// Posts a work request with `len` bytes here; it leaves when the pair runs.
+    /// Posts a work request of `len` bytes at the requester; it leaves when the pair runs.
     pub(super) fn post(&mut self, op: WrOp, len: usize) {
         let sge = self.here.sge(len);
         self.post_sges(op, if len == 0 { &[] } else { std::slice::from_ref(&sge) });
     }
 
     pub(super) fn post_sges(&mut self, op: WrOp, sges: &[Sge]) {
-        self.here
-            .post_send(self.now, op, sges, SendFlags::empty())
-            .expect("a work request that is well-formed");
+        self.here.post_send(self.now, op, sges, SendFlags::empty()).expect("a well-formed work request");
     }
 
-    /// Posts the binding of a window here to a region that does not permit that.
-    pub(super) fn bind_what_does_not_permit_it(&mut self) {
+    /// Posts the bind of a window to a region without MW_BIND at the requester.
+    pub(super) fn bind_window_without_mw_bind(&mut self) {
         let r_key = Rkey(self.here.window(MwType::Type2));
         let plain = self.here.grant(PD, Access::LOCAL_WRITE);
         let mr = Lkey(plain.key);
@@ -101,13 +100,14 @@ impl Pair {
         self.post(WrOp::BindMw(bind), 0);
     }
 
-    /// Posts a receive of `len` bytes there.
+    /// Posts a receive of `len` bytes at the responder.
     pub(super) fn receive(&mut self, len: usize) {
         let sge = self.there.sge(len);
         self.there.post_recv(&[sge]);
     }
 
-    /// Decides on each packet of one end, by its opcode's name and how many it has sent before.
+    /// Lets `judge` decide on each packet of one end; its argument is the number of earlier packets of that
+    /// end.
     pub(super) fn judge(
         &self,
         end: usize,
@@ -123,14 +123,14 @@ impl Pair {
         }));
     }
 
-    /// Lets time pass until nothing is on its way and no deadline is left.
+    /// Lets time pass until no packet is in flight and no timer is armed.
     pub(super) fn run(&mut self) {
         self.run_until(Instant(u64::MAX));
     }
 
-    /// ... or until that time.
+    /// As [`run`](Self::run), at most until `end`.
     pub(super) fn run_until(&mut self, end: Instant) {
-        for _ in 0..TURNS_MAX {
+        for _ in 0..ROUNDS_MAX {
             let moved = self.here.run_batch(self.now) | self.there.run_batch(self.now);
             let next = self.now.plus_ns(HOP_NS);
             if moved || !self.cable.is_empty() {
@@ -145,7 +145,7 @@ impl Pair {
                 return;
             }
         }
-        panic!("it goes on for ever: {:?}", self.cable.said_by(HERE).last());
+        panic!("the ends never become idle; last packet: {:?}", self.cable.described_by(HERE).last());
     }
 
     pub(super) fn run_for_us(&mut self, us: u64) {

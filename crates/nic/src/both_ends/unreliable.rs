@@ -1,5 +1,5 @@
-//! UC and UD (IBA 9.8.2, 9.8.3, 10.3.1): the sender never learns what became of a message, and a local
-//! error stops its send queue only (SQE), which `ibv_modify_qp` starts again.
+//! UC and UD (IBA 9.8.2, 9.8.3, 10.3.1): the sender never learns whether a message arrived. A local error
+//! stops only the send queue (SQE), and `ibv_modify_qp` restarts it.
 
 use transport::WcStatus::{LocLenErr, LocProtErr, MwBindErr, Success, WrFlushErr};
 use transport::{Access, Dest, QpState, QpType, Sge, WrOp};
@@ -8,12 +8,12 @@ use wire::{Lkey, QKey};
 use super::cable::Fate;
 use super::end::{Granted, MTU, Q_KEY};
 use super::pair::{HERE, Pair, Setup};
-use super::row::{NOTHING, Row, Told, show};
+use super::row::{Expected, NOTHING, Row, check};
 
 const UC: Row = Row::new(QpType::Uc);
-const UD: Row = Row { room: Some(104), ..Row::new(QpType::Ud) };
-/// Here: sent is sent.
-const SENT: Told = Told { sends: &[Success, Success], ..NOTHING };
+const UD: Row = Row { receive_len: Some(104), ..Row::new(QpType::Ud) };
+/// At the sender: both messages complete when they have left.
+const SENT: Expected = Expected { sends: &[Success, Success], ..NOTHING };
 const ONE_DROPPED: &str = "uc_dropped_messages 1";
 
 fn lose(pair: &mut Pair, nth: usize) {
@@ -21,83 +21,83 @@ fn lose(pair: &mut Pair, nth: usize) {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_by_uc_and_nobody_is_told() {
-    const OF: &str = "UC: no receive WQE, key error, access flag missing, length error";
-    show(&[
+fn uc_drops_requests_that_it_cannot_execute_and_the_sender_sees_success() {
+    const RULE: &str = "UC: no receive WQE, key error, access flag missing, length error";
+    check(&[
         Row {
             name: "SEND without a receive",
-            of: OF,
-            room: None,
+            rule: RULE,
+            receive_len: None,
             act: |pair| pair.post(WrOp::Send, 8),
-            asks: &["SEND Only 100", "WRITE Only 101"],
+            requests: &["SEND Only 100", "WRITE Only 101"],
             here: SENT,
-            there: Told { counted: &["rx_no_receive 1", ONE_DROPPED], ..NOTHING },
+            there: Expected { counted: &["rx_no_receive 1", ONE_DROPPED], ..NOTHING },
             ..UC
         },
         Row {
-            name: "the end of a WRITE with Immediate without a receive",
-            of: "UC: WRITE w/ Imm whose last packet finds no WQE is lost",
-            room: None,
+            name: "WRITE with Immediate without a receive for its last packet",
+            rule: "UC: WRITE w/ Imm is lost if its last packet finds no WQE",
+            receive_len: None,
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.write_imm(0), 2 * MTU);
             },
-            asks: &["WRITE First 100", "WRITE Last Immediate 101", "WRITE Only 102"],
+            requests: &["WRITE First 100", "WRITE Last Immediate 101", "WRITE Only 102"],
             here: SENT,
-            there: Told { counted: &["rx_no_receive 1", ONE_DROPPED], ..NOTHING },
+            there: Expected { counted: &["rx_no_receive 1", ONE_DROPPED], ..NOTHING },
             ..UC
         },
         Row {
-            name: "SEND longer than the receive, which stays",
-            of: OF,
+            name: "SEND longer than the receive, which is not consumed",
+            rule: RULE,
             act: |pair| pair.post(WrOp::Send, 65),
-            asks: &["SEND Only 100", "WRITE Only 101"],
+            requests: &["SEND Only 100", "WRITE Only 101"],
             here: SENT,
-            there: Told { counted: &["rx_receive_too_small 1", ONE_DROPPED], ..NOTHING },
+            there: Expected { counted: &["rx_receive_too_small 1", ONE_DROPPED], ..NOTHING },
             ..UC
         },
         Row {
-            name: "WRITE with a key that was never given",
-            of: OF,
+            name: "WRITE with an unknown R_Key",
+            rule: RULE,
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(Granted { key: open.key ^ 1, ..open }.write(0), 8);
             },
-            asks: &["WRITE Only 100", "WRITE Only 101"],
+            requests: &["WRITE Only 100", "WRITE Only 101"],
             here: SENT,
-            there: Told { counted: &["rx_access_fault 1", ONE_DROPPED], ..NOTHING },
+            there: Expected { counted: &["rx_access_fault 1", ONE_DROPPED], ..NOTHING },
             ..UC
         },
         Row {
-            name: "WRITE that the queue pair does not permit, and the empty one behind it",
-            of: OF,
+            name: "two WRITEs to a queue pair without REMOTE_WRITE",
+            rule: RULE,
             setup: Setup { there: |attr| attr.access -= Access::REMOTE_WRITE, ..UC.setup },
             act: |pair| {
                 let open = pair.there.open;
                 pair.post(open.write(0), 8);
             },
-            asks: &["WRITE Only 100", "WRITE Only 101"],
+            requests: &["WRITE Only 100", "WRITE Only 101"],
             here: SENT,
-            there: Told { counted: &["rx_access_fault 2", "uc_dropped_messages 2"], ..NOTHING },
+            there: Expected { counted: &["rx_access_fault 2", "uc_dropped_messages 2"], ..NOTHING },
             ..UC
         },
     ]);
 }
 
 #[test]
-fn a_receive_of_uc_that_is_to_blame_is_completed_and_the_peer_learns_nothing() {
-    show(&[Row {
-        name: "a receive into memory without a key",
-        of: "UC: receive WQE with bad lkey",
-        room: None,
+fn a_faulty_uc_receive_completes_in_error_and_the_sender_sees_success() {
+    check(&[Row {
+        name: "receive with an unknown L_Key",
+        rule: "UC: receive WQE with bad lkey",
+        receive_len: None,
         act: |pair| {
             let sge = pair.there.sge(64);
             pair.there.post_recv(&[Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }]);
             pair.post(WrOp::Send, 8);
         },
-        asks: &["SEND Only 100", "WRITE Only 101"],
+        requests: &["SEND Only 100", "WRITE Only 101"],
         here: SENT,
-        there: Told {
+        there: Expected {
             recvs: &[LocProtErr],
             state: QpState::Err,
             counted: &["rx_wrong_state 1", "rx_access_fault 1"],
@@ -108,16 +108,16 @@ fn a_receive_of_uc_that_is_to_blame_is_completed_and_the_peer_learns_nothing() {
 }
 
 #[test]
-fn a_uc_message_that_is_not_whole_is_dropped_and_its_receive_used_again() {
+fn an_incomplete_uc_message_is_dropped_and_its_receive_is_reused() {
     const SEND: Row = Row {
-        of: "UC: PSN mismatch: dropping until First/Only; the receive WQE is reused",
-        room: Some(4 * MTU),
+        rule: "UC: PSN mismatch: dropping until First/Only; the receive WQE is reused",
+        receive_len: Some(4 * MTU),
         follower: false,
-        asks: &["SEND First 100", "SEND Middle 101", "SEND Last 102", "SEND Only 103"],
+        requests: &["SEND First 100", "SEND Middle 101", "SEND Last 102", "SEND Only 103"],
         here: SENT,
         ..UC
     };
-    show(&[
+    check(&[
         Row {
             name: "First is lost",
             act: |pair| {
@@ -125,7 +125,7 @@ fn a_uc_message_that_is_not_whole_is_dropped_and_its_receive_used_again() {
                 pair.post(WrOp::Send, 3 * MTU);
                 pair.post(WrOp::Send, 8);
             },
-            there: Told { recvs: &[Success], counted: &["rx_uc_incomplete 2"], ..NOTHING },
+            there: Expected { recvs: &[Success], counted: &["rx_uc_incomplete 2"], ..NOTHING },
             ..SEND
         },
         Row {
@@ -135,32 +135,36 @@ fn a_uc_message_that_is_not_whole_is_dropped_and_its_receive_used_again() {
                 pair.post(WrOp::Send, 3 * MTU);
                 pair.post(WrOp::Send, 8);
             },
-            there: Told { recvs: &[Success], counted: &["rx_uc_incomplete 1", ONE_DROPPED], ..NOTHING },
+            there: Expected { recvs: &[Success], counted: &["rx_uc_incomplete 1", ONE_DROPPED], ..NOTHING },
             ..SEND
         },
         Row {
             name: "Last is lost",
-            of: "UC: a new First/Only in the middle of a message: abandon the old, process the new",
+            rule: "UC: a new First/Only in the middle of a message: abandon the old, process the new",
             act: |pair| {
                 lose(pair, 2);
                 pair.post(WrOp::Send, 3 * MTU);
                 pair.post(WrOp::Send, 8);
             },
-            there: Told { recvs: &[Success], counted: &[ONE_DROPPED], ..NOTHING },
+            there: Expected { recvs: &[Success], counted: &[ONE_DROPPED], ..NOTHING },
             ..SEND
         },
     ]);
 }
 
 #[test]
-fn a_local_error_on_uc_or_ud_stops_the_send_queue_until_it_is_told_to_go_on() {
-    const SQE: Told =
-        Told { sends: &[LocProtErr, WrFlushErr], state: QpState::Sqe, counted: &["send_err 1"], ..NOTHING };
-    const OF: &str = "requester: On UC/UD a local send error leads to SQE";
-    show(&[
+fn a_local_error_on_uc_or_ud_enters_sqe_and_modify_qp_leaves_it() {
+    const SQE: Expected = Expected {
+        sends: &[LocProtErr, WrFlushErr],
+        state: QpState::Sqe,
+        counted: &["send_err 1"],
+        ..NOTHING
+    };
+    const RULE: &str = "requester: On UC/UD a local send error leads to SQE";
+    check(&[
         Row {
-            name: "UC: SEND from memory without a key",
-            of: OF,
+            name: "UC: SEND with an unknown L_Key",
+            rule: RULE,
             act: |pair| {
                 let sge = pair.here.sge(8);
                 pair.post_sges(WrOp::Send, &[Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }]);
@@ -170,24 +174,24 @@ fn a_local_error_on_uc_or_ud_stops_the_send_queue_until_it_is_told_to_go_on() {
         },
         Row {
             name: "UC: a message longer than 2^31 bytes",
-            of: OF,
+            rule: RULE,
             act: |pair| {
                 let half = Sge { length: 1 << 30, ..pair.here.sge(0) };
                 pair.post_sges(WrOp::Send, &[half, Sge { length: (1 << 30) + 1, ..half }]);
             },
-            here: Told { sends: &[LocLenErr, WrFlushErr], ..SQE },
+            here: Expected { sends: &[LocLenErr, WrFlushErr], ..SQE },
             ..UC
         },
         Row {
-            name: "UC: a window on a region that does not permit it",
-            of: OF,
-            act: Pair::bind_what_does_not_permit_it,
-            here: Told { sends: &[MwBindErr, WrFlushErr], ..SQE },
+            name: "UC: bind of a window to a region without MW_BIND",
+            rule: RULE,
+            act: Pair::bind_window_without_mw_bind,
+            here: Expected { sends: &[MwBindErr, WrFlushErr], ..SQE },
             ..UC
         },
         Row {
-            name: "UD: SEND from memory without a key",
-            of: OF,
+            name: "UD: SEND with an unknown L_Key",
+            rule: RULE,
             act: |pair| {
                 let sge = pair.here.sge(8);
                 pair.post_sges(WrOp::Send, &[Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }]);
@@ -198,15 +202,16 @@ fn a_local_error_on_uc_or_ud_stops_the_send_queue_until_it_is_told_to_go_on() {
     ]);
 }
 
+/// At the receiver: only the empty message of the follower takes a receive.
+const FOLLOWER_ARRIVES: Expected = Expected { recvs: &[Success], ..NOTHING };
+const DATAGRAM: Row =
+    Row { rule: "UD: receive drop rules", requests: &["SEND Only 100", "SEND Only 101"], here: SENT, ..UD };
+
 #[test]
-fn datagrams_that_do_not_belong_take_no_receive_and_nobody_is_told() {
-    // The empty one behind takes the receive.
-    const THERE_IS: Told = Told { recvs: &[Success], ..NOTHING };
-    const DATAGRAM: Row =
-        Row { of: "UD: receive drop rules", asks: &["SEND Only 100", "SEND Only 101"], here: SENT, ..UD };
-    show(&[
+fn ud_drops_datagrams_with_a_wrong_key_or_without_a_fitting_receive() {
+    check(&[
         Row {
-            name: "another Q_Key",
+            name: "wrong Q_Key",
             act: |pair| {
                 let usual = pair.here.dest;
                 if let Some(Dest::Ud(dest)) = &mut pair.here.dest {
@@ -215,11 +220,11 @@ fn datagrams_that_do_not_belong_take_no_receive_and_nobody_is_told() {
                 pair.post(WrOp::Send, 8);
                 pair.here.dest = usual;
             },
-            there: Told { counted: &["qkey_viol_cntr 1"], ..THERE_IS },
+            there: Expected { counted: &["qkey_viol_cntr 1"], ..FOLLOWER_ARRIVES },
             ..DATAGRAM
         },
         Row {
-            name: "another partition",
+            name: "wrong P_Key",
             act: |pair| {
                 pair.judge(HERE, |before, packet| {
                     if before == 0 {
@@ -229,61 +234,73 @@ fn datagrams_that_do_not_belong_take_no_receive_and_nobody_is_told() {
                 });
                 pair.post(WrOp::Send, 8);
             },
-            there: Told { counted: &["bad_pkey_cntr 1"], ..THERE_IS },
+            there: Expected { counted: &["bad_pkey_cntr 1"], ..FOLLOWER_ARRIVES },
             ..DATAGRAM
         },
         Row {
             name: "no receive",
-            room: None,
+            receive_len: None,
             act: |pair| pair.post(WrOp::Send, 8),
-            there: Told { counted: &["rx_no_receive 2", "rcvd_no_wqe 2"], ..NOTHING },
+            there: Expected { counted: &["rx_no_receive 2", "rcvd_no_wqe 2"], ..NOTHING },
             ..DATAGRAM
         },
         Row {
-            name: "a receive without room for the GRH area",
-            room: Some(47),
+            name: "receive too small for the GRH area",
+            receive_len: Some(47),
             act: |pair| pair.post(WrOp::Send, 8),
-            there: Told { counted: &["rx_receive_too_small 1", "rcvd_no_wqe 1"], ..THERE_IS },
-            ..DATAGRAM
-        },
-        Row {
-            name: "longer than the path MTU: not sent, and no error",
-            of: "UD: C10-93.1.1",
-            act: |pair| pair.post(WrOp::Send, MTU + 1),
-            asks: &["SEND Only 101"],
-            here: Told { counted: &["ud_send_too_long 1"], ..SENT },
-            there: THERE_IS,
-            ..DATAGRAM
-        },
-        Row {
-            name: "the sender's own Q_Key, by the high bit",
-            of: "UD: the high bit of the WR's Q_Key; IBA 10.2.5",
-            act: |pair| {
-                if let Some(Dest::Ud(dest)) = &mut pair.here.dest {
-                    dest.remote_qkey = QKey(0x8000_0000);
-                }
-                pair.receive(40);
-                pair.post(WrOp::Send, 8);
-            },
-            there: Told { recvs: &[Success, Success], ..NOTHING },
-            ..DATAGRAM
-        },
-        Row {
-            name: "a receive into memory without a key",
-            of: "UD: receive WQE with bad lkey",
-            room: None,
-            act: |pair| {
-                let sge = pair.there.sge(64);
-                pair.there.post_recv(&[Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }]);
-                pair.post(WrOp::Send, 8);
-            },
-            there: Told {
-                recvs: &[LocProtErr],
-                state: QpState::Err,
-                counted: &["rx_wrong_state 1"],
-                ..NOTHING
-            },
+            there: Expected { counted: &["rx_receive_too_small 1", "rcvd_no_wqe 1"], ..FOLLOWER_ARRIVES },
             ..DATAGRAM
         },
     ]);
+}
+
+#[test]
+fn a_ud_message_longer_than_the_path_mtu_is_not_sent() {
+    check(&[Row {
+        name: "SEND longer than the path MTU",
+        rule: "UD: C10-93.1.1",
+        act: |pair| pair.post(WrOp::Send, MTU + 1),
+        requests: &["SEND Only 101"],
+        here: Expected { counted: &["ud_send_too_long 1"], ..SENT },
+        there: FOLLOWER_ARRIVES,
+        ..DATAGRAM
+    }]);
+}
+
+#[test]
+fn a_q_key_with_the_high_bit_is_replaced_by_that_of_the_sender() {
+    check(&[Row {
+        name: "Q_Key of the sender, selected by the high bit",
+        rule: "UD: the high bit of the WR's Q_Key; IBA 10.2.5",
+        act: |pair| {
+            if let Some(Dest::Ud(dest)) = &mut pair.here.dest {
+                dest.remote_qkey = QKey(0x8000_0000);
+            }
+            pair.receive(40);
+            pair.post(WrOp::Send, 8);
+        },
+        there: Expected { recvs: &[Success, Success], ..NOTHING },
+        ..DATAGRAM
+    }]);
+}
+
+#[test]
+fn a_faulty_ud_receive_completes_in_error_and_the_sender_sees_success() {
+    check(&[Row {
+        name: "receive with an unknown L_Key",
+        rule: "UD: receive WQE with bad lkey",
+        receive_len: None,
+        act: |pair| {
+            let sge = pair.there.sge(64);
+            pair.there.post_recv(&[Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }]);
+            pair.post(WrOp::Send, 8);
+        },
+        there: Expected {
+            recvs: &[LocProtErr],
+            state: QpState::Err,
+            counted: &["rx_wrong_state 1"],
+            ..NOTHING
+        },
+        ..DATAGRAM
+    }]);
 }

@@ -10,7 +10,7 @@ use crate::hook::{HookError, TapFilter};
 use crate::status::EngineStatus;
 
 impl Engine {
-    /// Readable when [`serve_control`](Self::serve_control) has something to do; -1 without a control socket.
+    /// Readable when [`serve_control`](Self::serve_control) has work; -1 without a control socket.
     pub(super) fn control_fd(&self) -> RawFd {
         self.control.as_ref().map_or(-1, Control::fd)
     }
@@ -22,9 +22,9 @@ impl Engine {
         }
     }
 
-    /// Begins a tap for a connection; returns the memory that its reader shares.
+    /// Begins a tap for a connection; returns the memory that the reader of the tap shares.
     fn tap(&self, client: u64, mut filter: TapFilter) -> Result<OwnedFd, HookError> {
-        // The memory is large, so it is made before anything is locked.
+        // The memory is large, so it is allocated before the lock is taken.
         let (copies, reader) = filter.memory()?;
         let core = &mut *self.lock();
         filter.qps.extend(core.tables.connected_to(&filter.qps));
@@ -36,7 +36,7 @@ impl Engine {
 impl Answers for Engine {
     fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
         let done = match request {
-            // Maps may be large, so the hook is made before anything is locked.
+            // Maps may be large, so the hook is built before the lock is taken.
             Request::Attach { point, plan, replace } => plan
                 .build()
                 .and_then(|hook| self.lock().hooks.attach(point, hook, replace))

@@ -1,4 +1,4 @@
-//! What the engine's lock protects, and the order of one poll: receive, timers, transmit.
+//! The state that the engine's lock protects, and the order of one poll: receive, timers, transmit.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues, RxScope};
 use crate::sched::{Decision, Trigger, Tuning, decide};
 
-/// The device behind the engine's lock. It takes the time and reads no clock.
+/// The device behind the engine's lock. Its callers pass the time; it reads no clock.
 pub(crate) struct Core {
     pub(crate) port: Box<dyn Port>,
     pub(crate) hooks: Hooks,
     pub(crate) tables: Tables,
     pub(super) tuning: Tuning,
-    /// Polls so far: completion queues count their credits by it.
+    /// Polls so far. A completion queue spends at most one credit per poll.
     pub(super) polls: u64,
 }
 
@@ -25,15 +25,15 @@ impl Core {
         Self { port, hooks, tables, tuning, polls: 0 }
     }
 
-    /// Whether only timers can have work, as far as that is known at the cost of a load.
+    /// Whether only timers can have work. Costs one load; packets that the kernel has may be missed.
     #[inline]
     pub(super) fn is_quiet(&mut self) -> bool {
         self.tables.queue.is_empty() && self.port.is_quiet()
     }
 
-    /// Receives, runs timers and transmits one batch; several batches while READ responses are owed, so
-    /// that a request for a lost response is not behind all that are left. Returns the number of batches
-    /// received.
+    /// Receives, runs timers and transmits one batch. While a queue pair owes READ responses it repeats this
+    /// for several batches, so that a request for a lost response does not wait behind all other responses.
+    /// Returns the number of batches received.
     #[inline]
     pub(crate) fn poll(&mut self, clock: impl Fn() -> Instant, queues: RxQueues, trigger: Trigger) -> usize {
         self.polls += 1;
@@ -50,9 +50,9 @@ impl Core {
         batches
     }
 
-    /// Runs the timers that are due, after everything has been read that lies in the sockets: a response
-    /// that has arrived is not overdue, however long this process was kept from reading it. Returns the
-    /// number of batches received.
+    /// Runs due timers, after all packets in the sockets were received: a response that waits in a socket
+    /// must not time out, even if this process had no CPU for a while. Returns the number of batches
+    /// received.
     pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
         if self.tables.timers.next().is_none_or(|at| at > now) {
             return 0;
@@ -69,15 +69,15 @@ impl Core {
         batches
     }
 
-    /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if nothing has
-    /// changed that the progress thread must know: an earlier post that is still held has seen to that.
+    /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if the progress
+    /// thread need not learn of it, because an earlier post of this queue pair is still held.
     #[inline]
     pub(crate) fn posted(&mut self, clock: impl Fn() -> Instant, index: u16, work_requests: usize) -> bool {
         let Some(entry) = self.tables.qp(index) else { return false };
         let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
         let is_listed = self.tables.queue.is_listed(index);
         let trigger = Trigger::Post { work_requests, is_listed };
-        // The room in the flow is looked at when the packets leave.
+        // The free window of the flow is checked when the packets leave.
         let leaves = decide(trigger, &backlog, is_backlogged, 0, &self.tuning) != Decision::Hold;
         if !leaves && is_listed && !backlog.has_event {
             return false;
@@ -86,11 +86,11 @@ impl Core {
         true
     }
 
-    /// A queue pair was posted to, and its packets leave now or stay on the ready list.
+    /// Updates the queues after a post: the packets leave now, or stay on the ready list.
     pub(crate) fn update_after_post(&mut self, now: Instant, index: u16, leaves: bool) {
         let only_sends = |entry: &QpEntry| !entry.qp.has_event() && entry.qp.wants_transmit();
         if leaves && self.tables.qp(index).is_some_and(only_sends) {
-            // Its timer is armed in its quantum, after the packets have left.
+            // The quantum arms the timer, after the packets have left.
             self.tables.queue.list(index);
         } else {
             self.tables.update_after_input(now, index);
@@ -100,14 +100,14 @@ impl Core {
         }
     }
 
-    /// The earliest time at which this core must run again although nothing arrives.
+    /// Returns the earliest time at which this core must run again even if no packet arrives.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let held = self.hooks.next_due_ns().map(Instant);
         let room = self.tables.queue.retry_at(now, self.tuning.port_retry_ns);
         [self.tables.timers.next(), held, room].into_iter().flatten().min()
     }
 
-    /// Opens (or finds) the flow that a queue pair's address vector means.
+    /// Opens the flow for the address vector of a queue pair, or finds it if it is open.
     pub(crate) fn bind_flow(&mut self, index: u16) -> Result<(), VerbsError> {
         let entry = self.tables.qp(index).ok_or(VerbsError::Invalid)?;
         let (av, dest_qp) = (*entry.qp.av(), entry.qp.dest_qpn());
@@ -149,7 +149,7 @@ impl Core {
     }
 }
 
-/// The flow from `src` that an address vector and a destination QP mean.
+/// Returns the key of the flow from `src` to the destination of an address vector.
 pub(crate) fn flow_key(src: IpAddr, av: &AddressVector, dest_qp: Qpn) -> FlowKey {
     FlowKey {
         src,

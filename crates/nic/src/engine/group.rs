@@ -1,16 +1,17 @@
 //! Several engines of one device: queue pairs spread over CPUs.
 //!
-//! Each is a member of the domain in its own right, with a slot, sockets, a lock, a thread and a table of
-//! keys: nothing that a packet needs is shared. A queue pair lives where its completion queue is served, so
-//! that a thread that polls drives what it waits for, and threads with completion queues of their own do
-//! not meet. The first engine manages connections; the others hand it what arrives on QP1.
+//! Each engine has its own slot in the process registry, sockets, lock, progress thread and table of keys:
+//! the data path shares nothing. A queue pair belongs to the engine that serves its completion queue. A
+//! polling thread therefore runs the engine that its completions come from, and threads with separate
+//! completion queues do not contend. The first engine manages connections; the others pass it the packets of
+//! QP1.
 //!
-//! Invariant: the tables of keys are equal whenever nobody holds `keys`. Of a change by a call the others
-//! know before it returns; of one by a work request (a bind, an invalidation), after the batch that carried
-//! it out.
+//! Invariant: the tables of keys are equal whenever no thread holds `keys`. A call that changes a key updates
+//! all engines before it returns. A work request that changes a key (a bind, an invalidation) updates the
+//! other engines after the batch that executed it.
 //!
-//! Lock order: `keys`, then an engine's. No two engines' locks are held at once, except while the process
-//! forks.
+//! Lock order: `keys`, then the lock of one engine. A thread holds the locks of two engines only while the
+//! process forks.
 
 use std::iter;
 use std::ptr;
@@ -27,21 +28,21 @@ use crate::stats::Row;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Engines(usize);
 
-/// Where an engine is among those of its device.
+/// The position of an engine in its device.
 #[derive(Default)]
 pub(crate) struct Place {
     index: usize,
-    /// Nobody, for the first engine itself.
+    /// The first engine; empty in the first engine itself.
     first: Weak<Engine>,
-    /// All but the first, which alone has them.
+    /// The other engines; set in the first engine only.
     others: OnceLock<Vec<Arc<Engine>>>,
     /// Held while the tables of keys are made equal.
     pub(crate) keys: Mutex<()>,
+    /// Round-robin counter for [`next_in_turn`](Engine::next_in_turn).
     turn: AtomicUsize,
-    /// Polls of others that found nothing, while they looked for an engine that nobody polls; the first
-    /// engine's.
-    glances: AtomicUsize,
-    /// How often this engine was polled when that was looked at last.
+    /// Empty polls so far, by which the first engine chooses when to poll a neglected engine.
+    sibling_checks: AtomicUsize,
+    /// The inline polls of this engine at the last check for neglected engines.
     polls_seen: AtomicU64,
 }
 
@@ -54,21 +55,21 @@ impl Default for Engines {
 impl Engines {
     /// Most engines of a device: a completion queue has a bit for each.
     pub const MAX: usize = u32::BITS as usize;
-    /// What `ROXIE_ENGINES` may say.
+    /// Values of `ROXIE_ENGINES`, for messages.
     pub const WORDS: &[&str] = &["a number from 1 to 32"];
 
-    /// From `ROXIE_ENGINES`; one if it is unset or empty.
+    /// Returns the number in `ROXIE_ENGINES`; one if it is unset or empty.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the value is not a number from 1 to 32.
     pub fn from_env() -> Result<Self, BadVariable> {
         Self::from_word(&std::env::var_os("ROXIE_ENGINES").unwrap_or_default().to_string_lossy())
     }
 
-    /// From a word as the variable has it.
+    /// Parses a value of `ROXIE_ENGINES`.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the value is not a number from 1 to 32.
     pub fn from_word(word: &str) -> Result<Self, BadVariable> {
         match word.parse() {
             _ if word.is_empty() => Ok(Self::default()),
@@ -77,7 +78,7 @@ impl Engines {
         }
     }
 
-    /// The number.
+    /// Returns the number of engines.
     #[must_use]
     pub fn count(self) -> usize {
         self.0
@@ -85,16 +86,16 @@ impl Engines {
 }
 
 impl Place {
-    /// That of engine `index`, which is not the first.
+    /// Returns the position of engine `index`, which is not the first.
     pub(crate) fn beside(first: &Arc<Engine>, index: usize) -> Self {
         Self { index, first: Arc::downgrade(first), ..Self::default() }
     }
 }
 
 impl Engine {
-    /// The device's further engines, of which there are some; called once, for the first, before anybody
-    /// uses it.
-    pub(crate) fn lead(&self, others: Vec<Arc<Self>>) {
+    /// Makes this engine the first one of a device with the engines `others`, at least one. Called once,
+    /// before an application uses the device.
+    pub(crate) fn set_siblings(&self, others: Vec<Arc<Self>>) {
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
         let slots: Vec<u8> = self.all().map(|engine| engine.registry.slot()).collect();
@@ -102,44 +103,44 @@ impl Engine {
             engine.registry.set_sibling_slots(slots.clone());
             let tables = &mut engine.lock().tables;
             tables.mrs.record_changes();
-            // They may have changed while the others were made, and the first engine told nobody.
+            // The addresses may have changed while the other engines were created.
             tables.gids = self.gids.get();
         }
     }
 
-    /// All engines of the device of which this is the first, in the order of their numbers.
+    /// Returns all engines of the device, in the order of their numbers. Called on the first engine.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Self> {
         iter::once(self).chain(self.others().iter().map(Arc::as_ref))
     }
 
     fn others(&self) -> &[Arc<Self>] {
-        debug_assert_eq!(self.place.index, 0, "asked of another engine than the first");
+        debug_assert_eq!(self.place.index, 0, "called on an engine that is not the first");
         self.place.others.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Its number in its device.
+    /// Returns the number of this engine in its device.
     pub(crate) fn index(&self) -> usize {
         self.place.index
     }
 
-    /// The engine of this number, of the device of which this is the first.
+    /// Returns the engine with number `index` of the device. Called on the first engine.
     pub(crate) fn at(self: &Arc<Self>, index: usize) -> &Arc<Self> {
         index.checked_sub(1).and_then(|index| self.others().get(index)).unwrap_or(self)
     }
 
-    /// Somebody has polled the engines in `polled`, a bit for each: now and then he polls one of the
-    /// others, if nobody else does.
+    /// Polls now and then one of the other engines, if no thread polls it inline. The calling thread has
+    /// polled the engines in `polled`, a bit for each.
     #[inline]
-    pub(crate) fn glance_beside(self: &Arc<Self>, polled: u32) {
+    pub(crate) fn poll_sibling(self: &Arc<Self>, polled: u32) {
         if !self.others().is_empty() {
             self.poll_neglected(polled);
         }
     }
 
     fn poll_neglected(self: &Arc<Self>, polled: u32) {
-        let glance = self.place.glances.fetch_add(1, Ordering::Relaxed);
-        let index = glance / self.tuning.sibling_polls % (1 + self.others().len());
-        if !glance.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
+        let check = self.place.sibling_checks.fetch_add(1, Ordering::Relaxed);
+        let index = check / self.tuning.sibling_polls % (1 + self.others().len());
+        if !check.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
             return;
         }
         let engine = self.at(index);
@@ -155,42 +156,42 @@ impl Engine {
         }
     }
 
-    /// Whose turn it is to get what has no place yet.
+    /// Returns the number of the engine for the next new object, round-robin.
     pub(crate) fn next_in_turn(&self) -> usize {
         let engines = 1 + self.others().len();
         if engines == 1 { 0 } else { self.place.turn.fetch_add(1, Ordering::Relaxed) % engines }
     }
 
-    /// What the first engine of the device makes of `work`; `None` if it is gone.
-    pub(crate) fn leading<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
+    /// Runs `work` on the first engine of the device; `None` if that engine was destroyed.
+    pub(crate) fn with_first<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
         match self.place.index {
             0 => Some(work(self)),
             _ => self.place.first.upgrade().map(|first| work(&first)),
         }
     }
 
-    /// A management datagram arrived here. What another process forwards goes to all our engines, and the
-    /// first has it.
+    /// Passes a management datagram that arrived here to the first engine. A datagram that another process
+    /// forwarded is dropped by the other engines, because the first one receives it too.
     pub(crate) fn take_mad(&self, mad: Mad) {
         if self.place.index == 0 || !mad.packet.is_forwarded() {
-            self.leading(|first| first.deliver_mad(mad));
+            self.with_first(|first| first.deliver_mad(mad));
         }
     }
 
-    /// Reads or changes the keys of the device; for its first engine.
+    /// Reads or changes the keys of the device. Called on the first engine.
     pub(crate) fn with_keys<R>(&self, work: impl FnOnce(&mut KeyTable) -> R) -> R {
         if self.others().is_empty() {
             return work(&mut self.lock().tables.mrs);
         }
-        let _equal_again = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        // A completion may have been seen before what it stands for was told.
+        let _keys_lock = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        // The application may have seen the completion of a work request before its change was copied.
         self.all().for_each(|engine| self.copy_keys_of(engine));
         let done = work(&mut self.lock().tables.mrs);
         self.all().for_each(|engine| self.copy_keys_of(engine));
         done
     }
 
-    /// Releases the lock, then [spreads](Self::spread_keys) what has changed under it.
+    /// Releases the lock, then [copies](Self::spread_keys) changed keys to the other engines.
     pub(crate) fn unlock_and_spread(&self, core: MutexGuard<'_, Core>) {
         let changed = core.tables.mrs.has_changed();
         drop(core);
@@ -199,11 +200,11 @@ impl Engine {
         }
     }
 
-    /// Tells the other engines which keys work requests have changed here.
+    /// Copies the keys that work requests have changed here to the other engines.
     #[cold]
     pub(crate) fn spread_keys(&self) {
-        self.leading(|first| {
-            let _equal_again = first.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        self.with_first(|first| {
+            let _keys_lock = first.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
             first.copy_keys_of(self);
         });
     }
@@ -218,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Name and value of every counter, over all engines of the device of which this is the first.
+    /// Returns the name and the value of every counter, summed over all engines. Called on the first engine.
     pub(crate) fn sum_of_rows(&self) -> Vec<Row> {
         let mut sum = self.rows(&self.lock());
         for (name, value) in self.others().iter().flat_map(|engine| engine.rows(&engine.lock())) {

@@ -1,5 +1,5 @@
 //! What the engine collects under its lock and delivers after it has released the lock: management
-//! datagrams, packets of other processes, and connections whose first packet arrived.
+//! datagrams, packets for other processes, and connections whose first packet arrived.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use crate::port::{RxBatch, RxQueue};
 
 /// Management datagrams kept from one batch; more are dropped, and their senders repeat them.
 const MADS_MAX: usize = 1024;
-/// Packets of other processes kept from one batch; more are dropped, and the transport retransmits them.
+/// Packets for other processes kept from one batch; more are dropped, and the transport retransmits them.
 const MISROUTED_MAX: usize = 256;
 
-/// A management datagram that arrived on QP1, with its packet, should another process be the receiver.
+/// A management datagram that arrived on QP1, with its packet in case it must be forwarded.
 pub(crate) struct Mad {
     pub(crate) bytes: [u8; wire::mad::MAD_LEN],
     pub(crate) packet: OwnedPacket,
@@ -43,7 +43,7 @@ impl OwnedPacket {
         (Gid::from(self.src), Gid::from(self.dst))
     }
 
-    /// Another process forwarded it, so it is not forwarded again.
+    /// Whether another process forwarded the packet; it is then not forwarded again.
     pub(crate) fn is_forwarded(&self) -> bool {
         self.is_forwarded
     }
@@ -60,7 +60,7 @@ impl OwnedPacket {
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(super) mads: Vec<Mad>,
-    /// Each with the slot that it is for.
+    /// Packets for other processes, each with the slot of its process.
     pub(super) misrouted: Vec<(u8, OwnedPacket)>,
     /// Queue pairs that received their first packet.
     pub(super) established: Vec<Qpn>,

@@ -1,9 +1,9 @@
 //! The engine: one port, its queue pairs and their timers, behind one lock.
 //!
 //! A thread that polls an empty CQ takes the lock if it is free and processes one batch inline
-//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls. What each
-//! does is decided in [`crate::sched`]. Invariant: completions, events and management datagrams are
-//! collected under the lock and delivered by the same call.
+//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls.
+//! [`crate::sched`] decides when each of them works. Invariant: completions, events and management datagrams
+//! are collected under the lock and delivered by the same call.
 
 mod control;
 mod core;
@@ -47,7 +47,7 @@ use tables::{QpEntry, Tables};
 
 /// Interval at which a process that ends looks for the replies to its disconnect requests.
 const CLOSING_POLL: Duration = Duration::from_micros(50);
-/// How much longer than [`Cm::SHUTDOWN_MAX`] that may take on a busy machine.
+/// Additional time to [`Cm::SHUTDOWN_MAX`] for that, on a busy machine.
 const CLOSING_SLACK: Duration = Duration::from_millis(25);
 
 /// What an engine is made of.
@@ -56,7 +56,7 @@ pub(crate) struct Parts {
     pub(crate) registry: Box<dyn Registry>,
     pub(crate) gids: Arc<Gids>,
     pub(crate) hooks: Hooks,
-    /// `None` if there was no descriptor for it; hooks are then attached from within only.
+    /// `None` if no descriptor was free; only this process can then attach hooks.
     pub(crate) control: Option<Control>,
     pub(crate) runtime: Runtime,
     pub(crate) tuning: Tuning,
@@ -69,8 +69,7 @@ pub(crate) struct Engine {
     pub(crate) registry: Box<dyn Registry>,
     pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
-    /// `None` in sandboxes that forbid netlink, where the addresses stay those of the start; and in further
-    /// engines.
+    /// Reports address changes. `None` in sandboxes that forbid netlink, and in all engines but the first.
     pub(crate) monitor: Option<AddressMonitor>,
     pub(crate) place: Place,
     pub(crate) held: Held,
@@ -107,8 +106,8 @@ impl Engine {
         let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
         let prefers_equal_packets = port.properties().prefers_equal_packets;
-        // The monitor is first, so that no change is missed between the two. The first engine tells the
-        // others.
+        // The monitor is created before the addresses are read, so that no change is missed. The first engine
+        // updates the others.
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
         let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
         let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
@@ -178,8 +177,8 @@ impl Engine {
         self.armed_cqs.load(Ordering::Relaxed) > 0
     }
 
-    /// Processes one batch in the calling thread, unless another thread is at it; returns whether packets
-    /// arrived.
+    /// Processes one batch in the calling thread, unless another thread holds the lock. Returns whether
+    /// packets arrived.
     pub(crate) fn poll_inline(&self) -> bool {
         let found = self.try_poll();
         if self.inline_yield.polled(found, &self.tuning) {
@@ -215,8 +214,8 @@ impl Engine {
         batches > 0
     }
 
-    /// Processes some batches of the queues, while there are any; returns the number received. Nothing is
-    /// held.
+    /// Processes batches of the queues until they are empty, up to a limit. Sends held messages too. Returns
+    /// the number of batches received.
     pub(crate) fn poll_batches(&self, queues: RxQueues) -> usize {
         let mut batches = 0;
         for _ in 0..self.tuning.progress_batches {
@@ -231,15 +230,16 @@ impl Engine {
         batches
     }
 
-    /// Processes some batches of all queues, and runs connection management; returns what there was to do.
+    /// Processes some batches of all queues, and runs connection management. Returns the number of
+    /// batches and events.
     fn poll_all(&self) -> usize {
         let batches = self.poll_batches(RxQueues::ALL);
         self.offer_held();
         batches + self.cm.poll(self.now(), self)
     }
 
-    /// Serves the port, connection management, the registry and the control socket; returns what there was
-    /// to do.
+    /// Serves the port, connection management, the registry and the control socket. Returns the number of
+    /// batches, events and records.
     pub(crate) fn serve_everything(&self) -> usize {
         self.serve_control();
         self.poll_all() + self.serve_members()
@@ -253,7 +253,7 @@ impl Engine {
         self.serve_control();
     }
 
-    /// Releases the lock, then delivers what must not be handled under it.
+    /// Releases the lock, then delivers what the poll has collected.
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_before(self.moderator.next());
@@ -267,13 +267,13 @@ impl Engine {
             self.take_mad(mad);
         }
         for (slot, packet) in &inbox.misrouted {
-            // A member that is gone or does not keep up loses the packet; the transport retransmits it.
+            // A process that has exited or does not keep up loses the packet; the transport retransmits it.
             let _lost = self.registry.forward(*slot, &packet.batch());
         }
         for (slot, packet) in &redirected {
             self.redirects.count(self.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
         }
-        self.leading(|first| {
+        self.with_first(|first| {
             for qpn in inbox.established {
                 first.cm.qp_established(qpn);
             }
@@ -281,8 +281,8 @@ impl Engine {
         });
     }
 
-    /// Rings the doorbell: `work_requests` were posted to a queue pair in one list. Whether they leave now
-    /// is decided in `sched/departure.rs`.
+    /// Rings the doorbell: `work_requests` were posted to a queue pair in one list. `sched/departure.rs`
+    /// decides whether they leave now.
     #[inline]
     pub(crate) fn ring_doorbell(&self, core: &mut Core, index: u16, work_requests: usize) {
         if core.posted(|| self.now(), index, work_requests) {
@@ -299,13 +299,13 @@ impl Engine {
         fds
     }
 
-    /// Those of them that do not belong to the port or the registry.
+    /// The descriptors of [`wait_fds`](Self::wait_fds) that do not belong to the port or the registry.
     pub(crate) fn kick_fds(&self) -> [RawFd; 3] {
         [self.kick.as_raw_fd(), self.control_fd(), self.monitor_fd()]
     }
 
-    /// Forwarded packets of other processes of this host, and the disconnect notices of dead ones; returns
-    /// the number of records.
+    /// Receives packets that other processes of this host forwarded, and sends the disconnect notices of dead
+    /// processes. Returns the number of records.
     fn serve_members(&self) -> usize {
         let mut records = 0;
         self.registry.poll_listener(&mut |batch| {
@@ -340,7 +340,7 @@ impl Engine {
             .min()
     }
 
-    /// The work that there is; `None` while another thread holds the lock.
+    /// Returns the pending work; `None` while another thread holds the lock.
     pub(crate) fn due(&self) -> Option<Due> {
         let now = self.now();
         let core = self.core.try_lock().ok()?;
@@ -363,7 +363,7 @@ impl Engine {
         }
     }
 
-    /// The calling thread stops polling: the progress thread returns to the sockets at once.
+    /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
     pub(crate) fn hand_over(&self) {
         self.runtime.reach(Point::Wake);
         if self.is_watching.load(Ordering::Relaxed) {
@@ -379,7 +379,7 @@ impl Engine {
         self.sleeps_until.store(at_ns, Ordering::Relaxed);
     }
 
-    /// Forgets the wake-ups that have arrived.
+    /// Discards the wake-ups that have arrived.
     pub(crate) fn spend_kicks(&self) {
         // There is none if the sleep ended for another reason.
         let _spent = self.kick.take();
@@ -412,7 +412,7 @@ impl Engine {
         core.transmit(self.now());
     }
 
-    /// Asks the peers to disconnect, and waits some milliseconds for their replies.
+    /// Sends disconnect requests to all peers, and waits some milliseconds for their replies.
     pub(crate) fn send_disconnects(&self) {
         let until = self.now() + (Cm::SHUTDOWN_MAX + CLOSING_SLACK);
         self.cm.send_disconnects(self.now());
@@ -422,7 +422,7 @@ impl Engine {
         }
     }
 
-    /// Sends what a hook that simulates a slow network still holds.
+    /// Sends the packets that a hook still delays.
     pub(crate) fn release_held(&self) {
         let Core { hooks, port, .. } = &mut *self.lock();
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});

@@ -9,13 +9,12 @@ use sys::AddressMonitor;
 use super::Engine;
 
 impl Engine {
-    /// Readable when [`follow_netdev`](Self::follow_netdev) has something to do; -1 where that cannot be
-    /// known.
+    /// Readable when [`follow_netdev`](Self::follow_netdev) has work; -1 without a monitor.
     pub(super) fn monitor_fd(&self) -> RawFd {
         self.monitor.as_ref().map_or(-1, |monitor| monitor.as_fd().as_raw_fd())
     }
 
-    /// Takes over the netdev's addresses if they have changed.
+    /// Updates the GID tables if the addresses of the netdev have changed.
     pub(crate) fn follow_netdev(&self) {
         if !self.monitor.as_ref().is_some_and(AddressMonitor::take_news) {
             return;
@@ -30,7 +29,7 @@ impl Engine {
     }
 
     /// The netdev was removed, like a NIC that is pulled out: its queue pairs fail, and applications get
-    /// DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL. Loopback goes on.
+    /// DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL. Loopback addresses still work.
     fn lose_netdev(&self) {
         let now = self.now();
         let table = self.gids.get();

@@ -14,7 +14,8 @@ use crate::port::{RxBatch, RxQueue, RxScope};
 use crate::srqs::ScopedSrqs;
 
 impl Core {
-    /// Takes one round from the port and gives every packet to its queue pair; returns the number of batches.
+    /// Receives one round of batches from the port and passes each packet to its queue pair. Returns the
+    /// number of batches.
     #[inline]
     pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
         let Core { port, hooks, tables, .. } = self;
@@ -36,7 +37,7 @@ impl Core {
         batches
     }
 
-    /// Takes a batch that another process of this host has forwarded.
+    /// Receives a batch that another process of this host has forwarded.
     pub(crate) fn receive_forwarded(&mut self, now: Instant, batch: &RxBatch<'_>) {
         let Core { port, hooks, tables, .. } = self;
         hooks.receive(batch, &mut |batch| tables.receive_batch(now, batch));
@@ -46,7 +47,8 @@ impl Core {
 }
 
 impl Tables {
-    /// Takes one GRO batch: packets of equal size (the last may be shorter) from one sender to one address.
+    /// Receives one GRO batch: packets of equal size (the last may be shorter) from one sender to one
+    /// address.
     pub(crate) fn receive_batch(&mut self, now: Instant, batch: &RxBatch<'_>) {
         let from = PacketSource {
             src: Gid::from(batch.src),
@@ -103,7 +105,7 @@ impl Tables {
         if slot == self.slot() && qpn != Qpn::GSI {
             return self.deliver(now, qpn.value() as u16, packet, from);
         }
-        // A ring is for the connections of one process; and without an ICRC nothing could be handed on.
+        // A ring carries the connections of one process only, and its packets have no ICRC to forward.
         if batch.queue == RxQueue::Ring {
             return self.count(DropReason::NotForUs);
         }
@@ -114,7 +116,7 @@ impl Tables {
         }
     }
 
-    /// Gives a packet to a queue pair of this process.
+    /// Passes a packet to a queue pair of this process.
     #[inline]
     pub(crate) fn deliver(&mut self, now: Instant, index: u16, packet: &Packet<'_>, from: &PacketSource) {
         let slot = self.slot();
@@ -136,20 +138,20 @@ impl Tables {
         }
     }
 
-    /// Says once why an application made for hardware waits for ever: there, processes share XRC domains.
+    /// Reports once why such a message is refused: with hardware, processes can share XRC domains.
     #[cold]
     fn warn_of_foreign_queue(&mut self, packet: &Packet<'_>) {
         let Some(Xrceth { srqn }) = packet.xrceth() else { return };
         static WARNED: AtomicBool = AtomicBool::new(false);
         if (srqn >> 16) as u8 != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
             notice(format_args!(
-                "a message for XRC shared receive queue {srqn:#08x} was refused: this process has none of that number, and \
-                 XRC queue pairs reach the queues of their own process only"
+                "a message for XRC shared receive queue {srqn:#08x} was refused: this process has none \
+                 of that number, and XRC queue pairs reach the queues of their own process only"
             ));
         }
     }
 
-    /// Acknowledgements become due once per batch; completions are delivered.
+    /// Ends a batch for each queue pair that received packets: ACKs become due, completions are delivered.
     pub(crate) fn end_of_batch(&mut self, now: Instant) {
         while let Some(index) = self.touched.pop() {
             if let Some(entry) = self.qp_mut(index) {

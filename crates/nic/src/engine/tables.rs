@@ -1,5 +1,5 @@
-//! What the engine's lock protects besides the port and the hooks: queue pairs, their timers and transmit
-//! queue, keys, and what waits to be delivered.
+//! The state that the engine's lock protects besides the port and the hooks: queue pairs, their timers and
+//! transmit queue, keys, and packets and events that wait for delivery.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct QpEntry {
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) srqs: SrqScope,
     events: Arc<EventQueue<AsyncEvent>>,
-    /// The application's name for it in asynchronous events.
+    /// Identifies the queue pair to the application in asynchronous events.
     cookie: u64,
     /// Where an RC or UC queue pair sends; resolved when the address vector is set.
     pub(super) share: FlowShare,
@@ -135,12 +135,12 @@ impl Tables {
         sum
     }
 
-    /// Drops what was collected and not delivered.
+    /// Drops datagrams, packets and events that were collected and not delivered.
     pub(crate) fn forget_undelivered(&mut self) {
         self.inbox.clear();
     }
 
-    /// Gives the application's work request to a queue pair.
+    /// Posts a work request to a queue pair.
     #[inline]
     pub(crate) fn post_send(&mut self, index: u16, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         let Self { qps, mrs, .. } = self;
@@ -163,7 +163,7 @@ impl Tables {
         self.gids.address(sgid_index)
     }
 
-    /// The QP a number means, if it is ours and exists.
+    /// Returns the queue pair with this number, if this engine has it.
     #[inline]
     pub(crate) fn by_qpn(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
         if (qpn.value() >> 16) as u8 != self.slot {
@@ -178,7 +178,8 @@ impl Tables {
         entries.filter(|entry| peers.contains(&entry.qp.dest_qpn())).map(|entry| entry.qp.qpn()).collect()
     }
 
-    /// The next queue pair gets the lowest index, so that a simulation is the same each time and its tables stay small.
+    /// The next queue pair gets the lowest index, so that a simulation is the same each time and its tables
+    /// stay small.
     pub(crate) fn number_qps_from_zero(&mut self) {
         self.next_qp = 0;
     }
@@ -204,7 +205,7 @@ impl Tables {
         Err(VerbsError::NoMem)
     }
 
-    /// Returns the flow the QP held.
+    /// Removes a queue pair. Returns the flow that it used.
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
         let index = qpn.value() as u16;
         let flow = self.move_to_flow(index, None);
@@ -227,7 +228,7 @@ impl Tables {
         let entry = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut)?;
         let old = self.queue.move_to(&mut entry.share, flow);
         if old.is_some() {
-            // The new flow may have room.
+            // The window of the new flow may have space.
             self.queue.list(index);
         }
         old
@@ -269,7 +270,7 @@ impl Tables {
         let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;
         };
-        // One lock at a time, and once for a run of completions.
+        // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
         while let Some(event) = entry.qp.poll_event() {
             let (cq, wc, solicited) = match event {
@@ -323,14 +324,16 @@ impl Tables {
         entry.qp.wants_transmit()
     }
 
-    /// Whether a queue pair on the ready list waits for nothing but a poll: the port accepts packets, and no ACK is
-    /// expected whose arrival wakes the progress thread.
+    /// Whether a queue pair on the ready list waits for nothing but a poll: the port accepts packets, and
+    /// no ACK is expected whose arrival wakes the progress thread.
     pub(super) fn has_stranded_qp(&self, now: Instant) -> bool {
-        let is_stranded = |index: u16| self.qp(index).is_some_and(|entry| !entry.qp.is_answer_owed());
+        let is_stranded =
+            |index: u16| self.qp(index).is_some_and(|entry| !entry.qp.backlog().is_ack_expected);
         self.queue.retry_at(now, 0).is_none() && self.queue.ready().any(is_stranded)
     }
 
-    /// Returns a queue pair that breaks the invariant of [`TransmitQueue`]: it has packets to send, and no event sends them.
+    /// Returns a queue pair that breaks the invariant of [`TransmitQueue`]: it has packets to send, and no
+    /// event sends them.
     pub(super) fn forgotten_qp(&self) -> Option<Qpn> {
         let is_forgotten = |(index, entry): &(u16, &QpEntry)| {
             let is_ready = || self.queue.ready().any(|ready| ready == *index);

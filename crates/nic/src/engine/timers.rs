@@ -1,26 +1,26 @@
-//! Deadlines of queue pairs: when the engine must look at which one again.
+//! Timers of queue pairs: when the engine must check which queue pair.
 //!
-//! A binary heap with lazy deletion. A deadline that moves later stays where it is and is looked at in
-//! vain; one that moves earlier, or is gone, leaves a stale entry behind. Invariant: stale entries never
-//! outnumber the others by more than [`STALE_MAX`], because then the heap is built anew; so a far deadline
-//! that short ones interrupt for hours (ACK timeouts up to 2.4 h, acknowledgements every 50 us) costs
-//! nothing.
+//! A binary heap with lazy deletion. When a deadline moves to a later time, its entry stays and expires
+//! early, without effect. When a deadline moves to an earlier time or is disarmed, its old entry becomes
+//! stale. Invariant: the heap has at most twice as many entries as armed timers, plus [`STALE_MAX`];
+//! otherwise it is rebuilt. A long ACK timeout (up to 2.4 h) that short timers interrupt every 50 us
+//! therefore does not fill the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use transport::Instant;
 
-/// Stale entries that are not worth the effort.
+/// Stale entries for which the heap is not rebuilt.
 const STALE_MAX: usize = 64;
 
 /// See the module documentation. Queue pairs are known by their index.
 #[derive(Debug)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u16)>>,
-    /// The entry of each queue pair that is not stale.
+    /// The current deadline of each queue pair.
     armed: Vec<Option<Instant>>,
-    /// How many are.
+    /// Number of armed timers.
     live: usize,
 }
 
@@ -29,7 +29,7 @@ impl Timers {
         Self { heap: BinaryHeap::with_capacity(256), armed: Vec::new(), live: 0 }
     }
 
-    /// The queue pair is to be looked at by `at`.
+    /// Makes the timer of a queue pair expire at `at` at the latest.
     #[inline]
     pub(crate) fn arm(&mut self, index: u16, at: Instant) {
         match self.armed.get(usize::from(index)).copied().flatten() {
@@ -38,7 +38,7 @@ impl Timers {
         }
     }
 
-    /// The queue pair is gone.
+    /// Disarms the timer of a destroyed queue pair.
     pub(crate) fn disarm(&mut self, index: u16) {
         if let Some(armed) = self.armed.get_mut(usize::from(index))
             && armed.take().is_some()
@@ -48,13 +48,13 @@ impl Timers {
         }
     }
 
-    /// When [`expire`](Self::expire) has something, at the earliest.
+    /// Returns the earliest time at which a timer may expire.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A queue pair whose time has come. It is no longer armed.
+    /// Returns a queue pair whose timer has expired, and disarms it.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant) -> Option<u16> {
         while self.next().is_some_and(|at| at <= now) {
@@ -81,13 +81,13 @@ impl Timers {
         self.tidy();
     }
 
-    /// Builds the heap anew if most of it is stale: once in as many calls as it has entries.
+    /// Rebuilds the heap if most entries are stale: at most once in as many calls as it has entries.
     #[inline]
     fn tidy(&mut self) {
         if self.heap.len() > 2 * self.live + STALE_MAX {
             let mut entries = std::mem::take(&mut self.heap).into_vec();
             entries.retain(|Reverse((at, index))| self.armed[usize::from(*index)] == Some(*at));
-            // A deadline that was interrupted and armed again is there twice.
+            // A deadline that was armed again after a shorter one has two entries.
             entries.sort_unstable();
             entries.dedup();
             self.heap = entries.into();
@@ -100,10 +100,10 @@ mod tests {
     use super::*;
     use sys::random_u64;
 
-    /// Goal: exactly those expire that a plain table says, in its order, and the heap stays small. Method:
-    /// random calls, most deadlines near, some far, on a few queue pairs.
+    /// Goal: the same timers expire as in a plain table, and the heap stays small. Method: random calls for a
+    /// few queue pairs, most deadlines near, some far.
     #[test]
-    fn they_expire_as_in_a_plain_table_and_the_heap_stays_small() {
+    fn timers_expire_as_in_a_plain_table_and_the_heap_stays_small() {
         let mut timers = Timers::new();
         let mut table = [None::<Instant>; 8];
         let mut now = Instant(0);
@@ -126,7 +126,7 @@ mod tests {
                 }
                 1..=2 => now = now.plus_ns(draw(100)),
                 n => {
-                    // Every other one is the retransmission timer of an hour that is armed again and again.
+                    // Every second deadline is a retransmission timer of one hour, armed again and again.
                     let at = if n % 2 == 0 { Instant(3_600_000_000_000) } else { now.plus_ns(draw(200)) };
                     timers.arm(index, at);
                     *row = Some(row.map_or(at, |armed| armed.min(at)));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_deadline_interrupted_by_near_ones_is_there_once() {
+    fn a_far_deadline_interrupted_by_near_ones_expires_once() {
         let mut timers = Timers::new();
         let far = Instant(1 << 40);
         for n in 0..100_000 {

@@ -9,14 +9,14 @@ use crate::port::{FlowKey, GSI_FLOW_SLOT};
 use crate::sched::{Decision, Quantum, Trigger, decide};
 
 impl Core {
-    /// Sends everything that may be sent now.
+    /// Sends all packets that may leave now.
     pub(crate) fn transmit(&mut self, now: Instant) {
         while self.transmit_round(now, Trigger::Flush) {}
     }
 
     /// One round over the ready list: each queue pair sends a quantum, or holds its packets as the
-    /// scheduler decides. Ends early behind a queue pair that owes more responses than a quantum: requests
-    /// that arrived meanwhile, for a lost response for example, go first. Returns whether it ended so.
+    /// scheduler decides. The round ends after a queue pair that owes more responses than a quantum, so that
+    /// requests that arrived meanwhile are received first. Returns whether it ended for that reason.
     pub(crate) fn transmit_round(&mut self, now: Instant, trigger: Trigger) -> bool {
         if self.tables.queue.is_empty() {
             return false;
@@ -84,7 +84,7 @@ impl Core {
         hooks.change_flow();
         let is_full = sent == quantum.max_pkts;
         if sent > 0 && !is_full && tables.queue.is_empty() {
-            // No other queue pair fills the burst: the peer need not wait until the events are delivered.
+            // No other queue pair extends the burst, so it leaves before the events are delivered.
             port.flush();
         }
         if !tables.drain_events(now, index) {
@@ -95,7 +95,7 @@ impl Core {
             return tables.qp(index).is_some_and(|entry| entry.qp.backlog().owes_responses);
         }
         if budget_pkts == 0 {
-            // Only the window of the flow blocks it: an ACK there lists it again.
+            // The window of the flow blocks the queue pair; an ACK on that flow lists it again.
             tables.queue.block(index, flow);
         }
         false

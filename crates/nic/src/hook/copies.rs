@@ -69,7 +69,7 @@ impl Copies {
         self.run.is_some() || self.memory.has_room(self.record_len(len))
     }
 
-    /// Counts packets for which there is no room.
+    /// Counts packets for which there is no space.
     pub(super) fn lose(&mut self, packets: u64) {
         self.memory.lose(packets);
     }

@@ -12,7 +12,7 @@ use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
 use sys::now_ns;
 
-/// Most packets redirected to other processes from one batch; their sockets have no room for more either.
+/// Most packets redirected to other processes from one batch; their sockets hold no more either.
 const REDIRECTED_MAX: usize = 1024;
 
 /// The next step for packets that pass.

@@ -232,7 +232,7 @@ impl Hooks {
         &self.redirects
     }
 
-    /// Whether receiving is paused because there was no room for redirected packets.
+    /// Whether receiving is paused because there was no space for redirected packets.
     #[inline]
     pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.ingress.hook.is_some() && self.redirects.is_paused(now.0)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::registry::ForwardOutcome;
 use crate::stats::Row;
 
-/// How long receiving is paused after a process had no room for redirected packets: the time to read the
+/// How long receiving is paused after a process had no space for redirected packets: the time to read the
 /// 200 KB of its socket's buffer. Meanwhile packets wait in this process's socket, which delays them
 /// instead of losing them.
 const PAUSE_NS: u64 = 100_000;

@@ -42,7 +42,7 @@ impl FrameRing {
         self.bytes + len + FRAME_COST <= self.bytes_max
     }
 
-    /// Adds a frame; false if there is no room for it.
+    /// Adds a frame; false if there is no space for it.
     pub(super) fn push(&mut self, frame: KeptFrame) -> bool {
         if !self.has_room(frame.bytes.len()) {
             return false;

@@ -44,7 +44,7 @@ impl FlowTable {
     }
 
     /// Adds a flow without a holder and returns its index: the next free one, or that of the evicted
-    /// flow. `busy` flows are not evicted. `None` if there is no room.
+    /// flow. `busy` flows are not evicted. `None` if there is no space.
     pub(super) fn add(&mut self, key: FlowKey, busy: impl Fn(u32) -> bool) -> Option<u32> {
         let index = match self.evict(busy) {
             Some(index) => index,

@@ -228,7 +228,7 @@ impl Endpoint {
         self.peer.iomaps
     }
 
-    /// Writes a local iomap into the peer's table; false if there is no room now.
+    /// Writes a local iomap into the peer's table; false if there is no space now.
     pub(super) fn announce_iomap(&mut self, index: u16, mr: &Mr, offset: u64) -> Result<bool, Broken> {
         if !self.out.has_room_for_entry(Iomap::LEN) {
             return Ok(false);

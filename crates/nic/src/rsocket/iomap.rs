@@ -85,7 +85,7 @@ impl Stream {
 }
 
 impl State {
-    /// Announces new mappings to the peer; `None` if there is no room now.
+    /// Announces new mappings to the peer; `None` if there is no space now.
     pub(super) fn push_iomaps(&mut self) -> Option<Result<(), i32>> {
         let mut maps = mem::take(&mut self.iomaps);
         let mut complete = true;

@@ -31,7 +31,7 @@ impl Stream {
     }
 
     /// Passes `total` bytes to the endpoint while there is room. `step` sends the bytes after the first
-    /// `done`, and returns their number: 0 if there is no room now, `None` if there is no destination, which
+    /// `done`, and returns their number: 0 if there is no space now, `None` if there is no destination, which
     /// ends the transfer.
     pub(super) fn transmit(
         &self,

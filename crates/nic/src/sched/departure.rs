@@ -1,9 +1,9 @@
-//! When a message leaves: [`decide`] is the only function that decides it.
+//! When a message leaves. Only [`decide`] decides it.
 //!
-//! Each packet that leaves alone costs a system call, so messages of a stream leave in batches; but an
-//! application that waits for one message must not wait for company. The decision needs no clock. What
-//! tells a stream from a ping-pong is its structure: how much is in flight, whether an ACK is expected, and
-//! whether the application has completions left to take.
+//! Each packet that leaves alone costs a system call, so messages of a stream leave in batches. An
+//! application that waits for one message must not wait until a batch is full. The decision needs no clock: a
+//! stream differs from a ping-pong in how much is in flight, whether an ACK is expected, and whether
+//! completions are left in the CQ.
 //!
 //! A held message is always followed by an event that sends it: the expected ACK, the next poll, or the
 //! progress thread, which takes over when the application stops polling.
@@ -12,22 +12,22 @@ use transport::Backlog;
 
 use super::Tuning;
 
-/// Packets of a path MTU below 1 KiB reach the kernel's limit of packets before the limit of bytes.
+/// Packet size (bytes) for which bursts are computed at least: with a path MTU below 1 KiB a burst reaches
+/// the kernel's limit of packets before the limit of bytes.
 const PACKET_BYTES_MIN: usize = 1024;
 
-/// What asks for a decision about one queue pair.
+/// The event that requires a decision about one queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Trigger {
     /// The application posted `work_requests` in one list. `is_listed`: an earlier post is still held.
     Post { work_requests: usize, is_listed: bool },
     /// An application thread polls, and the queue pair is on the ready list.
     Poll,
-    /// Nothing may be held: a poll of the progress thread, a state change, a message that was decided to
-    /// leave.
+    /// No packet may be held: a poll of the progress thread, a state change, a post that leaves at once.
     Flush,
 }
 
-/// What happens to the packets that a queue pair has to send.
+/// What the engine does with the pending packets of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Decision {
     /// They leave now, as one quantum.
@@ -59,7 +59,7 @@ pub(crate) fn decide(
 ) -> Decision {
     let holds = match trigger {
         Trigger::Flush => false,
-        // The application has completions to take and then posts more.
+        // The application will take the completions and then post more.
         Trigger::Poll => cq_is_backlogged && backlog.only_small_messages && !backlog.has_event,
         Trigger::Post { work_requests, is_listed } => {
             let is_stream = backlog.is_ack_expected && backlog.in_flight_packets >= tuning.isolated_pkts;
@@ -84,9 +84,9 @@ fn is_batch_full(work_requests: usize, backlog: &Backlog, tuning: &Tuning) -> bo
 fn quantum(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> Quantum {
     let burst = tuning.burst_bytes / backlog.path_mtu_bytes.max(PACKET_BYTES_MIN);
     let room = backlog.window_room_packets.min(flow_room_pkts);
-    // A window that cannot take the whole backlog is filled by whole bursts. The ACK that opens the rest is
-    // expected: every second burst asked for one, and so did the last packet of the budget. (A rate limit
-    // ends anywhere.)
+    // A window smaller than the backlog is filled by whole bursts. The ACK that reopens the window will come:
+    // every second burst and the last packet of the budget set AckReq. (With a rate limit a burst may end at
+    // any packet.)
     let whole_bursts =
         !backlog.is_paced && backlog.in_flight_packets >= burst && backlog.pending_packets > room;
     let budget_pkts = if whole_bursts { room - room % burst.max(1) } else { flow_room_pkts };

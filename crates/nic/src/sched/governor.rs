@@ -1,5 +1,5 @@
-//! The governor of CPU time: one answer to "who has the CPU?" for the application threads that poll an
-//! engine inline and for its progress thread.
+//! The governor of CPU time: decides how the CPU is shared by the application threads that poll an
+//! engine inline and its progress thread.
 //!
 //! [`Governor`] chooses the state of the progress thread:
 //!
@@ -10,13 +10,14 @@
 //!              no poll since the last check             after `crowded_ns`
 //! ```
 //!
-//! - `Inline`: application threads poll and so run the engine; the progress thread only checks that they go on.
+//! - `Inline`: application threads poll and so run the engine; the progress thread only checks that they
+//!   continue to poll.
 //! - `Background`: the progress thread serves the port; after traffic it spins and yields, then it sleeps.
-//! - `Crowded`: as `Background`, but it sleeps at once: a thread that wakes up runs before CPU-bound threads, a thread
-//!   that yields runs after them.
+//! - `Crowded`: as `Background`, but it sleeps at once: the kernel runs a thread that wakes up before
+//!   CPU-bound threads, and a thread that yields after them.
 //!
-//! [`InlineYield`] is the other half: how many empty polls an application thread makes before it yields, because a
-//! peer may share its CPU.
+//! [`InlineYield`] decides how many empty polls an application thread makes before it yields, because a peer
+//! may share its CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -38,7 +39,7 @@ pub(crate) struct Governor {
     seen_polls: Option<u64>,
     /// The thread was in `Inline` when it ran last.
     was_inline: bool,
-    /// Checks in a row at whose end the application had polled.
+    /// Checks in a row that found that the application had polled.
     steady_watches: u8,
     /// Checks in a row that found unread packets and no polls.
     unread_rounds: u8,
@@ -47,9 +48,10 @@ pub(crate) struct Governor {
     takeover_until: u64,
     spin_until: u64,
     crowded_until: u64,
-    /// CPU time lost in long yields, less what was forgiven since `lost_at`.
+    /// CPU time (ns) lost in long yields, less the tolerated share since `lost_at`.
     lost_ns: u64,
     lost_at: u64,
+    /// Sleeps are short until this time.
     brief_until: u64,
 }
 
@@ -83,6 +85,7 @@ impl Governor {
         }
     }
 
+    /// Whether the application threads have polled since the last check.
     fn leaves_to_pollers(&mut self, polls: u64, now: u64) -> bool {
         if now < self.takeover_until || self.seen_polls.replace(polls) == Some(polls) {
             return false;
@@ -96,7 +99,7 @@ impl Governor {
         true
     }
 
-    /// How long to sleep in `Inline` before the next check.
+    /// Returns how long to sleep in `Inline` before the next check (ns).
     pub(crate) fn watch_ns(&self) -> u64 {
         let doublings = (self.steady_watches / self.tuning.watch_steady).min(self.tuning.watch_doublings);
         self.tuning.watch_ns << doublings
@@ -144,7 +147,7 @@ impl Governor {
         }
     }
 
-    /// When a sleep that begins now ends at the latest.
+    /// Returns the latest end of a sleep that begins now.
     pub(crate) fn sleep_until(&self, now: u64) -> u64 {
         let Tuning { brief_sleep_ns, sleep_max_ns, .. } = self.tuning;
         now + if now < self.brief_until { brief_sleep_ns } else { sleep_max_ns }
@@ -153,7 +156,8 @@ impl Governor {
 
 /// How many empty polls an application thread makes before it yields the CPU.
 ///
-/// Two programs that poll on one CPU would each spin through a slice of 3 ms before the other can answer.
+/// Without yields, two programs that poll on one CPU would each spin through a slice of 3 ms before the other
+/// can respond.
 /// Threads that poll one engine at the same time may miscount, and yield a little earlier or later.
 #[derive(Debug)]
 pub(crate) struct InlineYield {
@@ -177,7 +181,7 @@ impl InlineYield {
         if self.peer_ran.load(Relaxed) {
             self.peer_ran.store(false, Relaxed);
             if found {
-                // The peer on this CPU answered while it had it: it gets the CPU earlier.
+                // A peer on this CPU responded while it ran, so the next yield comes earlier.
                 let limit = (self.limit.load(Relaxed) / 2).max(tuning.yield_polls_min);
                 self.limit.store(limit, Relaxed);
             }

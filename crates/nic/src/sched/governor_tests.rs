@@ -16,8 +16,8 @@ fn is_inline(governor: &mut Governor, polls: u64, now: u64) -> bool {
     governor.next_state(polls, false, now) == State::Inline
 }
 
-/// One round of a program that polls until its request is acknowledged and then spins on memory. Whether
-/// the progress thread left it to the program.
+/// Runs one round of a program that polls until its request is acknowledged and then spins on memory. Returns
+/// whether the progress thread left the port to the program.
 fn poll_then_spin(governor: &mut Governor, polls: &mut u64, now: u64) -> bool {
     *polls += 8;
     let was_inline = is_inline(governor, *polls, now);
@@ -29,7 +29,7 @@ fn poll_then_spin(governor: &mut Governor, polls: &mut u64, now: u64) -> bool {
 }
 
 #[test]
-fn unread_packets_in_round_after_round_make_the_progress_thread_take_over() {
+fn unread_packets_in_several_rounds_make_the_progress_thread_take_over() {
     let (mut governor, mut polls, mut now) = (governor(), 0, 0);
     for takeover_ns in [100, 200, 400, 800, 1600, 1600].map(|ms| ms * MS) {
         for _ in 0..tuning().takeover_rounds {
@@ -82,7 +82,7 @@ fn a_steady_poller_is_checked_less_often_until_it_stops() {
 }
 
 #[test]
-fn a_poller_without_a_cpu_keeps_the_engine() {
+fn a_polling_thread_that_waits_for_the_cpu_keeps_the_engine() {
     let mut governor = governor();
     for round in 0..100 {
         assert!(is_inline(&mut governor, round, 0));
@@ -110,8 +110,8 @@ fn an_armed_completion_queue_keeps_the_progress_thread_on_the_port() {
     }
 }
 
-/// Traffic, and a yield that takes `away_ns`, every `interval_ns`; for how many of these the thread goes on
-/// spinning.
+/// Simulates traffic and a yield of `away_ns` every `interval_ns`. Returns for how many of these the thread
+/// continues to spin.
 fn spins(interval_ns: u64, away_ns: u64) -> usize {
     let mut governor = governor();
     let is_spinning = |round| {
@@ -138,7 +138,7 @@ fn a_spinning_thread_makes_the_cpu_crowded_at_once_and_frequent_work_after_a_whi
 }
 
 #[test]
-fn a_crowded_cpu_is_tried_again_after_a_while() {
+fn spinning_is_tried_again_after_a_while_on_a_crowded_cpu() {
     let mut governor = governor();
     governor.yielded(0, 3 * MS);
     let crowded_ns = tuning().crowded_ns;
@@ -151,14 +151,14 @@ fn a_crowded_cpu_is_tried_again_after_a_while() {
     }
 }
 
-/// Empty polls until the thread yields; how many those were.
+/// Polls without packets until the thread yields; returns the number of polls.
 fn empty_polls(inline: &InlineYield) -> u32 {
     let polls = (1..=tuning().yield_polls_max).find(|_| inline.polled(false, &tuning()));
     polls.expect("a limit is reached")
 }
 
 #[test]
-fn packets_and_yields_start_the_count_of_empty_polls_anew() {
+fn packets_and_yields_reset_the_count_of_empty_polls() {
     let inline = InlineYield::new(&tuning());
     for _ in 0..tuning().yield_polls - 1 {
         assert!(!inline.polled(false, &tuning()));
@@ -169,7 +169,7 @@ fn packets_and_yields_start_the_count_of_empty_polls_anew() {
 }
 
 #[test]
-fn a_peer_that_answers_on_the_same_cpu_gets_it_earlier_each_time() {
+fn a_peer_that_responds_on_the_same_cpu_gets_the_cpu_earlier_each_time() {
     let inline = InlineYield::new(&tuning());
     for _ in 0..10 {
         empty_polls(&inline);

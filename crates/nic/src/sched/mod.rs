@@ -1,11 +1,11 @@
-//! The scheduler: it decides when something leaves, and when a thread polls, yields, sleeps or is woken.
+//! The scheduler: it decides when packets leave, and when a thread polls, yields, sleeps or wakes.
 //!
 //! | file | decides |
 //! |---|---|
 //! | `departure.rs` | whether a message leaves now or is held for a batch, and how much one quantum carries |
-//! | `queue.rs` | which queue pair is next, and what the window of a flow and the port let through |
+//! | `queue.rs` | which queue pair is next, and how many packets the flow window and the port accept |
 //! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
-//! | `progress.rs` | nothing: the loop of the progress thread, which does what the governor says |
+//! | `progress.rs` | nothing: the loop of the progress thread, which follows the governor |
 //! | `tuning.rs` | nothing: every number that the others use |
 
 mod departure;

@@ -1,5 +1,5 @@
 //! The progress thread of an engine: it serves the port while no application thread polls, and sleeps in
-//! poll(2) otherwise. [`Governor`] says when.
+//! poll(2) otherwise. [`Governor`] decides when.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::port::{Readiness, RxQueues};
 use crate::runtime::{Point, Runtime};
 
-/// Starts the thread; it ends when it alone holds the engine.
+/// Starts the thread. It ends when no other reference to the engine is left.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
     let (weak, runtime) = (Arc::downgrade(engine), engine.runtime().clone());
     runtime.clone().spawn("roxie-engine", move || Progress::run(&weak, runtime))
@@ -21,10 +21,10 @@ pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
 struct Progress {
     runtime: Runtime,
     governor: Governor,
-    /// Everything that the thread sleeps on; the monitor of the netdev is last.
+    /// The descriptors that the thread sleeps on; the monitor of the netdev is last.
     fds: Vec<RawFd>,
     slice: Slice,
-    /// Rounds of spinning since it began.
+    /// Rounds since the spinning began.
     spins: u32,
     /// CPU time of the process during the last sleep in `Inline`.
     ran_ns: u64,
@@ -50,15 +50,16 @@ impl Progress {
         }
     }
 
-    /// Leaves the sockets of connections to the polling threads, and does the rest once.
+    /// Leaves the sockets of connections to the polling threads, serves everything else once, and sleeps.
     fn watch(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
-        // A polling thread would notice if each check preempted it.
+        // Without a short slice the checks do not preempt the polling threads.
         self.slice.set(None);
         self.runtime.reach(Point::Sleep);
         engine.set_watching(true);
         engine.serve_control_plane();
         let kick = engine.kick_fds();
-        // An application that armed a CQ before `set_watching` had no reason to wake this thread: look once more.
+        // An application that armed a CQ before `set_watching` had no reason to wake this thread: look once
+        // more.
         let may_sleep = !engine.has_armed_cq();
         drop(engine);
         let before = self.runtime.process_cpu_ns();
@@ -84,8 +85,7 @@ impl Progress {
         if self.governor.spins(now) {
             drop(engine);
             self.runtime.yield_now();
-            // An application that sleeps until a completion gives the CPU back soon; one that spins on
-            // memory does not.
+            // An application with an armed CQ sleeps again soon, so its CPU time does not count as lost.
             if !is_armed {
                 self.governor.yielded(now, self.runtime.now_ns());
             }
@@ -100,7 +100,7 @@ impl Progress {
         self.runtime.reach(Point::Sleep);
         engine.set_sleeps_until(deadline);
         self.runtime.reach(Point::Sleep);
-        // A post between `next_deadline` and the store saw the old value and woke no thread: look once more.
+        // A post between `next_deadline` and the store saw the old value and woke no thread: check again.
         let is_settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
         let readiness = engine.lock().port.set_need_wakeup(true);
         drop(engine);
@@ -113,7 +113,7 @@ impl Progress {
     }
 }
 
-/// After a sleep: wake-ups are not needed, and those that came are spent.
+/// After a sleep: records that the thread is awake, and discards the wake-ups that have arrived.
 fn wake_up(weak: &Weak<Engine>, netdev_changed: bool) {
     if let Some(engine) = weak.upgrade() {
         engine.set_watching(false);

@@ -1,7 +1,7 @@
-//! Which queue pairs have packets to send, and what keeps them from sending: the ready list, the flow
-//! windows with the queue pairs that they block, and back-pressure of the port.
+//! The queue pairs with packets to send: the ready list, the flow windows with the queue pairs that they
+//! block, and back-pressure of the port.
 //!
-//! Invariant: a queue pair with something to send is on the ready list, or blocked by the window of its flow.
+//! Invariant: a queue pair with packets to send is on the ready list, or blocked by the window of its flow.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ impl FlowShare {
     }
 }
 
-/// The window towards one destination process, and the queue pairs that wait for room in it.
+/// The window towards one destination process, and the queue pairs that it blocks.
 #[derive(Debug)]
 struct Flow {
     in_flight_pkts: usize,
@@ -107,19 +107,19 @@ impl TransmitQueue {
         Some(index)
     }
 
-    /// Begins a round over the ready list: the port may have room again.
+    /// Begins a round over the ready list. The port may accept packets again.
     #[inline]
     pub(crate) fn begin_round(&mut self) -> Round {
         Round { port_was_full: std::mem::take(&mut self.is_port_full) }
     }
 
-    /// A queue pair that was taken keeps its packets until the next round.
+    /// Holds the packets of a queue pair that was taken until the next round.
     pub(crate) fn hold(&mut self, index: u16) {
         self.set_listed(index, true);
         self.held.push(index);
     }
 
-    /// The port accepts nothing more: the queue pair that was taken is first in the next round.
+    /// The transmit queue of the port is full: the queue pair that was taken is first in the next round.
     pub(crate) fn wait_for_port(&mut self, index: u16, round: &Round) {
         self.set_listed(index, true);
         self.ready.push_front(index);
@@ -133,8 +133,8 @@ impl TransmitQueue {
         self.ready.extend(self.held.drain(..));
     }
 
-    /// When to look again whether the port has room, `interval_ns` from `now`; `None` if nothing waits for
-    /// it.
+    /// Returns when to check again whether the port accepts packets, `interval_ns` from `now`. `None` if the
+    /// transmit queue is not full.
     pub(crate) fn retry_at(&self, now: Instant, interval_ns: u64) -> Option<Instant> {
         self.is_port_full.then(|| now.plus_ns(interval_ns))
     }
@@ -167,7 +167,7 @@ impl TransmitQueue {
         let old = std::mem::replace(&mut share.flow, flow);
         if let Some(state) = self.flow_mut(old) {
             state.in_flight_pkts = state.in_flight_pkts.saturating_sub(share.in_flight_pkts);
-            // The queue pair itself is looked at again, too: the new flow may have room.
+            // The old flow may have blocked the queue pair itself; the window of the new flow may have space.
             self.unblock(old);
         }
         if let Some(state) = self.flow_mut(flow) {
@@ -206,7 +206,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Takes a queue pair out of the rounds until ACKs make room in the window of its flow.
+    /// Blocks a queue pair until ACKs open the window of its flow.
     pub(crate) fn block(&mut self, index: u16, flow: Option<FlowId>) {
         if let Some(state) = self.flow_mut(flow)
             && !state.blocked.contains(&index)
@@ -221,7 +221,7 @@ impl TransmitQueue {
         state.is_some_and(|state| state.blocked.contains(&index))
     }
 
-    /// Lists the queue pairs that wait for room in a flow, if it has room.
+    /// Lists the queue pairs that a flow blocks, if its window has space.
     fn unblock(&mut self, flow: Option<FlowId>) {
         if self.room_pkts(flow) == 0 {
             return;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_queue_pair_is_back_in_the_next_round_and_listed_meanwhile() {
+    fn a_held_queue_pair_stays_listed_and_returns_in_the_next_round() {
         let mut queue = TransmitQueue::new(MTU);
         queue.list(1);
         queue.list(2);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_port_keeps_the_order_and_counts_once_until_it_has_room() {
+    fn a_full_port_keeps_the_order_and_is_counted_once() {
         let mut queue = TransmitQueue::new(MTU);
         queue.list(1);
         queue.list(2);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_queue_pair_is_listed_when_an_ack_makes_room() {
+    fn a_blocked_queue_pair_is_listed_when_an_ack_opens_the_window() {
         let mut queue = TransmitQueue::new(MTU);
         let (mut one, mut other) = (FlowShare::default(), FlowShare::default());
         assert_eq!((queue.move_to(&mut one, FLOW), queue.move_to(&mut other, FLOW)), (None, None));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_changes_its_flow_takes_its_packets_along() {
+    fn packets_in_flight_move_with_a_queue_pair_to_its_new_flow() {
         let mut queue = TransmitQueue::new(MTU);
         let mut share = FlowShare::default();
         queue.move_to(&mut share, FLOW);

@@ -1,7 +1,7 @@
-//! Every tunable of scheduling, in one place: unit, source, and what half and double of it do.
+//! Every tunable of the scheduler: its unit, its source, and the effects of half and double the value.
 //!
-//! "Simulated at both" is a test: whole devices keep their promises with each field at half and at double
-//! (`crates/sim/tests/tuning.rs`). Figures come from two virtual CPUs (AMD EPYC and Intel Xeon, Linux 6.18).
+//! `crates/sim/tests/tuning.rs` simulates devices with each field at half and at double its value.
+//! Figures come from two virtual CPUs (AMD EPYC and Intel Xeon, Linux 6.18).
 
 /// Declares the struct, its defaults and its fields by name, so that a simulation can scale each of them.
 macro_rules! tuning {
@@ -67,14 +67,14 @@ tuning! {
     /// backlogged. UCX polls two to three empty queues each time it takes completions. Half: UCX sends
     /// bursts of 16. Double: an application that stops polling that CQ sends four polls later.
     backlog_polls: u8 = 4,
-    /// Interval (ns) at which a sleeping thread looks whether the port accepts packets again. A 10 Gbit/s
+    /// Interval (ns) at which a sleeping thread checks whether the port accepts packets again. A 10 Gbit/s
     /// NIC sends 125 KB in it, half of a send buffer. Half: twice the wake-ups. Double: the wire may idle.
     port_retry_ns: u64 = 100_000,
     /// Batches that one inline poll processes while READ responses are owed. Half: a READ is served by more
     /// polls. Double: the polling thread returns later.
     response_batches: usize = 16,
-    /// Batches that the progress thread processes before it looks at the registry, CM and control socket.
-    /// Half: more looks for each batch. Double: a JOIN waits longer under load.
+    /// Batches that the progress thread processes before it serves the registry, CM and control socket.
+    /// Half: it serves them more often for each batch. Double: a JOIN waits longer under load.
     progress_batches: usize = 4,
     /// Batches that are read before a timer may expire: a response that has arrived is not overdue. Half: a
     /// slow reader retransmits earlier. Double: a flood delays timers for longer.
@@ -86,7 +86,7 @@ tuning! {
     /// power of two: reading the clock costs as much as the rest of such a poll (23 ns). Half: empty polls
     /// cost more. Double: timers are up to 8 polls late.
     clock_polls: u64 = 4,
-    /// Empty polls of one engine after which a thread polls one other engine of the device that nothing
+    /// Empty polls of one engine after which a thread polls another engine of the device that no thread
     /// polls. Half: more empty polls of others. Double: such an engine waits for its progress thread more
     /// often.
     sibling_polls: usize = 8,
@@ -104,7 +104,7 @@ tuning! {
     /// ms. Double: a peer that starts to share the CPU is found later.
     yield_polls_max: u32 = 32_768,
     /// A yield (ns) that returns earlier gave the CPU to no other thread: sched_yield(2) takes 0.5 us.
-    /// Half: slow machines see other threads where there are none. Double: a very short turn of a peer is
+    /// Half: slow machines see other threads where there are none. Double: a very short run of a peer is
     /// not seen.
     free_yield_ns: u64 = 2_000,
     /// A yield (ns) that takes longer went to a CPU-bound thread, which uses its slice of 3 ms; a peer
@@ -122,52 +122,52 @@ tuning! {
     /// 64 ms when an application stops polling.
     watch_doublings: u8 = 4,
     /// Checks in a row that found polling, after which earlier unread packets no longer count. Half: one
-    /// lucky check is enough. Double: a steady poller is suspected for longer.
+    /// check is enough. Double: earlier unread packets of a steady poller count for longer.
     steady_watches: u8 = 2,
     /// Checks in a row that found unread packets and no polling, after which the progress thread serves the
     /// port itself: perftest's latency tests over UC poll and then spin on memory. Half: a busy machine
     /// does so by chance. Double: such a program waits twice as long.
     takeover_rounds: u8 = 8,
-    /// How long (ns) the progress thread then serves the port; each time twice as long. Half: more rounds
-    /// are lost to find out again. Double: an application that polls again is preempted for longer.
+    /// How long (ns) the progress thread then serves the port; each time twice as long. Half: more
+    /// checks until the next takeover. Double: an application that polls again is preempted for longer.
     takeover_ns: u64 = 100_000_000,
     /// The longest such time (ns). Half and double: as for `takeover_ns`.
     takeover_max_ns: u64 = 1_600_000_000,
-    /// CPU time (ns) of the process during a check, from which on one of its threads ran without polling. A
-    /// thread that waits for the CPU is not to be preempted. Half: short runs count. Double: needs longer
-    /// checks to be seen.
+    /// CPU time (ns) of the process during a check from which on one of its threads counts as running without
+    /// polling. The progress thread must not preempt a thread that waits for the CPU. Half: short runs count.
+    /// Double: needs longer checks to be seen.
     ran_ns: u64 = 100_000,
     /// How long (ns) the progress thread spins after traffic: a wake-up from sleep costs 20 to 40 us. Half:
     /// round trips of 25 to 50 us pay a wake-up each. Double: more CPU time for an idle device.
     spin_ns: u64 = 50_000,
-    /// Rounds of spinning from one look at everything to the next; between them only the sockets of
-    /// connections are read. Half: responses are slower. Double: connection setup waits longer.
+    /// Rounds of spinning per round that serves everything; the other rounds read only the sockets of
+    /// connections. Half: responses are slower. Double: connection setup waits longer.
     spin_rounds: u32 = 8,
     /// A yield (ns) of the spinning progress thread that takes longer went to a thread that does not yield.
     /// Half: interrupts count. Double: two polling programs are found later.
     crowded_yield_ns: u64 = 50_000,
-    /// CPU time (ns) lost in such yields, beyond the forgiven share, from which on the CPU counts as
+    /// CPU time (ns) lost in such yields, beyond the tolerated share, from which on the CPU counts as
     /// crowded. Half: interrupts and hypervisors are enough. Double: several slices of 3 ms are lost first.
     crowded_loss_ns: u64 = 1_000_000,
-    /// The share of all time that is forgiven: one part in this many. Half: 3 % of the CPU may be lost.
+    /// The tolerated share of lost CPU time: one part in this many. Half: 3 % of the CPU may be lost.
     /// Double: 0.8 %.
     forgiven_share: u64 = 64,
-    /// How long (ns) a crowded CPU is not spun on: a thread that wakes up goes before the others, one that
-    /// yields goes behind them. Half: two slices are lost ten times a second. Double: spinning starts later
-    /// when the CPU is free.
+    /// How long (ns) the progress thread does not spin on a crowded CPU: the kernel runs a thread that wakes
+    /// up before the others, and a thread that yields after them. Half: two slices are lost ten times a
+    /// second. Double: spinning starts later when the CPU is free.
     crowded_ns: u64 = 100_000_000,
     /// Scheduler slice (ns) of the progress thread while it serves the port, the shortest that Linux
     /// grants: it then preempts threads that spin on memory at once. Half: Linux refuses it. Double: later
     /// preemption.
     serving_slice_ns: u64 = 100_000,
-    /// Longest sleep (ns), so that the progress thread notices that it alone holds the engine. Half: more
+    /// Longest sleep (ns), so that the progress thread notices when the device was closed. Half: more
     /// wake-ups. Double: a closed device lives for a second.
     sleep_max_ns: u64 = 500_000_000,
     /// Longest sleep (ns) shortly after packets: shorter than the peer's probe timeout (400 us), so that a
     /// post need not wake the thread, which would preempt it while it holds the engine's lock. Half: more
     /// wake-ups. Double: the peer may probe.
     brief_sleep_ns: u64 = 250_000,
-    /// How long (ns) after packets sleeps are that short. Half and double: idle wake-ups for 5 and 20 ms.
+    /// How long (ns) after traffic sleeps stay that short. Half and double: idle wake-ups for 5 and 20 ms.
     brief_for_ns: u64 = 10_000_000,
 }
 

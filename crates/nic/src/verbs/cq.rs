@@ -134,7 +134,7 @@ impl Cq {
             left &= left - 1;
         }
         if !found {
-            first.glance_beside(engine_mask);
+            first.poll_sibling(engine_mask);
         }
     }
 

@@ -205,7 +205,9 @@ impl Device {
         fork::watch(&self.0.engine)?;
         let first = start(None)?;
         if engines > 1 {
-            first.lead((1..engines).map(|index| start(Some((&first, index)))).collect::<io::Result<_>>()?);
+            first.set_siblings(
+                (1..engines).map(|index| start(Some((&first, index)))).collect::<io::Result<_>>()?,
+            );
         }
         *slot = Some(Arc::clone(&first));
         Ok(first)

@@ -78,7 +78,8 @@ impl Qp {
         Self::build(pd, init, None)
     }
 
-    /// Creates the receiving end of XRC. It makes no completions; `unused_cq` takes the place of its CQs.
+    /// Creates the receiving end of XRC. It never produces a completion; `unused_cq` takes the place of its
+    /// CQs.
     pub(super) fn new_target(pd: &Pd, unused_cq: &Cq, xrcd: &Xrcd, cookie: u64) -> Result<Self, VerbsError> {
         let init = QpInitAttr {
             ty: QpType::XrcTgt,

@@ -44,9 +44,11 @@ pub struct Simulated {
 pub struct Due {
     /// When the engine must run although nothing arrives.
     pub deadline: Option<Instant>,
-    /// A queue pair has packets to send, the port accepts them, and no ACK is expected that would wake the thread.
+    /// A queue pair has packets to send, the port accepts them, and no ACK is expected that would wake the
+    /// thread.
     pub has_ready: bool,
-    /// A queue pair has packets to send, but is neither on the ready list nor blocked by the window of its flow.
+    /// A queue pair has packets to send, but is neither on the ready list nor blocked by the window of its
+    /// flow.
     pub forgotten: Option<Qpn>,
     /// The progress thread leaves the port to polling threads.
     pub is_watching: bool,

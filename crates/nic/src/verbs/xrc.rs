@@ -44,7 +44,7 @@ pub(crate) struct Domain {
     /// Used only by the receiving queue pairs; the keys of messages belong to the protection domains of the
     /// SRQs.
     pd: Pd,
-    /// CQ of the receiving queue pairs, which make no completions.
+    /// CQ of the receiving queue pairs, which never produce completions.
     unused_cq: Cq,
     targets: Mutex<HashMap<Qpn, WeakQp>>,
 }

@@ -198,7 +198,7 @@ fn only_packets_for_the_ports_addresses_and_slots_are_steered() {
     fragment[14 + 6] = 0x20;
     assert!(!steered(&fragment));
     let whole = roce(ours, 0x12_3456, 4791);
-    assert!(!steered(&whole[..14 + 20 + 8 + 11]), "no room for a BTH");
+    assert!(!steered(&whole[..14 + 20 + 8 + 11]), "no space for a BTH");
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn a_tap_copies_matching_packets_and_ends_with_its_connection() {
         let frames = read(&mut tap).len();
         assert!((5..20).contains(&frames), "{frames} of 25 packets and their ACKs");
 
-        // Without a reader, packets that find no room are counted, each one once.
+        // Without a reader, packets that find no space are counted, each one once.
         let heads = TapFilter { snap_len: 60, ..TapFilter::default() };
         let (other, start) = (connect(), Instant::now());
         let mut tap = remote.tap(&heads).expect("fewer than four taps");

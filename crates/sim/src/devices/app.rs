@@ -101,7 +101,8 @@ impl Process {
         endpoint.complete(wc, self.may_fail)
     }
 
-    /// Whether only memory tells what happens next: nothing that was posted is incomplete, and no SEND is expected.
+    /// Whether only memory tells what happens next: nothing that was posted is incomplete, and no SEND is
+    /// expected.
     fn needs_no_completion(&self) -> bool {
         let needs_none = |endpoint: &Endpoint| {
             let has_posted = endpoint.is_ping_pong || endpoint.has_sent_all();

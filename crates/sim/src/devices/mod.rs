@@ -67,7 +67,7 @@ pub struct DeviceOutcome {
     pub packets: (u64, u64),
     /// Virtual time (nanoseconds).
     pub elapsed_ns: u64,
-    /// Times that a thread got its turn.
+    /// Times that a thread was scheduled.
     pub steps: u64,
 }
 

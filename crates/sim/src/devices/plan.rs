@@ -102,7 +102,8 @@ pub(super) struct Plan {
     pub(super) incident: Incident,
     pub(super) port_limit_ns: u64,
     pub(super) window_bytes: usize,
-    /// How often a thread loses its CPU for some microseconds, in a million of the points where another may run.
+    /// How often a thread loses its CPU for some microseconds, in a million of the points where another may
+    /// run.
     pub(super) preempt_ppm: u64,
     /// The threads of applications 0 and 1 have one CPU; progress threads preempt them, as on Linux.
     pub(super) share_cpu: bool,

@@ -1,7 +1,7 @@
 //! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from
 //! the seed, on a virtual clock.
 //!
-//! A thread gives up its turn at each point where another thread could run in reality: before a lock,
+//! A thread stops at each point where another thread could run in reality: before a lock,
 //! before a wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread
 //! sleeps. Before it jumps, the engines are asked for work that is due: a thread that sleeps past it is a
 //! lost wake-up.
@@ -24,8 +24,8 @@ use crate::Rng;
 const STEP_NS: (u64, u64) = (20, 400);
 /// How long a thread that is preempted is without its CPU (nanoseconds).
 const PREEMPTED_NS: (u64, u64) = (1_000, 30_000);
-/// A sleep of a progress thread may end so often in a row although nothing else of its process has run and no packet
-/// has arrived.
+/// A sleep of a progress thread may end so often in a row although nothing else of its process has run and
+/// no packet has arrived.
 const VAIN_MAX: u32 = 16;
 /// Time slice of a thread that shares its CPU and does not yield: Linux's default.
 const SLICE_NS: u64 = 3_000_000;
@@ -111,7 +111,7 @@ pub(super) struct Threads {
     state: Mutex<State>,
     pub(super) network: Arc<Network>,
     now_ns: AtomicU64,
-    /// The thread whose turn it is.
+    /// The thread that runs.
     current: AtomicUsize,
     /// The thread that waits for the end of the run.
     director: Mutex<Option<Thread>>,
@@ -249,7 +249,7 @@ impl Threads {
         state.threads.iter().any(lives)
     }
 
-    /// Starts a virtual thread. It runs when its turn comes.
+    /// Starts a virtual thread. It runs when the scheduler chooses it.
     pub(super) fn start(&self, process: usize, is_progress: bool, body: Box<dyn FnOnce() + Send>) {
         let mut state = self.state();
         let number = state.threads.len();
@@ -408,13 +408,16 @@ impl Threads {
             }
             if has_ready {
                 return Some(format!(
-                    "process {process}: the progress thread sleeps until {until_ns} although a queue pair has packets that \
-                     nothing keeps from leaving, at {now}"
+                    "process {process}: the progress thread sleeps until {until_ns} although a queue pair \
+                     has packets that nothing keeps from leaving, at {now}"
                 ));
             }
             let deadline = deadline?.0.max(now);
             (*until_ns > deadline + LATE_NS).then(|| {
-                format!("process {process}: the progress thread sleeps until {until_ns}, past work that is due at {deadline}")
+                format!(
+                    "process {process}: the progress thread sleeps until {until_ns}, past work that is due \
+                     at {deadline}"
+                )
             })
         };
         let found = sleepers.iter().find_map(late);

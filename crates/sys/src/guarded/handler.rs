@@ -94,7 +94,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, pass
         }
         _ => {
             // SAFETY: plain system calls. A fault happens again when this returns; a signal that a
-            // process sent is sent again, and arrives then.
+            // process sent is queued once more, and arrives then.
             unsafe {
                 let sent = (*info).si_code <= 0;
                 if sent && before.is_some_and(|before| before.sa_sigaction == libc::SIG_IGN) {

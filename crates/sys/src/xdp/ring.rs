@@ -128,7 +128,7 @@ impl<T: Copy> Producer<T> {
         room(self.next, self.consumed, self.ring.size())
     }
 
-    /// Writes the next entry; returns false and writes nothing if there is no room.
+    /// Writes the next entry; returns false and writes nothing if there is no space.
     #[inline]
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.room(1) == 0 {

@@ -171,7 +171,7 @@ impl TxRing {
     }
 
     /// Queues the packet of `len` bytes at `offset` of a chunk. A packet that crosses from one UMEM chunk
-    /// of the unit into the next takes several descriptors. Returns the chunk if there is no room, `len`
+    /// of the unit into the next takes several descriptors. Returns the chunk if there is no space, `len`
     /// is 0 or exceeds the chunk, or the chunk belongs to another memory.
     #[inline]
     pub fn push(&mut self, chunk: Chunk, offset: usize, len: usize) -> Result<(), Chunk> {

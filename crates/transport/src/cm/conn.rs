@@ -54,7 +54,7 @@ pub(super) struct Conn {
     pub(super) awaiting: Option<AwaitingResponse>,
     /// Active, until the first refusal for want of a listener: when the REQ is repeated after such a refusal.
     pub(super) ask_again_at: Option<Instant>,
-    /// RTU or DREP, sent again whenever its cause is repeated.
+    /// RTU or DREP, retransmitted whenever its cause is repeated.
     pub(super) reply: Option<Box<MadBytes>>,
     /// It is in the disconnect journal of this process.
     pub(super) in_journal: bool,

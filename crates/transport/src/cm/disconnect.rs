@@ -11,7 +11,8 @@ use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
-    /// Asks the peer to disconnect. `Disconnected` follows when it agrees, asks too, or does not respond.
+    /// Sends a DREQ to the peer. `Disconnected` follows when the peer replies, sends a DREQ too, or does not
+    /// respond.
     ///
     /// # Errors
     /// `Invalid` if the connection is not established (see [`drep`](Self::drep)), or for too much private
@@ -102,7 +103,7 @@ impl Cm {
 
     pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
-            // The connection is gone here: the peer need not wait, and neither do we.
+            // The connection no longer exists here: neither end needs to wait.
             self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id);
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
             return self.send(dst, src, mad);

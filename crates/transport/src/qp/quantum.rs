@@ -197,7 +197,7 @@ impl Qp {
         }
     }
 
-    /// Whether the rate has no room for a packet now.
+    /// Whether the rate limit holds back the next packet now.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         let Some(pacer) = self.ep.congestion.pacer() else { return false };

@@ -296,7 +296,7 @@ impl Requester {
         (self.window.cursor_index(), self.window.cursor())
     }
 
-    /// Packets that were posted and are not in flight, or to be sent again after going back.
+    /// Packets that were posted and are not in flight, or that go-back-N will retransmit.
     #[inline]
     pub(crate) fn pending_packets(&self) -> u64 {
         self.sq.end() - self.window.cursor()
@@ -363,7 +363,7 @@ impl Requester {
         self.rtt.smoothed_ns()
     }
 
-    /// Restarts the ACK timer: the queue pair sends again after SQD.
+    /// Restarts the ACK timer: the queue pair continues to send after SQD.
     pub(crate) fn resume(&mut self, now: Instant) {
         self.retry.restart_timer(now);
     }

@@ -267,8 +267,8 @@ mod tests {
         assert_eq!(peer.limit(310), 1);
     }
 
-    /// A peer taken for selective repeat misses the next packet again and again: runs double, then the
-    /// requester goes back N.
+    /// A peer taken for selective repeat misses the next packet again and again: each retransmission covers
+    /// twice as many packets, then the requester goes back N.
     #[test]
     fn a_peer_that_misses_each_next_packet_goes_back_n() {
         let mut peer = Peer { kind: Kind::SelectiveRepeat, ..Peer::default() };

@@ -100,7 +100,7 @@ impl Requester {
             }
         }
         let len = self.write_fetch(part, wqe, mem, ep, buf)?;
-        // A request that is sent again is still in the ring.
+        // A retransmitted request is still in the ring.
         if !self.window.is_resending() {
             self.acks.asked();
             if !self.fetches.in_flight.push(Fetch { first: part.first, end: part.end }) {

@@ -93,7 +93,7 @@ impl RetryState {
         self.probes
     }
 
-    /// A retransmission that asks the peer has just been scheduled.
+    /// A retransmission that serves as a probe has just been scheduled.
     pub(super) fn probed(&mut self, now: Instant) {
         self.probed_at = now;
     }

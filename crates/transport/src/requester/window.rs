@@ -3,7 +3,7 @@
 //! Packets are numbered from `sq_psn` on without wrapping (see [`SendWqe`]). Invariant: `una <= cursor <=
 //! next`. Packets before `una` are acknowledged; those before `cursor` are in flight, except those that the
 //! scoreboard lists as lost; those from `cursor` to `next` were sent before the requester went back, and will
-//! be sent again.
+//! be retransmitted.
 
 use super::send_queue::{SendQueue, SendWqe};
 

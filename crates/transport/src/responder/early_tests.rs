@@ -1,4 +1,4 @@
-//! Requests that arrive early. They start at PSN 100; the path MTU is 1024.
+//! Requests that arrive out of order. They start at PSN 100; the path MTU is 1024.
 
 use wire::{DropReason, Opcode};
 

@@ -1,6 +1,6 @@
-//! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost response can be sent
-//! again (IBA 9.7.5.1.5). Responses leave in request order. The response to a duplicate request leaves before
-//! them; a duplicate request for the response in progress restarts it.
+//! The replay queue: the last `max_dest_rd_atomic` READs and atomics, so that a lost response can be
+//! retransmitted (IBA 9.7.5.1.5). Responses leave in request order. The response to a duplicate request
+//! leaves before them; a duplicate request for the response in progress restarts it.
 
 use wire::{Msn, Rkey};
 
@@ -51,11 +51,11 @@ pub(super) struct Cursor {
     pub(super) end_byte: u32,
 }
 
-/// Parts of responses that may wait to be sent again. A roxie requester asks for one per gap in its window of
-/// five READ requests, and asks again for those that find no room.
+/// Parts of responses that may wait for their retransmission. A roxie requester asks for one per gap in its
+/// window of five READ requests, and repeats the requests that do not fit.
 const PARTS: usize = 32;
 
-/// A part of a response that is sent again.
+/// A part of a response that is retransmitted.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     /// Index of its entry.
@@ -85,7 +85,7 @@ pub(super) struct Replay {
     /// Index of the entry with the response in progress; the end of the ring when there is none.
     index: u32,
     cursor: Cursor,
-    /// The part that is sent again, before the response above.
+    /// The part that is retransmitted, before the response above.
     part: Option<Part>,
     parts: Ring<Waiting>,
 }
@@ -117,7 +117,7 @@ impl Replay {
         }
         let (_, index) = self.ring.bounds();
         let pushed = self.ring.push(entry);
-        debug_assert!(pushed, "no room for a READ or atomic");
+        debug_assert!(pushed, "no space for a READ or atomic");
         if self.index == index {
             self.begin(index);
         }
@@ -397,7 +397,7 @@ mod tests {
         replay.push(read(12, 1));
         sent(&mut replay, 3);
         assert!(replay.repeat_atomic(11));
-        assert_eq!(sent(&mut replay, 9), [11], "only the requested part is sent again");
+        assert_eq!(sent(&mut replay, 9), [11], "only the requested part is retransmitted");
         assert!(replay.repeat_atomic(11));
         assert!(replay.repeat_read(12, 256, 0x1000, Rkey(7), 256));
         assert!(replay.repeat_atomic(11), "two duplicates, one response");

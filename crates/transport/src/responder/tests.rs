@@ -32,7 +32,7 @@ fn a_write_is_placed_and_acknowledged_when_asked() {
     b.recv(&write(101, 24, 8, 4).ack_req()).unwrap();
     assert_eq!(b.mem.remote_at(REMOTE + 15, 14), [0, 7, 7, 7, 7, 7, 0, 0, 0, 8, 8, 8, 8, 0]);
     assert_eq!(b.sent(), ["Acknowledge 101 msn 2"]);
-    assert_eq!(b.events(), [], "a WRITE makes no completion here");
+    assert_eq!(b.events(), [], "a WRITE produces no completion at the responder");
 }
 
 #[test]

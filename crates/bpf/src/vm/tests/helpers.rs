@@ -310,5 +310,5 @@ fn the_last_bytes_of_a_packet_are_fetched_on_access() {
         assert_eq!(buff.packet(), [&[1; 16][..], &rest].concat());
     }
     let mut buffer = vec![0; 300];
-    assert!(XdpBuff::new(&mut buffer, 256..290).unwrap().with_rest(&[0; 11]).is_none(), "no room");
+    assert!(XdpBuff::new(&mut buffer, 256..290).unwrap().with_rest(&[0; 11]).is_none(), "no space");
 }

@@ -56,7 +56,7 @@ impl Outbound {
     }
 
     /// Adds a packet with free space in place of its ICRC; a full batch is published at once. Returns how
-    /// many packets were published, `None` if there is no room for this one.
+    /// many packets were published, `None` if there is no space for this one.
     #[inline]
     pub(super) fn commit(
         &mut self,

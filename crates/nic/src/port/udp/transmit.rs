@@ -218,7 +218,7 @@ impl Transmitter {
             }
         }
         let has_room = left == 0;
-        // While there is no room, every call checks again.
+        // While there is no space, every call checks again.
         self.unchecked = if has_room { 0 } else { left.max(CHECK_BYTES) };
         has_room
     }

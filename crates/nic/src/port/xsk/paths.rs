@@ -106,7 +106,7 @@ impl Paths {
         Some(HopId(self.hops.len() as u32 - 1))
     }
 
-    /// Whether there is no room for another next hop.
+    /// Whether there is no space for another next hop.
     pub(super) fn is_full(&self) -> bool {
         self.hops.len() >= HOPS_MAX
     }

@@ -126,7 +126,7 @@ fn receive(port: &mut dyn Port, net: &str, from: usize) -> Vec<Vec<u8>> {
 }
 
 /// Sends `sent` and receives it all, in order. Packets that the kernel drops on a busy machine
-/// (unresolved neighbour, full backlog) are sent again from the first missing one on, a few times only: a
+/// (unresolved neighbour, full backlog) are retransmitted from the first missing one on, a few times only: a
 /// port that loses or reorders packets itself needs more.
 fn transfer(tx: &mut dyn Port, rx: &mut dyn Port, flow: FlowId, net: &str, from: usize, sent: Vec<Vec<u8>>) {
     let mut expected: VecDeque<_> = sent.iter().collect();
