@@ -6,6 +6,8 @@
 //! sleeps. Before it jumps, the engines are asked for work that is due: a thread that sleeps past it is a
 //! lost wake-up.
 
+mod world;
+
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -575,50 +577,5 @@ impl State {
                 .map(|at| at.max(process.stopped_until).max(self.cpu_is_taken_until(index)))
         };
         self.threads.iter().enumerate().filter_map(wake).min()
-    }
-}
-
-impl World for Threads {
-    fn now_ns(&self) -> u64 {
-        self.now()
-    }
-
-    fn process_cpu_ns(&self) -> u64 {
-        self.state().processes[PROCESS.get()].cpu_ns
-    }
-
-    fn reach(&self, point: Point) {
-        let me = SELF.get();
-        if me != NONE {
-            let preempted = self.state().draw_preemption(self.preempt_ppm, point);
-            let run = preempted.map_or(Run::Ready, |ns| Run::Preempted(self.now() + ns));
-            self.switch(me, run);
-        }
-    }
-
-    fn yield_now(&self) {
-        let me = SELF.get();
-        if me != NONE {
-            self.state().release_cpu(me);
-            self.pause(me, YIELD_NS);
-        }
-    }
-
-    fn wait_for_lock(&self) {
-        let me = SELF.get();
-        assert_ne!(me, NONE, "only virtual threads wait for each other");
-        self.switch(me, Run::WaitsForLock);
-    }
-
-    fn sleep(&self, fds: &[RawFd], until_ns: u64) {
-        let me = SELF.get();
-        if me != NONE {
-            let fds = fds.iter().copied().filter(|fd| *fd >= 0).collect();
-            self.switch(me, Run::Sleeps { fds, until_ns });
-        }
-    }
-
-    fn spawn(&self, body: Box<dyn FnOnce() + Send>) {
-        self.start(PROCESS.get(), true, body);
     }
 }
