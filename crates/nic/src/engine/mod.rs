@@ -105,7 +105,7 @@ impl Engine {
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
         let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
         let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
-        hooks.set_slot(slot);
+        hooks.set_engine(slot, runtime.clone());
         let redirects = Arc::clone(hooks.redirects());
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         Ok(Arc::new(Self {
@@ -329,9 +329,12 @@ impl Engine {
         let now = self.now();
         let core = self.core.try_lock().ok()?;
         let has_ready = !core.tables.queue.is_empty() && core.tables.queue.retry_at(now, 0).is_none();
+        let expects_ack =
+            |index| core.tables.qp(index).is_some_and(|entry| entry.qp.backlog().is_ack_expected);
+        let awaits_acks = core.tables.queue.ready().all(expects_ack);
         drop(core);
         let is_watching = self.is_watching.load(Ordering::Relaxed);
-        Some(Due { deadline: self.next_deadline(), has_ready, is_watching })
+        Some(Due { deadline: self.next_deadline(), has_ready, awaits_acks, is_watching })
     }
 
     /// Wakes the progress thread if it would sleep past `deadline`.

@@ -73,6 +73,11 @@ impl TransmitQueue {
         self.ready.is_empty()
     }
 
+    /// The queue pairs on the ready list.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = u16> {
+        self.ready.iter().copied()
+    }
+
     #[inline]
     pub(crate) fn is_listed(&self, index: u16) -> bool {
         self.listed[usize::from(index) / 64] >> (index % 64) & 1 != 0

@@ -46,6 +46,8 @@ pub struct Due {
     pub deadline: Option<Instant>,
     /// A queue pair has packets that nothing keeps from leaving.
     pub has_ready: bool,
+    /// Every one of these queue pairs expects an ACK, whose arrival or timeout sends what a post has held.
+    pub awaits_acks: bool,
     /// The progress thread leaves the port to polling threads.
     pub is_watching: bool,
 }

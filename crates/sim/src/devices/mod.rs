@@ -12,6 +12,7 @@
 
 mod app;
 mod endpoint;
+mod extension;
 mod network;
 mod plan;
 mod port;
@@ -39,6 +40,7 @@ use threads::Threads;
 const PLAN: u64 = 11;
 const SCHEDULE: u64 = 12;
 const CHANCE: u64 = 13;
+const EXTENSION: u64 = 14;
 /// MTU of every netdev: path MTU 1024.
 const MTU: u32 = 1500;
 /// When a run begins; virtual time 0 means "never" to some.
@@ -92,7 +94,8 @@ impl std::error::Error for DeviceFailed {}
 /// # Errors
 /// The first broken promise.
 pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
-    let plan = Plan::draw(options.seed);
+    let mut plan = Plan::draw(options.seed);
+    extension::extend(&mut plan, options.seed);
     let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
     let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
     let threads = Threads::new(options.seed, plan.apps.len(), network, START_NS + plan.time_ns(), STEPS_MAX);

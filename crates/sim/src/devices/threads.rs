@@ -333,17 +333,18 @@ impl Threads {
     fn lost_wake_up(&self, sleepers: &[Sleeper]) -> Option<String> {
         let me = SELF.replace(NONE);
         let now = self.now();
-        let late = |Sleeper { process, until_ns, device }: &Sleeper| {
+        let late = |Sleeper { process, until_ns, device, is_computing }: &Sleeper| {
             let Some(due) = device.due() else {
                 return Some(format!(
                     "process {process} sleeps while one of its threads holds the engine's lock"
                 ));
             };
-            let Due { deadline, has_ready, is_watching } = due;
+            let Due { deadline, has_ready, awaits_acks, is_watching } = due;
             if is_watching {
                 return None;
             }
-            if has_ready {
+            // A post may hold packets for the next poll of an application that has ACKs to expect.
+            if has_ready && !(awaits_acks && *is_computing) {
                 return Some(format!(
                     "process {process}: the progress thread sleeps until {until_ns} although a queue pair has packets that \
                      nothing keeps from leaving, at {now}"
@@ -365,6 +366,8 @@ struct Sleeper {
     process: usize,
     until_ns: u64,
     device: Device,
+    /// An application thread of the process computes, and polls afterwards.
+    is_computing: bool,
 }
 
 impl State {
@@ -430,7 +433,10 @@ impl State {
             let device = process.device.clone().filter(|_| !process.is_dead && process.stopped_until == 0)?;
             match thread.run {
                 Run::Sleeps { until_ns, .. } if thread.is_progress => {
-                    Some(Sleeper { process: thread.process, until_ns, device })
+                    let computes =
+                        |t: &Virtual| t.process == thread.process && matches!(t.run, Run::Computes(_));
+                    let is_computing = self.threads.iter().any(computes);
+                    Some(Sleeper { process: thread.process, until_ns, device, is_computing })
                 }
                 _ => None,
             }
