@@ -241,6 +241,7 @@ impl Engine {
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_before(self.moderator.next());
+        self.wake_for(&core);
         if core.tables.inbox.is_empty() && !core.hooks.has_redirected() {
             return self.unlock_and_spread(core);
         }
@@ -348,6 +349,15 @@ impl Engine {
         }
     }
 
+    /// Wakes the progress thread if it would sleep past a timer that another thread has armed in `core`, or past a packet
+    /// that a hook holds there.
+    #[inline]
+    fn wake_for(&self, core: &Core) {
+        if self.sleeps_until.load(Ordering::Relaxed) != 0 {
+            self.wake_before(core.next_deadline(self.now()));
+        }
+    }
+
     /// The calling thread stops polling: the progress thread returns to the sockets at once.
     pub(crate) fn hand_over(&self) {
         self.runtime.reach(Point::Wake);
@@ -372,7 +382,9 @@ impl Engine {
 
     /// Sends one management datagram from QP1.
     pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
-        self.lock().send_mad(src, dst, mad);
+        let mut core = self.lock();
+        core.send_mad(src, dst, mad);
+        self.wake_for(&core);
     }
 
     /// Adds a queue pair; its QPN is `slot << 16 | index`.
@@ -387,6 +399,7 @@ impl Engine {
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
         let mut core = self.lock();
         core.remove_qp(self.now(), qpn);
+        self.wake_for(&core);
         self.unlock_and_spread(core);
     }
 

@@ -1,6 +1,6 @@
 //! What a run has beyond the basic plan, drawn from a stream of its own: the basic plan of a seed stays what it is.
 
-use super::plan::Plan;
+use super::plan::{App, Connection, KINDS, Kind, Plan};
 use crate::Rng;
 
 /// Hooks of a process in a run whose network loses packets. None of them delays a packet past an ACK timeout.
@@ -12,6 +12,28 @@ const IMPAIRMENTS: [&str; 5] = [
     "impair:loss=0.1%,delay=200us,jitter=100us,seed=5",
 ];
 
+/// Additional time of a calm run in which packets reach the wrong process of a host: while its application polls, a
+/// process reads what others forward to it only every few milliseconds.
+const MISROUTED_NS: u64 = 1_000_000_000;
+/// Local ACK timeout of such a run, as IBA encodes it: 4.3 s, so that a packet that a timeout repairs is noticed.
+const MISROUTED_TIMEOUT: u8 = 20;
+
+/// See the module documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extension {
+    /// Additional time of a calm run (nanoseconds).
+    pub(super) calm_ns: u64,
+    /// Local ACK timeout of a calm run, if it is not the usual one.
+    pub(super) calm_timeout: Option<u8>,
+}
+
+impl Extension {
+    /// Virtual time in which a run with faults ends, if it is not the usual one (nanoseconds).
+    pub(super) fn time_max_ns(&self) -> Option<u64> {
+        None
+    }
+}
+
 /// Draws the extensions of a plan.
 pub(super) fn extend(plan: &mut Plan, seed: u64) {
     let rng = &mut Rng::stream(seed, super::EXTENSION);
@@ -21,5 +43,31 @@ pub(super) fn extend(plan: &mut Plan, seed: u64) {
                 app.hook = rng.pick(&IMPAIRMENTS);
             }
         }
+    }
+    plan.faults.gsi_drop_ppm = plan.faults.drop_ppm;
+    if rng.chance(300) {
+        share_host(plan, rng);
+    }
+}
+
+/// Adds a process that shares the host of another one, with connections to some of the others.
+fn share_host(plan: &mut Plan, rng: &mut Rng) {
+    let number = plan.apps.len();
+    let other = |rng: &mut Rng| rng.between(0, number as u64 - 1) as usize;
+    plan.addresses.push(plan.addresses[other(rng)]);
+    let kind = rng.pick(&KINDS);
+    let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16, 64]) };
+    plan.apps.push(App { kind, threads: 1, depth, hook: "" });
+    for _ in 0..rng.between(1, 2) {
+        let mut ends = [number, other(rng)];
+        if rng.chance(500) {
+            ends.reverse();
+        }
+        plan.connections.push(Connection { ends, ..Connection::draw(rng, number + 1) });
+    }
+    plan.faults.misroute_ppm = rng.pick(&[0, 1_000, 20_000]);
+    if plan.faults.misroute_ppm > 0 {
+        plan.extension.calm_ns += MISROUTED_NS;
+        plan.extension.calm_timeout = Some(MISROUTED_TIMEOUT);
     }
 }

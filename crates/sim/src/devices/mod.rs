@@ -13,6 +13,7 @@
 mod app;
 mod endpoint;
 mod extension;
+mod members;
 mod network;
 mod plan;
 mod port;
@@ -33,7 +34,7 @@ use endpoint::Endpoint;
 use network::Network;
 use plan::{Incident, Plan};
 use port::SimPort;
-use registry::OnlyMember;
+use registry::SimMember;
 use threads::Threads;
 
 /// Purposes of the seed; see [`Rng::stream`](crate::Rng::stream).
@@ -132,7 +133,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             address,
             mtu: MTU,
             port: Box::new(SimPort::new(threads, number, address, plan.port_limit_ns, plan.window_bytes)),
-            registry: Box::new(OnlyMember(number as u8 + 1)),
+            registry: Box::new(SimMember::new(threads, number)),
             runtime: Runtime::Virtual(world),
             tuning,
             hooks: HookConfig { ingress: app.hook.to_owned(), egress: app.hook.to_owned() },

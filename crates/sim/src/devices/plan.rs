@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::extension::Extension;
 use super::network::Faults;
 use crate::Rng;
 
@@ -27,7 +28,8 @@ pub(super) enum Kind {
     Rarely,
 }
 
-const KINDS: [Kind; 5] = [Kind::Poll, Kind::Portions, Kind::Events, Kind::SpinOnMemory, Kind::Rarely];
+pub(super) const KINDS: [Kind; 5] =
+    [Kind::Poll, Kind::Portions, Kind::Events, Kind::SpinOnMemory, Kind::Rarely];
 
 /// What a work request does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,6 +91,7 @@ pub(super) struct Plan {
     pub(super) incident: Incident,
     pub(super) port_limit_ns: u64,
     pub(super) window_bytes: usize,
+    pub(super) extension: Extension,
 }
 
 impl Plan {
@@ -99,6 +102,8 @@ impl Plan {
         let is_calm = rng.chance(600);
         let faults = Faults {
             drop_ppm: if is_calm { 0 } else { rng.pick(&[1_000, 10_000, 30_000]) },
+            gsi_drop_ppm: 0,
+            misroute_ppm: 0,
             duplicate_ppm: if is_calm { 0 } else { rng.pick(&[0, 5_000]) },
             jitter_ns: if is_calm { 0 } else { rng.pick(&[0, 0, 10_000]) },
             delay_ns: rng.between(300, 20_000),
@@ -131,6 +136,7 @@ impl Plan {
             incident,
             port_limit_ns: rng.between(2_000, 50_000),
             window_bytes: rng.pick(&[16, 64, 320]) * 1024,
+            extension: Extension::default(),
         }
     }
 
@@ -143,11 +149,12 @@ impl Plan {
     /// far less than its retransmission timeout: nothing that is repaired by one stays unseen.
     pub(super) fn time_ns(&self) -> u64 {
         if !self.is_calm() {
-            return TIME_MAX_NS;
+            return self.extension.time_max_ns().unwrap_or(TIME_MAX_NS);
         }
         let work = || self.connections.iter().flat_map(|connection| &connection.work).flatten();
         let (requests, bytes) = (work().count() as u64, work().map(|op| op.len as u64).sum::<u64>());
         CALM_NS
+            + self.extension.calm_ns
             + requests * (2 * self.faults.delay_ns + REQUEST_NS)
             + (2 * bytes * self.faults.byte_time >> 10)
     }
@@ -155,7 +162,10 @@ impl Plan {
     /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is noticed
     /// soon, 16.8 ms.
     pub(super) fn timeout(&self) -> u8 {
-        if self.is_calm() { 15 } else { 12 }
+        match self.is_calm() {
+            true => self.extension.calm_timeout.unwrap_or(15),
+            false => 12,
+        }
     }
 }
 
@@ -174,7 +184,7 @@ impl fmt::Display for Plan {
 }
 
 impl Connection {
-    fn draw(rng: &mut Rng, hosts: usize) -> Self {
+    pub(super) fn draw(rng: &mut Rng, hosts: usize) -> Self {
         let a = rng.between(0, hosts as u64 - 1) as usize;
         let b = (a + rng.between(1, hosts as u64 - 1) as usize) % hosts;
         let work = [Self::work(rng), if rng.chance(300) { Vec::new() } else { Self::work(rng) }];

@@ -149,6 +149,7 @@ impl Threads {
     /// Kills a process.
     pub(super) fn kill(&self, process: usize) {
         self.state().processes[process].is_dead = true;
+        self.network.members.end(process, self.now());
     }
 
     pub(super) fn is_dead(&self, process: usize) -> bool {
