@@ -18,6 +18,11 @@ const MISROUTED_NS: u64 = 1_000_000_000;
 /// Local ACK timeout of such a run, as IBA encodes it: 4.3 s, so that a packet that a timeout repairs is noticed.
 const MISROUTED_TIMEOUT: u8 = 20;
 
+/// Time of a run with faults whose connections are made by the connection manager: its timers take minutes.
+const CM_TIME_NS: u64 = 700_000_000_000;
+/// Additional time of a calm one: the peer disconnects only when its own work is complete.
+const CM_CALM_NS: u64 = 60_000_000;
+
 /// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extension {
@@ -25,12 +30,26 @@ pub(super) struct Extension {
     pub(super) calm_ns: u64,
     /// Local ACK timeout of a calm run, if it is not the usual one.
     pub(super) calm_timeout: Option<u8>,
+    /// For each connection, if the connection manager makes them.
+    pub(super) cm: Option<Vec<CmPlan>>,
+}
+
+/// How the connection manager makes a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CmPlan {
+    /// The end that sends the request.
+    pub(super) active: usize,
+    /// When it does.
+    pub(super) at_ns: u64,
+    pub(super) is_rejected: bool,
+    /// The ends that disconnect first: one of them or both.
+    pub(super) leaves_first: [bool; 2],
 }
 
 impl Extension {
     /// Virtual time in which a run with faults ends, if it is not the usual one (nanoseconds).
     pub(super) fn time_max_ns(&self) -> Option<u64> {
-        None
+        self.cm.is_some().then_some(CM_TIME_NS)
     }
 }
 
@@ -47,6 +66,9 @@ pub(super) fn extend(plan: &mut Plan, seed: u64) {
     plan.faults.gsi_drop_ppm = plan.faults.drop_ppm;
     if rng.chance(300) {
         share_host(plan, rng);
+    }
+    if rng.chance(300) {
+        use_cm(plan, rng);
     }
 }
 
@@ -69,5 +91,20 @@ fn share_host(plan: &mut Plan, rng: &mut Rng) {
     if plan.faults.misroute_ppm > 0 {
         plan.extension.calm_ns += MISROUTED_NS;
         plan.extension.calm_timeout = Some(MISROUTED_TIMEOUT);
+    }
+}
+
+/// Lets the connection manager make all connections.
+fn use_cm(plan: &mut Plan, rng: &mut Rng) {
+    let connection = |_| CmPlan {
+        active: rng.between(0, 1) as usize,
+        at_ns: super::START_NS + rng.pick(&[50_000, 100_000, 400_000]),
+        is_rejected: rng.chance(80),
+        leaves_first: rng.pick(&[[true, false], [false, true], [true, true]]),
+    };
+    plan.extension.cm = Some(plan.connections.iter().map(connection).collect());
+    plan.extension.calm_ns += CM_CALM_NS;
+    if plan.faults.drop_ppm > 0 {
+        plan.faults.gsi_drop_ppm = rng.pick(&[10_000, 100_000, 300_000]);
     }
 }

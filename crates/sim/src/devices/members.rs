@@ -119,7 +119,7 @@ impl Members {
         if std::mem::replace(&mut state.members[process].is_dead, true) {
             return;
         }
-        state.members[process].free_at_ns = now_ns + if process % 2 == 0 { 0 } else { RELEASE_NS };
+        state.members[process].free_at_ns = now_ns + if process.is_multiple_of(2) { 0 } else { RELEASE_NS };
         state.services.retain(|service| service.owner != process);
         let address = state.members[process].address;
         for member in state.members.iter_mut().filter(|member| member.address == address && !member.is_dead) {

@@ -6,11 +6,12 @@
 //! one goes on at each lock, wake-up, sleep and yield.
 //!
 //! ```text
-//! plan ──► app ──► roxie (verbs, engine, sched) ──► port ──► network
+//! plan ──► app, connections ──► roxie (verbs, cm, hooks, engine, sched) ──► port ──► network, members
 //!           └────────────► threads: clock, turns, lost wake-ups ◄──┘
 //! ```
 
 mod app;
+mod connections;
 mod endpoint;
 mod extension;
 mod members;
@@ -30,6 +31,7 @@ use roxie::verbs::{Device, HookConfig, Simulated};
 use wire::Gid;
 
 use app::Process;
+use connections::Connections;
 use endpoint::Endpoint;
 use network::Network;
 use plan::{Incident, Plan};
@@ -42,6 +44,7 @@ const PLAN: u64 = 11;
 const SCHEDULE: u64 = 12;
 const CHANCE: u64 = 13;
 const EXTENSION: u64 = 14;
+const NUMBERS: u64 = 15;
 /// MTU of every netdev: path MTU 1024.
 const MTU: u32 = 1500;
 /// When a run begins; virtual time 0 means "never" to some.
@@ -108,6 +111,12 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
             threads.start(process.number, false, Box::new(move || body.run(thread)));
         }
     }
+    if plan.extension.cm.is_some() {
+        for process in &processes {
+            let connections = Connections::new(&plan, process);
+            threads.start(process.number, false, Box::new(move || connections.run()));
+        }
+    }
     drop(processes);
     threads.start_incident(&plan);
     let (elapsed_ns, steps) = threads.run().map_err(failed)?;
@@ -124,7 +133,8 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
 fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>> {
     let killed = matches!(plan.incident, Incident::Kill(_));
     let closes_early = plan.connections.iter().any(|connection| connection.closes_early.contains(&true));
-    let may_fail = killed || (!plan.is_calm() && closes_early);
+    let uses_cm = plan.extension.cm.is_some();
+    let may_fail = killed || (!plan.is_calm() && (closes_early || uses_cm));
     let open = |(number, app): (usize, &plan::App)| {
         Threads::enter_process(number);
         let address = plan.addresses[number];
@@ -152,8 +162,9 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             cq,
             channel,
             endpoints: Mutex::default(),
-            running: AtomicUsize::new(app.threads),
+            running: AtomicUsize::new(app.threads + usize::from(uses_cm)),
             may_fail,
+            uses_cm,
         })
     };
     plan.apps.iter().enumerate().map(open).collect()
@@ -175,12 +186,13 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
         let outsides = ends.each_ref().map(|end| Arc::clone(&end.own));
         for (i, end) in ends.iter_mut().enumerate() {
             let peer = 1 - i;
-            end.connect(
-                qpns[peer],
-                Gid::from(plan.addresses[connection.ends[peer]]),
-                remotes[peer],
-                plan.timeout(),
-            );
+            match &plan.extension.cm {
+                Some(cm) => (end.remote, end.may_break) = (remotes[peer], cm[n].is_rejected),
+                None => {
+                    let dgid = Gid::from(plan.addresses[connection.ends[peer]]);
+                    end.connect(qpns[peer], dgid, remotes[peer], plan.timeout());
+                }
+            }
             end.peer = Arc::clone(&outsides[peer]);
             end.peer_process = connection.ends[peer];
             end.closes_early = connection.closes_early[i];

@@ -173,7 +173,7 @@ impl Network {
             links.faults;
         links.sent += 1;
         let from = &mut links.processes[process];
-        from.busy_until = from.busy_until.max(now) + (frame.bytes.len() as u64 * byte_time >> 10);
+        from.busy_until = from.busy_until.max(now) + ((frame.bytes.len() as u64 * byte_time) >> 10);
         let left = from.busy_until;
         let to = links.socket_of(&frame);
         let is_dropped = links.rng.chance_ppm(if frame.is_gsi() { gsi_drop_ppm } else { drop_ppm });

@@ -156,7 +156,7 @@ impl Plan {
         CALM_NS
             + self.extension.calm_ns
             + requests * (2 * self.faults.delay_ns + REQUEST_NS)
-            + (2 * bytes * self.faults.byte_time >> 10)
+            + ((2 * bytes * self.faults.byte_time) >> 10)
     }
 
     /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is noticed
@@ -179,6 +179,7 @@ impl fmt::Display for Plan {
             let counts = [Verb::Send, Verb::Write, Verb::Read].map(of);
             writeln!(f, "  {ends:?}: SEND, WRITE, READ {counts:?}, closes early {closes_early:?}")?;
         }
+        writeln!(f, "  {:?}", self.extension)?;
         write!(f, "  {:?}, process {}: {:?}", self.faults, self.victim, self.incident)
     }
 }

@@ -53,7 +53,7 @@ impl SimPort {
             queued: Vec::new(),
             limit_ns,
             window_bytes,
-            prefers_equal_packets: process % 2 == 0,
+            prefers_equal_packets: process.is_multiple_of(2),
             counters: PortCounters::default(),
         }
     }

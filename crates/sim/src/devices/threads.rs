@@ -71,6 +71,8 @@ pub(super) struct Process {
 
 struct State {
     rng: Rng,
+    /// Random numbers of the devices.
+    numbers: Rng,
     threads: Vec<Virtual>,
     processes: Vec<Process>,
     steps: u64,
@@ -103,6 +105,7 @@ impl Threads {
     ) -> Arc<Self> {
         let state = State {
             rng: Rng::stream(seed, super::SCHEDULE),
+            numbers: Rng::stream(seed, super::NUMBERS),
             threads: Vec::new(),
             processes: vec![Process::default(); processes],
             steps: 0,
@@ -466,6 +469,10 @@ impl World for Threads {
 
     fn process_cpu_ns(&self) -> u64 {
         self.state().processes[PROCESS.get()].cpu_ns
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.state().numbers.next()
     }
 
     fn reach(&self, _point: Point) {
