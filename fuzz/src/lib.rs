@@ -16,7 +16,6 @@
 //! ```text
 //! qp_packets -set_cover_merge=1 -use_counters=0 -max_len=1500 smaller /tmp/corpus
 //! ```
-//! ```
 #![forbid(unsafe_code)]
 
 pub mod capture;

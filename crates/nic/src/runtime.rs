@@ -35,6 +35,8 @@ pub trait World: Send + Sync {
     fn now_ns(&self) -> u64;
     /// CPU time that all threads of the caller's process have used (nanoseconds).
     fn process_cpu_ns(&self) -> u64;
+    /// 64 random bits.
+    fn random_u64(&self) -> u64;
     /// Another thread may run here.
     fn reach(&self, point: Point);
     /// The caller gives up its CPU and runs again later.
@@ -76,6 +78,14 @@ impl Runtime {
         match self {
             Self::Kernel => process_cpu_ns(),
             Self::Virtual(world) => world.process_cpu_ns(),
+        }
+    }
+
+    /// 64 random bits; in a simulation, those of its seed.
+    pub(crate) fn random_u64(&self) -> u64 {
+        match self {
+            Self::Kernel => sys::random_u64(),
+            Self::Virtual(world) => world.random_u64(),
         }
     }
 

@@ -41,7 +41,10 @@ impl EventChannel {
     }
 
     /// Makes [`get_event`](Self::get_event) return `WouldBlock` instead of waiting.
-    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `EBADF` if the application has closed the descriptor.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
         self.0.set_nonblocking()
     }
 

@@ -65,7 +65,7 @@ impl CmDriver {
     /// peers do not mistake this process for the previous owner of the slot.
     pub(crate) fn new(slot: u8, gids: &GidTable, runtime: Runtime) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
-        let mut cm = Cm::new(CmConfig::new(slot, sys::random_u64() as u32, guid, gids.active_mtu()));
+        let mut cm = Cm::new(CmConfig::new(slot, runtime.random_u64() as u32, guid, gids.active_mtu()));
         cm.set_gids(&addresses(gids));
         let state = State {
             cm,

@@ -14,6 +14,7 @@ use super::resolve::Path;
 use crate::engine::Engine;
 use crate::gid::GidTable;
 use crate::registry::ServiceAddress;
+use crate::runtime::Runtime;
 use sys::{Netlink, Route, SockAddr};
 
 /// Receives the driver's output: MADs to send from QP1, and changes of the disconnect journal.
@@ -32,6 +33,10 @@ pub(crate) trait Host: GsiLink + Send + Sync {
     fn now(&self) -> Instant;
     /// Makes sure that a thread calls [`CmDriver::poll`] at the deadline.
     fn wake_before(&self, deadline: Option<Instant>);
+    /// 64 random bits.
+    fn random_u64(&self) -> u64 {
+        sys::random_u64()
+    }
     fn gids(&self) -> Arc<GidTable>;
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim>;
     /// Returns the route to `dst`, through interface `oif` if it is not 0.
@@ -74,6 +79,10 @@ impl Host for Engine {
         Engine::wake_before(self, deadline);
     }
 
+    fn random_u64(&self) -> u64 {
+        self.runtime().random_u64()
+    }
+
     fn gids(&self) -> Arc<GidTable> {
         self.gids.get()
     }
@@ -83,10 +92,19 @@ impl Host for Engine {
     }
 
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {
+        if let Runtime::Virtual(_) = self.runtime() {
+            // Every host of a simulation is on one link, and every neighbour is known.
+            let gids = self.gids.get();
+            let is_local = gids.index_of(&Gid::from(dst)).is_some();
+            return Ok(Route { oif: gids.ifindex, prefsrc: None, gateway: None, is_local });
+        }
         Netlink::new()?.route(dst, None, oif)
     }
 
     fn knows_neighbour(&self, path: &Path) -> bool {
+        if let Runtime::Virtual(_) = self.runtime() {
+            return true;
+        }
         let known = || -> io::Result<bool> {
             let mut netlink = Netlink::new()?;
             if !netlink.link(path.ifindex)?.has_neighbours || is_group_address(path.next_hop) {

@@ -17,7 +17,6 @@ use super::invalid;
 use super::multicast::Join;
 use super::port::{Bound, PortSpace};
 use crate::verbs::{Context, Qp};
-use sys;
 
 /// Time to live of packets: Linux's default for routes.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -179,6 +178,7 @@ impl Id {
         (port_space, qp_type): (PortSpace, QpType),
         cookie: u64,
     ) -> Self {
+        let state = Mutex::new(IdState::new(&*host));
         Self(Arc::new(IdInner {
             host,
             context,
@@ -187,7 +187,7 @@ impl Id {
             cookie: AtomicU64::new(cookie),
             channel: Mutex::new(Arc::clone(&channel.0)),
             acks: Acks::default(),
-            state: Mutex::new(IdState::new()),
+            state,
         }))
     }
 
@@ -335,7 +335,7 @@ impl Drop for IdInner {
 impl IdInner {
     /// Creates the identifier of a request. It shares the listener's channel and cookie.
     pub(super) fn child(listener: &Arc<Self>, init: ChildInit) -> Arc<Self> {
-        let mut state = IdState::new();
+        let mut state = IdState::new(&*listener.host);
         state.phase = Phase::Connect;
         state.cm_id = Some(init.cm_id);
         state.src = Some(SocketAddr::new(init.local.ip(), init.port));
@@ -492,7 +492,7 @@ impl IdInner {
 }
 
 impl IdState {
-    fn new() -> Self {
+    fn new(host: &dyn Host) -> Self {
         Self {
             phase: Phase::Idle,
             cm_id: None,
@@ -504,7 +504,7 @@ impl IdState {
             peer: None,
             qp: None,
             groups: Vec::new(),
-            starting_psn: Psn::new(sys::random_u64() as u32),
+            starting_psn: Psn::new(host.random_u64() as u32),
             silent: false,
             failed: false,
             responder_resources: 0,

@@ -54,7 +54,9 @@ impl Id {
         let mut state = self.0.lock();
         let at = state.groups.iter().position(|join| join.group == group);
         state.groups.swap_remove(at.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?);
-        if let Some(qp) = &state.qp {
+        let qp = state.qp.clone();
+        drop(state);
+        if let Some(qp) = qp {
             // Fails if the event was not read, or if the caller has detached the QP.
             let _done = qp.detach_mcast(group);
         }
@@ -80,8 +82,9 @@ impl IdInner {
     /// Detaches the QP from all groups when the identifier ends.
     pub(super) fn leave_all(&self) {
         let mut state = self.lock();
-        let groups = std::mem::take(&mut state.groups);
-        if let Some(qp) = &state.qp {
+        let (groups, qp) = (std::mem::take(&mut state.groups), state.qp.clone());
+        drop(state);
+        if let Some(qp) = qp.filter(|_| !groups.is_empty()) {
             for join in groups {
                 // See `leave_multicast`.
                 let _done = qp.detach_mcast(join.group);

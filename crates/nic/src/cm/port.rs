@@ -11,7 +11,6 @@ use wire::Gid;
 use super::errno;
 use super::host::{Claim, Host};
 use crate::registry::ServiceAddress;
-use sys;
 
 /// `enum rdma_port_space`.
 #[repr(u16)]
@@ -174,7 +173,7 @@ pub(super) fn bind(
     let (low, high) = ephemeral_range();
     let span = u64::from(high - low) + 1;
     for _ in 0..EPHEMERAL_TRIES {
-        let port = low + (sys::random_u64() % span) as u16;
+        let port = low + (host.random_u64() % span) as u16;
         match bind_one(host, ps, port, binding, claim) {
             Ok(bound) => return Ok(bound),
             Err(error) if is_taken(&error) => {}

@@ -2,8 +2,6 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 
-use sys::now_ns;
-
 use super::Engine;
 use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
 use crate::hook::{HookError, TapFilter};
@@ -42,7 +40,10 @@ impl Answers for Engine {
                 .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
                 .map(|_before| Reply::Done),
             Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
-            Request::Frames => Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns(), FRAMES_BYTES_MAX))),
+            Request::Frames => {
+                let now_ns = self.now().0;
+                Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns, FRAMES_BYTES_MAX)))
+            }
             Request::Status => Ok(Reply::Status(self.lock().hooks.status())),
             Request::Tap(filter) => match self.tap(client, filter) {
                 Ok(copies) => return (Reply::Done, Some(copies)),

@@ -111,7 +111,7 @@ impl Engine {
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
         let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
         let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
-        hooks.set_slot(slot);
+        hooks.set_engine(slot, runtime.clone());
         let redirects = Arc::clone(hooks.redirects());
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         Ok(Arc::new(Self {
@@ -206,10 +206,6 @@ impl Engine {
         }
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
-        if self.sleeps_until.load(Ordering::Relaxed) > 0 {
-            // The application may stop polling now, and the progress thread does not know of new deadlines.
-            self.wake_before(core.next_deadline(self.now()));
-        }
         self.unlock_and_deliver(core);
         batches > 0
     }
@@ -257,6 +253,7 @@ impl Engine {
     fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_before(self.moderator.next());
+        self.wake_for(&core);
         if core.tables.inbox.is_empty() && !core.hooks.has_redirected() {
             return self.unlock_and_spread(core);
         }
@@ -363,6 +360,15 @@ impl Engine {
         }
     }
 
+    /// Wakes the progress thread if it would sleep past a timer that this thread has armed in `core`, or
+    /// past a packet that a hook holds there: the application may stop polling now.
+    #[inline]
+    fn wake_for(&self, core: &Core) {
+        if self.sleeps_until.load(Ordering::Relaxed) != 0 {
+            self.wake_before(core.next_deadline(self.now()));
+        }
+    }
+
     /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
     pub(crate) fn hand_over(&self) {
         self.runtime.reach(Point::Wake);
@@ -387,7 +393,9 @@ impl Engine {
 
     /// Sends one management datagram from QP1.
     pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
-        self.lock().send_mad(src, dst, mad);
+        let mut core = self.lock();
+        core.send_mad(src, dst, mad);
+        self.wake_for(&core);
     }
 
     /// Adds a queue pair; its QPN is `slot << 16 | index`.
@@ -402,6 +410,7 @@ impl Engine {
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
         let mut core = self.lock();
         core.remove_qp(self.now(), qpn);
+        self.wake_for(&core);
         self.unlock_and_spread(core);
     }
 

@@ -7,6 +7,7 @@ use bpf::{Map, Program};
 
 use super::packet::Scratch;
 use super::{HookError, HookPacket, ProgramStage, Stage, Verdict};
+use crate::runtime::Runtime;
 
 /// A chain of stages that can be attached to the ingress or egress point of a device. A packet goes
 /// through the stages in order, until one of them does not pass it.
@@ -90,8 +91,8 @@ impl Hook {
 
     /// Runs the stages on the packet with UDP payload `bytes` and the headers in `scratch`.
     #[inline]
-    pub(super) fn judge(&mut self, scratch: &mut Scratch, bytes: &[u8]) -> Fate {
-        let mut packet = HookPacket::new(scratch, bytes);
+    pub(super) fn judge(&mut self, scratch: &mut Scratch, runtime: &Runtime, bytes: &[u8]) -> Fate {
+        let mut packet = HookPacket::new(scratch, runtime, bytes);
         let mut verdicts = self.stages.iter_mut().map(|stage| stage.run(&mut packet));
         let verdict = verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass);
         let HookPacket { changed, hold_ns, is_doubled, .. } = packet;

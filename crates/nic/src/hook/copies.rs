@@ -13,12 +13,15 @@ use wire::icrc::ICRC_LEN;
 use super::HookPoint;
 use super::tap::Passing;
 use crate::port::Headers;
-use sys::{RecordWriter, now_ns};
+use crate::runtime::Runtime;
+use sys::RecordWriter;
 
 /// Records of packets for a reader.
 #[derive(Debug)]
 pub(super) struct Copies {
     memory: RecordWriter,
+    /// The clock of the records' times.
+    runtime: Runtime,
     /// Most bytes of each frame, but always the outer headers; 0 for all.
     snap_len: usize,
     /// Distance of two packets' copies in a record; 0 if each packet has its own record.
@@ -54,13 +57,13 @@ const RECORDS_MIN: usize = 4;
 
 impl Copies {
     /// Creates a writer of `snap_len` bytes of each frame, 0 for all, to this memory.
-    pub(super) fn new(memory: RecordWriter, snap_len: usize) -> Copies {
+    pub(super) fn new(memory: RecordWriter, snap_len: usize, runtime: Runtime) -> Copies {
         let is_shared = (1..=SHARED_SNAP_MAX).contains(&snap_len);
         let stride =
             if is_shared { snap_len.saturating_sub(Headers::LEN_V4).max(1).next_multiple_of(8) } else { 0 };
         let room = (memory.len() / RECORDS_MIN).saturating_sub(TapHeader::PACKETS_AT);
         let packets_max = room.checked_div(stride).map_or(1, |packets| packets.clamp(1, PACKETS_MAX));
-        Copies { memory, snap_len, stride, packets_max, run: None }
+        Copies { memory, runtime, snap_len, stride, packets_max, run: None }
     }
 
     /// Whether there is room for a packet of `len` bytes, BTH to pad.
@@ -118,7 +121,7 @@ impl Copies {
     fn publish(&mut self, run: Run) {
         let header = TapHeader {
             // The packets of a burst leave at this time.
-            time_ns: now_ns(),
+            time_ns: self.runtime.now_ns(),
             len: (run.outer_len + run.payload_len) as u32,
             outer_len: run.outer_len as u32,
             segment: if run.packets > 1 { run.segment as u32 } else { 0 },
@@ -141,7 +144,7 @@ impl Copies {
             return self.lose(1);
         }
         let header = TapHeader {
-            time_ns: now_ns(),
+            time_ns: self.runtime.now_ns(),
             len: len as u32,
             outer_len: outer.len() as u32,
             outbound: packet.point == HookPoint::Egress,

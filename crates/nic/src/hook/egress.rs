@@ -8,7 +8,6 @@ use super::chain::Fate;
 use super::held::Late;
 use super::{HookPoint, Hooks, Target, Verdict};
 use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxBatch, RxQueue};
-use sys::now_ns;
 
 /// A packet that leaves later, or does not come from the transport.
 #[derive(Clone, Debug)]
@@ -145,7 +144,7 @@ impl Hooks {
         let slot = port.tx_slot();
         let Some(packet) = slot.get_mut(..with_icrc) else { return };
         packet[len..].fill(0);
-        let fate = hook.judge(&mut self.scratch, packet);
+        let fate = hook.judge(&mut self.scratch, &self.runtime, packet);
         if fate.is_plain_pass() {
             counters.pass += 1;
             if hook.foresees_pass() {
@@ -204,7 +203,7 @@ impl Hooks {
                 port.tx_slot()[..len].copy_from_slice(&out.bytes);
                 self.leave(port, flow, len);
             } else {
-                let kept = self.held.keep(now_ns() + fate.hold_ns, Late::Out(out.clone()));
+                let kept = self.held.keep(self.runtime.now_ns() + fate.hold_ns, Late::Out(out.clone()));
                 self.egress.counters.hold(kept);
             }
         }

@@ -10,7 +10,6 @@ use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::engine::OwnedPacket;
 use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
-use sys::now_ns;
 
 /// Most packets redirected to other processes from one batch; their sockets hold no more either.
 const REDIRECTED_MAX: usize = 1024;
@@ -53,7 +52,7 @@ impl Hooks {
             let counters = &mut self.ingress.counters;
             counters.packets += 1;
             counters.bytes += frame_len;
-            let fate = hook.judge(&mut self.scratch, bytes);
+            let fate = hook.judge(&mut self.scratch, &self.runtime, bytes);
             if !fate.is_plain_pass() {
                 deliver_part(batch, start..at, deliver);
                 start = at + bytes.len();
@@ -77,7 +76,7 @@ impl Hooks {
     /// Applies a verdict other than a plain pass. `packet` is a batch of one.
     #[cold]
     fn apply_ingress_verdict(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
-        let Hooks { ingress, scratch, held, bounced, redirected, slot, .. } = self;
+        let Hooks { ingress, scratch, held, bounced, redirected, slot, runtime, .. } = self;
         let counters = &mut ingress.counters;
         if !counters.count(fate.verdict) {
             return;
@@ -116,7 +115,7 @@ impl Hooks {
                         deliver(packet);
                     } else {
                         let late = Late::In(OwnedPacket::new(packet, packet.bytes));
-                        counters.hold(held.keep(now_ns() + fate.hold_ns, late));
+                        counters.hold(held.keep(runtime.now_ns() + fate.hold_ns, late));
                     }
                 }
                 counters.doubled += u64::from(fate.is_doubled);

@@ -74,9 +74,9 @@ use transport::Instant;
 use crate::engine::OwnedPacket;
 use crate::port::FlowId;
 use crate::registry::{ForwardOutcome, SLOTS};
+use crate::runtime::Runtime;
 use crate::stats::Row;
 pub(crate) use redirect::RedirectOutcome;
-use sys::now_ns;
 
 use std::sync::Arc;
 
@@ -145,6 +145,8 @@ pub(crate) struct Hooks {
     reader: Reader,
     taps: Taps,
     slot: u8,
+    /// The engine's clock: hooks read no other.
+    runtime: Runtime,
     /// The flow of the headers in `scratch`, while packets are sent.
     egress_flow: Option<FlowId>,
     foreseen: Foreseen,
@@ -177,6 +179,7 @@ impl Hooks {
             reader: Reader::default(),
             taps: Taps::default(),
             slot: SLOTS,
+            runtime: Runtime::Kernel,
             egress_flow: None,
             foreseen: Foreseen::default(),
             xmit: 0,
@@ -191,9 +194,9 @@ impl Hooks {
         }
     }
 
-    /// Sets the slot of the process.
-    pub(crate) fn set_slot(&mut self, slot: u8) {
-        self.slot = slot;
+    /// Sets the slot of the process, and the clock of its engine.
+    pub(crate) fn set_engine(&mut self, slot: u8, runtime: Runtime) {
+        (self.slot, self.runtime) = (slot, runtime);
     }
 
     /// Whether there are packets for other processes.
@@ -219,8 +222,8 @@ impl Hooks {
     /// Keeps a frame that was redirected to an XSKMAP. If the reader has stopped, the map's entries are
     /// removed only now; a full ring slows the source down.
     fn keep_for_reader(&mut self, point: HookPoint, key: u32, bytes: Vec<u8>) {
-        let Hooks { reader, ingress, egress, redirects, .. } = self;
-        let (now_ns, len) = (now_ns(), bytes.len() as u32);
+        let Hooks { reader, ingress, egress, redirects, runtime, .. } = self;
+        let (now_ns, len) = (runtime.now_ns(), bytes.len() as u32);
         if !reader.is_there(now_ns, ingress.hook.iter().chain(&egress.hook)) {
             self.point(point).counters.redirect_errors += 1;
         } else if !reader.push(KeptFrame { time_ns: now_ns, point, key, len, bytes }) {

@@ -14,6 +14,7 @@ use std::ops::Range;
 use bpf::vm::XdpBuff;
 
 use crate::port::{Headers, MAX_PACKET, RxBatch, RxQueue, batch_of};
+use crate::runtime::Runtime;
 
 /// Offset of the payload, on a cache line: headroom and headers come before it. The kernel offers 256
 /// bytes of headroom.
@@ -103,6 +104,7 @@ impl Scratch {
 #[derive(Debug)]
 pub struct HookPacket<'a> {
     scratch: &'a mut Scratch,
+    pub(super) runtime: &'a Runtime,
     bytes: &'a [u8],
     /// Position of the frame after a stage has changed it.
     pub(super) changed: Option<Range<usize>>,
@@ -112,8 +114,14 @@ pub struct HookPacket<'a> {
 
 impl<'a> HookPacket<'a> {
     #[inline]
-    pub(super) fn new(scratch: &'a mut Scratch, bytes: &'a [u8]) -> HookPacket<'a> {
-        HookPacket { scratch, bytes, changed: None, hold_ns: 0, is_doubled: false }
+    pub(super) fn new(scratch: &'a mut Scratch, runtime: &'a Runtime, bytes: &'a [u8]) -> HookPacket<'a> {
+        HookPacket { scratch, runtime, bytes, changed: None, hold_ns: 0, is_doubled: false }
+    }
+
+    /// The time of the engine's clock (nanoseconds).
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.runtime.now_ns()
     }
 
     /// Bytes of the frame, Ethernet header to ICRC.

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 
 use super::parameters::Parameters;
 use super::{HookError, HookPacket, Stage, Verdict};
-use sys::now_ns;
 
 /// The limit of each source: a token bucket of its own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -143,7 +142,7 @@ fn cost(price: u128, tokens: u64) -> u64 {
 impl Stage for Policing {
     fn run(&mut self, packet: &mut HookPacket<'_>) -> Verdict {
         let Some(source) = packet.headers().map(|headers| headers.key().src) else { return Verdict::Pass };
-        match self.admits(source, packet.frame_len(), now_ns()) {
+        match self.admits(source, packet.frame_len(), packet.now_ns()) {
             true => Verdict::Pass,
             false => Verdict::Drop,
         }

@@ -9,7 +9,8 @@ use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 use super::packet::PAYLOAD_AT;
 use super::{HookError, HookPacket, Stage, Target, Verdict};
 use crate::registry::SLOTS;
-use sys::{now_ns, random_u64};
+use crate::runtime::Runtime;
+use sys::random_u64;
 
 /// Runs a program in the user-space interpreter. Per-CPU maps have a single value, because the engine's
 /// lock admits one thread; a CPUMAP has an entry for every process of the host.
@@ -19,7 +20,8 @@ pub struct ProgramStage {
     maps: Vec<Arc<Map>>,
     machine: Machine,
     replay: Replay,
-    world: World,
+    /// State of xorshift64*; never 0.
+    random: u64,
     /// The verdict, if the program always returns the same one.
     constant: Option<Verdict>,
     faults: u64,
@@ -59,13 +61,12 @@ impl ProgramStage {
             return Err(HookError::Vet { name: program.name.clone(), error });
         }
         let constant = image.constant().map(|number| verdict(number, Target::Nowhere));
-        let world = World { random: random_u64() | 1 };
         Ok(ProgramStage {
             image,
             maps,
             machine: Machine::new(0),
             replay: Replay::default(),
-            world,
+            random: random_u64() | 1,
             constant,
             faults: 0,
             aborted: None,
@@ -112,7 +113,8 @@ impl Stage for ProgramStage {
         if let Some(verdict) = self.constant {
             return verdict;
         }
-        let Self { machine, image, replay, world, .. } = self;
+        let Self { machine, image, replay, random, .. } = self;
+        let world = &mut World { random, runtime: packet.runtime };
         // Longer than any valid packet: the transport would refuse it too.
         let Some(outcome) = packet.with_frame(|buff| machine.run_or_replay(image, replay, buff, world))
         else {
@@ -184,20 +186,21 @@ fn verdict(returned: u32, target: Target) -> Verdict {
 
 /// The time and random numbers for helper functions.
 #[derive(Debug)]
-struct World {
-    /// State of xorshift64*; never 0.
-    random: u64,
+struct World<'a> {
+    random: &'a mut u64,
+    runtime: &'a Runtime,
 }
 
-impl Env for World {
+impl Env for World<'_> {
     fn ktime_ns(&mut self) -> u64 {
-        now_ns()
+        self.runtime.now_ns()
     }
 
     fn random(&mut self) -> u32 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+        let random = &mut *self.random;
+        *random ^= *random >> 12;
+        *random ^= *random << 25;
+        *random ^= *random >> 27;
+        (random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
     }
 }

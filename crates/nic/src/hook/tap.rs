@@ -119,7 +119,7 @@ impl Hooks {
         }
         let wants_all = filter.hosts.is_empty() && filter.qps.is_empty() && filter.conditions.is_empty();
         let wants_all = wants_all && filter.sample <= 1;
-        let copies = Copies::new(copies, filter.snap_len as usize);
+        let copies = Copies::new(copies, filter.snap_len as usize, self.runtime.clone());
         self.taps.taps.push(Tap { client, filter, wants_all, copies, counted: 0 });
         self.update_active();
         Ok(())

@@ -381,7 +381,7 @@ fn a_program_that_would_be_aborted_is_refused_at_attachment() {
     let context = refused(|asm| {
         asm.load(Size::W, Reg::R0, Reg::R1, 24).exit();
     });
-    assert!(context.to_string().contains("no access to 4 bytes of the context at 24"), "{context}");
+    assert!(context.to_string().contains("invalid access to 4 bytes of the context at 24"), "{context}");
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::runtime::World;
-use roxie::verbs::{CompChannel, Cq, Device};
+use roxie::verbs::{CompChannel, Cq, Device, Qp};
 use sys::PollFd;
-use transport::Wc;
+use transport::{Sge, Wc};
 
 use super::endpoint::Endpoint;
 use super::plan::{App, Kind};
@@ -23,6 +23,9 @@ const POLL_NS: (u64, u64) = (60, 2_000);
 const LONG_WAIT: (u64, u64) = (600, 40_000);
 /// How late an armed CQ's event may be seen (nanoseconds): threads lose their CPU for some microseconds.
 const EVENT_LATE_NS: u64 = 250_000;
+/// After so many polls in vain, an application that waits for a connection manager looks only so often.
+const IDLE_POLLS: u64 = 400;
+const IDLE_NS: u64 = 4_000_000;
 
 /// One process: a device, and the ends of connections that complete on its CQ.
 pub(super) struct Process {
@@ -39,6 +42,8 @@ pub(super) struct Process {
     pub(super) shares_cpu: bool,
     /// A peer may vanish, so work may fail.
     pub(super) may_fail: bool,
+    /// Its connections are made by the connection manager.
+    pub(super) uses_cm: bool,
 }
 
 impl Process {
@@ -51,6 +56,11 @@ impl Process {
         if let Err(what) = self.serve(thread) {
             self.threads.fail(format!("process {}: {what}", self.number));
         }
+        self.leave();
+    }
+
+    /// A thread has ended; the last one closes the device.
+    pub(super) fn leave(&self) {
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.close();
         }
@@ -142,20 +152,24 @@ impl Process {
             let peer_is_dead = self.threads.is_dead(endpoint.peer_process);
             // In a ping-pong with a dead peer the next message is never due.
             let has_sent_all = endpoint.has_sent_all() || endpoint.is_ping_pong;
-            if peer_is_dead && has_sent_all && !endpoint.awaits_completion() {
+            if peer_is_dead && endpoint.has_begun() && has_sent_all && !endpoint.awaits_completion() {
                 continue;
             }
             let has_all = endpoint.has_all() && (!spins || endpoint.sees_writes());
-            if has_all {
+            if has_all && endpoint.has_begun() {
                 endpoint.finish();
             }
-            ended &= has_all && (endpoint.closes_early || endpoint.is_broken || endpoint.peer_is_done());
+            ended &= has_all
+                && endpoint.has_begun()
+                && (endpoint.closes_early || endpoint.is_broken || endpoint.peer_is_done());
         }
         ended
     }
 
     fn wait(&self, idle: u64) -> Result<(), String> {
         match self.app.kind {
+            // A connection takes up to minutes.
+            _ if self.uses_cm && idle > IDLE_POLLS => self.threads.compute(IDLE_NS),
             Kind::Rarely => self.threads.compute(RARELY_NS),
             Kind::Events if idle > 0 => return self.sleep(),
             // The other thread of this CPU waits until this one yields, after so many polls.
@@ -205,6 +219,46 @@ impl Process {
         drop(endpoints);
         self.threads.forget_device(self.number);
         drop(self.device.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+/// What the thread of the connection manager asks and tells.
+impl Process {
+    fn with_end<R>(&self, number: u64, f: impl FnOnce(&mut Endpoint) -> R) -> Option<R> {
+        self.endpoints().iter_mut().find(|endpoint| endpoint.number == number).map(f)
+    }
+
+    /// The queue pair of an end, and its receives.
+    pub(super) fn queue_pair(&self, number: u64) -> (Qp, Vec<(u64, Sge)>) {
+        let of = |endpoint: &mut Endpoint| (endpoint.qp.clone(), endpoint.receives_to_post());
+        self.with_end(number, of).expect("the plan names ends of this process")
+    }
+
+    /// The connection of an end is established.
+    pub(super) fn begin(&self, number: u64) {
+        self.with_end(number, |endpoint| endpoint.is_connected = true);
+    }
+
+    /// The connection of an end has failed, or ended too early.
+    pub(super) fn break_end(&self, number: u64) {
+        self.with_end(number, |endpoint| {
+            endpoint.is_broken = true;
+            endpoint.own.is_broken.store(true, Ordering::Relaxed);
+        });
+    }
+
+    pub(super) fn is_broken(&self, number: u64) -> bool {
+        self.with_end(number, |endpoint| endpoint.is_broken) == Some(true)
+    }
+
+    /// An end has no more work.
+    pub(super) fn is_done(&self, number: u64) -> bool {
+        self.with_end(number, |endpoint| endpoint.has_all()) == Some(true)
+    }
+
+    /// The peer of an end could not connect.
+    pub(super) fn has_broken_peer(&self, number: u64) -> bool {
+        self.with_end(number, |endpoint| endpoint.peer.is_broken.load(Ordering::Relaxed)) == Some(true)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use roxie::verbs::{Buffer, Cq, Pd, Qp, QpInitAttr};
 use transport::{
     Access, AddressVector, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr,
-    Wc, WcOpcode, WcStatus, WrOp,
+    Sge, Wc, WcOpcode, WcStatus, WrOp,
 };
 use wire::{Gid, Psn, Qpn, Rkey};
 
@@ -21,6 +21,8 @@ const RECEIVE: u64 = 1 << 31;
 pub(super) struct Outside {
     /// This end has done everything and has seen everything.
     pub(super) is_done: AtomicBool,
+    /// The connection of this end could not be made.
+    pub(super) is_broken: AtomicBool,
 }
 
 /// The peer's memory.
@@ -64,6 +66,10 @@ pub(super) struct Endpoint {
     seen: Vec<bool>,
     received: usize,
     pub(super) is_broken: bool,
+    /// It is connected, so its work may begin.
+    pub(super) is_connected: bool,
+    /// Its connection may be refused.
+    pub(super) may_break: bool,
 }
 
 /// Byte `at` of what end `number` sends; never 0, so that spinning on memory ends.
@@ -123,6 +129,8 @@ impl Endpoint {
             completed: 0,
             received: 0,
             is_broken: false,
+            is_connected: false,
+            may_break: false,
         }
     }
 
@@ -155,17 +163,23 @@ impl Endpoint {
         let modify =
             |attr: &QpAttr, mask| self.qp.modify(attr, mask).expect("a transition that is permitted");
         modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS);
-        for (n, op) in self.expected.iter().filter(|op| op.verb == Verb::Send).enumerate() {
-            let wr = RecvWr {
-                wr_id: self.number << 32 | RECEIVE | n as u64,
-                sg_list: &[self.inbound.sge(op.offset, op.len)],
-            };
-            self.qp.post_recv(&wr).expect("room");
+        for (wr_id, sge) in self.receives_to_post() {
+            self.qp.post_recv(&RecvWr { wr_id, sg_list: &[sge] }).expect("room");
         }
         let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
         modify(&QpAttr { state: QpState::Rtr, ..attr.clone() }, M::STATE | rtr);
         let rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
         modify(&QpAttr { state: QpState::Rts, ..attr }, M::STATE | rts);
+        self.is_connected = true;
+    }
+
+    /// A receive for each message that is expected: its id, and where the message goes.
+    pub(super) fn receives_to_post(&self) -> Vec<(u64, Sge)> {
+        let sends = self.expected.iter().filter(|op| op.verb == Verb::Send).enumerate();
+        let receive = |(n, op): (usize, &Op)| {
+            (self.number << 32 | RECEIVE | n as u64, self.inbound.sge(op.offset, op.len))
+        };
+        sends.map(receive).collect()
     }
 
     /// Takes the work requests that may be posted now, in one list; nothing if `depth` of them are in flight.
@@ -174,7 +188,7 @@ impl Endpoint {
         if self.is_ping_pong && !self.has_turn() {
             return list;
         }
-        while !self.is_broken && self.posted < self.work.len() {
+        while self.is_connected && !self.is_broken && self.posted < self.work.len() {
             // An unsignaled one counts until a signaled one behind it has completed.
             let in_flight = self.posted - self.completed;
             let needs = self.posted + 1 < self.work.len() && in_flight >= depth.max(20);
@@ -247,8 +261,11 @@ impl Endpoint {
         let (number, n) = (self.number, (wc.wr_id & (RECEIVE - 1)) as usize);
         if wc.status != WcStatus::Success {
             self.is_broken = true;
-            let excuse =
-                if may_fail { Ok(()) } else { Err(format!("end {number}: {n} ended with {:?}", wc.status)) };
+            let excuse = if may_fail || self.may_break {
+                Ok(())
+            } else {
+                Err(format!("end {number}: {n} ended with {:?}", wc.status))
+            };
             return excuse;
         }
         if wc.wr_id & RECEIVE != 0 {
@@ -300,6 +317,11 @@ impl Endpoint {
         let is_complete = |(op, seen): (&Op, &bool)| *seen || !op.is_signaled;
         self.is_broken
             || (self.posted == self.work.len() && self.work.iter().zip(&self.seen).all(is_complete))
+    }
+
+    /// Its connection was made, or could not be made.
+    pub(super) fn has_begun(&self) -> bool {
+        self.is_connected || self.is_broken
     }
 
     /// Every expected SEND has arrived.

@@ -7,12 +7,15 @@
 //! runs at a time; the seed decides which one goes on at each lock, wake-up, sleep and yield.
 //!
 //! ```text
-//! plan ──► app ──► roxie (verbs, engine, sched) ──► port ──► network
+//! plan ──► app, connections ──► roxie (verbs, cm, hooks, engine, sched) ──► port ──► network, members
 //!           └────────────► threads: clock, turns, lost wake-ups ◄──┘
 //! ```
 
 mod app;
+mod connections;
 mod endpoint;
+mod extension;
+mod members;
 mod network;
 mod plan;
 mod port;
@@ -29,17 +32,20 @@ use roxie::verbs::{Device, HookConfig, Simulated};
 use wire::Gid;
 
 use app::Process;
+use connections::Connections;
 use endpoint::Endpoint;
 use network::Network;
 use plan::{Incident, Plan};
 use port::SimPort;
-use registry::OnlyMember;
+use registry::SimMember;
 use threads::Threads;
 
 /// Purposes of the seed; see [`Rng::stream`](crate::Rng::stream).
 const PLAN: u64 = 11;
 const SCHEDULE: u64 = 12;
 const CHANCE: u64 = 13;
+const EXTENSION: u64 = 14;
+const NUMBERS: u64 = 15;
 /// MTU of every netdev: path MTU 1024.
 const MTU: u32 = 1500;
 /// When a run begins; virtual time 0 means "never" to some.
@@ -93,7 +99,8 @@ impl std::error::Error for DeviceFailed {}
 /// # Errors
 /// The first broken promise.
 pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
-    let plan = Plan::draw(options.seed);
+    let mut plan = Plan::draw(options.seed);
+    extension::extend(&mut plan, options.seed);
     let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
     let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
     let end_ns = START_NS + plan.time_ns();
@@ -104,6 +111,12 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
         for thread in 0..process.app.threads {
             let body = Arc::clone(process);
             threads.start(process.number, false, Box::new(move || body.run(thread)));
+        }
+    }
+    if plan.extension.cm.is_some() {
+        for process in &processes {
+            let connections = Connections::new(&plan, process);
+            threads.start(process.number, false, Box::new(move || connections.run()));
         }
     }
     drop(processes);
@@ -122,7 +135,8 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
 fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>> {
     let killed = matches!(plan.incident, Incident::Kill(_));
     let closes_early = plan.connections.iter().any(|connection| connection.closes_early.contains(&true));
-    let may_fail = killed || (!plan.is_calm() && closes_early);
+    let uses_cm = plan.extension.cm.is_some();
+    let may_fail = killed || (!plan.is_calm() && (closes_early || uses_cm));
     let open = |(number, app): (usize, &plan::App)| {
         Threads::enter_process(number);
         let address = plan.addresses[number];
@@ -131,7 +145,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             address,
             mtu: MTU,
             port: Box::new(SimPort::new(threads, number, address, plan.port_limit_ns, plan.window_bytes)),
-            registry: Box::new(OnlyMember(number as u8 + 1)),
+            registry: Box::new(SimMember::new(threads, number)),
             runtime: Runtime::Virtual(world),
             tuning,
             hooks: HookConfig { ingress: app.hook.to_owned(), egress: app.hook.to_owned() },
@@ -152,9 +166,10 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             cq,
             channel,
             endpoints: Mutex::default(),
-            running: AtomicUsize::new(app.threads),
+            running: AtomicUsize::new(app.threads + usize::from(uses_cm)),
             shares_cpu: plan.share_cpu && number < 2,
             may_fail,
+            uses_cm,
         })
     };
     plan.apps.iter().enumerate().map(open).collect()
@@ -176,12 +191,13 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
         let outsides = ends.each_ref().map(|end| Arc::clone(&end.own));
         for (i, end) in ends.iter_mut().enumerate() {
             let peer = 1 - i;
-            end.connect(
-                qpns[peer],
-                Gid::from(plan.addresses[connection.ends[peer]]),
-                remotes[peer],
-                plan.timeout(),
-            );
+            match &plan.extension.cm {
+                Some(cm) => (end.remote, end.may_break) = (remotes[peer], cm[n].is_rejected),
+                None => {
+                    let dgid = Gid::from(plan.addresses[connection.ends[peer]]);
+                    end.connect(qpns[peer], dgid, remotes[peer], plan.timeout());
+                }
+            }
             end.peer = Arc::clone(&outsides[peer]);
             end.peer_process = connection.ends[peer];
             end.closes_early = connection.closes_early[i];

@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use roxie::port::{RxQueue, RxQueues};
 use sys::EventFd;
 use wire::{Bth, Qpn};
 
+use super::members::Members;
 use crate::Rng;
 
-/// Frames that a host's receive queue holds, as a socket buffer would.
+/// Frames that a receive queue holds, as a socket buffer would.
 const QUEUE_MAX: usize = 512;
 
 /// A packet between two hosts, BTH to ICRC.
@@ -23,11 +26,35 @@ pub(super) struct Frame {
     pub(super) bytes: Vec<u8>,
 }
 
+/// Offsets of a CM message in a frame: BTH, DETH and the MAD header come before its body.
+const ATTRIBUTE: usize = 20 + 16;
+const FIRST_ID: usize = 20 + 24;
+const SECOND_ID: usize = FIRST_ID + 4;
+const REQ: u16 = 0x10;
+const SIDR_REQ: u16 = 0x17;
+const SIDR_REP: u16 = 0x18;
+
 impl Frame {
     /// It is for the connection manager.
-    pub(super) fn is_gsi(&self) -> bool {
+    fn is_gsi(&self) -> bool {
         let head = self.bytes.first_chunk::<{ Bth::LEN }>();
         head.is_some_and(|head| Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]])) == Qpn::GSI)
+    }
+
+    /// The slot whose socket gets it, as the steering program of `registry/program.rs` decides; `None` for
+    /// the GSI socket, which the processes of a host share.
+    fn slot(&self) -> Option<u8> {
+        if !self.is_gsi() {
+            return self.bytes.get(5).copied();
+        }
+        let half = |at: usize| self.bytes.get(at..)?.first_chunk().map(|half| u16::from_be_bytes(*half));
+        let word = |at: usize| self.bytes.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word));
+        let id = match half(ATTRIBUTE)? {
+            REQ | SIDR_REQ => return None,
+            SIDR_REP => word(FIRST_ID)?,
+            _ => word(SECOND_ID)?,
+        };
+        (id != 0).then_some((id >> 24) as u8)
     }
 }
 
@@ -35,6 +62,10 @@ impl Frame {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) drop_ppm: u64,
+    /// Those of the connection manager.
+    pub(super) gsi_drop_ppm: u64,
+    /// Packets that another process of the host receives than the one that they are for.
+    pub(super) misroute_ppm: u64,
     pub(super) duplicate_ppm: u64,
     /// Packets that are late by up to this (nanoseconds).
     pub(super) jitter_ns: u64,
@@ -43,19 +74,44 @@ pub(super) struct Faults {
     pub(super) byte_time: u64,
 }
 
+/// Frames that a socket has received, and the descriptor that is readable while there are some.
 #[derive(Debug)]
-struct Host {
-    address: IpAddr,
+struct Socket {
     queue: VecDeque<Frame>,
     arrived: EventFd,
+}
+
+impl Socket {
+    fn new() -> Self {
+        Self { queue: VecDeque::new(), arrived: EventFd::new().expect("descriptors") }
+    }
+
+    fn take(&mut self, max: usize) -> Vec<Frame> {
+        let taken = self.queue.drain(..max.min(self.queue.len())).collect();
+        if self.queue.is_empty() {
+            // The descriptor is level-triggered: it is readable while there is something.
+            let _empty = self.arrived.take();
+        }
+        taken
+    }
+}
+
+/// A process: the socket of its slot, and the GSI socket of its host.
+#[derive(Debug)]
+struct Process {
+    address: IpAddr,
+    socket: usize,
+    gsi: usize,
     /// When its link has sent everything.
     busy_until: u64,
 }
 
 #[derive(Debug)]
 struct Links {
-    hosts: Vec<Host>,
-    /// Frames that are in flight, by arrival.
+    processes: Vec<Process>,
+    /// The sockets of all processes by number, then the GSI sockets of all hosts.
+    sockets: Vec<Socket>,
+    /// Frames that are in flight, by arrival, with the socket that gets them.
     in_flight: Vec<(u64, u64, usize, Frame)>,
     rng: Rng,
     faults: Faults,
@@ -65,23 +121,31 @@ struct Links {
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(super) struct Network(Mutex<Links>);
+pub(super) struct Network {
+    links: Mutex<Links>,
+    pub(super) members: Arc<Members>,
+}
 
 impl Network {
+    /// `addresses` has an entry for each process; processes with one address are on one host.
     pub(super) fn new(seed: u64, addresses: &[IpAddr], faults: Faults) -> Self {
-        let host = |address: &IpAddr| Host {
-            address: *address,
-            queue: VecDeque::new(),
-            arrived: EventFd::new().expect("descriptors"),
-            busy_until: 0,
+        let mut hosts: Vec<IpAddr> = Vec::new();
+        let process = |(number, address): (usize, &IpAddr)| {
+            let host = hosts.iter().position(|host| host == address).unwrap_or_else(|| {
+                hosts.push(*address);
+                hosts.len() - 1
+            });
+            Process { address: *address, socket: number, gsi: addresses.len() + host, busy_until: 0 }
         };
-        let hosts = addresses.iter().map(host).collect();
+        let processes: Vec<_> = addresses.iter().enumerate().map(process).collect();
+        let sockets = (0..addresses.len() + hosts.len()).map(|_| Socket::new()).collect();
         let rng = Rng::stream(seed, super::CHANCE);
-        Self(Mutex::new(Links { hosts, in_flight: Vec::new(), rng, faults, sent: 0, dropped: 0 }))
+        let links = Links { processes, sockets, in_flight: Vec::new(), rng, faults, sent: 0, dropped: 0 };
+        Self { links: Mutex::new(links), members: Arc::new(Members::new(addresses)) }
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Packets that were sent, and those of them that were dropped.
@@ -90,27 +154,29 @@ impl Network {
         (links.sent, links.dropped)
     }
 
-    /// Descriptor that is readable while a host has frames.
-    pub(super) fn fd(&self, host: usize) -> std::os::fd::RawFd {
-        use std::os::fd::AsRawFd;
-        self.links().hosts[host].arrived.as_raw_fd()
+    /// Descriptors that are readable while a process has frames.
+    pub(super) fn fds(&self, process: usize) -> Vec<RawFd> {
+        let links = self.links();
+        let Process { socket, gsi, .. } = links.processes[process];
+        [socket, gsi].map(|socket| links.sockets[socket].arrived.as_raw_fd()).into()
     }
 
-    /// Nanoseconds until the host's link has sent everything.
-    pub(super) fn backlog_ns(&self, host: usize, now: u64) -> u64 {
-        self.links().hosts[host].busy_until.saturating_sub(now)
+    /// Nanoseconds until the link of a process has sent everything.
+    pub(super) fn backlog_ns(&self, process: usize, now: u64) -> u64 {
+        self.links().processes[process].busy_until.saturating_sub(now)
     }
 
-    /// A host sends a frame.
-    pub(super) fn send(&self, host: usize, now: u64, frame: Frame) {
+    /// A process sends a frame.
+    pub(super) fn send(&self, process: usize, now: u64, frame: Frame) {
         let links = &mut *self.links();
-        let Faults { drop_ppm, duplicate_ppm, jitter_ns, delay_ns, byte_time } = links.faults;
+        let Faults { drop_ppm, gsi_drop_ppm, duplicate_ppm, jitter_ns, delay_ns, byte_time, .. } =
+            links.faults;
         links.sent += 1;
-        let from = &mut links.hosts[host];
-        from.busy_until = from.busy_until.max(now) + (frame.bytes.len() as u64 * byte_time >> 10);
+        let from = &mut links.processes[process];
+        from.busy_until = from.busy_until.max(now) + ((frame.bytes.len() as u64 * byte_time) >> 10);
         let left = from.busy_until;
-        let to = links.hosts.iter().position(|host| host.address == frame.dst);
-        let is_dropped = links.rng.chance_ppm(drop_ppm);
+        let to = links.socket_of(&frame);
+        let is_dropped = links.rng.chance_ppm(if frame.is_gsi() { gsi_drop_ppm } else { drop_ppm });
         let Some(to) = to.filter(|_| !is_dropped) else {
             links.dropped += 1;
             return;
@@ -138,36 +204,57 @@ impl Network {
         // A link without jitter keeps the order; the sort is stable.
         due.sort_by_key(|(at, ..)| *at);
         for (_, _, to, frame) in due {
-            let host = &mut links.hosts[to];
-            if host.queue.len() >= QUEUE_MAX {
+            let socket = &mut links.sockets[to];
+            if socket.queue.len() >= QUEUE_MAX {
                 links.dropped += 1;
                 continue;
             }
-            host.queue.push_back(frame);
-            host.arrived.signal(1);
+            socket.queue.push_back(frame);
+            socket.arrived.signal(1);
         }
     }
 
-    /// Takes up to `max` frames of one kind.
-    pub(super) fn receive(&self, host: usize, max: usize, wanted: impl Fn(&Frame) -> bool) -> Vec<Frame> {
-        let host = &mut self.links().hosts[host];
+    /// Takes up to `max` frames of the sockets that `queues` names, each with the socket that it came from.
+    pub(super) fn receive(&self, process: usize, max: usize, queues: RxQueues) -> Vec<(RxQueue, Frame)> {
+        let links = &mut *self.links();
+        let Process { socket, gsi, .. } = links.processes[process];
         let mut taken = Vec::new();
-        host.queue.retain(|frame| {
-            let takes = taken.len() < max && wanted(frame);
-            if takes {
-                taken.push(frame.clone());
+        for (socket, queue, is_wanted) in
+            [(socket, RxQueue::Slot, queues.slot), (gsi, RxQueue::Gsi, queues.gsi)]
+        {
+            if is_wanted {
+                let frames = links.sockets[socket].take(max - taken.len());
+                taken.extend(frames.into_iter().map(|frame| (queue, frame)));
             }
-            !takes
-        });
-        if host.queue.is_empty() {
-            // The descriptor is level-triggered: it is readable while there is something.
-            let _empty = host.arrived.take();
         }
         taken
     }
 
-    /// Whether a host has frames for its queue pairs.
-    pub(super) fn has_frames(&self, host: usize) -> bool {
-        self.links().hosts.get(host).is_some_and(|host| !host.queue.is_empty())
+    /// Whether a process has frames to receive.
+    pub(super) fn has_frames(&self, process: usize) -> bool {
+        let links = self.links();
+        let Some(Process { socket, gsi, .. }) = links.processes.get(process) else { return false };
+        [*socket, *gsi].into_iter().any(|socket| !links.sockets[socket].queue.is_empty())
+    }
+}
+
+impl Links {
+    /// The socket that a frame is steered to; `None` if no host has its destination address, or no process
+    /// its slot.
+    fn socket_of(&mut self, frame: &Frame) -> Option<usize> {
+        let here = |process: &&Process| process.address == frame.dst;
+        let Some(slot) = frame.slot() else { return self.processes.iter().find(here).map(|to| to.gsi) };
+        let to = self.processes.get(usize::from(slot).checked_sub(1)?).filter(here)?.socket;
+        // A GRO batch is steered by its first packet.
+        let others: Vec<usize> = self
+            .processes
+            .iter()
+            .filter(here)
+            .map(|process| process.socket)
+            .filter(|other| *other != to)
+            .collect();
+        let is_misrouted =
+            !others.is_empty() && !frame.is_gsi() && self.rng.chance_ppm(self.faults.misroute_ppm);
+        Some(if is_misrouted { self.rng.pick(&others) } else { to })
     }
 }

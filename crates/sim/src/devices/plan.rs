@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::extension::Extension;
 use super::network::Faults;
 use crate::Rng;
 
@@ -32,7 +33,8 @@ pub(super) enum Kind {
     Rarely,
 }
 
-const KINDS: [Kind; 5] = [Kind::Poll, Kind::Portions, Kind::Events, Kind::SpinOnMemory, Kind::Rarely];
+pub(super) const KINDS: [Kind; 5] =
+    [Kind::Poll, Kind::Portions, Kind::Events, Kind::SpinOnMemory, Kind::Rarely];
 
 /// What a work request does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -107,6 +109,7 @@ pub(super) struct Plan {
     pub(super) preempt_ppm: u64,
     /// The threads of applications 0 and 1 have one CPU; progress threads preempt them, as on Linux.
     pub(super) share_cpu: bool,
+    pub(super) extension: Extension,
 }
 
 impl Plan {
@@ -117,6 +120,8 @@ impl Plan {
         let is_calm = rng.chance(600);
         let faults = Faults {
             drop_ppm: if is_calm { 0 } else { rng.pick(&[1_000, 10_000, 30_000]) },
+            gsi_drop_ppm: 0,
+            misroute_ppm: 0,
             duplicate_ppm: if is_calm { 0 } else { rng.pick(&[0, 5_000]) },
             jitter_ns: if is_calm { 0 } else { rng.pick(&[0, 0, 10_000]) },
             delay_ns: rng.between(300, 20_000),
@@ -159,6 +164,7 @@ impl Plan {
             window_bytes: rng.pick(&[16, 64, 320]) * 1024,
             preempt_ppm: rng.pick(&[0, 2_000, 20_000]),
             share_cpu,
+            extension: Extension::default(),
         }
     }
 
@@ -172,22 +178,26 @@ impl Plan {
     /// unseen.
     pub(super) fn time_ns(&self) -> u64 {
         if !self.is_calm() {
-            return TIME_MAX_NS;
+            return self.extension.time_max_ns().unwrap_or(TIME_MAX_NS);
         }
         let work = || self.connections.iter().flat_map(|connection| &connection.work).flatten();
         let (requests, bytes) = (work().count() as u64, work().map(|op| op.len as u64).sum::<u64>());
         let held_us = self.apps.iter().map(|app| u64::from(app.moderation.1)).max().unwrap_or(0);
         CALM_NS
+            + self.extension.calm_ns
             + requests * (2 * self.faults.delay_ns + REQUEST_NS + 1_000 * held_us)
             + self.apps.iter().map(|app| app.pause_ns).sum::<u64>()
             + if self.share_cpu { SHARED_NS } else { 0 }
-            + (2 * bytes * self.faults.byte_time >> 10)
+            + ((2 * bytes * self.faults.byte_time) >> 10)
     }
 
     /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is
     /// noticed soon, 16.8 ms.
     pub(super) fn timeout(&self) -> u8 {
-        if self.is_calm() { 15 } else { 12 }
+        match self.is_calm() {
+            true => self.extension.calm_timeout.unwrap_or(15),
+            false => 12,
+        }
     }
 }
 
@@ -207,12 +217,13 @@ impl fmt::Display for Plan {
         }
         let place = if self.share_cpu { "applications 0 and 1 share a CPU, " } else { "" };
         writeln!(f, "  {place}{} of 1000000 points preempt a thread", self.preempt_ppm)?;
+        writeln!(f, "  {:?}", self.extension)?;
         write!(f, "  {:?}, process {}: {:?}", self.faults, self.victim, self.incident)
     }
 }
 
 impl Connection {
-    fn draw(rng: &mut Rng, apps: &[App]) -> Self {
+    pub(super) fn draw(rng: &mut Rng, apps: &[App]) -> Self {
         let hosts = apps.len();
         let a = rng.between(0, hosts as u64 - 1) as usize;
         let b = (a + rng.between(1, hosts as u64 - 1) as usize) % hosts;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roxie::port::{
-    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue,
-    RxScope, TxState,
+    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxScope,
+    TxState,
 };
 use roxie::runtime::World;
 use wire::icrc::IcrcHeader;
@@ -23,7 +23,7 @@ const RECEIVE_MAX: usize = 64;
 pub(super) struct SimPort {
     threads: Arc<Threads>,
     network: Arc<Network>,
-    host: usize,
+    process: usize,
     address: IpAddr,
     flows: Vec<FlowKey>,
     slot: Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) struct SimPort {
 impl SimPort {
     pub(super) fn new(
         threads: &Arc<Threads>,
-        host: usize,
+        process: usize,
         address: IpAddr,
         limit_ns: u64,
         window_bytes: usize,
@@ -46,14 +46,14 @@ impl SimPort {
         Self {
             threads: Arc::clone(threads),
             network: Arc::clone(&threads.network),
-            host,
+            process,
             address,
             flows: Vec::new(),
             slot: vec![0; MAX_PACKET],
             queued: Vec::new(),
             limit_ns,
             window_bytes,
-            prefers_equal_packets: host % 2 == 0,
+            prefers_equal_packets: process.is_multiple_of(2),
             counters: PortCounters::default(),
         }
     }
@@ -91,7 +91,7 @@ impl Port for SimPort {
     }
 
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
-        let has_room = self.network.backlog_ns(self.host, self.threads.now_ns()) < self.limit_ns;
+        let has_room = self.network.backlog_ns(self.process, self.threads.now_ns()) < self.limit_ns;
         TxState { has_room, window_bytes: self.window_bytes }
     }
 
@@ -111,17 +111,16 @@ impl Port for SimPort {
             let icrc = icrc_header(key.src, key.dst, src_port).icrc(0, &bytes);
             bytes.extend(icrc.to_le_bytes());
             let FlowKey { src, dst, tos, ttl, .. } = key;
-            self.network.send(self.host, now, Frame { src, dst, src_port, tos, ttl, bytes });
+            self.network.send(self.process, now, Frame { src, dst, src_port, tos, ttl, bytes });
         }
         self.counters.tx_packets += sent as u64;
         sent
     }
 
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        let wanted = |frame: &Frame| if frame.is_gsi() { scope.queues.gsi } else { scope.queues.slot };
-        let frames = self.network.receive(self.host, RECEIVE_MAX, wanted);
+        let frames = self.network.receive(self.process, RECEIVE_MAX, scope.queues);
         self.counters.rx_packets += frames.len() as u64;
-        for frame in &frames {
+        for (queue, frame) in &frames {
             f(&RxBatch {
                 src: frame.src,
                 src_port: frame.src_port,
@@ -133,18 +132,18 @@ impl Port for SimPort {
                 macs: None,
                 ip_id: None,
                 bytes: &frame.bytes,
-                queue: if frame.is_gsi() { RxQueue::Gsi } else { RxQueue::Slot },
+                queue: *queue,
             });
         }
         frames.len()
     }
 
     fn is_quiet(&mut self) -> bool {
-        !self.network.has_frames(self.host)
+        !self.network.has_frames(self.process)
     }
 
     fn properties(&self) -> PortProperties {
-        let poll_fds = vec![self.network.fd(self.host)];
+        let poll_fds = self.network.fds(self.process);
         PortProperties { poll_fds, prefers_equal_packets: self.prefers_equal_packets }
     }
 

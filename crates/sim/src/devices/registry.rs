@@ -1,55 +1,80 @@
-//! The process registry of a simulated host with one process.
+//! The process registry of a simulated host, as one of its processes sees it.
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use roxie::port::RxBatch;
 use roxie::registry::{ClaimedService, ForwardOutcome, Membership, Registry, ServiceAddress};
+use roxie::runtime::{Point, World};
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
-/// The only member of its host, with this slot.
-pub(super) struct OnlyMember(pub(super) u8);
+use super::members::Members;
+use super::threads::Threads;
 
-impl Registry for OnlyMember {
+/// See the module documentation. The slot of process n is n + 1.
+pub(super) struct SimMember {
+    process: usize,
+    threads: Arc<Threads>,
+    members: Arc<Members>,
+}
+
+impl SimMember {
+    pub(super) fn new(threads: &Arc<Threads>, process: usize) -> Self {
+        Self { process, threads: Arc::clone(threads), members: Arc::clone(&threads.network.members) }
+    }
+}
+
+impl Drop for SimMember {
+    fn drop(&mut self) {
+        self.members.end(self.process, self.threads.now_ns());
+    }
+}
+
+impl Registry for SimMember {
     fn slot(&self) -> u8 {
-        self.0
+        self.process as u8 + 1
     }
 
     fn listener_fd(&self) -> RawFd {
-        -1
+        self.members.fd(self.process)
     }
 
-    fn poll_listener(&self, _f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        0
+    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        self.members.read(self.process, f)
     }
 
-    fn forward(&self, _slot: u8, _batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        Ok(ForwardOutcome::NoMember)
+    fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        self.threads.reach(Point::Wake);
+        Ok(self.members.forward(self.process, slot, batch))
     }
 
-    fn forward_to_all(&self, _batch: &RxBatch<'_>) -> usize {
-        0
+    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
+        self.threads.reach(Point::Wake);
+        self.members.forward_to_all(self.process, batch)
     }
 
-    fn forward_to_service(&self, _ps: u16, _port: u16, _dst: Gid, _batch: &RxBatch<'_>) -> io::Result<bool> {
-        Ok(false)
+    fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
+        self.threads.reach(Point::Wake);
+        Ok(self.members.forward_to_service(self.process, (ps, port), dst, batch))
     }
 
-    fn claim_service(&self, _ps: u16, _port: u16, _address: ServiceAddress) -> io::Result<ClaimedService> {
-        Ok(Box::new(()))
+    fn claim_service(&self, ps: u16, port: u16, address: ServiceAddress) -> io::Result<ClaimedService> {
+        Ok(Box::new(self.members.claim(self.process, (ps, port), address)?))
     }
 
-    fn update_journal(&self, _change: JournalChange) -> io::Result<()> {
+    fn update_journal(&self, change: JournalChange) -> io::Result<()> {
+        self.members.update_journal(self.process, change);
         Ok(())
     }
 
     fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
-        Vec::new()
+        self.members.notices(self.process, self.threads.now_ns())
     }
 
     fn rescan_at(&self) -> Option<u64> {
-        None
+        self.members.rescan_at(self.process)
     }
 
     fn set_sibling_slots(&self, _slots: Vec<u8>) {}

@@ -87,6 +87,8 @@ pub(super) struct Process {
 
 struct State {
     rng: Rng,
+    /// Random numbers of the devices.
+    numbers: Rng,
     threads: Vec<Virtual>,
     processes: Vec<Process>,
     steps: u64,
@@ -134,6 +136,7 @@ impl Threads {
     ) -> Arc<Self> {
         let state = State {
             rng: Rng::stream(seed, super::SCHEDULE),
+            numbers: Rng::stream(seed, super::NUMBERS),
             threads: Vec::new(),
             processes: vec![Process::default(); processes],
             steps: 0,
@@ -184,6 +187,7 @@ impl Threads {
     /// Kills a process.
     pub(super) fn kill(&self, process: usize) {
         self.state().processes[process].is_dead = true;
+        self.network.members.end(process, self.now());
     }
 
     pub(super) fn is_dead(&self, process: usize) -> bool {

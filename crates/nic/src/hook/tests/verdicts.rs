@@ -1,6 +1,7 @@
 //! The effect of each verdict.
 
 use super::*;
+use crate::runtime::Runtime;
 
 /// Swaps the IPv4 addresses.
 fn swaps_addresses(asm: &mut Asm) {
@@ -89,7 +90,7 @@ fn a_redirect_goes_to_the_entry_of_the_map() {
         bytes.resize(8, 0);
         hook.map("map").unwrap().update(&entry.to_le_bytes(), &bytes, bpf::UpdateMode::Any).unwrap();
         let mut world = World::with(HookPoint::Ingress, hook);
-        world.hooks.set_slot(5);
+        world.hooks.set_engine(5, Runtime::Kernel);
         world
     };
     let mut world = to(bpf::MapDef::cpumap, 3, 64);

@@ -15,6 +15,10 @@ impl World for Threads {
         self.state().processes[PROCESS.get()].cpu_ns
     }
 
+    fn random_u64(&self) -> u64 {
+        self.state().numbers.next()
+    }
+
     fn reach(&self, point: Point) {
         let me = SELF.get();
         if me != NONE {

@@ -1,0 +1,325 @@
+//! Connections made by the connection manager: a thread of each process that listens, connects, accepts and
+//! disconnects.
+//!
+//! Goal: every attempt to connect ends, and after a disconnect both sides hear of it, within the time that
+//! the protocol gives itself. Method: the thread sleeps on its event channel as a program does, and looks
+//! at the clock.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, PortSpace};
+use roxie::runtime::World;
+use transport::RecvWr;
+
+use super::app::Process;
+use super::plan::Plan;
+
+/// Port of the listener of process 0; those of the others follow.
+const PORT: u16 = 7000;
+/// Level and name of the option with the local ACK timeout (rdma_cma.h).
+const ACK_TIMEOUT: (i32, i32) = (0, 3);
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
+/// Most time of an attempt: 16 requests and 16 replies of 4.6 s, and a service timeout of 65 s.
+const ATTEMPT_NS: u64 = 220_000_000_000;
+/// Most time of a disconnect: 16 requests of 4.6 s.
+const DISCONNECT_NS: u64 = 80_000_000_000;
+/// How long an end goes on after its peer has disconnected: its last completions may be on their way.
+const GRACE_NS: u64 = 50_000_000;
+/// How long the thread sleeps while it waits for the threads of the application.
+const LOOK_NS: u64 = 1_000_000;
+
+/// What the plan says about the connection of one end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndPlan {
+    /// Number of the end.
+    pub(super) number: u64,
+    /// It sends the request; else it listens.
+    pub(super) is_active: bool,
+    /// The passive end rejects the request.
+    pub(super) is_rejected: bool,
+    /// It disconnects when its process has ended, and does not wait for its peer to do so.
+    pub(super) leaves_first: bool,
+    /// When the active end begins.
+    pub(super) at_ns: u64,
+    pub(super) peer: usize,
+    pub(super) peer_address: SocketAddr,
+}
+
+/// How far an end is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Idle,
+    /// Resolving, connecting or accepted, since then.
+    Connecting(u64),
+    Established,
+    /// The peer has disconnected, at that time.
+    PeerLeft(u64),
+    /// This end has disconnected, at that time.
+    Leaving(u64),
+    Ended,
+}
+
+struct End {
+    plan: EndPlan,
+    phase: Phase,
+    id: Option<Id>,
+}
+
+/// The thread's state.
+pub(super) struct Connections {
+    process: Arc<Process>,
+    address: SocketAddr,
+    channel: EventChannel,
+    listener: Option<Id>,
+    ends: Vec<End>,
+    timeout: u8,
+    is_calm: bool,
+}
+
+/// The ends of a process.
+pub(super) fn ends_of(plan: &Plan, process: usize) -> Vec<EndPlan> {
+    let Some(cm) = &plan.extension.cm else { return Vec::new() };
+    let mut found = Vec::new();
+    for (n, (connection, cm)) in plan.connections.iter().zip(cm).enumerate() {
+        for end in 0..2 {
+            if connection.ends[end] == process {
+                let peer = connection.ends[1 - end];
+                found.push(EndPlan {
+                    number: 2 * n as u64 + end as u64,
+                    is_active: end == cm.active,
+                    is_rejected: cm.is_rejected,
+                    leaves_first: cm.leaves_first[end],
+                    at_ns: cm.at_ns,
+                    peer,
+                    peer_address: SocketAddr::new(plan.addresses[peer], PORT + peer as u16),
+                });
+            }
+        }
+    }
+    found
+}
+
+impl Connections {
+    pub(super) fn new(plan: &Plan, process: &Arc<Process>) -> Self {
+        let number = process.number;
+        let channel = EventChannel::new().expect("descriptors");
+        channel.set_nonblocking().expect("an open descriptor");
+        let end = |plan| End { plan, phase: Phase::Idle, id: None };
+        Self {
+            process: Arc::clone(process),
+            address: SocketAddr::new(plan.addresses[number], PORT + number as u16),
+            channel,
+            listener: None,
+            ends: ends_of(plan, number).into_iter().map(end).collect(),
+            timeout: plan.timeout(),
+            is_calm: plan.is_calm(),
+        }
+    }
+
+    /// The body of the thread.
+    pub(super) fn run(mut self) {
+        let process = Arc::clone(&self.process);
+        if let Err(what) = self.serve() {
+            process.threads.fail(format!("process {}: {what}", process.number));
+        }
+        for end in &mut self.ends {
+            if let Some(id) = end.id.take() {
+                id.destroy();
+            }
+        }
+        if let Some(listener) = self.listener.take() {
+            listener.destroy();
+        }
+        drop(self);
+        process.leave();
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
+        if self.ends.iter().any(|end| !end.plan.is_active) {
+            let listener = self.new_id()?;
+            listener.bind_addr(self.address).map_err(|error| format!("bind_addr: {error}"))?;
+            listener.listen(0).map_err(|error| format!("listen: {error}"))?;
+            self.listener = Some(listener);
+        }
+        let threads = Arc::clone(&self.process.threads);
+        while !threads.is_over() {
+            loop {
+                match self.channel.get_event() {
+                    Ok(event) => self.handle(event)?,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(format!("get_cm_event: {error}")),
+                }
+            }
+            let now = threads.now_ns();
+            for at in 0..self.ends.len() {
+                self.advance(at, now)?;
+            }
+            if self.ends.iter().all(|end| end.phase == Phase::Ended) {
+                return Ok(());
+            }
+            let is_waiting = |end: &End| matches!(end.phase, Phase::Connecting(_) | Phase::Leaving(_));
+            let sleep_ns = if self.ends.iter().all(is_waiting) { 1_000_000_000 } else { LOOK_NS };
+            threads.sleep(&[self.channel.fd()], now + sleep_ns);
+        }
+        Ok(())
+    }
+
+    fn new_id(&self) -> Result<Id, String> {
+        let context = self.process.channel.context();
+        Id::new(context, &self.channel, PortSpace::Tcp, 0).map_err(|error| format!("create_id: {error}"))
+    }
+
+    /// What an end does without an event.
+    fn advance(&mut self, at: usize, now: u64) -> Result<(), String> {
+        let End { plan, phase, .. } = self.ends[at];
+        let is_peer_dead = self.process.threads.is_dead(plan.peer);
+        let mine_have_ended = self.process.running.load(Ordering::Acquire) == 1;
+        match phase {
+            Phase::Idle if plan.is_active && now >= plan.at_ns => {
+                let id = self.new_id()?;
+                let resolved = id.resolve_addr(None, plan.peer_address, RESOLVE_MAX);
+                resolved.map_err(|error| format!("resolve_addr: {error}"))?;
+                (self.ends[at].id, self.ends[at].phase) = (Some(id), Phase::Connecting(now));
+            }
+            // No request comes from a dead process, and none after its attempt has ended.
+            Phase::Idle if !plan.is_active && (is_peer_dead || self.has_ended_elsewhere(plan.number)) => {
+                self.end(at);
+            }
+            Phase::Connecting(since) if now > since + ATTEMPT_NS => {
+                return Err(format!("end {}: no end of an attempt to connect", plan.number));
+            }
+            Phase::Leaving(since) if now > since + DISCONNECT_NS => {
+                return Err(format!("end {}: no DISCONNECTED after a disconnect", plan.number));
+            }
+            Phase::Established => {
+                let is_broken = self.process.is_broken(plan.number);
+                if is_broken || (mine_have_ended && (plan.leaves_first || is_peer_dead)) {
+                    self.disconnect(at)?;
+                    self.ends[at].phase = Phase::Leaving(now);
+                }
+            }
+            Phase::PeerLeft(since) => {
+                let is_done = self.process.is_done(plan.number);
+                if is_done || now > since + GRACE_NS {
+                    if !is_done && self.is_calm {
+                        return Err(format!(
+                            "end {}: its peer left before its work was complete",
+                            plan.number
+                        ));
+                    }
+                    if !is_done {
+                        self.process.break_end(plan.number);
+                    }
+                    self.disconnect(at)?;
+                    self.end_of_connection(at);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn disconnect(&self, at: usize) -> Result<(), String> {
+        let Some(id) = &self.ends[at].id else { return Ok(()) };
+        id.disconnect().map_err(|error| format!("disconnect: {error}"))
+    }
+
+    /// The active end of this passive one has given up, or has been refused.
+    fn has_ended_elsewhere(&self, number: u64) -> bool {
+        self.process.has_broken_peer(number)
+    }
+
+    /// An attempt has failed.
+    fn end(&mut self, at: usize) {
+        self.process.break_end(self.ends[at].plan.number);
+        self.end_of_connection(at);
+    }
+
+    fn end_of_connection(&mut self, at: usize) {
+        self.ends[at].phase = Phase::Ended;
+    }
+
+    fn handle(&mut self, event: CmEvent) -> Result<(), String> {
+        let now = self.process.threads.now_ns();
+        if event.kind == CmEventKind::ConnectRequest {
+            return self.request(event, now);
+        }
+        let found = self.ends.iter().position(|end| end.id.as_ref() == Some(&event.id));
+        let Some(at) = found else { return Err(format!("{:?} for an unknown id", event.kind)) };
+        let End { plan, phase, .. } = self.ends[at];
+        match (event.kind, phase) {
+            (CmEventKind::AddrResolved, Phase::Connecting(_)) => {
+                event.id.resolve_route().map_err(|error| format!("resolve_route: {error}"))?;
+            }
+            (CmEventKind::RouteResolved, Phase::Connecting(_)) => {
+                self.attach(plan.number, &event.id)?;
+                let connected = event.id.connect(None, &plan.number.to_be_bytes());
+                connected.map_err(|error| format!("connect: {error}"))?;
+            }
+            (CmEventKind::Established, Phase::Connecting(_)) => {
+                self.process.begin(plan.number);
+                self.ends[at].phase = Phase::Established;
+            }
+            (CmEventKind::Disconnected, Phase::Established) => {
+                self.ends[at].phase = Phase::PeerLeft(now);
+            }
+            (CmEventKind::Disconnected, Phase::Leaving(_)) => self.end_of_connection(at),
+            (CmEventKind::TimewaitExit, _) => {}
+            (kind, Phase::Connecting(_)) => {
+                if self.is_calm && !plan.is_rejected {
+                    return Err(format!("end {}: {kind:?}, status {}", plan.number, event.status));
+                }
+                self.end(at);
+            }
+            (kind, phase) => return Err(format!("end {}: {kind:?} in {phase:?}", plan.number)),
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, event: CmEvent, now: u64) -> Result<(), String> {
+        let head = event.private_data.first_chunk().ok_or("a request without private data")?;
+        let number = u64::from_be_bytes(*head) ^ 1;
+        let found = self.ends.iter().position(|end| end.plan.number == number);
+        let at = found.ok_or_else(|| format!("a request for end {number}"))?;
+        let id = event.id.clone();
+        drop(event);
+        if self.ends[at].plan.is_rejected || self.ends[at].phase != Phase::Idle {
+            // The peer may have given up meanwhile.
+            let _rejected = id.reject(b"no");
+            id.destroy();
+            if self.ends[at].phase == Phase::Idle {
+                self.end(at);
+            }
+            return Ok(());
+        }
+        self.attach(number, &id)?;
+        self.ends[at].phase = Phase::Connecting(now);
+        let accepted = id.accept(None, &[]);
+        self.ends[at].id = Some(id);
+        match accepted {
+            Err(error) if self.is_calm => Err(format!("accept: {error}")),
+            Err(_) => {
+                self.end(at);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Gives the queue pair of an end to an identifier, and posts its receives.
+    fn attach(&self, number: u64, id: &Id) -> Result<(), String> {
+        let option = id.set_option(ACK_TIMEOUT.0, ACK_TIMEOUT.1, &[self.timeout]);
+        option.map_err(|error| format!("set_option: {error}"))?;
+        let (qp, receives) = self.process.queue_pair(number);
+        id.attach_qp(&qp).map_err(|error| format!("create_qp: {error}"))?;
+        for (wr_id, sge) in receives {
+            let posted = qp.post_recv(&RecvWr { wr_id, sg_list: &[sge] });
+            posted.map_err(|error| format!("post_recv: {error:?}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! What a run has beyond the basic plan, drawn from a stream of its own: the basic plan of a seed stays
+//! what it is.
+
+use super::plan::{App, Connection, KINDS, Kind, Plan};
+use crate::Rng;
+
+/// Hooks of a process in a run whose network loses packets. None of them delays a packet past an ACK timeout.
+const IMPAIRMENTS: [&str; 5] = [
+    "impair:delay=20us,seed=1",
+    "impair:loss=1%,delay=50us,seed=2",
+    "impair:loss=0.5%,jitter=30us,seed=3",
+    "count+impair:delay=5us,duplicate=1%,seed=4+count",
+    "impair:loss=0.1%,delay=200us,jitter=100us,seed=5",
+];
+
+/// Additional time of a calm run in which packets reach the wrong process of a host: while its application
+/// polls, a process reads what others forward to it only every few milliseconds.
+const MISROUTED_NS: u64 = 1_000_000_000;
+/// Local ACK timeout of such a run, as IBA encodes it: 4.3 s, so that a packet that a timeout repairs is
+/// noticed.
+const MISROUTED_TIMEOUT: u8 = 20;
+
+/// Time of a run with faults whose connections are made by the connection manager: its timers take minutes.
+const CM_TIME_NS: u64 = 700_000_000_000;
+/// Additional time of a calm one: the peer disconnects only when its own work is complete.
+const CM_CALM_NS: u64 = 60_000_000;
+
+/// See the module documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extension {
+    /// Additional time of a calm run (nanoseconds).
+    pub(super) calm_ns: u64,
+    /// Local ACK timeout of a calm run, if it is not the usual one.
+    pub(super) calm_timeout: Option<u8>,
+    /// For each connection, if the connection manager makes them.
+    pub(super) cm: Option<Vec<CmPlan>>,
+}
+
+/// How the connection manager makes a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CmPlan {
+    /// The end that sends the request.
+    pub(super) active: usize,
+    /// When it does.
+    pub(super) at_ns: u64,
+    pub(super) is_rejected: bool,
+    /// The ends that disconnect first: one of them or both.
+    pub(super) leaves_first: [bool; 2],
+}
+
+impl Extension {
+    /// Virtual time in which a run with faults ends, if it is not the usual one (nanoseconds).
+    pub(super) fn time_max_ns(&self) -> Option<u64> {
+        self.cm.is_some().then_some(CM_TIME_NS)
+    }
+}
+
+/// Draws the extensions of a plan.
+pub(super) fn extend(plan: &mut Plan, seed: u64) {
+    let rng = &mut Rng::stream(seed, super::EXTENSION);
+    if plan.faults.drop_ppm > 0 {
+        for app in &mut plan.apps {
+            if rng.chance(250) {
+                app.hook = rng.pick(&IMPAIRMENTS);
+            }
+        }
+    }
+    plan.faults.gsi_drop_ppm = plan.faults.drop_ppm;
+    if rng.chance(300) {
+        share_host(plan, rng);
+    }
+    if rng.chance(300) {
+        use_cm(plan, rng);
+    }
+}
+
+/// Adds a process that shares the host of another one, with connections to some of the others.
+fn share_host(plan: &mut Plan, rng: &mut Rng) {
+    let number = plan.apps.len();
+    let other = |rng: &mut Rng| rng.between(0, number as u64 - 1) as usize;
+    plan.addresses.push(plan.addresses[other(rng)]);
+    let kind = rng.pick(&KINDS);
+    let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16, 64]) };
+    plan.apps.push(App {
+        kind,
+        threads: 1,
+        depth,
+        hook: "",
+        pause_after: 0,
+        pause_ns: 0,
+        moderation: (0, 0),
+    });
+    for _ in 0..rng.between(1, 2) {
+        let mut ends = [number, other(rng)];
+        if rng.chance(500) {
+            ends.reverse();
+        }
+        let drawn = Connection::draw(rng, &plan.apps);
+        plan.connections.push(Connection { ends, ..drawn });
+    }
+    plan.faults.misroute_ppm = rng.pick(&[0, 1_000, 20_000]);
+    if plan.faults.misroute_ppm > 0 {
+        plan.extension.calm_ns += MISROUTED_NS;
+        plan.extension.calm_timeout = Some(MISROUTED_TIMEOUT);
+    }
+}
+
+/// Lets the connection manager make all connections.
+fn use_cm(plan: &mut Plan, rng: &mut Rng) {
+    let connection = |_| CmPlan {
+        active: rng.between(0, 1) as usize,
+        at_ns: super::START_NS + rng.pick(&[50_000, 100_000, 400_000]),
+        is_rejected: rng.chance(80),
+        leaves_first: rng.pick(&[[true, false], [false, true], [true, true]]),
+    };
+    plan.extension.cm = Some(plan.connections.iter().map(connection).collect());
+    plan.extension.calm_ns += CM_CALM_NS;
+    if plan.faults.drop_ppm > 0 {
+        plan.faults.gsi_drop_ppm = rng.pick(&[10_000, 100_000, 300_000]);
+    }
+}
