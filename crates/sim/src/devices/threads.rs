@@ -289,13 +289,9 @@ impl Threads {
         let me = SELF.get();
         if me != NONE {
             self.state().processes[PROCESS.get()].cpu_ns += ns;
-            self.pause(me, ns);
+            let until = self.now() + ns;
+            self.switch(me, Run::Computes(until));
         }
-    }
-
-    fn pause(&self, me: usize, ns: u64) {
-        let until = self.now() + ns;
-        self.switch(me, Run::Computes(until));
     }
 
     fn switch(&self, me: usize, run: Run) {
@@ -595,7 +591,8 @@ impl World for Threads {
         let me = SELF.get();
         if me != NONE {
             self.state().release_cpu(me);
-            self.pause(me, YIELD_NS);
+            // It is in the middle of a call and may be about to wake another thread.
+            self.switch(me, Run::Preempted(self.now() + YIELD_NS));
         }
     }
 
