@@ -21,7 +21,7 @@ const TIME_MAX_NS: u64 = 4_000_000_000;
 pub(super) enum Kind {
     /// Polls in a loop (perftest).
     Poll,
-    /// Takes up to 16 completions, leaves the others, posts up to 16 (UCX).
+    /// Takes up to 16 completions, leaves the others, polls an empty CQ as well, posts up to 16 (UCX).
     Portions,
     /// Arms the CQ, sleeps until the event, drains the CQ.
     Events,
