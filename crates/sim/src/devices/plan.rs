@@ -133,7 +133,12 @@ impl Plan {
             // Two threads that sleep would take each other's events.
             let threads = if kind == Kind::Poll { rng.pick(&[1, 1, 2]) } else { 1 };
             let hook = if rng.chance(150) { "count" } else { "" };
-            let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16, 64]) };
+            let depth = match kind {
+                Kind::Rarely => 64,
+                // So that it leaves completions in its CQ.
+                Kind::Portions => rng.pick(&[16, 64, 64, 64]),
+                _ => rng.pick(&[1, 4, 16, 64]),
+            };
             let pauses = rng.chance(300);
             let pause_ns = if pauses { rng.between(PAUSE_NS.0, PAUSE_NS.1) } else { 0 };
             let is_moderated = kind == Kind::Events && rng.chance(500);
