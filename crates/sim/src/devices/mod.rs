@@ -1,8 +1,9 @@
-//! Whole devices in virtual time: engine, scheduler, hooks and verbs, with applications that use them as real programs do.
+//! Whole devices in virtual time: engine, scheduler, hooks and verbs, with applications that use them as real
+//! programs do.
 //!
-//! Goal: whatever the interleaving of threads, every work request completes, no thread sleeps past work that is due, no
-//! queue pair starves, and a closed device owes nothing. Method: each process is a real device ([`roxie::verbs::Device`])
-//! whose clock, threads and network are simulated. Exactly one thread runs at a time; the seed decides which
+//! Goal: whatever the interleaving of threads, every work request completes, no thread sleeps past work that
+//! is due, no queue pair starves, and a closed device owes nothing. Method: each process is a real device
+//! ([`roxie::verbs::Device`]) whose clock, threads and network are simulated. Exactly one thread runs at a time; the seed decides which
 //! one goes on at each lock, wake-up, sleep and yield.
 //!
 //! ```text
@@ -12,6 +13,7 @@
 
 mod app;
 mod endpoint;
+mod lost;
 mod network;
 mod plan;
 mod port;

@@ -107,7 +107,7 @@ impl Network {
         let Faults { drop_ppm, duplicate_ppm, jitter_ns, delay_ns, byte_time } = links.faults;
         links.sent += 1;
         let from = &mut links.hosts[host];
-        from.busy_until = from.busy_until.max(now) + (frame.bytes.len() as u64 * byte_time >> 10);
+        from.busy_until = from.busy_until.max(now) + ((frame.bytes.len() as u64 * byte_time) >> 10);
         let left = from.busy_until;
         let to = links.hosts.iter().position(|host| host.address == frame.dst);
         let is_dropped = links.rng.chance_ppm(drop_ppm);

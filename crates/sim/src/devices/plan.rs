@@ -183,7 +183,7 @@ impl Plan {
             + requests * (2 * self.faults.delay_ns + REQUEST_NS + 1_000 * held_us)
             + self.apps.iter().map(|app| app.pause_ns).sum::<u64>()
             + if self.share_cpu { SHARED_NS } else { 0 }
-            + (2 * bytes * self.faults.byte_time >> 10)
+            + ((2 * bytes * self.faults.byte_time) >> 10)
     }
 
     /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is noticed

@@ -53,7 +53,7 @@ impl SimPort {
             queued: Vec::new(),
             limit_ns,
             window_bytes,
-            prefers_equal_packets: host % 2 == 0,
+            prefers_equal_packets: host.is_multiple_of(2),
             counters: PortCounters::default(),
         }
     }
