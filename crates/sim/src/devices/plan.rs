@@ -151,17 +151,21 @@ impl Plan {
         };
         let share_cpu = is_calm && incident == Incident::None && apps[..2].iter().all(only_polls);
         let connections = (0..rng.between(1, 4)).map(|_| Connection::draw(rng, &apps)).collect();
+        let victim = rng.between(0, hosts as u64 - 1) as usize;
+        let port_limit_ns = rng.between(2_000, 50_000);
+        let window_bytes = rng.pick(&[16, 64, 320]) * 1024;
+        let preempt_ppm = rng.pick(&[0, 2_000, 20_000]);
         Self {
             addresses,
             apps,
             connections,
             faults,
-            victim: rng.between(0, hosts as u64 - 1) as usize,
+            victim,
             incident,
-            port_limit_ns: rng.between(2_000, 50_000),
-            window_bytes: rng.pick(&[16, 64, 320]) * 1024,
-            preempt_ppm: rng.pick(&[0, 2_000, 20_000]),
-            share_cpu,
+            port_limit_ns,
+            window_bytes,
+            preempt_ppm,
+            share_cpu: share_cpu && preempt_ppm == 0,
         }
     }
 
