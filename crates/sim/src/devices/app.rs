@@ -34,6 +34,8 @@ pub(super) struct Process {
     pub(super) threads: Arc<Threads>,
     pub(super) device: Mutex<Option<Device>>,
     pub(super) cq: Cq,
+    /// No queue pair completes here; polled between others it runs the engine while `cq` has entries left.
+    pub(super) empty_cq: Cq,
     pub(super) channel: CompChannel,
     pub(super) endpoints: Mutex<Vec<Endpoint>>,
     /// Threads that run.
@@ -100,6 +102,9 @@ impl Process {
         {
             taken += 1;
             self.complete(&wc)?;
+        }
+        if self.app.kind == Kind::Portions && self.empty_cq.poll_one().is_some() {
+            return Err("a completion of no queue pair".to_owned());
         }
         Ok(taken)
     }

@@ -15,6 +15,7 @@ mod app;
 mod connections;
 mod endpoint;
 mod extension;
+mod lost;
 mod members;
 mod network;
 mod plan;
@@ -155,6 +156,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
         let channel = context.create_comp_channel().expect("descriptors");
         channel.set_nonblocking().expect("an open descriptor");
         let cq = context.create_cq(4096, Some(&channel), number as u64).expect("a completion queue");
+        let empty_cq = context.create_cq(1, None, 0).expect("a completion queue");
         cq.moderate(app.moderation.0, app.moderation.1);
         cq.record_times();
         threads.watch_device(number, device.clone());
@@ -164,6 +166,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             threads: Arc::clone(threads),
             device: Mutex::new(Some(device)),
             cq,
+            empty_cq,
             channel,
             endpoints: Mutex::default(),
             running: AtomicUsize::new(app.threads + usize::from(uses_cm)),

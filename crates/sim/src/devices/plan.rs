@@ -22,7 +22,7 @@ const TIME_MAX_NS: u64 = 4_000_000_000;
 pub(super) enum Kind {
     /// Polls in a loop (perftest).
     Poll,
-    /// Takes up to 16 completions, leaves the others, posts up to 16 (UCX).
+    /// Takes up to 16 completions, leaves the others, polls an empty CQ as well, posts up to 16 (UCX).
     Portions,
     /// Arms the CQ, sleeps until the event, drains the CQ.
     Events,
@@ -140,7 +140,12 @@ impl Plan {
             // Two threads that sleep would take each other's events.
             let threads = if kind == Kind::Poll { rng.pick(&[1, 1, 2]) } else { 1 };
             let hook = if rng.chance(150) { "count" } else { "" };
-            let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16, 64]) };
+            let depth = match kind {
+                Kind::Rarely => 64,
+                // So that it leaves completions in its CQ.
+                Kind::Portions => rng.pick(&[16, 64, 64, 64]),
+                _ => rng.pick(&[1, 4, 16, 64]),
+            };
             let pauses = rng.chance(300);
             let pause_ns = if pauses { rng.between(PAUSE_NS.0, PAUSE_NS.1) } else { 0 };
             let is_moderated = kind == Kind::Events && rng.chance(500);
@@ -153,17 +158,21 @@ impl Plan {
         };
         let share_cpu = is_calm && incident == Incident::None && apps[..2].iter().all(only_polls);
         let connections = (0..rng.between(1, 4)).map(|_| Connection::draw(rng, &apps)).collect();
+        let victim = rng.between(0, hosts as u64 - 1) as usize;
+        let port_limit_ns = rng.between(2_000, 50_000);
+        let window_bytes = rng.pick(&[16, 64, 320]) * 1024;
+        let preempt_ppm = rng.pick(&[0, 2_000, 20_000]);
         Self {
             addresses,
             apps,
             connections,
             faults,
-            victim: rng.between(0, hosts as u64 - 1) as usize,
+            victim,
             incident,
-            port_limit_ns: rng.between(2_000, 50_000),
-            window_bytes: rng.pick(&[16, 64, 320]) * 1024,
-            preempt_ppm: rng.pick(&[0, 2_000, 20_000]),
-            share_cpu,
+            port_limit_ns,
+            window_bytes,
+            preempt_ppm,
+            share_cpu: share_cpu && preempt_ppm == 0,
             extension: Extension::default(),
         }
     }

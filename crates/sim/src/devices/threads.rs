@@ -1,10 +1,9 @@
-//! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from
-//! the seed, on a virtual clock.
+//! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from the
+//! seed, on a virtual clock.
 //!
-//! A thread stops at each point where another thread could run in reality: before a lock,
-//! before a wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread
-//! sleeps. Before it jumps, the engines are asked for work that is due: a thread that sleeps past it is a
-//! lost wake-up.
+//! A thread gives up its turn at each point where another thread could run in reality: before a lock, before
+//! a wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread sleeps.
+//! Before it jumps, the engines are asked for work that is due (`lost.rs`).
 
 mod world;
 
@@ -15,9 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
 
 use roxie::runtime::{Point, World};
-use roxie::verbs::{Device, Due};
+use roxie::verbs::Device;
 use sys::PollFd;
 
+use super::lost::Sleeper;
 use super::network::Network;
 use super::plan::{Incident, Plan};
 use crate::Rng;
@@ -33,8 +33,6 @@ const VAIN_MAX: u32 = 16;
 const SLICE_NS: u64 = 3_000_000;
 /// A yield with its system call.
 const YIELD_NS: u64 = 500;
-/// What a sleep may end behind the work that is due.
-const LATE_NS: u64 = 2_000;
 /// How often the run is looked at for its end while a dead process waits for it.
 const END_CHECK_NS: u64 = 1_000_000;
 /// No thread has this number.
@@ -297,13 +295,9 @@ impl Threads {
         let me = SELF.get();
         if me != NONE {
             self.state().processes[PROCESS.get()].cpu_ns += ns;
-            self.pause(me, ns);
+            let until = self.now() + ns;
+            self.switch(me, Run::Computes(until));
         }
-    }
-
-    fn pause(&self, me: usize, ns: u64) {
-        let until = self.now() + ns;
-        self.switch(me, Run::Computes(until));
     }
 
     fn switch(&self, me: usize, run: Run) {
@@ -388,55 +382,14 @@ impl Threads {
         }
     }
 
+    /// Asks the devices of sleeping progress threads for work, outside of every virtual thread.
     fn lost_wake_up(&self, sleepers: &[Sleeper]) -> Option<String> {
         let me = SELF.replace(NONE);
         let now = self.now();
-        let late = |Sleeper { process, until_ns, device }: &Sleeper| {
-            let Some(due) = device.due() else {
-                return Some(format!(
-                    "process {process} sleeps while one of its threads holds the engine's lock"
-                ));
-            };
-            let Due { deadline, has_ready, forgotten, is_watching, is_armed } = due;
-            if let Some(qpn) = forgotten {
-                return Some(format!(
-                    "process {process}: queue pair {qpn:?} has packets to send, but is neither listed nor blocked, at {now}"
-                ));
-            }
-            if is_watching && is_armed {
-                return Some(format!(
-                    "process {process}: a CQ is armed, but the progress thread leaves the port to polling threads until \
-                     {until_ns}, at {now}"
-                ));
-            }
-            if is_watching {
-                return None;
-            }
-            if has_ready {
-                return Some(format!(
-                    "process {process}: the progress thread sleeps until {until_ns} although a queue pair \
-                     has packets that nothing keeps from leaving, at {now}"
-                ));
-            }
-            let deadline = deadline?.0.max(now);
-            (*until_ns > deadline + LATE_NS).then(|| {
-                format!(
-                    "process {process}: the progress thread sleeps until {until_ns}, past work that is due \
-                     at {deadline}"
-                )
-            })
-        };
-        let found = sleepers.iter().find_map(late);
+        let found = sleepers.iter().find_map(|sleeper| sleeper.late_work(now));
         SELF.set(me);
         found
     }
-}
-
-/// A progress thread that sleeps.
-struct Sleeper {
-    process: usize,
-    until_ns: u64,
-    device: Device,
 }
 
 impl State {

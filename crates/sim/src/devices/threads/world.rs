@@ -32,7 +32,8 @@ impl World for Threads {
         let me = SELF.get();
         if me != NONE {
             self.state().release_cpu(me);
-            self.pause(me, YIELD_NS);
+            // It is in the middle of a call and may be about to wake another thread.
+            self.switch(me, Run::Preempted(self.now() + YIELD_NS));
         }
     }
 

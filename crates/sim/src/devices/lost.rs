@@ -1,0 +1,36 @@
+//! The check for lost wake-ups: while a progress thread sleeps, its engine has no work that it should do now.
+
+use roxie::verbs::{Device, Due};
+
+/// How long after the work is due a sleep may end (nanoseconds).
+const LATE_NS: u64 = 2_000;
+
+/// A progress thread that sleeps, in a process of which every thread sleeps or computes.
+pub(super) struct Sleeper {
+    pub(super) process: usize,
+    pub(super) until_ns: u64,
+    pub(super) device: Device,
+}
+
+impl Sleeper {
+    /// Says which work waits for a thread that sleeps on, if any does.
+    pub(super) fn late_work(&self, now: u64) -> Option<String> {
+        let Self { process, until_ns, device } = self;
+        let sleeps = format!("process {process}: at {now} the progress thread sleeps until {until_ns}, but");
+        let Some(due) = device.due() else {
+            return Some(format!("{sleeps} one of its threads holds the engine's lock"));
+        };
+        let Due { deadline, has_ready, forgotten, is_watching, is_armed } = due;
+        if let Some(qpn) = forgotten {
+            return Some(format!("{sleeps} {qpn:?} has packets to send and is neither listed nor blocked"));
+        }
+        if is_watching {
+            return is_armed.then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
+        }
+        if has_ready {
+            return Some(format!("{sleeps} a queue pair has packets that nothing keeps from leaving"));
+        }
+        let deadline = deadline?.0.max(now);
+        (*until_ns > deadline + LATE_NS).then(|| format!("{sleeps} work is due at {deadline}"))
+    }
+}
