@@ -1,5 +1,7 @@
 //! CPUs for threads that must not be moved by the kernel's scheduler.
 
+use std::sync::OnceLock;
+
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -12,8 +14,11 @@ pub(crate) fn pair() -> [u32; 2] {
 /// The CPU for worker thread `worker` of this process. The workers take the allowed CPUs in turn, from the
 /// one on which the process runs, so that two processes with one worker each rarely share a CPU.
 pub(crate) fn of_worker(worker: usize) -> Option<u32> {
-    let current = sched_getcpu().unwrap_or(0) as u32;
-    nth_from(&allowed(), current, worker)
+    // The CPU of the process, not of the worker that asks: two workers would otherwise meet on one CPU.
+    static FIRST: OnceLock<u32> = OnceLock::new();
+    let first = *FIRST.get_or_init(|| sched_getcpu().unwrap_or(0) as u32);
+    static ALLOWED: OnceLock<Vec<u32>> = OnceLock::new();
+    nth_from(ALLOWED.get_or_init(allowed), first, worker)
 }
 
 fn nth_from(allowed: &[u32], current: u32, n: usize) -> Option<u32> {
