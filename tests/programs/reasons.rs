@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn table() -> [(&'static str, &'static str); 8] {
     [
         ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
-        ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "there are: lo"),
+        ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "choose one with --netdev or ROXIE_NETDEV: lo"),
         ("ROXIE_NAME=a/b ibv_devinfo", "'a/b' cannot name a device"),
         ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y names no domain"),
         ("ROXIE_USERS=root rping -c -a 127.0.0.1", "ROXIE_USERS=root is not a list of user ids"),

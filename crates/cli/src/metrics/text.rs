@@ -184,7 +184,7 @@ mod tests {
                 r#"roxie_qp_round_trip_seconds{pid="4711",command="ib_write_bw",qpn="0x000011","#,
                 r#"service="RC",remote="10.0.0.2"} 0.0000015"#
             ),
-            "# HELP roxie_qp_sent_bytes_total Payload bytes sent, resent ones included.",
+            "# HELP roxie_qp_sent_bytes_total Payload bytes sent, retransmitted ones included.",
         ] {
             assert!(text.lines().any(|there| there == line), "{line}\n{text}");
         }

@@ -27,7 +27,7 @@ const RESOLVE_MAX: Duration = Duration::from_secs(2);
 const ATTEMPT_NS: u64 = 220_000_000_000;
 /// Most time of a disconnect: 16 requests of 4.6 s.
 const DISCONNECT_NS: u64 = 80_000_000_000;
-/// How long an end goes on after its peer has disconnected: its last completions may be on their way.
+/// How long an end goes on after its peer has disconnected: its last completions may still arrive.
 const GRACE_NS: u64 = 50_000_000;
 /// How long the thread sleeps while it waits for the threads of the application.
 const LOOK_NS: u64 = 1_000_000;

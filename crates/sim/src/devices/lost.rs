@@ -4,6 +4,9 @@ use roxie::verbs::{Device, Due};
 
 /// How long after the work is due a sleep may end (nanoseconds).
 const LATE_NS: u64 = 2_000;
+/// How long a message may be held for an application that left completions in its CQ and then computes
+/// (nanoseconds): the short sleep of a progress thread after packets (`Tuning::brief_sleep_ns`), at double.
+const HELD_NS: u64 = 500_000;
 
 /// A progress thread that sleeps, in a process of which every thread sleeps or computes.
 pub(super) struct Sleeper {
@@ -27,7 +30,7 @@ impl Sleeper {
         if is_watching {
             return is_armed.then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
         }
-        if has_ready {
+        if has_ready && *until_ns > now + HELD_NS {
             return Some(format!("{sleeps} a queue pair has packets that nothing keeps from leaving"));
         }
         let deadline = deadline?.0.max(now);

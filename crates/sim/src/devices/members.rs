@@ -53,7 +53,7 @@ struct Service {
     address: ServiceAddress,
 }
 
-/// A batch on its way from one process of a host to another.
+/// A batch that one process of a host forwards to another.
 #[derive(Debug)]
 struct Forwarded {
     src: (IpAddr, u16),

@@ -1,7 +1,7 @@
 //! Virtual threads: operating-system threads of which exactly one runs at a time, in an order drawn from the
 //! seed, on a virtual clock.
 //!
-//! A thread gives up its turn at each point where another thread could run in reality: before a lock, before
+//! A thread stops at each point where another thread could run in reality: before a lock, before
 //! a wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread sleeps.
 //! Before it jumps, the engines are asked for work that is due (`lost.rs`).
 
