@@ -322,7 +322,7 @@ impl<'a> World<'a> {
             };
             assert!(!self.listeners.iter().any(meant), "{service_id} has a listener");
             assert!(matches!(CmMessage::parse(mad), Ok(CmMessage::Req(_) | CmMessage::SidrReq(_))));
-            self.cm.reject_no_listener(mad, src, dst);
+            self.cm.reject_no_listener(self.now, mad, src, dst);
         }
         self.transmitted(2);
     }

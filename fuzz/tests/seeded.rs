@@ -127,3 +127,18 @@ fn an_arbitrary_program_is_refused_or_ends() {
 fn an_arbitrary_message_of_another_process_is_decoded_or_ignored() {
     check("messages", roxie_fuzz::messages::run);
 }
+
+#[test]
+fn an_arbitrary_object_file_is_read_or_refused() {
+    check("object", roxie_fuzz::object::run);
+}
+
+#[test]
+fn arbitrary_shared_memory_is_read_or_given_up() {
+    check("siblings", roxie_fuzz::siblings::run);
+}
+
+#[test]
+fn an_arbitrary_rsocket_message_is_decoded_or_ignored() {
+    check("rsocket", roxie_fuzz::rsocket::run);
+}

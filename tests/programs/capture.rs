@@ -305,19 +305,24 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         let line = [&["tc"], words].concat();
         good(start(lab, place, Side::Server, &format!("{name} tc"), &line)?.wait(SHORT))
     };
-    let filters = || -> Result<usize, String> {
-        let mut found = 0;
+    let names = || -> Result<Vec<String>, String> {
+        let mut found = Vec::new();
         for direction in ["ingress", "egress"] {
             let shown = tc(&["filter", "show", "dev", netdev, direction])?;
-            found += shown.output.matches("roxie_tap:").count();
+            let name = |word: &&str| word.starts_with("roxie_tap:");
+            found.extend(shown.output.split_whitespace().filter(name).map(str::to_owned));
         }
         Ok(found)
     };
+    let filters = || names().map(|names| names.len());
     let begin = || {
+        let before = names()?;
         let roxie = lab.roxie().display().to_string();
         let line = ["env", "ROXIE_TAP=clsact", &roxie, "capture", "read", "-i", netdev];
         let mut capture = start(lab, place, Side::Server, &format!("{name} capture"), &line)?;
-        if eventually(BEGINS, || filters().is_ok_and(|filters| filters == 2)) {
+        // The filters of a killed capture are no sign of this one.
+        let is_new = |name: &String| !before.contains(name);
+        if eventually(BEGINS, || names().is_ok_and(|now| now.len() == 2 && now.iter().all(is_new))) {
             return Ok(capture);
         }
         capture.signal(Signal::SIGINT);

@@ -37,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
             case(place, "roxie run without a command to run", "taskset", refusals),
             case(place, "roxie run keeps exit codes", "sh", exit_codes),
             case(place, "roxie run starts fast", "ibv_devices", starts_fast),
+            case(place, "roxie on a stack of 64 KiB", "rping", small_stack),
         ]);
     }
     let place = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
@@ -171,6 +172,16 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 fn exit_codes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", "exit 42"])?;
     if ended.code() == Some(42) { Ok(()) } else { Err(ended.describe()) }
+}
+
+/// The program and its threads have such stacks, too.
+fn small_stack(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (program, port) = (lab.roxie().display().to_string(), lab.port());
+    let rping = format!("rping -C 20 -a 127.0.0.1 -p {port}");
+    let pair = format!("{rping} -s & sleep 0.5; {rping} -c && wait");
+    let run = format!("{program} devinfo && {program} run -- sh -c '{pair}'");
+    let script = format!("ulimit -s 64; {run} && echo all done");
+    says(&good(roxie(lab, place, Side::Server, name, &["run", "--", "sh", "-c", &script])?)?, "all done")
 }
 
 fn starts_fast(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

@@ -25,6 +25,7 @@ mod pingpong;
 mod reasons;
 mod rping;
 mod rsocket;
+mod strangers;
 mod top;
 mod ucmatose;
 mod ucx;
@@ -74,6 +75,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(cli::cases());
     cases.extend(reasons::cases());
     cases.extend(containers::cases());
+    cases.extend(strangers::cases());
     cases.extend(lab::cases());
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));

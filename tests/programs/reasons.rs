@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Runs programs in a shell with a device and wrong variables; the message must name the cause.
-fn table() -> [(&'static str, &'static str); 8] {
+fn table() -> [(&'static str, &'static str); 10] {
     [
         ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
         ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "choose one with --netdev or ROXIE_NETDEV: lo"),
@@ -48,6 +48,8 @@ fn table() -> [(&'static str, &'static str); 8] {
         ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y names no domain"),
         ("ROXIE_USERS=root rping -c -a 127.0.0.1", "ROXIE_USERS=root is not a list of user ids"),
         ("ROXIE_PORT=tcp rping -c -a 127.0.0.1", "ROXIE_PORT=tcp is none of udp"),
+        ("ROXIE_GUARD=no rping -c -a 127.0.0.1", "ROXIE_GUARD=no is none of on, off"),
+        ("ulimit -n 64; rping -c -a 127.0.0.1", "ulimit -n 1024"),
         ("ulimit -n 30; rping -c -a 127.0.0.1", "ulimit -n 1024"),
         ("ulimit -n 30; ibv_rc_pingpong", "ulimit -n 1024"),
     ]

@@ -11,6 +11,8 @@ use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 /// Message sizes; rping refuses less than 23 and more than 65535.
 const SIZES: [&str; 8] = ["23", "64", "1000", "1024", "1025", "4096", "16385", "65535"];
 const CLIENTS: usize = 20;
+/// The request fails after a second of refusals; with room for a busy machine.
+const REFUSED_MAX: Duration = Duration::from_secs(3);
 /// rping's time limit for rdma_resolve_addr.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
@@ -36,6 +38,9 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         cases.push(Case::new(place, "rping to a host that does not exist", "rping", move |lab, name| {
             nobody_there(lab, &place, name)
         }));
+        cases.push(Case::new(place, "rping to a host without a roxie process", "rping", move |lab, name| {
+            no_process_there(&lab.apart(), &place, name)
+        }));
     }
     cases
 }
@@ -48,6 +53,16 @@ fn nobody_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
     }
     says(&ended, "RDMA_CM_EVENT_ADDR_ERROR, error -110")
+}
+
+/// The host answers with ICMP port unreachable; without it the client would repeat its request for 74 s.
+fn no_process_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let words = ["rping", "-c", "-a", lab.address(place), "-d"];
+    let ended = start(lab, place, Side::Client, name, &words)?.wait(SHORT);
+    if ended.took > REFUSED_MAX {
+        return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
+    }
+    says(&ended, "RDMA_CM_EVENT_UNREACHABLE, error -111")
 }
 
 fn one(place: Place, words: &[&'static str]) -> Case {

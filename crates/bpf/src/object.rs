@@ -6,7 +6,7 @@
 //! array with one entry that starts with the section's contents; `.rodata` is constant.
 //!
 //! Requests to pin a map and maps of maps are not supported. Programs of types other than XDP are skipped.
-//! Only load object files from a trusted source: `aya-obj` may panic on malformed ones.
+//! `aya-obj` panics on some malformed files, so `check` refuses them first.
 //!
 //! ```
 //! use roxie_bpf::object::{programs_of, write};
@@ -21,9 +21,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adapt;
+mod check;
 mod sections;
+mod types;
 mod write;
 
+pub use check::FILE_MAX;
 pub use write::write;
 
 use std::collections::HashSet;
@@ -48,6 +52,7 @@ use crate::program::{Program, ProgramKind};
 /// [`ObjectError`] if the file is malformed, cannot be linked, has an unsupported map, or contains no XDP
 /// program.
 pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
+    check::check(elf, kernel_types).map_err(parse_error)?;
     let elf = sections::without_other_programs(elf).map_err(parse_error)?;
     let mut object = aya_obj::Object::parse(&elf).map_err(parse_error)?;
     if object.has_btf_relocations() {
@@ -196,5 +201,7 @@ impl std::error::Error for ObjectError {}
 
 #[cfg(test)]
 mod clang;
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;

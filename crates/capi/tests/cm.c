@@ -301,6 +301,27 @@ static void extended_connection(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
+/* rdma_destroy_qp destroys a QP that is attached to a group: nothing uses its CQ afterwards. */
+static void member_destroyed(void)
+{
+	struct sockaddr_in group = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xef010203) };
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+
+	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_UDP) && !rdma_bind_addr(id, loopback(0)));
+	struct ibv_cq *cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 0 },
+		.qp_type = IBV_QPT_UD };
+	CHECK(cq && !rdma_create_qp(id, NULL, &init));
+	CHECK(!rdma_join_multicast(id, (struct sockaddr *)&group, NULL));
+	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_MULTICAST_JOIN));
+	rdma_destroy_qp(id);
+	CHECK(!id->qp && !ibv_destroy_cq(cq));
+	CHECK(!rdma_leave_multicast(id, (struct sockaddr *)&group));
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(ch);
+}
+
 static atomic_int started, ended_badly;
 
 static void *waits_for_events(void *channel)
@@ -409,6 +430,7 @@ int main(void)
 	connection(ch, listener);
 	endpoints();
 	extended_connection();
+	member_destroyed();
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(ch);
 	rdma_destroy_event_channel(server);

@@ -1,7 +1,8 @@
 //! C programs with roxie's libraries. `verbs.c` and `cm.c` check the conventions of the manual pages and
 //! transfer data, `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
-//! `unmapped.c` unmaps memory, `events.c` waits for events, `xrc.c` shares receive queues, `killed_peer.c`
-//! kills a process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets.
+//! `unmapped.c` unmaps memory, `handlers.c` handles faults of its own, `events.c` waits for events, `xrc.c`
+//! shares receive queues, `killed_peer.c` kills a process, `signal.c` ends processes by signals, `fork.c`
+//! forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
 
 mod c_program;
 mod libraries;
@@ -32,6 +33,16 @@ fn regions_and_windows_grant_exactly_the_access_they_were_created_with() {
 #[test]
 fn a_transfer_to_unmapped_memory_fails_without_ending_the_program() {
     run("unmapped");
+}
+
+#[test]
+fn handlers_of_the_program_run_as_without_the_library() {
+    run("handlers");
+}
+
+#[test]
+fn a_device_gives_what_it_reports_and_then_enomem() {
+    run("limits");
 }
 
 #[test]

@@ -1,35 +1,93 @@
 //! Finds the processes of this network namespace that have a roxie device, queries them, and explains why
 //! one does not reply.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use roxie::hook::control::{ControlError, Remote};
-use roxie::registry::DomainConfig;
+use clap::Args;
+use roxie::hook::control::{ControlError, Remote, Users};
+use roxie::printable;
+use roxie::registry::{DomainConfig, is_root};
 use sys::effective_uid;
 
 use crate::failure::{During, Failure, Outcome};
 
-/// The engines of one process, or of all processes that this user may query.
+/// The option of root for the engines of other users, where a subcommand shows more than one process.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct UsersArgs {
+    /// Show the processes of all users of this network namespace (needs root)
+    ///
+    /// Names and counters of another user's process are what that process reports.
+    #[arg(long)]
+    all_users: bool,
+}
+
+impl UsersArgs {
+    /// The users that own the shown engines.
+    #[must_use]
+    pub fn users(self) -> Users {
+        if self.all_users { Users::All } else { Users::Own }
+    }
+
+    /// Says how many processes of other users are not shown; `None` if there are none.
+    #[must_use]
+    pub fn hidden_note(self, hidden: usize) -> Option<String> {
+        let processes = if hidden == 1 { "process" } else { "processes" };
+        let remedy = match self.users() {
+            Users::Own if is_root() => "--all-users shows them",
+            Users::Own => "root sees them with --all-users",
+            Users::All if is_root() => "their names are those of other processes",
+            Users::All => "only root sees them",
+        };
+        (hidden > 0).then(|| format!("{hidden} {processes} of other users hidden: {remedy}"))
+    }
+}
+
+/// The engines of one process. Naming a process is enough for root to see another user's.
 ///
 /// # Errors
-/// If a process was named: it does not exist, has no device, or belongs to another user.
-pub fn engines(pid: Option<u32>) -> Outcome<Vec<Remote>> {
+/// The process does not exist, has no device, or belongs to another user.
+pub fn engines_of(pid: u32) -> Outcome<Vec<Remote>> {
     let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
-    let found = Remote::find(&domain, pid);
-    match pid {
-        Some(pid) if found.is_empty() => Err(absent(pid)),
-        Some(pid) => found
-            .into_iter()
-            .map(|(_, slot)| Remote::connect(&domain, pid, slot).map_err(|error| unreached(pid, error)))
-            .collect(),
-        // Processes of other users are left out, and so are those that have just exited.
-        None => {
-            let connect = |(pid, slot)| Remote::connect(&domain, pid, slot).ok();
-            Ok(found.into_iter().filter_map(connect).collect())
+    let found = Remote::find(&domain, Some(pid));
+    if found.is_empty() {
+        return Err(absent(pid));
+    }
+    let connect = |(_, slot)| Remote::connect(&domain, pid, slot, Users::All);
+    found.into_iter().map(|engine| connect(engine).map_err(|error| unreached(pid, error))).collect()
+}
+
+/// The engines of all processes of these users, and the number of other processes.
+///
+/// # Errors
+/// `ROXIE_DOMAIN` cannot be parsed.
+pub fn all_engines(users: Users) -> Outcome<(Vec<Remote>, usize)> {
+    let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
+    let (mut engines, mut hidden) = (Vec::new(), BTreeSet::new());
+    for (pid, slot) in Remote::find(&domain, None) {
+        match Remote::connect(&domain, pid, slot, users) {
+            Ok(remote) => engines.push(remote),
+            Err(error) if is_hidden(&error) => _ = hidden.insert(pid),
+            // It has just exited.
+            Err(_) => {}
         }
     }
+    Ok((engines, hidden.len()))
+}
+
+/// True if a process could not be connected to because it belongs to another user.
+#[must_use]
+pub fn is_hidden(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::libc::EPERM)
+}
+
+/// Name of the program of a process, safe for a terminal: a process chooses its own name.
+#[must_use]
+pub fn command_of(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    printable(String::from_utf8_lossy(&name).trim_end_matches('\n'))
 }
 
 /// The reason that a process did not reply.
@@ -44,7 +102,7 @@ pub fn unanswered(pid: u32, error: &ControlError) -> Failure {
 
 fn unreached(pid: u32, error: io::Error) -> Failure {
     match error.raw_os_error() {
-        Some(nix::libc::EPERM) => of_another(pid),
+        _ if is_hidden(&error) => of_another(pid),
         Some(nix::libc::ECONNREFUSED) => Failure::new(format!("process {pid} has just ended")),
         _ => unanswered(pid, &error.into()),
     }

@@ -63,9 +63,20 @@ fn main() -> ExitCode {
     exit(result.map(|()| ExitCode::SUCCESS))
 }
 
+/// Stack of the thread that parses the command line, in bytes. The parser needs 70 KiB for all commands.
+const PARSER_STACK: usize = 1 << 20;
+
 /// Parses the command line; exits after help, version and errors.
 fn parse() -> Args {
-    Args::try_parse().unwrap_or_else(|error| {
+    // The stack of the first thread may be too small (ulimit -s 64). No other thread is left afterwards: a
+    // process with several cannot enter a user namespace.
+    let parser = std::thread::Builder::new().stack_size(PARSER_STACK).spawn(Args::try_parse);
+    let parsed = match parser.map(std::thread::JoinHandle::join) {
+        Ok(Ok(parsed)) => parsed,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(_no_thread) => Args::try_parse(),
+    };
+    parsed.unwrap_or_else(|error| {
         if let Err(unwritten) = error.print().and_then(|()| std::io::stdout().flush()) {
             terminal::give_up(&unwritten);
         }

@@ -12,13 +12,12 @@
 //! that object in the child.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cm::CmLocks;
-use crate::engine::gsi::HeldRequest;
+use crate::engine::gsi::HeldState;
 use crate::engine::{Core, Engine};
 use crate::hook::control::Control;
 use crate::port::DeadPort;
@@ -55,7 +54,7 @@ struct DeviceLocks {
 struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
     core: KeptLock<Engine, Core>,
-    held: KeptLock<Engine, VecDeque<HeldRequest>>,
+    held: KeptLock<Engine, HeldState>,
     registry: RegistryLocks,
     _cm: CmLocks,
     engine: Arc<Engine>,
@@ -137,7 +136,7 @@ impl EngineLocks {
     fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
         self.core.tables.forget_undelivered();
-        self.held.clear();
+        self.held.forget();
         if let Some(membership) = self.engine.registry.membership() {
             membership.release_in_child(&mut self.registry);
         }

@@ -8,13 +8,12 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::key_places::KeyPlaces;
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
 use wire::Qpn;
 
-/// Bits of a key that select the table slot: `max_mr` = 2^17.
-const SLOT_BITS: u32 = 17;
 /// Largest number of regions and windows of one process.
-pub(crate) const MR_MAX: usize = 1 << SLOT_BITS;
+pub(crate) const KEYS_MAX: usize = 1 << 17;
 /// The bits of a key that the application chooses when it binds or registers.
 const VARIANT: u32 = 0xff;
 
@@ -91,28 +90,18 @@ pub(crate) struct Range {
     pub(crate) iova: u64,
 }
 
-/// All keys of one engine.
-///
-/// ```text
-///  31        25 24              8 7      0
-/// +------------+-----------------+--------+
-/// | random (7) |    slot (17)    | random |
-/// +------------+-----------------+--------+
-/// ```
-/// The fifteen random bits invalidate guessed and stale R_Keys.
+/// All keys of one engine. All 32 bits of a key are random, until the application chooses the low byte of a
+/// window or a fast-registered region.
 #[derive(Debug, Default)]
 pub(crate) struct KeyTable {
     entries: Vec<Cell<Option<Entry>>>,
+    places: KeyPlaces,
     free: Vec<u32>,
     /// Number of bound type 2 windows.
     bound_to_qps: Cell<u32>,
     /// Slots that have changed since the device's other engines got a copy; `None` if there are no other
     /// engines.
     changed: Option<RefCell<Vec<u32>>>,
-}
-
-fn slot_of(key: u32) -> usize {
-    ((key >> 8) as usize) & (MR_MAX - 1)
 }
 
 fn check_rights(access: Access) -> Result<(), VerbsError> {
@@ -171,14 +160,14 @@ impl KeyTable {
     ) -> Result<u32, VerbsError> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None if self.entries.len() < MR_MAX => {
+            None if self.entries.len() < KEYS_MAX => {
                 self.entries.push(Cell::new(None));
                 (self.entries.len() - 1) as u32
             }
             None => return Err(VerbsError::NoMem),
         };
-        let random = sys::random_u64() as u32;
-        let key = (random & 0xfe00_00ff) | (slot << 8);
+        let key = self.places.draw_key();
+        self.places.insert(key, slot);
         let Range { base, len, iova } = range;
         let entry = Entry { key, pd, iova, len, base, access, grants, kind, windows: 0, region: 0 };
         self.put(slot, Some(entry));
@@ -189,13 +178,14 @@ impl KeyTable {
     /// first. After this, no access through any of these keys can happen.
     pub(crate) fn remove(&mut self, key: u32) {
         let Some(entry) = self.object(key) else { return };
+        let slot = self.places.slot(key) as u32;
         if entry.windows > 0 {
-            let slot = slot_of(key) as u32;
             self.unbind_where(|window| window.region == slot);
         }
         self.unbind(entry);
-        self.put(slot_of(key) as u32, None);
-        self.free.push(slot_of(key) as u32);
+        self.put(slot, None);
+        self.places.remove(key);
+        self.free.push(slot);
     }
 
     /// Changes the protection domain, range and access rights of a region atomically, all or nothing
@@ -293,7 +283,7 @@ impl KeyTable {
                 MwType::Type1 => (bind.addr, Grant::Remote),
                 MwType::Type2 => (bind.addr, Grant::RemoteOf(qpn)),
             };
-            let (key, access, region) = (bind.r_key.0, bind.access, slot_of(bind.mr.0) as u32);
+            let (key, access, region) = (bind.r_key.0, bind.access, self.places.slot(bind.mr.0) as u32);
             Entry { key, iova, len: bind.len, base, access, grants, region, ..window }
         };
         self.unbind(window);
@@ -388,16 +378,16 @@ impl KeyTable {
     /// Returns the object with exactly this key.
     #[inline]
     fn valid(&self, key: u32) -> Option<Entry> {
-        self.entries.get(slot_of(key))?.get().filter(|entry| entry.key == key)
+        self.entries.get(self.places.slot(key))?.get().filter(|entry| entry.key == key)
     }
 
     /// Returns the object in the slot of a key, for any variant bits.
     fn object(&self, key: u32) -> Option<Entry> {
-        self.entries.get(slot_of(key))?.get()
+        self.entries.get(self.places.slot(key))?.get()
     }
 
     fn set(&self, entry: Entry) {
-        self.put(slot_of(entry.key) as u32, Some(entry));
+        self.put(self.places.slot(entry.key) as u32, Some(entry));
     }
 
     fn put(&self, slot: u32, entry: Option<Entry>) {
@@ -443,7 +433,11 @@ impl KeyTable {
                 windows = 0;
             }
             self.entries[at].set(entry.map(|entry| Entry { windows, ..entry }));
+            if let Some(before) = before {
+                self.places.remove(before.key);
+            }
             if let Some(entry) = entry {
+                self.places.insert(entry.key, slot);
                 self.count(entry, 1);
             }
         }

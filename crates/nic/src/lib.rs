@@ -14,7 +14,9 @@ mod fork;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod gid;
+mod guard;
 pub mod hook;
+mod key_places;
 mod keys;
 mod moderation;
 mod mr;
@@ -22,6 +24,8 @@ mod multicast;
 mod notice;
 pub mod page_pool;
 pub mod port;
+mod printable;
+pub mod private_dir;
 pub mod registry;
 pub mod rsocket;
 pub mod runtime;
@@ -35,5 +39,6 @@ pub mod xdp;
 
 pub use bpf;
 pub use notice::notice;
+pub use printable::printable;
 pub use transport;
 pub use wire;

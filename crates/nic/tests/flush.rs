@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use roxie::bpf::TapHeader;
 use roxie::hook::TapFilter;
-use roxie::hook::control::Remote;
+use roxie::hook::control::{Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcOpcode, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, Pd, QpInitAttr, Traffic};
@@ -52,8 +52,9 @@ fn flushes_are_sent_with_the_configured_icrc() {
             let target = pd.alloc_buffer(4096, Access::FLUSH_GLOBAL).expect("memory");
             // The engine of the first device may still be running.
             let slots = Remote::find(&domain, Some(std::process::id()));
-            let engines =
-                slots.into_iter().filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot).ok());
+            let engines = slots
+                .into_iter()
+                .filter_map(|(pid, slot)| Remote::connect(&domain, pid, slot, Users::Own).ok());
             let tap = |remote: Remote| {
                 let copies = remote.tap(&TapFilter::default()).ok()?;
                 Some((remote, copies))

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd};
-use roxie::hook::control::Remote;
+use roxie::hook::control::{Remote, Users};
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
 use roxie::registry::DomainConfig;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
@@ -306,7 +306,7 @@ fn hooks_are_attached_to_a_running_process_from_outside() {
         let found = Remote::find(&domain, Some(pid));
         assert_eq!(found.len(), 2, "two engines in one process");
         let slot = (ends[1].qp.qpn().value() >> 16) as u8;
-        let remote = Remote::connect(&domain, pid, slot).expect("the engine listens");
+        let remote = Remote::connect(&domain, pid, slot, Users::Own).expect("the engine listens");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -350,7 +350,8 @@ fn frames_redirected_to_an_xskmap_are_read_from_outside() {
         let ends = pair(LONG_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
         let slot = (ends[1].qp.qpn().value() >> 16) as u8;
-        let remote = Remote::connect(&domain, std::process::id(), slot).expect("the engine listens");
+        let remote =
+            Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
         let mut asm = Asm::new("divert");
         let (map, pass) = (asm.map(MapDef::xskmap("xsks", 2)), asm.label());
         // Every 64th packet goes to entry 1, the others pass; all pass while there is no reader.

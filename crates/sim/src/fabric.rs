@@ -55,6 +55,10 @@ causes! {
     FullRing = "full-ring",
     /// The receiving node had no buffer.
     EmptyPool = "empty-pool",
+    /// The forged frame is for no queue pair.
+    NoQueuePair = "no-queue-pair",
+    /// The forged frame would have been believed, as one of millions is.
+    Lucky = "lucky",
 }
 
 /// Number of frames of a run, by what happened to them.
@@ -64,6 +68,8 @@ pub struct Tally {
     pub sent: u64,
     /// Copies that the network made.
     pub duplicated: u64,
+    /// Frames that a forger sent.
+    pub forged: u64,
     /// Frames delivered to a queue pair.
     pub delivered: u64,
     /// Delivered frames with flipped bits in fields that no checksum covers.
@@ -89,6 +95,7 @@ impl Tally {
     pub fn absorb(&mut self, other: &Self) {
         self.sent += other.sent;
         self.duplicated += other.duplicated;
+        self.forged += other.forged;
         self.delivered += other.delivered;
         self.harmless += other.harmless;
         self.reordered += other.reordered;
@@ -106,6 +113,7 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) to: usize,
     from: usize,
+    pub(crate) is_forged: bool,
     /// Sequence number in sending order; copies by the network are counted too.
     number: u64,
     /// The cause of damage and the original bytes, if the network damaged the frame.
@@ -265,6 +273,12 @@ impl<'w> Fabric<'w> {
         if self.is_faulty(now) { self.faults.number(fault) } else { 0 }
     }
 
+    /// Draws whether a queue pair changes its UDP source port before the next frame.
+    pub(crate) fn rebinds(&mut self, now: u64) -> bool {
+        let ppm = if self.faults.has(Fault::Forge) { 0 } else { self.number(Fault::Rebind, now) };
+        self.rng.chance_ppm(ppm)
+    }
+
     pub(crate) fn has_vanished(&self, node: usize, now: u64) -> bool {
         self.schedule.vanish.is_some_and(|(gone, at)| gone == node && now >= at)
     }
@@ -303,7 +317,7 @@ impl<'w> Fabric<'w> {
         let port = &mut self.ports[from];
         port.up_free_ns = port.up_free_ns.max(now) + serialisation_ns(&bytes, self.links.ps_per_byte[from]);
         let at = port.up_free_ns + self.links.delay_ns[from];
-        let frame = Frame { bytes, to, from, number: 0, damage: None, held_ns: 0 };
+        let frame = Frame { bytes, to, from, is_forged: false, number: 0, damage: None, held_ns: 0 };
         if self.rng.chance_ppm(self.number(Fault::Duplicate, now)) {
             self.tally.duplicated += 1;
             let bytes = self.copy(&frame);
@@ -312,6 +326,16 @@ impl<'w> Fabric<'w> {
         } else {
             self.depart(now, at, frame, false);
         }
+    }
+
+    /// Takes a frame from a forger, with the address of `from`. It enters the network at the switch.
+    pub(crate) fn forge(&mut self, now: u64, from: usize, to: usize, bytes: Vec<u8>) {
+        self.tally.forged += 1;
+        self.numbered += 1;
+        let number = self.numbered;
+        self.report(now, from, What::Sent { number, to, frame: &bytes, is_copy: false });
+        let frame = Frame { bytes, to, from, is_forged: true, number, damage: None, held_ns: 0 };
+        self.queue(now + 1, Place::Switch, frame);
     }
 
     /// Applies the faults to a frame that leaves a node. If it is not lost, it reaches the switch at `at`.
@@ -475,14 +499,14 @@ impl<'w> Fabric<'w> {
     /// Checks that sent frames equal delivered, lost and present ones. `in_rings` frames have arrived but
     /// were not handled yet.
     pub(crate) fn check_conservation(&self, in_rings: u64) -> Checked {
-        let Tally { sent, duplicated, delivered, .. } = self.tally;
+        let Tally { sent, duplicated, forged, delivered, .. } = self.tally;
         let lost = self.tally.lost_in_all();
         let in_flight = self.in_flight + in_rings;
         ensure!(
-            sent + duplicated == delivered + lost + in_flight,
+            sent + duplicated + forged == delivered + lost + in_flight,
             Frames,
-            "{sent} frames sent and {duplicated} duplicated, but {delivered} delivered, {lost} lost and \
-             {in_flight} in flight"
+            "{sent} frames sent, {duplicated} duplicated and {forged} forged, but {delivered} delivered, \
+             {lost} lost and {in_flight} in flight"
         );
         Ok(())
     }

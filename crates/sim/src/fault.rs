@@ -68,6 +68,11 @@ faults! {
     FullRing = "full-ring", Unit::Nothing;
     /// From time to time nodes have no buffers for arriving frames.
     EmptyPool = "empty-pool", Unit::Nothing;
+    /// A forger off the path sends requests, responses, CNPs and CM messages in the names of the nodes.
+    Forge = "forge", Unit::Nothing;
+    /// Queue pairs change their UDP source port; the parameter is the rate. Not together with `forge`: after
+    /// many guesses a connection believes no other port for a minute.
+    Rebind = "rebind", Unit::Rate(5_000, 20_000);
 }
 
 impl Fault {

@@ -11,7 +11,7 @@ use wire::{DropReason, EtherType, Ethernet, Gid, IcrcHeader, Ip, Ipv4, Ipv6, Mac
 /// Hop limit of all frames.
 const TTL: u8 = 64;
 /// First UDP source port (RFC 6335: dynamic ports).
-const SRC_PORT: u16 = 0xc000;
+pub(crate) const SRC_PORT: u16 = 0xc000;
 
 /// ECN codepoints: ECN-capable, and congestion experienced (RFC 3168).
 const ECT_0: u8 = 2;
@@ -46,17 +46,17 @@ pub(crate) struct Head {
     pub(crate) to: usize,
     pub(crate) v6: bool,
     pub(crate) ip_id: u16,
-    /// Selects the UDP source port.
-    pub(crate) flow: u16,
+    /// UDP source port.
+    pub(crate) port: u16,
     /// Whether switches may mark the frame (ECT).
     pub(crate) ecn: bool,
 }
 
 /// Writes the frame of a packet (from BTH to pad) to `out`.
 pub(crate) fn emit(out: &mut Vec<u8>, head: Head, packet: &[u8]) {
-    let Head { from, to, v6, ip_id, flow, ecn } = head;
+    let Head { from, to, v6, ip_id, port, ecn } = head;
     let tos = if ecn { ECT_0 } else { 0 };
-    let (src_port, dst_port) = (SRC_PORT | flow & 0x3fff, ROCE_PORT);
+    let (src_port, dst_port) = (port, ROCE_PORT);
     let ether_type = if v6 { EtherType::IPV6 } else { EtherType::IPV4 };
     let udp_len = (Udp::LEN + packet.len() + ICRC_LEN) as u16;
     out.clear();
@@ -147,7 +147,8 @@ pub(crate) fn open(frame: &[u8], node: usize, v6: bool) -> Result<(PacketSource,
     if icrc.verify(ip_id, payload)? != ip_id {
         return Err(DropReason::BadIcrc);
     }
-    Ok((PacketSource { src: ip.src().into(), dst: ip.dst().into(), tos, ttl }, packet))
+    let (src, dst) = (ip.src().into(), ip.dst().into());
+    Ok((PacketSource { src, src_port: udp.src_port, dst, tos, ttl }, packet))
 }
 
 /// Returns the packet of a frame of this crate.
@@ -172,7 +173,7 @@ mod tests {
         let bth = Bth { opcode: Opcode::RC_SEND_ONLY, dest_qp: Qpn::new(7), ..Bth::default() };
         bth.emit(packet.first_chunk_mut().unwrap());
         let mut out = Vec::new();
-        let head = Head { from: 2, to: 300, v6, ip_id: 77, flow: 5, ecn: true };
+        let head = Head { from: 2, to: 300, v6, ip_id: 77, port: SRC_PORT + 5, ecn: true };
         emit(&mut out, head, &packet);
         out
     }

@@ -30,6 +30,7 @@
 mod devices;
 mod fabric;
 mod fault;
+mod forger;
 mod frame;
 mod memory;
 mod node;

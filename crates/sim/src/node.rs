@@ -67,6 +67,8 @@ pub(crate) struct Endpoint {
     pub(crate) flow_window: usize,
     /// Time when the application posts next.
     pub(crate) next_post_ns: u64,
+    /// How often it changed its UDP source port.
+    pub(crate) rebinds: u16,
     /// Whether it received packets of the current batch.
     pub(crate) touched: bool,
 }

@@ -31,6 +31,7 @@ pub(crate) const PACE: u64 = 6;
 pub(crate) const CHANCE: u64 = 7;
 const CONGESTION: u64 = 8;
 const EXTENDED: u64 = 9;
+pub(crate) const FORGER: u64 = 10;
 
 /// A drawn run.
 pub(crate) struct Setup {
@@ -288,6 +289,7 @@ impl Setup {
             sq_psn: wire::Psn::new(sq_psn),
             flow_window,
             next_post_ns: 0,
+            rebinds: 0,
             touched: false,
         });
     }

@@ -5,15 +5,18 @@ use wire::{Opcode, Operation};
 
 use crate::fabric::{Cause, Fabric, Frame};
 use crate::fault::Fault;
+use crate::forger::{self, Forger};
 use crate::node::{App, Endpoint, Node};
 use crate::plan::Kind;
 use crate::reliable::Peer;
 use crate::rng::Rng;
-use crate::setup::{CHANCE, PACE, QPN_BASE, Setup};
+use crate::setup::{CHANCE, FORGER, PACE, QPN_BASE, Setup};
 use crate::sight::{Sight, What};
 use crate::violation::{Broken, Checked, Violation, ensure};
 use crate::{Failed, Options, Outcome, frame};
 
+/// UDP source ports of queue pairs; the forger has others.
+const PORTS: u16 = 0x2000;
 /// Virtual time within which everything ends after the network is healed.
 const END_NS: u64 = 30_000_000_000;
 /// Maximum number of packets that a queue pair sends per poll.
@@ -49,6 +52,7 @@ struct World<'w> {
     endpoints: Vec<Endpoint>,
     paths: Vec<(wire::Gid, wire::Qpn)>,
     fabric: Fabric<'w>,
+    forger: Option<Forger>,
     rng: Rng,
     is_healed: bool,
     has_vanished: bool,
@@ -58,9 +62,22 @@ struct World<'w> {
 impl<'w> World<'w> {
     fn new(setup: Setup, seed: u64, watch: Option<&'w mut dyn FnMut(&Sight<'_>)>) -> Self {
         let Setup { faults, links, schedule, nodes, endpoints, paths } = setup;
+        let forger = || Forger::new(Rng::stream(seed, FORGER), schedule.heal_ns);
+        let forger = faults.has(Fault::Forge).then(forger);
         let fabric = Fabric::new(links, faults, schedule, Rng::stream(seed, CHANCE), watch);
         let rng = Rng::stream(seed, PACE);
-        Self { now: 0, nodes, endpoints, paths, fabric, rng, is_healed: false, has_vanished: false, polls: 0 }
+        Self {
+            now: 0,
+            nodes,
+            endpoints,
+            paths,
+            fabric,
+            forger,
+            rng,
+            is_healed: false,
+            has_vanished: false,
+            polls: 0,
+        }
     }
 
     /// Runs to the end and makes all checks.
@@ -97,6 +114,12 @@ impl<'w> World<'w> {
     fn step(&mut self) -> Checked {
         let wake = self.nodes.iter().map(|node| node.wake_ns).min().filter(|at| *at != u64::MAX);
         let next = self.fabric.next_ns().into_iter().chain(wake).min();
+        let forged = self.forger.as_ref().map(Forger::next_ns).filter(|at| self.fabric.is_faulty(*at));
+        if let Some(at) = forged.filter(|at| next.is_some_and(|next| *at <= next)) {
+            self.now = self.now.max(at);
+            self.forge();
+            return Ok(());
+        }
         let Some(next) = next else {
             ensure!(false, Progress, "no event is pending, but not everything has ended: {}", self.state());
             return Ok(());
@@ -130,6 +153,20 @@ impl<'w> World<'w> {
             }
         }
         Ok(())
+    }
+
+    /// The forger sends a frame in the name of the peer of some queue pair.
+    fn forge(&mut self) {
+        let Some(forger) = &mut self.forger else { return };
+        let Endpoint { node, peer, queue, .. } = &self.endpoints[forger.choose(self.endpoints.len())];
+        let (to, Some(peer)) = (*node, *peer) else { return };
+        let Some(forgery) = forger.forge(&queue.qp) else { return };
+        let from = self.endpoints[peer].node;
+        let (v6, ecn) = (self.fabric.v6(), self.fabric.is_ecn_capable());
+        let mut bytes = self.fabric.buffer();
+        let head = frame::Head { from, to, v6, ip_id: 0, port: forgery.port, ecn };
+        frame::emit(&mut bytes, head, &forgery.packet);
+        self.fabric.forge(self.now, from, to, bytes);
     }
 
     fn vanish(&mut self, gone: usize) {
@@ -246,13 +283,20 @@ impl<'w> World<'w> {
             ensure!(is_harmless, Integrity, "damage ({}) was not detected: {packet}", cause.name());
             self.fabric.tally.harmless += 1;
         }
-        self.fabric.tally.delivered += 1;
         let number = packet.bth.dest_qp.value().wrapping_sub(QPN_BASE) as usize;
         let Some(&at) = self.nodes[index].endpoints.get(number) else {
-            ensure!(false, Integrity, "there is no queue pair for {packet}");
+            ensure!(frame.is_forged, Integrity, "there is no queue pair for {packet}");
+            self.fabric.lose(self.now, frame, Cause::NoQueuePair);
             return Ok(());
         };
-        self.offer(at, frame::node_of(&from.src), &packet);
+        if frame.is_forged && forger::is_lucky(&self.endpoints[at].queue.qp, &packet) {
+            self.fabric.lose(self.now, frame, Cause::Lucky);
+            return Ok(());
+        }
+        self.fabric.tally.delivered += 1;
+        if !frame.is_forged {
+            self.offer(at, frame::node_of(&from.src), &packet);
+        }
         let endpoint = &mut self.endpoints[at];
         let queue = &mut endpoint.queue;
         let result = queue.qp.handle_packet(
@@ -352,8 +396,12 @@ impl<'w> World<'w> {
             *ip_id = ip_id.wrapping_add(1);
             let (v6, to) = (self.fabric.v6(), frame::node_of(&dgid));
             let mut bytes = self.fabric.buffer();
-            let (ip_id, flow, ecn) = (*ip_id, at as u16, self.fabric.is_ecn_capable());
-            let head = frame::Head { from: node, to, v6, ip_id, flow, ecn };
+            if self.fabric.rebinds(self.now) {
+                endpoint.rebinds = endpoint.rebinds.wrapping_add(1);
+            }
+            let port = frame::SRC_PORT + (at as u16).wrapping_add(endpoint.rebinds.wrapping_mul(64)) % PORTS;
+            let (ip_id, ecn) = (*ip_id, self.fabric.is_ecn_capable());
+            let head = frame::Head { from: node, to, v6, ip_id, port, ecn };
             frame::emit(&mut bytes, head, &buf[..sent.len]);
             self.fabric.send(self.now, node, to, bytes);
         }

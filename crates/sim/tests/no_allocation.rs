@@ -114,7 +114,7 @@ fn end(ty: QpType, index: usize) -> End {
     let region = || RefCell::new(vec![0x5a; 4 * MESSAGE as usize]);
     let memory =
         SimMemory { pd, qpn, local: region(), remote: region(), keys: RefCell::new(BTreeSet::new()) };
-    let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
+    let from = PacketSource { src: gid(1 - index), src_port: 0xc000, dst: gid(index), tos: 0, ttl: 64 };
     let srq = (ty == QpType::XrcTgt)
         .then(|| RecvQueue::new(DEPTH, 2, pd).expect("the sizes are within the limits"));
     End { qp, memory, from, reorder: ReorderBuffer::new(PathMtu::M1024), srq, completions: 0 }

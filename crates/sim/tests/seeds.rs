@@ -79,7 +79,8 @@ fn every_seed_keeps_every_rule() {
     }
     for (name, value) in sum.counters.rows() {
         println!("{value:>12} {name}");
-        let never = ["retry_rnr_exceeded_err", "send_err", "ud_send_too_long"];
+        // The forger has no port of a queue pair, and no retransmission differs from the first copy.
+        let never = ["conflicting_psn", "retry_rnr_exceeded_err", "send_err", "ud_send_too_long"];
         if never.contains(&name) {
             assert_eq!(value, 0, "{name}");
         } else {

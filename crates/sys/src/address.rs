@@ -2,8 +2,10 @@
 
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-/// An IPv4, IPv6 or abstract Unix address in the kernel's layout.
+/// An IPv4, IPv6 or Unix address in the kernel's layout.
 #[derive(Clone, Copy)]
 pub struct SockAddr {
     storage: Storage,
@@ -56,6 +58,21 @@ impl SockAddr {
         bytes[..2].copy_from_slice(&(libc::AF_UNIX as libc::sa_family_t).to_ne_bytes());
         bytes.get_mut(3..3 + name.len())?.copy_from_slice(name.as_bytes());
         Some(SockAddr { storage: Storage { bytes }, len: (3 + name.len()) as libc::socklen_t })
+    }
+
+    /// The Unix address of a file; `None` if the path is longer than 107 bytes or contains a zero byte.
+    #[must_use]
+    pub fn file(path: &Path) -> Option<SockAddr> {
+        let path = path.as_os_str().as_bytes();
+        let mut bytes = [0; mem::size_of::<libc::sockaddr_un>()];
+        let room = bytes.len() - 1;
+        if path.is_empty() || path.contains(&0) {
+            return None;
+        }
+        bytes[..2].copy_from_slice(&(libc::AF_UNIX as libc::sa_family_t).to_ne_bytes());
+        bytes[..room].get_mut(2..2 + path.len())?.copy_from_slice(path);
+        // With the zero byte that ends the path.
+        Some(SockAddr { storage: Storage { bytes }, len: (3 + path.len()) as libc::socklen_t })
     }
 
     /// Pointer and length for a system call; valid while `self` is.

@@ -13,6 +13,7 @@ mod ethtool;
 mod eventfd;
 mod fork;
 pub mod guarded;
+mod icmp;
 mod memory;
 mod mmap;
 mod netlink;
@@ -28,6 +29,7 @@ pub mod testing;
 mod thread;
 mod udp;
 mod unix;
+mod user_namespace;
 pub mod xdp;
 
 pub use address::SockAddr;
@@ -37,6 +39,7 @@ pub use epoll::Epoll;
 pub use ethtool::driver_counters;
 pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
+pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;
 pub use mmap::Mmap;
 pub use netlink::{
@@ -55,9 +58,10 @@ pub use socket::{
 pub use thread::{Slice, spawn_without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};
 pub use unix::{
-    Credentials, Received, abstract_names, accept, bind_seqpacket, connect_seqpacket, listen,
-    peer_credentials, recv_record, send_record, seqpacket_pair,
+    Credentials, Received, abstract_names, accept, bind_seqpacket, bind_seqpacket_file, connect_seqpacket,
+    connect_seqpacket_file, listen, peer_credentials, recv_record, send_record, seqpacket_pair,
 };
+pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
 
 use std::io;
 

@@ -46,6 +46,10 @@ impl Opt {
     pub const MTU_DISCOVER6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
     /// The interface that IPv6 multicast leaves through; for IPv4 the source address decides.
     pub const MULTICAST_IF6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF);
+    /// Keep the ICMP messages about sent datagrams.
+    pub const RECV_ERR: Opt = Opt(libc::IPPROTO_IP, libc::IP_RECVERR);
+    /// The same for IPv6.
+    pub const RECV_ERR6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_RECVERR);
     /// Receive buffer size.
     pub const RECEIVE_BUFFER: Opt = Opt(libc::SOL_SOCKET, libc::SO_RCVBUF);
 

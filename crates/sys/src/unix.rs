@@ -3,6 +3,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use super::{SockAddr, check};
 
@@ -36,8 +37,20 @@ struct FdControl([u8; 16 + FDS_MAX * 4 + 4]);
 /// # Errors
 /// `EADDRINUSE` if the name is taken.
 pub fn bind_seqpacket(name: &str) -> io::Result<OwnedFd> {
+    bind_to(SockAddr::abstract_name(name))
+}
+
+/// Creates a record socket bound to the new file `path`; it still has to [`listen`].
+///
+/// # Errors
+/// `EADDRINUSE` if the file exists, `EINVAL` if the path is too long.
+pub fn bind_seqpacket_file(path: &Path) -> io::Result<OwnedFd> {
+    bind_to(SockAddr::file(path))
+}
+
+fn bind_to(addr: Option<SockAddr>) -> io::Result<OwnedFd> {
     let fd = seqpacket_socket()?;
-    let addr = SockAddr::abstract_name(name).ok_or(io::ErrorKind::InvalidInput)?;
+    let addr = addr.ok_or(io::ErrorKind::InvalidInput)?;
     let (ptr, len) = addr.raw();
     // SAFETY: `ptr` points to `len` bytes of `addr`, which outlives the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), ptr, len) })?;
@@ -71,8 +84,20 @@ pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// # Errors
 /// `ECONNREFUSED` without a listener of that name, `EAGAIN` if its backlog is full.
 pub fn connect_seqpacket(name: &str) -> io::Result<OwnedFd> {
+    connect_to(SockAddr::abstract_name(name))
+}
+
+/// Creates a non-blocking record socket connected to the file `path`.
+///
+/// # Errors
+/// As [`connect_seqpacket`], and `ENOENT`, `EACCES`.
+pub fn connect_seqpacket_file(path: &Path) -> io::Result<OwnedFd> {
+    connect_to(SockAddr::file(path))
+}
+
+fn connect_to(addr: Option<SockAddr>) -> io::Result<OwnedFd> {
     let fd = seqpacket_socket()?;
-    let addr = SockAddr::abstract_name(name).ok_or(io::ErrorKind::InvalidInput)?;
+    let addr = addr.ok_or(io::ErrorKind::InvalidInput)?;
     let (ptr, len) = addr.raw();
     // SAFETY: `ptr` points to `len` bytes of `addr`, which outlives the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), ptr, len) })?;

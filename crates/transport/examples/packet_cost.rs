@@ -118,8 +118,8 @@ fn measure(len: u32, op: WrOp) -> [f64; 4] {
     let region = Region(RefCell::new(vec![0; 1 << 20]));
     let (mut a, mut b) = (connected(1, 2), connected(2, 1));
     let mut reorder = ReorderBuffer::none();
-    let from_a = PacketSource { src: gid(1), dst: gid(2), tos: 0, ttl: 64 };
-    let from_b = PacketSource { src: gid(2), dst: gid(1), tos: 0, ttl: 64 };
+    let from_a = PacketSource { src: gid(1), src_port: 0xc000, dst: gid(2), tos: 0, ttl: 64 };
+    let from_b = PacketSource { src: gid(2), src_port: 0xc000, dst: gid(1), tos: 0, ttl: 64 };
     let mut buffers = vec![[0; MAX_PACKET]; BATCH * 4 + 1];
     let mut lengths = vec![0; BATCH * 4 + 1];
     let sge = [Sge { addr: 64, length: len, lkey: Lkey(1) }];

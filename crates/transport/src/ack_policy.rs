@@ -4,7 +4,7 @@
 //! An acknowledgement costs both sides a small packet, and IBA 9.7.5.1 leaves it to the requester which
 //! packets ask for one. READ requests, atomics and retransmissions of single packets always ask. A packet of
 //! a SEND or WRITE asks in three cases:
-//! - it fills the send window, or uses up the transmit budget, so that nothing can follow it;
+//! - it fills the send window, or uses up the transmit budget, so that no packet can follow it now;
 //! - [`ACK_INTERVAL_PKTS`] packets (fewer with a path MTU above 1024) have left since the last AckReq;
 //! - it ends a message, no other message follows at once, and an ACK is wanted for something sent since the
 //!   last AckReq.
@@ -12,10 +12,10 @@
 //! An ACK is wanted for a message that is signaled (the application waits for its completion), for payload
 //! that is read from application memory if it must be retransmitted (the application may reuse that memory
 //! when the peer's reply shows that the message arrived), for a message that does not reply to a request of
-//! the peer (it may be the first of many, and the ACK clocks the batch behind it), and after going back. The
-//! rest are unsignaled inline or empty replies. They go without AckReq until [`UNSIGNALED_MAX`] of them, or
-//! half a send queue, wait for an ACK, or until nothing has been sent for [`ASK_AFTER_SILENCE_NS`]; then the
-//! requester retransmits the youngest packet with AckReq.
+//! the peer (it may be the first of many, and the ACK releases the batch behind it), and for a message that
+//! go-back-N retransmits. All other messages are unsignaled inline or empty replies. They leave without
+//! AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue, wait for an ACK, or until this side has
+//! sent no packet for [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the newest packet with AckReq.
 //!
 //! # When a responder delays an ACK
 //! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case
@@ -23,19 +23,21 @@
 //! behind the next request of this side, so the peer sees the request no later than the ACK and both fit one
 //! burst. All of this must hold:
 //! - in each of the last [`ROUNDS_MIN`] rounds this side posted a request and then a message of the peer
-//!   arrived, all of them WRITEs without immediate (a message that makes a completion is polled for, and its
-//!   ACK costs nothing);
-//! - everything that this side posted has left, and no message of the peer is half received;
-//! - fewer messages than an ACK interval have arrived since the last packet that asked. A roxie peer sends a
-//!   long WRITE as one message per packet; its packets that ask because the interval is over are acknowledged
-//!   at once, because that opens its window;
-//! - the packet that asks is not a duplicate.
+//!   arrived, all of the peer's messages WRITEs without immediate (the application polls the CQ for any other
+//!   message, so the ACK for it costs nothing more);
+//! - all requests that this side posted have left, and no message of the peer is half received;
+//! - between the last two packets with AckReq fewer messages than an ACK interval arrived. A roxie peer sends
+//!   a long WRITE as one message per packet. It sets AckReq when the interval is over, and needs that ACK at
+//!   once to open its window;
+//! - the packet with AckReq is not a duplicate.
 //!
 //! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]
-//! after the batch with the packet that asked first, when a duplicate arrives, and when the owner is about to
-//! close the queue pair. When it had to leave alone, the number of rounds required before the next delay
-//! doubles, or halves after [`ROUNDS_STABLE`] rounds: two programs that send at the same time and wait for
-//! each other's ACKs lose little, and a long ping-pong survives a pause.
+//! after the batch with the first packet that asked for it, when a duplicate arrives, and when the queue pair
+//! is about to leave its connection. In the last case the ACK covers every executed request, whether the peer
+//! asked or not, because the peer's requests without an ACK fail when the peer learns of the end. After an
+//! ACK that left alone at its deadline, the number of rounds required before the next delay doubles; after
+//! [`ROUNDS_STABLE`] rounds or more it halves. So two programs that send at the same time and wait for each
+//! other's ACKs lose little, and a long ping-pong survives a pause.
 //!
 //! # What a foreign peer sees
 //! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late. That is far below the Local
@@ -55,7 +57,8 @@ const ACK_INTERVAL_BYTES: u64 = 124 * 1024;
 /// This many unsignaled replies may wait for an ACK without AckReq. They hold send queue slots and window
 /// space, and are flushed with an error if the connection ends.
 const UNSIGNALED_MAX: u32 = 16;
-/// Messages without AckReq are asked about when nothing was sent for this long (400 us).
+/// When no packet was sent for this long (400 us), the requester asks for the ACK of messages that left
+/// without AckReq.
 pub(crate) const ASK_AFTER_SILENCE_NS: u64 = PROBE_MIN_NS;
 /// No ACK is delayed for longer (250 us). A ping-pong round takes 5 to 30 us, and interrupts or a hypervisor
 /// often stop a program for up to 200 us: at half, the ACK leaves alone after each such pause and the peer
@@ -64,8 +67,8 @@ pub(crate) const ACK_DELAY_MAX_NS: u64 = 250_000;
 const _: () = assert!(ACK_DELAY_MAX_NS < PROBE_MIN_NS);
 /// Ping-pong rounds before the first ACK is delayed.
 const ROUNDS_MIN: u16 = 2;
-/// A ping-pong of this many rounds is stable. Bounds how far the required number of rounds grows: below
-/// double of this.
+/// A ping-pong of this many rounds is stable: an ACK that leaves alone then halves the required number of
+/// rounds instead of doubling it.
 const ROUNDS_STABLE: u16 = 64;
 
 /// The most packets from one AckReq to the next at a path MTU.
@@ -82,7 +85,7 @@ pub(crate) struct Outgoing {
     /// Its message is signaled, or its payload is read from application memory again when it is
     /// retransmitted.
     pub(crate) is_awaited: bool,
-    /// Nothing can follow it: the window or the budget is used up.
+    /// No packet can follow it now: the window or the budget is used up.
     pub(crate) is_last_allowed: bool,
     /// It was sent before.
     pub(crate) is_retransmission: bool,
@@ -103,7 +106,7 @@ pub(crate) struct AckRequests {
 }
 
 impl AckRequests {
-    /// A request of the peer has arrived: the next message is taken for a reply.
+    /// Records that a request of the peer has arrived: the next message counts as a reply.
     #[inline]
     pub(crate) fn peer_request_arrived(&mut self) {
         self.is_reply = true;
@@ -167,13 +170,14 @@ enum Owed {
     Now,
 }
 
-/// The responder's side: the ACK that is owed, and whether the two sides play ping-pong.
+/// The responder's side: the ACK that is owed, and whether the two sides exchange ping-pong rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckDelay {
     owed: Owed,
     /// Number of the packet that the ACK names.
     position: u64,
-    /// When a delayed ACK leaves at the latest; kept until an ACK leaves, whatever else asks for one.
+    /// When a delayed ACK leaves at the latest. Later packets with AckReq do not move this deadline; an ACK
+    /// that leaves clears it.
     deadline: Option<Instant>,
     /// The ACK is for a duplicate: only an explicit ACK counts.
     is_duplicate: bool,
@@ -243,8 +247,8 @@ impl AckDelay {
         }
     }
 
-    /// The receive batch is over: the ACK that was asked for is due, or delayed in a ping-pong. `may_delay`:
-    /// everything posted has left and no message is half received.
+    /// Ends a receive batch: the ACK that was asked for is due, or delayed in a ping-pong. `may_delay`: the
+    /// queue pair is in RTS, all its posted requests have left, and no message of the peer is half received.
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
         if self.owed != Owed::InBatch {
@@ -276,7 +280,16 @@ impl AckDelay {
         }
     }
 
-    /// Whether an ACK waits for a request to leave with.
+    /// The queue pair is about to leave its connection: an ACK of everything up to `position` becomes due,
+    /// unless one has left. That is the last packet that was executed; the peer may not have asked for it.
+    pub(crate) fn finish(&mut self, position: u64) {
+        if self.owed != Owed::Nothing || self.position < position {
+            self.position = self.position.max(position);
+            self.owed = Owed::Now;
+        }
+    }
+
+    /// Whether a delayed ACK waits for the next request.
     #[inline]
     pub(crate) fn is_delayed(&self) -> bool {
         self.owed == Owed::Delayed
@@ -294,7 +307,8 @@ impl AckDelay {
             self.owed = Owed::Now;
             let is_stable = self.rounds >= ROUNDS_STABLE;
             let required = if is_stable { self.rounds_required / 2 } else { self.rounds_required * 2 };
-            self.rounds_required = required.max(ROUNDS_MIN);
+            // A peer's message with a completion sets `rounds` to 0, so a stable ping-pong may look new.
+            self.rounds_required = required.clamp(ROUNDS_MIN, ROUNDS_STABLE);
             self.rounds = 0;
         }
     }

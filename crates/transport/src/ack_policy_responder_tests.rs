@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use wire::{Opcode, Rkey, Syndrome};
 
-use super::{ACK_DELAY_MAX_NS, ROUNDS_STABLE};
+use super::{ACK_DELAY_MAX_NS, AckDelay, ROUNDS_STABLE};
 use crate::testing::{Bench, Pkt, REMOTE, RKEY, RQ_PSN, SQ_PSN, text, us, write};
 use crate::{Instant, PathMtu, WrOp};
 
@@ -356,5 +356,24 @@ proptest! {
         }
         p.wait(p.b.now.plus_ns(ACK_DELAY_MAX_NS));
         prop_assert!(p.asked.is_empty());
+    }
+}
+
+/// A message with a completion restarts the count of rounds while an ACK is delayed.
+#[test]
+fn the_rounds_before_a_delay_stay_bounded_whatever_the_peer_sends() {
+    let mut delay = AckDelay::new();
+    for _ in 0..20 {
+        while !delay.is_delayed() {
+            delay.sent();
+            delay.request_posted();
+            delay.message_arrived(true);
+            delay.asked(1);
+            delay.end_of_batch(Instant(0), true, 1024);
+        }
+        delay.message_arrived(false);
+        delay.handle_timeout(Instant(ACK_DELAY_MAX_NS));
+        delay.sent();
+        assert!(delay.rounds_required <= ROUNDS_STABLE, "{}", delay.rounds_required);
     }
 }

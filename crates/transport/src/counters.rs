@@ -56,6 +56,14 @@ counters! {
     out_of_seq_request,
     /// Requests received ahead of the expected one and kept in the reorder buffer.
     kept_request,
+    /// Packets dropped because the peer uses another UDP source port.
+    foreign_port,
+    /// Packets dropped because the peer cannot send their PSN now.
+    guessed_psn,
+    /// Times that so many guessed PSNs came that only exact packets were believed.
+    distrusted,
+    /// Requests that had the PSN of a kept one and other bytes; both were dropped.
+    conflicting_psn,
     /// RNR NAKs received.
     rcvd_rnr_err,
     /// RNR NAKs sent.

@@ -8,6 +8,8 @@ use crate::cc::Congestion;
 use crate::counters::QpCounters;
 use crate::event::Events;
 use crate::memory::PdId;
+use crate::time::Instant;
+use crate::trust::Trust;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 use crate::wr::UdDest;
 
@@ -27,6 +29,7 @@ pub(crate) struct Endpoint {
     /// Destination of the last datagram sent.
     pub(crate) datagram_dest: UdDest,
     pub(crate) congestion: Congestion,
+    pub(crate) trust: Trust,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
 }
@@ -50,6 +53,7 @@ impl Endpoint {
             equal_writes: config.equal_writes,
             datagram_dest: UdDest::default(),
             congestion: Congestion::default(),
+            trust: Trust::default(),
             events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),
         }
@@ -59,6 +63,14 @@ impl Endpoint {
     pub(crate) fn set_rate_limit(&mut self, rate_limit_kbps: u32) {
         self.attr.rate_limit = rate_limit_kbps;
         self.congestion.set_limit(rate_limit_kbps);
+    }
+
+    /// Counts a packet with a PSN that the peer cannot send; `weight` is the number of guesses that it counts
+    /// as.
+    #[cold]
+    pub(crate) fn on_guess(&mut self, now: Instant, weight: u32) {
+        self.counters.guessed_psn += 1;
+        self.counters.distrusted += u64::from(self.trust.on_guess(now, weight));
     }
 
     /// Completes a receive work request with an error; that counts as solicited.

@@ -116,7 +116,7 @@
 //! /// Passes everything that `from` sends to `to`; returns how many packets that were.
 //! fn transfer(from: &mut Qp, to: &mut Qp, region: &Region, reorder: &mut ReorderBuffer) -> usize {
 //!     let (now, mut buf, mut packets) = (Instant::ZERO, [0; MAX_PACKET], 0);
-//!     let source = PacketSource { src: to.av().dgid, dst: from.av().dgid, tos: 0, ttl: 64 };
+//!     let source = PacketSource { src: to.av().dgid, dst: from.av().dgid, ..PacketSource::default() };
 //!     let mut quantum = from.transmit_quantum(now, usize::MAX);
 //!     while let Some(sent) = quantum.poll(region, &mut buf) {
 //!         // On the wire four bytes of ICRC follow.
@@ -182,6 +182,7 @@ mod ring;
 #[cfg(test)]
 mod testing;
 mod time;
+mod trust;
 mod ud;
 mod wc;
 mod wr;
@@ -195,7 +196,7 @@ pub use emit::Transmit;
 pub use error::VerbsError;
 pub use event::{AsyncEventKind, QpEvent};
 pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
-pub use qp::{Backlog, Qp, TransmitQuantum};
+pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};
 pub use recv_queue::{RecvQueue, SrqTable};
 pub use reorder::ReorderBuffer;
 pub use time::{Instant, ack_timeout_ns};

@@ -90,6 +90,14 @@ impl ReorderBuffer {
         Some(&self.bytes[place * self.packet_max..][..slot.len as usize])
     }
 
+    /// Drops a packet, if it is stored.
+    pub(crate) fn discard(&mut self, episode: u64, position: u64) {
+        if self.get(episode, position).is_some() {
+            let place = self.place(episode, position);
+            self.slots[place] = Slot::default();
+        }
+    }
+
     /// How many packets ahead of the expected one may be stored.
     pub(crate) fn reach(&self) -> u64 {
         REACH.min(self.slots.len() as u64)

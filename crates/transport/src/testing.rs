@@ -198,6 +198,9 @@ impl SrqTable for Srqs<'_> {
     }
 }
 
+/// The peer's UDP source port, which every queue pair knows.
+pub(crate) const PORT: u16 = 0xc0de;
+
 pub(crate) fn config(ty: QpType) -> QpConfig {
     let cap =
         QpCap { max_send_wr: 400, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
@@ -266,7 +269,8 @@ impl Bench {
             last_pd: Cell::default(),
         };
         let dst = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
-        let from = PacketSource { src: attr.av.dgid, dst, tos: 0, ttl: 64 };
+        let from = PacketSource { src: attr.av.dgid, src_port: PORT, dst, tos: 0, ttl: 64 };
+        qp.learn_port(PORT);
         let srq = config.srq.then(|| RecvQueue::new(16, 4, PD).unwrap());
         let reorder = ReorderBuffer::new(attr.path_mtu);
         Self { qp, mem, now: Instant::ZERO, srq, xrc: Vec::new(), reorder, from, budget: usize::MAX }

@@ -22,6 +22,8 @@ const UDP_AND_ICRC: usize = Udp::LEN + ICRC_LEN;
 pub struct PacketSource {
     /// Source address.
     pub src: Gid,
+    /// UDP source port.
+    pub src_port: u16,
     /// Destination address.
     pub dst: Gid,
     /// TOS or traffic class.
@@ -129,6 +131,7 @@ mod tests {
             dst: Ipv4Addr::new(192, 0, 2, 1).into(),
             tos: 2,
             ttl: 64,
+            ..PacketSource::default()
         };
         let area = grh(&from, 28);
         assert_eq!(area[..20], [0; 20]);
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn the_ipv6_header_fills_the_area() {
         let (src, dst) = (Gid([0xfe; 16]), Gid([0x20; 16]));
-        let area = grh(&PacketSource { src, dst, tos: 0x6a, ttl: 9 }, 0x30);
+        let area = grh(&PacketSource { src, dst, tos: 0x6a, ttl: 9, ..PacketSource::default() }, 0x30);
         assert_eq!(area[..8], [0x66, 0xa0, 0, 0, 0, 0x30, 17, 9]);
         assert_eq!(area[8..24], src.0);
         assert_eq!(area[24..], dst.0);

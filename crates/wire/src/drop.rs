@@ -45,6 +45,12 @@ drop_reasons! {
     WrongState = "rx_wrong_state",
     /// The sender is not the peer to which this QP is connected.
     WrongPeer = "rx_wrong_peer",
+    /// The UDP source port is not the peer's, and the PSN does not prove that the peer has changed it.
+    ForeignPort = "foreign_port",
+    /// The peer cannot send this PSN now.
+    GuessedPsn = "guessed_psn",
+    /// A request with the same PSN and other bytes was kept; both are dropped.
+    ConflictingPsn = "conflicting_psn",
     /// The partition keys do not match.
     BadPKey = "bad_pkey_cntr",
     /// The Q_Key is not that of the QP.

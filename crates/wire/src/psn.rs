@@ -137,6 +137,23 @@ mod tests {
         assert_eq!(b.distance_from(a), -(1 << 23));
     }
 
+    /// Every distance, from numbers around both ends and the middle of the circle.
+    #[test]
+    fn every_distance_is_what_a_walk_around_the_circle_says() {
+        for start in [0, 1, 0x7f_ffff, 0x80_0000, 0xff_ffff] {
+            let start = Psn::new(start);
+            let mut walker = start;
+            for steps in 0..1i32 << 24 {
+                let expected = if steps < 1 << 23 { steps } else { steps - (1 << 24) };
+                assert_eq!(walker.distance_from(start), expected);
+                assert_eq!(walker.is_before(start), expected < 0);
+                assert_eq!(walker, start.advance(steps as u32));
+                walker = walker.advance(1);
+            }
+            assert_eq!(walker, start);
+        }
+    }
+
     proptest! {
         #[test]
         fn distance_undoes_advance(start: u32, n in 0u32..1 << 23) {

@@ -199,7 +199,8 @@ impl World<'_> {
     fn deliver(&mut self, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else { return };
         let is_foreign = self.draw.one_in(64);
-        let from = PacketSource { src: if is_foreign { OWN } else { PEER }, dst: OWN, tos: 2, ttl: 64 };
+        let src = if is_foreign { OWN } else { PEER };
+        let from = PacketSource { src, src_port: 0xc000, dst: OWN, tos: 2, ttl: 64 };
         let state = self.qp.state();
         if is_foreign && self.service != Service::Ud {
             // The ledger does not know this packet, so any memory access would fail.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::PERF_RING_BYTES;
+
 macro_rules! map_kinds {
     ($($(#[doc = $doc:literal])* $variant:ident = $number:literal $name:literal,)*) => {
         /// Type of a map (`enum bpf_map_type`).
@@ -142,6 +144,22 @@ impl MapDef {
             initial,
             frozen: false,
         }
+    }
+
+    /// Returns the memory that the map needs for programs on `cpus` threads, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self, cpus: u32) -> u64 {
+        let copies = if self.kind.is_percpu() { u64::from(cpus.max(1)) } else { 1 };
+        let entries = u64::from(self.max_entries);
+        let of_keys = match self.kind {
+            MapKind::Ringbuf => return entries,
+            MapKind::PerfEventArray => return u64::from(PERF_RING_BYTES),
+            MapKind::Array | MapKind::PercpuArray | MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => 0,
+            // The key, its links, and up to two buckets.
+            _ => u64::from(self.key_size) + 24,
+        };
+        let of_values = u64::from(self.value_size).div_ceil(8).saturating_mul(8).saturating_mul(copies);
+        of_values.saturating_add(of_keys).saturating_mul(entries)
     }
 
     /// Returns an array with keys 0..`max_entries` and values of `value_size` bytes.

@@ -24,7 +24,8 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// Largest size of the values of one map, in bytes. All maps of a program together have at most 3.75 GiB.
+    /// Largest memory of one map, in bytes. The values of all maps of a program together have at most
+    /// 3.75 GiB.
     pub const BYTES_MAX: u64 = 1 << 30;
 
     /// Returns the Linux error number, positive.

@@ -86,15 +86,16 @@ impl Map {
     /// [`MapError::Invalid`], [`MapError::Unsupported`] or [`MapError::NoMemory`] if the definition cannot be
     /// used.
     pub fn new(def: &MapDef, cpus: u32) -> Result<Arc<Map>, MapError> {
+        // Before anything is allocated: no error follows if the memory is not there.
+        if def.memory_bytes(cpus) > MapError::BYTES_MAX {
+            return Err(MapError::NoMemory);
+        }
         let copies = if def.kind.is_percpu() { cpus.max(1) } else { 1 };
         let values = || Values::new(def.value_size, def.max_entries, copies);
         let sized = |index: bool| {
             let key_size = if index { def.key_size == 4 } else { (1..=512).contains(&def.key_size) };
-            if !key_size || def.value_size == 0 || def.max_entries == 0 {
-                return Err(MapError::Invalid);
-            }
-            let key_bytes = u64::from(def.key_size) * u64::from(def.max_entries);
-            if key_bytes > MapError::BYTES_MAX { Err(MapError::NoMemory) } else { Ok(()) }
+            let is_valid = key_size && def.value_size > 0 && def.max_entries > 0;
+            if is_valid { Ok(()) } else { Err(MapError::Invalid) }
         };
         let store = match def.kind {
             MapKind::Array | MapKind::PercpuArray | MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => {

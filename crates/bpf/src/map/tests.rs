@@ -131,6 +131,9 @@ fn invalid_map_definitions_are_refused() {
     assert_eq!(refused(MapKind::LpmTrie, 4, 4, 1), MapError::Invalid);
     assert_eq!(refused(MapKind::Ringbuf, 0, 0, 5000), MapError::Invalid);
     assert_eq!(refused(MapKind::Array, 4, 1 << 20, 1 << 20), MapError::NoMemory);
+    // Small values, but the keys and their links take 3 GiB.
+    assert_eq!(refused(MapKind::Hash, 1, 1, 1 << 27), MapError::NoMemory);
+    assert_eq!(refused(MapKind::LpmTrie, 8, 1, u32::MAX), MapError::NoMemory);
     assert_eq!(refused(MapKind::ProgArray, 4, 4, 1), MapError::Unsupported);
 }
 

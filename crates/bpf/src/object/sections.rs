@@ -12,10 +12,6 @@ pub(super) fn without_other_programs(file: &[u8]) -> Result<Vec<u8>, String> {
     let wrong = |error: object::read::Error| error.to_string();
     let header = elf::FileHeader64::<Endianness>::parse(file).map_err(wrong)?;
     let endian = header.endian().map_err(wrong)?;
-    let machine = header.e_machine(endian);
-    if machine != elf::EM_BPF {
-        return Err(format!("it is not for BPF but for machine {machine}"));
-    }
     let sections = header.sections(endian, file).map_err(wrong)?;
     let headers = header.e_shoff(endian) as usize;
     for (index, section) in sections.iter().enumerate() {

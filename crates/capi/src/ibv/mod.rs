@@ -10,6 +10,7 @@ pub(crate) mod device;
 pub(crate) mod events;
 pub(crate) mod gid;
 pub(crate) mod mw;
+mod pages;
 pub(crate) mod pd_mr;
 pub(crate) mod post;
 pub(crate) mod qp;

@@ -21,6 +21,7 @@ use crate::object::{Object, Tail};
 use crate::refusal;
 
 use super::device::ContextObject;
+use super::pages;
 
 pub(crate) type PdObject = Object<ibv_pd, Pd>;
 pub(crate) type MrObject = Object<ibv_mr, MrTail>;
@@ -62,7 +63,14 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 
 /// Allocates a protection domain, or returns the errno after printing why the engine does not start.
 pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, c_int> {
-    let pd = context.tail.context.alloc_pd().inspect_err(refusal::explain).map_err(|error| of_io(&error))?;
+    let context_of = &context.tail.context;
+    let explain = |error: &io::Error| {
+        // Otherwise the device has its largest number of protection domains.
+        if !context_of.device().is_running() {
+            refusal::explain(error);
+        }
+    };
+    let pd = context_of.alloc_pd().inspect_err(explain).map_err(|error| of_io(&error))?;
     Ok(PdObject::boxed(ibv_pd { context: context.public(), handle: 0 }, pd))
 }
 
@@ -166,34 +174,7 @@ fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     if on_demand {
         return Ok(());
     }
-    populate(addr, length, access.contains(Access::LOCAL_WRITE))
-}
-
-/// Faults the pages in, as pinning would. Returns `EFAULT` for memory that is not mapped, or not writable
-/// although it must be, so that the registration fails and not a later transfer.
-fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
-    // SAFETY: asks for a constant of the system.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let before = addr as usize % page;
-    let Some(length) = length.checked_add(before) else { return Err(libc::EINVAL) };
-    if length == before {
-        return Ok(());
-    }
-    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: an empty range; the kernel only checks whether it knows the advice (since 5.14).
-    if unsafe { libc::madvise(ptr::null_mut(), 0, advice) } != 0 {
-        return Ok(());
-    }
-    loop {
-        // SAFETY: populating changes no memory content, and an unmapped range is an error, not a fault.
-        if unsafe { libc::madvise(addr.wrapping_byte_sub(before), length, advice) } == 0 {
-            return Ok(());
-        }
-        match io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            _ => return Err(libc::EFAULT),
-        }
-    }
+    pages::check(addr, length, access.contains(Access::LOCAL_WRITE))
 }
 
 /// Implements `ibv_advise_mr`: faults the pages of on-demand regions in ahead of the transfers.
@@ -223,7 +204,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     for sge in list {
         let Ok(at) = pd.tail.locate(sge, access) else { return code(libc::EFAULT) };
         if advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
-            && let Err(errno) = populate(at as *mut c_void, sge.length as size_t, write)
+            && let Err(errno) = pages::populate(at as *mut c_void, sge.length as size_t, write)
         {
             return code(errno);
         }

@@ -62,6 +62,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: ibv_alloc_parent_domain(3): the attributes name objects.
     let (pd, td): (Option<&PdObject>, Option<&TdObject>) = unsafe { typed((attr.pd, attr.td)) };
     let Some(pd) = pd else { return null(libc::EINVAL) };
-    let parent = pd.tail.parent(td.map(|td| &td.tail));
-    PdObject::export(ibv_pd { context, handle: 0 }, parent)
+    match pd.tail.parent(td.map(|td| &td.tail)) {
+        Ok(parent) => PdObject::export(ibv_pd { context, handle: 0 }, parent),
+        Err(error) => null(error.errno()),
+    }
 }

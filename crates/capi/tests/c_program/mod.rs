@@ -1,4 +1,5 @@
 //! Compiles C programs and runs them with roxie's libraries.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -35,17 +36,21 @@ pub(crate) fn compile(name: &str) -> Option<PathBuf> {
 /// missing.
 pub(crate) fn run_with_ours(program: &Path) -> Option<Output> {
     let libraries = run_directory(program)?;
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", libraries).env("ROXIE_DOMAIN", domain());
+    Some(command.output().expect("running the program"))
+}
+
+/// Returns a domain that no other process is in.
+pub(crate) fn domain() -> String {
     let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
     let port = probe.local_addr().expect("it is bound").port();
-    drop(probe);
-    let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", libraries).env("ROXIE_DOMAIN", format!("c-program-{port}:{port}"));
-    Some(command.output().expect("running the program"))
+    format!("c-program-{port}:{port}")
 }
 
 /// Returns a directory beside the program with both libraries under the names that programs load; `None`
 /// after printing which of them is missing.
-fn run_directory(program: &Path) -> Option<PathBuf> {
+pub(crate) fn run_directory(program: &Path) -> Option<PathBuf> {
     let links = program.with_extension("lib");
     fs::create_dir_all(&links).expect("a scratch directory");
     for name in ["libibverbs.so", "librdmacm.so"] {

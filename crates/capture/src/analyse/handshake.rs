@@ -131,6 +131,8 @@ impl Handshakes {
                 }
             }
             CmMessage::Rej(rej) => self.rej(&mut context, dst, &rej),
+            // A keepalive probe of roxie: it names no queue pair, so it ends no connection.
+            CmMessage::Dreq(dreq) if dreq.remote_qpn == Qpn::new(0) => {}
             CmMessage::Dreq(dreq) => {
                 let Some(handshake) = self.find(src, dreq.local_comm_id) else { return };
                 let side = handshake.side(src, dreq.local_comm_id);

@@ -7,7 +7,7 @@
 use std::io;
 
 use roxie::hook::TapFilter;
-use roxie::hook::control::Remote;
+use roxie::hook::control::{Remote, Users};
 use roxie::registry::DomainConfig;
 use sys::RecordReader;
 
@@ -82,7 +82,7 @@ fn connect(pid: u32) -> Result<Vec<Remote>, LiveError> {
     if found.is_empty() {
         return Err(LiveError::NoDevice { pid });
     }
-    let connect = |(_, slot)| Remote::connect(&domain, pid, slot);
+    let connect = |(_, slot)| Remote::connect(&domain, pid, slot, Users::All);
     found
         .into_iter()
         .map(|engine| connect(engine).map_err(|error| LiveError::Connect { pid, error }))

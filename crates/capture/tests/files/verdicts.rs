@@ -135,3 +135,21 @@ fn an_empty_capture_is_not_called_healthy() {
     file.truncate(24);
     assert_eq!(analyse(&file).text(), "There is no RoCEv2 traffic in this capture.");
 }
+
+/// roxie probes idle connections by DREQs that name no queue pair.
+#[test]
+fn a_keepalive_probe_is_no_disconnect_request() {
+    const HEAD: [u8; 4] = [1, 7, 2, 3];
+    const DREQ: [u8; 2] = [0, 0x15];
+    let mut file = golden::file("cm-loss-dreq-v4");
+    assert!(analyse(&file).text().contains("DisconnectRequest"));
+    let is_dreq = |at: &usize| file[*at..].starts_with(&HEAD) && file[*at + 16..].starts_with(&DREQ);
+    let found: Vec<usize> = (0..file.len() - 36).filter(is_dreq).collect();
+    assert!(found.len() > 1, "it was retransmitted");
+    for at in found {
+        // MAD header, two communication ids, QPN.
+        file[at + 32..at + 35].fill(0);
+    }
+    let text = analyse(&file).text();
+    assert!(!text.contains("DisconnectRequest"), "{text}");
+}

@@ -23,7 +23,7 @@ use roxie_capture::source::{self, OpenError, Source};
 use sys::lower_priority;
 
 use crate::ending::Ending;
-use crate::engines::engines;
+use crate::engines::engines_of;
 use crate::failure::{During, Failure, Outcome};
 
 /// Record, decode and analyse RoCEv2 traffic
@@ -110,7 +110,7 @@ fn cannot_capture(error: LiveError) -> Failure {
     match (&error, error.remedy()) {
         // `engines` finds out why: no such process, another user, another network namespace.
         (LiveError::NoDevice { pid } | LiveError::Connect { pid, .. }, _) => {
-            engines(Some(*pid)).err().unwrap_or(failure)
+            engines_of(*pid).err().unwrap_or(failure)
         }
         (LiveError::TooManyHosts { .. }, _) => failure.code(2),
         (_, Some(remedy)) => failure.hint(remedy),

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use nix::unistd::Uid;
-use roxie::registry::DomainConfig;
+use roxie::registry::{self, DomainConfig};
 use wire::ROCE_PORT;
 
 use super::Check;
+use crate::engines::command_of;
 
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![port()];
@@ -33,21 +33,20 @@ fn port() -> Check {
         .collect();
     let Some(first) = holders.first() else { return Check::ok(NAME, "free") };
     let holders = owners(&holders);
-    let members = members();
-    let me = Uid::effective().as_raw();
-    let friends = DomainConfig::from_env().map(|domain| domain.allow_uids).unwrap_or_default();
-    let is_friend = friends.contains(&first.uid) || first.uid == 0 && !friends.is_empty();
-    if members > 0 && (first.uid == me || is_friend) {
+    let members = DomainConfig::from_env().map(|domain| registry::members(&domain)).unwrap_or_default();
+    if members.iter().any(|member| member.is_admitted) {
         return Check::ok(NAME, format!("shared by roxie processes{holders}; new ones join them"));
     }
-    let text = if members > 0 {
+    // Any user can take names of members, but not the port of another user.
+    let is_shared = members.iter().any(|member| member.process.uid == first.uid);
+    let text = if is_shared {
         format!("belongs to roxie processes of user {}{holders}; users do not share it", first.uid)
     } else {
         format!("taken by user {}{holders}", first.uid)
     };
     let remedy = if Path::new("/sys/module/rdma_rxe").exists() {
         "the kernel's Soft-RoCE has it: as root, rdma link delete NAME, or modprobe -r rdma_rxe"
-    } else if members > 0 {
+    } else if is_shared {
         "stop that process, run as that user, or use another network namespace: unshare -rn; \
          ROXIE_USERS lets several users share the port"
     } else {
@@ -80,18 +79,6 @@ fn parse(table: &str) -> Vec<Holder> {
     table.lines().skip(1).filter_map(holder).collect()
 }
 
-/// Live roxie processes in this network namespace: each has an abstract socket name for its slot.
-fn members() -> usize {
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let prefix = format!("@{}/slot/", DomainConfig::default().name);
-    let slots: BTreeSet<&str> = table
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(7))
-        .filter(|name| name.starts_with(&prefix))
-        .collect();
-    slots.len()
-}
-
 /// ` (pid name, ...)` of the processes that hold one of these sockets, as far as this user may see them.
 fn owners(holders: &[Holder]) -> String {
     let wanted: BTreeSet<String> = holders.iter().map(|h| format!("socket:[{}]", h.inode)).collect();
@@ -105,8 +92,7 @@ fn owners(holders: &[Holder]) -> String {
             .filter_map(|fd| fs::read_link(fd.path()).ok())
             .any(|link| link.to_str().is_some_and(|link| wanted.contains(link)));
         if holds {
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            found.push(format!("{pid} {}", name.trim()));
+            found.push(format!("{pid} {}", command_of(pid)));
         }
     }
     if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) }

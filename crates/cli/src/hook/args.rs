@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
+use crate::engines::UsersArgs;
+
 /// Hooks that see every packet of the device.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct HookArgs {
@@ -100,6 +102,8 @@ pub(crate) struct HookDetachArgs {
 pub(crate) struct HookListArgs {
     /// Process id [default: all processes of this user and network namespace]
     pub(crate) pid: Option<u32>,
+    #[command(flatten)]
+    pub(crate) users: UsersArgs,
     /// Print JSON instead of lines
     #[arg(long)]
     pub(crate) json: bool,

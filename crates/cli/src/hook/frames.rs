@@ -5,7 +5,7 @@ use std::time::Duration;
 use roxie_capture::live::realtime_offset;
 
 use super::args::HookFramesArgs;
-use crate::engines::{engines, unanswered};
+use crate::engines::{engines_of, unanswered};
 use crate::failure::{During, Outcome};
 use crate::frames::FrameOutput;
 
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Reads until enough frames have arrived.
 pub(super) fn frames(args: &HookFramesArgs) -> Outcome {
-    let engines = engines(Some(args.pid))?;
+    let engines = engines_of(args.pid)?;
     let mut out = FrameOutput::open(args.write.as_deref())?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {

@@ -8,7 +8,7 @@ use roxie::hook::control::{ControlError, Remote};
 use roxie::hook::{self, HookError, HookPlan, HookPoint};
 use roxie::verbs::HookConfig;
 
-use crate::engines::{engines, unanswered};
+use crate::engines::{engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
 use args::{HookArgs, HookCommand, HookToolArgs, PointArg};
 
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
 
 /// Sends a request to all engines of a process.
 fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
-    engines(Some(pid))?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
+    engines_of(pid)?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
 }
 
 impl PointArg {

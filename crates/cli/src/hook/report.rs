@@ -5,7 +5,7 @@ use roxie::hook::control::Remote;
 use serde_json::{Map, Value, json};
 
 use super::args::{HookListArgs, HookStatsArgs};
-use crate::engines::{engines, unanswered};
+use crate::engines::{all_engines, engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
@@ -14,8 +14,17 @@ type Engine = (Remote, Vec<HookStatus>);
 
 /// Prints processes and the names of their hooks.
 pub(super) fn list(args: &HookListArgs) -> Outcome {
-    let engines = ask(args.pid)?;
+    let (engines, hidden) = match args.pid {
+        Some(pid) => (ask(pid)?, None),
+        None => {
+            let (engines, hidden) = all_engines(args.users.users())?;
+            // One of several processes may have exited meanwhile.
+            let asked = engines.into_iter().filter_map(|remote| Some((remote.hooks().ok()?, remote)));
+            (asked.map(|(hooks, remote)| (remote, hooks)).collect(), args.users.hidden_note(hidden))
+        }
+    };
     if args.json {
+        hidden.iter().for_each(|note| eprintln!("roxie: {note}"));
         return print_json(&engines);
     }
     let terminal = Terminal::stdout();
@@ -30,12 +39,13 @@ pub(super) fn list(args: &HookListArgs) -> Outcome {
             terminal.line(&format!("{pid:>8} {slot:>4} {:<8} {name}", point.to_string()));
         }
     }
+    hidden.iter().for_each(|note| terminal.line(note));
     Ok(())
 }
 
 /// Prints counters.
 pub(super) fn stats(args: &HookStatsArgs) -> Outcome {
-    let engines = ask(Some(args.pid))?;
+    let engines = ask(args.pid)?;
     if args.json {
         return print_json(&engines);
     }
@@ -55,17 +65,12 @@ pub(super) fn stats(args: &HookStatsArgs) -> Outcome {
     Ok(())
 }
 
-fn ask(pid: Option<u32>) -> Outcome<Vec<Engine>> {
-    let mut answers = Vec::new();
-    for remote in engines(pid)? {
-        match remote.hooks() {
-            Ok(hooks) => answers.push((remote, hooks)),
-            // With several processes, one may have exited meanwhile.
-            Err(_) if pid.is_none() => {}
-            Err(error) => return Err(unanswered(remote.pid(), &error)),
-        }
-    }
-    Ok(answers)
+fn ask(pid: u32) -> Outcome<Vec<Engine>> {
+    let ask = |remote: Remote| match remote.hooks() {
+        Ok(hooks) => Ok((remote, hooks)),
+        Err(error) => Err(unanswered(pid, &error)),
+    };
+    engines_of(pid)?.into_iter().map(ask).collect()
 }
 
 fn print_json(engines: &[Engine]) -> Outcome {

@@ -13,7 +13,6 @@ use super::state::{Host, State, directory, hosts_file};
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{During, Failure, Outcome};
 use crate::hook::args::HookArgs;
-use crate::library::has_runtime_dir;
 use crate::{env, run};
 
 /// Executes the command; returns only if that failed.
@@ -26,7 +25,7 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
     };
     // Before the namespaces are entered: the libraries' directory belongs to the user outside.
     let mut variables = if args.run { device_variables()? } else { Vec::new() };
-    if state.user_namespace && !has_runtime_dir() {
+    if state.user_namespace && !roxie::private_dir::has_runtime_dir() {
         // Inside, the user id is 0, and the default directory of user 0 is another one.
         let own = directory()?.parent().map(OsString::from);
         variables.extend(own.map(|own| ("XDG_RUNTIME_DIR", own)));

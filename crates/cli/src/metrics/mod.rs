@@ -9,6 +9,7 @@ use clap::Args;
 use nix::sys::signal::Signal;
 
 use crate::ending::Ending;
+use crate::engines::UsersArgs;
 use crate::failure::Outcome;
 use crate::terminal;
 use crate::top::Processes;
@@ -16,7 +17,7 @@ use crate::top::Processes;
 /// Serve the counters of all processes to Prometheus
 ///
 /// Serves the text exposition format at /metrics, for all processes of this user and network namespace that
-/// run on roxie (root: of all users). Each scrape reads the present counters. There is no authentication:
+/// run on roxie. Each scrape reads the present counters. There is no authentication:
 /// every client that reaches the address can read them.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "\
@@ -37,6 +38,8 @@ pub(crate) struct MetricsArgs {
     /// Export series for each queue pair as well, about 35 each
     #[arg(long)]
     queue_pairs: bool,
+    #[command(flatten)]
+    users: UsersArgs,
     /// Print the counters once
     #[arg(long, conflicts_with = "listen")]
     once: bool,
@@ -47,9 +50,12 @@ pub(crate) struct MetricsArgs {
 /// # Errors
 /// If the address cannot be used.
 pub(crate) fn run(args: &MetricsArgs) -> Outcome {
-    let mut processes = Processes::new(&[])?;
+    let mut processes = Processes::new(&[], args.users.users())?;
     let queue_pairs = args.queue_pairs;
-    let mut scrape = move || text::exposition(&processes.look(), queue_pairs);
+    let mut scrape = move || {
+        let engines = processes.look();
+        text::exposition(&engines, processes.hidden(), queue_pairs)
+    };
     if args.once {
         terminal::print(scrape().trim_end());
         return Ok(());

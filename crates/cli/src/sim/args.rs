@@ -21,7 +21,8 @@ use roxie::sched::Tuning;
 /// random. kth=7 drops the seventh frame of each kind. burst drops most of several frames in a row.
 /// duplicate, reorder, corrupt (bits flip), truncate and delay (a link stops for a while) also take a
 /// share. partition disconnects nodes for a while. vanish disconnects one node for good. rnr posts receives
-/// late. full-ring makes queues short. empty-pool takes buffers from nodes.
+/// late. full-ring makes queues short. empty-pool takes buffers from nodes. forge sends packets in the
+/// name of nodes, with drawn PSNs and UDP source ports. rebind=0.1% changes source ports.
 ///
 /// With --devices each run has 2 to 4 processes with a whole device each: verbs, engine, scheduler and
 /// hooks. Their clock, threads and network are simulated; the seed also determines which thread runs

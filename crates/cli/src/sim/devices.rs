@@ -66,6 +66,7 @@ impl Simulation for Devices {
         sum.connections += other.connections;
         sum.packets.0 += other.packets.0;
         sum.packets.1 += other.packets.1;
+        sum.forged += other.forged;
         sum.elapsed_ns += other.elapsed_ns;
         sum.steps += other.steps;
     }
@@ -79,24 +80,25 @@ impl Simulation for Devices {
     }
 
     fn show(table: &Table, sum: &Sum, seconds: f64) {
-        let DeviceOutcome { processes, connections, packets, elapsed_ns, steps } = sum.outcome;
+        let DeviceOutcome { processes, connections, packets, forged, elapsed_ns, steps } = sum.outcome;
         let rate = sum.runs as f64 / seconds.max(0.001);
         table.line("runs", sum.runs, &format!("{rate:.0} a second, for {seconds:.1} s"));
         table.line("processes", processes, "each with a device");
         table.line("connections", connections, "");
         table.line("packets sent", packets.0, "");
         table.line("dropped", packets.1, "");
+        table.line("forged", forged, "not counted as sent");
         table.line("thread switches", steps, "one thread of a run at a time");
         table.line("virtual time", format!("{:.3} s", elapsed_ns as f64 / 1e9), "");
     }
 
     fn json(report: &mut Map<String, Value>, sum: &Sum) {
-        let DeviceOutcome { processes, connections, packets, elapsed_ns, steps } = sum.outcome;
+        let DeviceOutcome { processes, connections, packets, forged, elapsed_ns, steps } = sum.outcome;
         let results = json!({
             "runs": sum.runs,
             "processes": processes,
             "connections": connections,
-            "packets": { "sent": packets.0, "dropped": packets.1 },
+            "packets": { "sent": packets.0, "dropped": packets.1, "forged": forged },
             "thread_switches": steps,
             "virtual_ns": elapsed_ns,
         });

@@ -96,7 +96,7 @@ impl Simulation for Fabrics {
     }
 
     fn show(table: &Table, sum: &Sum, seconds: f64) {
-        let Tally { sent, delivered, duplicated, reordered, delayed, marked, .. } = sum.tally;
+        let Tally { sent, delivered, duplicated, forged, reordered, delayed, marked, .. } = sum.tally;
         table.line("fabrics", sum.fabrics, &format!("{} nodes", sum.nodes));
         let rate = sent as f64 / seconds.max(0.001) / 1000.0;
         table.line("frames sent", sent, &format!("{rate:.0} k a second, for {seconds:.1} s"));
@@ -106,6 +106,7 @@ impl Simulation for Fabrics {
             table.line(&format!("  {name}"), lost, "");
         }
         table.line("duplicated", duplicated, "");
+        table.line("forged", forged, "not counted as sent");
         table.line("reordered", reordered, "");
         table.line("link stalls", delayed, "");
         table.line("marked", marked, "");
@@ -130,6 +131,7 @@ impl Simulation for Fabrics {
             "frames": {
                 "sent": sum.tally.sent,
                 "duplicated": sum.tally.duplicated,
+                "forged": sum.tally.forged,
                 "delivered": sum.tally.delivered,
                 "reordered": sum.tally.reordered,
                 "delayed": sum.tally.delayed,

@@ -16,7 +16,7 @@ use roxie_capture::write::NewPacket;
 use sys::RecordReader;
 
 use super::table::{Key, Row, Table};
-use crate::engines::engines;
+use crate::engines::engines_of;
 
 /// Bytes captured of each packet: the headers.
 const SNAP_LEN: u32 = 128;
@@ -97,7 +97,7 @@ impl Detail {
                 .clone_into(&mut self.note);
             return;
         };
-        let found = engines(Some(pid)).unwrap_or_default();
+        let found = engines_of(pid).unwrap_or_default();
         let Some(remote) = found.into_iter().find(|remote| remote.slot() == slot) else { return };
         let room = COPIES_LEN;
         let filter = TapFilter { snap_len: SNAP_LEN, room, qps: vec![qpn], ..TapFilter::default() };

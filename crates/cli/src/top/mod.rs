@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::engines::UsersArgs;
 use crate::failure::{Failure, Outcome};
 pub(crate) use process::{Engine, Processes};
 use source::Source;
@@ -27,8 +28,8 @@ use table::Table;
 
 /// Show queue pairs and their traffic, live
 ///
-/// Shows all processes of this user and network namespace that run on roxie (root: of all users): traffic,
-/// round-trip times, retransmissions, NAKs, congestion. Enter shows one queue pair with its attributes,
+/// Shows all processes of this user and network namespace that run on roxie: traffic, round-trip times,
+/// retransmissions, NAKs, congestion. Enter shows one queue pair with its attributes,
 /// counters and packets; ? shows the keys.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "\
@@ -48,6 +49,8 @@ pub(crate) struct TopArgs {
     /// Only this process (may be given several times)
     #[arg(short = 'p', long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) users: UsersArgs,
     /// Show connections in the traffic of this network interface instead, of all programs (needs root)
     #[arg(short = 'i', long, value_name = "IF", conflicts_with = "pid")]
     pub(crate) interface: Option<String>,

@@ -51,6 +51,7 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
     }
+    args.users.hidden_note(table.hidden).iter().for_each(|note| terminal.line(note));
 }
 
 /// Explains an empty table.
@@ -83,7 +84,7 @@ pub(super) fn lines(rows: &[&Row]) -> Vec<String> {
 /// The table as JSON.
 pub(super) fn json(table: &Table, rows: &[&Row]) -> Value {
     let queue_pairs: Vec<Value> = rows.iter().map(|row| queue_pair(row)).collect();
-    json!({ "summary": table.summary, "queue_pairs": queue_pairs })
+    json!({ "summary": table.summary, "hidden_processes": table.hidden, "queue_pairs": queue_pairs })
 }
 
 fn queue_pair(row: &Row) -> Value {

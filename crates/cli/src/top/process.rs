@@ -1,14 +1,14 @@
 //! Reads the counters of processes with a device of roxie, over connections that stay open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roxie::hook::control::{ControlError, Remote};
+use roxie::hook::control::{ControlError, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
 use super::table::{Counts, Item, Key};
-use crate::engines::engines;
+use crate::engines::{command_of, engines_of, is_hidden};
 use crate::failure::{During, Outcome};
 
 /// Timeout for an answer. A process that takes longer is probably stopped.
@@ -18,6 +18,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 pub(crate) struct Processes {
     domain: DomainConfig,
     pids: Vec<u32>,
+    users: Users,
+    /// Ids of the processes of other users, as of the last time.
+    hidden: BTreeSet<u32>,
     open: BTreeMap<(u32, u8), (Remote, String)>,
     /// Ids of the processes that did not answer the last time.
     unresponsive: Vec<u32>,
@@ -39,16 +42,24 @@ pub(crate) struct Engine {
 }
 
 impl Processes {
-    /// The processes with these ids; all processes if `pids` is empty.
+    /// The processes with these ids, of any user; if `pids` is empty, all processes of `users`.
     ///
     /// # Errors
     /// If a named process cannot be connected to.
-    pub(crate) fn new(pids: &[u32]) -> Outcome<Self> {
+    pub(crate) fn new(pids: &[u32], users: Users) -> Outcome<Self> {
         for pid in pids {
-            engines(Some(*pid))?;
+            engines_of(*pid)?;
         }
         let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
-        Ok(Self { domain, pids: pids.to_vec(), open: BTreeMap::new(), unresponsive: Vec::new() })
+        let users = if pids.is_empty() { users } else { Users::All };
+        Ok(Self {
+            domain,
+            pids: pids.to_vec(),
+            users,
+            hidden: BTreeSet::new(),
+            open: BTreeMap::new(),
+            unresponsive: Vec::new(),
+        })
     }
 
     /// The present state of each engine. Processes that have ended or do not answer are left out.
@@ -85,20 +96,29 @@ impl Processes {
         &self.unresponsive
     }
 
+    /// Number of processes of other users that were left out the last time.
+    pub(crate) fn hidden(&self) -> usize {
+        self.hidden.len()
+    }
+
     /// Connects to new processes, and removes those that have ended.
     fn connect(&mut self) {
         let found = Remote::find(&self.domain, None);
         self.open.retain(|key, _| found.contains(key));
+        self.hidden.clear();
         for (pid, slot) in found {
             let wanted = self.pids.is_empty() || self.pids.contains(&pid);
             if !wanted || self.open.contains_key(&(pid, slot)) {
                 continue;
             }
-            // Fails for processes of other users, and for those that have just ended.
-            if let Ok(remote) = Remote::connect(&self.domain, pid, slot) {
-                let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                let remote = remote.with_timeout(ANSWER_TIMEOUT);
-                self.open.insert((pid, slot), (remote, command.trim().to_owned()));
+            match Remote::connect(&self.domain, pid, slot, self.users) {
+                Ok(remote) => {
+                    let remote = remote.with_timeout(ANSWER_TIMEOUT);
+                    self.open.insert((pid, slot), (remote, command_of(pid)));
+                }
+                Err(error) if is_hidden(&error) => _ = self.hidden.insert(pid),
+                // It has just ended.
+                Err(_) => {}
             }
         }
     }

@@ -6,6 +6,7 @@ use super::TopArgs;
 use super::process::Processes;
 use super::table::Item;
 use super::wire::Wire;
+use crate::engines::UsersArgs;
 use crate::failure::Outcome;
 
 pub(super) enum Source {
@@ -15,6 +16,8 @@ pub(super) enum Source {
         processes: Processes,
         /// Processes that answered the last time.
         answered: usize,
+        /// The users that own the shown processes.
+        users: UsersArgs,
     },
     /// Connections found in captured packets.
     Wire(Wire),
@@ -25,14 +28,17 @@ impl Source {
     pub(super) fn open(args: &TopArgs) -> Outcome<Self> {
         match &args.interface {
             Some(interface) => Ok(Source::Wire(Wire::open(interface)?)),
-            None => Ok(Source::Processes { processes: Processes::new(&args.pid)?, answered: 0 }),
+            None => {
+                let processes = Processes::new(&args.pid, args.users.users())?;
+                Ok(Source::Processes { processes, answered: 0, users: args.users })
+            }
         }
     }
 
     /// The present queue pairs with their counters.
     pub(super) fn look(&mut self) -> Outcome<Vec<Item>> {
         match self {
-            Source::Processes { processes, answered } => {
+            Source::Processes { processes, answered, .. } => {
                 let looked = processes.look();
                 // A process may have several engines.
                 *answered = looked.iter().map(|engine| engine.pid).collect::<BTreeSet<_>>().len();
@@ -42,16 +48,26 @@ impl Source {
         }
     }
 
+    /// Number of processes of other users that are not shown.
+    pub(super) fn hidden(&self) -> usize {
+        match self {
+            Source::Processes { processes, .. } => processes.hidden(),
+            Source::Wire(_) => 0,
+        }
+    }
+
     /// A description of the source for the heading.
     pub(super) fn summary(&self) -> String {
         match self {
-            Source::Processes { processes, answered } => {
+            Source::Processes { processes, answered, users } => {
                 let plural = if *answered == 1 { "process" } else { "processes" };
                 let unresponsive = match processes.unresponsive() {
                     [] => String::new(),
                     [pid, ..] => format!(", {pid} does not answer"),
                 };
-                format!("{answered} {plural}{unresponsive}")
+                let hidden = users.hidden_note(processes.hidden());
+                let hidden = hidden.map(|note| format!(", {note}")).unwrap_or_default();
+                format!("{answered} {plural}{unresponsive}{hidden}")
             }
             Source::Wire(wire) => wire.summary(),
         }

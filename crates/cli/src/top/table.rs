@@ -129,13 +129,15 @@ pub(super) struct Table {
     pub(super) rx_history: VecDeque<u64>,
     /// Description of the source.
     pub(super) summary: String,
+    /// Processes of other users that are not shown.
+    pub(super) hidden: usize,
 }
 
 impl Table {
     /// Reads the source again.
     pub(super) fn update(&mut self, source: &mut Source) -> Outcome {
         let items = source.look()?;
-        self.summary = source.summary();
+        (self.summary, self.hidden) = (source.summary(), source.hidden());
         self.take(items, Instant::now());
         Ok(())
     }

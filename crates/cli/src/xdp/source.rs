@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use bpf::{Action, Program, ProgramKind};
+use roxie::hook::read_object;
 
 use super::args::SourceArgs;
 use super::fill::Fill;
@@ -44,7 +45,7 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
 
 fn programs_of(path: &Path) -> Outcome<Vec<Program>> {
     let name = path.display().to_string();
-    let object = fs::read(path).during(&name)?;
+    let object = read_object(path).during(&name)?;
     // Only programs with relocations against the kernel's types need these; the error names them.
     let types = fs::read(KERNEL_TYPES).ok();
     bpf::object::programs_of(&object, types.as_deref()).during(&name)

@@ -271,6 +271,12 @@ impl End {
         }
     }
 
+    /// Moves the queue pair to ERR, which flushes its work requests.
+    pub(super) fn fail(&mut self, now: Instant) {
+        let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        self.modify(now, &error, QpAttrMask::STATE).expect("every state but RESET may go to ERR");
+    }
+
     pub(super) fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.entry().qp.modify(now, attr, mask)?;
         self.core.tables.update_after_input(now, self.qpn.value() as u16);

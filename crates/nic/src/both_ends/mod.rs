@@ -16,6 +16,7 @@ mod batching;
 mod cable;
 mod conformance;
 mod end;
+mod leaving;
 mod pair;
 mod requester;
 mod responder;

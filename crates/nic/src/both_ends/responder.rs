@@ -69,8 +69,25 @@ fn lost_and_rnr_nakked_requests_succeed_after_retransmission() {
                 pair.post(open.write(0), 8);
             },
             requests: WRITES,
-            responses: &["NAK PSN sequence error 100", "ACK 101"],
+            // The second request is not kept: the UDP source port of the peer is not known yet.
+            responses: &["NAK PSN sequence error 100", "ACK 100", "ACK 101"],
             here: Expected { sends: &[Success, Success], counted: &["rcvd_seq_err 1"], ..NOTHING },
+            there: Expected { counted: &["out_of_seq_request 1", "send_seq_err 1"], ..NOTHING },
+            ..RC
+        },
+        Row {
+            name: "a later request is lost",
+            rule: "responder: PSN ahead",
+            act: |pair| {
+                pair.judge(HERE, |before, _| if before == 1 { Fate::IsLost } else { Fate::Arrives });
+                let open = pair.there.open;
+                pair.post(open.write(0), 8);
+                pair.run();
+                pair.post(open.write(0), 8);
+            },
+            requests: &["WRITE Only 100", "WRITE Only 101", "WRITE Only 102"],
+            responses: &["ACK 100", "NAK PSN sequence error 101", "ACK 102"],
+            here: Expected { sends: &[Success, Success, Success], counted: &["rcvd_seq_err 1"], ..NOTHING },
             there: Expected {
                 counted: &["out_of_seq_request 1", "kept_request 1", "send_seq_err 1"],
                 ..NOTHING

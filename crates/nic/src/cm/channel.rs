@@ -163,9 +163,9 @@ fn read_protocol(target: &Arc<IdInner>, protocol: Protocol, event: &mut CmEvent)
             event.status = i32::from(rejection.reason.0);
             event.private_data = rejection.private_data.to_vec();
         }
-        Protocol::Unreachable => {
+        Protocol::Unreachable { is_refused } => {
             event.kind = CmEventKind::Unreachable;
-            event.status = -libc::ETIMEDOUT;
+            event.status = if is_refused { -libc::ECONNREFUSED } else { -libc::ETIMEDOUT };
         }
         Protocol::Disconnected { timed_out } => {
             if target.has_failed() {

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use transport::Instant;
 use transport::cm::{
@@ -62,10 +63,15 @@ struct Output {
 
 impl CmDriver {
     /// Creates the driver of the process with `slot`. Communication ids start at a random number, so that
-    /// peers do not mistake this process for the previous owner of the slot.
-    pub(crate) fn new(slot: u8, gids: &GidTable, runtime: Runtime) -> Self {
+    /// peers do not mistake this process for the previous owner of the slot. Probes leave every
+    /// `keepalive_ns`; 0 for none.
+    pub(crate) fn new(slot: u8, gids: &GidTable, runtime: Runtime, keepalive_ns: u64) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
-        let mut cm = Cm::new(CmConfig::new(slot, runtime.random_u64() as u32, guid, gids.active_mtu()));
+        let tid_key = runtime.random_u64();
+        // Peers see the communication ids, and must not learn the key from them.
+        let first_id = runtime.random_u64() as u32;
+        let config = CmConfig::new(slot, first_id, guid, gids.active_mtu());
+        let mut cm = Cm::new(CmConfig { tid_key, keepalive: Duration::from_nanos(keepalive_ns), ..config });
         cm.set_gids(&addresses(gids));
         let state = State {
             cm,
@@ -87,9 +93,14 @@ impl CmDriver {
         self.lock().cm.handle_mad(now, mad, src, dst)
     }
 
+    /// The host `dst` has refused a MAD by ICMP; the next [`poll`](Self::poll) delivers the resulting output.
+    pub(crate) fn handle_refused(&self, now: Instant, mad: &MadBytes, dst: Gid) {
+        self.lock().cm.handle_refused(now, mad, dst);
+    }
+
     /// Rejects a request that no process of this host listens for.
-    pub(crate) fn reject_no_listener(&self, mad: &MadBytes, src: Gid, dst: Gid) {
-        self.lock().cm.reject_no_listener(mad, src, dst);
+    pub(crate) fn reject_no_listener(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) {
+        self.lock().cm.reject_no_listener(now, mad, src, dst);
     }
 
     /// Sends a disconnect notice for another process of this host, which has died; the next

@@ -30,7 +30,7 @@ pub enum CmEventKind {
     ConnectResponse = 5,
     /// The QP could not change its state.
     ConnectError = 6,
-    /// The peer does not answer.
+    /// The peer does not answer (`-ETIMEDOUT`), or no process of its host has the port (`-ECONNREFUSED`).
     Unreachable = 7,
     /// The peer has refused; `status` is the reason.
     Rejected = 8,

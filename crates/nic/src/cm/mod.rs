@@ -111,6 +111,7 @@ mod driver;
 mod event;
 mod host;
 mod id;
+mod keepalive;
 mod multicast;
 mod option;
 mod pace;
@@ -129,6 +130,7 @@ pub use port::PortSpace;
 pub use transport::cm::UDP_QKEY;
 
 pub(crate) use driver::{CmDriver, CmLocks};
+pub(crate) use keepalive::interval_from_env;
 pub(crate) use transport::cm::MadOutcome;
 
 use std::io;

@@ -79,16 +79,22 @@ impl IdInner {
         event.join = Some(join.cookie);
     }
 
-    /// Detaches the QP from all groups when the identifier ends.
-    pub(super) fn leave_all(&self) {
-        let mut state = self.lock();
-        let (groups, qp) = (std::mem::take(&mut state.groups), state.qp.clone());
+    /// Detaches the QP from the groups of the identifier, which stays a member.
+    pub(super) fn detach_from_groups(&self) {
+        let state = self.lock();
+        let (groups, qp) = (state.groups.clone(), state.qp.clone());
         drop(state);
-        if let Some(qp) = qp.filter(|_| !groups.is_empty()) {
+        if let Some(qp) = qp {
             for join in groups {
                 // See `leave_multicast`.
                 let _done = qp.detach_mcast(join.group);
             }
         }
+    }
+
+    /// Leaves all groups when the identifier ends.
+    pub(super) fn leave_all(&self) {
+        self.detach_from_groups();
+        self.lock().groups.clear();
     }
 }

@@ -34,8 +34,10 @@ impl Id {
         Ok(())
     }
 
-    /// Takes the QP away from the identifier (rdma_destroy_qp(3)).
+    /// Takes the QP away from the identifier (rdma_destroy_qp(3)), and detaches it from the groups that the
+    /// identifier has joined: an attached QP cannot be destroyed.
     pub fn detach_qp(&self) {
+        self.0.detach_from_groups();
         let qp = self.0.lock().qp.take();
         drop(qp);
     }

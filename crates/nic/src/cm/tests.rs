@@ -118,7 +118,7 @@ impl World {
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
             });
             Arc::new(TestHost {
-                driver: CmDriver::new(n, &gids, Runtime::Kernel),
+                driver: CmDriver::new(n, &gids, Runtime::Kernel, 0),
                 gids,
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),
@@ -184,7 +184,7 @@ impl World {
                     quiet = false;
                     let to = if host.gids.index_of(&dst).is_some() { host } else { other };
                     if matches!(to.driver.handle_mad(to.now(), &mad, src, dst), MadOutcome::NotOurs { .. }) {
-                        to.driver.reject_no_listener(&mad, src, dst);
+                        to.driver.reject_no_listener(to.now(), &mad, src, dst);
                     }
                 }
             }

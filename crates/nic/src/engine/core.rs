@@ -8,7 +8,7 @@ use wire::{FlushIcrc, Qpn};
 use super::tables::{QpEntry, Tables};
 use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues, RxScope};
-use crate::sched::{Decision, Trigger, Tuning, decide};
+use crate::sched::{Decision, Quantum, Trigger, Tuning, decide};
 
 /// The device behind the engine's lock. Its callers pass the time; it reads no clock.
 pub(crate) struct Core {
@@ -25,7 +25,8 @@ impl Core {
         Self { port, hooks, tables, tuning, polls: 0 }
     }
 
-    /// Whether only timers can have work. Costs one load; packets that the kernel has may be missed.
+    /// Whether no queue pair is ready to send and the port reports no packets, so that at most timers have
+    /// work. Reads memory only, without a system call: packets in kernel socket buffers are not seen.
     #[inline]
     pub(super) fn is_quiet(&mut self) -> bool {
         self.tables.queue.is_empty() && self.port.is_quiet()
@@ -51,20 +52,13 @@ impl Core {
     }
 
     /// Runs due timers, after all packets in the sockets were received: a response that waits in a socket
-    /// must not time out, even if this process had no CPU for a while. Returns the number of batches
+    /// must not cause a timeout, even if this process had no CPU for a while. Returns the number of batches
     /// received.
     pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
         if self.tables.timers.next().is_none_or(|at| at > now) {
             return 0;
         }
-        let mut batches = 0;
-        for _ in 0..self.tuning.drain_batches {
-            let received = self.receive(now, RxScope { everything: true, ..queues.into() });
-            batches += received;
-            if received == 0 {
-                break;
-            }
-        }
+        let batches = self.drain(now, queues);
         self.tables.expire(now);
         batches
     }
@@ -77,7 +71,7 @@ impl Core {
         let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
         let is_listed = self.tables.queue.is_listed(index);
         let trigger = Trigger::Post { work_requests, is_listed };
-        // The free window of the flow is checked when the packets leave.
+        // The room in the flow window bounds only the quantum, which is not used here.
         let leaves = decide(trigger, &backlog, is_backlogged, 0, &self.tuning) != Decision::Hold;
         if !leaves && is_listed && !backlog.has_event {
             return false;
@@ -86,11 +80,11 @@ impl Core {
         true
     }
 
-    /// Updates the queues after a post: the packets leave now, or stay on the ready list.
+    /// Puts the queue pair on the ready list after a post, and sends the packets now if `leaves`.
     pub(crate) fn update_after_post(&mut self, now: Instant, index: u16, leaves: bool) {
         let only_sends = |entry: &QpEntry| !entry.qp.has_event() && entry.qp.wants_transmit();
         if leaves && self.tables.qp(index).is_some_and(only_sends) {
-            // The quantum arms the timer, after the packets have left.
+            // `transmit` arms the timer at the end of the quantum.
             self.tables.queue.list(index);
         } else {
             self.tables.update_after_input(now, index);
@@ -122,7 +116,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a delayed ACK of a queue pair leave with the next [`transmit`](Self::transmit).
+    /// Makes an ACK of everything that a queue pair has executed leave with the next
+    /// [`transmit`](Self::transmit).
     pub(super) fn release_ack(&mut self, index: u16) {
         if let Some(entry) = self.tables.qp_mut(index) {
             entry.qp.release_ack();
@@ -138,10 +133,37 @@ impl Core {
         indices.into_iter().for_each(|index| self.release_ack(index));
     }
 
-    /// Destroys a queue pair; its peer gets a delayed ACK first.
-    pub(super) fn remove_qp(&mut self, now: Instant, qpn: Qpn) {
-        self.release_ack(qpn.value() as u16);
+    /// Processes the packets that have arrived: an ACK among them must not be lost to a request that is about
+    /// to fail. Returns the number of batches.
+    pub(super) fn drain(&mut self, now: Instant, queues: RxQueues) -> usize {
+        let scope = RxScope { everything: true, ..queues.into() };
+        let mut batches = 0;
+        for _ in 0..self.tuning.drain_batches {
+            let received = self.receive(now, scope);
+            batches += received;
+            if received == 0 {
+                break;
+            }
+        }
+        batches
+    }
+
+    /// A queue pair is about to leave its connection: its peer gets an ACK of everything that was executed,
+    /// even if the port is full.
+    pub(crate) fn send_last_ack(&mut self, now: Instant, index: u16) {
+        self.release_ack(index);
         self.transmit(now);
+        if self.tables.qp(index).is_some_and(|entry| entry.qp.wants_transmit()) {
+            let quantum =
+                Quantum { budget_pkts: 0, flush_at_pkts: usize::MAX, max_pkts: self.tuning.quantum_pkts };
+            self.transmit_quantum(now, index, quantum);
+            self.port.flush();
+        }
+    }
+
+    /// Destroys a queue pair; its peer gets the last ACK first.
+    pub(super) fn remove_qp(&mut self, now: Instant, qpn: Qpn) {
+        self.send_last_ack(now, qpn.value() as u16);
         if let Some(flow) = self.tables.remove_qp(qpn) {
             self.port.close_flow(flow);
         }

@@ -5,9 +5,10 @@
 //! because the peer repeats it only after seconds, and does not repeat a rejected request at all.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transport::Instant;
+use transport::cm::RateLimit;
 use transport::cm::timing::LISTENER_WAIT;
 
 use super::Engine;
@@ -23,10 +24,26 @@ const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
 /// Most requests that wait. A further one does not wait for its listener.
 const HELD_MAX: usize = 64;
+/// Messages per second that are passed to every process of the host. Each costs as many system calls as
+/// there are processes, and any host can send them. Half: when a host with 1000 clients ends them at once,
+/// servers wait for half of the RTUs for a minute. Double: a flood costs twice the CPU time.
+const BROADCASTS_PER_S: u64 = 1000;
 
-/// Requests that wait for their listener.
+/// Requests that wait for their listener, and the limit of messages to every process.
 #[derive(Default)]
-pub(crate) struct Held(pub(crate) Mutex<VecDeque<HeldRequest>>);
+pub(crate) struct Held(pub(crate) Mutex<HeldState>);
+
+/// Protected by the lock of [`Held`].
+pub(crate) struct HeldState {
+    requests: VecDeque<HeldRequest>,
+    broadcasts: RateLimit,
+}
+
+impl Default for HeldState {
+    fn default() -> Self {
+        Self { requests: VecDeque::new(), broadcasts: RateLimit::new(BROADCASTS_PER_S) }
+    }
+}
 
 /// A request that waits, and since when.
 pub(crate) struct HeldRequest {
@@ -34,16 +51,23 @@ pub(crate) struct HeldRequest {
     since: Instant,
 }
 
+impl HeldState {
+    /// Drops the waiting requests.
+    pub(crate) fn forget(&mut self) {
+        self.requests.clear();
+    }
+}
+
 impl Held {
     /// Returns when the waiting requests are offered again.
     pub(crate) fn next_offer(&self, now: Instant) -> Option<Instant> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = &self.lock().requests;
         (!held.is_empty()).then(|| now.plus_ns(OFFER_INTERVAL_NS))
     }
 
     /// Keeps a request; returns it if too many wait.
     fn keep(&self, request: HeldRequest) -> Option<HeldRequest> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = &mut self.lock().requests;
         if held.len() >= HELD_MAX {
             return Some(request);
         }
@@ -52,7 +76,15 @@ impl Held {
     }
 
     fn take(&self) -> VecDeque<HeldRequest> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.lock().requests)
+    }
+
+    fn may_broadcast(&self, now: Instant) -> bool {
+        self.lock().broadcasts.take(now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HeldState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,7 +93,10 @@ impl Engine {
     pub(crate) fn deliver_mad(&self, mad: Mad) {
         // A rejection of a request without a reply does not name the communication ID of the receiver, so it
         // may be for any process of this host.
-        if transport::cm::is_for_every_process(&mad.bytes) && !mad.packet.is_forwarded() {
+        if transport::cm::is_for_every_process(&mad.bytes)
+            && !mad.packet.is_forwarded()
+            && self.held.may_broadcast(self.now())
+        {
             self.registry.forward_to_all(&mad.packet.batch());
         }
         self.offer(HeldRequest { mad, since: self.now() });
@@ -97,7 +132,7 @@ impl Engine {
                     && self.registry.forward_to_service(ps, port, dst_gid, &batch).is_ok_and(|taken| taken);
                 let over = waited_ns >= LISTENER_WAIT_NS;
                 if !handed && over {
-                    self.cm.reject_no_listener(&mad.bytes, src, dst);
+                    self.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);
                 }
                 handed || over
             }

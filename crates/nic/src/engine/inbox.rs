@@ -7,9 +7,10 @@ use wire::{Gid, Qpn};
 
 use crate::port::{RxBatch, RxQueue};
 
-/// Management datagrams kept from one batch; more are dropped, and their senders repeat them.
+/// Management datagrams kept until the next delivery; more are dropped, and their senders retransmit them.
 const MADS_MAX: usize = 1024;
-/// Packets for other processes kept from one batch; more are dropped, and the transport retransmits them.
+/// Packets for other processes kept until the next delivery; more are dropped, and the transport retransmits
+/// them.
 const MISROUTED_MAX: usize = 256;
 
 /// A management datagram that arrived on QP1, with its packet in case it must be forwarded.

@@ -2,15 +2,18 @@
 //!
 //! A thread that polls an empty CQ takes the lock if it is free and processes one batch inline
 //! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls.
-//! [`crate::sched`] decides when each of them works. Invariant: completions, events and management datagrams
-//! are collected under the lock and delivered by the same call.
+//! [`crate::sched`] decides when each of these threads runs the engine. Invariant: packets for other
+//! processes and management datagrams are collected under the lock, and delivered by the same call.
 
 mod control;
 mod core;
 pub(crate) mod group;
 pub(crate) mod gsi;
+mod identification;
 mod inbox;
 mod netdev;
+mod qp_numbers;
+mod refused;
 mod rx;
 pub(crate) mod tables;
 mod timers;
@@ -43,14 +46,16 @@ use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
 use group::Place;
 use gsi::Held;
+use refused::RefusedWatch;
 use tables::{QpEntry, Tables};
 
-/// Interval at which a process that ends looks for the replies to its disconnect requests.
+/// Interval at which an ending process polls for the replies to its disconnect requests.
 const CLOSING_POLL: Duration = Duration::from_micros(50);
-/// Additional time to [`Cm::SHUTDOWN_MAX`] for that, on a busy machine.
+/// An ending process waits for these replies for [`Cm::SHUTDOWN_MAX`] and this much longer: on a busy machine
+/// they arrive late.
 const CLOSING_SLACK: Duration = Duration::from_millis(25);
 
-/// What an engine is made of.
+/// The arguments of [`Engine::new`].
 pub(crate) struct Parts {
     pub(crate) port: Box<dyn Port>,
     pub(crate) registry: Box<dyn Registry>,
@@ -73,11 +78,12 @@ pub(crate) struct Engine {
     pub(crate) monitor: Option<AddressMonitor>,
     pub(crate) place: Place,
     pub(crate) held: Held,
+    refused: RefusedWatch,
     /// Armed CQs; see `cq.rs`.
     pub(crate) armed_cqs: Arc<AtomicUsize>,
     pub(crate) moderator: Arc<Moderator>,
     pub(crate) pd_ids: AtomicU32,
-    /// XRC domains that files stand for.
+    /// XRC domains that were opened with a file descriptor, by the identity of the file (ibv_open_xrcd(3)).
     pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
     runtime: Runtime,
     tuning: Tuning,
@@ -88,9 +94,9 @@ pub(crate) struct Engine {
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
     inline_polls: AtomicU64,
     inline_yield: InlineYield,
-    /// An inline poll whose number has none of these bits looks at the clock.
+    /// Inline polls look at the clock when their number and this mask have no bit in common.
     clock_mask: u64,
-    /// An inline poll whose number has none of these bits reads the GSI socket.
+    /// Inline polls read the GSI socket when their number and this mask have no bit in common.
     gsi_mask: u64,
     /// The progress thread leaves the sockets to polling threads.
     is_watching: AtomicBool,
@@ -116,13 +122,14 @@ impl Engine {
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         Ok(Arc::new(Self {
             core: Mutex::new(core),
-            cm: Arc::new(CmDriver::new(slot, &table, runtime.clone())),
+            cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns)),
             registry,
             control,
             gids,
             monitor,
             place: first.map(|(first, index)| Place::beside(first, index)).unwrap_or_default(),
             held: Held::default(),
+            refused: RefusedWatch::default(),
             // Completion queues may be served by any engine of the device.
             armed_cqs: first.map(|(first, _)| Arc::clone(&first.armed_cqs)).unwrap_or_default(),
             moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
@@ -172,7 +179,7 @@ impl Engine {
         self.inline_polls.load(Ordering::Relaxed)
     }
 
-    /// Whether an application sleeps, or is about to, until a completion.
+    /// Whether a CQ is armed: an application thread sleeps until a completion, or is about to.
     pub(crate) fn has_armed_cq(&self) -> bool {
         self.armed_cqs.load(Ordering::Relaxed) > 0
     }
@@ -194,8 +201,8 @@ impl Engine {
     fn try_poll(&self) -> bool {
         let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
         let Some(mut core) = self.runtime.try_lock(&self.core) else {
-            // The progress thread may hold the lock and wait for the CPU that this thread has. (While an
-            // application sleeps until a completion, the progress thread holds the lock only briefly.)
+            // The progress thread may hold the lock and wait for the CPU that this thread occupies, so yield.
+            // (While a CQ is armed, the progress thread holds the lock only briefly.)
             if !self.is_watching.load(Ordering::Relaxed) && !self.has_armed_cq() {
                 self.runtime.yield_now();
             }
@@ -231,6 +238,7 @@ impl Engine {
     fn poll_all(&self) -> usize {
         let batches = self.poll_batches(RxQueues::ALL);
         self.offer_held();
+        self.take_refused();
         batches + self.cm.poll(self.now(), self)
     }
 
@@ -245,6 +253,7 @@ impl Engine {
     pub(crate) fn serve_control_plane(&self) {
         self.serve_members();
         self.offer_held();
+        self.take_refused();
         self.cm.poll(self.now(), self);
         self.serve_control();
     }
@@ -283,7 +292,7 @@ impl Engine {
     #[inline]
     pub(crate) fn ring_doorbell(&self, core: &mut Core, index: u16, work_requests: usize) {
         if core.posted(|| self.now(), index, work_requests) {
-            self.wake_before(core.next_deadline(self.now()));
+            self.wake_for(core);
             self.wake_before(self.moderator.next());
         }
     }
@@ -331,13 +340,14 @@ impl Engine {
         let now = self.now();
         let core = self.lock().next_deadline(now);
         let rescan = self.registry.rescan_at().map(Instant);
-        [core, self.moderator.next(), self.cm.poll_timeout(), self.held.next_offer(now), rescan]
+        let (held, refused) = (self.held.next_offer(now), self.refused.next());
+        [core, self.moderator.next(), self.cm.poll_timeout(), held, refused, rescan]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Returns the pending work; `None` while another thread holds the lock.
+    /// Returns the pending work, for the simulator's check; `None` while another thread holds the lock.
     pub(crate) fn due(&self) -> Option<Due> {
         let now = self.now();
         let core = self.core.try_lock().ok()?;
@@ -345,8 +355,13 @@ impl Engine {
         let forgotten = core.tables.forgotten_qp();
         drop(core);
         let is_watching = self.is_watching.load(Ordering::Relaxed);
-        let is_armed = self.armed_cqs.load(Ordering::Relaxed) > 0;
-        Some(Due { deadline: self.next_deadline(), has_ready, forgotten, is_watching, is_armed })
+        Some(Due {
+            deadline: self.next_deadline(),
+            has_ready,
+            forgotten,
+            is_watching,
+            is_armed: self.has_armed_cq(),
+        })
     }
 
     /// Wakes the progress thread if it would sleep past `deadline`.
@@ -360,8 +375,8 @@ impl Engine {
         }
     }
 
-    /// Wakes the progress thread if it would sleep past a timer that this thread has armed in `core`, or
-    /// past a packet that a hook holds there: the application may stop polling now.
+    /// Wakes the progress thread if it would sleep past a timer that this thread has armed in `core`, or past
+    /// the release time of a packet that a hook delays. The application may stop polling after this call.
     #[inline]
     fn wake_for(&self, core: &Core) {
         if self.sleeps_until.load(Ordering::Relaxed) != 0 {
@@ -387,7 +402,7 @@ impl Engine {
 
     /// Discards the wake-ups that have arrived.
     pub(crate) fn spend_kicks(&self) {
-        // There is none if the sleep ended for another reason.
+        // `take` finds no wake-up if the sleep ended for another reason.
         let _spent = self.kick.take();
     }
 
@@ -396,6 +411,8 @@ impl Engine {
         let mut core = self.lock();
         core.send_mad(src, dst, mad);
         self.wake_for(&core);
+        drop(core);
+        self.watch_refused();
     }
 
     /// Adds a queue pair; its QPN is `slot << 16 | index`.
@@ -406,7 +423,14 @@ impl Engine {
         self.lock().tables.insert_qp(build)
     }
 
-    /// Destroys a queue pair; its peer gets a delayed ACK first.
+    /// Processes the packets that have arrived; see [`Core::drain`].
+    pub(crate) fn drain(&self) {
+        let mut core = self.lock();
+        core.drain(self.now(), RxQueues::SLOT);
+        self.unlock_and_deliver(core);
+    }
+
+    /// Destroys a queue pair; its peer gets the last ACK first.
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
         let mut core = self.lock();
         core.remove_qp(self.now(), qpn);
@@ -414,7 +438,7 @@ impl Engine {
         self.unlock_and_spread(core);
     }
 
-    /// Sends the delayed ACKs of all queue pairs.
+    /// Sends the last ACKs of all queue pairs.
     pub(crate) fn release_acks(&self) {
         let mut core = self.lock();
         core.release_acks();

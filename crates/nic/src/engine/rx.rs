@@ -1,4 +1,5 @@
-//! A packet's journey in: port, parse, ICRC, QP, memory. Completions and acknowledgements follow per batch.
+//! A packet's journey in: port, hooks, parse, ICRC, queue pair, application memory. Completions and
+//! acknowledgements follow at the end of each receive batch.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,6 +53,7 @@ impl Tables {
     pub(crate) fn receive_batch(&mut self, now: Instant, batch: &RxBatch<'_>) {
         let from = PacketSource {
             src: Gid::from(batch.src),
+            src_port: batch.src_port,
             dst: Gid::from(batch.dst),
             tos: batch.tos,
             ttl: batch.ttl,
@@ -65,8 +67,11 @@ impl Tables {
             }
             return;
         }
+        let is_v6 = batch.src.is_ipv6();
         let Some(icrc) = batch.icrc_header() else { return self.count(DropReason::NotForUs) };
         let mut expected_id = batch.ip_id.unwrap_or(0);
+        let mut flow = self.identifications.flow(batch);
+        let mut has_segment_indices = true;
         for bytes in batch.packets() {
             let packet = match Packet::parse(bytes) {
                 Ok(packet) => packet,
@@ -76,8 +81,13 @@ impl Tables {
                 }
             };
             match icrc.verify(expected_id, bytes) {
-                Ok(id) if batch.ip_id.is_none() || id == expected_id => expected_id = id.wrapping_add(1),
+                Ok(id) if id == expected_id || is_v6 => expected_id = id.wrapping_add(1),
+                Ok(id) if flow.as_mut().is_some_and(|flow| flow.accepts(now, id)) => {
+                    has_segment_indices = false;
+                    expected_id = id.wrapping_add(1);
+                }
                 Ok(_) => {
+                    has_segment_indices = false;
                     self.count(DropReason::BadIcrc);
                     expected_id = expected_id.wrapping_add(1);
                     continue;
@@ -88,6 +98,12 @@ impl Tables {
                 }
             }
             self.receive_packet(now, &packet, bytes, &from, batch);
+        }
+        if let Some(mut flow) = flow {
+            if has_segment_indices && expected_id == batch.packets().len() as u16 {
+                flow.fits_segments(now);
+            }
+            self.identifications.put(flow);
         }
     }
 
@@ -138,7 +154,8 @@ impl Tables {
         }
     }
 
-    /// Reports once why such a message is refused: with hardware, processes can share XRC domains.
+    /// Reports once why a message to an XRC shared receive queue of another process is refused. With
+    /// hardware, processes can share XRC domains.
     #[cold]
     fn warn_of_foreign_queue(&mut self, packet: &Packet<'_>) {
         let Some(Xrceth { srqn }) = packet.xrceth() else { return };
@@ -151,7 +168,8 @@ impl Tables {
         }
     }
 
-    /// Ends a batch for each queue pair that received packets: ACKs become due, completions are delivered.
+    /// Ends a batch for each queue pair that received packets: ACKs become due or are delayed, and
+    /// completions are delivered.
     pub(crate) fn end_of_batch(&mut self, now: Instant) {
         while let Some(index) = self.touched.pop() {
             if let Some(entry) = self.qp_mut(index) {
@@ -181,7 +199,8 @@ impl Tables {
         self.inbox.push_mad(bytes, OwnedPacket::new(batch, raw));
     }
 
-    /// The kernel steers a batch by its first packet, so a packet of another process can arrive here.
+    /// Keeps a packet of another process for forwarding. The kernel steers a GRO batch by its first packet,
+    /// so the other packets can belong to other processes.
     fn misroute(&mut self, slot: u8, bytes: &[u8], batch: &RxBatch<'_>) {
         if !self.inbox.push_misrouted(slot, batch, bytes) {
             self.count(DropReason::QueueFull);

@@ -10,7 +10,9 @@ use transport::{
 };
 use wire::{DropReason, Psn, Qpn};
 
+use super::identification::Identifications;
 use super::inbox::Inbox;
+use super::qp_numbers::QpNumbers;
 use super::timers::Timers;
 use crate::cq::{Adding, CompletionQueue};
 use crate::events::EventQueue;
@@ -32,11 +34,11 @@ pub(crate) struct QpEntry {
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) srqs: SrqScope,
     events: Arc<EventQueue<AsyncEvent>>,
-    /// Identifies the queue pair to the application in asynchronous events.
+    /// The application's name for the queue pair in asynchronous events.
     cookie: u64,
-    /// Where an RC or UC queue pair sends; resolved when the address vector is set.
+    /// The flow that a connected queue pair sends to, from the address vector, and its packets in flight.
     pub(super) share: FlowShare,
-    /// It received packets in this batch.
+    /// The queue pair received packets in this batch.
     pub(super) touched: bool,
 }
 
@@ -46,6 +48,7 @@ pub(crate) struct Tables {
     pub(super) queue: TransmitQueue,
     pub(super) timers: Timers,
     pub(super) inbox: Inbox,
+    pub(super) identifications: Identifications,
     pub(crate) srqs: Srqs,
     pub(super) reorder: ReorderBuffer,
     pub(crate) mrs: KeyTable,
@@ -58,7 +61,7 @@ pub(crate) struct Tables {
     /// Counters of destroyed queue pairs.
     retired: QpCounters,
     slot: u8,
-    next_qp: u16,
+    numbers: QpNumbers,
     gsi_psn: Psn,
 }
 
@@ -83,6 +86,7 @@ impl Tables {
             queue: TransmitQueue::new(mtu.bytes()),
             timers: Timers::new(),
             inbox: Inbox::default(),
+            identifications: Identifications::default(),
             srqs: Srqs::default(),
             reorder: ReorderBuffer::new(mtu),
             mrs: KeyTable::default(),
@@ -93,7 +97,7 @@ impl Tables {
             drops: [0; DropReason::COUNT],
             retired: QpCounters::default(),
             slot,
-            next_qp: sys::random_u64() as u16,
+            numbers: QpNumbers::random(),
             gsi_psn: Psn::default(),
         }
     }
@@ -172,16 +176,16 @@ impl Tables {
         self.qp_mut(qpn.value() as u16)
     }
 
-    /// The queue pairs here that are connected to one of these.
+    /// Returns the queue pairs of this engine that are connected to one of `peers`.
     pub(crate) fn connected_to(&self, peers: &[Qpn]) -> Vec<Qpn> {
         let entries = self.qps.iter().flatten().filter(|entry| entry.qp.ty() != QpType::Ud);
         entries.filter(|entry| peers.contains(&entry.qp.dest_qpn())).map(|entry| entry.qp.qpn()).collect()
     }
 
-    /// The next queue pair gets the lowest index, so that a simulation is the same each time and its tables
-    /// stay small.
+    /// Makes the next queue pair get the lowest free index. The first index is random otherwise; a simulation
+    /// needs the same numbers in each run, and small tables.
     pub(crate) fn number_qps_from_zero(&mut self) {
-        self.next_qp = 0;
+        self.numbers = QpNumbers::from_zero();
     }
 
     pub(crate) fn insert_qp(
@@ -189,9 +193,11 @@ impl Tables {
         build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
     ) -> Result<Qpn, VerbsError> {
         let first = if self.slot == 0 { 16 } else { 0 };
-        for _ in 0..QP_MAX {
-            let index = self.next_qp.max(first);
-            self.next_qp = index.wrapping_add(1);
+        for _ in 0..=u16::MAX {
+            let index = self.numbers.draw();
+            if index < first {
+                continue;
+            }
             let at = usize::from(index);
             if self.qps.len() <= at {
                 self.qps.resize_with(at + 1, || None);
@@ -222,8 +228,8 @@ impl Tables {
         flow
     }
 
-    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow
-    /// it left.
+    /// Makes a queue pair send to `flow` from now on; its packets in flight count in the window of `flow`.
+    /// Returns the flow that it used before.
     pub(super) fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
         let entry = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut)?;
         let old = self.queue.move_to(&mut entry.share, flow);
@@ -234,8 +240,8 @@ impl Tables {
         old
     }
 
-    /// After a queue pair was given input: [`drain_events`](Self::drain_events), and lists it if it has
-    /// packets to send.
+    /// Follows an input to a queue pair (packets, a timeout, a state change). Calls
+    /// [`drain_events`](Self::drain_events), and lists the queue pair if it has packets to send.
     pub(crate) fn update_after_input(&mut self, now: Instant, index: u16) {
         if self.drain_events(now, index) {
             self.queue.list(index);
@@ -283,7 +289,8 @@ impl Tables {
                     (&*xrc.cq, wc, solicited)
                 }
                 QpEvent::Async(kind) => {
-                    // An application that gets the event finds the completions before it.
+                    // Releases the CQ's lock first: an application that gets the event must find all
+                    // completions that precede it.
                     adding = None;
                     if kind == AsyncEventKind::CommEst {
                         self.inbox.established.push(entry.qp.qpn());
@@ -324,8 +331,8 @@ impl Tables {
         entry.qp.wants_transmit()
     }
 
-    /// Whether a queue pair on the ready list waits for nothing but a poll: the port accepts packets, and
-    /// no ACK is expected whose arrival wakes the progress thread.
+    /// Whether only a poll can send the packets of some queue pair on the ready list: the port accepts
+    /// packets, and no ACK is expected that would wake the progress thread.
     pub(super) fn has_stranded_qp(&self, now: Instant) -> bool {
         let is_stranded =
             |index: u16| self.qp(index).is_some_and(|entry| !entry.qp.backlog().is_ack_expected);
@@ -343,7 +350,7 @@ impl Tables {
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())
     }
 
-    /// Gives each queue pair whose timer has expired the time.
+    /// Calls `handle_timeout` of each queue pair with a deadline that has passed.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(index) = self.timers.expire(now) {
             let Some(entry) = self.qp_mut(index) else { continue };

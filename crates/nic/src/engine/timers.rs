@@ -1,17 +1,17 @@
-//! Timers of queue pairs: when the engine must check which queue pair.
+//! Timers of queue pairs: the time at which the engine must check each queue pair.
 //!
-//! A binary heap with lazy deletion. When a deadline moves to a later time, its entry stays and expires
-//! early, without effect. When a deadline moves to an earlier time or is disarmed, its old entry becomes
-//! stale. Invariant: the heap has at most twice as many entries as armed timers, plus [`STALE_MAX`];
-//! otherwise it is rebuilt. A long ACK timeout (up to 2.4 h) that short timers interrupt every 50 us
-//! therefore does not fill the heap.
+//! The timers are a binary heap with lazy deletion. [`Timers::arm`] never moves a deadline to a later
+//! time: the earlier entry stays, and its expiry has no effect. When a deadline moves to an earlier time or
+//! is disarmed, its old entry becomes stale. Invariant: the heap has at most twice as many entries as armed
+//! timers, plus [`STALE_MAX`]; otherwise it is rebuilt. A long ACK timeout (up to 2.4 h) that short timers
+//! interrupt every 50 us therefore does not fill the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use transport::Instant;
 
-/// Stale entries for which the heap is not rebuilt.
+/// Stale entries that never cause a rebuild of the heap.
 const STALE_MAX: usize = 64;
 
 /// See the module documentation. Queue pairs are known by their index.
@@ -81,7 +81,8 @@ impl Timers {
         self.tidy();
     }
 
-    /// Rebuilds the heap if most entries are stale: at most once in as many calls as it has entries.
+    /// Rebuilds the heap if most entries are stale. Before a heap of n entries is rebuilt there were at least
+    /// n/2 calls since the previous time.
     #[inline]
     fn tidy(&mut self) {
         if self.heap.len() > 2 * self.live + STALE_MAX {

@@ -1,4 +1,5 @@
-//! A packet's journey out: next queue pair, packet built in place, hooks, ICRC, burst, one system call.
+//! A packet's journey out: the next queue pair, the packet built in the port's memory, hooks, ICRC, and a
+//! burst that leaves with one system call.
 
 use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
@@ -48,7 +49,7 @@ impl Core {
     }
 
     /// Sends one quantum of a queue pair. Returns whether it owes more responses.
-    fn transmit_quantum(&mut self, now: Instant, index: u16, quantum: Quantum) -> bool {
+    pub(super) fn transmit_quantum(&mut self, now: Instant, index: u16, quantum: Quantum) -> bool {
         let Core { port, hooks, tables, .. } = self;
         let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
             return false;

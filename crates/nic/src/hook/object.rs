@@ -1,9 +1,10 @@
 //! Programs from object files, by path and name.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use bpf::object::{ObjectError, programs_of};
+use bpf::object::{FILE_MAX, ObjectError, programs_of};
 use bpf::{Program, ProgramKind};
 
 use super::HookError;
@@ -15,13 +16,23 @@ const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 pub(super) fn program(text: &str) -> Result<Program, HookError> {
     let (path, name) = split(text);
     let path = PathBuf::from(path);
-    let bytes = fs::read(&path).map_err(|error| HookError::File { path: path.clone(), error })?;
+    let bytes = read(&path).map_err(|error| HookError::File { path: path.clone(), error })?;
     let programs = programs_of(&bytes, None).or_else(|error| match error {
         ObjectError::NeedsKernelTypes => programs_of(&bytes, fs::read(KERNEL_TYPES).ok().as_deref()),
         error => Err(error),
     });
     let programs = programs.map_err(|error| HookError::Object { path: path.clone(), error })?;
     choose(programs, name).map_err(|programs| HookError::Which { path, programs })
+}
+
+/// Reads an object file; of a longer file only so much that it is refused.
+///
+/// # Errors
+/// As of `std::fs::read`.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns the program of this name, or the only one without a name. Else the names of all.
@@ -62,6 +73,12 @@ mod tests {
         assert_eq!(choose(two(), Some("c")).unwrap_err(), ["a", "b"]);
         let alone = vec![named("a", ProgramKind::XdpCpumap), named("b", ProgramKind::Xdp)];
         assert_eq!(choose(alone, None).unwrap().name, "b");
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_its_end() {
+        let error = program("/dev/zero").expect_err("no object file").to_string();
+        assert!(error.contains("ELF"), "{error}");
     }
 
     #[test]

@@ -48,6 +48,10 @@ impl ProgramStage {
     /// If the interpreter refuses the program, or would abort it for every packet that reaches some
     /// instruction; if a map cannot be created.
     pub fn new(program: &Program) -> Result<ProgramStage, HookError> {
+        let bytes = program.maps.iter().map(|def| def.memory_bytes(1)).fold(0, u64::saturating_add);
+        if let Some(def) = program.maps.last().filter(|_| bytes > MapError::BYTES_MAX) {
+            return Err(HookError::Map { name: def.name.clone(), error: MapError::NoMemory });
+        }
         let new_map =
             |def| Map::new(def, 1).map_err(|error| HookError::Map { name: def.name.clone(), error });
         let maps: Vec<Arc<Map>> = program.maps.iter().map(new_map).collect::<Result<_, _>>()?;

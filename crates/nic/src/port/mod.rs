@@ -23,6 +23,8 @@ pub use headers::Headers;
 pub(crate) use headers::batch_of;
 pub use outlook::Outlook;
 pub(crate) use shm::ShmPort;
+#[cfg(feature = "fuzz")]
+pub use shm::check_ring;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
 
@@ -289,6 +291,12 @@ pub trait Port: Send {
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
         let _always = hear;
         Ok(())
+    }
+
+    /// Passes the datagrams to QP1 that their destination host has refused by ICMP, because no socket there
+    /// has the port, to `f`: the destination, and what the ICMP message quotes of `BTH .. ICRC`.
+    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        let _hears_no_icmp = f;
     }
 
     /// Returns what does not change while the port is open.

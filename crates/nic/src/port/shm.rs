@@ -25,6 +25,8 @@ use super::{
 };
 use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
+#[cfg(feature = "fuzz")]
+pub use inbound::check as check_ring;
 use outbound::Outbound;
 use sys::byte_ring::{Broken, LINE};
 use sys::{Netlink, now_ns};
@@ -381,6 +383,10 @@ impl Port for ShmPort {
             return Readiness::Pending;
         }
         self.inner.set_need_wakeup(true)
+    }
+
+    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.inner.take_refused(f);
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {

@@ -13,6 +13,7 @@ mod transmit;
 pub use receive::{RECEIVE_BUFFER, receive_socket};
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::{
@@ -93,6 +94,10 @@ impl Port for UdpPort {
         let slot = if scope.queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
         let gsi = if scope.queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
         slot + gsi
+    }
+
+    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.tx.take_refused(f);
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {

@@ -22,6 +22,7 @@ pub use error::XskError;
 pub use open::XskPortConfig;
 pub use sockets::Teardown;
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -50,6 +51,7 @@ pub struct XskPort {
     inner: UdpPort,
     slot: u8,
     udp_port: u16,
+    hasher: RandomState,
     /// This process's claim to the interface, released after the program was detached.
     owner: Owner,
     steering: Option<Steering>,
@@ -236,6 +238,10 @@ impl Port for XskPort {
         batches
     }
 
+    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.inner.take_refused(f);
+    }
+
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {
         self.inner.hear_groups(hear)
     }
@@ -285,7 +291,7 @@ impl XskPort {
 
     fn add_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-        let spread = spread(key);
+        let spread = spread(&self.hasher, key);
         // The range of RoCEv2 source ports (IBA Annex A17.9.2).
         let src_port = 0xc000 | spread as u16;
         let headers = Headers::new(key, src_port, self.udp_port).ok_or_else(invalid)?;
@@ -436,13 +442,10 @@ impl Drop for XskPort {
     }
 }
 
-/// Spreads flows over source ports and queues: FNV-1a over the fields that distinguish them.
-fn spread(key: &FlowKey) -> u32 {
-    let address = |ip| bpf::recipe::source_key(ip);
-    let bytes = address(key.src).into_iter().chain(address(key.dst)).chain([key.dst_slot]);
-    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    // The lower bits of FNV depend on few bits of the last bytes only.
-    hash ^ hash >> 15
+/// Spreads flows over source ports and queues, by the fields that distinguish them. The hasher has a random
+/// key: a forger that knows the addresses must not know the source port.
+fn spread(hasher: &RandomState, key: &FlowKey) -> u32 {
+    hasher.hash_one((key.src, key.dst, key.dst_slot)) as u32
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use super::identity::{Peer, Relation};
 use sys::Credentials;
 
 /// Why a process cannot join a domain; found inside the `io::Error` of `Membership::join`.
@@ -27,6 +28,8 @@ pub enum JoinError {
         port: u16,
         /// A member.
         member: Credentials,
+        /// What sets it apart from this process.
+        stranger: Stranger,
     },
     /// A member refused with this error number.
     Refused {
@@ -41,7 +44,29 @@ pub enum JoinError {
     TooFewDescriptors,
 }
 
+/// Why a process is not taken for one of this user.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stranger {
+    /// It has another user id.
+    User,
+    /// It has this user id, but is not known to be in this user namespace.
+    Namespace,
+    /// Its user has no id in this user namespace.
+    Unmapped,
+}
+
 impl JoinError {
+    /// The members are of another user.
+    pub(super) fn foreign(port: u16, peer: Peer) -> JoinError {
+        let member = peer.credentials;
+        let stranger = match peer.relation {
+            Relation::Unknown => Stranger::Unmapped,
+            _ if member.uid == sys::effective_uid() => Stranger::Namespace,
+            _ => Stranger::User,
+        };
+        JoinError::Foreign { port, member, stranger }
+    }
+
     /// Returns what the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -54,9 +79,14 @@ impl JoinError {
             JoinError::Silent { member, .. } => {
                 format!("resume {} if it is stopped (kill -CONT), or end it", process(*member))
             }
-            JoinError::Foreign { member, .. } => {
+            JoinError::Foreign { member, stranger: Stranger::User, .. } => {
                 format!("run as user {}, or {APART}; ROXIE_USERS lets users share it", member.uid)
             }
+            JoinError::Foreign { member, stranger: Stranger::Namespace, .. } => format!(
+                "give both the same XDG_RUNTIME_DIR, or set ROXIE_USERS={} for both, or {APART}",
+                member.uid
+            ),
+            JoinError::Foreign { stranger: Stranger::Unmapped, .. } => APART.to_owned(),
             JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
                 format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
             }
@@ -85,8 +115,14 @@ impl fmt::Display for JoinError {
                 let (process, uid) = (process(*member), member.uid);
                 write!(f, "UDP port {port} is served by {process} of user {uid}, which does not answer")
             }
-            JoinError::Foreign { port, member: Credentials { pid, uid } } => {
-                write!(f, "UDP port {port} belongs to process {pid} of user {uid}; users do not share it")
+            JoinError::Foreign { port, member, stranger } => {
+                let (process, uid) = (process(*member), member.uid);
+                write!(f, "UDP port {port} belongs to {process} of ")?;
+                match stranger {
+                    Stranger::User => write!(f, "user {uid}; users do not share it"),
+                    Stranger::Namespace => write!(f, "user {uid} in another user namespace"),
+                    Stranger::Unmapped => f.write_str("a user that has no id in this user namespace"),
+                }
             }
             JoinError::Refused { errno, member: Credentials { pid, uid } } => {
                 write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))

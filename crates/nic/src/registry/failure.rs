@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use transport::cm::DisconnectNotice;
 
 use super::join::{Neighbour, slots_at_random};
-use super::{Membership, SLOTS, group};
+use super::{Membership, SLOTS, group, meeting};
 use sys::now_ns;
 
 /// Delay before the journal is scanned again after a death. The kernel closes the descriptors of a killed
@@ -60,7 +60,7 @@ impl Membership {
     fn take_over_journal(&self, slot: u8) -> Vec<DisconnectNotice> {
         // The holder of the name may take over. If the name is taken, the owner is alive, or another process
         // is taking over.
-        let Ok(_name) = sys::bind_seqpacket(&self.server.config.slot_name(slot)) else { return Vec::new() };
+        let Ok(_name) = sys::bind_seqpacket(&self.server.group.slot(slot)) else { return Vec::new() };
         if let Ok(contents) = group::peek(self.server.socket_set.as_fd(), slot) {
             // See `drop`. If this process is out of descriptors, the next owner drains the socket.
             let _not_ours = group::disable_queue(contents.queue.as_fd());
@@ -72,9 +72,8 @@ impl Membership {
     fn find_neighbour(&self) {
         let config = &self.server.config;
         for slot in slots_at_random().filter(|slot| *slot != self.slot && !self.server.is_sibling(*slot)) {
-            let Ok(connection) = sys::connect_seqpacket(&config.slot_name(slot)) else { continue };
-            let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| config.admits(c));
-            if admitted && self.server.watch_neighbour(Neighbour { slot, connection }).is_ok() {
+            let Ok((connection, peer)) = meeting::connect(&self.server.group.slot(slot)) else { continue };
+            if config.admits(peer) && self.server.watch_neighbour(Neighbour { slot, connection }).is_ok() {
                 return;
             }
         }

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::SLOTS;
 use super::record::{Record, SHORT_MAX};
 use super::serve::Server;
+use super::{SLOTS, meeting};
 use crate::port::RxBatch;
 use sys::now_ns;
 
@@ -28,9 +28,9 @@ pub(super) struct Links {
 /// grow. The server owns the connections: it notices their end and closes the descriptor.
 pub(super) type OpenLinks = HashMap<String, Weak<OwnedFd>>;
 
-/// How long a slot without an owner counts as empty. Without this limit, each packet that goes to every slot
-/// would cost one connection attempt per empty slot. A process that starts within this time misses a message,
-/// which its peer retransmits.
+/// How long a slot without an owner, or with one of another user, counts as empty. Without this limit, each
+/// packet that goes to every slot would cost one connection attempt per empty slot. A process that starts
+/// within this time misses a message, which its peer retransmits.
 const EMPTY_NS: u64 = 100_000_000;
 
 impl Links {
@@ -52,11 +52,12 @@ impl Links {
         if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
             return Ok(ForwardOutcome::NoMember);
         }
-        let outcome = self.send(self.server.config.slot_name(slot), batch)?;
-        if outcome == ForwardOutcome::NoMember {
+        let outcome = self.send(self.server.group.slot(slot), batch);
+        let is_stranger = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
+        if matches!(outcome, Ok(ForwardOutcome::NoMember)) || outcome.as_ref().is_err_and(is_stranger) {
             empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
         }
-        Ok(outcome)
+        outcome
     }
 
     /// Forwards a batch to the process that listens on `name`.
@@ -97,8 +98,8 @@ impl Links {
 
     fn connect(&self, name: &str) -> io::Result<Arc<OwnedFd>> {
         self.connects.fetch_add(1, Ordering::Relaxed);
-        let connection = sys::connect_seqpacket(name)?;
-        if !self.server.config.admits(sys::peer_credentials(connection.as_fd())?) {
+        let (connection, peer) = meeting::connect(name)?;
+        if !self.server.config.admits(peer) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         self.server.watch(connection)

@@ -17,31 +17,31 @@ const SET_LEN: usize = GROUP_LEN + 1;
 /// Index of the GSI queue.
 const GSI: usize = 0;
 
-/// Creates the group on `port` and returns the socket set. The caller holds the boot name.
+/// Creates the group on `port` and returns the socket set. Of several processes that call this at once one
+/// succeeds.
 ///
 /// # Errors
 /// Kind `AddrInUse` if another socket has the port, even with SO_REUSEPORT.
 pub(super) fn create(port: u16) -> io::Result<OwnedFd> {
     let _limit = DescriptorLimit::raise();
-    // Another program of the same user could have the port with SO_REUSEPORT; the new sockets would then join
-    // its group at wrong indices. Binding a socket without that option detects this.
-    let (probe, v6) = receive_socket()?;
+    // The first socket binds without SO_REUSEPORT, so it fails if any socket has the port: another program's,
+    // or that of another process in this place. The option then lets the others join.
+    let (gsi, v6) = receive_socket()?;
     let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let address = SockAddr::ip(any, port, 0);
-    sys::bind(probe.as_fd(), &address)?;
-    drop(probe);
+    sys::bind(gsi.as_fd(), &address)?;
+    sys::set_opt(gsi.as_fd(), Opt::REUSE_PORT, 1)?;
     let mut sockets = Vec::with_capacity(GROUP_LEN);
-    for index in 0..GROUP_LEN {
+    sockets.push(gsi);
+    for index in 1..GROUP_LEN {
         let (socket, _) = receive_socket()?;
         sys::set_opt(socket.as_fd(), Opt::REUSE_PORT, 1)?;
-        if index == GSI {
-            // Attached before bind, so that no datagram arrives without the filter.
-            sys::attach_reuseport_filter(socket.as_fd(), &STEERING)?;
-        }
         sys::bind(socket.as_fd(), &address)?;
-        if index != GSI {
-            disable_queue(socket.as_fd())?;
+        if index == 1 {
+            // Now there is a group. A datagram that arrived without the filter is discarded below.
+            sys::attach_reuseport_filter(sockets[GSI].as_fd(), &STEERING)?;
         }
+        disable_queue(socket.as_fd())?;
         sockets.push(socket);
     }
     let (into, socket_set) = sys::seqpacket_pair()?;

@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::group::{self, Contents};
+use super::identity::{self, Peer, Relation};
+use super::meeting::{self, Listener};
+use super::names::GroupNames;
 use super::record::{Record, SHORT_MAX};
 use super::{DomainConfig, JoinError, SLOTS};
 use sys::{Credentials, DescriptorLimit, PollFd, now_ns};
@@ -12,9 +15,10 @@ use sys::{Credentials, DescriptorLimit, PollFd, now_ns};
 /// What a new member has.
 #[derive(Debug)]
 pub(super) struct Claim {
+    pub(super) group: GroupNames,
     pub(super) slot: u8,
     pub(super) contents: Contents,
-    pub(super) listener: OwnedFd,
+    pub(super) listener: Listener,
     pub(super) socket_set: OwnedFd,
     /// The member that sent the socket set; `None` if this process created the domain.
     pub(super) neighbour: Option<Neighbour>,
@@ -30,7 +34,7 @@ pub(super) struct Neighbour {
 /// Result of a scan of the slots.
 enum Scan {
     /// A member sent the socket set.
-    SocketSet(OwnedFd, Neighbour),
+    SocketSet(GroupNames, OwnedFd, Neighbour),
     /// No member sent the socket set; the reason, if there is any member.
     NoMember(Option<JoinError>),
 }
@@ -39,8 +43,8 @@ enum Scan {
 const ANSWER_NS: u64 = 200_000_000;
 /// How long to retry while members exist but do not answer.
 const SILENT_NS: u64 = 2_000_000_000;
-/// How long to retry while the port is busy and no member exists: the kernel needs a moment to close a dead
-/// process's sockets.
+/// How long to retry while the port is busy and no member of this user exists: the kernel needs a moment to
+/// close a dead process's sockets, and a new group to have a name.
 const BUSY_NS: u64 = 1_000_000_000;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Length of the accept queue of a listener.
@@ -48,46 +52,85 @@ pub(super) const BACKLOG: i32 = 16;
 
 /// Joins or creates the domain.
 pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
+    identity::prepare();
     let start = now_ns();
     loop {
-        let (error, limit_ns) = match scan(config)? {
-            Scan::SocketSet(socket_set, neighbour) => return claim_slot(config, socket_set, Some(neighbour)),
-            Scan::NoMember(Some(error)) => (error, SILENT_NS),
-            Scan::NoMember(None) => match create_domain(config)? {
-                Ok(claim) => return Ok(claim),
-                Err(error) => (error, BUSY_NS),
-            },
+        let reason = match scan(config)? {
+            Scan::SocketSet(group, socket_set, neighbour) => {
+                return claim_slot(group, socket_set, Some(neighbour));
+            }
+            Scan::NoMember(reason) => reason,
         };
-        let is_final = matches!(error, JoinError::Foreign { .. } | JoinError::Refused { .. });
-        if is_final || now_ns() - start > limit_ns {
+        // Fails while any group exists. So the names of another user do not matter, only its sockets.
+        match group::create(config.udp_port) {
+            Ok(socket_set) => {
+                meeting::sweep();
+                return claim_slot(GroupNames::new(config), socket_set, None);
+            }
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
+                return Err(JoinError::TooFewDescriptors.into());
+            }
+            Err(e) => return Err(e),
+        }
+        // A process of this user may be creating the group just now.
+        let error = reason.unwrap_or(JoinError::PortBusy { port: config.udp_port });
+        let limit_ns = if matches!(error, JoinError::Silent { .. }) { SILENT_NS } else { BUSY_NS };
+        if matches!(error, JoinError::Refused { .. }) || now_ns() - start > limit_ns {
             return Err(error.into());
         }
         std::thread::sleep(PAUSE);
     }
 }
 
+/// A process that has a name of a member.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Found {
+    /// Its user and process.
+    pub process: Credentials,
+    /// True if this process may join it.
+    pub is_admitted: bool,
+}
+
+/// Returns the processes that have names of members of the domain. Any user can take such a name.
+#[must_use]
+pub fn members(config: &DomainConfig) -> Vec<Found> {
+    let connect = |(group, slot): (GroupNames, u8)| meeting::connect(&group.slot(slot)).ok();
+    // Processes of root are trusted, but admit another user only if the users name each other.
+    let admits_us = |peer: Peer| peer.relation == Relation::Same || !config.allow_uids.is_empty();
+    let found = |(_, peer): (OwnedFd, Peer)| Found {
+        process: peer.credentials,
+        is_admitted: config.admits(peer) && admits_us(peer),
+    };
+    GroupNames::slots_in_use(config).into_iter().filter_map(connect).map(found).collect()
+}
+
 /// Requests the socket set from the members, in random order, until one sends it.
 fn scan(config: &DomainConfig) -> io::Result<Scan> {
     let mut reason = None;
-    for slot in slots_at_random() {
-        let connection = match sys::connect_seqpacket(&config.slot_name(slot)) {
-            Ok(connection) => connection,
-            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => continue,
+    for (group, slot) in GroupNames::slots_in_use(config) {
+        let (connection, peer) = match meeting::connect(&group.slot(slot)) {
+            Ok(connected) => connected,
             // The member's accept queue is full: it is busy or stopped.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let member = Credentials { pid: 0, uid: sys::effective_uid() };
                 reason.get_or_insert(JoinError::Silent { port: config.udp_port, member });
                 continue;
             }
-            Err(e) => return Err(e),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                return Err(e);
+            }
+            // The process has ended, or is a stranger that this process must not connect to.
+            Err(_) => continue,
         };
-        let member = sys::peer_credentials(connection.as_fd())?;
-        if !config.admits(member) {
-            reason.get_or_insert(JoinError::Foreign { port: config.udp_port, member });
+        if !config.admits(peer) {
+            reason.get_or_insert(JoinError::foreign(config.udp_port, peer));
             continue;
         }
-        match request_socket_set(config, &connection, member) {
-            Ok(socket_set) => return Ok(Scan::SocketSet(socket_set, Neighbour { slot, connection })),
+        match request_socket_set(config, &connection, peer) {
+            Ok(socket_set) => {
+                return Ok(Scan::SocketSet(group, socket_set, Neighbour { slot, connection }));
+            }
             // A member that may answer later outweighs members that never will.
             Err(error @ JoinError::Silent { .. }) => reason = Some(error),
             Err(error) => {
@@ -98,18 +141,12 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
     Ok(Scan::NoMember(reason))
 }
 
-fn request_socket_set(
-    config: &DomainConfig,
-    connection: &OwnedFd,
-    member: Credentials,
-) -> Result<OwnedFd, JoinError> {
+fn request_socket_set(config: &DomainConfig, connection: &OwnedFd, peer: Peer) -> Result<OwnedFd, JoinError> {
+    let member = peer.credentials;
     let silent = JoinError::Silent { port: config.udp_port, member };
     // Members run by root admit only root, and close other connections.
-    let rejected = if member.uid == sys::effective_uid() {
-        silent
-    } else {
-        JoinError::Foreign { port: config.udp_port, member }
-    };
+    let is_own = peer.relation == Relation::Same;
+    let rejected = if is_own { silent } else { JoinError::foreign(config.udp_port, peer) };
     let refused = |errno| JoinError::Refused { errno, member };
     // A member that dies meanwhile counts as silent; the next scan does not find it.
     Record::Join { pid: std::process::id() }.send(connection, None, &[]).map_err(|_| rejected)?;
@@ -135,41 +172,15 @@ fn request_socket_set(
     }
 }
 
-/// Creates the domain while holding the boot name, which excludes other creators. The inner error permits a
-/// retry.
-fn create_domain(config: &DomainConfig) -> io::Result<Result<Claim, JoinError>> {
-    let busy = JoinError::PortBusy { port: config.udp_port };
-    let _boot = match sys::bind_seqpacket(&config.boot_name()) {
-        Ok(boot) => boot,
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Ok(Err(busy)),
-        Err(e) => return Err(e),
-    };
-    // Another process may have created the domain since the first scan.
-    match scan(config)? {
-        Scan::SocketSet(socket_set, neighbour) => {
-            return claim_slot(config, socket_set, Some(neighbour)).map(Ok);
-        }
-        Scan::NoMember(Some(error)) => return Ok(Err(error)),
-        Scan::NoMember(None) => {}
-    }
-    match group::create(config.udp_port) {
-        Ok(socket_set) => claim_slot(config, socket_set, None).map(Ok),
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(Err(busy)),
-        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Err(JoinError::TooFewDescriptors.into()),
-        Err(e) => Err(e),
-    }
-}
-
-fn claim_slot(config: &DomainConfig, socket_set: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
+fn claim_slot(group: GroupNames, socket_set: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
     for slot in slots_at_random() {
-        let listener = match sys::bind_seqpacket(&config.slot_name(slot)) {
+        let listener = match meeting::listen(&group.slot(slot), BACKLOG) {
             Ok(listener) => listener,
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
             Err(e) => return Err(e),
         };
-        sys::listen(listener.as_fd(), BACKLOG)?;
         let contents = group::peek(socket_set.as_fd(), slot)?;
-        return Ok(Claim { slot, contents, listener, socket_set, neighbour });
+        return Ok(Claim { group, slot, contents, listener, socket_set, neighbour });
     }
     Err(JoinError::Full.into())
 }

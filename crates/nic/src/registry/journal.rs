@@ -158,6 +158,27 @@ impl Journal {
     }
 }
 
+/// Fuzz target: another process had the slot before this member, and left these bytes in its region.
+#[cfg(feature = "fuzz")]
+pub fn check(bytes: &[u8]) {
+    let file = JournalFile::new().expect("a memory file");
+    let len = bytes.len().min(REGION_LEN as usize);
+    file.0.write_all_at(&bytes[..len], row_at(3, 0)).expect("a write to memory");
+    let (mut journal, notices) = Journal::open(&file, 3);
+    let (mut successor, none) = Journal::open(&file, 4);
+    assert!(none.is_empty() && notices.len() <= len.div_ceil(ROW_LEN));
+    for notice in &notices {
+        journal.change(&file, JournalChange::Add(*notice)).expect("a write to memory");
+    }
+    let moved = file.transfer(3, &mut successor);
+    assert!(
+        moved.len() >= notices.iter().map(|notice| notice.id).collect::<std::collections::HashSet<_>>().len()
+    );
+    assert!(!file.has_rows(3) || notices.is_empty());
+    let kept: std::collections::HashSet<_> = moved.iter().map(|notice| notice.id).collect();
+    assert_eq!(Journal::open(&file, 4).1.len(), kept.len());
+}
+
 /// True if the region lies below the limit of file sizes (ulimit -f): the kernel kills a process that writes
 /// beyond it.
 fn may_write(slot: u8) -> bool {

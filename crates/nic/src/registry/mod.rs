@@ -11,7 +11,8 @@
 //! its two. The socket set lives as long as one member lives. Abstract Unix names record which process owns
 //! which slot: a process claims a name atomically, and the kernel frees it when the process ends. Members
 //! answer JOIN with the socket set, and forward packets that reached the wrong process as FRAME
-//! (`record.rs`).
+//! (`record.rs`). The names contain a random number that is new in every group, so a process of another user
+//! cannot take them beforehand (`names.rs`). Which process may be a member is decided in `identity.rs`.
 //!
 //! The socket set also contains the disconnect journal (`journal.rs`): the disconnect notices that the peers
 //! of a member get if it dies. The other members notice the death because a connection breaks (`failure.rs`).
@@ -25,18 +26,25 @@ mod error;
 mod failure;
 mod forward;
 mod group;
+pub(crate) mod identity;
 mod interface;
 mod join;
 mod journal;
+pub(crate) mod meeting;
+mod names;
 mod program;
 mod record;
 mod rings;
 mod serve;
 mod service;
 
-pub use error::JoinError;
+pub use error::{JoinError, Stranger};
 pub use forward::ForwardOutcome;
+pub use identity::is_root;
 pub use interface::{ClaimedService, Registry};
+pub use join::{Found, members};
+#[cfg(feature = "fuzz")]
+pub use journal::check as check_journal;
 #[cfg(feature = "fuzz")]
 pub use record::check as check_record;
 pub(crate) use rings::{RingEvent, RingLink, Rings};
@@ -54,10 +62,11 @@ use crate::port::{BadVariable, RxBatch};
 use crate::verbs::Refusal;
 use forward::{Links, OpenLinks};
 use group::Contents;
+use identity::{Peer, Relation};
 use join::Claim;
 use journal::{Journal, JournalFile};
 use serve::{Server, Sockets};
-use sys::{Credentials, KeptLock};
+use sys::KeptLock;
 
 /// Number of slots in a domain, and so the largest number of engines.
 pub const SLOTS: u8 = 251;
@@ -70,7 +79,8 @@ pub struct DomainConfig {
     /// The UDP port on which the domain receives.
     pub udp_port: u16,
     /// Additional users (besides the process's own user and root) that may be members. Each user must name
-    /// the others. Such users can read and disturb the traffic of this process.
+    /// the others. Such users can read and disturb the traffic of this process. The process's own user may
+    /// be in the list: then its processes in other user namespaces may be members, too.
     pub allow_uids: Vec<u32>,
 }
 
@@ -114,17 +124,13 @@ impl DomainConfig {
         Some(DomainConfig { name: format!("roxie/1:{name}"), udp_port, ..DomainConfig::default() })
     }
 
-    fn boot_name(&self) -> String {
-        format!("{}/boot", self.name)
-    }
-
-    fn slot_name(&self, slot: u8) -> String {
-        format!("{}/slot/{slot}", self.name)
-    }
-
-    /// True if a process of this user may be a member.
-    fn admits(&self, peer: Credentials) -> bool {
-        peer.uid == 0 || peer.uid == sys::effective_uid() || self.allow_uids.contains(&peer.uid)
+    /// True if this process may be a member.
+    fn admits(&self, peer: Peer) -> bool {
+        match peer.relation {
+            Relation::Same | Relation::Root => true,
+            Relation::Other => self.allow_uids.contains(&peer.credentials.uid),
+            Relation::Unknown => false,
+        }
     }
 }
 
@@ -160,11 +166,11 @@ impl Membership {
     /// A [`JoinError`] inside; kind `AddrInUse` if another program has the port. Other errors come from the
     /// kernel.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
-        let Claim { slot, contents: Contents { gsi, queue, journal_file }, listener, socket_set, neighbour } =
-            join::join(config)?;
+        let Claim { group, slot, contents, listener, socket_set, neighbour } = join::join(config)?;
+        let Contents { gsi, queue, journal_file } = contents;
         group::enable_queue(queue.as_fd())?;
         let (journal, inherited) = Journal::open(&journal_file, slot);
-        let server = Arc::new(Server::new(config.clone(), slot, listener, socket_set)?);
+        let server = Arc::new(Server::new(config.clone(), group, slot, listener, socket_set)?);
         let links = Arc::new(Links::new(Arc::clone(&server), slot));
         let (journal, inherited) = (Mutex::new(journal), Mutex::new(inherited));
         let rescan_at = AtomicU64::new(0);
@@ -282,7 +288,7 @@ impl Membership {
     /// `EPERM` if the name belongs to a user that the domain does not admit, `EMFILE`.
     pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
-            let name = address.name(&self.server.config, ps, port);
+            let name = address.name(&self.server.group, ps, port);
             if !self.server.owns(&name) && self.links.send(name, batch)? != ForwardOutcome::NoMember {
                 return Ok(true);
             }
@@ -327,5 +333,7 @@ impl Drop for Membership {
     }
 }
 
+#[cfg(test)]
+mod strangers_tests;
 #[cfg(test)]
 mod tests;

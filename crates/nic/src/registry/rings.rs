@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::identity::Relation;
+use super::meeting;
 use super::record::Record;
 use super::serve::Server;
-use sys;
 use sys::byte_ring::{Consumer, Producer};
 
 /// An event of a ring.
@@ -77,8 +78,8 @@ impl Rings {
     /// `ECONNREFUSED` if the slot is free, `EPERM` if it belongs to another user, `EAGAIN` if its accept
     /// queue is full, and the errors of [`Producer::create`].
     pub(crate) fn offer(&self, slot: u8) -> io::Result<(Producer, RingLink)> {
-        let connection = sys::connect_seqpacket(&self.server.config.slot_name(slot))?;
-        if sys::peer_credentials(connection.as_fd())?.uid != sys::effective_uid() {
+        let (connection, peer) = meeting::connect(&self.server.group.slot(slot))?;
+        if peer.relation != Relation::Same {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let (producer, ring) = Producer::create()?;
@@ -191,7 +192,8 @@ mod tests {
         let rings = members[0].rings();
         let no_ring = sys::memory_file(c"roxie-test").unwrap();
         for passed in [&[][..], &[no_ring.as_fd()]] {
-            let connection = sys::connect_seqpacket(&config.slot_name(members[0].slot())).unwrap();
+            let connection =
+                sys::connect_seqpacket(&members[0].server.group.slot(members[0].slot())).unwrap();
             Record::Offer.send(&connection, None, passed).unwrap();
             while_serving(&[&members[0]], || {
                 let mut fds = [sys::PollFd::readable(std::os::fd::AsRawFd::as_raw_fd(&connection))];

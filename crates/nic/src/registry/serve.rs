@@ -6,7 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use super::identity::Relation;
 use super::join::{Neighbour, send_welcome};
+use super::meeting::{self, Door, Listener, SocketFile};
+use super::names::GroupNames;
 use super::record::{BadRecord, RECORD_MAX, Record};
 use super::rings::{RingEvent, RingEvents};
 use super::{DomainConfig, SLOTS};
@@ -17,7 +20,10 @@ use sys::byte_ring::Consumer;
 /// The listeners of this member, and its connections.
 #[derive(Debug)]
 pub(super) struct Server {
+    /// That of the slot's private socket; removed before the slot's name is free.
+    _file: Option<SocketFile>,
     pub(super) config: DomainConfig,
+    pub(super) group: GroupNames,
     /// Watches all sockets below.
     pub(super) epoll: Epoll,
     slot: u8,
@@ -60,11 +66,11 @@ pub(super) struct Socket {
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Role {
     /// Listens on the name of this member's slot.
-    Slot,
+    Slot(Door),
     /// Listens on the name of a service.
-    Service(String),
+    Service(Door, String),
     /// A connection accepted at the listener with this token.
-    Connection(u64),
+    Connection(u64, Relation),
     /// A connection on which this member forwards batches ([`Links`](super::forward::Links)).
     Link,
     /// A connection to a neighbour. Each end notices the death of the other.
@@ -86,12 +92,16 @@ const ROUNDS_MAX: usize = 8;
 impl Server {
     pub(super) fn new(
         config: DomainConfig,
+        group: GroupNames,
         slot: u8,
-        listener: OwnedFd,
+        listener: Listener,
         socket_set: OwnedFd,
     ) -> io::Result<Server> {
+        let (private, file) = listener.private.map(|private| (private.socket, private.file)).unzip();
         let server = Server {
+            _file: file,
             config,
+            group,
             epoll: Epoll::new()?,
             slot,
             socket_set,
@@ -107,7 +117,10 @@ impl Server {
             ring_events: OnceLock::new(),
             pid: std::process::id(),
         };
-        server.add(listener, Role::Slot, None)?;
+        server.add(listener.public, Role::Slot(Door::Public), None)?;
+        if let Some(private) = private {
+            server.add(private, Role::Slot(Door::Private), None)?;
+        }
         Ok(server)
     }
 
@@ -130,8 +143,10 @@ impl Server {
                 // method.
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
-                    Role::Slot | Role::Service(_) => self.accept(token, &socket.fd, &mut state),
-                    Role::Connection(_) | Role::Link | Role::Neighbour | Role::Ring => {
+                    Role::Slot(door) | Role::Service(door, _) => {
+                        self.accept(token, door, &socket.fd, &mut state);
+                    }
+                    Role::Connection(..) | Role::Link | Role::Neighbour | Role::Ring => {
                         batches += self.serve(token, &socket.fd, &mut state.buffer, f);
                     }
                 }
@@ -180,10 +195,19 @@ impl Server {
         std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts listening on the name of a service; returns the token for
-    /// [`remove_service`](Self::remove_service).
-    pub(super) fn add_service(&self, name: String, listener: OwnedFd) -> io::Result<u64> {
-        self.add(listener, Role::Service(name), None)
+    /// Starts listening on the name of a service; returns the tokens for [`remove`](Self::remove), that of
+    /// the name first.
+    pub(super) fn add_service(
+        &self,
+        name: &str,
+        listener: Listener,
+    ) -> io::Result<(Vec<u64>, Option<SocketFile>)> {
+        let role = |door| Role::Service(door, name.to_owned());
+        let (private, file) = listener.private.map(|private| (private.socket, private.file)).unzip();
+        let mut tokens = vec![self.add(listener.public, role(Door::Public), None)?];
+        // Without memory for it, processes in other user namespaces cannot reach the service.
+        tokens.extend(private.and_then(|private| self.add(private, role(Door::Private), None).ok()));
+        Ok((tokens, file))
     }
 
     /// Stops listening, and closes the connections that this listener accepted; their peers look the name up
@@ -195,7 +219,8 @@ impl Server {
             return;
         }
         let mut sockets = self.lock();
-        let removed = sockets.extract_if(|t, s| *t == token || s.role == Role::Connection(token));
+        let removed = sockets
+            .extract_if(|t, s| *t == token || matches!(s.role, Role::Connection(at, _) if at == token));
         for (_, socket) in removed {
             self.unwatch(&socket);
         }
@@ -208,10 +233,10 @@ impl Server {
 
     /// True if `name` is a service of this member.
     pub(super) fn owns(&self, name: &str) -> bool {
-        self.lock().values().any(|s| matches!(&s.role, Role::Service(own) if own == name))
+        self.lock().values().any(|s| matches!(&s.role, Role::Service(_, own) if own == name))
     }
 
-    fn accept(&self, listener: u64, fd: &OwnedFd, state: &mut ServeState) {
+    fn accept(&self, listener: u64, door: Door, fd: &OwnedFd, state: &mut ServeState) {
         loop {
             let connection = match sys::accept(fd.as_fd()) {
                 Ok(connection) => connection,
@@ -220,10 +245,14 @@ impl Server {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted || is_connection_error(&e) => continue,
                 Err(_) => return self.pause(listener, fd, state),
             };
-            let admitted = sys::peer_credentials(connection.as_fd()).is_ok_and(|c| self.config.admits(c));
-            if admitted && self.lock().len() < CONNECTIONS_MAX {
+            let peer = match meeting::peer(&connection, door) {
+                Ok(peer) => peer,
+                // Out of descriptors, as above. The peer sees a closed connection, and tries again.
+                Err(_) => return self.pause(listener, fd, state),
+            };
+            if self.config.admits(peer) && self.lock().len() < CONNECTIONS_MAX {
                 // If memory is short, the connection is closed, and the peer tries again.
-                let _token = self.add(connection, Role::Connection(listener), None);
+                let _token = self.add(connection, Role::Connection(listener, peer.relation), None);
             }
         }
     }
@@ -284,7 +313,7 @@ impl Server {
                     self.reply(fd, &Record::Pong);
                 }
                 Ok(Record::Offer) => {
-                    if !self.take_offer(token, fd, &passed) {
+                    if !self.take_offer(token, &passed) {
                         return self.close_connection(token, batches);
                     }
                     self.reply(fd, &Record::Accept);
@@ -303,16 +332,17 @@ impl Server {
     }
 
     /// Accepts a ring offer, or returns false. Only members of the same user may offer rings.
-    fn take_offer(&self, token: u64, fd: &Arc<OwnedFd>, passed: &[OwnedFd]) -> bool {
+    fn take_offer(&self, token: u64, passed: &[OwnedFd]) -> bool {
         let [ring] = passed else { return false };
-        let ours = sys::peer_credentials(fd.as_fd()).is_ok_and(|c| c.uid == sys::effective_uid());
-        if self.ring_events.get().is_none() || !ours {
+        if self.ring_events.get().is_none() {
             return false;
         }
         let Ok(ring) = Consumer::open(ring.as_fd()) else { return false };
         match self.lock().get_mut(&token) {
             // At most one ring per connection.
-            Some(socket) if matches!(socket.role, Role::Connection(_)) => socket.role = Role::Ring,
+            Some(socket) if matches!(socket.role, Role::Connection(_, Relation::Same)) => {
+                socket.role = Role::Ring;
+            }
             _ => return false,
         }
         self.push_ring_event(RingEvent::Offered { token, ring: Box::new(ring) });

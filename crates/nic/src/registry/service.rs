@@ -3,15 +3,14 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use wire::Gid;
 
-use super::DomainConfig;
 use super::join::BACKLOG;
+use super::meeting::{self, SocketFile};
+use super::names::GroupNames;
 use super::serve::Server;
-use sys;
 
 /// The address a service listens on.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -30,8 +29,8 @@ impl ServiceAddress {
         [ServiceAddress::Gid(dst), Self::wildcard_of(dst)]
     }
 
-    pub(super) fn name(&self, config: &DomainConfig, ps: u16, port: u16) -> String {
-        format!("{}{self}", prefix(config, ps, port))
+    pub(super) fn name(&self, group: &GroupNames, ps: u16, port: u16) -> String {
+        format!("{}{self}", group.services(ps, port))
     }
 
     fn wildcard_of(gid: Gid) -> ServiceAddress {
@@ -64,12 +63,16 @@ impl fmt::Display for ServiceAddress {
 #[derive(Debug)]
 pub struct ServiceClaim {
     server: Arc<Server>,
-    token: u64,
+    tokens: Vec<u64>,
+    /// That of the private socket.
+    file: Option<SocketFile>,
 }
 
 impl Drop for ServiceClaim {
     fn drop(&mut self) {
-        self.server.remove(self.token);
+        // While the name is still taken: its next owner makes a file with the same path.
+        drop(self.file.take());
+        self.tokens.iter().rev().for_each(|token| self.server.remove(*token));
     }
 }
 
@@ -81,20 +84,15 @@ pub(super) fn claim(
     port: u16,
     address: ServiceAddress,
 ) -> io::Result<ServiceClaim> {
-    let name = address.name(&server.config, ps, port);
-    let listener = sys::bind_seqpacket(&name)?;
-    let prefix = prefix(&server.config, ps, port);
+    let name = address.name(&server.group, ps, port);
+    let listener = meeting::listen(&name, BACKLOG)?;
+    let prefix = server.group.services(ps, port);
     let others = sys::abstract_names(&prefix);
     if others.iter().filter_map(|n| n.strip_prefix(&prefix)).any(|last| address.excludes(last)) {
         return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
     }
-    sys::listen(listener.as_fd(), BACKLOG)?;
-    let token = server.add_service(name, listener)?;
-    Ok(ServiceClaim { server: Arc::clone(server), token })
-}
-
-fn prefix(config: &DomainConfig, ps: u16, port: u16) -> String {
-    format!("{}/svc/{ps:04x}/{port:04x}/", config.name)
+    let (tokens, file) = server.add_service(&name, listener)?;
+    Ok(ServiceClaim { server: Arc::clone(server), tokens, file })
 }
 
 fn parse_gid(text: &str) -> Option<Gid> {

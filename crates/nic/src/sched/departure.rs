@@ -1,4 +1,4 @@
-//! When a message leaves. Only [`decide`] decides it.
+//! Decides when a message leaves: [`decide`] alone.
 //!
 //! Each packet that leaves alone costs a system call, so messages of a stream leave in batches. An
 //! application that waits for one message must not wait until a batch is full. The decision needs no clock: a
@@ -12,8 +12,8 @@ use transport::Backlog;
 
 use super::Tuning;
 
-/// Packet size (bytes) for which bursts are computed at least: with a path MTU below 1 KiB a burst reaches
-/// the kernel's limit of packets before the limit of bytes.
+/// Smallest packet size (bytes) with which the packets of a burst are computed. With a path MTU below 1 KiB
+/// a burst would reach the kernel's limit of packets before the limit of bytes.
 const PACKET_BYTES_MIN: usize = 1024;
 
 /// The event that requires a decision about one queue pair.
@@ -23,7 +23,7 @@ pub(crate) enum Trigger {
     Post { work_requests: usize, is_listed: bool },
     /// An application thread polls, and the queue pair is on the ready list.
     Poll,
-    /// No packet may be held: a poll of the progress thread, a state change, a post that leaves at once.
+    /// All packets must leave: a poll of the progress thread, a state change, a post that leaves at once.
     Flush,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn decide(
 ) -> Decision {
     let holds = match trigger {
         Trigger::Flush => false,
-        // The application will take the completions and then post more.
+        // The application will take the completions that it left, and then post more for the same batch.
         Trigger::Poll => cq_is_backlogged && backlog.only_small_messages && !backlog.has_event,
         Trigger::Post { work_requests, is_listed } => {
             let is_stream = backlog.is_ack_expected && backlog.in_flight_packets >= tuning.isolated_pkts;

@@ -16,8 +16,8 @@
 //! - `Crowded`: as `Background`, but it sleeps at once: the kernel runs a thread that wakes up before
 //!   CPU-bound threads, and a thread that yields after them.
 //!
-//! [`InlineYield`] decides how many empty polls an application thread makes before it yields, because a peer
-//! may share its CPU.
+//! [`InlineYield`] decides how many empty polls an application thread makes before it yields: a peer process
+//! may wait for the same CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -35,7 +35,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Governor {
     tuning: Tuning,
-    /// Inline polls when they were counted last; `None` before that.
+    /// Number of inline polls at the last check; `None` before the first.
     seen_polls: Option<u64>,
     /// The thread was in `Inline` when it ran last.
     was_inline: bool,
@@ -85,7 +85,8 @@ impl Governor {
         }
     }
 
-    /// Whether the application threads have polled since the last check.
+    /// Whether the progress thread leaves the port to application threads: they have polled since the last
+    /// check, and no takeover is in progress.
     fn leaves_to_pollers(&mut self, polls: u64, now: u64) -> bool {
         if now < self.takeover_until || self.seen_polls.replace(polls) == Some(polls) {
             return false;
@@ -105,8 +106,8 @@ impl Governor {
         self.tuning.watch_ns << doublings
     }
 
-    /// The thread served the port itself and received this many batches; since its last sleep in `Inline`
-    /// the process used `ran_ns` of CPU time.
+    /// Records that the progress thread served the port and received this many batches. `ran_ns`: CPU time
+    /// that the process used during the last sleep in `Inline`.
     pub(crate) fn served(&mut self, batches: usize, ran_ns: u64, now: u64) {
         let Tuning { takeover_rounds, takeover_ns, takeover_max_ns, .. } = self.tuning;
         if std::mem::take(&mut self.was_inline) && batches > 0 && ran_ns >= self.tuning.ran_ns {
@@ -132,7 +133,7 @@ impl Governor {
         now < self.spin_until
     }
 
-    /// The thread yielded the CPU at `now` and ran again at `back`.
+    /// Records that the progress thread yielded the CPU at `now` and ran again at `back`.
     pub(crate) fn yielded(&mut self, now: u64, back: u64) {
         let away = back.saturating_sub(now);
         if away <= self.tuning.crowded_yield_ns {
@@ -157,8 +158,8 @@ impl Governor {
 /// How many empty polls an application thread makes before it yields the CPU.
 ///
 /// Without yields, two programs that poll on one CPU would each spin through a slice of 3 ms before the other
-/// can respond.
-/// Threads that poll one engine at the same time may miscount, and yield a little earlier or later.
+/// can respond. Threads that poll one engine at the same time may miscount, and yield a little earlier or
+/// later.
 #[derive(Debug)]
 pub(crate) struct InlineYield {
     /// Polls since the last packet.
@@ -175,7 +176,8 @@ impl InlineYield {
         Self { empty_polls: AtomicU32::new(0), limit, peer_ran: AtomicBool::new(false) }
     }
 
-    /// Counts a poll that `found` packets or not; true if the thread yields now, without a lock held.
+    /// Counts a poll; `found`: it received packets. Returns whether the thread must yield now, without a lock
+    /// held.
     #[inline]
     pub(crate) fn polled(&self, found: bool, tuning: &Tuning) -> bool {
         if self.peer_ran.load(Relaxed) {
@@ -192,7 +194,7 @@ impl InlineYield {
         yields
     }
 
-    /// A yield took `away_ns`.
+    /// Adapts the limit to a yield that took `away_ns`.
     pub(crate) fn yielded(&self, away_ns: u64, tuning: &Tuning) {
         let limit = self.limit.load(Relaxed);
         let doubled = limit.saturating_mul(2);

@@ -1,5 +1,5 @@
-//! The progress thread of an engine: it serves the port while no application thread polls, and sleeps in
-//! poll(2) otherwise. [`Governor`] decides when.
+//! The progress thread of an engine. It serves the port while no application thread polls or a CQ is armed,
+//! and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -50,16 +50,17 @@ impl Progress {
         }
     }
 
-    /// Leaves the sockets of connections to the polling threads, serves everything else once, and sleeps.
+    /// Leaves the port to the polling threads, serves the control plane once, and sleeps until the next
+    /// check.
     fn watch(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
-        // Without a short slice the checks do not preempt the polling threads.
+        // The ordinary slice: with a short one, the checks would preempt the polling threads.
         self.slice.set(None);
         self.runtime.reach(Point::Sleep);
         engine.set_watching(true);
         engine.serve_control_plane();
         let kick = engine.kick_fds();
-        // An application that armed a CQ before `set_watching` had no reason to wake this thread: look once
-        // more.
+        // An application that armed a CQ before `set_watching` had no reason to wake this thread, so check
+        // again.
         let may_sleep = !engine.has_armed_cq();
         drop(engine);
         let before = self.runtime.process_cpu_ns();

@@ -9,11 +9,11 @@ use transport::Instant;
 
 use crate::port::{FlowId, SOCKET_WINDOW_BYTES};
 
-/// Bits for every index of a queue pair.
+/// Words of the bit set `listed`: one bit for each 16-bit index of a queue pair.
 const LISTED_WORDS: usize = (1 << 16) / 64;
 
-/// A queue pair's part of the window of a flow: owned by the queue pair's entry, changed by
-/// [`TransmitQueue`] only.
+/// A queue pair's part of the window of a flow. The queue pair's entry owns it; only [`TransmitQueue`]
+/// changes it.
 #[derive(Debug, Default)]
 pub(crate) struct FlowShare {
     flow: Option<FlowId>,
@@ -90,7 +90,7 @@ impl TransmitQueue {
         *word = *word & !(1 << (index % 64)) | u64::from(listed) << (index % 64);
     }
 
-    /// Puts a queue pair on the ready list, if it is not on it.
+    /// Puts a queue pair at the end of the ready list, unless it is listed or held already.
     #[inline]
     pub(crate) fn list(&mut self, index: u16) {
         if !self.is_listed(index) {
@@ -113,13 +113,15 @@ impl TransmitQueue {
         Round { port_was_full: std::mem::take(&mut self.is_port_full) }
     }
 
-    /// Holds the packets of a queue pair that was taken until the next round.
+    /// Keeps a queue pair that [`take`](Self::take) returned off the ready list until the round ends: its
+    /// packets are held.
     pub(crate) fn hold(&mut self, index: u16) {
         self.set_listed(index, true);
         self.held.push(index);
     }
 
-    /// The transmit queue of the port is full: the queue pair that was taken is first in the next round.
+    /// Records that the transmit queue of the port is full. The queue pair that [`take`](Self::take) returned
+    /// is first in the next round.
     pub(crate) fn wait_for_port(&mut self, index: u16, round: &Round) {
         self.set_listed(index, true);
         self.ready.push_front(index);
@@ -127,7 +129,7 @@ impl TransmitQueue {
         self.port_full_count += u64::from(!round.port_was_full);
     }
 
-    /// Ends a round: held queue pairs are back on the ready list.
+    /// Ends a round: puts the held queue pairs back on the ready list.
     #[inline]
     pub(crate) fn end_round(&mut self) {
         self.ready.extend(self.held.drain(..));
@@ -144,7 +146,7 @@ impl TransmitQueue {
         self.port_full_count
     }
 
-    /// Forgets a queue pair that is destroyed. Its share must have left its flow.
+    /// Removes a destroyed queue pair. Its share must have left its flow ([`move_to`](Self::move_to)).
     pub(crate) fn remove(&mut self, index: u16) {
         self.set_listed(index, false);
         self.ready.retain(|listed| *listed != index);
@@ -156,8 +158,8 @@ impl TransmitQueue {
         self.flows.get_mut(flow?.0 as usize)
     }
 
-    /// The queue pair sends to `flow` from now on, and its packets in flight count there. Returns the flow
-    /// it left.
+    /// Makes a queue pair send to `flow` from now on; its packets in flight count in the window of `flow`.
+    /// Returns the flow that it used before.
     pub(crate) fn move_to(&mut self, share: &mut FlowShare, flow: Option<FlowId>) -> Option<FlowId> {
         if let Some(FlowId(id)) = flow
             && self.flows.len() <= id as usize
@@ -167,7 +169,7 @@ impl TransmitQueue {
         let old = std::mem::replace(&mut share.flow, flow);
         if let Some(state) = self.flow_mut(old) {
             state.in_flight_pkts = state.in_flight_pkts.saturating_sub(share.in_flight_pkts);
-            // The old flow may have blocked the queue pair itself; the window of the new flow may have space.
+            // The old flow may have blocked this queue pair too; the window of the new flow may have room.
             self.unblock(old);
         }
         if let Some(state) = self.flow_mut(flow) {
@@ -176,7 +178,7 @@ impl TransmitQueue {
         old
     }
 
-    /// The port's present window for a flow (bytes).
+    /// Sets the window of a flow to the port's present value (bytes).
     #[inline]
     pub(crate) fn set_window(&mut self, flow: Option<FlowId>, window_bytes: usize) {
         if let Some(state) = self.flow_mut(flow) {
@@ -192,7 +194,8 @@ impl TransmitQueue {
         (window / self.path_mtu_bytes).saturating_sub(used)
     }
 
-    /// The queue pair has this many packets in flight now. Fewer than before may unblock others of its flow.
+    /// Sets how many packets a queue pair has in flight. Fewer than before may unblock queue pairs of its
+    /// flow.
     #[inline]
     pub(crate) fn set_in_flight(&mut self, share: &mut FlowShare, in_flight_pkts: usize) {
         let before = std::mem::replace(&mut share.in_flight_pkts, in_flight_pkts);

@@ -70,42 +70,42 @@ tuning! {
     /// Interval (ns) at which a sleeping thread checks whether the port accepts packets again. A 10 Gbit/s
     /// NIC sends 125 KB in it, half of a send buffer. Half: twice the wake-ups. Double: the wire may idle.
     port_retry_ns: u64 = 100_000,
-    /// Batches that one inline poll processes while READ responses are owed. Half: a READ is served by more
-    /// polls. Double: the polling thread returns later.
+    /// Batches that one poll of the engine processes while READ responses are owed. Half: a READ is served by
+    /// more polls. Double: the polling thread returns to the application later.
     response_batches: usize = 16,
     /// Batches that the progress thread processes before it serves the registry, CM and control socket.
     /// Half: it serves them more often for each batch. Double: a JOIN waits longer under load.
     progress_batches: usize = 4,
-    /// Batches that are read before a timer may expire: a response that has arrived is not overdue. Half: a
-    /// slow reader retransmits earlier. Double: a flood delays timers for longer.
+    /// At most this many batches are read before a timer expires: a response that waits in a socket must not
+    /// cause a timeout. Half: a slow reader retransmits earlier. Double: a flood delays timers for longer.
     drain_batches: usize = 64,
-    /// Inline polls from one look at the GSI socket to the next, rounded up to a power of two. Half: one
-    /// more system call each 32 polls. Double: connection setup waits for the progress thread more often.
+    /// One inline poll in this many reads the GSI socket; rounded up to a power of two. Half: one more system
+    /// call for every 64 polls. Double: connection setup waits for the progress thread more often.
     gsi_polls: u64 = 64,
-    /// Inline polls without work from one look at the clock, and so at timers, to the next, rounded up to a
-    /// power of two: reading the clock costs as much as the rest of such a poll (23 ns). Half: empty polls
-    /// cost more. Double: timers are up to 8 polls late.
+    /// One inline poll without work in this many reads the clock and checks the timers; rounded up to a power
+    /// of two. Reading the clock costs as much as the rest of such a poll (23 ns). Half: empty polls cost
+    /// more. Double: timers are up to 8 polls late.
     clock_polls: u64 = 4,
-    /// Empty polls of one engine after which a thread polls another engine of the device that no thread
-    /// polls. Half: more empty polls of others. Double: such an engine waits for its progress thread more
-    /// often.
+    /// After this many empty polls of its engine, a thread polls another engine of the device that no thread
+    /// polls. Half: more empty polls of other engines. Double: an engine without a polling thread waits for
+    /// its progress thread more often.
     sibling_polls: usize = 8,
-    /// Batches of such a poll. Half: the neglected engine is served in smaller portions. Double: the thread
-    /// is away from its own engine for longer.
+    /// Batches of a poll of another engine. Half: that engine is served in smaller portions. Double: the
+    /// thread is away from its own engine for longer.
     sibling_batches: usize = 16,
     /// Polls without packets before the first yield: some 100 us, many round trips of a rack. Half: a
-    /// thread with a CPU of its own yields more often. Double: a peer on the same CPU waits longer until it
-    /// is found.
+    /// thread with a CPU of its own yields more often. Double: a peer process on the same CPU waits longer
+    /// for its first run.
     yield_polls: u32 = 256,
-    /// The fewest polls before a yield, with a peer on the same CPU: some microseconds. Half: more yields
-    /// than polls. Double: a ping-pong on one CPU is slower.
+    /// The fewest polls before a yield, with a peer process on the same CPU: some microseconds. Half: a
+    /// larger share of the CPU goes to yields. Double: a ping-pong on one CPU is slower.
     yield_polls_min: u32 = 8,
     /// The most polls before a yield, beside a CPU-bound thread: some 10 ms. Half: a slice is lost every 5
     /// ms. Double: a peer that starts to share the CPU is found later.
     yield_polls_max: u32 = 32_768,
     /// A yield (ns) that returns earlier gave the CPU to no other thread: sched_yield(2) takes 0.5 us.
-    /// Half: slow machines see other threads where there are none. Double: a very short run of a peer is
-    /// not seen.
+    /// Half: on a slow machine a yield counts as a run of another thread although there was none. Double: a
+    /// very short run of a peer is missed.
     free_yield_ns: u64 = 2_000,
     /// A yield (ns) that takes longer went to a CPU-bound thread, which uses its slice of 3 ms; a peer
     /// yields earlier. Half: a busy peer counts as CPU-bound. Double: a CPU-bound thread with a short slice
@@ -125,17 +125,17 @@ tuning! {
     /// check is enough. Double: earlier unread packets of a steady poller count for longer.
     steady_watches: u8 = 2,
     /// Checks in a row that found unread packets and no polling, after which the progress thread serves the
-    /// port itself: perftest's latency tests over UC poll and then spin on memory. Half: a busy machine
-    /// does so by chance. Double: such a program waits twice as long.
+    /// port itself (a takeover): perftest's latency tests over UC poll and then spin on memory. Half: a busy
+    /// machine causes takeovers by chance. Double: such a program waits twice as long.
     takeover_rounds: u8 = 8,
-    /// How long (ns) the progress thread then serves the port; each time twice as long. Half: more
-    /// checks until the next takeover. Double: an application that polls again is preempted for longer.
+    /// Length (ns) of the first takeover; each following one lasts twice as long. Half: the next series of
+    /// checks begins sooner. Double: an application that polls again is preempted for longer.
     takeover_ns: u64 = 100_000_000,
-    /// The longest such time (ns). Half and double: as for `takeover_ns`.
+    /// The longest takeover (ns). Half and double: as for `takeover_ns`.
     takeover_max_ns: u64 = 1_600_000_000,
-    /// CPU time (ns) of the process during a check from which on one of its threads counts as running without
-    /// polling. The progress thread must not preempt a thread that waits for the CPU. Half: short runs count.
-    /// Double: needs longer checks to be seen.
+    /// A process that used this much CPU time (ns) during a sleep between two checks, without a poll, has a
+    /// thread that runs and does not poll. With less, its threads may only wait for the CPU, and a takeover
+    /// would preempt them. Half: short runs count. Double: only runs in longer sleeps count.
     ran_ns: u64 = 100_000,
     /// How long (ns) the progress thread spins after traffic: a wake-up from sleep costs 20 to 40 us. Half:
     /// round trips of 25 to 50 us pay a wake-up each. Double: more CPU time for an idle device.
@@ -146,8 +146,9 @@ tuning! {
     /// A yield (ns) of the spinning progress thread that takes longer went to a thread that does not yield.
     /// Half: interrupts count. Double: two polling programs are found later.
     crowded_yield_ns: u64 = 50_000,
-    /// CPU time (ns) lost in such yields, beyond the tolerated share, from which on the CPU counts as
-    /// crowded. Half: interrupts and hypervisors are enough. Double: several slices of 3 ms are lost first.
+    /// When yields longer than `crowded_yield_ns` have lost this much CPU time (ns) beyond the tolerated
+    /// share, the CPU counts as crowded. Half: interrupts and hypervisors are enough. Double: several slices
+    /// of 3 ms are lost first.
     crowded_loss_ns: u64 = 1_000_000,
     /// The tolerated share of lost CPU time: one part in this many. Half: 3 % of the CPU may be lost.
     /// Double: 0.8 %.
@@ -167,7 +168,12 @@ tuning! {
     /// post need not wake the thread, which would preempt it while it holds the engine's lock. Half: more
     /// wake-ups. Double: the peer may probe.
     brief_sleep_ns: u64 = 250_000,
-    /// How long (ns) after traffic sleeps stay that short. Half and double: idle wake-ups for 5 and 20 ms.
+    /// Interval (ns) of the probes to each host with established connections; 0 for none. Half: twice the
+    /// packets of an idle process. Double: it takes up to 2.5 s to notice that the last process of a host
+    /// was killed.
+    keepalive_ns: u64 = 1_000_000_000,
+    /// For this time (ns) after traffic, sleeps are at most `brief_sleep_ns` long. Half and double: idle
+    /// wake-ups for 5 and 20 ms.
     brief_for_ns: u64 = 10_000_000,
 }
 

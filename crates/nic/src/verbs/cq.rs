@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use transport::{VerbsError, Wc};
 
 use super::Context;
+use super::quota::Share;
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
 use crate::events::EventQueue;
@@ -75,6 +76,7 @@ struct CqInner {
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
     engine_mask: AtomicU32,
+    _share: Share,
 }
 
 impl Drop for CqInner {
@@ -84,13 +86,19 @@ impl Drop for CqInner {
 }
 
 impl Cq {
-    pub(super) fn new(engine: Arc<Engine>, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Self {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        cookie: u64,
+        share: Share,
+    ) -> Self {
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue = {
             let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
             CompletionQueue::new(cqe, channel, cookie, armed, &engine.moderator, credits)
         };
-        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0) }))
+        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0), _share: share }))
     }
 
     pub(super) fn queue(&self) -> &Arc<CompletionQueue> {

@@ -7,9 +7,11 @@ use std::sync::{Arc, PoisonError};
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
 use super::hooks::EarlyHooks;
+use super::quota::{AH_MAX, CQ_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX};
 use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
+use crate::cm::interval_from_env;
 use crate::cq::CQE_MAX;
 use crate::engine::group::Engines;
 use crate::engine::tables::QP_MAX;
@@ -17,19 +19,16 @@ use crate::engine::{Engine, Parts};
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GidTable, Gids};
+use crate::guard;
 use crate::hook::control::Control;
-use crate::keys::MR_MAX;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
 use crate::registry::{DomainConfig, Membership};
 use crate::runtime::Runtime;
 use crate::sched::{Tuning, progress};
-use sys::guarded;
 
 /// Largest amount of inline data, in bytes.
 pub(super) const INLINE_MAX: u32 = 512;
-/// Largest number of SRQs.
-pub(super) const SRQ_MAX: u32 = 1 << 16;
 
 /// Which netdev to use, and the settings of the device on it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -90,6 +89,7 @@ pub(super) struct DeviceInner {
     pub(super) domain: Option<DomainConfig>,
     pub(super) hooks: EarlyHooks,
     pub(super) engine: Arc<EngineSlot>,
+    pub(super) quotas: Quotas,
 }
 
 impl Device {
@@ -104,8 +104,8 @@ impl Device {
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
         let DeviceConfig { port, traffic, engines, ref domain, .. } = *config;
-        let (domain, engine) = (domain.clone(), Arc::default());
-        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, engines, domain, hooks, engine })))
+        let (domain, engine, quotas) = (domain.clone(), Arc::default(), Quotas::default());
+        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, engines, domain, hooks, engine, quotas })))
     }
 
     /// Returns the name of the device.
@@ -185,7 +185,9 @@ impl Device {
         }
         let choice = self.choice().map_err(Refusal::BadVariable)?;
         let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
+        let keepalive_ns = interval_from_env().map_err(Refusal::BadVariable)?;
         let engines = self.engines().map_err(Refusal::BadVariable)?.count();
+        guard::from_env().map_err(Refusal::BadVariable)?;
         let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
         let start = |beside: Option<_>| {
             // Only the first engine may use AF_XDP, which takes the whole interface.
@@ -195,7 +197,7 @@ impl Device {
             let control = Control::open(&domain, membership.slot()).ok();
             let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
             let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
-            let (runtime, tuning) = (Runtime::Kernel, Tuning::default());
+            let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
             let engine =
                 Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
             engine.lock().tables.traffic = traffic;
@@ -256,6 +258,10 @@ impl Context {
         &self.0.device
     }
 
+    pub(super) fn quotas(&self) -> &Quotas {
+        &self.0.device.0.quotas
+    }
+
     /// Returns limits and identity.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
@@ -270,18 +276,18 @@ impl Context {
             max_qp_wr: MAX_QP_WR,
             max_sge: MAX_SGE as u32,
             max_inline_data: INLINE_MAX,
-            max_cq: 1 << 20,
+            max_cq: CQ_MAX,
             max_cqe: CQE_MAX,
-            max_mr: MR_MAX as u32,
-            on_demand_paging: guarded::AVAILABLE,
+            max_mr: MR_MAX,
+            on_demand_paging: guard::is_on(),
             max_mcast: MEMBERS_MAX as u32,
-            max_mw: MR_MAX as u32,
-            max_pd: 1 << 20,
+            max_mw: MW_MAX,
+            max_pd: PD_MAX,
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_srq: SRQ_MAX,
             max_srq_wr: MAX_QP_WR,
             max_srq_sge: MAX_SGE as u32,
-            max_ah: 1 << 20,
+            max_ah: AH_MAX,
             local_ca_ack_delay: 15,
         }
     }
@@ -325,9 +331,11 @@ impl Context {
     /// Allocates a protection domain.
     ///
     /// # Errors
-    /// The engine cannot start: UDP port 4791 is taken, or the process is out of descriptors.
+    /// The engine cannot start: UDP port 4791 is taken, or the process is out of descriptors. `ENOMEM` at the
+    /// limit of the device.
     pub fn alloc_pd(&self) -> io::Result<Pd> {
-        Ok(Pd::new(self.clone(), self.0.device.engine()?))
+        let engine = self.0.device.engine()?;
+        Pd::new(self.clone(), engine).map_err(|error| io::Error::from_raw_os_error(error.errno()))
     }
 
     /// Opens an XRC domain.
@@ -350,7 +358,8 @@ impl Context {
     /// Creates a completion queue of at least `cqe` entries; its events carry `cookie`.
     ///
     /// # Errors
-    /// `Invalid` for 0 or more than `max_cqe` entries; `NoDev` if the engine does not start.
+    /// `Invalid` for 0 or more than `max_cqe` entries; `NoMem` at the limit of the device; `NoDev` if the
+    /// engine does not start.
     pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
         self.create_cq_at(cqe, channel, cookie, 0)
     }
@@ -374,7 +383,8 @@ impl Context {
         if vector as usize >= engine.all().count() {
             return Err(VerbsError::Invalid);
         }
-        let cq = Cq::new(engine, cqe, channel, cookie);
+        let share = self.quotas().cqs.take()?;
+        let cq = Cq::new(engine, cqe, channel, cookie, share);
         if vector > 0 {
             cq.add_engine(vector as usize);
         }

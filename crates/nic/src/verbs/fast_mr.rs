@@ -6,6 +6,7 @@ use std::sync::Arc;
 use transport::{Access, FastReg, VerbsError};
 use wire::Rkey;
 
+use super::quota::Share;
 use super::{Buffer, Pd};
 use crate::mr::DmaMemory;
 
@@ -17,6 +18,7 @@ pub struct FastMr {
     key: u32,
     /// The mapped memory; kept while peers may access it.
     memory: Option<Arc<DmaMemory>>,
+    _share: Share,
 }
 
 impl Drop for FastMr {
@@ -27,8 +29,9 @@ impl Drop for FastMr {
 
 impl FastMr {
     pub(super) fn new(pd: &Pd) -> Result<Self, VerbsError> {
+        let _share = pd.context().quotas().mrs.take()?;
         let key = pd.engine().with_keys(|keys| keys.alloc_fast(pd.id()))?;
-        Ok(Self { pd: pd.clone(), key, memory: None })
+        Ok(Self { pd: pd.clone(), key, memory: None, _share })
     }
 
     /// Selects `len` bytes of a buffer, `offset` from its start, for the next REG_MR.

@@ -116,6 +116,7 @@ mod hooks;
 mod mw;
 mod pd;
 mod qp;
+mod quota;
 mod refusal;
 mod simulated;
 mod srq;

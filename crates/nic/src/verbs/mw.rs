@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use transport::{MwBind, SendFlags, SendWr, VerbsError, WrOp};
 use wire::Rkey;
 
+use super::quota::Share;
 use super::{Pd, Qp};
 pub use crate::keys::MwType;
 
@@ -15,6 +16,7 @@ pub struct Mw {
     ty: MwType,
     /// The key as allocated, or as the latest [`Qp::bind_mw`] set it.
     key: Mutex<Rkey>,
+    _share: Share,
 }
 
 impl Drop for Mw {
@@ -26,8 +28,9 @@ impl Drop for Mw {
 
 impl Mw {
     pub(super) fn new(pd: &Pd, ty: MwType) -> Result<Self, VerbsError> {
+        let _share = pd.context().quotas().mws.take()?;
         let key = pd.engine().with_keys(|keys| keys.alloc_window(pd.id(), ty))?;
-        Ok(Self { pd: pd.clone(), ty, key: Mutex::new(Rkey(key)) })
+        Ok(Self { pd: pd.clone(), ty, key: Mutex::new(Rkey(key)), _share })
     }
 
     /// Returns its type.

@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use transport::{Access, AddressVector, PdId, Sge, VerbsError};
 use wire::{Lkey, Rkey};
 
+use super::quota::Share;
 use super::{AsyncEvent, Context, Cq, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
 use crate::engine::Engine;
 use crate::events::EventQueue;
+use crate::guard;
 use crate::keys::Range;
 use crate::mr::DmaMemory;
-use sys::guarded;
 
 /// A protection domain: keys work only with queue pairs of the same domain.
 #[derive(Clone)]
@@ -23,6 +24,7 @@ struct PdInner {
     id: PdId,
     /// The domain that a parent domain refers to.
     _parent_of: Option<(Pd, Option<Td>)>,
+    _share: Share,
 }
 
 /// A thread domain: the application's promise that one thread at a time uses its objects. The device locks
@@ -39,9 +41,10 @@ impl Td {
 }
 
 impl Pd {
-    pub(super) fn new(context: Context, engine: Arc<Engine>) -> Self {
+    pub(super) fn new(context: Context, engine: Arc<Engine>) -> Result<Self, VerbsError> {
+        let _share = context.quotas().pds.take()?;
         let id = PdId(engine.pd_ids.fetch_add(1, Ordering::Relaxed));
-        Self(Arc::new(PdInner { context, engine, id, _parent_of: None }))
+        Ok(Self(Arc::new(PdInner { context, engine, id, _parent_of: None, _share })))
     }
 
     /// Returns the device's first engine.
@@ -59,10 +62,14 @@ impl Pd {
 
     /// Creates a parent domain of this domain and a thread domain (ibv_alloc_parent_domain(3)). Keys of
     /// either domain work with the other. This domain is in use as long as the parent domain exists.
-    #[must_use]
-    pub fn parent(&self, td: Option<&Td>) -> Self {
+    ///
+    /// # Errors
+    /// `NoMem` at the limit of the device.
+    pub fn parent(&self, td: Option<&Td>) -> Result<Self, VerbsError> {
+        let _share = self.0.context.quotas().pds.take()?;
         let (context, engine, id) = (self.0.context.clone(), Arc::clone(&self.0.engine), self.0.id);
-        Self(Arc::new(PdInner { context, engine, id, _parent_of: Some((self.clone(), td.cloned())) }))
+        let _parent_of = Some((self.clone(), td.cloned()));
+        Ok(Self(Arc::new(PdInner { context, engine, id, _parent_of, _share })))
     }
 
     /// Returns the context of the domain.
@@ -104,20 +111,23 @@ impl Pd {
     }
 
     fn register(&self, range: Range, access: Access) -> Result<Mr, VerbsError> {
-        guarded::watch();
+        guard::watch();
+        let _share = self.0.context.quotas().mrs.take()?;
         let key = self.0.engine.with_keys(|keys| keys.register(self.0.id, range, access))?;
-        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access })))
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, _share })))
     }
 
     /// Allocates a region without memory (ibv_alloc_null_mr(3)). Work requests read zeros from it and discard
     /// what they write, at any address. Peers cannot access it.
     ///
     /// # Errors
-    /// `NoMem` when the key table is full.
+    /// `NoMem` at the limit of the device.
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
+        let _share = self.0.context.quotas().mrs.take()?;
         let key = self.0.engine.with_keys(|keys| keys.register_null(self.0.id))?;
         let range = Range { base: 0, len: u64::MAX, iova: 0 };
-        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access: Access::LOCAL_WRITE })))
+        let access = Access::LOCAL_WRITE;
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, _share })))
     }
 
     /// Returns the address of a scatter/gather element's memory in this process.
@@ -133,7 +143,7 @@ impl Pd {
     /// Allocates a memory window that is not bound.
     ///
     /// # Errors
-    /// `NoMem` when the key table is full.
+    /// `NoMem` at the limit of the device.
     pub fn alloc_mw(&self, ty: MwType) -> Result<Mw, VerbsError> {
         Mw::new(self, ty)
     }
@@ -141,7 +151,7 @@ impl Pd {
     /// Allocates a region that REG_MR work requests make valid.
     ///
     /// # Errors
-    /// `NoMem` when the key table is full.
+    /// `NoMem` at the limit of the device.
     pub fn alloc_fast_mr(&self) -> Result<FastMr, VerbsError> {
         FastMr::new(self)
     }
@@ -149,7 +159,8 @@ impl Pd {
     /// Creates a queue pair in state RESET.
     ///
     /// # Errors
-    /// `Invalid` for capacities beyond the device's limits, `NotSupported` for an unsupported type.
+    /// `Invalid` for capacities beyond the device's limits, `NotSupported` for an unsupported type, `NoMem`
+    /// if the device has its largest number.
     pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(self, init)
     }
@@ -157,7 +168,7 @@ impl Pd {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// `Invalid` for sizes beyond the device's limits.
+    /// `Invalid` for sizes beyond the device's limits, `NoMem` if the device has its largest number.
     pub fn create_srq(&self, init: &SrqInitAttr) -> Result<Srq, VerbsError> {
         Srq::new(self, init, None)
     }
@@ -173,11 +184,12 @@ impl Pd {
     /// Creates an address handle for UD sends.
     ///
     /// # Errors
-    /// `Invalid` if the GID index is outside the table.
+    /// `Invalid` if the GID index is outside the table; `NoMem` at the limit of the device.
     pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, VerbsError> {
         let gids = self.0.context.device().gids();
         gids.address(av.sgid_index).ok_or(VerbsError::Invalid)?;
-        Ok(Ah { av: *av, pd: self.clone() })
+        let _share = Arc::new(self.0.context.quotas().ahs.take()?);
+        Ok(Ah { av: *av, pd: self.clone(), _share })
     }
 }
 
@@ -191,6 +203,7 @@ struct MrInner {
     key: u32,
     range: Range,
     access: Access,
+    _share: Share,
 }
 
 /// The changes that [`Mr::change`] makes; `None` leaves an attribute unchanged.
@@ -285,6 +298,7 @@ impl Mr {
 pub struct Ah {
     av: AddressVector,
     pd: Pd,
+    _share: Arc<Share>,
 }
 
 impl Ah {

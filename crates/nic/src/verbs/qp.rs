@@ -9,9 +9,11 @@ use transport::{RecvWr, SendWr, VerbsError};
 use wire::{Gid, Qpn};
 
 use super::device::INLINE_MAX;
+use super::quota::Share;
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine};
+use crate::guard;
 use crate::srqs::SrqScope;
 
 /// Attributes of a new queue pair.
@@ -48,6 +50,7 @@ struct QpInner {
     srq: Option<Srq>,
     /// The XRC domain that an XRC target keeps in use.
     _xrcd: Option<Xrcd>,
+    _share: Share,
 }
 
 /// A handle that does not keep the queue pair alive.
@@ -112,6 +115,7 @@ impl Qp {
         if init.ty == QpType::XrcIni {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
+        let _share = pd.context().quotas().qps.take()?;
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));
         let srqs = SrqScope { own: init.srq.as_ref().map(Srq::index), xrcd: xrcd.map(Xrcd::id) };
@@ -144,7 +148,8 @@ impl Qp {
         recv_cq.add_engine(index);
         let (pd, srq) = (pd.clone(), init.srq.clone());
         let _xrcd = xrcd.cloned();
-        Ok(Self(Arc::new(QpInner { pd, engine, qpn, ty: init.ty, cap, send_cq, recv_cq, srq, _xrcd })))
+        let ty = init.ty;
+        Ok(Self(Arc::new(QpInner { pd, engine, qpn, ty, cap, send_cq, recv_cq, srq, _xrcd, _share })))
     }
 
     /// Returns its QPN.
@@ -194,15 +199,31 @@ impl Qp {
     /// # Errors
     /// `Invalid` for a wrong mask, state, value, GID index or a path MTU above the port's.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        if mask.contains(QpAttrMask::STATE) {
+            // Packets may arrive from now on, and the application may have installed handlers since it
+            // registered its memory.
+            guard::watch();
+        }
         let engine = self.engine();
-        let mut core = engine.lock();
         let index = self.0.qpn.value() as u16;
+        let leaves = mask.contains(QpAttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
+        if leaves && !matches!(self.state(), QpState::Reset | QpState::Init | QpState::Err) {
+            engine.drain();
+        }
+        let mut core = engine.lock();
         if mask.contains(QpAttrMask::AV) && core.tables.source_ip(attr.av.sgid_index).is_none() {
             return Err(VerbsError::Invalid);
         }
         let now = engine.now();
+        if leaves {
+            core.send_last_ack(now, index);
+        }
         let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
-        entry.qp.modify(now, attr, mask)?;
+        if let Err(error) = entry.qp.modify(now, attr, mask) {
+            // The last ACK may have left the queue pair without a place among the ready ones.
+            core.tables.update_after_input(now, index);
+            return Err(error);
+        }
         if entry.qp.state() == QpState::Reset {
             let (send, recv) = (Arc::clone(&entry.send_cq), Arc::clone(&entry.recv_cq));
             send.purge(self.0.qpn.value());

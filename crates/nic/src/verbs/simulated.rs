@@ -9,6 +9,7 @@ use transport::Instant;
 use wire::{Gid, Qpn};
 
 use super::hooks::EarlyHooks;
+use super::quota::Quotas;
 use super::{Device, HookConfig, Traffic};
 use crate::engine::{Engine, Parts};
 use crate::gid::{GidRow, GidTable, Gids};
@@ -83,6 +84,7 @@ impl Device {
             domain: None,
             hooks,
             engine: Arc::default(),
+            quotas: Quotas::default(),
         }));
         let hooks = device.0.hooks.take(IFINDEX)?;
         let engine =

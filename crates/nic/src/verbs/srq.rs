@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use transport::{RecvQueue, RecvWr, VerbsError};
 
-use super::device::SRQ_MAX;
+use super::quota::{SRQ_MAX, Share};
 use super::{Cq, Pd, Xrcd};
 use crate::engine::Engine;
 use crate::srqs::{SrqEntry, XrcScope, srqn};
@@ -40,6 +40,7 @@ struct SrqInner {
     index: u32,
     /// Domain and CQ that an XRC SRQ keeps in use.
     xrc: Option<(Xrcd, Cq)>,
+    _share: Share,
 }
 
 impl Drop for SrqInner {
@@ -58,6 +59,7 @@ impl Srq {
             return Err(VerbsError::Invalid);
         }
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
+        let _share = pd.context().quotas().srqs.take()?;
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
         // An XRC SRQ is on engine 0, where the receiving queue pairs of XRC domains are.
         let index = if xrc.is_some() { 0 } else { pd.engine().next_in_turn() };
@@ -78,7 +80,7 @@ impl Srq {
             cq.add_engine(engine.index());
         }
         let xrc = xrc.map(|(xrcd, cq)| (xrcd.clone(), cq.clone()));
-        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), engine, index: index as u32, xrc })))
+        Ok(Self(Arc::new(SrqInner { pd: pd.clone(), engine, index: index as u32, xrc, _share })))
     }
 
     pub(super) fn index(&self) -> u32 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use roxie::bpf::{TapHeader, XdpAction};
-use roxie::hook::control::Remote;
+use roxie::hook::control::{Remote, Users};
 use roxie::hook::{Hook, HookPoint, TapFilter};
 use roxie::registry::DomainConfig;
 use roxie::transport::WcStatus;
@@ -93,7 +93,8 @@ fn a_tap_sees_packets_as_they_are_on_the_wire() {
         let domain = DomainConfig::from_env().expect("set by `alone`");
         let slots = ends.each_ref().map(|end| (end.qp.qpn().value() >> 16) as u8);
         for (at, slot) in slots.into_iter().enumerate() {
-            let remote = Remote::connect(&domain, std::process::id(), slot).expect("the engine listens");
+            let remote =
+                Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
             let mut tap = remote.tap(&TapFilter::default()).expect("no tap exists yet");
             let frames = copies(&mut tap, 500, || {
                 assert_eq!(ends[0].write_and_read(&ends[1], MESSAGE), WcStatus::Success);
@@ -125,7 +126,9 @@ fn packets_of_a_burst_share_a_record() {
         let domain = DomainConfig::from_env().expect("set by `alone`");
         let slots = ends.each_ref().map(|end| (end.qp.qpn().value() >> 16) as u8);
         for slot in slots {
-            let connect = || Remote::connect(&domain, std::process::id(), slot).expect("the engine listens");
+            let connect = || {
+                Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens")
+            };
             let (first, second) = (connect(), connect());
             let mut whole = first.tap(&TapFilter::default()).expect("fewer than four taps");
             let fronts = TapFilter { snap_len: SNAP_LEN as u32, ..TapFilter::default() };
@@ -162,7 +165,8 @@ fn a_tap_copies_matching_packets_and_ends_with_its_connection() {
         let ends = pair(LONG_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
         let slot = (ends[0].qp.qpn().value() >> 16) as u8;
-        let connect = || Remote::connect(&domain, std::process::id(), slot).expect("the engine listens");
+        let connect =
+            || Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
         let write = || assert_eq!(ends[0].write(&ends[1], MESSAGE), WcStatus::Success);
         let remote = connect();
         // Selected by its own number, and by that of its peer.
@@ -242,7 +246,8 @@ fn a_tap_is_on_the_wire_side_of_hooks() {
         let domain = DomainConfig::from_env().expect("set by `alone`");
         let remotes = ends.each_ref().map(|end| {
             let slot = (end.qp.qpn().value() >> 16) as u8;
-            let remote = Remote::connect(&domain, std::process::id(), slot).expect("the engine listens");
+            let remote =
+                Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
             let tap = remote.tap(&TapFilter::default()).expect("no tap exists yet");
             (remote, tap)
         });

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::runtime::World;
 use roxie::verbs::{CompChannel, Cq, Device, Qp};
-use sys::PollFd;
+use sys::{EventFd, PollFd};
 use transport::{Sge, Wc};
 
 use super::endpoint::Endpoint;
@@ -40,6 +40,8 @@ pub(super) struct Process {
     pub(super) endpoints: Mutex<Vec<Endpoint>>,
     /// Threads that run.
     pub(super) running: AtomicUsize,
+    /// Readable when an end has done its work, or the threads of the application have ended.
+    pub(super) work_ended: EventFd,
     /// Its thread shares a CPU with that of another application.
     pub(super) shares_cpu: bool,
     /// A peer may vanish, so work may fail.
@@ -63,8 +65,10 @@ impl Process {
 
     /// A thread has ended; the last one closes the device.
     pub(super) fn leave(&self) {
-        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.close();
+        match self.running.fetch_sub(1, Ordering::AcqRel) {
+            1 => self.close(),
+            2 => self.work_ended.signal(1),
+            _ => {}
         }
     }
 
@@ -161,8 +165,8 @@ impl Process {
                 continue;
             }
             let has_all = endpoint.has_all() && (!spins || endpoint.sees_writes());
-            if has_all && endpoint.has_begun() {
-                endpoint.finish();
+            if has_all && endpoint.has_begun() && endpoint.finish() {
+                self.work_ended.signal(1);
             }
             ended &= has_all
                 && endpoint.has_begun()

@@ -2,11 +2,13 @@
 //! disconnects.
 //!
 //! Goal: every attempt to connect ends, and after a disconnect both sides hear of it, within the time that
-//! the protocol gives itself. Method: the thread sleeps on its event channel as a program does, and looks
-//! at the clock.
+//! the protocol gives itself. What the peer received before it disconnected completes, also if this end
+//! disconnects as soon as it hears of it. Method: the thread sleeps on its event channel as a program does,
+//! and looks at the clock.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,7 +29,7 @@ const RESOLVE_MAX: Duration = Duration::from_secs(2);
 const ATTEMPT_NS: u64 = 220_000_000_000;
 /// Most time of a disconnect: 16 requests of 4.6 s.
 const DISCONNECT_NS: u64 = 80_000_000_000;
-/// How long an end goes on after its peer has disconnected: its last completions may still arrive.
+/// How long after a disconnect of both ends the application may need to take the last completions.
 const GRACE_NS: u64 = 50_000_000;
 /// How long the thread sleeps while it waits for the threads of the application.
 const LOOK_NS: u64 = 1_000_000;
@@ -43,6 +45,8 @@ pub(super) struct EndPlan {
     pub(super) is_rejected: bool,
     /// It disconnects when its process has ended, and does not wait for its peer to do so.
     pub(super) leaves_first: bool,
+    /// It disconnects as soon as it has what it waits for.
+    pub(super) closes_early: bool,
     /// When the active end begins.
     pub(super) at_ns: u64,
     pub(super) peer: usize,
@@ -56,7 +60,7 @@ enum Phase {
     /// Resolving, connecting or accepted, since then.
     Connecting(u64),
     Established,
-    /// The peer has disconnected, at that time.
+    /// The peer has disconnected, and this end after it at that time.
     PeerLeft(u64),
     /// This end has disconnected, at that time.
     Leaving(u64),
@@ -93,6 +97,7 @@ pub(super) fn ends_of(plan: &Plan, process: usize) -> Vec<EndPlan> {
                     is_active: end == cm.active,
                     is_rejected: cm.is_rejected,
                     leaves_first: cm.leaves_first[end],
+                    closes_early: connection.closes_early[end],
                     at_ns: cm.at_ns,
                     peer,
                     peer_address: SocketAddr::new(plan.addresses[peer], PORT + peer as u16),
@@ -147,6 +152,8 @@ impl Connections {
         }
         let threads = Arc::clone(&self.process.threads);
         while !threads.is_over() {
+            // What it says is looked at below.
+            let _told = self.process.work_ended.take();
             loop {
                 match self.channel.get_event() {
                     Ok(event) => self.handle(event)?,
@@ -163,7 +170,7 @@ impl Connections {
             }
             let is_waiting = |end: &End| matches!(end.phase, Phase::Connecting(_) | Phase::Leaving(_));
             let sleep_ns = if self.ends.iter().all(is_waiting) { 1_000_000_000 } else { LOOK_NS };
-            threads.sleep(&[self.channel.fd()], now + sleep_ns);
+            threads.sleep(&[self.channel.fd(), self.process.work_ended.as_raw_fd()], now + sleep_ns);
         }
         Ok(())
     }
@@ -197,7 +204,9 @@ impl Connections {
             }
             Phase::Established => {
                 let is_broken = self.process.is_broken(plan.number);
-                if is_broken || (mine_have_ended && (plan.leaves_first || is_peer_dead)) {
+                let leaves_early = plan.closes_early && self.process.is_done(plan.number);
+                let leaves = leaves_early || (mine_have_ended && (plan.leaves_first || is_peer_dead));
+                if is_broken || leaves {
                     self.disconnect(at)?;
                     self.ends[at].phase = Phase::Leaving(now);
                 }
@@ -214,7 +223,6 @@ impl Connections {
                     if !is_done {
                         self.process.break_end(plan.number);
                     }
-                    self.disconnect(at)?;
                     self.end_of_connection(at);
                 }
             }
@@ -265,6 +273,7 @@ impl Connections {
                 self.ends[at].phase = Phase::Established;
             }
             (CmEventKind::Disconnected, Phase::Established) => {
+                self.disconnect(at)?;
                 self.ends[at].phase = Phase::PeerLeft(now);
             }
             (CmEventKind::Disconnected, Phase::Leaving(_)) => self.end_of_connection(at),

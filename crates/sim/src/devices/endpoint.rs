@@ -1,4 +1,5 @@
-//! One end of a connection: its queue pair, its memory, and what has happened so far.
+//! One end of a connection: its queue pair, its memory, and its progress: posted, completed and received
+//! messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +17,10 @@ const PSN: u32 = 0x00ff_fff0;
 /// Set in the ids of receives.
 const RECEIVE: u64 = 1 << 31;
 
-/// What both ends of a connection know of each other's memory and state.
+/// The state of one end that its peer reads as well.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
-    /// This end has done everything and has seen everything.
+    /// The work of this end is complete, and everything that it expects has arrived.
     pub(super) is_done: AtomicBool,
     /// The connection of this end could not be made.
     pub(super) is_broken: AtomicBool,
@@ -46,29 +47,31 @@ pub(super) struct Endpoint {
     pub(super) peer: Arc<Outside>,
     pub(super) peer_process: usize,
     pub(super) closes_early: bool,
-    /// It posts one work request for each that has arrived; `starts`: and one before.
+    /// This end posts one message for each message of the peer that has arrived.
     pub(super) is_ping_pong: bool,
+    /// In a ping-pong: this end posts the first message.
     pub(super) starts: bool,
     /// Messages of the peer that have arrived, in a ping-pong.
     arrived: usize,
     /// What this end sends; READs fetch it as well.
     source: Arc<Buffer>,
-    /// Where the peer's WRITEs, and the responses to READs, go.
+    /// Where the peer's WRITEs go.
     target: Buffer,
+    /// Where the responses to this end's READs go.
     fetched: Arc<Buffer>,
     /// Receives land here.
     inbound: Buffer,
-    /// Only one thread takes its completions, so that their order is known.
+    /// Only one thread polls the CQ, so the order of completions can be checked.
     is_ordered: bool,
     posted: usize,
     completed: usize,
-    /// Completions of each work request.
+    /// Whether each work request has completed.
     seen: Vec<bool>,
     received: usize,
     pub(super) is_broken: bool,
-    /// It is connected, so its work may begin.
+    /// The queue pair is connected, so posting may begin.
     pub(super) is_connected: bool,
-    /// Its connection may be refused.
+    /// The plan may reject this connection.
     pub(super) may_break: bool,
 }
 
@@ -78,7 +81,8 @@ fn pattern(number: u64, at: usize) -> u8 {
 }
 
 impl Endpoint {
-    /// With its receives posted.
+    /// Creates the queue pair in RESET and allocates the memory. [`connect`](Self::connect), or the thread of
+    /// the connection manager, posts the receives.
     pub(super) fn new(number: u64, pd: &Pd, cq: &Cq, work: &[Op], expected: &[Op], is_ordered: bool) -> Self {
         let bytes = |ops: &[Op]| ops.last().map_or(0, |op: &Op| op.offset + op.len).max(1);
         let (own, theirs) = (bytes(work), bytes(expected));
@@ -139,7 +143,7 @@ impl Endpoint {
         Remote { target: of(&self.target), source: of(&self.source) }
     }
 
-    /// RESET to RTS, and posts the receives.
+    /// Moves the queue pair from RESET to RTS, and posts the receives.
     pub(super) fn connect(&mut self, dest_qp: Qpn, dgid: Gid, remote: Remote, timeout: u8) {
         self.remote = remote;
         let attr = QpAttr {
@@ -173,7 +177,7 @@ impl Endpoint {
         self.is_connected = true;
     }
 
-    /// A receive for each message that is expected: its id, and where the message goes.
+    /// Returns a receive for each expected SEND: its id, and where the message goes.
     pub(super) fn receives_to_post(&self) -> Vec<(u64, Sge)> {
         let sends = self.expected.iter().filter(|op| op.verb == Verb::Send).enumerate();
         let receive = |(n, op): (usize, &Op)| {
@@ -182,14 +186,15 @@ impl Endpoint {
         sends.map(receive).collect()
     }
 
-    /// Takes the work requests that may be posted now, in one list; nothing if `depth` of them are in flight.
+    /// Takes the work requests that may be posted now as one list. The list is empty while `depth` work
+    /// requests are in flight, one of them signaled.
     pub(super) fn take_list(&mut self, depth: usize) -> Vec<(usize, Op)> {
         let mut list = Vec::new();
         if self.is_ping_pong && !self.has_turn() {
             return list;
         }
         while self.is_connected && !self.is_broken && self.posted < self.work.len() {
-            // An unsignaled one counts until a signaled one behind it has completed.
+            // An unsignaled work request counts until a signaled one after it has completed.
             let in_flight = self.posted - self.completed;
             let needs = self.posted + 1 < self.work.len() && in_flight >= depth.max(20);
             if needs || (in_flight >= depth && list.is_empty() && self.has_signaled_in_flight()) {
@@ -205,7 +210,7 @@ impl Endpoint {
         list
     }
 
-    /// In a ping-pong: whether the peer's last message is here, and this end has not posted the next one.
+    /// In a ping-pong: whether the peer's last message has arrived, and this end has not replied to it.
     fn has_turn(&mut self) -> bool {
         let has_arrived = |(n, op): (usize, &Op)| match op.verb {
             Verb::Send => n < self.received,
@@ -216,7 +221,7 @@ impl Endpoint {
         self.posted < self.arrived + usize::from(self.starts)
     }
 
-    /// Whether a completion of what was posted is still to come.
+    /// Whether a signaled work request was posted and has not completed.
     pub(super) fn awaits_completion(&self) -> bool {
         let posted = self.work[..self.posted].iter().zip(&self.seen);
         !self.is_broken && posted.skip(self.completed).any(|(op, seen)| op.is_signaled && !seen)
@@ -226,7 +231,7 @@ impl Endpoint {
         self.work[self.completed..self.posted].iter().any(|op| op.is_signaled)
     }
 
-    /// Posts a list, as a thread of the application does it.
+    /// Posts a list of work requests in one call, as an application thread does.
     pub(super) fn post(qp: &Qp, number: u64, memory: &Memory, list: &[(usize, Op)]) -> Result<(), String> {
         let mut posting = qp.begin_post();
         for (n, op) in list {
@@ -243,7 +248,11 @@ impl Endpoint {
                     (WrOp::Read { remote_addr, r_key }, memory.fetched.sge(at, len))
                 }
             };
-            let flags = if op.is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let flags = match (op.is_signaled, op.is_inline) {
+                (true, _) => SendFlags::SIGNALED,
+                (false, true) => SendFlags::INLINE,
+                (false, false) => SendFlags::empty(),
+            };
             let wr =
                 SendWr { wr_id: number << 32 | *n as u64, op: wr_op, sg_list: &[sge], flags, dest: None };
             posting.send(&wr).map_err(|error| format!("post {n} of end {number}: {error:?}"))?;
@@ -251,12 +260,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What [`post`](Self::post) needs without the endpoint's lock.
+    /// Returns the buffers that [`post`](Self::post) uses while the endpoint is not locked.
     pub(super) fn memory(&self) -> Memory {
         Memory { source: Arc::clone(&self.source), fetched: Arc::clone(&self.fetched), remote: self.remote }
     }
 
-    /// Takes a completion; an error is a broken promise unless the peer `may_fail`.
+    /// Checks a completion. A failed work request is a broken promise unless `may_fail`, or unless the plan
+    /// may reject this connection.
     pub(super) fn complete(&mut self, wc: &Wc, may_fail: bool) -> Result<(), String> {
         let (number, n) = (self.number, (wc.wr_id & (RECEIVE - 1)) as usize);
         if wc.status != WcStatus::Success {
@@ -307,24 +317,24 @@ impl Endpoint {
         check(&self.inbound, op, number ^ 1, "SEND")
     }
 
-    /// Everything that was posted has completed, and every expected message has arrived.
+    /// Whether all work requests have completed and every expected SEND has arrived.
     pub(super) fn has_all(&self) -> bool {
         self.has_sent_all() && (self.is_broken || self.received == self.receives())
     }
 
-    /// All of its own requests are complete.
+    /// Whether all work requests were posted and the signaled ones have completed.
     pub(super) fn has_sent_all(&self) -> bool {
         let is_complete = |(op, seen): (&Op, &bool)| *seen || !op.is_signaled;
         self.is_broken
             || (self.posted == self.work.len() && self.work.iter().zip(&self.seen).all(is_complete))
     }
 
-    /// Its connection was made, or could not be made.
+    /// Whether the connection was made, or could not be made.
     pub(super) fn has_begun(&self) -> bool {
         self.is_connected || self.is_broken
     }
 
-    /// Every expected SEND has arrived.
+    /// Whether every expected SEND has arrived.
     pub(super) fn has_received_all(&self) -> bool {
         self.is_broken || self.received == self.receives()
     }
@@ -333,13 +343,13 @@ impl Endpoint {
         self.expected.iter().filter(|op| op.verb == Verb::Send).count()
     }
 
-    /// The last byte of each expected WRITE is there.
+    /// Whether the last byte of each expected WRITE has arrived.
     pub(super) fn sees_writes(&self) -> bool {
         let mut writes = self.expected.iter().filter(|op| op.verb == Verb::Write);
         self.is_broken || writes.all(|op| self.target.load(op.offset + op.len - 1) != 0)
     }
 
-    /// Every byte of the peer's WRITEs is right, and no other was touched.
+    /// Checks that every byte of the peer's WRITEs is right, and that no other byte was written.
     pub(super) fn check_writes(&self) -> Result<(), String> {
         for op in self.expected.iter() {
             if op.verb == Verb::Write {
@@ -355,8 +365,9 @@ impl Endpoint {
         Ok(())
     }
 
-    pub(super) fn finish(&self) {
-        self.own.is_done.store(true, Ordering::Relaxed);
+    /// Tells the peer that this end has done its work. Returns whether that is new.
+    pub(super) fn finish(&self) -> bool {
+        !self.own.is_done.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn peer_is_done(&self) -> bool {

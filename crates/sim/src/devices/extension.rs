@@ -1,5 +1,6 @@
-//! What a run has beyond the basic plan, drawn from a stream of its own: the basic plan of a seed stays
-//! what it is.
+//! Extensions of a basic plan: hooks that impair packets, two processes on one host, connections made by the
+//! connection manager. They have a random stream of their own, so they do not change what the basic plan
+//! draws from a seed.
 
 use super::plan::{App, Connection, KINDS, Kind, Plan};
 use crate::Rng;
@@ -13,26 +14,31 @@ const IMPAIRMENTS: [&str; 5] = [
     "impair:loss=0.1%,delay=200us,jitter=100us,seed=5",
 ];
 
-/// Additional time of a calm run in which packets reach the wrong process of a host: while its application
-/// polls, a process reads what others forward to it only every few milliseconds.
+/// Additional time (ns) of a calm run in which packets reach the wrong process of a host. While its
+/// application polls, a process reads forwarded packets only every few milliseconds.
 const MISROUTED_NS: u64 = 1_000_000_000;
-/// Local ACK timeout of such a run, as IBA encodes it: 4.3 s, so that a packet that a timeout repairs is
-/// noticed.
+/// Local ACK timeout of a calm run with misrouted packets, as IBA encodes it: 4.3 s, longer than the run, so
+/// a packet that only a timeout would retransmit fails the run.
 const MISROUTED_TIMEOUT: u8 = 20;
 
-/// Time of a run with faults whose connections are made by the connection manager: its timers take minutes.
+/// Time (ns) of a run with faults in which the connection manager makes the connections: the timers of the
+/// connection manager take minutes.
 const CM_TIME_NS: u64 = 700_000_000_000;
-/// Additional time of a calm one: the peer disconnects only when its own work is complete.
+/// Additional time (ns) of a calm run with the connection manager: a peer disconnects only when its own work
+/// is complete.
 const CM_CALM_NS: u64 = 60_000_000;
+
+/// Longest inline message (bytes).
+const INLINE_MAX: usize = 64;
 
 /// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extension {
     /// Additional time of a calm run (nanoseconds).
     pub(super) calm_ns: u64,
-    /// Local ACK timeout of a calm run, if it is not the usual one.
+    /// Local ACK timeout of a calm run, as IBA encodes it; `None` for the default of [`Plan::timeout`].
     pub(super) calm_timeout: Option<u8>,
-    /// For each connection, if the connection manager makes them.
+    /// One plan for each connection; `None` if the connection manager makes no connections.
     pub(super) cm: Option<Vec<CmPlan>>,
 }
 
@@ -41,15 +47,17 @@ pub(super) struct Extension {
 pub(super) struct CmPlan {
     /// The end that sends the request.
     pub(super) active: usize,
-    /// When it does.
+    /// When this end sends it.
     pub(super) at_ns: u64,
+    /// The passive end rejects the request.
     pub(super) is_rejected: bool,
     /// The ends that disconnect first: one of them or both.
     pub(super) leaves_first: [bool; 2],
 }
 
 impl Extension {
-    /// Virtual time in which a run with faults ends, if it is not the usual one (nanoseconds).
+    /// Virtual time (nanoseconds) in which a run with faults ends; `None` for the default of
+    /// [`Plan::time_ns`].
     pub(super) fn time_max_ns(&self) -> Option<u64> {
         self.cm.is_some().then_some(CM_TIME_NS)
     }
@@ -66,8 +74,9 @@ pub(super) fn extend(plan: &mut Plan, seed: u64) {
         }
     }
     plan.faults.gsi_drop_ppm = plan.faults.drop_ppm;
-    // The times of these runs are for streams of applications that do not pause: a rejected connection
-    // would leave a ping-pong without its peer, and a misrouted packet of it may wait for a timeout.
+    // Only streams of applications without pauses end within the time of these runs. A rejected connection
+    // would leave one end of a ping-pong waiting, and a misrouted packet of a ping-pong may wait for a
+    // timeout.
     let has_plain_apps = plan.apps.iter().all(|app| app.pause_ns == 0) && !plan.share_cpu;
     if !has_plain_apps || plan.connections.iter().any(|connection| connection.is_ping_pong) {
         return;
@@ -125,6 +134,18 @@ fn use_cm(plan: &mut Plan, rng: &mut Rng) {
         leaves_first: rng.pick(&[[true, false], [false, true], [true, true]]),
     };
     plan.extension.cm = Some(plan.connections.iter().map(connection).collect());
+    // As libfabric injects its last message: without a completion, and if it is a reply without AckReq.
+    for connection in &mut plan.connections {
+        for (work, peer_leaves) in
+            connection.work.iter_mut().zip([1, 0].map(|peer| connection.closes_early[peer]))
+        {
+            if let Some(last) = work.last_mut().filter(|op| peer_leaves && op.len <= INLINE_MAX)
+                && rng.chance(700)
+            {
+                (last.is_signaled, last.is_inline) = (false, true);
+            }
+        }
+    }
     plan.extension.calm_ns += CM_CALM_NS;
     if plan.faults.drop_ppm > 0 {
         plan.faults.gsi_drop_ppm = rng.pick(&[10_000, 100_000, 300_000]);

@@ -2,13 +2,13 @@
 
 use roxie::verbs::{Device, Due};
 
-/// How long after the work is due a sleep may end (nanoseconds).
+/// Tolerance: a sleep may end this long after the work is due (nanoseconds).
 const LATE_NS: u64 = 2_000;
 /// How long a message may be held for an application that left completions in its CQ and then computes
 /// (nanoseconds): the short sleep of a progress thread after packets (`Tuning::brief_sleep_ns`), at double.
 const HELD_NS: u64 = 500_000;
 
-/// A progress thread that sleeps, in a process of which every thread sleeps or computes.
+/// A sleeping progress thread of a process. All other threads of the process sleep or compute.
 pub(super) struct Sleeper {
     pub(super) process: usize,
     pub(super) until_ns: u64,
@@ -16,7 +16,7 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Says which work waits for a thread that sleeps on, if any does.
+    /// Describes the work that is due before this sleep ends; `None` if there is none.
     pub(super) fn late_work(&self, now: u64) -> Option<String> {
         let Self { process, until_ns, device } = self;
         let sleeps = format!("process {process}: at {now} the progress thread sleeps until {until_ns}, but");

@@ -35,12 +35,12 @@ struct State {
 struct Member {
     address: IpAddr,
     is_dead: bool,
-    /// When its names are free after it died.
+    /// When the kernel has released the names of this process after it died.
     free_at_ns: u64,
     forwarded: VecDeque<Forwarded>,
     arrived: EventFd,
     journal: BTreeMap<u32, DisconnectNotice>,
-    /// Processes of its host whose connection broke.
+    /// Dead processes of its host. It has not scanned their journals yet.
     suspects: Vec<usize>,
     rescan_at_ns: Option<u64>,
 }
@@ -113,7 +113,7 @@ impl Members {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A process was killed, or has closed its device: the other processes of its host notice.
+    /// Ends a process that was killed or has closed its device, and signals the other processes of its host.
     pub(super) fn end(&self, process: usize, now_ns: u64) {
         let state = &mut *self.lock();
         if std::mem::replace(&mut state.members[process].is_dead, true) {
@@ -133,11 +133,11 @@ impl Members {
         self.lock().members[process].arrived.as_raw_fd()
     }
 
-    /// Gives the batches that were forwarded to a process to `f`; returns their number.
+    /// Passes the batches that were forwarded to a process to `f`, and returns their number.
     pub(super) fn read(&self, process: usize, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let forwarded = {
             let member = &mut self.lock().members[process];
-            // Nothing to take if no batch has arrived.
+            // `take` finds no signal if no batch has arrived.
             let _count = member.arrived.take();
             std::mem::take(&mut member.forwarded)
         };
@@ -162,7 +162,8 @@ impl Members {
         slots.filter(|slot| self.forward(from, *slot, batch) == ForwardOutcome::Delivered).count()
     }
 
-    /// Forwards a batch to the other process that listens; false if none does.
+    /// Forwards a batch to the other process of the host that listens on this service. Returns false if there
+    /// is none.
     pub(super) fn forward_to_service(
         &self,
         from: usize,
@@ -215,8 +216,8 @@ impl Members {
         }
     }
 
-    /// What processes that died left to be told to their peers; it is in the journal of this process from
-    /// now on.
+    /// Returns the disconnect notices in the journals of dead processes of this host, for `process` to send.
+    /// Moves them to the journal of `process`, in case it dies too before it has sent them.
     pub(super) fn notices(&self, process: usize, now_ns: u64) -> Vec<DisconnectNotice> {
         let state = &mut *self.lock();
         let member = &mut state.members[process];

@@ -1,10 +1,10 @@
 //! Whole devices in virtual time: engine, scheduler, hooks and verbs, with applications that use them as
 //! real programs do.
 //!
-//! Goal: whatever the interleaving of threads, every work request completes, no thread sleeps past work
-//! that is due, no queue pair starves, and a closed device owes nothing. Method: each process is a real
-//! device ([`roxie::verbs::Device`]) whose clock, threads and network are simulated. Exactly one thread
-//! runs at a time; the seed decides which one goes on at each lock, wake-up, sleep and yield.
+//! Goal: with every interleaving of threads, each work request completes, no thread sleeps past work that is
+//! due, and no queue pair starves. Method: each process has a real device ([`roxie::verbs::Device`]) whose
+//! clock, threads and network are simulated. Exactly one thread runs at a time; the seed decides which one
+//! runs next at each lock, wake-up, sleep and yield.
 //!
 //! ```text
 //! plan ──► app, connections ──► roxie (verbs, cm, hooks, engine, sched) ──► port ──► network, members
@@ -15,6 +15,7 @@ mod app;
 mod connections;
 mod endpoint;
 mod extension;
+mod forger;
 mod lost;
 mod members;
 mod network;
@@ -30,6 +31,7 @@ use std::sync::{Arc, Mutex};
 use roxie::runtime::{Runtime, World};
 use roxie::sched::Tuning;
 use roxie::verbs::{Device, HookConfig, Simulated};
+use sys::EventFd;
 use wire::Gid;
 
 use app::Process;
@@ -41,23 +43,24 @@ use port::SimPort;
 use registry::SimMember;
 use threads::Threads;
 
-/// Purposes of the seed; see [`Rng::stream`](crate::Rng::stream).
+/// Numbers of the random streams that one seed gives; see [`Rng::stream`](crate::Rng::stream).
 const PLAN: u64 = 11;
 const SCHEDULE: u64 = 12;
 const CHANCE: u64 = 13;
 const EXTENSION: u64 = 14;
 const NUMBERS: u64 = 15;
+const FORGER: u64 = 16;
 /// MTU of every netdev: path MTU 1024.
 const MTU: u32 = 1500;
-/// When a run begins; virtual time 0 means "never" to some.
+/// When a run begins (nanoseconds). Not 0: some fields of the device use 0 for "no time".
 const START_NS: u64 = 1_000_000;
 /// Steps of all threads; more is a livelock.
 const STEPS_MAX: u64 = 3_000_000;
 
-/// What a run is.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOptions {
-    /// Everything is drawn from it.
+    /// Everything in the run is drawn from the seed.
     pub seed: u64,
     /// Tunables of every device.
     pub tuning: Tuning,
@@ -70,8 +73,10 @@ pub struct DeviceOutcome {
     pub processes: u64,
     /// Connections between them.
     pub connections: u64,
-    /// Packets sent, and those of them that were dropped.
+    /// Packets sent, and how many of these were dropped.
     pub packets: (u64, u64),
+    /// Packets that a forger sent.
+    pub forged: u64,
     /// Virtual time (nanoseconds).
     pub elapsed_ns: u64,
     /// Times that a thread was scheduled.
@@ -127,6 +132,7 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
         processes: plan.apps.len() as u64,
         connections: plan.connections.len() as u64,
         packets: threads.network.tally(),
+        forged: threads.network.forged(),
         elapsed_ns: elapsed_ns - START_NS,
         steps,
     })
@@ -170,6 +176,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             channel,
             endpoints: Mutex::default(),
             running: AtomicUsize::new(app.threads + usize::from(uses_cm)),
+            work_ended: EventFd::new().expect("descriptors"),
             shares_cpu: plan.share_cpu && number < 2,
             may_fail,
             uses_cm,

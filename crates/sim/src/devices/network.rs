@@ -9,6 +9,7 @@ use roxie::port::{RxQueue, RxQueues};
 use sys::EventFd;
 use wire::{Bth, Qpn};
 
+use super::forger::Forger;
 use super::members::Members;
 use crate::Rng;
 
@@ -115,8 +116,10 @@ struct Links {
     in_flight: Vec<(u64, u64, usize, Frame)>,
     rng: Rng,
     faults: Faults,
+    forger: Option<Forger>,
     sent: u64,
     dropped: u64,
+    forged: u64,
 }
 
 /// See the module documentation.
@@ -140,7 +143,18 @@ impl Network {
         let processes: Vec<_> = addresses.iter().enumerate().map(process).collect();
         let sockets = (0..addresses.len() + hosts.len()).map(|_| Socket::new()).collect();
         let rng = Rng::stream(seed, super::CHANCE);
-        let links = Links { processes, sockets, in_flight: Vec::new(), rng, faults, sent: 0, dropped: 0 };
+        let links = Links {
+            processes,
+            sockets,
+            in_flight: Vec::new(),
+            rng,
+            faults,
+            // A connection that distrusts repairs losses more slowly than a run has time for.
+            forger: Forger::draw(Rng::stream(seed, super::FORGER)).filter(|_| faults.drop_ppm == 0),
+            sent: 0,
+            dropped: 0,
+            forged: 0,
+        };
         Self { links: Mutex::new(links), members: Arc::new(Members::new(addresses)) }
     }
 
@@ -152,6 +166,11 @@ impl Network {
     pub(super) fn tally(&self) -> (u64, u64) {
         let links = self.links();
         (links.sent, links.dropped)
+    }
+
+    /// Packets that a forger sent.
+    pub(super) fn forged(&self) -> u64 {
+        self.links().forged
     }
 
     /// Descriptors that are readable while a process has frames.
@@ -172,6 +191,7 @@ impl Network {
         let Faults { drop_ppm, gsi_drop_ppm, duplicate_ppm, jitter_ns, delay_ns, byte_time, .. } =
             links.faults;
         links.sent += 1;
+        links.forge(now);
         let from = &mut links.processes[process];
         from.busy_until = from.busy_until.max(now) + ((frame.bytes.len() as u64 * byte_time) >> 10);
         let left = from.busy_until;
@@ -239,6 +259,15 @@ impl Network {
 }
 
 impl Links {
+    /// The forger may send a frame, too; it arrives at once.
+    fn forge(&mut self, now: u64) {
+        let addresses: Vec<IpAddr> = self.processes.iter().map(|process| process.address).collect();
+        let Some(frame) = self.forger.as_mut().and_then(|forger| forger.forge(&addresses)) else { return };
+        let Some(to) = self.socket_of(&frame) else { return };
+        self.forged += 1;
+        self.in_flight.push((now + 1, self.sent, to, frame));
+    }
+
     /// The socket that a frame is steered to; `None` if no host has its destination address, or no process
     /// its slot.
     fn socket_of(&mut self, frame: &Frame) -> Option<usize> {

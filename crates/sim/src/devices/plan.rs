@@ -1,4 +1,5 @@
-//! What a run is, drawn from the seed: hosts, links, connections, work and the applications that do it.
+//! The plan of a run, drawn from the seed: hosts, links, connections, work requests, and the applications
+//! that post them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,14 +8,15 @@ use super::extension::Extension;
 use super::network::Faults;
 use crate::Rng;
 
-/// Time of a calm run without work, and what a work request adds to it.
+/// Time (ns) of a calm run without work, and how much each work request adds to it.
 const CALM_NS: u64 = 10_000_000;
 const REQUEST_NS: u64 = 30_000;
-/// What two applications on one CPU may need until they yield early: some rounds of the first interval.
+/// Additional time (ns) for two applications on one CPU: they need some yields until they yield early.
 const SHARED_NS: u64 = 20_000_000;
-/// How long an application pauses: the progress thread then sleeps for longer than shortly after packets.
+/// Shortest and longest pause (ns) of an application: longer than `Tuning::brief_for_ns`, so that the
+/// progress thread begins a long sleep meanwhile.
 const PAUSE_NS: (u64, u64) = (11_000_000, 16_000_000);
-/// Time of a run with faults, stopped or killed processes.
+/// Time (ns) of a run with faults, stopped or killed processes.
 const TIME_MAX_NS: u64 = 4_000_000_000;
 
 /// How an application uses its device: models of real programs.
@@ -51,6 +53,8 @@ pub(super) struct Op {
     pub(super) offset: usize,
     pub(super) len: usize,
     pub(super) is_signaled: bool,
+    /// Its payload is copied when it is posted.
+    pub(super) is_inline: bool,
     /// Posted in one list with the next one.
     pub(super) joins_next: bool,
 }
@@ -60,9 +64,10 @@ pub(super) struct Op {
 pub(super) struct Connection {
     pub(super) ends: [usize; 2],
     pub(super) work: [Vec<Op>; 2],
-    /// The end closes its queue pair as soon as it has what it waits for, without a word.
+    /// The end destroys its queue pair as soon as its own work is complete and all expected messages have
+    /// arrived, without a notice to the peer.
     pub(super) closes_early: [bool; 2],
-    /// An end posts one message each time that one of the peer has arrived; end 0 begins.
+    /// Each end posts one message for each message of the peer that has arrived; end 0 begins.
     pub(super) is_ping_pong: bool,
 }
 
@@ -75,15 +80,16 @@ pub(super) struct App {
     /// Work requests that it keeps in flight on a connection.
     pub(super) depth: usize,
     pub(super) hook: &'static str,
-    /// Work requests that a thread posts before it computes for some time without a call into the device.
+    /// Work requests that a thread posts before it pauses: it computes and makes no call into the device.
     pub(super) pause_after: usize,
-    /// That time (nanoseconds); 0 if it never does.
+    /// Length of the pause (nanoseconds); 0 if the thread never pauses.
     pub(super) pause_ns: u64,
-    /// Completions and microseconds for which the CQ holds its event back; (0, 0) if it does not.
+    /// The CQ delays its event until it has this many completions, or for this many microseconds; (0, 0)
+    /// without moderation.
     pub(super) moderation: (u16, u16),
 }
 
-/// What happens to a process on the way.
+/// What happens to one process during a run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Incident {
     None,
@@ -104,8 +110,8 @@ pub(super) struct Plan {
     pub(super) incident: Incident,
     pub(super) port_limit_ns: u64,
     pub(super) window_bytes: usize,
-    /// How often a thread loses its CPU for some microseconds, in a million of the points where another may
-    /// run.
+    /// Of a million points where another thread may run, at this many the thread loses its CPU for some
+    /// microseconds.
     pub(super) preempt_ppm: u64,
     /// The threads of applications 0 and 1 have one CPU; progress threads preempt them, as on Linux.
     pub(super) share_cpu: bool,
@@ -137,12 +143,12 @@ impl Plan {
         };
         let app = |rng: &mut Rng| {
             let kind = rng.pick(&KINDS);
-            // Two threads that sleep would take each other's events.
+            // Of two threads that sleep on one channel, either could get the other one's event.
             let threads = if kind == Kind::Poll { rng.pick(&[1, 1, 2]) } else { 1 };
             let hook = if rng.chance(150) { "count" } else { "" };
             let depth = match kind {
                 Kind::Rarely => 64,
-                // So that it leaves completions in its CQ.
+                // Deep enough that the application leaves completions in its CQ.
                 Kind::Portions => rng.pick(&[16, 64, 64, 64]),
                 _ => rng.pick(&[1, 4, 16, 64]),
             };
@@ -177,14 +183,15 @@ impl Plan {
         }
     }
 
-    /// No packet is dropped and no process disturbed, so that nothing has to wait for a timeout.
+    /// Whether no packet is dropped and no process is stopped or killed, so that no work request has to wait
+    /// for a timeout.
     pub(super) fn is_calm(&self) -> bool {
         self.faults.drop_ppm == 0 && self.incident == Incident::None
     }
 
-    /// Virtual time (nanoseconds) in which a run ends. A calm one has a round trip and some polls for each
-    /// work request, far less than its retransmission timeout: nothing that is repaired by one stays
-    /// unseen.
+    /// Virtual time (nanoseconds) in which a run must end. A calm run has a round trip and some polls for
+    /// each work request, far less than the retransmission timeout, so work that only a retransmission would
+    /// complete fails the run.
     pub(super) fn time_ns(&self) -> u64 {
         if !self.is_calm() {
             return self.extension.time_max_ns().unwrap_or(TIME_MAX_NS);
@@ -200,8 +207,8 @@ impl Plan {
             + ((2 * bytes * self.faults.byte_time) >> 10)
     }
 
-    /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms or, so that a killed peer is
-    /// noticed soon, 16.8 ms.
+    /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms in a calm run (longer with
+    /// misrouted packets), 16.8 ms in other runs, so that a killed peer is noticed soon.
     pub(super) fn timeout(&self) -> u8 {
         match self.is_calm() {
             true => self.extension.calm_timeout.unwrap_or(15),
@@ -241,20 +248,22 @@ impl Connection {
         }
         let work = [Self::work(rng), if rng.chance(300) { Vec::new() } else { Self::work(rng) }];
         let only_sends = |work: &[Op]| work.iter().all(|op| op.verb == Verb::Send);
-        // An end that leaves may take its responses to READs along, and cannot see when a WRITE has arrived.
+        // An end that closes early loses the READ responses that it still owes, and cannot see when the
+        // peer's WRITEs have arrived. So the peer of such an end only SENDs.
         let closes_early = [1, 0].map(|peer: usize| only_sends(&work[peer]) && rng.chance(300));
         Self { ends: [a, b], work, closes_early, is_ping_pong: false }
     }
 
-    /// As perftest's latency tests: small messages of one kind, which take turns.
+    /// As perftest's latency tests: the ends alternate with small messages of one kind.
     fn ping_pong(rng: &mut Rng, ends: [usize; 2], apps: &[App]) -> Self {
-        // Nothing wakes an application that sleeps when a WRITE arrives.
+        // The arrival of a WRITE wakes no application that sleeps until a completion.
         let sleeps = ends.iter().any(|end| apps[*end].kind == Kind::Events);
         let verb = if sleeps { Verb::Send } else { rng.pick(&[Verb::Send, Verb::Write, Verb::Write]) };
         let (count, len) = (rng.pick(&[3, 20, 60]) as usize, rng.between(1, 64) as usize);
-        let op = |i| Op { verb, offset: i * len, len, is_signaled: true, joins_next: false };
+        let op =
+            |i| Op { verb, offset: i * len, len, is_signaled: true, is_inline: false, joins_next: false };
         let work: Vec<Op> = (0..count).map(op).collect();
-        // An end that spins on memory sees the last WRITE, though no completion tells.
+        // An end that spins on memory sees the last WRITE, although a WRITE generates no completion there.
         let sees_all = |end: usize| verb == Verb::Send || apps[end].kind == Kind::SpinOnMemory;
         let closes_early = ends.map(|end| sees_all(end) && rng.chance(500));
         Self { ends, work: [work.clone(), work], closes_early, is_ping_pong: true }
@@ -276,7 +285,7 @@ impl Connection {
                 let is_signaled =
                     i + 1 == count || (i as u64 + 1).is_multiple_of(signal_every) || verb == Verb::Read;
                 let joins_next = i + 1 < count && rng.chance(200);
-                Op { verb, offset: at, len, is_signaled, joins_next }
+                Op { verb, offset: at, len, is_signaled, is_inline: false, joins_next }
             })
             .collect()
     }

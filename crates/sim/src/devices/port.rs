@@ -59,7 +59,7 @@ impl SimPort {
     }
 }
 
-fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16) -> IcrcHeader {
+pub(super) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16) -> IcrcHeader {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => IcrcHeader::v4(src, dst, src_port, ROCE_PORT),
         (IpAddr::V6(src), IpAddr::V6(dst)) => IcrcHeader::v6(src, dst, src_port, ROCE_PORT),

@@ -145,7 +145,7 @@ pub(crate) fn end(index: usize, peer: Peer, size: u64) -> End {
         Peer::SelectiveRepeat => ReorderBuffer::new(PathMtu::M1024),
         Peer::GoBackN => ReorderBuffer::none(),
     };
-    let from = PacketSource { src: gid(1 - index), dst: gid(index), tos: 0, ttl: 64 };
+    let from = PacketSource { src: gid(1 - index), src_port: 0xc000, dst: gid(index), tos: 0, ttl: 64 };
     End { qp, memory, reorder, from, arriving: VecDeque::new(), line_free: 0 }
 }
 

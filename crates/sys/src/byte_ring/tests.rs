@@ -117,6 +117,47 @@ fn no_byte_and_no_wake_up_is_lost_between_two_threads() {
     });
 }
 
+/// Records of three bytes begin once at every position, and cross the end of the memory in every way.
+#[test]
+fn bytes_survive_at_every_position_of_the_ring() {
+    let (mut producer, mut consumer) = ring();
+    for number in 0..RING_BYTES as u32 {
+        let record = [number as u8, (number >> 8) as u8, (number >> 16) as u8];
+        assert!(producer.room(3).is_ok_and(|room| room >= 3) && producer.write(0, &record));
+        producer.publish(3);
+        let mut read = [0; 3];
+        assert!(consumer.available() == Ok(3) && consumer.read(0, &mut read));
+        assert_eq!(read, record);
+        consumer.release(3);
+    }
+}
+
+/// Every index that the other side may write, on both sides of what is valid.
+#[test]
+fn exactly_the_possible_indices_are_accepted() {
+    let ring_bytes = RING_BYTES as u64;
+    for (released, known) in [(0, 0), (5, 5), (5, 900), (ring_bytes, ring_bytes + 7), (7, ring_bytes + 7)] {
+        let (mut producer, mut consumer) = ring();
+        for index in (0..3 * ring_bytes).chain([u64::MAX - 1, u64::MAX]) {
+            (consumer.released, consumer.published) = (released, known);
+            consumer.shared.published().store(index, Ordering::Relaxed);
+            let fits = index >= known && index - released <= ring_bytes;
+            assert_eq!(
+                consumer.available(),
+                if fits { Ok((index - released) as usize) } else { Err(Broken) }
+            );
+
+            (producer.released, producer.published) = (released, known);
+            producer.shared.released().store(index, Ordering::Relaxed);
+            let used = known.checked_sub(index).filter(|_| index >= released);
+            let room = used.map(|used| RING_BYTES - used as usize);
+            if producer.published - producer.released > 0 {
+                assert_eq!(producer.room(RING_BYTES), room.ok_or(Broken));
+            }
+        }
+    }
+}
+
 #[test]
 fn an_invalid_producer_index_is_detected() {
     for (honest, lie) in [(0, RING_BYTES as u64 + 1), (0, u64::MAX), (100, 99), (100, 0)] {

@@ -1,22 +1,107 @@
 //! SIGSEGV and SIGBUS handlers: faults of guarded instructions are handled here, all others are passed to
-//! the previous handler (sigaction(2)).
+//! the handler that the application had installed (sigaction(2)).
+//!
+//! An application may install handlers of its own after these, and they may call the handler that they
+//! replaced. Each installation therefore is a layer with a function of its own, and passes faults to the
+//! action that it replaced: the function that is called tells which action is next. A chain
+//! application -> roxie -> crash reporter -> roxie runs every handler once, newest first.
+//!
+//! The mask and the flags of a layer are those of the action that it replaced, because the kernel applies
+//! them before any handler runs.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::machine;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// The action that was installed for each signal before `watch`; null before the first call. Never freed:
-/// a handler may be reading it.
-static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
-/// Distance from this handler's frame to the context that the kernel puts above it; it is the same
-/// whenever the kernel calls. When another handler passes a fault on to this one, that handler's frame
-/// lies between.
-static FROM_THE_KERNEL: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Different actions of the application, for each signal, that registrations of memory may find. With
+/// more, the last layer forgets the action that it replaced before.
+const LAYERS: usize = 8;
+/// Calls of one layer for one fault, each deeper in the stack than the one before, after which the handlers
+/// evidently call each other forever.
+const ROUNDS_MAX: usize = 8;
+/// Attempts to install a handler while other threads install theirs, or while a sanitizer ignores it.
+const ATTEMPTS: usize = 4;
+/// Flags of the replaced action that the kernel must see. `SA_RESETHAND` is not among them: it would
+/// remove the layer; `Layer::take` does what it asks for.
+const KEPT_FLAGS: c_int = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+/// SIGBUS: memory is damaged somewhere, not at the instruction that was interrupted (`siginfo.h`).
+const BUS_MCEERR_AO: c_int = 5;
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// The functions of the layers. Each has its own address, since each passes another number on.
+static HANDLERS: [Handler; LAYERS] =
+    [handle::<0>, handle::<1>, handle::<2>, handle::<3>, handle::<4>, handle::<5>, handle::<6>, handle::<7>];
+
+static SEGV: [Layer; LAYERS] = [const { Layer::new() }; LAYERS];
+static BUS: [Layer; LAYERS] = [const { Layer::new() }; LAYERS];
+
+/// One installed handler.
+struct Layer {
+    /// The action that it replaced; null in an unused layer. Never freed: a handler may be reading it.
+    before: AtomicPtr<libc::sigaction>,
+    /// `before` has `SA_RESETHAND` and was called.
+    is_spent: AtomicBool,
+    /// The context and the stack frame of the last call, and how many calls before it were for the same
+    /// context from shallower frames.
+    context: AtomicUsize,
+    frame: AtomicUsize,
+    rounds: AtomicUsize,
+}
+
+impl Layer {
+    const fn new() -> Self {
+        Self {
+            before: AtomicPtr::new(ptr::null_mut()),
+            is_spent: AtomicBool::new(false),
+            context: AtomicUsize::new(0),
+            frame: AtomicUsize::new(0),
+            rounds: AtomicUsize::new(0),
+        }
+    }
+
+    fn before(&self) -> Option<&libc::sigaction> {
+        // SAFETY: null or leaked by `set`.
+        unsafe { self.before.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn has_replaced(&self, action: &libc::sigaction) -> bool {
+        self.before().is_some_and(|before| are_equal(before, action))
+    }
+
+    /// Records the replaced action. Its memory is never freed, because a handler may be reading it.
+    fn set(&self, before: libc::sigaction) {
+        if !self.has_replaced(&before) {
+            self.before.store(Box::into_raw(Box::new(before)), Ordering::Release);
+        }
+        self.is_spent.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns the handler to call; `None` if the default action or `SIG_IGN` is next.
+    fn take(&self, context: usize, frame: usize) -> Option<&libc::sigaction> {
+        let before = self.before().filter(|before| is_handler(before))?;
+        let resets = before.sa_flags & libc::SA_RESETHAND != 0;
+        let is_spent = resets && self.is_spent.swap(true, Ordering::Relaxed);
+        (!is_spent && !self.goes_round(context, frame)).then_some(before)
+    }
+
+    /// Returns whether handlers call each other forever: no handler returned, and the stack only grows.
+    /// Another thread's fault resets the count, which then starts anew.
+    fn goes_round(&self, context: usize, frame: usize) -> bool {
+        let is_same = self.context.swap(context, Ordering::Relaxed) == context;
+        let is_deeper = frame < self.frame.swap(frame, Ordering::Relaxed);
+        if !(is_same && is_deeper) {
+            self.rounds.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.rounds.fetch_add(1, Ordering::Relaxed) + 1 >= ROUNDS_MAX
+    }
+}
 
 /// Installs the handlers; guarded accesses are safe from then on. If the application has installed
 /// handlers of its own since, they are replaced and get the faults of all other instructions. Cheap
@@ -24,41 +109,93 @@ static FROM_THE_KERNEL: AtomicUsize = AtomicUsize::new(usize::MAX);
 pub fn watch() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
-        let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: `now` has room for the answer, and zero bytes are a valid value.
-        let now = unsafe {
-            libc::sigaction(signal, ptr::null(), now.as_mut_ptr());
-            now.assume_init()
-        };
-        if now.sa_sigaction == handle as *const () as usize {
-            continue;
-        }
-        before.store(Box::into_raw(Box::new(now)), Ordering::Release);
-        // SAFETY: zero bytes are a valid `sigaction` with an empty mask; the handler lives as long as the
-        // library, which is never unloaded, and calls nothing that is not async-signal-safe.
-        unsafe {
-            let mut ours: libc::sigaction = mem::zeroed();
-            ours.sa_sigaction = handle as *const () as usize;
-            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigaction(signal, &raw const ours, ptr::null_mut());
-        }
+    for signal in SIGNALS {
+        install(signal);
     }
 }
 
-extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the context of the thread that was interrupted.
-    let pc = unsafe { program_counter(context) };
-    // SAFETY: as above; only the thread of the faulting instruction continues elsewhere.
-    if let Some((pc, resume)) = pc.and_then(|pc| Some((pc, machine::resume_at(unsafe { *pc } as usize)?))) {
-        // SAFETY: as above.
-        unsafe { *pc = resume as _ };
-        return;
+fn layers_of(signal: c_int) -> &'static [Layer; LAYERS] {
+    if signal == libc::SIGBUS { &BUS } else { &SEGV }
+}
+
+fn install(signal: c_int) {
+    let layers = layers_of(signal);
+    let mut now = exchange(signal, None);
+    for _ in 0..ATTEMPTS {
+        if HANDLERS.iter().any(|ours| *ours as usize == now.sa_sigaction) {
+            return;
+        }
+        let known = |layer: &Layer| layer.has_replaced(&now);
+        let free = |layer: &Layer| layer.before().is_none();
+        let layer = layers.iter().position(known).or_else(|| layers.iter().position(free));
+        let layer = layer.unwrap_or(LAYERS - 1);
+        // Before the handler can run.
+        layers[layer].set(now);
+        // SAFETY: zero bytes are a valid `sigaction` with an empty mask.
+        let mut ours: libc::sigaction = unsafe { mem::zeroed() };
+        ours.sa_sigaction = HANDLERS[layer] as usize;
+        ours.sa_flags = libc::SA_SIGINFO;
+        if is_handler(&now) {
+            ours.sa_flags |= now.sa_flags & KEPT_FLAGS;
+            ours.sa_mask = now.sa_mask;
+        }
+        let replaced = exchange(signal, Some(&ours));
+        if are_equal(&replaced, &now) {
+            return;
+        }
+        // Another thread installed a handler in between.
+        now = replaced;
     }
-    let frame = (&raw const signal).addr();
-    let distance = context.addr().wrapping_sub(frame);
-    let passed_back = distance > FROM_THE_KERNEL.fetch_min(distance, Ordering::Relaxed);
-    pass_on(signal, info, context, passed_back);
+}
+
+/// Returns the action of the signal, after installing `new` in its place.
+fn exchange(signal: c_int, new: Option<&libc::sigaction>) -> libc::sigaction {
+    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `old` has room for the answer, and zero bytes are a valid value. Handlers that are installed
+    // live as long as the library, which is never unloaded, and call only async-signal-safe functions.
+    unsafe {
+        libc::sigaction(signal, new.map_or(ptr::null(), ptr::from_ref), old.as_mut_ptr());
+        old.assume_init()
+    }
+}
+
+fn is_handler(action: &libc::sigaction) -> bool {
+    ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
+}
+
+fn are_equal(a: &libc::sigaction, b: &libc::sigaction) -> bool {
+    // SAFETY: both sets were initialised by sigaction(2) or with zeros.
+    let blocks = |action: &libc::sigaction, n| unsafe { libc::sigismember(&raw const action.sa_mask, n) };
+    a.sa_sigaction == b.sa_sigaction
+        && a.sa_flags == b.sa_flags
+        && (1..=libc::SIGRTMAX()).all(|n| blocks(a, n) == blocks(b, n))
+}
+
+extern "C" fn handle<const LAYER: usize>(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel, or the handler that passes a fault on, gives the context of this thread.
+    if !unsafe { resume(signal, info, context) } {
+        pass_on(LAYER, signal, info, context);
+    }
+}
+
+/// Lets the thread continue with an error if a guarded instruction faulted; returns whether one did.
+///
+/// # Safety
+/// `info` and `context` are what the kernel gave for a signal of this thread.
+unsafe fn resume(signal: c_int, info: *const libc::siginfo_t, context: *mut c_void) -> bool {
+    // SAFETY: upheld by the caller.
+    let code = unsafe { (*info).si_code };
+    // A process may send the signal while a guarded instruction runs.
+    if code <= 0 || (signal == libc::SIGBUS && code == BUS_MCEERR_AO) {
+        return false;
+    }
+    // SAFETY: upheld by the caller.
+    let Some(pc) = (unsafe { program_counter(context) }) else { return false };
+    // SAFETY: the pointer is into the context.
+    let Some(next) = machine::resume_at(unsafe { *pc } as usize) else { return false };
+    // SAFETY: as above; only the thread of the faulting instruction continues elsewhere.
+    unsafe { *pc = next as _ };
+    true
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -68,43 +205,76 @@ unsafe fn program_counter(context: *mut c_void) -> Option<*mut i64> {
     Some(unsafe { &raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] })
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn program_counter(_context: *mut c_void) -> Option<*mut i64> {
+#[cfg(target_arch = "aarch64")]
+unsafe fn program_counter(context: *mut c_void) -> Option<*mut u64> {
+    let context: *mut libc::ucontext_t = context.cast();
+    // SAFETY: upheld by the caller.
+    Some(unsafe { &raw mut (*context).uc_mcontext.pc })
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+unsafe fn program_counter(_context: *mut c_void) -> Option<*mut u64> {
     None
 }
 
-/// Calls the previous handler. If that handler has passed the signal back, restores the default action,
-/// which kills the process with a core dump of the place of the fault.
-fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, passed_back: bool) {
-    type WithInfo = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+/// Calls the handler that the layer replaced. Needs little stack, because the application's alternate stack
+/// may be small.
+#[inline(never)]
+fn pass_on(layer: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     type Plain = extern "C" fn(c_int);
-    let index = usize::from(signal == libc::SIGBUS);
-    // SAFETY: null or leaked by `watch`.
-    let before = unsafe { BEFORE[index].load(Ordering::Acquire).as_ref() };
-    match before {
-        Some(before) if !passed_back && ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction) => {
-            // SAFETY: the flags say which of the two types the application installed.
-            unsafe {
-                if before.sa_flags & libc::SA_SIGINFO != 0 {
-                    mem::transmute::<usize, WithInfo>(before.sa_sigaction)(signal, info, context);
-                } else {
-                    mem::transmute::<usize, Plain>(before.sa_sigaction)(signal);
-                }
+    let layer = &layers_of(signal)[layer];
+    match layer.take(context.addr(), (&raw const signal).addr()) {
+        // SAFETY: the flags say which of the two types the application installed.
+        Some(before) => unsafe {
+            if before.sa_flags & libc::SA_SIGINFO != 0 {
+                mem::transmute::<usize, Handler>(before.sa_sigaction)(signal, info, context);
+            } else {
+                mem::transmute::<usize, Plain>(before.sa_sigaction)(signal);
             }
+        },
+        None => {
+            let ignores = layer.before().is_some_and(|before| before.sa_sigaction == libc::SIG_IGN);
+            act_by_default(signal, info, ignores);
         }
-        _ => {
-            // SAFETY: plain system calls. A fault happens again when this returns; a signal that a
-            // process sent is queued once more, and arrives then.
-            unsafe {
-                let sent = (*info).si_code <= 0;
-                if sent && before.is_some_and(|before| before.sa_sigaction == libc::SIG_IGN) {
-                    return;
-                }
-                libc::signal(signal, libc::SIG_DFL);
-                if sent {
-                    libc::raise(signal);
-                }
-            }
+    }
+}
+
+/// Restores the default action, which kills the process with a core dump of the place of the fault: the
+/// instruction faults again when the handler returns. A signal that a process sent is queued once more.
+#[cold]
+fn act_by_default(signal: c_int, info: *const libc::siginfo_t, ignores: bool) {
+    // SAFETY: plain system calls, which may be made in a handler; the kernel gave `info`.
+    unsafe {
+        let was_sent = (*info).si_code <= 0;
+        if was_sent && ignores {
+            return;
         }
+        libc::signal(signal, libc::SIG_DFL);
+        if was_sent {
+            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The addresses tell which layer a handler of the application means.
+    #[test]
+    fn each_layer_has_an_address_of_its_own() {
+        for (i, a) in HANDLERS.iter().enumerate() {
+            assert!(HANDLERS[i + 1..].iter().all(|b| *a as usize != *b as usize));
+        }
+    }
+
+    #[test]
+    fn handlers_that_call_each_other_forever_are_noticed() {
+        let layer = Layer::new();
+        assert!((0..ROUNDS_MAX).all(|depth| !layer.goes_round(7, 1000 - depth)));
+        assert!(layer.goes_round(7, 1000 - ROUNDS_MAX));
+        // Handlers that left by siglongjmp(3), and the same fault again.
+        assert!((0..100).all(|_| !layer.goes_round(7, 1000)));
     }
 }

@@ -2,19 +2,25 @@
 //! of killing the process.
 //!
 //! Nothing is checked before a copy, because a check would be a system call, and outdated at once. The
-//! instructions that touch application memory are in one place (`x86_64.rs`). When one of them faults,
-//! `handler.rs` continues where the function returns an error, so the usual case costs nothing. The
+//! instructions that touch application memory are in one place (`x86_64.rs`, `aarch64.rs`). When one of them
+//! faults, `handler.rs` continues where the function returns an error, so the usual case costs nothing. The
 //! alternatives cost a system call per packet (process_vm_writev(2), preadv2(2) from a memfd), stop the
 //! application in its munmap(2) (userfaultfd(2) events), or pin memory (io_uring), of which an ordinary
 //! user may have next to none.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod entry;
 mod handler;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+use aarch64 as machine;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 use plain as machine;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as machine;
@@ -22,7 +28,7 @@ use x86_64 as machine;
 pub use handler::watch;
 
 /// Whether this machine has guarded instructions. Without them a fault kills the process.
-pub const AVAILABLE: bool = cfg!(target_arch = "x86_64");
+pub const AVAILABLE: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
 /// The memory is not mapped, or not writable. Bytes before the fault may have been copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -61,7 +61,7 @@ fn copies_are_exact_at_every_length_and_alignment() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn reading_unmapped_memory_is_an_error() {
     watch();
@@ -86,7 +86,7 @@ fn reading_unmapped_memory_is_an_error() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn writing_read_only_memory_is_an_error() {
     watch();
@@ -102,7 +102,7 @@ fn writing_read_only_memory_is_an_error() {
 }
 
 /// A file that became shorter: SIGBUS.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn memory_beyond_the_end_of_its_file_is_an_error() {
     watch();

@@ -3,6 +3,8 @@
 
 use std::arch::global_asm;
 
+pub(super) use super::entry::{compare_swap, fetch_add, resume_at};
+
 // Arguments are in the System V ABI's registers: rdi, rsi, rdx, rcx. Copies go upwards; the last block
 // overlaps the one before it and stores the same bytes again.
 global_asm!(
@@ -112,18 +114,8 @@ global_asm!(
 );
 
 unsafe extern "sysv64" {
-    fn roxie_guard_begin();
     fn roxie_guard_copy_avx(to: *mut u8, from: *const u8, len: usize) -> u32;
     fn roxie_guard_copy_sse(to: *mut u8, from: *const u8, len: usize) -> u32;
-    fn roxie_guard_fetch_add(at: *mut u64, add: u64, original: *mut u64) -> u32;
-    fn roxie_guard_compare_swap(at: *mut u64, compare: u64, swap: u64, original: *mut u64) -> u32;
-    fn roxie_guard_refused();
-}
-
-/// Returns where to continue after the instruction at `pc` faulted; `None` if it is not one of these.
-pub(super) fn resume_at(pc: usize) -> Option<usize> {
-    let (begin, end) = (roxie_guard_begin as *const () as usize, roxie_guard_refused as *const () as usize);
-    (begin..end).contains(&pc).then_some(end)
 }
 
 /// Returns 0 when `len` bytes are copied, 1 after a fault.
@@ -140,18 +132,4 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> u32 {
             roxie_guard_copy_sse(to, from, len)
         }
     }
-}
-
-/// # Safety
-/// As [`super::fetch_add`].
-pub(super) unsafe fn fetch_add(at: *mut u64, add: u64, original: *mut u64) -> u32 {
-    // SAFETY: upheld by the caller.
-    unsafe { roxie_guard_fetch_add(at, add, original) }
-}
-
-/// # Safety
-/// As [`super::compare_swap`].
-pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64, original: *mut u64) -> u32 {
-    // SAFETY: upheld by the caller.
-    unsafe { roxie_guard_compare_swap(at, compare, swap, original) }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Congestion(Option<Box<State>>);
 struct State {
     pacer: Pacer<Dcqcn>,
     notifier: Notifier,
+    /// Packets sent until the last CNP.
+    sent_at_cnp: u64,
     /// The limit that RESET restores, in kbit/s.
     initial_limit_kbps: u32,
 }
@@ -47,9 +49,14 @@ impl Congestion {
         self.0.get_or_insert_default().notifier.on_marked(now);
     }
 
-    /// A CNP arrived. Returns whether it counts.
-    pub(crate) fn on_cnp(&mut self, now: Instant) -> bool {
-        self.0.get_or_insert_default().pacer.on_cnp(now)
+    /// A CNP arrived, after `sent_pkts` packets were sent. Returns whether it counts. If nothing is in flight
+    /// and nothing was sent since the last one, there is nothing that a switch could have marked: the CNP is
+    /// late or forged.
+    pub(crate) fn on_cnp(&mut self, now: Instant, is_in_flight: bool, sent_pkts: u64) -> bool {
+        let state = self.0.get_or_insert_default();
+        let is_answer = is_in_flight || state.sent_at_cnp != sent_pkts;
+        state.sent_at_cnp = sent_pkts;
+        is_answer && state.pacer.on_cnp(now)
     }
 
     /// Sets the rate limit in kbit/s; 0 for no limit.

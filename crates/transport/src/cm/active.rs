@@ -1,9 +1,9 @@
 //! The active side: REQ out, REP in, RTU out (IBA 12.9.6; Linux cm.c cm_rep_handler).
 
 use wire::cm::{Answered, Mra, RejReason, Rep};
-use wire::{Gid, Psn, Qpn};
+use wire::{Psn, Qpn};
 
-use super::conn::Conn;
+use super::conn::{Arrival, Conn};
 use super::event::{CmResult, ConnectResponse, PeerParams};
 use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
@@ -18,6 +18,7 @@ impl Cm {
         if params.private_data.len() > REQ_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
         }
+        self.latest = now;
         let id = self.allocate_id()?;
         let life = params.ack_timeout.map_or(self.config.packet_life_time, |t| t.min(31).saturating_sub(1));
         let conn = Conn {
@@ -47,8 +48,10 @@ impl Cm {
             backlog_of: None,
             awaiting: None,
             ask_again_at: Some(now + timing::LISTENER_WAIT),
+            refused_since: None,
             reply: None,
             in_journal: false,
+            is_half_open: false,
             deadline: None,
         };
         let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
@@ -77,6 +80,7 @@ impl Cm {
         conn.state = ConnState::Established;
         conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
+        self.keep_alive(id);
         // So far the journal entry only withdraws the request.
         self.remove_from_journal(id);
         self.enter_in_journal(id);
@@ -84,23 +88,24 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_rep(&mut self, now: Instant, rep: &Rep, src: Gid, dst: Gid) {
-        let waiting = self.lookup(rep.remote_comm_id, 0).map(|(id, conn)| (id, conn.state, conn.transport));
+    pub(super) fn handle_rep(&mut self, now: Instant, rep: &Rep, from: Arrival) {
+        let found = self.lookup(rep.remote_comm_id, 0, from).filter(|(_, conn)| conn.tid == rep.tid);
+        let waiting = found.map(|(id, conn)| (id, conn.state, conn.transport));
         let Some((id, ConnState::ReqSent | ConnState::MraReqRcvd, transport)) = waiting else {
-            return self.handle_duplicate_rep(rep);
+            return self.handle_duplicate_rep(rep, from);
         };
         let qpn = if transport == Transport::Xrc { Qpn::new(rep.local_eecn) } else { rep.local_qpn };
         let guid = rep.local_ca_guid;
-        if self.peers.by_comm_id(guid, rep.local_comm_id).is_some() {
+        if self.peers.by_comm_id((guid, from.src), rep.local_comm_id).is_some() {
             self.counters.rx_duplicates += 1;
             return;
         }
-        if let Some(old) = self.peers.by_qpn(guid, qpn) {
+        if let Some(old) = self.peers.by_qpn((guid, from.src), qpn) {
             // The REQ keeps its timer: the peer repeats its REP, or gives up.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
             let rej = message::rej(rep.tid, ids, Answered::REP, RejReason::STALE_CONNECTION, &[]);
             let mad = message::emit(|mad| rej.emit(mad));
-            self.send(dst, src, mad);
+            self.send(from.dst, from.src, mad);
             return self.disconnect_stale(now, old);
         }
         self.disarm(id);
@@ -126,12 +131,12 @@ impl Cm {
             },
             private_data: rep.private_data,
         };
-        self.peers.insert(id, guid, rep.local_comm_id, qpn);
+        self.peers.insert(id, (guid, from.src), rep.local_comm_id, qpn);
         self.report(id, CmEventKind::ConnectResponse(Box::new(response)));
     }
 
-    fn handle_duplicate_rep(&mut self, rep: &Rep) {
-        let Some((id, conn)) = self.lookup(rep.remote_comm_id, rep.local_comm_id) else {
+    fn handle_duplicate_rep(&mut self, rep: &Rep, from: Arrival) {
+        let Some((id, conn)) = self.lookup(rep.remote_comm_id, rep.local_comm_id, from) else {
             self.counters.rx_unexpected += 1;
             return;
         };
@@ -148,9 +153,10 @@ impl Cm {
     }
 
     /// Handles an MRA: the REQ or REP waits as long as the peer asks for, from now on.
-    pub(super) fn handle_mra(&mut self, now: Instant, mra: &Mra) {
+    pub(super) fn handle_mra(&mut self, now: Instant, mra: &Mra, from: Arrival) {
         let remote_id = if mra.message == Answered::REQ { 0 } else { mra.local_comm_id };
-        let Some((id, conn)) = self.lookup(mra.remote_comm_id, remote_id) else {
+        let found = self.lookup(mra.remote_comm_id, remote_id, from);
+        let Some((id, conn)) = found.filter(|(_, conn)| conn.tid == mra.tid) else {
             self.counters.rx_unexpected += 1;
             return;
         };

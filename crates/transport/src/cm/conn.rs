@@ -14,6 +14,13 @@ use crate::{Instant, PathMtu};
 /// A management datagram.
 pub type MadBytes = [u8; MAD_LEN];
 
+/// Source and destination address of a MAD that arrived.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Arrival {
+    pub(super) src: Gid,
+    pub(super) dst: Gid,
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Conn {
@@ -54,10 +61,14 @@ pub(super) struct Conn {
     pub(super) awaiting: Option<AwaitingResponse>,
     /// Active, until the first refusal for want of a listener: when the REQ is repeated after such a refusal.
     pub(super) ask_again_at: Option<Instant>,
+    /// When the peer's host first refused the message under the timer, by ICMP.
+    pub(super) refused_since: Option<Instant>,
     /// RTU or DREP, retransmitted whenever its cause is repeated.
     pub(super) reply: Option<Box<MadBytes>>,
     /// It is in the disconnect journal of this process.
     pub(super) in_journal: bool,
+    /// Passive: it counts against the limits of half-open connections.
+    pub(super) is_half_open: bool,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
     pub(super) deadline: Option<Instant>,
 }
@@ -102,10 +113,17 @@ impl Conn {
             backlog_of: None,
             awaiting: None,
             ask_again_at: None,
+            refused_since: None,
             reply: None,
             in_journal: false,
+            is_half_open: false,
             deadline: None,
         }
+    }
+
+    /// Whether the MAD came from the peer's address, to the address that the connection has here.
+    pub(super) fn is_peer(&self, from: Arrival) -> bool {
+        from == Arrival { src: self.dst, dst: self.src }
     }
 
     /// How long the peer asks to wait by an MRA for a REQ (active) or a REP (passive).

@@ -1,10 +1,11 @@
 //! The end of a connection: DREQ, DREP, TIMEWAIT, and destruction by the owner (IBA 12.9.8; Linux cm.c
 //! cm_dreq_handler).
 
-use wire::Gid;
 use wire::cm::{Drep, Dreq, RejReason};
 
+use super::conn::Arrival;
 use super::event::CmResult;
+use super::keepalive::NO_PROCESS_ID;
 use super::params::{DREQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
 use super::sidr::ExchangeState;
 use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus, message};
@@ -101,12 +102,18 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_dreq(&mut self, dreq: &Dreq, src: Gid, dst: Gid) {
-        let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id) else {
+    pub(super) fn handle_dreq(&mut self, now: Instant, dreq: &Dreq, from: Arrival) {
+        let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id, from) else {
             // The connection no longer exists here: neither end needs to wait.
-            self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id);
+            self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id, from);
+            let slot = (dreq.remote_comm_id >> 24) as u8;
+            if slot != self.config.slot && dreq.remote_comm_id != NO_PROCESS_ID {
+                // Another process may have it: a GRO batch goes to the process of its first packet.
+                self.counters.rx_unexpected += 1;
+                return;
+            }
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
-            return self.send(dst, src, mad);
+            return self.reply_to_stranger(now, from, mad);
         };
         if conn.local_qpn != dreq.remote_qpn {
             self.counters.rx_unexpected += 1;
@@ -139,9 +146,12 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep) {
-        self.notice_acknowledged(CmId(drep.remote_comm_id), drep.local_comm_id);
-        let Some((id, conn)) = self.lookup(drep.remote_comm_id, drep.local_comm_id) else {
+    pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep, from: Arrival) {
+        if self.is_reply_to_probe(now, drep, from) {
+            return;
+        }
+        self.notice_acknowledged(CmId(drep.remote_comm_id), drep.local_comm_id, from);
+        let Some((id, conn)) = self.lookup(drep.remote_comm_id, drep.local_comm_id, from) else {
             self.counters.rx_unexpected += 1;
             return;
         };

@@ -27,11 +27,14 @@ pub enum CmEventKind {
     Established,
     /// The peer refused, or withdrew its acceptance.
     Rejected(Box<Rejection>),
-    /// The peer did not respond to any retry.
-    Unreachable,
-    /// DREQ or DREP arrived, or neither did (`timed_out`).
+    /// The peer did not respond.
+    Unreachable {
+        /// No process of its host has the port; else there was no response to any retry.
+        is_refused: bool,
+    },
+    /// DREQ or DREP arrived, or neither did, or the peer has lost the connection (`timed_out`).
     Disconnected {
-        /// The peer did not respond to any DREQ.
+        /// The peer did not respond to any DREQ, or does not have the connection any more.
         timed_out: bool,
     },
     /// The QP number may be reused.

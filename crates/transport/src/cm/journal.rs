@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use wire::cm::{Answered, Dreq, RejReason};
 use wire::{Gid, Qpn};
 
-use super::conn::{Conn, MadBytes};
+use super::conn::{Arrival, Conn, MadBytes};
 use super::{Cm, CmId, ConnState, message};
 use crate::Instant;
 
@@ -153,8 +153,11 @@ impl Cm {
     }
 
     /// The peer sent DREP, or a DREQ of its own.
-    pub(super) fn notice_acknowledged(&mut self, id: CmId, remote_id: u32) {
-        let heard = |pending: &Pending| pending.notice.id == id && pending.notice.remote_id == remote_id;
+    pub(super) fn notice_acknowledged(&mut self, id: CmId, remote_id: u32, from: Arrival) {
+        let heard = |Pending { notice, .. }: &Pending| {
+            let peer = Arrival { src: notice.dst, dst: notice.src };
+            notice.id == id && notice.remote_id == remote_id && peer == from
+        };
         for queue in [&mut self.notices, &mut self.shutdown] {
             let index = queue.iter().position(heard);
             if index.and_then(|index| queue.remove(index)).is_some_and(|pending| pending.in_journal) {

@@ -1,5 +1,8 @@
 //! Messages, filled as Linux does (cm.c cm_format_req and its relatives, cma.c cma_format_hdr).
 
+use core::hash::{Hash, Hasher};
+use std::hash::DefaultHasher;
+
 use wire::cm::{Answered, Drep, Dreq, IpCmHeader, Mra, Path as WirePath, Rej, RejReason, Rep, Req, Rtu};
 use wire::cm::{ServiceId, SidrRep, SidrReq};
 use wire::mad::MAD_LEN;
@@ -10,9 +13,12 @@ use super::params::{AcceptParams, CmConfig, CmId, ConnectParams, Path, SidrAnswe
 use super::{Cm, timing};
 
 impl Cm {
-    /// A transaction id as Linux makes them: an agent number above, our communication id below.
+    /// A transaction id: 32 bits that only the peer sees above, our communication id below. Replies to a REQ
+    /// or SIDR_REQ repeat it, so a host that does not see our packets cannot forge them.
     pub(super) fn fresh_tid(&self, id: CmId) -> u64 {
-        (u64::from(self.config.slot) + 1) << 32 | u64::from(id.0)
+        let mut hasher = DefaultHasher::new();
+        (self.config.tid_key, id.0).hash(&mut hasher);
+        hasher.finish() << 32 | u64::from(id.0)
     }
 }
 

@@ -9,6 +9,8 @@ mod conn;
 mod disconnect;
 mod event;
 mod journal;
+mod keepalive;
+mod limit;
 mod message;
 mod params;
 mod passive;
@@ -35,18 +37,22 @@ pub use event::{
     SidrRequest, SidrResponse,
 };
 pub use journal::{DisconnectNotice, JournalChange};
+pub use limit::RateLimit;
 pub use params::{
-    AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, ListenAddress,
-    ListenParams, ListenerId, LocalQp, Path, REJ_PRIVATE_MAX, REP_PRIVATE_MAX, REQ_PRIVATE_MAX,
-    RTU_PRIVATE_MAX, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams, Transport,
+    AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, HALF_OPEN_MAX,
+    HALF_OPEN_PEER_MAX, ListenAddress, ListenParams, ListenerId, LocalQp, Path, REJ_PRIVATE_MAX,
+    REP_PRIVATE_MAX, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX,
+    SidrAnswer, SidrParams, Transport,
 };
 pub use qp_attr::{QpStep, UDP_QKEY};
 pub use reject::is_for_every_process;
 pub use state::ConnState;
 pub use wire::cm::{RejReason, ServiceId, SidrStatus};
 
-use conn::Conn;
+use conn::{Arrival, Conn};
 use journal::Pending;
+use keepalive::Keepalive;
+use limit::HalfOpen;
 use sidr::Exchange;
 use table::{Listeners, Peers};
 
@@ -74,14 +80,19 @@ pub struct CmCounters {
     pub rx_malformed: u64,
     /// Messages that match no connection, or not its state.
     pub rx_unexpected: u64,
-    /// Requests dropped because a backlog was full.
+    /// Requests dropped because a backlog was full, or because too many connections were half open.
     pub rx_backlog_full: u64,
+    /// Messages about a connection that did not come from its peer's address, and requests in the name of
+    /// another address.
+    pub rx_foreign: u64,
     /// Messages sent.
     pub tx_msgs: u64,
     /// Messages retransmitted by the timer.
     pub tx_retries: u64,
     /// Messages not sent because the queue was full.
     pub tx_dropped: u64,
+    /// Messages that belong to no connection and got no reply, because there were too many.
+    pub tx_limited: u64,
 }
 
 /// All connections of one process.
@@ -96,6 +107,11 @@ pub struct Cm {
     exchanges: HashMap<CmId, Exchange>,
     listeners: Listeners,
     peers: Peers,
+    half_open: HalfOpen,
+    keepalive: Keepalive,
+    /// The time of the last call that said it.
+    latest: Instant,
+    stranger_replies: RateLimit,
     timers: BTreeSet<(Instant, CmId)>,
     transmit: VecDeque<Outgoing>,
     events: VecDeque<CmEvent>,
@@ -118,6 +134,10 @@ impl Cm {
             exchanges: HashMap::new(),
             listeners: Listeners::default(),
             peers: Peers::default(),
+            half_open: HalfOpen::default(),
+            keepalive: Keepalive::default(),
+            latest: Instant::ZERO,
+            stranger_replies: RateLimit::new(limit::STRANGER_REPLIES_PER_S),
             timers: BTreeSet::new(),
             transmit: VecDeque::new(),
             events: VecDeque::new(),
@@ -143,16 +163,19 @@ impl Cm {
             return MadOutcome::Handled;
         };
         self.counters.rx_msgs += 1;
+        let from = Arrival { src, dst };
+        self.latest = now;
+        self.keepalive.heard(from);
         match message {
-            CmMessage::Req(req) => return self.handle_req(now, &req, src, dst),
-            CmMessage::SidrReq(req) => return self.handle_sidr_req(&req, src, dst),
-            CmMessage::Rep(rep) => self.handle_rep(now, &rep, src, dst),
-            CmMessage::Rtu(rtu) => self.handle_rtu(&rtu),
-            CmMessage::Rej(rej) => self.handle_rej(now, &rej),
-            CmMessage::Mra(mra) => self.handle_mra(now, &mra),
-            CmMessage::Dreq(dreq) => self.handle_dreq(&dreq, src, dst),
-            CmMessage::Drep(drep) => self.handle_drep(now, &drep),
-            CmMessage::SidrRep(rep) => self.handle_sidr_rep(&rep),
+            CmMessage::Req(req) => return self.handle_req(now, &req, from),
+            CmMessage::SidrReq(req) => return self.handle_sidr_req(now, &req, from),
+            CmMessage::Rep(rep) => self.handle_rep(now, &rep, from),
+            CmMessage::Rtu(rtu) => self.handle_rtu(&rtu, from),
+            CmMessage::Rej(rej) => self.handle_rej(now, &rej, from),
+            CmMessage::Mra(mra) => self.handle_mra(now, &mra, from),
+            CmMessage::Dreq(dreq) => self.handle_dreq(now, &dreq, from),
+            CmMessage::Drep(drep) => self.handle_drep(now, &drep, from),
+            CmMessage::SidrRep(rep) => self.handle_sidr_rep(&rep, from),
             // Alternate paths do not exist on RoCE; Linux drops both as well.
             CmMessage::Lap(_) | CmMessage::Apr(_) => self.counters.rx_unexpected += 1,
         }
@@ -216,6 +239,15 @@ impl Cm {
             return;
         }
         self.transmit.push_back(Outgoing { src, dst, mad });
+    }
+
+    /// Replies to a message that belongs to no connection, unless there are too many of them.
+    fn reply_to_stranger(&mut self, now: Instant, from: Arrival, mad: Box<MadBytes>) {
+        if !self.stranger_replies.take(now) {
+            self.counters.tx_limited += 1;
+            return;
+        }
+        self.send(from.dst, from.src, mad);
     }
 
     fn report(&mut self, id: CmId, kind: CmEventKind) {

@@ -1,5 +1,7 @@
 //! What the owner passes to [`Cm`](super::Cm): identity, and the parameters of each call.
 
+use core::time::Duration;
+
 use wire::cm::{ServiceId, SidrStatus};
 use wire::{Gid, Psn, QKey, Qpn};
 
@@ -37,26 +39,33 @@ pub struct CmConfig {
     /// First value of the counter of communication ids. Must be random, else peers take a restarted process
     /// for its predecessor.
     pub first_id: u32,
+    /// Makes transaction ids unpredictable; random.
+    pub tid_key: u64,
     /// Node GUID.
     pub ca_guid: u64,
     /// Local ACK delay announced in a REP.
     pub ack_delay: u8,
     /// Packet life time of a path.
     pub packet_life_time: u8,
+    /// Interval of the probes to hosts with established connections; zero for no probes.
+    pub keepalive: Duration,
     /// A REQ with a larger path MTU is refused.
     pub max_path_mtu: PathMtu,
 }
 
 impl CmConfig {
-    /// The figures of a Linux host with Soft-RoCE.
+    /// The figures of a Linux host with Soft-RoCE, transaction ids that can be predicted, and no
+    /// probes.
     #[must_use]
     pub fn new(slot: u8, first_id: u32, ca_guid: u64, max_path_mtu: PathMtu) -> Self {
         Self {
             slot,
             first_id,
+            tid_key: 0,
             ca_guid,
             ack_delay: 15,
             packet_life_time: timing::PACKET_LIFE_TIME,
+            keepalive: Duration::ZERO,
             max_path_mtu,
         }
     }
@@ -114,6 +123,14 @@ pub struct ListenParams {
 
 /// Backlog when none was asked for, and the most that is granted (Linux ucma.c max_backlog).
 pub const BACKLOG_DEFAULT: u32 = 1024;
+
+/// Most connections of a process that were requested by peers and are not established: reported, accepted or
+/// not. A further REQ gets no reply, and the peer repeats it after seconds. Half: 1000 clients that connect
+/// at once wait for a retry. Double: a flood of forged REQs takes twice the memory (each accepted one has a
+/// QP of the application).
+pub const HALF_OPEN_MAX: usize = 1024;
+/// Most of them from one address, so that one host leaves room for the others.
+pub const HALF_OPEN_PEER_MAX: usize = 768;
 
 /// The QP side of one end of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use wire::cm::{Answered, CmMessage, RejReason, Req, Rtu};
 use wire::{Gid, Qpn};
 
-use super::conn::Conn;
+use super::conn::{Arrival, Conn};
 use super::event::{CmResult, ConnectRequest, MadOutcome, PeerParams};
 use super::params::{AcceptParams, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
 use super::validate::{self, Checked};
@@ -11,36 +11,48 @@ use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
-    pub(super) fn handle_req(&mut self, now: Instant, req: &Req, src: Gid, dst: Gid) -> MadOutcome {
-        let guid = req.local_ca_guid;
-        if let Some(known) = self.peers.by_comm_id(guid, req.local_comm_id) {
+    pub(super) fn handle_req(&mut self, now: Instant, req: &Req, from: Arrival) -> MadOutcome {
+        if req.primary.local_gid != from.src {
+            // The QP and the reply would be for a host that asks for nothing.
+            self.counters.rx_foreign += 1;
+            self.refuse_req(now, req, RejReason::CONSUMER_DEFINED, from);
+            return MadOutcome::Handled;
+        }
+        let node = (req.local_ca_guid, from.src);
+        if let Some(known) = self.peers.by_comm_id(node, req.local_comm_id) {
             self.handle_duplicate_req(known);
             return MadOutcome::Handled;
         }
-        if let Some(old) = self.peers.by_qpn(guid, req.local_qpn) {
-            self.refuse_req(req, RejReason::STALE_CONNECTION, src, dst);
+        if let Some(old) = self.peers.by_qpn(node, req.local_qpn) {
+            self.refuse_req(now, req, RejReason::STALE_CONNECTION, from);
             self.disconnect_stale(now, old);
             return MadOutcome::Handled;
         }
-        let asked = message::destination(req.ip_header(), dst);
+        let asked = message::destination(req.ip_header(), from.dst);
         let Some((listener, found)) = self.listeners.find(req.service_id, asked) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
-        let checked = validate::req(req, found.params.transport, &self.gids, self.config.max_path_mtu);
+        let checked = validate::req(req, from, found.params.transport, &self.gids, self.config.max_path_mtu);
         let Checked { addresses, transport, path_mtu } = match checked {
             Ok(checked) => checked,
             Err(reason) => {
-                self.refuse_req(req, reason, src, dst);
+                self.refuse_req(now, req, reason, from);
                 return MadOutcome::Handled;
             }
         };
         // No REJ: the next try may find room.
+        if !self.half_open.has_room(from.src) {
+            self.counters.rx_backlog_full += 1;
+            return MadOutcome::BacklogFull;
+        }
         let Some(id) = self.admit(listener) else { return MadOutcome::BacklogFull };
         let mut conn = Conn::from_req(req, transport, path_mtu);
         conn.backlog_of = Some(listener);
+        conn.is_half_open = true;
+        self.half_open.add(conn.dst);
         let path = (conn.src, conn.dst);
         self.conns.insert(id, conn);
-        self.peers.insert(id, guid, req.local_comm_id, req.local_qpn);
+        self.peers.insert(id, node, req.local_comm_id, req.local_qpn);
         let mut request = ConnectRequest {
             listener,
             service_id: req.service_id,
@@ -68,7 +80,8 @@ impl Cm {
 
     /// Refuses a request that no process of this host listens for: REJ 8, or 28 if this process listens at
     /// another address (as Linux's rdma_cm does); SIDR status 1.
-    pub fn reject_no_listener(&mut self, mad: &MadBytes, src: Gid, dst: Gid) {
+    pub fn reject_no_listener(&mut self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) {
+        let from = Arrival { src, dst };
         match CmMessage::parse(mad) {
             Ok(CmMessage::Req(req)) => {
                 let reason = if self.listeners.knows(req.service_id) {
@@ -76,9 +89,9 @@ impl Cm {
                 } else {
                     RejReason::INVALID_SERVICE_ID
                 };
-                self.refuse_req(&req, reason, src, dst);
+                self.refuse_req(now, &req, reason, from);
             }
-            Ok(CmMessage::SidrReq(req)) => self.refuse_sidr(&req, src, dst),
+            Ok(CmMessage::SidrReq(req)) => self.refuse_sidr(now, &req, from),
             _ => self.counters.rx_unexpected += 1,
         }
     }
@@ -101,7 +114,7 @@ impl Cm {
         conn.responder_resources = params.responder_resources;
         conn.initiator_depth = params.initiator_depth;
         let mad = message::rep(&self.config, id, conn, params);
-        let (interval, retries) = (conn.timeout, conn.max_cm_retries);
+        let (interval, retries) = (conn.timeout, self.half_open.rep_retries(conn.max_cm_retries));
         self.peers.insert_local(id, params.qp.qpn);
         self.request_taken(id);
         self.enter_in_journal(id);
@@ -141,8 +154,8 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_rtu(&mut self, rtu: &Rtu) {
-        let Some((id, conn)) = self.lookup(rtu.remote_comm_id, rtu.local_comm_id) else {
+    pub(super) fn handle_rtu(&mut self, rtu: &Rtu, from: Arrival) {
+        let Some((id, conn)) = self.lookup(rtu.remote_comm_id, rtu.local_comm_id, from) else {
             self.counters.rx_unexpected += 1;
             return;
         };
@@ -154,8 +167,10 @@ impl Cm {
 
     pub(super) fn established(&mut self, id: CmId) {
         self.disarm(id);
+        self.no_longer_half_open(id);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = ConnState::Established;
+            self.keep_alive(id);
             self.report(id, CmEventKind::Established);
         }
     }
@@ -171,8 +186,8 @@ impl Cm {
     }
 
     /// REJ to a REQ for which there is no connection; our "local id" is then 0.
-    fn refuse_req(&mut self, req: &Req, reason: RejReason, src: Gid, dst: Gid) {
-        let gid = self.gids.first().copied().unwrap_or(dst);
+    fn refuse_req(&mut self, now: Instant, req: &Req, reason: RejReason, from: Arrival) {
+        let gid = self.gids.first().copied().unwrap_or(from.dst);
         let mtu = [self.config.max_path_mtu as u8];
         let ari: &[u8] = match reason {
             RejReason::INVALID_GID => &gid.0,
@@ -180,6 +195,6 @@ impl Cm {
             _ => &[],
         };
         let rej = message::rej(req.tid, (0, req.local_comm_id), Answered::REQ, reason, ari);
-        self.send(dst, src, message::emit(|mad| rej.emit(mad)));
+        self.reply_to_stranger(now, from, message::emit(|mad| rej.emit(mad)));
     }
 }

@@ -2,6 +2,7 @@
 
 use wire::cm::{Answered, CmMessage, Rej, RejReason};
 
+use super::conn::Arrival;
 use super::event::{CmResult, Rejection};
 use super::params::REJ_PRIVATE_MAX;
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
@@ -41,8 +42,8 @@ impl Cm {
         self.send(src, dst, message::emit(|mad| rej.emit(mad)));
     }
 
-    pub(super) fn handle_rej(&mut self, now: Instant, rej: &Rej) {
-        let Some(id) = self.rejected_connection(rej) else {
+    pub(super) fn handle_rej(&mut self, now: Instant, rej: &Rej, from: Arrival) {
+        let Some(id) = self.rejected_connection(rej, from) else {
             self.counters.rx_unexpected += 1;
             return;
         };
@@ -80,13 +81,20 @@ impl Cm {
     }
 
     /// Linux cm.c cm_acquire_rejected_id.
-    fn rejected_connection(&mut self, rej: &Rej) -> Option<CmId> {
+    fn rejected_connection(&mut self, rej: &Rej, from: Arrival) -> Option<CmId> {
         if rej.reason == RejReason::TIMEOUT {
             let guid = ari(rej).first_chunk::<8>().map(|b| u64::from_be_bytes(*b))?;
-            return self.peers.by_comm_id(guid, rej.local_comm_id);
+            let id = self.peers.by_comm_id((guid, from.src), rej.local_comm_id)?;
+            let conn = self.conns.get(&id).filter(|conn| conn.is_peer(from))?;
+            // A peer that has our id withdraws with the id. Without it, only a request can be withdrawn.
+            let is_meant =
+                if rej.remote_comm_id == 0 { conn.is_half_open } else { rej.remote_comm_id == id.0 };
+            return is_meant.then_some(id);
         }
-        let remote_id = if rej.message == Answered::REQ { 0 } else { rej.local_comm_id };
-        self.lookup(rej.remote_comm_id, remote_id).map(|(id, _)| id)
+        let is_of_req = rej.message == Answered::REQ;
+        let remote_id = if is_of_req { 0 } else { rej.local_comm_id };
+        let (id, conn) = self.lookup(rej.remote_comm_id, remote_id, from)?;
+        (!is_of_req || conn.tid == rej.tid).then_some(id)
     }
 }
 

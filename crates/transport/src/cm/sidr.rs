@@ -5,8 +5,9 @@ use core::time::Duration;
 use wire::cm::{ServiceId, SidrRep, SidrReq};
 use wire::{Gid, QKey, Qpn};
 
-use super::conn::MadBytes;
+use super::conn::{Arrival, MadBytes};
 use super::event::{CmResult, MadOutcome, SidrRequest, SidrResponse};
+use super::keepalive::{Refused, refused, repetition};
 use super::params::{ListenerId, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams};
 use super::{Cm, CmEventKind, CmId, SidrStatus, message, timing, validate};
 use crate::{Instant, VerbsError};
@@ -25,6 +26,8 @@ pub(super) struct Exchange {
     /// Active: the SIDR_REQ, how often it may still be repeated, and when.
     question: Option<(Box<MadBytes>, u8)>,
     deadline: Option<Instant>,
+    /// Active: when the peer's host first refused the SIDR_REQ, by ICMP.
+    refused_since: Option<Instant>,
 }
 
 /// Which side we are on.
@@ -65,6 +68,7 @@ impl Cm {
             backlog_of: None,
             question: Some((mad.clone(), timing::MAX_CM_RETRIES)),
             deadline: Some(at),
+            refused_since: None,
         };
         self.exchanges.insert(id, exchange);
         self.timers.insert((at, id));
@@ -91,7 +95,8 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_sidr_req(&mut self, req: &SidrReq, src: Gid, dst: Gid) -> MadOutcome {
+    pub(super) fn handle_sidr_req(&mut self, now: Instant, req: &SidrReq, from: Arrival) -> MadOutcome {
+        let Arrival { src, dst } = from;
         let pending =
             |e: &Exchange| e.state == ExchangeState::Asked && e.request_id == req.request_id && e.dst == src;
         if self.exchanges.values().any(pending) {
@@ -102,8 +107,8 @@ impl Cm {
         let Some((listener, _)) = self.listeners.find(req.service_id, asked) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
-        let Some(addresses) = validate::addresses(req.ip_header(), &self.gids) else {
-            self.refuse_sidr_with(req, SidrStatus::REJECT, src, dst);
+        let Some(addresses) = validate::addresses(req.ip_header(), src, &self.gids) else {
+            self.refuse_sidr_with(now, req, SidrStatus::REJECT, from);
             return MadOutcome::Handled;
         };
         let Some(id) = self.admit(listener) else { return MadOutcome::BacklogFull };
@@ -117,6 +122,7 @@ impl Cm {
             backlog_of: Some(listener),
             question: None,
             deadline: None,
+            refused_since: None,
         };
         self.exchanges.insert(id, exchange);
         let mut request = SidrRequest {
@@ -132,9 +138,13 @@ impl Cm {
         MadOutcome::Handled
     }
 
-    pub(super) fn handle_sidr_rep(&mut self, rep: &SidrRep) {
+    pub(super) fn handle_sidr_rep(&mut self, rep: &SidrRep, from: Arrival) {
         let id = CmId(rep.request_id);
-        let Some(exchange) = self.exchanges.get_mut(&id).filter(|e| e.state == ExchangeState::Asking) else {
+        let is_reply = |e: &&mut Exchange| {
+            let peer = Arrival { src: e.dst, dst: e.src };
+            e.state == ExchangeState::Asking && e.tid == rep.tid && peer == from
+        };
+        let Some(exchange) = self.exchanges.get_mut(&id).filter(is_reply) else {
             self.counters.rx_unexpected += 1;
             return;
         };
@@ -158,9 +168,10 @@ impl Cm {
         let (src, dst) = (exchange.src, exchange.dst);
         match &mut exchange.question {
             Some((mad, retries_left)) if *retries_left > 0 => {
-                *retries_left -= 1;
+                let (interval, is_retry) = repetition(now, &mut exchange.refused_since, INTERVAL);
+                *retries_left -= u8::from(is_retry);
                 let mad = mad.clone();
-                let at = now + INTERVAL;
+                let at = now + interval;
                 exchange.deadline = Some(at);
                 self.timers.insert((at, id));
                 self.counters.tx_retries += 1;
@@ -169,14 +180,39 @@ impl Cm {
             _ => {
                 exchange.state = ExchangeState::Done;
                 exchange.question = None;
-                self.report(id, CmEventKind::Unreachable);
+                self.report(id, CmEventKind::Unreachable { is_refused: false });
+            }
+        }
+    }
+
+    /// The host of a SIDR_REQ has refused it by ICMP.
+    pub(super) fn sidr_refused(&mut self, now: Instant, id: CmId, mad: &MadBytes, dst: Gid) {
+        let Some(exchange) = self.exchanges.get_mut(&id).filter(|exchange| exchange.dst == dst) else {
+            return;
+        };
+        if exchange.question.as_ref().is_none_or(|(sent, _)| **sent != *mad) {
+            return;
+        }
+        let at = match refused(now, &mut exchange.refused_since) {
+            Refused::Repeat(interval) => Some(now + interval),
+            Refused::Fail => None,
+            Refused::Wait => return,
+        };
+        if let Some(old) = std::mem::replace(&mut exchange.deadline, at) {
+            self.timers.remove(&(old, id));
+        }
+        match at {
+            Some(at) => drop(self.timers.insert((at, id))),
+            None => {
+                (exchange.state, exchange.question) = (ExchangeState::Done, None);
+                self.report(id, CmEventKind::Unreachable { is_refused: true });
             }
         }
     }
 
     /// No process listens for the service.
-    pub(super) fn refuse_sidr(&mut self, req: &SidrReq, src: Gid, dst: Gid) {
-        self.refuse_sidr_with(req, SidrStatus::UNSUPPORTED, src, dst);
+    pub(super) fn refuse_sidr(&mut self, now: Instant, req: &SidrReq, from: Arrival) {
+        self.refuse_sidr_with(now, req, SidrStatus::UNSUPPORTED, from);
     }
 
     pub(super) fn reply_sidr(&mut self, id: CmId, status: SidrStatus) {
@@ -194,10 +230,10 @@ impl Cm {
         self.events.retain(|event| event.id != id);
     }
 
-    fn refuse_sidr_with(&mut self, req: &SidrReq, status: SidrStatus, src: Gid, dst: Gid) {
+    fn refuse_sidr_with(&mut self, now: Instant, req: &SidrReq, status: SidrStatus, from: Arrival) {
         let tid = req.tid;
         let mad = message::sidr_rep(tid, req.request_id, req.service_id, &without_qp(status));
-        self.send(dst, src, mad);
+        self.reply_to_stranger(now, from, mad);
     }
 }
 

@@ -1,12 +1,13 @@
 //! The lookup tables: communication ids, the peers' ids, and listeners.
 
+use core::mem;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use wire::cm::ServiceId;
 use wire::{Gid, Qpn};
 
-use super::conn::Conn;
+use super::conn::{Arrival, Conn};
 use super::event::CmResult;
 use super::params::{BACKLOG_DEFAULT, CmId, ListenParams, ListenerId};
 use super::{Cm, ConnState};
@@ -17,24 +18,27 @@ const CONNECTIONS_MAX: usize = 65_000;
 /// The counter part of a communication id.
 const COUNTER_MASK: u32 = 0x00ff_ffff;
 
+/// A peer: its node GUID, and the address that its MADs come from. The GUID alone is what a MAD says.
+pub(super) type Node = (u64, Gid);
+
 /// Connections by the ids of the peer; only those that are not in TIMEWAIT.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    /// (node GUID, communication id): finds duplicates.
-    by_comm_id: HashMap<(u64, u32), CmId>,
-    /// (node GUID, QPN): finds stale connections.
-    by_qpn: HashMap<(u64, Qpn), CmId>,
+    /// Finds duplicates.
+    by_comm_id: HashMap<(Node, u32), CmId>,
+    /// Finds stale connections.
+    by_qpn: HashMap<(Node, Qpn), CmId>,
     /// Our QPN: finds the connection that the first packet arrived on.
     by_local_qpn: HashMap<Qpn, CmId>,
 }
 
 impl Peers {
-    pub(super) fn by_comm_id(&self, guid: u64, comm_id: u32) -> Option<CmId> {
-        self.by_comm_id.get(&(guid, comm_id)).copied()
+    pub(super) fn by_comm_id(&self, node: Node, comm_id: u32) -> Option<CmId> {
+        self.by_comm_id.get(&(node, comm_id)).copied()
     }
 
-    pub(super) fn by_qpn(&self, guid: u64, qpn: Qpn) -> Option<CmId> {
-        self.by_qpn.get(&(guid, qpn)).copied()
+    pub(super) fn by_qpn(&self, node: Node, qpn: Qpn) -> Option<CmId> {
+        self.by_qpn.get(&(node, qpn)).copied()
     }
 
     pub(super) fn by_local_qpn(&self, qpn: Qpn) -> Option<CmId> {
@@ -42,9 +46,9 @@ impl Peers {
     }
 
     /// Enters the peer's half of a connection; the caller has checked that both keys are free.
-    pub(super) fn insert(&mut self, id: CmId, guid: u64, comm_id: u32, qpn: Qpn) {
-        self.by_comm_id.insert((guid, comm_id), id);
-        self.by_qpn.insert((guid, qpn), id);
+    pub(super) fn insert(&mut self, id: CmId, node: Node, comm_id: u32, qpn: Qpn) {
+        self.by_comm_id.insert((node, comm_id), id);
+        self.by_qpn.insert((node, qpn), id);
     }
 
     pub(super) fn insert_local(&mut self, id: CmId, qpn: Qpn) {
@@ -52,8 +56,9 @@ impl Peers {
     }
 
     fn remove(&mut self, id: CmId, conn: &Conn) {
-        remove_if_ours(&mut self.by_comm_id, (conn.remote_guid, conn.remote_id), id);
-        remove_if_ours(&mut self.by_qpn, (conn.remote_guid, conn.remote_qpn), id);
+        let node = (conn.remote_guid, conn.dst);
+        remove_if_ours(&mut self.by_comm_id, (node, conn.remote_id), id);
+        remove_if_ours(&mut self.by_qpn, (node, conn.remote_qpn), id);
         remove_if_ours(&mut self.by_local_qpn, conn.local_qpn, id);
     }
 }
@@ -187,11 +192,30 @@ impl Cm {
         }
     }
 
-    /// The connection with this pair of ids. `remote_id` 0 finds only connections without a known peer.
-    pub(super) fn lookup(&mut self, local_id: u32, remote_id: u32) -> Option<(CmId, &mut Conn)> {
+    /// The connection with this pair of ids, if the MAD came from its peer. `remote_id` 0 finds only
+    /// connections without a known peer.
+    pub(super) fn lookup(
+        &mut self,
+        local_id: u32,
+        remote_id: u32,
+        from: Arrival,
+    ) -> Option<(CmId, &mut Conn)> {
         let id = CmId(local_id);
-        let conn = self.conns.get_mut(&id)?;
-        (conn.remote_id == remote_id).then_some((id, conn))
+        let conn = self.conns.get_mut(&id).filter(|conn| conn.remote_id == remote_id)?;
+        if !conn.is_peer(from) {
+            self.counters.rx_foreign += 1;
+            return None;
+        }
+        Some((id, conn))
+    }
+
+    /// The request was accepted by both ends, refused or withdrawn.
+    pub(super) fn no_longer_half_open(&mut self, id: CmId) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && mem::replace(&mut conn.is_half_open, false)
+        {
+            self.half_open.remove(conn.dst);
+        }
     }
 
     /// Ends an exchange without TIMEWAIT.
@@ -203,6 +227,7 @@ impl Cm {
     pub(super) fn leave(&mut self, id: CmId, state: ConnState) {
         self.disarm(id);
         self.remove_from_journal(id);
+        self.no_longer_half_open(id);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = state;
             self.peers.remove(id, conn);

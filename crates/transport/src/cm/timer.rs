@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::conn::{AwaitingResponse, MadBytes};
+use super::keepalive::repetition;
 use super::{Cm, CmEventKind, CmId, ConnState, timing};
 use crate::Instant;
 
@@ -11,12 +12,14 @@ impl Cm {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.next_notice()).min()
+        [timer, self.next_notice(), self.keepalive.next()].into_iter().flatten().min()
     }
 
     /// Repeats messages without response, and gives up after enough repetitions.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.latest = now;
         self.send_due_notices(now);
+        self.send_due_probes(now);
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;
@@ -41,6 +44,7 @@ impl Cm {
     ) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (src, dst) = (conn.src, conn.dst);
+        conn.refused_since = None;
         conn.awaiting = Some(AwaitingResponse { mad: mad.clone(), interval, retries_left: retries });
         self.arm(id, now + interval);
         self.send(src, dst, mad);
@@ -80,8 +84,9 @@ impl Cm {
         if let Some(message) = &mut conn.awaiting
             && message.retries_left > 0
         {
-            message.retries_left -= 1;
-            let (mad, interval) = (message.mad.clone(), message.interval);
+            let (interval, is_retry) = repetition(now, &mut conn.refused_since, message.interval);
+            message.retries_left -= u8::from(is_retry);
+            let mad = message.mad.clone();
             self.counters.tx_retries += 1;
             self.arm(id, now + interval);
             return self.send(src, dst, mad);
@@ -89,7 +94,7 @@ impl Cm {
         match conn.state {
             ConnState::ReqSent | ConnState::MraReqRcvd | ConnState::RepSent | ConnState::MraRepRcvd => {
                 self.reset_to_idle(id);
-                self.report(id, CmEventKind::Unreachable);
+                self.report(id, CmEventKind::Unreachable { is_refused: false });
             }
             ConnState::DreqSent => {
                 self.enter_timewait(now, id);

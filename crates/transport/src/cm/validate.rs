@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use wire::cm::{IpCmHeader, RejReason, Req};
 use wire::{Gid, PKey};
 
+use super::conn::Arrival;
 use super::params::Transport;
 use crate::PathMtu;
 
@@ -24,18 +25,20 @@ pub(super) struct Checked {
     pub(super) path_mtu: PathMtu,
 }
 
-/// Checks a REQ against our addresses (`gids`, empty: all are local), the listener's service and the port's
-/// MTU. The error is the reason for a REJ.
+/// Checks a REQ against the addresses of its MAD, our addresses (`gids`, empty: all are local), the
+/// listener's service and the port's MTU. The error is the reason for a REJ.
 pub(super) fn req(
     req: &Req,
+    from: Arrival,
     wanted: Transport,
     gids: &[Gid],
     max_path_mtu: PathMtu,
 ) -> Result<Checked, RejReason> {
-    if !is_ours(req.primary.remote_gid, gids) || !PKey::DEFAULT.matches(req.p_key) {
+    let is_path_ours = req.primary.remote_gid == from.dst && is_ours(from.dst, gids);
+    if !is_path_ours || !PKey::DEFAULT.matches(req.p_key) {
         return Err(RejReason::INVALID_GID);
     }
-    let addresses = addresses(req.ip_header(), gids).ok_or(RejReason::CONSUMER_DEFINED)?;
+    let addresses = addresses(req.ip_header(), from.src, gids).ok_or(RejReason::CONSUMER_DEFINED)?;
     let transport = match (req.transport, req.extended_transport) {
         (Req::TRANSPORT_RC, _) => Transport::Rc,
         (Req::TRANSPORT_UC, _) => Transport::Uc,
@@ -50,11 +53,11 @@ pub(super) fn req(
     Ok(Checked { addresses, transport, path_mtu })
 }
 
-/// The addresses of an IP-CM header, if they can be those of a peer and of this host.
-pub(super) fn addresses(header: Option<IpCmHeader>, gids: &[Gid]) -> Option<Addresses> {
+/// The addresses of an IP-CM header, if they are those of the sender (`src`) and of this host.
+pub(super) fn addresses(header: Option<IpCmHeader>, src: Gid, gids: &[Gid]) -> Option<Addresses> {
     let header = header?;
     let (local, peer) = (Gid::from(header.dst), Gid::from(header.src));
-    let plausible = may_ask(header.src, peer, gids) && is_ours(local, gids);
+    let plausible = peer == src && may_ask(header.src, peer, gids) && is_ours(local, gids);
     plausible.then_some(Addresses { local, peer, peer_port: header.src_port })
 }
 
@@ -78,7 +81,8 @@ mod tests {
     use core::net::{Ipv4Addr, Ipv6Addr};
 
     fn check(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, gids: &[Gid]) -> bool {
-        addresses(Some(IpCmHeader { src_port: 1, src: src.into(), dst: dst.into() }), gids).is_some()
+        let header = IpCmHeader { src_port: 1, src: src.into(), dst: dst.into() };
+        addresses(Some(header), Gid::from(header.src), gids).is_some()
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod transition;
 
 pub use backlog::Backlog;
 pub use quantum::TransmitQuantum;
+pub use query::PsnWindow;
 
 use wire::{DropReason, Operation, PKey, Packet, Service};
 
@@ -26,6 +27,7 @@ use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step};
 use crate::responder::Responder;
 use crate::time::Instant;
+use crate::trust::Half;
 use crate::ud::{self, PacketSource, Received};
 use crate::wc::WcStatus;
 use crate::wr::{RecvWr, SendWr};
@@ -155,7 +157,15 @@ impl Qp {
             return Err(DropReason::BadPKey);
         }
         ep.counters.rcvd_pkts += 1;
-        if from.tos & ECN == ECN_CE && !ep.ty.is_datagram() {
+        let half = if is_response { Half::Responses } else { Half::Requests };
+        if ep.ty.is_reliable() && !ep.trust.knows(half, from.src_port) {
+            match half {
+                Half::Requests => self.responder.admit_foreign(now, packet, from.src_port, ep)?,
+                Half::Responses => self.requester.admit_foreign(now, packet, from.src_port, ep)?,
+            }
+        }
+        let is_known = || !ep.ty.is_reliable() || ep.trust.knows(half, from.src_port);
+        if from.tos & ECN == ECN_CE && !ep.ty.is_datagram() && is_known() {
             ep.counters.np_ecn_marked_roce_packets += 1;
             ep.congestion.on_marked(now);
         }
@@ -212,7 +222,8 @@ impl Qp {
             return Err(DropReason::BadPKey);
         }
         ep.counters.rcvd_pkts += 1;
-        if ep.congestion.on_cnp(now) {
+        let has_sent = self.requester.in_flight() > 0;
+        if ep.congestion.on_cnp(now, has_sent, ep.counters.sent_pkts) {
             ep.counters.rp_cnp_handled += 1;
         } else {
             ep.counters.rp_cnp_ignored += 1;
@@ -324,6 +335,8 @@ impl Qp {
     }
 }
 
+#[cfg(test)]
+mod forger_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

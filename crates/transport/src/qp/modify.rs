@@ -8,6 +8,7 @@ use super::transition::transition;
 use crate::attr::{MAX_RD_ATOMIC, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::VerbsError;
 use crate::time::Instant;
+use crate::trust::Trust;
 
 /// The only port.
 const PORT: u8 = 1;
@@ -107,6 +108,7 @@ impl Qp {
                 self.ep.mtu =
                     if self.ep.ty.is_datagram() { self.max_path_mtu } else { self.ep.attr.path_mtu }.bytes();
                 self.responder.start(&self.ep);
+                self.ep.trust = Trust::default();
                 self.established = false;
             }
             (QpState::Rtr, QpState::Rts) => self.requester.start(&self.ep),

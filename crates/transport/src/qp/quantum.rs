@@ -96,9 +96,12 @@ impl Qp {
         self.responder.end_of_batch(now, may_delay, self.ep.mtu);
     }
 
-    /// Makes a delayed ACK due: the owner is about to drop the queue pair.
+    /// Makes an ACK due of everything that was executed, unless it has left: the queue pair is about to leave
+    /// its connection.
     pub fn release_ack(&mut self) {
-        self.responder.release_ack();
+        if self.ep.ty.is_reliable() {
+            self.responder.release_ack();
+        }
     }
 
     /// Destination of the packet that was polled last, if that is a datagram (see [`Transmit`]).

@@ -1,15 +1,36 @@
 //! What a queue pair reports about itself.
 
-use wire::Qpn;
+use wire::{Psn, Qpn};
 
 use super::Qp;
 use crate::attr::{QpAttr, QpState, QpType};
 use crate::counters::QpCounters;
+use crate::emit::psn_of;
 use crate::memory::PdId;
 use crate::time::Instant;
+#[cfg(test)]
+use crate::trust::Half;
 use crate::wr::AddressVector;
 
+/// The PSNs that a connection believes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PsnWindow {
+    /// Of the request that the responder expects.
+    pub expected: Psn,
+    /// Of the oldest unacknowledged request.
+    pub oldest: Psn,
+    /// One past the youngest request that was sent.
+    pub next: Psn,
+}
+
 impl Qp {
+    /// As if the peer had sent a request and a response from this UDP source port.
+    #[cfg(test)]
+    pub(crate) fn learn_port(&mut self, port: u16) {
+        self.ep.trust.learn(Half::Requests, port);
+        self.ep.trust.learn(Half::Responses, port);
+    }
+
     /// Whether [`Qp::poll_event`] has something.
     #[must_use]
     #[inline]
@@ -49,6 +70,13 @@ impl Qp {
     #[inline]
     pub fn pd(&self) -> PdId {
         self.ep.pd
+    }
+
+    /// The packets that come next in either direction, for a simulation that judges forged ones.
+    #[must_use]
+    pub fn psn_window(&self) -> PsnWindow {
+        let (oldest, next) = self.requester.in_flight_range();
+        PsnWindow { expected: psn_of(self.responder.expected()), oldest: psn_of(oldest), next: psn_of(next) }
     }
 
     /// The peer's number.

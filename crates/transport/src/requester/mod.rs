@@ -284,6 +284,11 @@ impl Requester {
         self.window.in_flight()
     }
 
+    /// Numbers of the oldest unacknowledged packet, and one past the last that was sent.
+    pub(crate) fn in_flight_range(&self) -> (u64, u64) {
+        (self.window.una(), self.window.next())
+    }
+
     /// Number of the oldest unacknowledged packet.
     #[cfg(test)]
     pub(crate) fn una(&self) -> u64 {

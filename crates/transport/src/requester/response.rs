@@ -16,6 +16,7 @@ use crate::fault::status_of_nak;
 use crate::memory::Memory;
 use crate::recv_queue::scatter;
 use crate::time::Instant;
+use crate::trust::{self, Half};
 use crate::wc::WcStatus;
 use crate::wr::WrOp;
 
@@ -62,6 +63,47 @@ impl Requester {
             }
             _ => Err(DropReason::WrongService),
         }
+    }
+
+    /// Decides about a response from a UDP source port that the peer has not used for responses. It is
+    /// believed, and the port is the peer's from then on, if it names the oldest or the youngest packet in
+    /// flight, or any packet in flight for the second time in a row. The first response of a connection may
+    /// name any packet in flight.
+    ///
+    /// # Errors
+    /// The response is not believed.
+    #[cold]
+    pub(crate) fn admit_foreign(
+        &self,
+        now: Instant,
+        packet: &Packet<'_>,
+        port: u16,
+        ep: &mut Endpoint,
+    ) -> Result<(), DropReason> {
+        let distance = packet.bth.psn.distance_from(psn_of(self.window.una()));
+        let last = self.window.next().wrapping_sub(self.window.una()) as i64 - 1;
+        let is_in_flight = (0..=last).contains(&i64::from(distance));
+        let is_exact = is_in_flight && (distance == 0 || i64::from(distance) == last);
+        let is_believed = ep.trust.knows_from_other(Half::Responses, port)
+            || if ep.trust.is_new(Half::Responses) {
+                is_in_flight
+            } else {
+                is_in_flight && !ep.trust.is_distrustful(now) && (ep.trust.is_repeated(port) || is_exact)
+            };
+        if is_believed {
+            ep.trust.learn(Half::Responses, port);
+            return Ok(());
+        }
+        let is_guess = trust::is_foreign_guess(distance);
+        if is_guess {
+            ep.on_guess(now, 1);
+        }
+        if ep.trust.is_new(Half::Responses) {
+            ep.counters.ignored_responses += 1;
+            return Err(DropReason::StaleResponse);
+        }
+        ep.counters.foreign_port += 1;
+        Err(if is_guess { DropReason::GuessedPsn } else { DropReason::ForeignPort })
     }
 
     /// The first packet that only a READ response or atomic ack can acknowledge.

@@ -1,11 +1,17 @@
 //! Requests that arrive ahead of a missing one: they go to the reorder buffer, and the gaps are reported to
 //! the peer.
 //!
+//! How far ahead a request is kept depends on what the peer was seen to send ([`Responder::reach`]): each
+//! further PSN is one more that a forger may hit.
+//!
 //! The NAK names the first gap. A requester that repeats selectively gets reports of the further gaps, by
 //! ACKs that other requesters ignore (`requester/retransmit.rs`). The responder recognizes such a requester
 //! when the first gap is closed: a go-back-N requester then retransmits the packets behind the gap, although
 //! they are here.
 
+use core::ops::Range;
+
+use wire::icrc::ICRC_LEN;
 use wire::{DropReason, Packet};
 
 use super::Responder;
@@ -17,12 +23,26 @@ use crate::recv_queue::SrqTable;
 use crate::reorder::ReorderBuffer;
 use crate::requester::PacketSet;
 use crate::time::Instant;
+use crate::trust::{self, GUESSES_MAX, Half};
 
 /// A gap is reported again when its retransmission takes longer than others took: the report or the
 /// retransmission was lost. Never sooner than this, because each report costs both sides a packet.
 const REPORT_MIN_NS: u64 = 25_000;
 /// A gap is reported again after this at the latest.
 const REPORT_MAX_NS: u64 = 2_000_000;
+/// Bytes of the BTH that differ between copies of a request: FECN, BECN and reserved bits; AckReq.
+const BTH_VARIANT: usize = 4;
+const BTH_ACK_REQ: usize = 8;
+/// A request is kept at least so far beyond the furthest one that is here: longer than a burst of 62, so that
+/// a lost burst is a gap like any other. With half of it such a burst would cost its successors, too; with
+/// the double a forger has the double target while the connection is idle.
+const REACH_MIN: u64 = 64;
+/// Time in which requests that arrived show how many the peer has in flight: at least this, at most the
+/// double. Longer than the round trip of a local network; a forger's target is larger for as long.
+const ARRIVALS_NS: u64 = 10_000_000;
+/// A kept request is dropped after this. The retransmission of the missing one has then failed several times,
+/// or no packet is missing and the kept one is forged.
+const KEPT_MAX_NS: u64 = 1_000_000_000;
 /// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester
 /// appears selective if exactly these packets are lost a second time.
 const PROOF: u64 = 8;
@@ -31,6 +51,7 @@ const PROOF: u64 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyRequests {
     episode: u64,
+    begun: Instant,
     /// One past the furthest packet kept. Nothing is kept unless this is beyond the expected packet.
     end: u64,
     kept: PacketSet,
@@ -49,11 +70,61 @@ pub(super) struct EarlyRequests {
     repair_ns: u64,
 }
 
+/// How many requests arrived in order within the last 10 to 20 ms: about as many may be in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrivals {
+    /// The expected packet at the beginning of the period, and of the one before.
+    from: u64,
+    before: u64,
+    since: Instant,
+    /// The expected packet after the last batch.
+    last: u64,
+}
+
+impl Arrivals {
+    /// Begins at the first packet of a connection.
+    pub(super) fn new(expected: u64) -> Self {
+        Self { from: expected, before: expected, since: Instant::ZERO, last: expected }
+    }
+
+    /// Takes notice of the expected packet, once per batch.
+    #[inline]
+    pub(super) fn note(&mut self, now: Instant, expected: u64) {
+        if now >= self.since.plus_ns(ARRIVALS_NS) {
+            let is_adjacent = now < self.since.plus_ns(2 * ARRIVALS_NS);
+            self.before = if is_adjacent { self.from } else { self.last };
+            self.from = self.last;
+            self.since = now;
+        }
+        self.last = expected;
+    }
+
+    fn recent(&self, now: Instant, expected: u64) -> u64 {
+        if now < self.since.plus_ns(ARRIVALS_NS) {
+            expected - self.before
+        } else if now < self.since.plus_ns(2 * ARRIVALS_NS) {
+            expected - self.from
+        } else {
+            0
+        }
+    }
+}
+
 impl EarlyRequests {
+    /// Forgets what is kept, but not what is known of the peer.
+    fn forget(&mut self) {
+        *self = Self { proof: self.proof, repair_ns: self.repair_ns, ..Self::default() };
+    }
+
     /// Whether packets beyond this one are kept.
     #[inline]
     pub(super) fn is_beyond(&self, expected: u64) -> bool {
         self.end > expected
+    }
+
+    /// Whether what is kept is too old to be believed.
+    fn is_stale(&self, now: Instant) -> bool {
+        now >= self.begun.plus_ns(KEPT_MAX_NS)
     }
 
     /// Notes whether the first request after a gap was closed is one that was here already.
@@ -141,19 +212,38 @@ impl Responder {
         if !self.nak.is_sent() {
             self.nak_gap(ep);
         }
-        if position - self.expected >= reorder.reach() {
+        if trust::is_far((position - self.expected) as i32) {
+            ep.on_guess(now, GUESSES_MAX);
+        }
+        if ep.trust.is_distrustful(now) {
+            self.early.forget();
+            return Err(DropReason::OutOfSequence);
+        }
+        if position - self.expected >= self.reach(now).min(reorder.reach()) {
             return Err(DropReason::OutOfSequence);
         }
         let early = &mut self.early;
-        if !early.is_beyond(self.expected) {
-            *early = EarlyRequests {
-                episode: reorder.begin_episode(),
-                end: self.expected,
-                proof: early.proof,
-                repair_ns: early.repair_ns,
-                ..EarlyRequests::default()
-            };
+        if !early.is_beyond(self.expected) || early.is_stale(now) {
+            early.forget();
+            early.episode = reorder.begin_episode();
+            early.begun = now;
+            early.end = self.expected;
             early.report_later(now);
+        }
+        if early.kept.contains(position)
+            && let Some(kept) = reorder.get(early.episode, position)
+        {
+            if are_copies([kept, packet.bytes()]) {
+                return Ok(());
+            }
+            // One of them is forged, or the requester sends something else now (the application has changed
+            // the memory of a WRITE). The responder cannot know which one to execute. The requester
+            // retransmits what neither is.
+            early.kept.remove(position);
+            reorder.discard(early.episode, position);
+            ep.counters.conflicting_psn += 1;
+            ep.on_guess(now, 1);
+            return Err(DropReason::ConflictingPsn);
         }
         if !reorder.keep(early.episode, position, packet.bytes()) {
             return Err(DropReason::OutOfSequence);
@@ -182,6 +272,10 @@ impl Responder {
         srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
+        if ep.trust.is_distrustful(now) || self.early.is_stale(now) {
+            self.early.forget();
+            return Ok(());
+        }
         let behind = self.expected;
         self.early.time(now, |timed| timed < behind);
         while let Some(bytes) = reorder.get(self.early.episode, self.expected) {
@@ -200,10 +294,75 @@ impl Responder {
         Ok(())
     }
 
+    /// Distance from the expected packet up to which an early request is kept: twice the number of requests
+    /// that arrived lately, or a burst beyond the furthest one that is here.
+    fn reach(&self, now: Instant) -> u64 {
+        let kept = self.early.end.saturating_sub(self.expected);
+        (2 * self.arrivals.recent(now, self.expected)).max(kept + REACH_MIN)
+    }
+
+    /// Decides about a request from a UDP source port that the peer has not used for requests: only the
+    /// expected packet is believed, and the port is the peer's from then on. An early one is NAKed and not
+    /// kept. A duplicate gets its response again, which goes to the peer's address: a peer that changed its
+    /// port may have lost the ACK.
+    ///
+    /// # Errors
+    /// The request is not believed.
+    #[cold]
+    pub(crate) fn admit_foreign(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        port: u16,
+        ep: &mut Endpoint,
+    ) -> Result<(), DropReason> {
+        let distance = packet.bth.psn.distance_from(psn_of(self.expected));
+        if ep.trust.knows_from_other(Half::Requests, port) {
+            ep.trust.learn(Half::Requests, port);
+            return Ok(());
+        }
+        let is_guess = trust::is_foreign_guess(distance);
+        if is_guess {
+            ep.on_guess(now, 1);
+        }
+        let is_believed = ep.trust.is_new(Half::Requests) || !ep.trust.is_distrustful(now);
+        if distance <= 0 && is_believed && !trust::is_far(distance) {
+            if distance == 0 {
+                ep.trust.learn(Half::Requests, port);
+            }
+            return Ok(());
+        }
+        if is_guess {
+            ep.counters.foreign_port += 1;
+            return Err(DropReason::GuessedPsn);
+        }
+        if is_believed && !self.nak.is_sent() {
+            self.nak_gap(ep);
+        }
+        if ep.trust.is_new(Half::Requests) {
+            ep.counters.out_of_seq_request += 1;
+            return Err(DropReason::OutOfSequence);
+        }
+        ep.counters.foreign_port += 1;
+        Err(DropReason::ForeignPort)
+    }
+
     fn nak_gap(&mut self, ep: &mut Endpoint) {
         ep.counters.send_seq_err += 1;
         self.nak.sequence_error(self.expected);
     }
+}
+
+/// Whether a retransmission may differ so: in the bits that the ICRC does not cover, in AckReq, and therefore
+/// in the ICRC.
+fn are_copies(copies: [&[u8]; 2]) -> bool {
+    let [kept, again] = copies.map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
+    let (Some((kept, _)), Some((again, _))) = (kept, again) else { return false };
+    let is_equal = |range: Range<usize>| kept.get(range.clone()) == again.get(range);
+    kept.len() == again.len()
+        && is_equal(0..BTH_VARIANT)
+        && is_equal(BTH_VARIANT + 1..BTH_ACK_REQ)
+        && is_equal(BTH_ACK_REQ + 1..kept.len())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use wire::{DropReason, Opcode};
 
 use crate::reorder::{REACH, ReorderBuffer};
-use crate::testing::{Bench, Pkt, REMOTE, RKEY};
+use crate::testing::{Bench, Pkt, REMOTE, RKEY, ms};
 use crate::{PathMtu, QpEvent, QpState, WcOpcode};
 
 const NONE: [&str; 0] = [];
@@ -103,12 +103,31 @@ fn an_error_in_an_early_packet_names_that_packet() {
     assert_eq!(b.sent(), ["Acknowledge 101 NAK 2 msn 1"]);
 }
 
+/// A forged request hits each PSN that the responder keeps. Nothing has arrived yet, so that nothing beyond a
+/// burst is in flight; then twice as many as arrived lately, and at most as many as the send window has.
 #[test]
-fn a_packet_too_far_ahead_is_dropped() {
+fn a_packet_is_kept_only_as_far_ahead_as_the_peer_was_seen_to_send() {
     let mut b = Bench::rc();
+    assert_eq!(b.recv(&write(100 + 64, 0, 1)), Err(DropReason::OutOfSequence));
+    assert_eq!(b.recv(&write(100 + 63, 0, 1)), Ok(()));
+    assert_eq!(b.recv(&write(100 + 63 + 64, 0, 1)), Ok(()), "a burst beyond the furthest one");
+
+    let mut b = Bench::rc();
+    b.now = ms(30);
+    b.batch(&(100..200).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
+    assert_eq!(b.recv(&write(200 + 200, 0, 1)), Err(DropReason::OutOfSequence));
+    assert_eq!(b.recv(&write(200 + 199, 0, 1)), Ok(()));
+    b.batch(&(200..500).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
+    b.batch(&(500..800).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
     let reach = REACH as u32;
-    assert_eq!(b.recv(&write(100 + reach, 0, 1)), Err(DropReason::OutOfSequence));
-    assert_eq!(b.recv(&write(99 + reach, 0, 1)), Ok(()));
+    assert_eq!(b.recv(&write(800 + reach, 0, 1)), Err(DropReason::OutOfSequence));
+    assert_eq!(b.recv(&write(799 + reach, 0, 1)), Ok(()));
+
+    let mut b = Bench::rc();
+    b.now = ms(30);
+    b.batch(&(100..500).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
+    b.now = ms(50);
+    assert_eq!(b.recv(&write(500 + 64, 0, 1)), Err(DropReason::OutOfSequence), "the flow was idle");
 }
 
 /// Two queue pairs of a device may need the same slot: the later packet displaces the earlier one.

@@ -16,7 +16,7 @@ mod unreliable;
 
 use wire::{DropReason, Msn, Operation, Packet, Position, Rkey};
 
-use early::EarlyRequests;
+use early::{Arrivals, EarlyRequests};
 use nak::NakState;
 use replay::{Entry, Replay, Response};
 
@@ -29,6 +29,7 @@ use crate::memory::{Access, AtomicOp, Memory, PdId};
 use crate::recv_queue::{RecvQueue, RecvWqe, SrqTable};
 use crate::reorder::ReorderBuffer;
 use crate::time::Instant;
+use crate::trust::{self, GUESSES_MAX};
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
 /// The message being received.
@@ -76,6 +77,7 @@ pub(crate) struct Responder {
     ack: AckDelay,
     nak: NakState,
     early: EarlyRequests,
+    arrivals: Arrivals,
 }
 
 impl Responder {
@@ -99,6 +101,7 @@ impl Responder {
             ack: AckDelay::new(),
             nak: NakState::default(),
             early: EarlyRequests::default(),
+            arrivals: Arrivals::default(),
         }
     }
 
@@ -106,6 +109,7 @@ impl Responder {
     pub(crate) fn start(&mut self, ep: &Endpoint) {
         self.reset();
         self.expected = u64::from(ep.attr.rq_psn.value());
+        self.arrivals = Arrivals::new(self.expected);
         self.replay = Replay::new(usize::from(ep.attr.max_dest_rd_atomic));
     }
 
@@ -169,6 +173,9 @@ impl Responder {
         let position = self.expected.wrapping_add_signed(i64::from(distance));
         self.early.watch(position);
         if distance < 0 {
+            if trust::is_far(distance) {
+                ep.on_guess(now, GUESSES_MAX);
+            }
             return Ok(self.handle_duplicate(position, packet, mem, srqs, ep));
         }
         if distance > 0 {

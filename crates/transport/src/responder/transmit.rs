@@ -1,7 +1,7 @@
 //! What the responder sends, in this order: READ responses and atomic results, since responses leave in PSN
 //! order (IBA 9.7.5.1); then a NAK; then an ACK; then gap reports.
 
-use wire::{Aeth, AtomicAckEth, NakCode, Syndrome};
+use wire::{Aeth, AtomicAckEth, Msn, NakCode, Syndrome};
 
 use super::Responder;
 use super::replay::Response;
@@ -79,12 +79,15 @@ impl Responder {
     /// posted.
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
+        self.arrivals.note(now, self.expected);
         self.ack.end_of_batch(now, may_delay && !self.is_within_message(), mtu);
     }
 
-    /// Makes a delayed ACK due.
+    /// Makes an ACK due of everything that was executed, unless it has left.
     pub(crate) fn release_ack(&mut self) {
-        self.ack.release();
+        if self.msn != Msn::default() {
+            self.ack.finish(self.expected.wrapping_sub(1));
+        }
     }
 
     /// When [`Responder::handle_timeout`] must be called next.

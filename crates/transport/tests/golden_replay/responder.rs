@@ -75,7 +75,7 @@ impl Responder {
         }
         let keys = keys(&requests.packets).take(if setup.one_key { 1 } else { usize::MAX });
         let region = Region::new(keys.collect(), setup.mr_access, me.seed, setup.word);
-        let from = PacketSource { src: gid(peer.ip), dst: gid(me.ip), tos: 0, ttl: 64 };
+        let from = PacketSource { src: gid(peer.ip), src_port: 0xc000, dst: gid(me.ip), tos: 0, ttl: 64 };
         Self { qp, region, setup, from, recvs: 0, rnr_naks: 0 }
     }
 

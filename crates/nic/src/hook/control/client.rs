@@ -3,18 +3,29 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter};
-use crate::registry::DomainConfig;
+use crate::registry::identity::{Peer, Relation, is_root};
+use crate::registry::{DomainConfig, meeting};
 use crate::status::{EngineStatus, QpStatus};
 use sys::{PollFd, RecordReader};
 
 /// Time to wait for a reply. The engine's thread answers within a millisecond, unless it creates large
 /// maps or the process is stopped.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The users that own the engines a client connects to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Users {
+    /// Those of its own user.
+    Own,
+    /// If it is root, those of all users. What they report is of their making.
+    All,
+}
 
 /// A connection to the engine of another process.
 #[derive(Debug)]
@@ -32,13 +43,13 @@ impl Remote {
     pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u8)> {
         let prefix = domain.hook_prefix();
         let parse = |name: &String| {
-            let (pid, slot) = name.strip_prefix(&prefix)?.split_once('/')?;
-            Some((pid.parse().ok()?, slot.parse().ok()?))
+            let mut parts = name.strip_prefix(&prefix)?.split('/');
+            Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
         };
         let mut found: Vec<(u32, u8)> = sys::abstract_names(&prefix).iter().filter_map(parse).collect();
         found.retain(|(there, _)| pid.is_none_or(|pid| pid == *there));
         found.sort_unstable();
-        // A name is listed once for the listener and once for each connection.
+        // A name is listed once for the listener and once for each connection, and there may be several.
         found.dedup();
         found
     }
@@ -46,15 +57,18 @@ impl Remote {
     /// Connects to an engine that [`find`](Remote::find) has found.
     ///
     /// # Errors
-    /// `ECONNREFUSED` if the process has ended; `EPERM` if it belongs to another user.
-    pub fn connect(domain: &DomainConfig, pid: u32, slot: u8) -> io::Result<Remote> {
-        let connection = sys::connect_seqpacket(&domain.hook_name(pid, slot))?;
-        let peer = sys::peer_credentials(connection.as_fd())?;
-        let own = sys::effective_uid();
-        if own != 0 && peer.uid != own {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
+    /// `ECONNREFUSED` if the process has ended; `EPERM` if it belongs to a user that is not among `users`.
+    pub fn connect(domain: &DomainConfig, pid: u32, slot: u8, users: Users) -> io::Result<Remote> {
+        let mut error = io::Error::from_raw_os_error(libc::ECONNREFUSED);
+        // Another user may have taken names of this kind, too.
+        for name in sys::abstract_names(&domain.engine_prefix(pid, slot)) {
+            let Ok((connection, peer)) = meeting::connect(&name) else { continue };
+            if may_query(peer, pid, users) {
+                return Ok(Remote { pid, slot, connection: Mutex::new(connection), timeout: REPLY_TIMEOUT });
+            }
+            error = io::Error::from_raw_os_error(libc::EPERM);
         }
-        Ok(Remote { pid, slot, connection: Mutex::new(connection), timeout: REPLY_TIMEOUT })
+        Err(error)
     }
 
     /// Sets the time to wait for a reply. After a timeout the connection must not be used again: the
@@ -201,6 +215,19 @@ impl Remote {
             None => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
         }
     }
+}
+
+/// True if a client may query this process, which says by its name that it is `pid`.
+fn may_query(peer: Peer, pid: u32, users: Users) -> bool {
+    if peer.relation == Relation::Same {
+        return true;
+    }
+    // In a container the process has another id than here. But it must not pose as a process of this
+    // machine that belongs to another user.
+    let is_own_name = u32::try_from(peer.credentials.pid) == Ok(pid);
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+    let is_impostor = !is_own_name && owner.is_ok_and(|owner| owner != peer.credentials.uid);
+    users == Users::All && is_root() && !is_impostor
 }
 
 /// Why a request failed.

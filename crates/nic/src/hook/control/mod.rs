@@ -1,14 +1,15 @@
 //! The control socket of a running process, for hooks, taps and counters.
 //!
-//! Every engine listens on a Unix socket with the abstract name `<domain>/hook/<pid>/<slot>`. A client
-//! must have the user id of the process, or be root. Each record is one request or one reply. Programs
+//! Every engine listens on a Unix socket with the abstract name `<domain>/hook/<pid>/<slot>/<number>`. The
+//! number is random, so a process of another user cannot take the name first. A client must be of the
+//! user of the process, or root (`registry/identity.rs`). Each record is one request or one reply. Programs
 //! are sent as instructions and map definitions: the process that runs them parses no object file.
 
 mod client;
 mod record;
 mod server;
 
-pub use client::{ControlError, Remote};
+pub use client::{ControlError, Remote, Users};
 #[cfg(feature = "fuzz")]
 pub use record::{check_reply, check_request};
 pub(crate) use server::{Answers, Control};
@@ -68,8 +69,9 @@ impl DomainConfig {
         format!("{}/hook/", self.name)
     }
 
-    fn hook_name(&self, pid: u32, slot: u8) -> String {
-        format!("{}{pid}/{slot}", self.hook_prefix())
+    /// The prefix of the names of one engine: its own, and those that other users may have taken.
+    fn engine_prefix(&self, pid: u32, slot: u8) -> String {
+        format!("{}{pid}/{slot}/", self.hook_prefix())
     }
 }
 

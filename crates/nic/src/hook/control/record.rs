@@ -10,6 +10,7 @@ use wire::{Psn, Qpn};
 use super::super::plan::{HookPlan, PlannedStage};
 use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter};
 use super::{Reply, Request};
+use crate::printable;
 
 /// Changes with every change of the layout.
 const VERSION: u32 = 0x524f_5805;
@@ -280,8 +281,9 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
+    /// Text of the other process, which may be hostile: it is shown on terminals.
     fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.bytes()?.to_vec()).ok()
+        std::str::from_utf8(self.bytes()?).ok().map(printable)
     }
 
     /// Ends with the bytes, whatever length is announced: every item takes at least one byte.

@@ -7,6 +7,8 @@ use std::sync::Mutex;
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::registry::DomainConfig;
+use crate::registry::identity::Relation;
+use crate::registry::meeting::{self, Door, Listener};
 use sys::Epoll;
 
 /// Open connections. A further one replaces the oldest, so idle connections cannot lock other clients
@@ -14,13 +16,15 @@ use sys::Epoll;
 const CONNECTIONS_MAX: usize = 8;
 /// Connections and requests served per call, so that the caller gets back to its other work.
 const ROUND_MAX: usize = 32;
-const LISTENER: u64 = 0;
+/// Tokens of the listening sockets; connections have others.
+const PUBLIC: u64 = 0;
+const PRIVATE: u64 = u64::MAX;
 
 /// The listening socket; open as long as the engine lives.
 #[derive(Debug)]
 pub(crate) struct Control {
     epoll: Epoll,
-    listener: OwnedFd,
+    listener: Listener,
     connections: Mutex<Connections>,
 }
 
@@ -44,12 +48,16 @@ impl Control {
     /// Starts to listen.
     ///
     /// # Errors
-    /// `EMFILE`; `EADDRINUSE` if the name is taken.
+    /// `EMFILE`.
     pub(crate) fn open(domain: &DomainConfig, slot: u8) -> io::Result<Control> {
-        let listener = sys::bind_seqpacket(&domain.hook_name(std::process::id(), slot))?;
-        sys::listen(listener.as_fd(), CONNECTIONS_MAX as i32)?;
+        let prefix = domain.engine_prefix(std::process::id(), slot);
+        let name = format!("{prefix}{:016x}", sys::random_u64());
+        let listener = meeting::listen(&name, CONNECTIONS_MAX as i32)?;
         let epoll = Epoll::new()?;
-        epoll.add(listener.as_fd(), LISTENER)?;
+        epoll.add(listener.public.as_fd(), PUBLIC)?;
+        if let Some(private) = &listener.private {
+            epoll.add(private.socket.as_fd(), PRIVATE)?;
+        }
         Ok(Control { epoll, listener, connections: Mutex::default() })
     }
 
@@ -66,9 +74,14 @@ impl Control {
         for _ in 0..ROUND_MAX / tokens.len() {
             let ready = self.epoll.ready(&mut tokens);
             for &token in &tokens[..ready] {
-                match token {
-                    LISTENER => connections.accept(&self.epoll, &self.listener, owner),
-                    token => connections.serve(token, owner),
+                match (token, &self.listener.private) {
+                    (PUBLIC, _) => {
+                        connections.accept(&self.epoll, &self.listener.public, Door::Public, owner);
+                    }
+                    (PRIVATE, Some(private)) => {
+                        connections.accept(&self.epoll, &private.socket, Door::Private, owner);
+                    }
+                    (token, _) => connections.serve(token, owner),
                 }
             }
             if ready == 0 {
@@ -79,7 +92,8 @@ impl Control {
 
     /// Disconnects the copies of the descriptors in a forked child.
     pub(crate) fn disinherit(&self) {
-        sys::disconnect(&self.listener);
+        sys::disconnect(&self.listener.public);
+        self.listener.private.iter().for_each(|private| sys::disconnect(&private.socket));
         sys::disconnect(&self.epoll);
         // If the parent was serving during the fork, the child keeps its connections until it ends,
         // without answering.
@@ -90,11 +104,11 @@ impl Control {
 }
 
 impl Connections {
-    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, owner: &dyn Answers) {
+    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, door: Door, owner: &dyn Answers) {
         // A client that has disconnected already needs nothing.
         let Ok(connection) = sys::accept(listener.as_fd()) else { return };
-        let is_ours = |uid| uid == 0 || uid == sys::effective_uid();
-        if !sys::peer_credentials(connection.as_fd()).is_ok_and(|peer| is_ours(peer.uid)) {
+        let Ok(peer) = meeting::peer(&connection, door) else { return };
+        if !matches!(peer.relation, Relation::Same | Relation::Root) {
             return;
         }
         if self.open.len() == CONNECTIONS_MAX

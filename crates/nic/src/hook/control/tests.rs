@@ -118,6 +118,37 @@ fn a_truncated_or_longer_record_is_invalid() {
     assert_eq!(Request::parse(&bytes), None);
 }
 
+/// A hostile process must not control the terminal of the user that looks at it.
+#[test]
+fn text_of_the_other_process_has_no_control_characters() {
+    let hostile = "x\u{1b}]0;title\u{7}\u{9b}2J";
+    let status = HookStatus {
+        point: HookPoint::Ingress,
+        name: hostile.to_owned(),
+        counters: HookCounters::default(),
+        rows: vec![(hostile.to_owned(), 1)],
+        notes: vec![hostile.to_owned()],
+    };
+    let engine = EngineStatus {
+        netdev: hostile.to_owned(),
+        port: hostile.to_owned(),
+        counters: vec![(hostile.to_owned(), 7)],
+    };
+    let text = || hostile.to_owned();
+    let qp = QpStatus { service: text(), state: text(), ..QpStatus::default() };
+    for reply in [
+        Reply::Refused { why: text(), remedy: Some(text()) },
+        Reply::Status(vec![status]),
+        Reply::Engine(engine),
+        Reply::QueuePairs(QpPage { qps: vec![qp], next: None }),
+    ] {
+        let read = Reply::parse(&reply.to_bytes()).unwrap();
+        let (all, raw) = (format!("{read:?}"), format!("{reply:?}"));
+        assert!(raw.contains("\\u{1b}]0") && !raw.contains("\\\\u{1b}"), "{raw}");
+        assert_eq!(all.matches("\\\\u{1b}]0;title\\\\u{7}\\\\u{9b}2J").count(), raw.matches("title").count());
+    }
+}
+
 fn domain() -> DomainConfig {
     DomainConfig { name: format!("roxie-hook-{:x}", sys::random_u64()), ..DomainConfig::default() }
 }
@@ -158,7 +189,7 @@ impl Answers for Owner {
 fn the_last_records_of_a_process_are_read() {
     let (domain, owner) = (domain(), Owner::default());
     let control = Control::open(&domain, 3).unwrap();
-    let remote = Remote::connect(&domain, std::process::id(), 3).unwrap();
+    let remote = Remote::connect(&domain, std::process::id(), 3, Users::Own).unwrap();
     let mut copies = std::thread::scope(|scope| {
         let asked = scope.spawn(|| remote.tap(&TapFilter::default()).unwrap());
         while !asked.is_finished() {
@@ -183,7 +214,7 @@ fn the_last_records_of_a_process_are_read() {
 fn the_owner_learns_which_connections_were_closed() {
     let (domain, owner) = (domain(), Owner::default());
     let control = Control::open(&domain, 3).unwrap();
-    let connect = || Remote::connect(&domain, std::process::id(), 3).unwrap();
+    let connect = || Remote::connect(&domain, std::process::id(), 3, Users::Own).unwrap();
     // One call accepts a limited number.
     let gone = || {
         (0..10).for_each(|_| control.serve(&owner));
@@ -203,10 +234,11 @@ fn the_owner_learns_which_connections_were_closed() {
 fn a_request_is_answered() {
     let (domain, pid) = (domain(), std::process::id());
     let control = Control::open(&domain, 3).unwrap();
-    assert!(Control::open(&domain, 3).is_err(), "the name is taken");
+    // Another user took a name of this kind first; nothing listens on it.
+    let taken = sys::bind_seqpacket(&format!("{}0", domain.engine_prefix(pid, 3))).unwrap();
     assert_eq!(Remote::find(&domain, None), [(pid, 3)]);
     assert_eq!(Remote::find(&domain, Some(pid + 1)), []);
-    let remote = Remote::connect(&domain, pid, 3).unwrap();
+    let remote = Remote::connect(&domain, pid, 3, Users::Own).unwrap();
     assert_eq!((remote.pid(), remote.slot()), (pid, 3));
     let (done, owner) = (AtomicBool::new(false), Owner::default());
     std::thread::scope(|scope| {
@@ -222,7 +254,9 @@ fn a_request_is_answered() {
         assert_eq!((refused.to_string(), refused.remedy()), ("no".to_owned(), Some("yes".to_owned())));
         assert_eq!(Reply::Status(remote.hooks().unwrap()), replies()[3]);
         // An invalid request is refused, and the next one is served all the same.
-        let stranger = sys::connect_seqpacket(&domain.hook_name(pid, 3)).unwrap();
+        let names = sys::abstract_names(&domain.engine_prefix(pid, 3));
+        let strangers: Vec<_> = names.iter().filter_map(|name| sys::connect_seqpacket(name).ok()).collect();
+        let stranger = &strangers[0];
         sys::send_record(stranger.as_fd(), b"hello", &[], &[]).unwrap();
         let plan = HookPlan { stages: vec![PlannedStage::Native("x".repeat(RECORD_MAX))] };
         assert!(matches!(remote.attach(HookPoint::Egress, &plan, true), Err(ControlError::TooLarge { .. })));
@@ -230,13 +264,13 @@ fn a_request_is_answered() {
         let crowd: Vec<Remote> = (0..20)
             .filter_map(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(1));
-                Remote::connect(&domain, pid, 3).ok()
+                Remote::connect(&domain, pid, 3, Users::Own).ok()
             })
             .collect();
         assert_eq!(crowd.last().unwrap().hooks().unwrap().len(), 1);
         done.store(true, Ordering::Relaxed);
     });
-    drop(control);
+    drop((control, taken));
     assert_eq!(Remote::find(&domain, None), []);
-    assert!(Remote::connect(&domain, pid, 3).is_err());
+    assert!(Remote::connect(&domain, pid, 3, Users::Own).is_err());
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use super::super::MAX_PACKET;
 use super::*;
-use crate::port::RxQueues;
+use crate::port::{GSI_FLOW_SLOT, RxQueues};
 use sys::testing::run;
 use sys::{PollFd, SockAddr};
 use wire::FlushIcrc;
@@ -346,4 +346,30 @@ fn a_full_send_buffer_has_no_room_until_the_wire_has_taken_half_of_it() {
     }
     commit(&mut port, flow, &packet(0, 1040));
     assert_eq!(port.flush(), 1);
+}
+
+#[test]
+fn a_refused_datagram_to_qp_1_is_handed_over_and_the_next_one_leaves() {
+    for (ip, elsewhere) in [(V4, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9))), (V6, V6)] {
+        let absent = UdpSocket::bind((ip, 0)).unwrap();
+        let mut port = port_to_itself();
+        port.tx.set_udp_port(absent.local_addr().unwrap().port());
+        drop(absent);
+        let key = FlowKey { dst: elsewhere, dst_slot: GSI_FLOW_SLOT, ..flow_key(ip) };
+        let flow = port.open_flow(&key).unwrap();
+        commit(&mut port, flow, &packet(1, 276));
+        assert_eq!(port.flush(), 1);
+        // The kernel has an error for this socket now.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        commit(&mut port, flow, &packet(2, 276));
+        assert_eq!((port.flush(), port.counters().tx_errors), (1, 0));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut refused = Vec::new();
+        port.take_refused(&mut |to, quoted| {
+            assert_eq!(to, elsewhere);
+            refused.push(quoted[..276].to_vec());
+        });
+        assert_eq!(refused, [packet(1, 276), packet(2, 276)]);
+        port.take_refused(&mut |_, _| panic!("it is handed over once"));
+    }
 }

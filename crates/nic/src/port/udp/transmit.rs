@@ -13,7 +13,7 @@ use wire::IcrcHeader;
 use wire::icrc::ICRC_LEN;
 
 use super::super::flow_table::FlowTable;
-use super::super::{FlowId, MAX_PACKET, PortCounters, put_icrc};
+use super::super::{FlowId, GSI_FLOW_SLOT, MAX_PACKET, PortCounters, put_icrc};
 use sys::{Control, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
@@ -111,6 +111,11 @@ const SEND_WAIT_NS: u64 = 1_000_000;
 /// 416 KiB, and 0.3 us every 100 us at 2.5 GB/s. The limit of unsent bytes is half a buffer, below which
 /// the kernel reports a socket as writable.
 const CHECK_BYTES: usize = 256 * 1024;
+/// Bytes that are read of a quoted datagram: a management datagram is 280 bytes long.
+const QUOTED_MAX: usize = 512;
+/// ICMP messages that are read at once from one socket.
+const REFUSED_MAX: usize = 64;
+
 impl Transmitter {
     pub(super) fn new(udp_port: u16, ifindex: u32) -> Transmitter {
         Transmitter {
@@ -130,6 +135,12 @@ impl Transmitter {
             unchecked: 0,
             counters: PortCounters::default(),
         }
+    }
+
+    /// Sends to another port from now on.
+    #[cfg(test)]
+    pub(super) fn set_udp_port(&mut self, udp_port: u16) {
+        self.udp_port = udp_port;
     }
 
     pub(super) fn tx_slot(&mut self) -> &mut [u8] {
@@ -269,6 +280,8 @@ impl Transmitter {
     /// Sends all bursts of one socket; returns the packets sent.
     fn send_socket(&mut self, socket: u32) -> usize {
         let (mut packets, mut next, mut waited) = (0, 0, false);
+        // An ICMP message about an earlier datagram fails the next one, once.
+        let mut may_repeat = self.sockets[socket as usize].slot == GSI_FLOW_SLOT;
         loop {
             // (Re)build the list from burst `next` on: normally once, again after a burst that failed.
             let mut batch = self.batch.fill();
@@ -325,6 +338,7 @@ impl Transmitter {
                     packets += self.resend_in_parts(next);
                     next += 1;
                 }
+                _ if may_repeat => may_repeat = false,
                 errno => {
                     self.count_lost(errno, u64::from(self.bursts[next].count));
                     next += 1;
@@ -333,6 +347,22 @@ impl Transmitter {
         }
         self.counters.tx_packets += packets as u64;
         packets
+    }
+
+    /// See [`Port::take_refused`](super::super::Port::take_refused).
+    pub(super) fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        let mut quoted = [0; QUOTED_MAX];
+        for socket in self.sockets.iter().filter(|socket| socket.slot == GSI_FLOW_SLOT) {
+            // Datagrams that strangers send to this socket would fill the buffer for ICMP messages.
+            sys::discard_waiting(socket.fd.as_fd());
+            for _ in 0..REFUSED_MAX {
+                match sys::receive_error(socket.fd.as_fd(), &mut quoted) {
+                    Ok(Some(error)) if error.is_port_unreachable => f(error.to, &quoted[..error.len]),
+                    Ok(_) => {}
+                    Err(_) => break,
+                }
+            }
+        }
     }
 
     fn wait_writable(&mut self, socket: u32) {

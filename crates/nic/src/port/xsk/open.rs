@@ -1,5 +1,6 @@
 //! Opening: program, sockets, maps, in an order in which no packet reaches an incomplete port.
 
+use std::hash::RandomState;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ impl XskPort {
             inner,
             slot,
             udp_port,
+            hasher: RandomState::new(),
             owner,
             steering: Some(steering),
             program: ProgramWatch::default(),

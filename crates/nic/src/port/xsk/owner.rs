@@ -3,13 +3,13 @@
 //!
 //! An abstract Unix name identifies the owner. It is claimed before anything else, so a process need not
 //! guess from a program on the interface whether its owner lives. The name is released as soon as its
-//! owner dies.
+//! owner dies. Any user can take a name, so there are several: names of users that cannot own an interface
+//! do not count.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::XskError;
-use sys;
+use crate::registry::identity::{Peer, Relation};
 
 /// This process's claim to an interface; released on drop.
 #[derive(Debug)]
@@ -24,15 +24,19 @@ impl Owner {
     /// # Errors
     /// [`XskError::Owned`] if another process has the interface.
     pub(super) fn claim(ifindex: u32) -> Result<Owner, XskError> {
-        let name = name(ifindex);
-        let claimed = sys::bind_seqpacket(&name).and_then(|fd| {
-            sys::listen(fd.as_fd(), BACKLOG)?;
-            Ok(Owner(fd))
-        });
-        claimed.map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => XskError::Owned { pid: of(ifindex) },
-            _ => XskError::Socket { step: "claim", error },
-        })
+        let failed = |error| XskError::Socket { step: "claim", error };
+        for name in names(ifindex) {
+            match sys::bind_seqpacket(&name) {
+                Ok(fd) => {
+                    sys::listen(fd.as_fd(), BACKLOG).map_err(failed)?;
+                    return Ok(Owner(fd));
+                }
+                Err(error) if error.raw_os_error() != Some(libc::EADDRINUSE) => return Err(failed(error)),
+                Err(_) if owner_by(&name).is_some() => return Err(XskError::Owned { pid: of(ifindex) }),
+                Err(_) => {}
+            }
+        }
+        Err(XskError::Owned { pid: None })
     }
 
     /// Accepts and closes the connections of processes that look up the owner; their connect(2) has told
@@ -44,21 +48,31 @@ impl Owner {
 
 /// Whether a process has claimed the interface.
 pub(super) fn is_claimed(ifindex: u32) -> bool {
-    let name = name(ifindex);
-    sys::abstract_names(&name).contains(&name)
+    names(ifindex).any(|name| owner_by(&name).is_some())
 }
 
 /// Returns the process that has claimed an interface; `None` if there is none, or it is not visible in
 /// this pid namespace.
 pub(super) fn of(ifindex: u32) -> Option<u32> {
-    let asked: io::Result<_> =
-        sys::connect_seqpacket(&name(ifindex)).and_then(|there| sys::peer_credentials(there.as_fd()));
-    asked.ok().and_then(|owner| u32::try_from(owner.pid).ok()).filter(|pid| *pid != 0)
+    let owner = names(ifindex).find_map(|name| owner_by(&name))?;
+    u32::try_from(owner.credentials.pid).ok().filter(|pid| *pid != 0)
 }
 
-/// The name does not depend on the domain, because interfaces do not.
-fn name(ifindex: u32) -> String {
-    format!("roxie/1/xsk/{ifindex}")
+/// The process with this name, if it may own an interface: it is of the same user, or root.
+fn owner_by(name: &str) -> Option<Peer> {
+    let connection = sys::connect_seqpacket(name).ok()?;
+    let peer = Peer::of(&connection).ok()?;
+    matches!(peer.relation, Relation::Same | Relation::Root).then_some(peer)
+}
+
+/// Number of names of an interface. Two users with a name each are unlikely already.
+const NAMES: u32 = 16;
+
+/// The names do not depend on the domain, because interfaces do not.
+fn names(ifindex: u32) -> impl Iterator<Item = String> {
+    (1..=NAMES).map(move |n| {
+        if n == 1 { format!("roxie/1/xsk/{ifindex}") } else { format!("roxie/1/xsk/{ifindex}/{n}") }
+    })
 }
 
 #[cfg(test)]
@@ -75,7 +89,7 @@ mod tests {
         }
         assert_eq!((of(ifindex), is_claimed(ifindex)), (me, true));
         first.accept_waiting();
-        assert_eq!(sys::accept(first.0.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(sys::accept(first.0.as_fd()).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(first);
         assert_eq!((of(ifindex), is_claimed(ifindex)), (None, false));
         Owner::claim(ifindex).map(drop).unwrap();

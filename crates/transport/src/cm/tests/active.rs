@@ -67,7 +67,7 @@ fn a_refusal_that_took_its_time_is_final() {
     net.connect();
     let (src, dst, mad) = net.cm[A].poll_transmit().unwrap();
     net.now += timing::LISTENER_WAIT;
-    net.cm[B].reject_no_listener(&mad, src, dst);
+    net.cm[B].reject_no_listener(net.now, &mad, src, dst);
     net.run();
     assert!(matches!(net.event(A).unwrap().kind, CmEventKind::Rejected(_)));
     net.assert_quiet();
@@ -80,7 +80,7 @@ fn a_req_is_repeated_15_times_and_then_the_peer_is_unreachable() {
     let a = net.connect();
     net.run();
     let event = net.wait_event(A);
-    assert!(matches!(event.kind, CmEventKind::Unreachable));
+    assert!(matches!(event.kind, CmEventKind::Unreachable { is_refused: false }));
     assert_eq!(net.log.len(), 16);
     assert_eq!(
         net.log[1].0 - net.log[0].0,
@@ -130,9 +130,10 @@ fn an_mra_stretches_the_wait_once() {
     net.lose.push((A, "REQ", u32::MAX));
     let a = net.connect();
     net.run();
+    let tid = net.cm[A].conns[&a].tid;
     let mra = |service_timeout| {
         let mut mad = [0; 256];
-        Mra { local_comm_id: 0x0200_0001, remote_comm_id: a.0, service_timeout, ..Mra::default() }
+        Mra { tid, local_comm_id: 0x0200_0001, remote_comm_id: a.0, service_timeout, ..Mra::default() }
             .emit(&mut mad);
         mad
     };
@@ -142,7 +143,7 @@ fn an_mra_stretches_the_wait_once() {
     assert_eq!(net.cm[A].poll_timeout(), Some(Instant((4096 + 512) * 1_000_000)));
     net.cm[A].handle_mad(net.now, &mra(24), src, dst);
     assert_eq!(net.cm[A].poll_timeout(), Some(Instant((4096 + 512) * 1_000_000)), "a second one is ignored");
-    assert!(matches!(net.wait_event(A).kind, CmEventKind::Unreachable));
+    assert!(matches!(net.wait_event(A).kind, CmEventKind::Unreachable { is_refused: false }));
 }
 
 #[test]

@@ -85,7 +85,8 @@ fn a_second_mra_is_a_duplicate() {
     let a = net.connect();
     net.run();
     let mut mad = [0; wire::MAD_LEN];
-    Mra { remote_comm_id: a.0, service_timeout: 20, ..Mra::default() }.emit(&mut mad);
+    let tid = net.cm[A].conns[&a].tid;
+    Mra { tid, remote_comm_id: a.0, service_timeout: 20, ..Mra::default() }.emit(&mut mad);
     give(&mut net, A, &mad);
     assert_eq!(counted(&net, A)[..4], [1, 0, 0, 0]);
     give(&mut net, A, &mad);

@@ -5,12 +5,14 @@ mod active;
 mod counters;
 mod disconnect;
 mod journal;
+mod keepalive;
 mod loss;
 mod passive;
 mod qp;
 mod refuse;
 mod sidr;
 mod stale;
+mod trust;
 mod vectors;
 
 use std::collections::VecDeque;
@@ -174,7 +176,7 @@ impl Net {
         let (src, dst) = (self.gid[from], self.gid[1 - from]);
         let cm = &mut self.cm[1 - from];
         if let MadOutcome::NotOurs { .. } = cm.handle_mad(self.now, mad, src, dst) {
-            cm.reject_no_listener(mad, src, dst);
+            cm.reject_no_listener(self.now, mad, src, dst);
         }
     }
 

@@ -40,7 +40,7 @@ fn a_rep_is_repeated_and_then_the_peer_is_unreachable() {
     // The active side's own retries would interfere: they meet a silent REP_SENT (tested above).
     net.lose.push((A, "REQ", u32::MAX));
     let event = net.wait_event(B);
-    assert!(matches!(event.kind, CmEventKind::Unreachable));
+    assert!(matches!(event.kind, CmEventKind::Unreachable { is_refused: false }));
     let reps: Vec<u64> = net.log.iter().filter(|(_, _, n)| *n == "REP").map(|(at, ..)| *at).collect();
     assert_eq!(reps.len(), 16, "1 + max_cm_retries of the REQ");
     assert!(reps.windows(2).all(|w| w[1] - w[0] == 4096));

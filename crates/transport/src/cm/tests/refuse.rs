@@ -15,7 +15,7 @@ fn refused(change: impl FnOnce(&mut Req)) -> wire::cm::Rej {
     req.emit(&mut mad);
     let (src, dst) = (net.gid[A], net.gid[B]);
     if let MadOutcome::NotOurs { .. } = net.cm[B].handle_mad(net.now, &mad, src, dst) {
-        net.cm[B].reject_no_listener(&mad, src, dst);
+        net.cm[B].reject_no_listener(net.now, &mad, src, dst);
     }
     assert!(net.event(B).is_none());
     assert!(net.cm[B].is_empty());

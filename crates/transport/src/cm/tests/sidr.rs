@@ -70,7 +70,7 @@ fn a_question_is_repeated_15_times() {
     let mut net = listening();
     net.lose.push((A, "SIDR_REQ", u32::MAX));
     ask(&mut net);
-    assert!(matches!(net.wait_event(A).kind, CmEventKind::Unreachable));
+    assert!(matches!(net.wait_event(A).kind, CmEventKind::Unreachable { is_refused: false }));
     assert_eq!(net.log.len(), 16);
     assert_eq!(net.now_ms(), 16 * 4096);
     net.assert_quiet();

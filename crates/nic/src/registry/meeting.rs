@@ -1,0 +1,172 @@
+//! Where processes meet: each listener has an abstract Unix name, and a socket in the user's private
+//! directory if there is one.
+//!
+//! The abstract name is the one that counts: the kernel gives it to one process and frees it when the process
+//! ends. Every user can connect to it, or take it first, so each end asks the kernel for the identity of the
+//! other one (`identity.rs`). The file is for processes of the same user that cannot show this, because they
+//! are in another user namespace (`roxie run --device-files`): a process that can connect to it can enter the
+//! directory.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use super::identity::{Peer, Relation};
+use crate::private_dir::private_dir;
+
+/// A listener, with one or two sockets.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    // Dropped first: the next process with the name makes the file again.
+    pub(crate) private: Option<PrivateSocket>,
+    pub(crate) public: OwnedFd,
+}
+
+/// A listening socket in the private directory. Its file is removed on drop.
+#[derive(Debug)]
+pub(crate) struct PrivateSocket {
+    pub(crate) socket: OwnedFd,
+    pub(crate) file: SocketFile,
+}
+
+/// The file of a socket.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// The process that made it. A forked child must not remove it.
+    pid: u32,
+}
+
+/// Which of the two sockets accepted a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Door {
+    /// The abstract name.
+    Public,
+    /// The private directory.
+    Private,
+}
+
+/// A file without a listener is kept for this long: its process may be about to listen.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// Takes an abstract name and listens on it.
+///
+/// # Errors
+/// `EADDRINUSE` if another process has the name.
+pub(crate) fn listen(name: &str, backlog: i32) -> io::Result<Listener> {
+    let public = sys::bind_seqpacket(name)?;
+    sys::listen(public.as_fd(), backlog)?;
+    // Without the private socket only processes in other user namespaces are out of reach.
+    Ok(Listener { private: listen_privately(name, backlog), public })
+}
+
+/// The caller holds the abstract name, so a file that exists has no owner.
+fn listen_privately(name: &str, backlog: i32) -> Option<PrivateSocket> {
+    let path = path(name)?;
+    let _absent = fs::remove_file(&path);
+    let socket = sys::bind_seqpacket_file(&path).ok()?;
+    let file = SocketFile { path, pid: std::process::id() };
+    sys::listen(socket.as_fd(), backlog).ok()?;
+    Some(PrivateSocket { socket, file })
+}
+
+/// Connects to the listener with this name. If its process is not known to be of the same user, and the
+/// private directory has a socket for the name, connects to that one.
+///
+/// # Errors
+/// `ECONNREFUSED` without a listener, `EAGAIN` if its backlog is full.
+pub(crate) fn connect(name: &str) -> io::Result<(OwnedFd, Peer)> {
+    let connection = sys::connect_seqpacket(name)?;
+    let peer = Peer::of(&connection)?;
+    if peer.relation != Relation::Same
+        && let Some(path) = path(name)
+        && let Ok(private) = sys::connect_seqpacket_file(&path)
+    {
+        let peer = Peer::through_private_dir(&private)?;
+        return Ok((private, peer));
+    }
+    Ok((connection, peer))
+}
+
+/// The process that made this connection to a listener.
+pub(crate) fn peer(connection: &OwnedFd, door: Door) -> io::Result<Peer> {
+    match door {
+        Door::Public => Peer::of(connection),
+        Door::Private => Peer::through_private_dir(connection),
+    }
+}
+
+/// Removes the files that killed processes left.
+pub(super) fn sweep() {
+    let Ok(dir) = private_dir(DIR) else { return };
+    let now = SystemTime::now();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        let age = modified.ok().and_then(|modified| now.duration_since(modified).ok());
+        if age.is_none_or(|age| age < ABANDONED) {
+            continue;
+        }
+        let refused = sys::connect_seqpacket_file(&entry.path()).err();
+        if refused.is_some_and(|error| error.raw_os_error() == Some(libc::ECONNREFUSED)) {
+            let _removed_by_another = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Name of the directory of the sockets in the private directory.
+const DIR: &str = "run";
+
+/// The file for a name. An abstract name belongs to a network namespace, so the file name contains its
+/// number: the directory may be visible in several.
+fn path(name: &str) -> Option<PathBuf> {
+    let network = fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
+    let name = name.strip_prefix("roxie/").unwrap_or(name).replace('/', "-");
+    Some(private_dir(DIR).ok()?.join(format!("{network:x}-{name}")))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            let _removed_by_another = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_reached_by_both_doors_and_leaves_no_file() {
+        let name = format!("roxie-test/{:016x}", sys::random_u64());
+        let listener = listen(&name, 4).unwrap();
+        assert_eq!(listen(&name, 4).unwrap_err().raw_os_error(), Some(libc::EADDRINUSE));
+        let (_client, found) = connect(&name).unwrap();
+        assert_eq!(found.relation, Relation::Same);
+        let peer_at = |socket: &OwnedFd, door| peer(&sys::accept(socket.as_fd()).unwrap(), door).unwrap();
+        let found = peer_at(&listener.public, Door::Public);
+        assert_eq!((found.relation, found.credentials.pid), (Relation::Same, std::process::id() as i32));
+        let private = listener.private.as_ref().unwrap();
+        let path = private.file.path.clone();
+        let _client = sys::connect_seqpacket_file(&path).unwrap();
+        assert_eq!(peer_at(&private.socket, Door::Private).relation, Relation::Same);
+        drop(listener);
+        assert!(!path.exists());
+        assert_eq!(connect(&name).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
+    }
+
+    #[test]
+    fn a_file_that_a_killed_process_left_does_not_stop_the_next_owner_of_the_name() {
+        let name = format!("roxie-test/{:016x}", sys::random_u64());
+        let mut left = listen(&name, 4).unwrap();
+        // Its process has ended without removing the file.
+        left.private.as_mut().unwrap().file.pid = 0;
+        drop(left);
+        assert!(path(&name).unwrap().exists());
+        assert!(listen(&name, 4).unwrap().private.is_some());
+        assert!(!path(&name).unwrap().exists());
+    }
+}
