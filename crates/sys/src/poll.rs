@@ -38,6 +38,12 @@ impl PollFd {
     pub fn is_ready(&self) -> bool {
         self.0.revents != 0
     }
+
+    /// Whether the last [`poll`] found that the descriptor is not open.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.revents & libc::POLLNVAL != 0
+    }
 }
 
 /// Waits until one of `fds` is ready, at most `timeout_ns` (`None`: no limit). Returns how many are

@@ -102,7 +102,8 @@ pub(crate) struct Engine {
     is_watching: AtomicBool,
     /// When the sleep of the progress thread ends by itself (nanoseconds); 0 while it is awake.
     sleeps_until: AtomicU64,
-    kick: EventFd,
+    /// Shared with the progress thread, which may sleep on it when the engine is dropped.
+    kick: Arc<EventFd>,
 }
 
 impl Engine {
@@ -147,7 +148,7 @@ impl Engine {
             inline_polls: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
-            kick: EventFd::new()?,
+            kick: Arc::new(EventFd::new()?),
         }))
     }
 
@@ -305,6 +306,10 @@ impl Engine {
         fds
     }
 
+    pub(crate) fn kick(&self) -> Arc<EventFd> {
+        Arc::clone(&self.kick)
+    }
+
     /// The descriptors of [`wait_fds`](Self::wait_fds) that do not belong to the port or the registry.
     pub(crate) fn kick_fds(&self) -> [RawFd; 3] {
         [self.kick.as_raw_fd(), self.control_fd(), self.monitor_fd()]
@@ -459,5 +464,12 @@ impl Engine {
     pub(crate) fn release_held(&self) {
         let Core { hooks, port, .. } = &mut *self.lock();
         hooks.release(u64::MAX, port.as_mut(), &mut |_| {});
+    }
+}
+
+impl Drop for Engine {
+    /// Wakes the progress thread, which ends then.
+    fn drop(&mut self) {
+        self.kick.signal(1);
     }
 }

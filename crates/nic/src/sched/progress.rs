@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
-use sys::Slice;
+use sys::{EventFd, Slice};
 use transport::Instant;
 
 use super::governor::{Governor, State};
@@ -23,6 +23,8 @@ struct Progress {
     governor: Governor,
     /// The descriptors that the thread sleeps on; the monitor of the netdev is last.
     fds: Vec<RawFd>,
+    /// Kept open: the engine signals it when it is dropped, and closes the other descriptors.
+    _kick: Arc<EventFd>,
     slice: Slice,
     /// Rounds since the spinning began.
     spins: u32,
@@ -33,9 +35,9 @@ struct Progress {
 impl Progress {
     fn run(weak: &Weak<Engine>, runtime: Runtime) {
         let Some(engine) = weak.upgrade() else { return };
-        let (governor, fds) = (Governor::new(*engine.tuning()), engine.wait_fds());
+        let (governor, fds, _kick) = (Governor::new(*engine.tuning()), engine.wait_fds(), engine.kick());
         drop(engine);
-        let mut this = Self { runtime, governor, fds, slice: Slice::default(), spins: 0, ran_ns: 0 };
+        let mut this = Self { runtime, governor, fds, _kick, slice: Slice::default(), spins: 0, ran_ns: 0 };
         while let Some(engine) = weak.upgrade() {
             this.round(engine, weak);
         }

@@ -440,7 +440,9 @@ impl State {
             }
         }
         if !fds.is_empty() && sys::poll(fds, Some(0)).is_ok_and(|readable| readable > 0) {
-            let readable = fds.iter().zip(&*owners).filter(|(fd, _)| fd.is_ready()).map(|(_, owner)| *owner);
+            // As in the kernel, a thread that sleeps is not woken by the closing of a descriptor.
+            let wakes = |(fd, _): &(&PollFd, &usize)| fd.is_ready() && !fd.is_closed();
+            let readable = fds.iter().zip(&*owners).filter(wakes).map(|(_, owner)| *owner);
             ready.extend(readable);
             ready.dedup();
         }
