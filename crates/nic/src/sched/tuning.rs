@@ -161,8 +161,8 @@ tuning! {
     /// grants: it then preempts threads that spin on memory at once. Half: Linux refuses it. Double: later
     /// preemption.
     serving_slice_ns: u64 = 100_000,
-    /// Longest sleep (ns), so that the progress thread notices when the device was closed. Half: more
-    /// wake-ups. Double: a closed device lives for a second.
+    /// Longest sleep (ns): the control plane is served at least this often. Half: more wake-ups of an idle
+    /// process. Double: fewer.
     sleep_max_ns: u64 = 500_000_000,
     /// Longest sleep (ns) shortly after packets: shorter than the peer's probe timeout (400 us), so that a
     /// post need not wake the thread, which would preempt it while it holds the engine's lock. Half: more
