@@ -28,7 +28,7 @@ use std::time::Duration;
 use sys::{AddressMonitor, EventFd};
 use transport::cm::Cm;
 use transport::{Instant, VerbsError};
-use wire::{Gid, Qpn};
+use wire::Qpn;
 
 pub(crate) use self::core::Core;
 pub(crate) use inbox::OwnedPacket;
@@ -409,15 +409,6 @@ impl Engine {
     pub(crate) fn spend_kicks(&self) {
         // `take` finds no wake-up if the sleep ended for another reason.
         let _spent = self.kick.take();
-    }
-
-    /// Sends one management datagram from QP1.
-    pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
-        let mut core = self.lock();
-        core.send_mad(src, dst, mad);
-        self.wake_for(&core);
-        drop(core);
-        self.watch_refused();
     }
 
     /// Adds a queue pair; its QPN is `slot << 16 | index`.

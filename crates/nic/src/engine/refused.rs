@@ -1,11 +1,13 @@
 //! Management datagrams that their destination has refused by ICMP: when the engine asks the port for them.
 //!
 //! The port announces them by no descriptor. So the engine looks some times after each datagram that it has
-//! sent, soon at first and then at growing intervals.
+//! sent, soon at first and then at growing intervals. It looks only after requests, disconnects and probes:
+//! other hosts can cause the rest with forged messages, and a refusal of the rest means nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use transport::Instant;
+use transport::cm::may_be_refused;
 use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Gid};
 
@@ -28,13 +30,18 @@ pub(crate) struct RefusedWatch {
 }
 
 impl RefusedWatch {
-    /// A management datagram was sent.
-    fn sent(&self, now: Instant) {
+    /// A management datagram is about to be sent. True if the looks begin: ICMP messages that are there now
+    /// are about earlier datagrams.
+    fn begin(&self, now: Instant, mad: &[u8; MAD_LEN]) -> bool {
+        if !may_be_refused(mad) {
+            return false;
+        }
         self.interval_ns.store(FIRST_NS, Ordering::Relaxed);
         let at_ns = self.at_ns.load(Ordering::Relaxed);
         if at_ns == 0 || at_ns > now.0 + FIRST_NS {
             self.at_ns.store(now.0 + FIRST_NS, Ordering::Relaxed);
         }
+        at_ns == 0
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
@@ -56,9 +63,17 @@ impl RefusedWatch {
 }
 
 impl Engine {
-    /// A management datagram was sent: its destination may refuse it.
-    pub(super) fn watch_refused(&self) {
-        self.refused.sent(self.now());
+    /// Sends one management datagram from QP1, and looks for its refusal if that matters.
+    pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; MAD_LEN]) {
+        let begins = self.refused.begin(self.now(), mad);
+        let mut core = self.lock();
+        if begins {
+            // Refused replies to forged messages would leave no room for the ICMP message about this one.
+            core.port.take_refused(&mut |_, _| {});
+        }
+        core.send_mad(src, dst, mad);
+        self.wake_for(&core);
+        drop(core);
         self.wake_before(self.refused.next());
     }
 
@@ -82,12 +97,35 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::cm::{Drep, Dreq, Rej, Rep, Rtu, SidrRep};
+
+    fn request() -> [u8; MAD_LEN] {
+        let mut mad = [0; MAD_LEN];
+        Dreq::default().emit(&mut mad);
+        mad
+    }
+
+    #[test]
+    fn no_look_follows_a_reply() {
+        let mut replies = [[0; MAD_LEN]; 5];
+        let [rep, rtu, rej, drep, sidr_rep] = &mut replies;
+        Rep::default().emit(rep);
+        Rtu::default().emit(rtu);
+        Rej::default().emit(rej);
+        Drep::default().emit(drep);
+        SidrRep::default().emit(sidr_rep);
+        let watch = RefusedWatch::default();
+        for mad in &replies {
+            assert!(!watch.begin(Instant(1000), mad));
+        }
+        assert_eq!(watch.next(), None);
+    }
 
     #[test]
     fn looks_follow_a_sent_datagram_at_growing_intervals() {
         let watch = RefusedWatch::default();
         assert_eq!(watch.next(), None);
-        watch.sent(Instant(1000));
+        assert!(watch.begin(Instant(1000), &request()) && !watch.begin(Instant(1000), &request()));
         let mut looks = Vec::new();
         while let Some(at) = watch.next() {
             assert!(!watch.take(Instant(at.0 - 1)) && watch.take(at));

@@ -21,7 +21,7 @@ use super::app::Process;
 use super::plan::Plan;
 
 /// Port of the listener of process 0; those of the others follow.
-const PORT: u16 = 7000;
+pub(super) const PORT: u16 = 7000;
 /// Level and name of the option with the local ACK timeout (rdma_cma.h).
 const ACK_TIMEOUT: (i32, i32) = (0, 3);
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
@@ -293,9 +293,14 @@ impl Connections {
         let head = event.private_data.first_chunk().ok_or("a request without private data")?;
         let number = u64::from_be_bytes(*head) ^ 1;
         let found = self.ends.iter().position(|end| end.plan.number == number);
-        let at = found.ok_or_else(|| format!("a request for end {number}"))?;
         let id = event.id.clone();
         drop(event);
+        let Some(at) = found else {
+            // A forged one: no process sends such a number.
+            let _rejected = id.reject(b"no");
+            id.destroy();
+            return Ok(());
+        };
         if self.ends[at].plan.is_rejected || self.ends[at].phase != Phase::Idle {
             // The peer may have given up meanwhile.
             let _rejected = id.reject(b"no");

@@ -1,10 +1,14 @@
-//! A forger off the path of whole devices: it knows their addresses and QPNs, and sends requests, responses
-//! and CM messages in the name of another device. It draws PSNs, communication IDs and UDP source ports.
+//! A forger off the path of whole devices: it knows their addresses, node GUIDs and QPNs, and sends requests,
+//! responses and CM messages in the name of another device. It draws PSNs, communication IDs and UDP source
+//! ports. Its connection requests to a listener name a queue pair of the other device.
 
 use std::net::IpAddr;
 
-use wire::{Aeth, Bth, ExtHeader, Msn, Opcode, Operation, PKey, Psn, Qpn, Reth, Rkey, Syndrome};
+use wire::cm::{IpCmHeader, Path, Req, ServiceId};
+use wire::mad::MAD_LEN;
+use wire::{Aeth, Bth, Deth, ExtHeader, Gid, Msn, Opcode, Operation, PKey, Psn, Qpn, Reth, Rkey, Syndrome};
 
+use super::connections::PORT;
 use super::network::Frame;
 use super::port::icrc_header;
 use crate::Rng;
@@ -45,15 +49,69 @@ impl Forger {
         }
         let to = rng.next() as usize % addresses.len();
         let dst = addresses[to];
-        let others: Vec<IpAddr> = addresses.iter().copied().filter(|address| *address != dst).collect();
-        let src = if others.is_empty() { dst } else { rng.pick(&others) };
-        let qpn = Qpn::new((to as u32 + 1) << 16 | rng.between(0, QPS) as u32);
-        let mut bytes = if rng.chance(200) { cm_message(rng) } else { packet(rng, qpn)? };
+        let others: Vec<usize> = (0..addresses.len()).filter(|from| addresses[*from] != dst).collect();
+        let from = if others.is_empty() { to } else { rng.pick(&others) };
+        let src = addresses[from];
+        let mut bytes = match rng.between(0, 9) {
+            0 => cm_message(rng),
+            1 => connection_request(rng, (from, src), (to, dst))?,
+            _ => {
+                let dest_qp = qpn(rng, to);
+                packet(rng, dest_qp)?
+            }
+        };
         let src_port = rng.between(PORTS.0, PORTS.1) as u16;
         let icrc = icrc_header(src, dst, src_port).icrc(0, &bytes);
         bytes.extend(icrc.to_le_bytes());
         Some(Frame { src, dst, src_port, tos: 0, ttl: 64, bytes })
     }
+}
+
+/// A QPN of a process: the right one of a connection in one of some tries.
+fn qpn(rng: &mut Rng, process: usize) -> Qpn {
+    Qpn::new((process as u32 + 1) << 16 | rng.between(0, QPS) as u32)
+}
+
+/// A request to the listener of process `to`, with address, node GUID and a QPN of process `from`.
+fn connection_request(
+    rng: &mut Rng,
+    (from, src): (usize, IpAddr),
+    (to, dst): (usize, IpAddr),
+) -> Option<Vec<u8>> {
+    let mut request = Req {
+        tid: rng.next(),
+        local_comm_id: (from as u32 + 1) << 24 | rng.between(1, 0xff_ffff) as u32,
+        service_id: ServiceId::from_port(ServiceId::TCP, PORT + to as u16),
+        local_ca_guid: node_guid(from),
+        local_qpn: qpn(rng, from),
+        starting_psn: Psn::new(rng.next() as u32),
+        p_key: PKey::DEFAULT,
+        path_mtu: 3,
+        max_cm_retries: 15,
+        remote_cm_response_timeout: 20,
+        local_cm_response_timeout: 20,
+        primary: Path {
+            local_lid: Path::PERMISSIVE_LID,
+            remote_lid: Path::PERMISSIVE_LID,
+            local_gid: Gid::from(src),
+            remote_gid: Gid::from(dst),
+            hop_limit: 64,
+            ack_timeout: 14,
+            ..Path::default()
+        },
+        ..Req::default()
+    };
+    rng.fill(&mut request.private_data);
+    let header = IpCmHeader { src_port: rng.next() as u16, src, dst };
+    header.emit(request.private_data.first_chunk_mut()?);
+    let mut packet = cm_message(rng);
+    request.emit(packet[Bth::LEN + Deth::LEN..].first_chunk_mut::<MAD_LEN>()?);
+    Some(packet)
+}
+
+/// The node GUID of a simulated device, which follows from its slot.
+fn node_guid(process: usize) -> u64 {
+    0x0200_00ff_fe00_0000 | (process as u64 + 1)
 }
 
 fn packet(rng: &mut Rng, dest_qp: Qpn) -> Option<Vec<u8>> {

@@ -50,6 +50,7 @@ impl Cm {
             ask_again_at: Some(now + timing::LISTENER_WAIT),
             refused_since: None,
             reply: None,
+            stale: None,
             in_journal: false,
             is_half_open: false,
             deadline: None,
@@ -77,10 +78,9 @@ impl Cm {
             return Err(VerbsError::Invalid);
         }
         let mad = message::rtu(id, conn, private_data);
-        conn.state = ConnState::Established;
         conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);
-        self.keep_alive(id);
+        self.enter_established(id);
         // So far the journal entry only withdraws the request.
         self.remove_from_journal(id);
         self.enter_in_journal(id);
@@ -131,7 +131,7 @@ impl Cm {
             },
             private_data: rep.private_data,
         };
-        self.peers.insert(id, (guid, from.src), rep.local_comm_id, qpn);
+        self.peers.insert(id, (guid, from.src), rep.local_comm_id);
         self.report(id, CmEventKind::ConnectResponse(Box::new(response)));
     }
 

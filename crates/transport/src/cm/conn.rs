@@ -7,6 +7,7 @@ use wire::mad::MAD_LEN;
 use wire::{Gid, Psn, Qpn};
 
 use super::params::{ListenerId, Transport};
+use super::stale::StaleCheck;
 use super::state::ConnState;
 use super::timing;
 use crate::{Instant, PathMtu};
@@ -65,6 +66,8 @@ pub(super) struct Conn {
     pub(super) refused_since: Option<Instant>,
     /// RTU or DREP, retransmitted whenever its cause is repeated.
     pub(super) reply: Option<Box<MadBytes>>,
+    /// The last REQ with the peer's queue pair, while this connection is established.
+    pub(super) stale: Option<Box<StaleCheck>>,
     /// It is in the disconnect journal of this process.
     pub(super) in_journal: bool,
     /// Passive: it counts against the limits of half-open connections.
@@ -115,6 +118,7 @@ impl Conn {
             ask_again_at: None,
             refused_since: None,
             reply: None,
+            stale: None,
             in_journal: false,
             is_half_open: false,
             deadline: None,

@@ -1,6 +1,7 @@
 //! The end of a connection: DREQ, DREP, TIMEWAIT, and destruction by the owner (IBA 12.9.8; Linux cm.c
 //! cm_dreq_handler).
 
+use wire::Qpn;
 use wire::cm::{Drep, Dreq, RejReason};
 
 use super::conn::Arrival;
@@ -27,11 +28,11 @@ impl Cm {
         if conn.state != ConnState::Established {
             return Err(VerbsError::Invalid);
         }
-        conn.state = ConnState::DreqSent;
         conn.tid = tid;
         conn.reply = None;
         let mad = message::dreq(id, conn, private_data);
         let (interval, retries) = (conn.timeout, conn.max_cm_retries);
+        self.leave_established(id, ConnState::DreqSent);
         self.send_and_arm(now, id, mad, interval, retries);
         Ok(())
     }
@@ -94,7 +95,8 @@ impl Cm {
         self.remove(id);
     }
 
-    /// The peer uses the QP of this connection for another one: it must have lost this one.
+    /// The peer has accepted a request of ours with the QP of this connection: it must have lost this one. The
+    /// REP repeats a transaction id that only the peer sees.
     pub(super) fn disconnect_stale(&mut self, now: Instant, id: CmId) {
         if self.state(id) == Some(ConnState::Established) {
             let sent = self.disconnect(now, id, &[]);
@@ -115,7 +117,9 @@ impl Cm {
             let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
             return self.reply_to_stranger(now, from, mad);
         };
-        if conn.local_qpn != dreq.remote_qpn {
+        let is_over = matches!(conn.state, ConnState::Timewait | ConnState::Idle);
+        let is_probe_of_ended = is_over && dreq.remote_qpn == Qpn::new(0);
+        if conn.local_qpn != dreq.remote_qpn && !is_probe_of_ended {
             self.counters.rx_unexpected += 1;
             return;
         }
@@ -126,11 +130,15 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
             ConnState::DreqSent | ConnState::Established => {
-                conn.state = ConnState::DreqRcvd;
                 conn.tid = dreq.tid;
                 conn.reply = None;
+                let waiting = conn.stale.take();
+                self.leave_established(id, ConnState::DreqRcvd);
                 self.disarm(id);
                 self.report(id, CmEventKind::Disconnected { timed_out: false });
+                if let Some(check) = waiting {
+                    self.handle_waiting_req(now, &check);
+                }
             }
             // Linux does not respond in IDLE, and the peer repeats its DREQ for a minute. A DREP does no harm
             // by then.

@@ -8,13 +8,15 @@
 //!
 //! Silence means nothing, so neither loss nor a stopped process ends a connection. Neither does a host that
 //! does not see our packets: a DREP must repeat the transaction id, of which such a host does not know 64
-//! bits, and an ICMP message must quote it. After an ICMP message the host gets some DREQs with an id that no
-//! process has: a host with a CM replies to one of them. Only if none is answered, the connections end.
+//! bits, and an ICMP message must quote it. After an ICMP message the host gets some host probes: DREQs with
+//! an id that no process has. A host with a CM replies to one of them. Only if none is answered, the
+//! connections end. No other message counts as a reply, because its source may be forged.
 
 use core::hash::{Hash, Hasher};
 use core::mem;
+use core::ops::Bound;
 use core::time::Duration;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::DefaultHasher;
 
 use wire::cm::{CmMessage, Drep, Dreq};
@@ -45,7 +47,7 @@ type Pair = (Gid, Gid);
 /// The hosts that are probed.
 #[derive(Debug, Default)]
 pub(super) struct Keepalive {
-    hosts: HashMap<Pair, Host>,
+    pub(super) hosts: HashMap<Pair, Host>,
     /// When the next probe of each host leaves.
     due: BTreeSet<(Instant, Pair)>,
     /// Probes so far.
@@ -54,14 +56,24 @@ pub(super) struct Keepalive {
 
 /// What is known of one host.
 #[derive(Debug)]
-struct Host {
-    /// Established connections, and some that are no longer established.
-    members: VecDeque<CmId>,
+pub(super) struct Host {
+    /// Its established connections.
+    pub(super) members: BTreeSet<CmId>,
     at: Instant,
     /// The last probe, and the connection that it was for.
     probe: Option<(CmId, Box<MadBytes>)>,
-    /// Host probes since it refused a probe, if nothing has arrived from it since.
-    unanswered: Option<u8>,
+    /// The connection that was probed last.
+    last: CmId,
+    /// It has refused a probe, and replied to none of its host probes since.
+    check: Option<HostCheck>,
+}
+
+/// Host probes to a host that has refused a probe.
+#[derive(Debug)]
+struct HostCheck {
+    /// Transaction id of all of them, so that each reply counts.
+    tid: u64,
+    sent: u8,
 }
 
 impl Keepalive {
@@ -70,11 +82,45 @@ impl Keepalive {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// A message arrived: its sender lives.
-    pub(super) fn heard(&mut self, from: Arrival) {
-        if let Some(host) = self.hosts.get_mut(&(from.dst, from.src)) {
-            host.unanswered = None;
+    /// Makes a probe for the connection `id`, and its transaction id.
+    pub(super) fn probe(&mut self, tid_key: u64, id: CmId, remote_id: u32) -> (u64, Box<MadBytes>) {
+        let tid = self.fresh_tid(tid_key, id);
+        let dreq = Dreq { tid, local_comm_id: id.0, remote_comm_id: remote_id, ..Dreq::default() };
+        (tid, message::emit(|mad| Dreq { remote_qpn: Qpn::new(0), ..dreq }.emit(mad)))
+    }
+
+    /// A transaction id that no host knows before it sees the message.
+    fn fresh_tid(&mut self, tid_key: u64, id: CmId) -> u64 {
+        self.probes += 1;
+        let mut hasher = DefaultHasher::new();
+        (tid_key, id.0, self.probes).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// A connection is no longer established.
+    pub(super) fn remove(&mut self, pair: Pair, id: CmId) {
+        let Some(host) = self.hosts.get_mut(&pair) else { return };
+        host.members.remove(&id);
+        // A reply to it has no meaning any more.
+        let _dropped = host.probe.take_if(|(of, _)| *of == id);
+        if host.members.is_empty() {
+            self.due.remove(&(host.at, pair));
+            self.hosts.remove(&pair);
         }
+    }
+
+    /// The connection whose probe the DREP replies to.
+    fn refuted(&self, pair: Pair, drep: &Drep) -> Option<CmId> {
+        let (id, mad) = self.hosts.get(&pair)?.probe.as_ref()?;
+        let probe = Dreq::parse(mad);
+        let ids = (probe.tid, probe.local_comm_id, probe.remote_comm_id);
+        (ids == (drep.tid, drep.remote_comm_id, drep.local_comm_id)).then_some(*id)
+    }
+
+    /// Whether the DREP replies to a host probe.
+    fn is_reply_of_host(&self, pair: Pair, drep: &Drep) -> bool {
+        let check = self.hosts.get(&pair).and_then(|host| host.check.as_ref());
+        check.is_some_and(|check| check.tid == drep.tid)
     }
 
     fn schedule(&mut self, pair: Pair, at: Instant) {
@@ -98,9 +144,9 @@ impl Cm {
         let keepalive = &mut self.keepalive;
         let host = keepalive.hosts.entry(pair).or_insert_with(|| {
             keepalive.due.insert((at, pair));
-            Host { members: VecDeque::new(), at, probe: None, unanswered: None }
+            Host { members: BTreeSet::new(), at, probe: None, last: id, check: None }
         });
-        host.members.push_back(id);
+        host.members.insert(id);
     }
 
     /// Sends the probes that are due.
@@ -117,56 +163,50 @@ impl Cm {
     fn send_probe(&mut self, now: Instant, pair: Pair) {
         let Self { keepalive, conns, config, .. } = self;
         let Some(host) = keepalive.hosts.get_mut(&pair) else { return };
-        if host.unanswered.is_some_and(|unanswered| unanswered >= HOST_PROBES) {
+        if host.check.as_ref().is_some_and(|check| check.sent >= HOST_PROBES) {
             let members = mem::take(&mut host.members);
             keepalive.hosts.remove(&pair);
             return members.into_iter().for_each(|id| self.peer_lost(now, id));
         }
-        let found = loop {
-            let Some(id) = host.members.pop_front() else { break None };
-            if let Some(conn) = conns.get(&id).filter(|conn| conn.state == ConnState::Established) {
-                break Some((id, conn.remote_id));
-            }
-        };
-        let Some((id, remote_id)) = found else {
-            keepalive.hosts.remove(&pair);
-            return;
-        };
-        host.members.push_back(id);
-        keepalive.probes += 1;
-        let mut hasher = DefaultHasher::new();
-        (config.tid_key, id.0, keepalive.probes).hash(&mut hasher);
-        let tid = hasher.finish();
-        let ids = Dreq { tid, local_comm_id: id.0, remote_comm_id: remote_id, ..Dreq::default() };
-        let mad = message::emit(|mad| Dreq { remote_qpn: Qpn::new(0), ..ids }.emit(mad));
-        host.probe = Some((id, mad.clone()));
-        let interval = if host.unanswered.is_some() { HOST_PROBE_INTERVAL } else { config.keepalive };
-        (host.at, _) = (now + interval, keepalive.due.insert((now + interval, pair)));
-        let host_probe = host.unanswered.as_mut().map(|unanswered| {
-            *unanswered += 1;
+        let after = (Bound::Excluded(host.last), Bound::Unbounded);
+        let next = host.members.range(after).next().or_else(|| host.members.first()).copied();
+        let Some((id, conn)) = next.and_then(|id| Some((id, conns.get(&id)?))) else { return };
+        debug_assert_eq!(conn.state, ConnState::Established);
+        host.last = id;
+        let at = now + if host.check.is_some() { HOST_PROBE_INTERVAL } else { config.keepalive };
+        (host.at, _) = (at, keepalive.due.insert((at, pair)));
+        let host_probe = host.check.as_mut().map(|HostCheck { tid, sent }| {
+            *sent += 1;
+            let ids = Dreq { tid: *tid, local_comm_id: id.0, ..Dreq::default() };
             message::emit(|mad| Dreq { remote_comm_id: NO_PROCESS_ID, ..ids }.emit(mad))
         });
+        let (_, mad) = keepalive.probe(config.tid_key, id, conn.remote_id);
+        if let Some(host) = keepalive.hosts.get_mut(&pair) {
+            host.probe = Some((id, mad.clone()));
+        }
         self.send(pair.0, pair.1, mad);
         if let Some(mad) = host_probe {
             self.send(pair.0, pair.1, mad);
         }
     }
 
-    /// Whether a DREP replies to a probe. Then the peer does not have the connection, which ends.
+    /// Whether a DREP replies to a probe. After one for a connection, which the peer does not have, the
+    /// connection ends. After a host probe, the host has a CM.
     pub(super) fn is_reply_to_probe(&mut self, now: Instant, drep: &Drep, from: Arrival) -> bool {
         let pair = (from.dst, from.src);
-        let Some(host) = self.keepalive.hosts.get_mut(&pair) else { return false };
-        let Some((id, mad)) = &host.probe else { return false };
-        let probe = Dreq::parse(mad);
-        let ids = (probe.tid, probe.local_comm_id, probe.remote_comm_id);
-        if ids != (drep.tid, drep.remote_comm_id, drep.local_comm_id) {
+        let lost = self.refuted_connection(drep, from).or_else(|| self.keepalive.refuted(pair, drep));
+        let is_of_host = self.keepalive.is_reply_of_host(pair, drep);
+        if !is_of_host && lost.is_none() {
             return false;
         }
-        let id = *id;
-        host.probe = None;
-        self.peer_lost(now, id);
-        // The process of the peer has probably ended: ask for the other connections at once.
-        self.keepalive.schedule(pair, now);
+        if let Some(host) = self.keepalive.hosts.get_mut(&pair) {
+            host.check = None;
+        }
+        if let Some(id) = lost {
+            self.peer_lost(now, id);
+            // The process of the peer has probably ended: ask for the other connections at once.
+            self.keepalive.schedule(pair, now);
+        }
         true
     }
 
@@ -210,19 +250,34 @@ impl Cm {
         if host.probe.take_if(|(_, sent)| **sent == *mad).is_none() {
             return;
         }
-        if host.unanswered.is_none() {
-            host.unanswered = Some(0);
+        if host.check.is_none() {
+            let tid = self.keepalive.fresh_tid(self.config.tid_key, id);
+            if let Some(host) = self.keepalive.hosts.get_mut(&pair) {
+                host.check = Some(HostCheck { tid, sent: 0 });
+            }
             self.keepalive.schedule(pair, now + HOST_PROBE_INTERVAL);
         }
     }
 
     /// The peer does not have this connection any more.
     fn peer_lost(&mut self, now: Instant, id: CmId) {
-        if self.state(id) == Some(ConnState::Established) {
-            self.enter_timewait(now, id);
-            self.report(id, CmEventKind::Disconnected { timed_out: true });
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.state != ConnState::Established {
+            return;
+        }
+        let waiting = conn.stale.take();
+        self.enter_timewait(now, id);
+        self.report(id, CmEventKind::Disconnected { timed_out: true });
+        if let Some(check) = waiting {
+            self.handle_waiting_req(now, &check);
         }
     }
+}
+
+/// Whether [`Cm::handle_refused`] can have an effect for a MAD: it is a REQ, a SIDR_REQ, a DREQ or a probe.
+#[must_use]
+pub fn may_be_refused(mad: &MadBytes) -> bool {
+    matches!(CmMessage::parse(mad), Ok(CmMessage::Req(_) | CmMessage::SidrReq(_) | CmMessage::Dreq(_)))
 }
 
 /// After which time a message without response is repeated, and whether that uses up a retry: not while its

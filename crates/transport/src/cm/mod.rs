@@ -17,6 +17,7 @@ mod passive;
 mod qp_attr;
 mod reject;
 mod sidr;
+mod stale;
 mod state;
 mod table;
 mod timer;
@@ -37,6 +38,7 @@ pub use event::{
     SidrRequest, SidrResponse,
 };
 pub use journal::{DisconnectNotice, JournalChange};
+pub use keepalive::may_be_refused;
 pub use limit::RateLimit;
 pub use params::{
     AcceptParams, BACKLOG_DEFAULT, CmConfig, CmId, ConnectParams, DREQ_PRIVATE_MAX, HALF_OPEN_MAX,
@@ -85,6 +87,8 @@ pub struct CmCounters {
     /// Messages about a connection that did not come from its peer's address, and requests in the name of
     /// another address.
     pub rx_foreign: u64,
+    /// Requests with the queue pair of an established connection, which wait until its peer was probed.
+    pub rx_stale: u64,
     /// Messages sent.
     pub tx_msgs: u64,
     /// Messages retransmitted by the timer.
@@ -165,7 +169,6 @@ impl Cm {
         self.counters.rx_msgs += 1;
         let from = Arrival { src, dst };
         self.latest = now;
-        self.keepalive.heard(from);
         match message {
             CmMessage::Req(req) => return self.handle_req(now, &req, from),
             CmMessage::SidrReq(req) => return self.handle_sidr_req(now, &req, from),

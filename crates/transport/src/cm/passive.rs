@@ -23,11 +23,6 @@ impl Cm {
             self.handle_duplicate_req(known);
             return MadOutcome::Handled;
         }
-        if let Some(old) = self.peers.by_qpn(node, req.local_qpn) {
-            self.refuse_req(now, req, RejReason::STALE_CONNECTION, from);
-            self.disconnect_stale(now, old);
-            return MadOutcome::Handled;
-        }
         let asked = message::destination(req.ip_header(), from.dst);
         let Some((listener, found)) = self.listeners.find(req.service_id, asked) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
@@ -40,6 +35,10 @@ impl Cm {
                 return MadOutcome::Handled;
             }
         };
+        if let Some(old) = self.peers.by_qpn(node, req.local_qpn) {
+            self.check_stale(now, old, req, from);
+            return MadOutcome::Handled;
+        }
         // No REJ: the next try may find room.
         if !self.half_open.has_room(from.src) {
             self.counters.rx_backlog_full += 1;
@@ -52,7 +51,7 @@ impl Cm {
         self.half_open.add(conn.dst);
         let path = (conn.src, conn.dst);
         self.conns.insert(id, conn);
-        self.peers.insert(id, node, req.local_comm_id, req.local_qpn);
+        self.peers.insert(id, node, req.local_comm_id);
         let mut request = ConnectRequest {
             listener,
             service_id: req.service_id,
@@ -168,9 +167,8 @@ impl Cm {
     pub(super) fn established(&mut self, id: CmId) {
         self.disarm(id);
         self.no_longer_half_open(id);
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.state = ConnState::Established;
-            self.keep_alive(id);
+        if self.conns.contains_key(&id) {
+            self.enter_established(id);
             self.report(id, CmEventKind::Established);
         }
     }

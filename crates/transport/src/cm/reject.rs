@@ -87,14 +87,17 @@ impl Cm {
             let id = self.peers.by_comm_id((guid, from.src), rej.local_comm_id)?;
             let conn = self.conns.get(&id).filter(|conn| conn.is_peer(from))?;
             // A peer that has our id withdraws with the id. Without it, only a request can be withdrawn.
-            let is_meant =
-                if rej.remote_comm_id == 0 { conn.is_half_open } else { rej.remote_comm_id == id.0 };
+            let is_meant = match rej.remote_comm_id {
+                0 => conn.is_half_open,
+                remote_id => remote_id == id.0 && conn.tid == rej.tid,
+            };
             return is_meant.then_some(id);
         }
         let is_of_req = rej.message == Answered::REQ;
         let remote_id = if is_of_req { 0 } else { rej.local_comm_id };
         let (id, conn) = self.lookup(rej.remote_comm_id, remote_id, from)?;
-        (!is_of_req || conn.tid == rej.tid).then_some(id)
+        // A DREQ has a transaction id of its own, and its wait may end without proof.
+        (conn.tid == rej.tid || conn.state == ConnState::DreqSent).then_some(id)
     }
 }
 

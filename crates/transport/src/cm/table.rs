@@ -26,7 +26,7 @@ pub(super) type Node = (u64, Gid);
 pub(super) struct Peers {
     /// Finds duplicates.
     by_comm_id: HashMap<(Node, u32), CmId>,
-    /// Finds stale connections.
+    /// Finds stale connections: has only established ones.
     by_qpn: HashMap<(Node, Qpn), CmId>,
     /// Our QPN: finds the connection that the first packet arrived on.
     by_local_qpn: HashMap<Qpn, CmId>,
@@ -45,10 +45,20 @@ impl Peers {
         self.by_local_qpn.get(&qpn).copied()
     }
 
-    /// Enters the peer's half of a connection; the caller has checked that both keys are free.
-    pub(super) fn insert(&mut self, id: CmId, node: Node, comm_id: u32, qpn: Qpn) {
+    /// Enters the peer's half of a connection; the caller has checked that the key is free.
+    pub(super) fn insert(&mut self, id: CmId, node: Node, comm_id: u32) {
         self.by_comm_id.insert((node, comm_id), id);
-        self.by_qpn.insert((node, qpn), id);
+    }
+
+    fn insert_established(&mut self, id: CmId, conn: &Conn) {
+        // Connections without a queue pair have this number.
+        if conn.remote_qpn != Qpn::new(0) {
+            self.by_qpn.insert(((conn.remote_guid, conn.dst), conn.remote_qpn), id);
+        }
+    }
+
+    fn remove_established(&mut self, id: CmId, conn: &Conn) {
+        remove_if_ours(&mut self.by_qpn, ((conn.remote_guid, conn.dst), conn.remote_qpn), id);
     }
 
     pub(super) fn insert_local(&mut self, id: CmId, qpn: Qpn) {
@@ -58,7 +68,6 @@ impl Peers {
     fn remove(&mut self, id: CmId, conn: &Conn) {
         let node = (conn.remote_guid, conn.dst);
         remove_if_ours(&mut self.by_comm_id, (node, conn.remote_id), id);
-        remove_if_ours(&mut self.by_qpn, (node, conn.remote_qpn), id);
         remove_if_ours(&mut self.by_local_qpn, conn.local_qpn, id);
     }
 }
@@ -218,6 +227,27 @@ impl Cm {
         }
     }
 
+    /// The connection is established: its peer is probed, and a REQ with the same queue pair is a reason to
+    /// probe it.
+    pub(super) fn enter_established(&mut self, id: CmId) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.state = ConnState::Established;
+            self.peers.insert_established(id, conn);
+            self.keep_alive(id);
+        }
+    }
+
+    /// The connection is no longer established, if it was.
+    pub(super) fn leave_established(&mut self, id: CmId, state: ConnState) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && mem::replace(&mut conn.state, state) == ConnState::Established
+        {
+            conn.stale = None;
+            self.peers.remove_established(id, conn);
+            self.keepalive.remove((conn.src, conn.dst), id);
+        }
+    }
+
     /// Ends an exchange without TIMEWAIT.
     pub(super) fn reset_to_idle(&mut self, id: CmId) {
         self.leave(id, ConnState::Idle);
@@ -228,8 +258,8 @@ impl Cm {
         self.disarm(id);
         self.remove_from_journal(id);
         self.no_longer_half_open(id);
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.state = state;
+        self.leave_established(id, state);
+        if let Some(conn) = self.conns.get(&id) {
             self.peers.remove(id, conn);
         }
     }

@@ -226,6 +226,7 @@ fn the_active_side_may_refuse_the_response() {
 fn a_rejection_of_an_established_connection_leads_to_timewait() {
     let (mut net, a, b) = Net::established();
     let rej = wire::cm::Rej {
+        tid: net.cm[A].conns[&a].tid,
         local_comm_id: b.0,
         remote_comm_id: a.0,
         message: Answered::OTHER,

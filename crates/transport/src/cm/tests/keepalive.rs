@@ -159,19 +159,58 @@ fn an_icmp_message_ends_no_connection_if_one_host_probe_is_answered() {
 }
 
 #[test]
-fn a_message_of_the_host_outweighs_its_icmp_messages() {
+fn forged_messages_do_not_hide_the_death_of_a_host_process() {
     let (mut net, a, b) = probing();
-    for _ in 0..20 {
-        net.now = net.cm[A].poll_timeout().unwrap();
+    let rep = net.sent.iter().find(|(_, m, _)| name(m) == "REP").unwrap().2;
+    let mut tid = 0;
+    let at_ms = loop {
+        net.now = net.cm[A].poll_timeout().expect("a probe");
         net.cm[A].handle_timeout(net.now);
-        let (.., mad) = net.cm[A].poll_transmit().unwrap();
-        net.cm[A].handle_refused(net.now, &mad, net.gid[B]);
-        net.repeat_last(A, "RTU");
-        let rtu = net.sent.iter().find(|(_, m, _)| name(m) == "REP").unwrap().2;
-        net.cm[A].handle_mad(net.now, &rtu, net.gid[B], net.gid[A]);
-        net.run();
+        while let Some((.., mad)) = net.cm[A].poll_transmit() {
+            net.cm[A].handle_refused(net.now, &mad, net.gid[B]);
+            tid = Dreq::parse(&mad).tid;
+        }
+        if let Some(event) = net.event(A) {
+            assert!(matches!(event.kind, CmEventKind::Disconnected { timed_out: true }));
+            break net.now_ms();
+        }
+        assert!(net.now_ms() < 10_000, "the death is hidden");
+        // Also with the right ids, which count up, and a transaction id that is nearly right.
+        let forged = [(7, (b.0, a.0)), (tid ^ 1, (b.0, a.0)), (tid ^ 1, (u32::MAX, a.0))];
+        let dreps = forged.map(|(tid, ids)| *message::drep(tid, ids, &[]));
+        for mad in dreps.iter().chain([&rep]) {
+            net.cm[A].handle_mad(net.now, mad, net.gid[B], net.gid[A]);
+            while net.cm[A].poll_transmit().is_some() {}
+        }
+    };
+    assert!((1500..2000).contains(&at_ms), "{at_ms}");
+}
+
+#[test]
+fn connections_that_have_ended_are_not_kept_behind_long_lived_ones() {
+    let (mut net, ..) = probing();
+    for n in 1..=50 {
+        connect_another(&mut net, 0x10200 + n);
     }
-    assert_eq!(net.states(a, b), (Established, Established));
+    for n in 0..500 {
+        let id = connect_another(&mut net, 0x11000 + n);
+        net.cm[A].disconnect(net.now, id, b"").unwrap();
+        net.run();
+        let b = net.event(B).unwrap();
+        assert!(matches!(b.kind, CmEventKind::Disconnected { .. }));
+        net.cm[B].drep(net.now, b.id, b"").unwrap();
+        net.run();
+        while net.event(A).is_some() {}
+    }
+    let members: usize = net.cm[A].keepalive.hosts.values().map(|host| host.members.len()).sum();
+    assert_eq!(members, 51);
+}
+
+#[test]
+fn no_host_is_kept_without_a_connection() {
+    let (mut net, a, _) = probing();
+    net.cm[A].disconnect(net.now, a, b"").unwrap();
+    assert!(net.cm[A].keepalive.hosts.is_empty() && net.cm[A].keepalive.next().is_none());
 }
 
 #[test]

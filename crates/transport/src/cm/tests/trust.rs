@@ -111,11 +111,32 @@ fn a_withdrawal_from_another_address_is_ignored() {
 fn a_withdrawal_without_our_id_does_not_end_an_established_connection() {
     let (mut net, a, b) = Net::established();
     let ari = 0x0200_0aff_fe00_0001_u64.to_be_bytes();
-    for (remote_id, expected) in [(0, Established), (b.0 ^ 1, Established), (b.0, Timewait)] {
-        let rej = message::rej(9, (a.0, remote_id), Answered::OTHER, RejReason::TIMEOUT, &ari);
+    let tid = net.cm[B].conns[&b].tid;
+    for (tid, remote_id, expected) in [
+        (tid, 0, Established),
+        (tid, b.0 ^ 1, Established),
+        (tid ^ 1, b.0, Established),
+        (tid, b.0, Timewait),
+    ] {
+        let rej = message::rej(tid, (a.0, remote_id), Answered::OTHER, RejReason::TIMEOUT, &ari);
         let mad = message::emit(|mad| rej.emit(mad));
         net.cm[B].handle_mad(net.now, &mad, net.gid[A], net.gid[B]);
         assert_eq!(net.cm[B].state(b), Some(expected), "{remote_id:#x}");
+    }
+}
+
+#[test]
+fn a_rej_with_another_transaction_id_ends_no_connection() {
+    for to in [A, B] {
+        let (mut net, a, b) = Net::established();
+        let (id, peer) = if to == A { (a, b) } else { (b, a) };
+        let tid = net.cm[to].conns[&id].tid;
+        for (tid, expected) in [(tid ^ 1 << 32, Established), (tid, Timewait)] {
+            let rej = message::rej(tid, (peer.0, id.0), Answered::OTHER, RejReason::CONSUMER_DEFINED, &[]);
+            let mad = message::emit(|mad| rej.emit(mad));
+            net.cm[to].handle_mad(net.now, &mad, net.gid[1 - to], net.gid[to]);
+            assert_eq!(net.cm[to].state(id), Some(expected));
+        }
     }
 }
 
