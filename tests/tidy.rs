@@ -46,7 +46,7 @@ const FORBIDDEN: [&str; 7] = [
     "fuzz/src/lib.rs",
 ];
 /// Which of our crates each may depend on.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("wire", &[]),
     ("bpf", &[]),
     ("sys", &["bpf"]),
@@ -55,6 +55,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("nic", &["wire", "bpf", "transport", "sys"]),
     ("capi", &["wire", "transport", "sys", "roxie"]),
     ("capi/rdmacm", &[]),
+    ("capi/audit", &[]),
     ("capture", &["wire", "bpf", "sys", "roxie"]),
     ("cli", &["wire", "bpf", "transport", "sim", "sys", "roxie", "roxie-capture"]),
 ];

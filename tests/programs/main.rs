@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod bundled;
 mod capture;
 mod case;
 mod churn;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
 fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     let mut cases = devices::cases();
     cases.extend(cli::cases());
+    cases.extend(bundled::cases());
     cases.extend(reasons::cases());
     cases.extend(containers::cases());
     cases.extend(strangers::cases());

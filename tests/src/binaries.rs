@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The files that `cargo build --release` makes for users.
-const FILES: [&str; 3] = ["roxie", "libibverbs.so", "librdmacm.so"];
+const FILES: [&str; 4] = ["roxie", "libibverbs.so", "librdmacm.so", "libroxie_audit.so"];
 
 /// Start of the names of these directories; a process id follows.
 const NAME: &str = "roxie-tests-";

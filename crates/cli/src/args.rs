@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use roxie::port::PortChoice;
 use roxie::verbs::{Engines, Traffic};
 
@@ -86,7 +86,7 @@ pub(crate) struct DeviceArgs {
     /// Network interface of the device [default: that of the default route, else the first that is up]
     ///
     /// The device's GIDs are the addresses of this interface, and its MTU decides the path MTU. 127.0.0.1
-    /// and ::1 work with every interface. Also: environment variable ROXIE_NETDEV.
+    /// and ::1 work with every interface for programs that connect by rdma_cm. Also: environment variable ROXIE_NETDEV.
     #[arg(long, short = 'i', value_name = "IF")]
     pub(crate) netdev: Option<String>,
     /// Name of the device [default: roxie0]
@@ -173,6 +173,17 @@ fn rate(text: &str) -> Result<String, String> {
     fits.then(|| text.to_owned()).ok_or_else(|| Traffic::RATE_WORDS.concat())
 }
 
+/// When a command gets device files.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum When {
+    /// If it probably needs them.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
 /// Run a program that sees the device
 ///
 /// Starts COMMAND with roxie's libibverbs.so.1 and librdmacm.so.1 in front of the system's. roxie replaces
@@ -181,9 +192,14 @@ fn rate(text: &str) -> Result<String, String> {
 ///
 /// roxie looks for its libraries beside this executable ('cargo build --release' puts them there) and in
 /// ../lib/roxie. It links their names into a private directory under XDG_RUNTIME_DIR, TMPDIR or /tmp, and
-/// puts that directory first in LD_LIBRARY_PATH. This has no effect on setuid and statically
-/// linked programs; a warning says so. Programs started by this command do not see real RDMA
-/// hardware.
+/// puts that directory first in LD_LIBRARY_PATH. LD_AUDIT names a library that also replaces copies of
+/// libibverbs and librdmacm which a program brings along: under names with a hash, as in Python wheels,
+/// through RPATH or RUNPATH, or opened by path. A line on standard error says so. This has no effect on
+/// setuid and statically linked programs, and with another C library than glibc; a warning says so.
+/// Programs started by this command do not see real RDMA hardware.
+///
+/// If neither the command nor a program that it started opened the device, a line on standard error says
+/// so when the command ends, with the RDMA libraries that were loaded.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
@@ -199,7 +215,7 @@ Examples:
           The device on eth0, with the name that the program expects
   roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
           Over AF_XDP sockets on eth0, as root
-  UCX_TLS=rc_verbs,ud_verbs roxie run --device-files -- ucx_perftest 10.0.0.2 -t ucp_put_bw
+  UCX_TLS=rc_verbs,ud_verbs roxie run -- ucx_perftest 10.0.0.2 -t ucp_put_bw
           A program that uses UCX, as Open MPI does
   roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
           Drops one in a hundred received packets
@@ -215,11 +231,22 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) traffic: TrafficArgs,
     /// Provide /dev/infiniband and /sys/class/infiniband entries for the device, which UCX needs
+    /// [default: auto]
     ///
     /// They exist in a mount namespace of the command only. Without the privilege to create one, the
     /// command gets a user namespace as well, in which setuid programs such as sudo have no effect.
-    #[arg(long)]
-    pub(crate) device_files: bool,
+    ///
+    /// auto: for programs linked to UCX or MPI, mpirun and mpiexec, Python, scripts of these, and if a
+    /// variable UCX_... is set. on (also without a value): always. off: never.
+    #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
+          default_value = "auto", hide_default_value = true, default_missing_value = "on",
+          hide_possible_values = true)]
+    pub(crate) device_files: When,
+    /// Do not say which library is replaced, that the command did not use RDMA, or why there is no device
+    ///
+    /// Also: environment variable ROXIE_QUIET, 1.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -380,6 +407,13 @@ mod tests {
         let args = Args::parse_from(["roxie", "run", "rping", "-s", "--name", "x"]);
         let Command::Run(run) = args.command else { panic!("run") };
         assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
+        let when = |words: &[&str]| match Args::parse_from([&["roxie", "run"], words].concat()).command {
+            Command::Run(run) => (run.device_files, run.command.len()),
+            _ => panic!("run"),
+        };
+        assert_eq!(when(&["--device-files", "true"]), (When::On, 1), "the command is not the value");
+        assert_eq!(when(&["--device-files=off", "--", "true"]), (When::Off, 1));
+        assert_eq!(when(&["true"]), (When::Auto, 1));
         assert!(Args::try_parse_from(["roxie", "run", "--bogus", "--", "true"]).is_err());
         assert!(Args::try_parse_from(["roxie", "run", "--port", "tcp", "--", "true"]).is_err());
     }

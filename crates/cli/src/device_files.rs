@@ -1,4 +1,5 @@
-//! `roxie run --device-files`: device files in a mount namespace of the command.
+//! `roxie run --device-files`: device files in a mount namespace of the command. `need` says which commands
+//! get them without the option.
 //!
 //! UCX (and programs on it) accepts a device only if /dev/infiniband has a character device that it may
 //! open, and reads the RoCE version of the GIDs from /sys/class/infiniband. Each parent directory is
@@ -25,6 +26,11 @@ const CLASS: &str = "/sys/class/infiniband";
 const DEVICES: &str = "/dev/infiniband";
 /// The device file that libibverbs reports (`ibv_device::dev_name`).
 const DEVICE_NODE: &str = "/dev/infiniband/uverbs0";
+
+/// Whether the device has its files already, as in a program that such a command started.
+pub(crate) fn exist(context: &Context) -> bool {
+    Path::new(CLASS).join(context.device().name()).exists()
+}
 
 /// Makes the files for this process and for the command that replaces it.
 pub(crate) fn make(context: &Context) -> Outcome {
@@ -93,18 +99,22 @@ fn describe(context: &Context, to: &Path) -> Outcome {
         made.and_then(|()| fs::write(path, format!("{text}\n"))).during(STEP)
     };
     let device = context.device();
-    let copy = |path: &str| device.sysfs_file(path).map_or(Ok(()), |text| write(path, &text));
-    ["node_type", "node_guid", "sys_image_guid", "fw_ver", "ports/1/link_layer"]
-        .into_iter()
-        .try_for_each(copy)?;
+    for path in device.sysfs_files() {
+        device.sysfs_file(&path).map_or(Ok(()), |text| write(&path, &text))?;
+    }
     let active = context.query_port().active;
     write("ports/1/state", if active { "4: ACTIVE" } else { "1: DOWN" })?;
     write("ports/1/phys_state", if active { "5: LinkUp" } else { "3: Disabled" })?;
-    let gids = device.gids();
-    for (index, _) in gids.rows() {
-        copy(&format!("ports/1/gids/{index}"))?;
-        copy(&format!("ports/1/gid_attrs/types/{index}"))?;
-        write(&format!("ports/1/gid_attrs/ndevs/{index}"), &gids.netdev)?;
+    // The bus device of the netdev, as for a NIC. A virtual netdev has none, and that of virtio no NUMA node.
+    let netdev = &device.gids().netdev;
+    let class = Path::new("/sys/class/net").join(netdev);
+    let bus = class.join("device").canonicalize().ok();
+    if let Some(bus) = bus.as_ref().filter(|bus| bus.join("numa_node").exists()) {
+        return symlink(bus, to.join("device")).during(STEP);
     }
-    Ok(())
+    let above = bus.iter().flat_map(|bus| bus.ancestors());
+    let node = above.filter_map(|dir| fs::read_to_string(dir.join("numa_node")).ok()).next();
+    write("device/numa_node", node.as_deref().map_or("-1", str::trim))?;
+    fs::create_dir_all(to.join("device/net")).during(STEP)?;
+    symlink(class, to.join("device/net").join(netdev)).during(STEP)
 }

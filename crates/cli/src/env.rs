@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::args::{DeviceArgs, EnvArgs, PortArgs, TrafficArgs};
 use crate::failure::Outcome;
 use crate::hook::args::HookArgs;
-use crate::library::Libraries;
+use crate::library::{AUDIT, Libraries};
 use crate::terminal;
 
 /// The environment of programs that use the device.
@@ -21,7 +21,11 @@ pub(crate) fn variables(
     let traffic = traffic.words()?;
     let (ingress, egress) = hooks.texts()?;
     let dir = Libraries::find()?.link()?;
-    let mut variables = vec![("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH")))];
+    let mut variables = vec![
+        ("LD_LIBRARY_PATH", prepend(&dir, std::env::var_os("LD_LIBRARY_PATH"))),
+        ("LD_AUDIT", prepend(&dir.join(AUDIT), std::env::var_os("LD_AUDIT"))),
+        ("GLIBC_TUNABLES", tunables(std::env::var_os("GLIBC_TUNABLES"), STATIC_TLS)),
+    ];
     let named = [
         ("ROXIE_NETDEV", device.netdev.clone()),
         ("ROXIE_NAME", device.name.clone()),
@@ -52,7 +56,29 @@ pub(crate) fn print(args: &EnvArgs) -> Outcome {
     Ok(())
 }
 
-/// `dir`, then the old value; an empty entry would mean the current directory.
+/// Room for thread-local variables of libraries that ask for static room (`DF_STATIC_TLS`, as jemalloc), in
+/// bytes. With an audit library the loader no longer counts what the program is linked to, and has room for
+/// 1.6 KiB. The stack of each thread holds it, so it is small.
+const STATIC_TLS: u32 = 8192;
+/// The same for programs that link a sanitizer: libtsan of GCC 12 needs 767 KiB.
+pub(crate) const STATIC_TLS_OF_SANITIZER: u32 = 1 << 20;
+
+/// The tunables of glibc (ld.so(8)) with room for `bytes` of static TLS, unless the user has set that.
+pub(crate) fn tunables(old: Option<OsString>, bytes: u32) -> OsString {
+    const NAME: &str = "glibc.rtld.optional_static_tls=";
+    let ours = format!("{NAME}{bytes}");
+    match old.filter(|old| !old.is_empty()) {
+        Some(old) if old.to_string_lossy().contains(NAME) => old,
+        Some(mut old) => {
+            old.push(":");
+            old.push(ours);
+            old
+        }
+        None => ours.into(),
+    }
+}
+
+/// `dir`, a directory or file, then the old value; an empty entry would mean the current directory.
 fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     let mut path = dir.as_os_str().to_owned();
     if let Some(old) = old.filter(|old| !old.is_empty()) {
@@ -86,6 +112,17 @@ mod tests {
         assert_eq!(prepend(dir, Some("".into())), "/run/roxie");
         assert_eq!(prepend(dir, Some("/a:/b".into())), "/run/roxie:/a:/b");
         assert_eq!(prepend(dir, Some("/run/roxie:/a".into())), "/run/roxie:/a");
+    }
+
+    #[test]
+    fn tunables_are_added_unless_the_user_has_set_them() {
+        let room = "glibc.rtld.optional_static_tls";
+        assert_eq!(tunables(None, 8), format!("{room}=8").as_str());
+        assert_eq!(tunables(Some("a.b=1".into()), 8), format!("a.b=1:{room}=8").as_str());
+        assert_eq!(
+            tunables(Some("glibc.rtld.optional_static_tls=5".into()), 8),
+            format!("{room}=5").as_str()
+        );
     }
 
     #[test]

@@ -11,24 +11,30 @@ use std::time::{Duration, SystemTime};
 
 use crate::failure::{During, Failure, Outcome};
 
-/// The two libraries, each with the names that programs load: NCCL opens the `.so` without a version, all
-/// other programs the SONAME.
-const NAMES: [(&str, [&str; 2]); 2] = [
-    ("libibverbs.so", ["libibverbs.so.1", "libibverbs.so"]),
-    ("librdmacm.so", ["librdmacm.so.1", "librdmacm.so"]),
+/// The library that `LD_AUDIT` names: it makes programs load the other two.
+pub(crate) const AUDIT: &str = "libroxie_audit.so";
+
+/// The libraries, each with the names that programs load: NCCL opens the `.so` without a version, all other
+/// programs the SONAME.
+const NAMES: [(&str, &[&str]); 3] = [
+    ("libibverbs.so", &["libibverbs.so.1", "libibverbs.so"]),
+    ("librdmacm.so", &["librdmacm.so.1", "librdmacm.so"]),
+    (AUDIT, &[AUDIT]),
 ];
 
 /// Start of the names of these directories; a fingerprint of the path follows.
 const PREFIX: &str = "lib-";
+/// Start of the names of the directories of running commands; a process id follows.
+const RUN_PREFIX: &str = "run-";
 /// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// The built libraries.
 #[derive(Debug)]
 pub(crate) struct Libraries {
-    /// Directory that holds both.
+    /// Directory that holds them.
     pub(crate) dir: PathBuf,
-    files: [PathBuf; 2],
+    files: [PathBuf; 3],
 }
 
 impl Libraries {
@@ -38,22 +44,23 @@ impl Libraries {
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
         places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
-            Failure::new(format!("libibverbs.so and librdmacm.so are not beside {}", exe.display())).hint(
-                "'cargo build --release' builds all three; keep them in one directory, or put the \
+            Failure::new(format!("libibverbs.so, librdmacm.so and {AUDIT} are not beside {}", exe.display()))
+                .hint(
+                    "'cargo build --release' builds all four; keep them in one directory, or put the \
                      libraries into ../lib/roxie",
-            )
+                )
         })
     }
 
     fn inside(dir: &Path) -> Option<Self> {
-        let find = |(_, names): &(&str, [&str; 2])| {
+        let find = |(_, names): &(&str, &[&str])| {
             names.iter().map(|name| dir.join(name)).find(|path| path.is_file())
         };
-        let files = [find(&NAMES[0])?, find(&NAMES[1])?];
+        let files = [find(&NAMES[0])?, find(&NAMES[1])?, find(&NAMES[2])?];
         Some(Self { dir: dir.canonicalize().ok()?, files })
     }
 
-    /// Creates or updates a private directory that has all four names as links to the libraries.
+    /// Creates or updates a private directory that has all names as links to the libraries.
     pub(crate) fn link(&self) -> Outcome<PathBuf> {
         let dir = private_dir(&format!("{PREFIX}{:016x}", fingerprint(&self.dir)))?;
         if let Some(base) = dir.parent() {
@@ -61,12 +68,18 @@ impl Libraries {
         }
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
             let target = file.canonicalize().during(&file.display().to_string())?;
-            for name in names {
+            for name in *names {
                 point(&dir.join(name), &target)?;
             }
         }
         Ok(dir)
     }
+}
+
+/// The directory by which the programs of one command tell that they opened the device. It is named after this
+/// process, which becomes the command; the audit library removes it at the end of the command.
+pub(crate) fn run_dir() -> Outcome<PathBuf> {
+    private_dir(&format!("{RUN_PREFIX}{}", std::process::id()))
 }
 
 /// A directory of this user that other users cannot enter.
@@ -102,11 +115,19 @@ fn point(link: &Path, target: &Path) -> Outcome {
 fn sweep(base: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for dir in entries.flatten().map(|entry| entry.path()) {
-        let ours = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let process = name.strip_prefix(RUN_PREFIX);
+        let has_ended = process.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        let ours = name.starts_with(PREFIX);
         let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {
             // A time in the future counts as now: clocks differ.
             now.duration_since(meta.modified().ok()?).ok()
         });
+        if has_ended && age.is_some() {
+            // Of a command that ended without running destructors, as by a signal.
+            drop(fs::remove_dir_all(&dir));
+            continue;
+        }
         if !ours || age.is_none_or(|age| age < ABANDONED) {
             continue;
         }
@@ -152,6 +173,10 @@ mod tests {
         let (foreign, full) =
             (make("other", Path::new("/nonexistent")), make("lib-full", Path::new("/nonexistent")));
         fs::write(full.join("precious"), "").expect("a file of another program");
+        // No process has a number above 4194304 (proc(5), pid_max).
+        let runs =
+            [format!("run-{}", std::process::id()), "run-5000000".to_owned()].map(|name| base.join(name));
+        runs.iter().for_each(|dir| fs::create_dir(dir).expect("made"));
         sweep(&base, SystemTime::now());
         assert!(gone.exists(), "another process may be about to fill it");
         let later = SystemTime::now() + 2 * ABANDONED;
@@ -163,6 +188,7 @@ mod tests {
         assert!(!gone.exists());
         assert!(used.join("libibverbs.so.1").exists() && full.join("precious").exists());
         assert!(foreign.join("libibverbs.so.1").is_symlink());
+        assert!(runs[0].exists() && !runs[1].exists(), "only commands that have ended");
         fs::remove_dir_all(base).expect("cleaned");
     }
 

@@ -9,6 +9,7 @@ mod device;
 mod device_files;
 mod devinfo;
 mod doctor;
+mod elf;
 #[allow(unreachable_pub, reason = "a program exports nothing")]
 mod ending;
 #[allow(unreachable_pub, reason = "as above")]
@@ -24,6 +25,7 @@ mod lab;
 mod library;
 mod losses;
 mod metrics;
+mod need;
 #[allow(unreachable_pub, reason = "as above")]
 mod netdev;
 mod run;

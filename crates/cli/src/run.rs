@@ -1,18 +1,19 @@
 //! `roxie run`: replaces itself with a program that loads roxie's verbs libraries.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::unistd::Uid;
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, When};
+use crate::elf::Elf;
 use crate::failure::{Failure, Outcome};
-use crate::{device_files, devinfo, env};
+use crate::{device_files, devinfo, env, library, need};
 
 /// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
@@ -20,11 +21,48 @@ const NOT_FOUND: u8 = 127;
 
 /// Executes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    let variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
-    if args.device_files {
-        device_files::make(&devinfo::open(&args.device, None)?)?;
+    let mut variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    let found = args.command.first().and_then(|program| search(Path::new(program)));
+    let quiet = args.quiet || std::env::var_os("ROXIE_QUIET").is_some_and(|value| value != "0");
+    let report = (!quiet && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
+        .then(library::run_dir)
+        .transpose()?;
+    variables.extend(args.quiet.then(|| ("ROXIE_QUIET", "1".into())));
+    variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.clone().into_os_string())));
+    if found
+        .as_deref()
+        .and_then(Elf::read)
+        .is_some_and(|elf| elf.needed.iter().any(|name| is_sanitizer(name)))
+    {
+        let room = env::tunables(std::env::var_os("GLIBC_TUNABLES"), env::STATIC_TLS_OF_SANITIZER);
+        variables.push(("GLIBC_TUNABLES", room));
     }
-    become_command(&args.command, variables)
+    let outcome = provide_device_files(args).and_then(|()| become_command(&args.command, variables));
+    if let Some(dir) = report {
+        // If it fails, a later `roxie run` removes the directory.
+        fs::remove_dir(dir).ok();
+    }
+    outcome
+}
+
+/// Makes the device files if they are wanted. Without the option a failure is not one of the command, which
+/// may do without.
+fn provide_device_files(args: &RunArgs) -> Outcome {
+    let make = || device_files::make(&devinfo::open(&args.device, None)?);
+    match args.device_files {
+        When::Off => Ok(()),
+        When::On => make(),
+        When::Auto => {
+            let names = std::env::vars_os().map(|(name, _)| name);
+            if need::device_files(&args.command, names)
+                && !device_files::exist(&devinfo::open(&args.device, None)?)
+                && let Err(failure) = make()
+            {
+                eprintln!("roxie: no device files, so UCX will not find the device: {failure}");
+            }
+            Ok(())
+        }
+    }
 }
 
 /// Executes a command with `variables` in its environment; returns only if that failed.
@@ -59,8 +97,12 @@ pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str,
     })
 }
 
+fn is_sanitizer(library: &str) -> bool {
+    library.starts_with("libtsan") || library.starts_with("liblsan")
+}
+
 /// The file that `execvp` executes.
-fn search(program: &Path) -> Option<PathBuf> {
+pub(crate) fn search(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 || program.is_absolute() {
         return program.is_file().then(|| program.to_owned());
     }
@@ -81,37 +123,15 @@ fn blind_to_us(program: &Path) -> Option<String> {
             "{name} is setuid or setgid: the loader ignores LD_LIBRARY_PATH, so it does not see the device"
         ));
     }
-    (interpreted(program)? == Elf::Static)
-        .then(|| format!("{name} is statically linked: it loads no libraries, so it does not see the device"))
-}
-
-#[derive(Debug, Eq, PartialEq)]
-enum Elf {
-    Dynamic,
-    Static,
-}
-
-/// Whether a 64-bit ELF file names a loader (`PT_INTERP`, elf(5)); `None` for anything else.
-fn interpreted(program: &Path) -> Option<Elf> {
-    const PT_INTERP: u32 = 3;
-    let mut file = File::open(program).ok()?;
-    let mut header = [0; 64];
-    file.read_exact(&mut header).ok()?;
-    if header[..6] != *b"\x7fELF\x02\x01" {
-        return None;
-    }
-    let table = u64::from_le_bytes(header[32..40].try_into().ok()?);
-    let size = u16::from_le_bytes(header[54..56].try_into().ok()?);
-    let count = u16::from_le_bytes(header[56..58].try_into().ok()?);
-    for row in 0..count {
-        let mut ty = [0; 4];
-        let at = table.checked_add(u64::from(row) * u64::from(size))?;
-        file.read_exact_at(&mut ty, at).ok()?;
-        if u32::from_le_bytes(ty) == PT_INTERP {
-            return Some(Elf::Dynamic);
+    match Elf::read(program)?.loader {
+        None => {
+            Some(format!("{name} is statically linked: it loads no libraries, so it does not see the device"))
         }
+        Some(loader) if loader.contains("ld-musl") => Some(format!(
+            "{name} uses the C library musl, and roxie's libraries need glibc: it does not see the device"
+        )),
+        Some(_) => None,
     }
-    Some(Elf::Static)
 }
 
 #[cfg(test)]
@@ -123,11 +143,5 @@ mod tests {
         assert!(search(Path::new("sh")).is_some_and(|path| path.is_absolute()));
         assert_eq!(search(Path::new("/bin/sh")), Some("/bin/sh".into()));
         assert_eq!(search(Path::new("no-such-program-at-all")), None);
-    }
-
-    #[test]
-    fn ordinary_programs_are_dynamic_and_scripts_are_no_elf() {
-        assert_eq!(interpreted(Path::new("/bin/sh")), Some(Elf::Dynamic));
-        assert_eq!(interpreted(Path::new("/etc/passwd")), None);
     }
 }

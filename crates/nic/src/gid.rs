@@ -1,8 +1,11 @@
 //! The GID table: the netdev of the device, and its addresses as GIDs (IBA Annex A17).
 //!
 //! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then global
-//! IPv6, then link-local, then the loopback addresses, over which processes of one host reach each other
-//! without a network. Every index is a valid source.
+//! IPv6, then link-local. Every row is a valid source.
+//!
+//! The connection manager also accepts 127.0.0.1 and ::1, over which processes of one host reach each other
+//! without a network. Unless the netdev is the loopback interface, these have indices behind the table
+//! ([`GidTable::loopback`]): a program that chose one of them from the table would reach no other host.
 //!
 //! The table follows its netdev ([`Gids`]). An index stays with its address. If the address is removed, the
 //! row becomes empty, and the next new address takes it.
@@ -28,7 +31,7 @@ pub struct GidRow {
 
 impl GidRow {
     /// The row of a removed address.
-    const EMPTY: GidRow = GidRow { gid: Gid::ZERO, ifindex: 0 };
+    pub(crate) const EMPTY: GidRow = GidRow { gid: Gid::ZERO, ifindex: 0 };
 }
 
 /// The current GID table of a device.
@@ -52,7 +55,7 @@ impl Gids {
     /// more, the table stays.
     pub(crate) fn refresh(&self) -> Option<Arc<GidTable>> {
         let old = self.get();
-        let new = Arc::new(old.updated(GidTable::read(Some(&old.netdev)).ok()?)?);
+        let new = Arc::new(old.updated(GidTable::current(Some(&old.netdev)).ok()?)?);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         Some(new)
     }
@@ -76,14 +79,20 @@ pub struct GidTable {
     pub mtu: u32,
     /// True if it is administratively up.
     pub up: bool,
-    /// The rows, at least one, at most 255. Some may be empty ([`Gid::ZERO`]).
+    /// The rows in use, at most [`GID_TBL_LEN`]. Some may be empty ([`Gid::ZERO`]).
     pub entries: Vec<GidRow>,
+    /// The addresses 127.0.0.1 and ::1 of the loopback interface, at the two indices behind the table; empty
+    /// if they do not exist, or if they are rows of the table.
+    pub loopback: [GidRow; 2],
     /// EUI-64 of the netdev, never 0.
     pub node_guid: [u8; 8],
 }
 
-/// Largest number of rows: the index is a byte in address handles.
-const ENTRIES_MAX: usize = 255;
+/// Number of rows that the port reports, most of which are empty, as with other drivers. The index is a byte
+/// in address handles; two indices remain for loopback.
+pub const GID_TBL_LEN: usize = 254;
+/// Index of 127.0.0.1 behind the table; ::1 has the next.
+const LOOPBACK_INDEX: u8 = GID_TBL_LEN as u8;
 /// Bytes that rxe reserves for headers when it derives the path MTU from the netdev's MTU.
 const HEADERS_MAX: u32 = 80;
 
@@ -95,6 +104,16 @@ impl GidTable {
     /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no
     /// address.
     pub fn read(netdev: Option<&str>) -> io::Result<GidTable> {
+        let table = Self::current(netdev)?;
+        if table.entries.is_empty() {
+            let is_down_loopback = table.netdev == "lo" && !table.up;
+            return Err(Refusal::NoAddress { netdev: table.netdev, is_down_loopback }.into());
+        }
+        Ok(table)
+    }
+
+    /// As [`read`](Self::read); the table may be empty.
+    fn current(netdev: Option<&str>) -> io::Result<GidTable> {
         let mut netlink = Netlink::new()?;
         let (links, addresses) = (netlink.links()?, netlink.addresses()?);
         let default = default_interface(&mut netlink);
@@ -102,17 +121,15 @@ impl GidTable {
             name: netdev.unwrap_or("lo").to_owned(),
             known: links.iter().map(|link| link.name.clone()).collect(),
         })?;
-        let entries = rows(link, &links, &addresses);
-        let first = entries.first().ok_or_else(|| Refusal::NoAddress {
-            netdev: link.name.clone(),
-            is_down_loopback: link.is_loopback && !link.is_up,
-        })?;
+        let entries = rows(link, &addresses);
+        let first = entries.first().map_or(Gid::ZERO, |row| row.gid);
         Ok(GidTable {
             netdev: link.name.clone(),
             ifindex: link.index,
             mtu: link.mtu,
             up: link.is_up,
-            node_guid: node_guid(link, &first.gid),
+            node_guid: node_guid(link, &first),
+            loopback: loopback(link, &links, &addresses),
             entries,
         })
     }
@@ -129,28 +146,30 @@ impl GidTable {
         }
     }
 
-    /// Returns the rows that are not empty, with their indices.
+    /// Returns the rows of the table that are not empty, with their indices.
     pub fn rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
         (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, row)| *row != GidRow::EMPTY)
     }
 
-    /// Returns the rows with addresses of the netdev, without loopback.
-    pub(crate) fn own_rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
-        self.rows().filter(|(_, row)| row.ifindex == self.ifindex)
+    /// Returns the rows that are not empty, and the loopback addresses behind the table.
+    pub(crate) fn all_rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
+        let loopback = (LOOPBACK_INDEX..=u8::MAX).zip(self.loopback);
+        self.rows().chain(loopback.filter(|(_, row)| *row != GidRow::EMPTY))
     }
 
-    /// Returns the address at `index`; `None` outside the table and for empty rows.
+    /// Returns the address at `index`, which may be behind the table; `None` for empty rows.
     #[must_use]
     #[inline]
     pub fn address(&self, index: u8) -> Option<IpAddr> {
-        let row = self.entries.get(usize::from(index)).filter(|row| **row != GidRow::EMPTY)?;
-        Some(row.gid.ip())
+        let loopback = || self.loopback.get(usize::from(index).checked_sub(GID_TBL_LEN)?);
+        let row = self.entries.get(usize::from(index)).or_else(loopback)?;
+        (*row != GidRow::EMPTY).then(|| row.gid.ip())
     }
 
-    /// Returns the index of `gid`.
+    /// Returns the index of `gid`, which may be behind the table.
     #[must_use]
     pub fn index_of(&self, gid: &Gid) -> Option<u8> {
-        self.rows().find(|(_, row)| row.gid == *gid).map(|(index, _)| index)
+        self.all_rows().find(|(_, row)| row.gid == *gid).map(|(index, _)| index)
     }
 
     /// Returns the index of the source address for packets to `dst`: the one that the routing table prefers,
@@ -169,7 +188,7 @@ impl GidTable {
                     && ip.is_loopback() == dst.is_loopback()
                     && is_link_local(ip) == is_link_local(dst)
             };
-            self.rows().find(|(_, row)| alike(row.gid.ip())).map(|(index, _)| index)
+            self.all_rows().find(|(_, row)| alike(row.gid.ip())).map(|(index, _)| index)
         })
     }
 
@@ -185,7 +204,7 @@ impl GidTable {
             }
             match entries.iter().position(|row| *row == GidRow::EMPTY) {
                 Some(empty) => entries[empty] = new,
-                None if entries.len() < ENTRIES_MAX => entries.push(new),
+                None if entries.len() < GID_TBL_LEN => entries.push(new),
                 None => {}
             }
         }
@@ -222,33 +241,36 @@ fn choose<'a>(
         .or_else(|| links.iter().find(|l| l.is_loopback))
 }
 
-/// Returns the rows for `link`, then those for loopback.
-fn rows(link: &Link, links: &[Link], addresses: &[Address]) -> Vec<GidRow> {
-    let loopback = links.iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
-    let rank = |a: &Address| {
-        if a.ifindex != link.index {
-            // Of other links, only the two standard loopback addresses are used.
-            let is_standard = a.ip == Ipv4Addr::LOCALHOST || a.ip == Ipv6Addr::LOCALHOST;
-            return (Some(a.ifindex) == loopback && is_standard).then_some(3);
-        }
-        match a.ip {
-            IpAddr::V4(_) => Some(0),
-            IpAddr::V6(_) if is_link_local(a.ip) => Some(2),
-            IpAddr::V6(_) => Some(1),
-        }
+/// Returns the rows for `link`.
+fn rows(link: &Link, addresses: &[Address]) -> Vec<GidRow> {
+    let rank = |ip| match ip {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) if is_link_local(ip) => 2,
+        IpAddr::V6(_) => 1,
     };
-    let mut ranked: Vec<_> =
-        addresses.iter().filter(|a| is_valid(a)).filter_map(|a| Some((rank(a)?, a))).collect();
+    let mut ranked: Vec<_> = addresses.iter().filter(|a| a.ifindex == link.index && is_valid(a)).collect();
     // Stable sort: within a rank, the kernel's order has primary addresses first.
-    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.sort_by_key(|address| rank(address.ip));
     let mut entries: Vec<GidRow> = Vec::new();
-    for (_, address) in ranked {
+    for address in ranked {
         let gid = Gid::from(address.ip);
-        if entries.len() < ENTRIES_MAX && entries.iter().all(|row| row.gid != gid) {
+        if entries.len() < GID_TBL_LEN && entries.iter().all(|row| row.gid != gid) {
             entries.push(GidRow { gid, ifindex: address.ifindex });
         }
     }
     entries
+}
+
+/// Returns the two standard loopback addresses, unless `link` is the loopback interface.
+fn loopback(link: &Link, links: &[Link], addresses: &[Address]) -> [GidRow; 2] {
+    let interface = links.iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
+    [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].map(|ip: IpAddr| {
+        let has = addresses.iter().any(|a| Some(a.ifindex) == interface && a.ip == ip && is_valid(a));
+        match interface {
+            Some(ifindex) if has && ifindex != link.index => GidRow { gid: Gid::from(ip), ifindex },
+            _ => GidRow::EMPTY,
+        }
+    })
 }
 
 fn is_valid(address: &Address) -> bool {
@@ -317,10 +339,32 @@ mod tests {
             address(2, "10.0.0.1"),
             address(3, "10.0.1.1"),
         ];
-        let want = [("10.0.0.1", 2), ("2001:db8::1", 2), ("fe80::1", 2), ("127.0.0.1", 1), ("::1", 1)];
-        assert_eq!(shown(&rows(&links[1], &links, &addresses)), want.map(|(ip, i)| (ip.to_owned(), i)));
-        let want = [("127.0.0.1", 1), ("::1", 1)];
-        assert_eq!(shown(&rows(&links[0], &links, &addresses)), want.map(|(ip, i)| (ip.to_owned(), i)));
+        let want = [("10.0.0.1", 2), ("2001:db8::1", 2), ("fe80::1", 2)];
+        assert_eq!(shown(&rows(&links[1], &addresses)), want.map(|(ip, i)| (ip.to_owned(), i)));
+        let local = [("127.0.0.1", 1), ("::1", 1)].map(|(ip, i)| (ip.to_owned(), i));
+        assert_eq!(shown(&rows(&links[0], &addresses)), local);
+        assert_eq!(shown(&loopback(&links[1], &links, &addresses)), local);
+        assert_eq!(loopback(&links[0], &links, &addresses), [GidRow::EMPTY; 2], "they are in the table");
+    }
+
+    #[test]
+    fn loopback_addresses_are_sources_behind_the_table() {
+        let row = |ip: &str, ifindex| GidRow { gid: Gid::from(ip.parse::<IpAddr>().unwrap()), ifindex };
+        let table = GidTable {
+            netdev: "eth0".to_owned(),
+            ifindex: 2,
+            mtu: 1500,
+            up: true,
+            entries: vec![row("10.0.0.1", 2)],
+            loopback: [row("127.0.0.1", 1), GidRow::EMPTY],
+            node_guid: [1; 8],
+        };
+        assert_eq!(table.rows().collect::<Vec<_>>(), [(0, row("10.0.0.1", 2))]);
+        let loopback = row("127.0.0.1", 1).gid;
+        assert_eq!(table.index_of(&loopback), Some(254));
+        assert_eq!(table.source_for(loopback.ip()), Some(254));
+        assert_eq!(table.address(254), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!([1, 253, 255].map(|index| table.address(index)), [None; 3]);
     }
 
     #[test]
@@ -347,6 +391,7 @@ mod tests {
             mtu: 0,
             up: true,
             entries: Vec::new(),
+            loopback: [GidRow::EMPTY; 2],
             node_guid: [0; 8],
         };
         for (mtu, path_mtu) in [
@@ -379,6 +424,7 @@ mod tests {
                 .iter()
                 .map(|ip| GidRow { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 2 })
                 .collect(),
+            loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
         };
         let gid = |ip: &str| Gid::from(ip.parse::<IpAddr>().unwrap());

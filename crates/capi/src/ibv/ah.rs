@@ -136,13 +136,12 @@ fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<i
     if is_multicast(&route.dst) {
         return Err(libc::EINVAL);
     }
-    let rows = context.gids();
-    let row = rows.iter().find(|row| row.gid == route.dst).ok_or(libc::EINVAL)?;
+    let sgid_index = context.device().gids().index_of(&route.dst).ok_or(libc::EINVAL)?;
     attr.is_global = 1;
     attr.grh = ibv_global_route {
         dgid: ibv_gid { raw: route.src.0 },
         flow_label: route.flow_label,
-        sgid_index: row.index,
+        sgid_index,
         hop_limit: route.hop_limit,
         traffic_class: route.traffic_class,
     };

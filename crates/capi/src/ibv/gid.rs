@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use libc::size_t;
+use roxie::gid::GID_TBL_LEN;
 use roxie::verbs::{Context, GidEntry};
 use roxie::wire::PKey;
 
@@ -19,9 +20,9 @@ fn row(context: &Context, index: u32) -> Option<GidEntry> {
     context.gids().into_iter().find(|row| u32::from(row.index) == index)
 }
 
-/// Returns whether `index` lies within the table.
-fn within(context: &Context, index: u32) -> bool {
-    usize::try_from(index).is_ok_and(|index| index < context.device().gids().entries.len())
+/// Returns whether `index` lies within the table, where most rows are empty.
+fn within(index: u32) -> bool {
+    usize::try_from(index).is_ok_and(|index| index < GID_TBL_LEN)
 }
 
 fn entry(row: &GidEntry) -> ibv_gid_entry {
@@ -46,7 +47,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         return minus1(libc::EINVAL);
     };
     let context = &context.tail.context;
-    if !within(context, index) {
+    if !within(index) {
         return minus1(libc::EINVAL);
     }
     gid.write(ibv_gid { raw: row(context, index).map_or([0; 16], |row| row.gid.0) });
@@ -70,7 +71,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         return code(libc::EOPNOTSUPP);
     }
     let Some(to) = to.filter(|to| to.size() >= size_of::<ibv_gid_entry>()) else { return code(libc::EINVAL) };
-    if port != u32::from(PORT) || !within(context, index) {
+    if port != u32::from(PORT) || !within(index) {
         return code(libc::EINVAL);
     }
     let Some(row) = row(context, index) else { return code(libc::ENODATA) };
@@ -111,10 +112,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     // SAFETY: the contract of libibverbs' providers, which is that of ibv_query_gid(3).
     let (context, gid_type): (Option<&ContextObject>, Option<Out<c_int>>) =
         unsafe { typed((context, gid_type)) };
-    let (Some(context), Some(gid_type), PORT) = (context, gid_type, port) else {
+    let (Some(_), Some(gid_type), PORT) = (context, gid_type, port) else {
         return minus1(libc::EINVAL);
     };
-    if !within(&context.tail.context, index) {
+    if !within(index) {
         return minus1(libc::EINVAL);
     }
     gid_type.write(IBV_GID_TYPE_SYSFS_ROCE_V2);

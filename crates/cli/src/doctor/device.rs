@@ -17,9 +17,10 @@ pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
 fn libraries() -> Check {
     const NAME: &str = "libraries";
     match Libraries::find() {
-        Ok(found) => {
-            Check::ok(NAME, format!("libibverbs.so.1 and librdmacm.so.1 in {}", found.dir.display()))
-        }
+        Ok(found) => Check::ok(
+            NAME,
+            format!("libibverbs.so.1, librdmacm.so.1 and libroxie_audit.so in {}", found.dir.display()),
+        ),
         Err(missing) => Check::warn(
             NAME,
             format!("{}: 'roxie run' does not work without them, 'roxie demo' does", missing.what),

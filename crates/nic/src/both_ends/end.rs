@@ -147,6 +147,7 @@ impl End {
             mtu: 1500,
             up: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: 7 }],
+            loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
         };
         let slot = number as u8 + 1;

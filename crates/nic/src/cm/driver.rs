@@ -211,7 +211,7 @@ impl CmDriver {
 }
 
 fn addresses(gids: &GidTable) -> Vec<Gid> {
-    gids.rows().map(|(_, row)| row.gid).collect()
+    gids.all_rows().map(|(_, row)| row.gid).collect()
 }
 
 impl State {

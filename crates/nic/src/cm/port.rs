@@ -75,11 +75,10 @@ impl Binding {
         if apart {
             return None;
         }
-        if self.ip == other.ip {
-            return Some(libc::EADDRINUSE);
+        if self.ip.is_unspecified() || other.ip.is_unspecified() {
+            return Some(libc::EADDRNOTAVAIL);
         }
-        let any = self.ip.is_unspecified() || other.ip.is_unspecified();
-        any.then_some(libc::EADDRNOTAVAIL)
+        (self.ip == other.ip).then_some(libc::EADDRINUSE)
     }
 }
 
@@ -250,6 +249,7 @@ mod tests {
         assert_eq!(take(at("0.0.0.0")), Err(libc::EADDRNOTAVAIL));
         assert_eq!(take(at("::")), Err(libc::EADDRNOTAVAIL), "the IPv6 wildcard includes IPv4");
         take(Binding { af_only: true, ..at("::") }).unwrap();
+        assert_eq!(take(at("::")), Err(libc::EADDRNOTAVAIL), "two wildcards");
     }
 
     #[test]

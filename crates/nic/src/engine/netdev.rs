@@ -34,9 +34,9 @@ impl Engine {
         let now = self.now();
         let table = self.gids.get();
         let mut core = self.lock();
-        core.tables.lose_addresses(now, |index| table.own_rows().any(|(own, _)| own == index));
+        core.tables.lose_addresses(now, |index| table.rows().any(|(own, _)| own == index));
         core.transmit(now);
         self.unlock_and_deliver(core);
-        self.cm.lose_device(&table.own_rows().map(|(_, row)| row.gid).collect::<Vec<_>>());
+        self.cm.lose_device(&table.rows().map(|(_, row)| row.gid).collect::<Vec<_>>());
     }
 }

@@ -274,8 +274,8 @@ impl Membership {
     /// [`poll_listener`](Membership::poll_listener) passes on the requests that other members receive for it.
     ///
     /// # Errors
-    /// `EADDRINUSE` if another process has the same name, `EADDRNOTAVAIL` if a wildcard and an address
-    /// collide.
+    /// `EADDRINUSE` if another process has the same address, `EADDRNOTAVAIL` if a wildcard and an address,
+    /// or two wildcards, collide.
     pub fn claim_service(&self, ps: u16, port: u16, address: ServiceAddress) -> io::Result<ServiceClaim> {
         service::claim(&self.server, ps, port, address)
     }

@@ -85,7 +85,13 @@ pub(super) fn claim(
     address: ServiceAddress,
 ) -> io::Result<ServiceClaim> {
     let name = address.name(&server.group, ps, port);
-    let listener = meeting::listen(&name, BACKLOG)?;
+    let listener = meeting::listen(&name, BACKLOG).map_err(|error| match address {
+        // As in Linux (cma.c, cma_check_port).
+        ServiceAddress::Any4 | ServiceAddress::Any6 if error.kind() == io::ErrorKind::AddrInUse => {
+            io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)
+        }
+        _ => error,
+    })?;
     let prefix = server.group.services(ps, port);
     let others = sys::abstract_names(&prefix);
     if others.iter().filter_map(|n| n.strip_prefix(&prefix)).any(|last| address.excludes(last)) {

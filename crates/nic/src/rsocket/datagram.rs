@@ -277,9 +277,8 @@ impl Inner {
                 (bound.is_ipv4() == to.is_ipv4()).then_some(bound)
             };
             let local = local.ok_or_else(|| errno(libc::ENETUNREACH))?;
-            let gids = self.context.gids();
-            let own = gids.iter().find(|entry| entry.gid == Gid::from(local));
-            let sgid_index = own.ok_or_else(|| errno(libc::ENODEV))?.index;
+            let own = self.context.device().gids().index_of(&Gid::from(local));
+            let sgid_index = own.ok_or_else(|| errno(libc::ENODEV))?;
             if state.peers.len() >= PEERS_MAX {
                 state.peers.clear();
             }

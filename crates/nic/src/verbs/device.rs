@@ -18,7 +18,7 @@ use crate::engine::tables::QP_MAX;
 use crate::engine::{Engine, Parts};
 use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
-use crate::gid::{GidTable, Gids};
+use crate::gid::{GID_TBL_LEN, GidTable, Gids};
 use crate::guard;
 use crate::hook::control::Control;
 use crate::multicast::MEMBERS_MAX;
@@ -132,6 +132,7 @@ impl Device {
     /// `EMFILE` if the process is out of descriptors.
     pub fn context(&self) -> io::Result<Context> {
         let events = Arc::new(EventQueue::new()?);
+        tell_command();
         Ok(Context(Arc::new(ContextInner { device: self.clone(), events })))
     }
 
@@ -316,7 +317,7 @@ impl Context {
             active: gids.up && self.port_refusal().is_none(),
             max_mtu: PathMtu::M4096,
             active_mtu: gids.active_mtu(),
-            gid_tbl_len: gids.entries.len() as u32,
+            gid_tbl_len: GID_TBL_LEN as u32,
             max_msg_sz: MAX_MSG_SZ as u32,
         }
     }
@@ -416,4 +417,15 @@ impl Context {
     pub fn forget_async_events(&self, element: AsyncElement) {
         self.0.events.retain(|event| event.element != element);
     }
+}
+
+/// Creates the file by which `roxie run` knows at the end of its command that a program opened the device.
+fn tell_command() {
+    static TOLD: std::sync::Once = std::sync::Once::new();
+    TOLD.call_once(|| {
+        if let Some(dir) = std::env::var_os("ROXIE_RUN") {
+            // A program of another user, or behind a chroot(2), cannot; then the command does not know.
+            drop(std::fs::File::create(std::path::Path::new(&dir).join("opened")));
+        }
+    });
 }

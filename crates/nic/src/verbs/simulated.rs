@@ -71,6 +71,7 @@ impl Device {
             mtu,
             up: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
+            loopback: [GidRow::EMPTY; 2],
             node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, slot],
         };
         let gids = Arc::new(Gids::new(table));

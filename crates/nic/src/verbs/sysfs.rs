@@ -3,7 +3,38 @@
 
 use super::Device;
 
+/// The files that every device has, except those of its GIDs, and `state` and `phys_state` of the port.
+const FILES: [&str; 16] = [
+    "board_id",
+    "fw_ver",
+    "hca_type",
+    "hw_rev",
+    "node_desc",
+    "node_guid",
+    "node_type",
+    "sys_image_guid",
+    "ports/1/cap_mask",
+    "ports/1/lid",
+    "ports/1/lid_mask_count",
+    "ports/1/link_layer",
+    "ports/1/pkeys/0",
+    "ports/1/rate",
+    "ports/1/sm_lid",
+    "ports/1/sm_sl",
+];
+
 impl Device {
+    /// Returns the paths of the files that [`sysfs_file`](Self::sysfs_file) provides now. Of the GID table
+    /// these are the rows with an address; the kernel shows zeroes for the others.
+    #[must_use]
+    pub fn sysfs_files(&self) -> Vec<String> {
+        let rows = self.gids();
+        let of_row = |index| {
+            ["gids", "gid_attrs/types", "gid_attrs/ndevs"].map(|dir| format!("ports/1/{dir}/{index}"))
+        };
+        FILES.map(str::to_owned).into_iter().chain(rows.rows().flat_map(|(index, _)| of_row(index))).collect()
+    }
+
     /// Returns the content of the file at `path` below /sys/class/infiniband/NAME, without the newline;
     /// `None` for a file that is not provided.
     #[must_use]
@@ -12,9 +43,9 @@ impl Device {
             return self.port_file(path);
         }
         Some(match path {
-            "board_id" => "roxie".to_owned(),
-            "hca_type" => "roxie".to_owned(),
+            "board_id" | "hca_type" => "roxie".to_owned(),
             "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
+            "hw_rev" => "0".to_owned(),
             "node_type" => "1: CA".to_owned(),
             "node_guid" | "sys_image_guid" => groups(&self.gids().node_guid),
             "node_desc" => self.name().to_owned(),
@@ -23,17 +54,24 @@ impl Device {
     }
 
     fn port_file(&self, path: &str) -> Option<String> {
-        if let Some(wanted) = path.strip_prefix("gids/") {
-            let wanted: u8 = wanted.parse().ok()?;
-            return self.gids().rows().find(|(index, _)| *index == wanted).map(|(_, row)| groups(&row.gid.0));
-        }
-        if path.starts_with("gid_attrs/types/") {
-            return Some("RoCE v2".to_owned());
+        if let Some((dir, index)) = path.rsplit_once('/').filter(|(dir, _)| dir.starts_with("gid")) {
+            let (gids, wanted) = (self.gids(), index.parse().ok()?);
+            let (_, row) = gids.rows().find(|(index, _)| *index == wanted)?;
+            return match dir {
+                "gids" => Some(groups(&row.gid.0)),
+                "gid_attrs/types" => Some("RoCE v2".to_owned()),
+                "gid_attrs/ndevs" => Some(gids.netdev.clone()),
+                _ => None,
+            };
         }
         Some(match path {
+            // IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS.
+            "cap_mask" => "0x04010000".to_owned(),
+            "lid" | "sm_lid" => "0x0".to_owned(),
+            "lid_mask_count" | "sm_sl" => "0".to_owned(),
             "link_layer" => "Ethernet".to_owned(),
             "pkeys/0" => "0xffff".to_owned(),
-            "lid" => "0x0".to_owned(),
+            "rate" => "100 Gb/sec (4X EDR)".to_owned(),
             _ => return None,
         })
     }
@@ -44,4 +82,23 @@ fn groups(bytes: &[u8]) -> String {
     let groups: Vec<String> =
         bytes.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     groups.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::DeviceConfig;
+
+    #[test]
+    fn every_file_has_a_content_and_empty_rows_have_no_file() {
+        let config = DeviceConfig { netdev: Some("lo".to_owned()), ..DeviceConfig::default() };
+        let device = Device::open(&config).expect("lo has an address");
+        let files = device.sysfs_files();
+        assert!(files.iter().all(|path| device.sysfs_file(path).is_some()));
+        let content = |path| device.sysfs_file(path);
+        assert_eq!(content("ports/1/gids/0").as_deref(), Some("0000:0000:0000:0000:0000:ffff:7f00:0001"));
+        assert_eq!(content("ports/1/gid_attrs/ndevs/0").as_deref(), Some("lo"));
+        assert_eq!(content("ports/1/pkeys/0").as_deref(), Some("0xffff"));
+        assert_eq!(content("ports/1/gid_attrs/types/200"), None);
+    }
 }

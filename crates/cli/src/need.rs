@@ -1,0 +1,90 @@
+//! Which commands need device files (`--device-files=auto`).
+//!
+//! UCX finds no device without them, and neither do programs that look for `/dev/infiniband` themselves. They
+//! are programs linked to UCX or MPI, MPI launchers, and Python, whose packages load UCX at run time. A
+//! command may name its program in any word: `env A=B ucx_perftest`, `sh -c 'cd /x; ./a.out'`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::elf::Elf;
+use crate::run::search;
+
+/// Libraries whose users need the files: the names begin so.
+const LIBRARIES: [&str; 8] =
+    ["libucp", "libuct", "libucs", "libmpi.", "libmpich.", "libopen-rte.", "libopen-pal.", "libprrte."];
+/// Programs that start others which need the files: the names begin so.
+const LAUNCHERS: [&str; 6] = ["python", "mpirun", "mpiexec", "orterun", "prterun", "ucx_"];
+/// Words of a command that are looked at. Programs stand at its beginning.
+const WORDS_MAX: usize = 64;
+
+/// True if `command`, or a program that it starts, probably needs device files. `variables` are the names of
+/// the environment.
+pub(crate) fn device_files(command: &[OsString], mut variables: impl Iterator<Item = OsString>) -> bool {
+    let text: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let is_end = |c: char| c.is_whitespace() || ";&|()'\"`".contains(c);
+    let words = text.iter().flat_map(|word| word.split(is_end)).filter(|word| !word.is_empty());
+    variables.any(|name| name.to_string_lossy().starts_with("UCX_"))
+        || words.take(WORDS_MAX).any(|word| word.starts_with("UCX_") || is_name_of_user(word))
+}
+
+fn is_name_of_user(word: &str) -> bool {
+    if word.starts_with('-') {
+        return false;
+    }
+    search(Path::new(word)).is_some_and(|program| {
+        let is_launcher = is_launcher(&program);
+        is_launcher
+            || match Elf::read(&program) {
+                Some(elf) => elf.needed.iter().any(|name| begins(name, &LIBRARIES)),
+                None => interpreter_is_launcher(&program),
+            }
+    })
+}
+
+fn is_launcher(program: &Path) -> bool {
+    program.file_name().is_some_and(|name| begins(&name.to_string_lossy(), &LAUNCHERS))
+}
+
+/// True for a script whose first line names a launcher: `#!/usr/bin/env python3`.
+fn interpreter_is_launcher(script: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(script).and_then(|file| file.take(256).read_to_end(&mut start));
+    let text = String::from_utf8_lossy(&start);
+    let line = text.lines().next().and_then(|line| line.strip_prefix("#!"));
+    read.is_ok() && line.is_some_and(|line| line.split_whitespace().any(|word| is_launcher(Path::new(word))))
+}
+
+fn begins(name: &str, with: &[&str]) -> bool {
+    with.iter().any(|start| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(words: &[&str]) -> bool {
+        let command: Vec<OsString> = words.iter().map(OsString::from).collect();
+        device_files(&command, std::iter::empty())
+    }
+
+    #[test]
+    fn scripts_and_variables_tell_and_ordinary_programs_do_not() {
+        let dir = std::env::temp_dir().join(format!("roxie-need-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory for the test");
+        for name in ["tool", "mpiexec.hydra", "other"] {
+            let path = dir.join(name);
+            let line = if name == "tool" { "#!/usr/bin/env python3\n" } else { "#!/bin/sh\n" };
+            std::fs::write(&path, line).expect("a script");
+        }
+        let path = |name: &str| dir.join(name).display().to_string();
+        assert!(needs(&[&path("tool")]), "its interpreter is Python");
+        assert!(needs(&["sh", "-c", &format!("cd /; {} -n 2 x", path("mpiexec.hydra"))]));
+        assert!(needs(&["env", "UCX_TLS=rc", "x"]));
+        assert!(!needs(&[&path("other"), "--python3", "-x"]) && !needs(&["sh", "-c", "exit 42"]));
+        assert!(device_files(&[], ["UCX_TLS".into()].into_iter()));
+        std::fs::remove_dir_all(dir).expect("cleaned");
+    }
+}
