@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use sys::{at_fork, now_ns};
 
-use crate::ibv::{device, events};
+use crate::ibv::{device, events, handles};
 use crate::rdma::{channel, device as cm_device, id};
 use crate::rsocket::table;
 
@@ -33,6 +33,7 @@ extern "C" fn prepare() {
         id::LIVING.keep_locked(until()),
         channel::LIVING.keep_locked(until()),
         events::keep_locked(until()),
+        handles::keep_locked(until()),
     ];
     HELD.try_with(|held| held.replace(locks)).ok();
 }

@@ -301,7 +301,10 @@ static void extended_connection(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
-/* rdma_destroy_qp destroys a QP that is attached to a group: nothing uses its CQ afterwards. */
+/*
+ * rdma_destroy_qp destroys a QP that is attached to groups, by the identifier or by the application: nothing
+ * uses its CQ afterwards.
+ */
 static void member_destroyed(void)
 {
 	struct sockaddr_in group = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xef010203) };
@@ -315,6 +318,8 @@ static void member_destroyed(void)
 	CHECK(cq && !rdma_create_qp(id, NULL, &init));
 	CHECK(!rdma_join_multicast(id, (struct sockaddr *)&group, NULL));
 	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_MULTICAST_JOIN));
+	union ibv_gid other = { .raw = { [10] = 0xff, 0xff, 239, 1, 2, 4 } };
+	CHECK(!ibv_attach_mcast(id->qp, &other, 0));
 	rdma_destroy_qp(id);
 	CHECK(!id->qp && !ibv_destroy_cq(cq));
 	CHECK(!rdma_leave_multicast(id, (struct sockaddr *)&group));

@@ -63,8 +63,20 @@ static void windows_type_1(struct pair *p)
 	CHECK(!ibv_bind_mw(p->b, mw, &bind));
 	next(p, &wc);
 	CHECK(wc.status == IBV_WC_MW_BIND_ERR);
-	CHECK(!ibv_dealloc_mw(mw));
 	renew(p);
+
+	/* The application restores the key after a failed bind; the next key follows the restored one. */
+	uint32_t failed = mw->rkey;
+	mw->rkey = first;
+	bind.bind_info.length = 32;
+	bind.bind_info.mw_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	CHECK(!ibv_bind_mw(p->b, mw, &bind) && mw->rkey == ibv_inc_rkey(first) && mw->rkey != failed);
+	next(p, &wc);
+	CHECK(!wc.status && !write_to(p, mw->rkey, (uintptr_t)area + 64));
+	mw->rkey ^= 0x100;
+	CHECK(ibv_bind_mw(p->b, mw, &bind) == EINVAL);
+	mw->rkey ^= 0x100;
+	CHECK(!ibv_dealloc_mw(mw));
 }
 
 static void windows_type_2(struct pair *p)
@@ -76,7 +88,10 @@ static void windows_type_2(struct pair *p)
 
 	CHECK(mw && ibv_bind_mw(p->b, mw, &bind) == EINVAL);
 	CHECK(bind2(p, mw, 0, 0, write) == IBV_WC_MW_BIND_ERR);
-	CHECK(bind2(p, mw, 128, 8, IBV_ACCESS_LOCAL_WRITE) == IBV_WC_MW_BIND_ERR);
+	CHECK(bind2(p, mw, 128, 8, IBV_ACCESS_MW_BIND) == IBV_WC_MW_BIND_ERR);
+	/* LOCAL_WRITE and hints are accepted. The window grants the peer only what is remote. */
+	CHECK(!bind2(p, mw, 128, 8, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING));
+	CHECK(write_to(p, mw->rkey, (uintptr_t)area + 128) == IBV_WC_REM_ACCESS_ERR);
 	CHECK(!bind2(p, mw, 128, 8, write | IBV_ACCESS_ZERO_BASED));
 	CHECK(bind2(p, mw, 128, 8, write) == IBV_WC_MW_BIND_ERR);
 	/* The queue pair was replaced by another of the domain: the window was bound to the old one. */

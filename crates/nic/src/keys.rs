@@ -249,7 +249,9 @@ impl KeyTable {
         if window.pd != pd {
             return Err(AccessFault::WrongPd);
         }
-        let permitted = Access::REMOTE_WRITE
+        // Windows have no local access; providers accept LOCAL_WRITE and ignore it.
+        let permitted = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC
             | match ty {

@@ -120,7 +120,7 @@ fn every_invalid_bind_is_refused() {
         (MwBind { addr: 0xfff, ..good }, AccessFault::OutOfBounds),
         (MwBind { len: u64::MAX, ..good }, AccessFault::OutOfBounds),
         (MwBind { len: 0, ..good }, AccessFault::Permission),
-        (MwBind { access: Access::LOCAL_WRITE, ..good }, AccessFault::Permission),
+        (MwBind { access: Access::MW_BIND, ..good }, AccessFault::Permission),
         (MwBind { r_key: Rkey(window ^ 0x0200_0000), ..good }, AccessFault::BadKey),
         (MwBind { r_key: Rkey(region), ..good }, AccessFault::BadKey),
     ] {
@@ -130,6 +130,22 @@ fn every_invalid_bind_is_refused() {
     assert_eq!(table.bind(OTHER_PD, QP, &good), Err(AccessFault::WrongPd));
     assert_eq!(table.bind(PD, QP, &good), Ok(()));
     assert_eq!(table.bind(PD, QP, &good), Err(AccessFault::Permission), "a type 2 window is bound only once");
+}
+
+/// rdma-core's tests and applications ask for it, because a region needs it for remote writes.
+#[test]
+fn local_write_in_the_access_of_a_window_is_accepted_and_grants_no_local_access() {
+    for ty in [MwType::Type1, MwType::Type2] {
+        let mut table = KeyTable::default();
+        let region = bindable(&mut table);
+        let window = table.alloc_window(PD, ty).expect("room");
+        let wanted = MwBind { access: Access::LOCAL_WRITE | WRITE, ..bind(window, region) };
+        let key = wanted.r_key.0;
+        assert_eq!(table.bind(PD, QP, &wanted), Ok(()));
+        assert_eq!(table.remote(PD, QP, key, 0x1010, 16, WRITE), Ok(0x7010));
+        assert_eq!(table.remote(PD, QP, key, 0x1010, 16, READ), Err(AccessFault::Permission));
+        assert_eq!(table.local(PD, key, 0x1010, 16, Access::LOCAL_WRITE), Err(AccessFault::BadKey));
+    }
 }
 
 #[test]

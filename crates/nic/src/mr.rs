@@ -161,6 +161,9 @@ unsafe fn copy_out(src: &[u8], to: u64) -> Result<(), AccessFault> {
     copied.map_err(|guarded::Unmapped| AccessFault::Unmapped)
 }
 
+/// Alignment of [`DmaMemory`] in bytes: the page size of most systems. Nothing depends on it.
+const PAGE: usize = 4096;
+
 /// Heap memory that is only copied from and to, never borrowed: the device and its peers change it at any
 /// time.
 #[derive(Debug)]
@@ -177,7 +180,12 @@ unsafe impl Sync for DmaMemory {}
 impl DmaMemory {
     /// Allocates page-aligned, zeroed memory; `None` if there is none.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len.max(1), 4096).ok()?;
+        Self::zeroed_at(len, PAGE)
+    }
+
+    /// As [`zeroed`](Self::zeroed), with the address a multiple of `align`, a power of two, and of a page.
+    pub(crate) fn zeroed_at(len: usize, align: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(1), align.max(PAGE)).ok()?;
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
         Some(Self { base, layout })

@@ -142,6 +142,7 @@ fn keys_are_valid_on_all_engines_until_they_are_revoked() {
         let bind = MwBind { r_key: Rkey(0), mr, addr: remote_addr, len: 8, access: Access::REMOTE_WRITE };
         let window = pd.alloc_mw(MwType::Type1).expect("room");
         let bound = |qp: &Qp| {
+            let bind = MwBind { r_key: window.rkey(), ..bind };
             let key = qp.bind_mw(&window, 2, SendFlags::empty(), &bind).expect("room");
             assert_eq!(next(qp.send_cq()).status, WcStatus::Success);
             key
@@ -202,14 +203,14 @@ fn key_changes_of_delayed_work_requests_reach_all_engines() {
             flags: SendFlags::empty(),
             dest: None,
         };
+        let window = pd.alloc_mw(MwType::Type1).expect("room");
         let bind = MwBind {
-            r_key: Rkey(0),
+            r_key: window.rkey(),
             mr: region.lkey(),
             addr: remote_addr,
             len: 8,
             access: Access::REMOTE_WRITE,
         };
-        let window = pd.alloc_mw(MwType::Type1).expect("room");
         let enter = |state| {
             theirs.modify(&QpAttr { state, ..QpAttr::default() }, QpAttrMask::STATE).expect("permitted");
         };

@@ -41,7 +41,7 @@ pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
 pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;
-pub use mmap::Mmap;
+pub use mmap::{Mmap, is_dma_buf};
 pub use netlink::{
     Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
     NetEvent, NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,

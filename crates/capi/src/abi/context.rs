@@ -1,12 +1,13 @@
 //! `ibv_device`, `ibv_context` and the operation tables that the inline functions of verbs.h call through.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pthread_mutex_t, size_t};
 use roxie::transport::{Sge, Wc};
 
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
 use super::layouts;
+use super::memory::{ibv_alloc_dm_attr, ibv_buf, ibv_dm, ibv_mr_init_attr};
 use super::objects::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind,
     ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr,
@@ -68,10 +69,10 @@ pub struct ibv_context {
 /// it wants.
 #[repr(C)]
 pub struct verbs_context {
-    pub free_buf: Empty,
-    pub alloc_buf: Empty,
+    pub free_buf: Option<unsafe extern "C" fn(*mut ibv_buf)>,
+    pub alloc_buf: Option<unsafe extern "C" fn(*mut ibv_pd, size_t, *mut *mut ibv_buf) -> *mut c_void>,
     pub dm_export_dmabuf_fd: Empty,
-    pub reg_mr_ex: Empty,
+    pub reg_mr_ex: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_mr_init_attr) -> *mut ibv_mr>,
     pub dealloc_dmah: Empty,
     pub alloc_dmah: Empty,
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, size_t) -> c_int>,
@@ -81,9 +82,9 @@ pub struct verbs_context {
     pub attach_counters_point_flow: Empty,
     pub create_counters: Empty,
     pub destroy_counters: Empty,
-    pub reg_dm_mr: Empty,
-    pub alloc_dm: Empty,
-    pub free_dm: Empty,
+    pub reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, size_t, c_uint) -> *mut ibv_mr>,
+    pub alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub modify_flow_action_esp: Empty,
     pub destroy_flow_action: Empty,
     pub create_flow_action_esp: Empty,

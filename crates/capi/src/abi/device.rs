@@ -143,7 +143,7 @@ constants! {
         IBV_NODE_CA = 1,
         // RoCE devices report it, too.
         IBV_TRANSPORT_IB = 0,
-        IBV_ATOMIC_GLOB = 2,
+        IBV_ATOMIC_HCA = 1,
         IBV_PORT_DOWN = 1,
         IBV_PORT_ACTIVE = 4,
         // Of ibv_query_gid_type, unlike that of `ibv_gid_entry`.
@@ -170,6 +170,8 @@ constants! {
         IBV_ODP_SUPPORT_READ = 1 << 3,
         IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
         IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+        IBV_ODP_SUPPORT_FLUSH = 1 << 6,
+        IBV_ODP_SUPPORT_ATOMIC_WRITE = 1 << 7,
         IBV_VALUES_MASK_RAW_CLOCK = 1,
         IBV_PORT_CM_SUP = 1 << 16,
         IBV_PORT_IP_BASED_GIDS = 1 << 26,

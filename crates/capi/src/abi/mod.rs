@@ -10,6 +10,7 @@
 pub mod cm;
 pub mod context;
 pub mod device;
+pub mod memory;
 pub mod objects;
 pub mod work;
 

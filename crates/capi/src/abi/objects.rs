@@ -456,9 +456,11 @@ constants! {
         IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
         IBV_CQ_ATTR_MODERATE = 1,
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1,
+        IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1,
         IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1,
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
         IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC = 1 << 2,
     }
     u64 {
         // Every field of a completion but time stamps, VLANs, flow tags and tag matching.

@@ -11,11 +11,12 @@ use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd};
 use crate::abi::work::{ibv_ah, ibv_grh};
-use crate::errno::{code, minus1, null};
+use crate::errno::{code, minus1, null, of_io};
 use crate::handle::{GivenUp, Ref, Room, typed};
 use crate::object::{Object, Tail};
 
 use super::device::ContextObject;
+use super::handles::new_handle;
 use super::pd_mr::PdObject;
 use super::query::PORT;
 
@@ -63,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 fn create(pd: &PdObject, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
     let av = address_vector(attr).ok_or(libc::EINVAL)?;
     let ah = pd.tail.create_ah(&av).map_err(VerbsError::errno)?;
-    Ok(AhObject::export(ibv_ah { context: pd.context().get(), pd: pd.public(), handle: 0 }, ah))
+    Ok(AhObject::export(ibv_ah { context: pd.context().get(), pd: pd.public(), handle: new_handle() }, ah))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
@@ -186,6 +187,34 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
         .and_then(|context| attr_from_wc(&context.tail.context, wc, area))
         .and_then(|attr| create(pd, &attr));
     created.unwrap_or_else(null)
+}
+
+/// Returns the Ethernet address of the next hop and its VLAN, 0xffff for none; 0 or a negative errno.
+pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    mac: *mut [u8; 6],
+    vlan: *mut u16,
+) -> c_int {
+    /// The netdev adds and removes the tags of its VLAN, so packets have none here.
+    const NO_VLAN: u16 = 0xffff;
+    // SAFETY: the contract of the manual pages; this function has none of its own.
+    let (context, attr, mac, vlan): (Ref<ContextObject>, Ref<ibv_ah_attr>, Room<[u8; 6]>, Room<u16>) =
+        unsafe { typed((context, attr.cast_const(), mac, vlan)) };
+    let (Some(context), Some(attr), Some(mac)) = (context, attr, mac) else { return -code(libc::EINVAL) };
+    if attr.port_num != PORT {
+        return -code(libc::EINVAL);
+    }
+    match context.tail.context.resolve_mac(attr.grh.sgid_index, Gid(attr.grh.dgid.raw)) {
+        Ok(found) => {
+            mac.write(found);
+            if let Some(vlan) = vlan {
+                vlan.write(NO_VLAN);
+            }
+            0
+        }
+        Err(error) => -code(of_io(&error)),
+    }
 }
 
 #[cfg(test)]

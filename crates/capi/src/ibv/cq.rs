@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use roxie::transport::{VerbsError, Wc};
-use roxie::verbs::{AsyncElement, CompChannel, Cq};
+use roxie::verbs::{AsyncElement, CompChannel, Cq, Pd};
 
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
@@ -31,6 +31,8 @@ pub(crate) struct CqTail {
     id: ObjectId,
     /// The completion that extended polling is at.
     pub(crate) cursor: Cursor,
+    /// The parent domain that the CQ keeps in use.
+    pub(crate) parent: Option<Pd>,
 }
 
 members! { ChannelObject {
@@ -146,7 +148,7 @@ pub(crate) fn create(
     if let Some(channel) = channel {
         channel.refcnt().atomic().fetch_add(1, Ordering::AcqRel);
     }
-    let object = CqObject::boxed(public, CqTail { cq, id, cursor: Cursor::default() });
+    let object = CqObject::boxed(public, CqTail { cq, id, cursor: Cursor::default(), parent: None });
     id.register(object.public());
     Ok(object)
 }

@@ -2,21 +2,24 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::ptr;
 
 use roxie::transport::Wc;
+use roxie::verbs::Pd;
 use sys::time_of_day_ns;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_poll_cq_attr, ibv_wc_tm_info,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+    IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
 use crate::errno::null;
 use crate::handle::{Out, typed};
 
 use super::cq::{self, ChannelObject, CqObject};
 use super::device::ContextObject;
+use super::pd_mr::PdObject;
 
 const TIMESTAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
@@ -50,7 +53,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         unsafe { typed((context, attr.cast_const())) };
     let Some(attr) = attr else { return null(libc::EINVAL) };
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
-    if attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+    if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
         || attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | TIMESTAMPS) != 0
     {
@@ -59,9 +62,17 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     let Some(context) = context else { return null(libc::EINVAL) };
     // SAFETY: ibv_create_cq_ex(3): the attributes name a channel or NULL.
     let channel: Option<&ChannelObject> = unsafe { typed(attr.channel) };
+    let has_parent = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0;
+    // SAFETY: ibv_create_cq_ex(3): the attributes name a domain if `comp_mask` says so.
+    let parent: Option<&PdObject> =
+        unsafe { typed(if has_parent { attr.parent_domain } else { ptr::null_mut() }) };
+    if has_parent && !parent.is_some_and(|parent| parent.tail.is_parent()) {
+        return null(libc::EINVAL);
+    }
     match cq::create(context, attr.cqe, attr.cq_context, channel, attr.comp_vector) {
         Ok(mut cq) => {
             fill_operations(cq.public_mut());
+            cq.tail.parent = parent.map(|parent| Pd::clone(&parent.tail));
             if attr.wc_flags & TIMESTAMPS != 0 {
                 cq.tail.cq.record_times();
             }

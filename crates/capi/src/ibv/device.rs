@@ -3,15 +3,15 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
-use std::fs::{File, OpenOptions};
-use std::mem::offset_of;
-use std::os::fd::AsRawFd;
+use std::fs::File;
+use std::mem::{ManuallyDrop, offset_of};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::{Mutex, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
 use roxie::verbs::{Context, Device, DeviceConfig};
-use sys::lock_until;
+use sys::{lock_until, memory_file};
 
 use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
@@ -21,7 +21,8 @@ use crate::handle::{FromC, GivenUp, Out, typed};
 use crate::object::{Object, Tail};
 use crate::{exit, fork, refusal, signal};
 
-use super::{cq, cq_ex, mw, pd_mr, post, qp, query, srq, td, xrc};
+use super::handles::Command;
+use super::{buf, cq, cq_ex, dm, mw, pd_mr, post, qp, query, srq, td, xrc};
 
 /// `ibv_device` and what follows it.
 pub(crate) type DeviceObject = Object<ibv_device, DeviceTail>;
@@ -137,8 +138,8 @@ pub(crate) struct ContextObject {
 
 pub(crate) struct ContextTail {
     pub(crate) context: Context,
-    /// Stands in for the uverbs descriptor, which applications duplicate.
-    _cmd: File,
+    /// Stands in for the uverbs descriptor, which applications duplicate and import.
+    pub(crate) command: Command,
 }
 
 // SAFETY: this library writes the C part once, before the application gets its pointer.
@@ -192,6 +193,12 @@ fn operations() -> Box<verbs_context> {
     verbs.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     verbs.advise_mr = Some(pd_mr::advise_mr);
     verbs.alloc_null_mr = Some(pd_mr::alloc_null_mr);
+    verbs.free_buf = Some(buf::ibv_free_buf);
+    verbs.alloc_buf = Some(buf::ibv_alloc_buf);
+    verbs.reg_mr_ex = Some(buf::ibv_reg_mr_ex);
+    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+    verbs.alloc_dm = Some(dm::alloc_dm);
+    verbs.free_dm = Some(dm::free_dm);
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.query_rt_values = Some(query::query_rt_values);
@@ -234,16 +241,37 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 
 /// Opens a device.
 pub(crate) fn open(device: &DeviceObject) -> io::Result<Box<ContextObject>> {
+    open_with(device, memory_file(c"roxie uverbs")?)
+}
+
+/// Makes a context with the command descriptor `cmd`.
+pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<ContextObject>> {
     let context = device.tail.device.context()?;
     signal::watch();
-    let cmd = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let mut verbs = operations();
     verbs.context.device = device.public();
     verbs.context.cmd_fd = cmd.as_raw_fd();
     verbs.context.async_fd = context.async_fd();
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
-    let tail = ContextTail { context, _cmd: cmd };
+    let tail = ContextTail { context, command: Command::new(cmd)? };
     Ok(Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail }))
+}
+
+/// Opens the device once more with a duplicate of the command descriptor of an open context. The new context
+/// owns the descriptor, and imports find the objects of the other.
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    if cmd_fd < 0 {
+        return null(libc::EBADF);
+    }
+    // SAFETY: ibv_import_device(3): the application gives the descriptor up, unless the call fails.
+    let cmd = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
+    if !Command::is_known(&cmd) {
+        return null(libc::EINVAL);
+    }
+    match device().and_then(|device| open_with(device, ManuallyDrop::into_inner(cmd))) {
+        Ok(context) => context.give(),
+        Err(error) => null(of_io(&error)),
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {

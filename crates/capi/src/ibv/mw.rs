@@ -7,12 +7,14 @@ use roxie::verbs::{Mw, MwType};
 use roxie::wire::{Lkey, Rkey};
 
 use crate::abi::objects::{
-    IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp,
+    IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd,
+    ibv_qp,
 };
 use crate::errno::{code, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 
+use super::handles::new_handle;
 use super::pd_mr::{MrObject, PdObject};
 use super::qp::QpObject;
 
@@ -37,7 +39,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, ty: c_int) -> *mut ibv
     match pd.tail.alloc_mw(kind) {
         Ok(mw) => {
             let (context, rkey) = (pd.context().get(), mw.rkey().0);
-            MwObject::export(ibv_mw { context, pd: pd.public(), rkey, handle: rkey >> 8, r#type: ty }, mw)
+            MwObject::export(ibv_mw { context, pd: pd.public(), rkey, handle: new_handle(), r#type: ty }, mw)
         }
         Err(error) => null(error.errno()),
     }
@@ -52,7 +54,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     0
 }
 
-/// Implements `ibv_bind_mw`: type 1. The library chooses the next key.
+/// Implements `ibv_bind_mw`: type 1. The new key is the next after the one in the structure.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: ibv_bind_mw(3).
     let (qp, mw, bind): (Option<&QpObject>, Option<&MwObject>, Option<&ibv_mw_bind>) =
@@ -61,7 +63,8 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     let Some(flags) = SendFlags::from_bits(bind.send_flags) else { return code(libc::EINVAL) };
     // SAFETY: ibv_bind_mw(3): the structure names a region.
     let region: Option<&MrObject> = unsafe { typed(bind.bind_info.mr) };
-    let asked = bind_of(&mw.tail, mw.tail.rkey().0, &bind.bind_info, region);
+    // The application restores the key that it had after a bind that failed.
+    let asked = bind_of(&mw.tail, mw.rkey().get(), &bind.bind_info, region);
     match asked.and_then(|asked| qp.tail.qp.bind_mw(&mw.tail, bind.wr_id, flags, &asked)) {
         Ok(r_key) => {
             mw.rkey().set(r_key.0);
@@ -95,7 +98,8 @@ fn bind_of(
     if (mw.rkey().0 ^ rkey) & !0xff != 0 {
         return Err(VerbsError::Invalid);
     }
-    let access = Access::from_bits(info.mw_access_flags).ok_or(VerbsError::Invalid)?;
+    let hints = IBV_ACCESS_OPTIONAL_RANGE;
+    let access = Access::from_bits(info.mw_access_flags & !hints).ok_or(VerbsError::Invalid)?;
     if region.is_none() && info.length != 0 {
         return Err(VerbsError::Invalid);
     }

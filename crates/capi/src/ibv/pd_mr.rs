@@ -1,7 +1,8 @@
 //! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3)).
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
@@ -21,32 +22,49 @@ use crate::object::{Object, Tail};
 use crate::refusal;
 
 use super::device::ContextObject;
+use super::handles::{self, Shared, new_handle};
 use super::pages;
 
-pub(crate) type PdObject = Object<ibv_pd, Pd>;
+pub(crate) type PdObject = Object<ibv_pd, PdTail>;
 pub(crate) type MrObject = Object<ibv_mr, MrTail>;
 
 impl Tail for MrTail {}
 
-impl Tail for Pd {}
+impl Tail for PdTail {}
+
+/// A protection domain, which imports share.
+pub(crate) struct PdTail {
+    shared: Arc<Pd>,
+    is_import: bool,
+}
+
+impl Deref for PdTail {
+    type Target = Pd;
+
+    fn deref(&self) -> &Pd {
+        &self.shared
+    }
+}
 
 members! { PdObject {
     context: context as *mut ibv_context;
     owner: context => ContextObject;
+    handle: handle as u32;
 } }
 
 members! { MrObject {
     pd: pd as *mut ibv_pd;
     addr: addr as *mut c_void;
     length: length as size_t;
+    handle: handle as u32;
     lkey: lkey as u32;
 } }
 
-/// The region, which ibv_rereg_mr changes.
-pub(crate) struct MrTail(Mutex<Mr>);
+/// The region, which ibv_rereg_mr changes and imports share; `None` once it is deregistered.
+pub(crate) struct MrTail(Arc<Mutex<Option<Mr>>>);
 
 impl MrTail {
-    fn lock(&self) -> MutexGuard<'_, Mr> {
+    fn lock(&self) -> MutexGuard<'_, Option<Mr>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,7 +89,32 @@ pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, c_int> 
         }
     };
     let pd = context_of.alloc_pd().inspect_err(explain).map_err(|error| of_io(&error))?;
-    Ok(PdObject::boxed(ibv_pd { context: context.public(), handle: 0 }, pd))
+    Ok(export_pd(context, pd))
+}
+
+/// Makes the C object of a new domain.
+pub(super) fn export_pd(context: &ContextObject, pd: Pd) -> Box<PdObject> {
+    let shared = Arc::new(pd);
+    let handle = context.tail.command.identity().add(Shared::Pd(Arc::clone(&shared)));
+    PdObject::boxed(ibv_pd { context: context.public(), handle }, PdTail { shared, is_import: false })
+}
+
+pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    // SAFETY: ibv_import_pd(3).
+    let context: Option<&ContextObject> = unsafe { typed(context) };
+    let Some(context) = context else { return null(libc::EINVAL) };
+    let Some(Shared::Pd(shared)) = context.tail.command.identity().find(handle) else {
+        return null(libc::ENOENT);
+    };
+    PdObject::export(ibv_pd { context: context.public(), handle }, PdTail { shared, is_import: true })
+}
+
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: ibv_import_pd(3).
+    let pd: Option<GivenUp<PdObject>> = unsafe { typed(pd) };
+    if let Some(pd) = pd.filter(|pd| pd.tail.is_import) {
+        pd.free();
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
@@ -80,6 +123,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let Some(pd) = pd else { return code(libc::EINVAL) };
     if pd.tail.in_use() {
         return code(libc::EBUSY);
+    }
+    if !pd.tail.is_import {
+        handles::remove(pd.handle().get());
     }
     pd.free();
     0
@@ -147,15 +193,41 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 }
 
 /// Makes the C object of a region.
-fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, rkey: u32) -> *mut ibv_mr {
+pub(super) fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, rkey: u32) -> *mut ibv_mr {
     let (context, lkey) = (pd.context().get(), mr.lkey().0);
-    let public = ibv_mr { context, pd: pd.public(), addr, length, handle: lkey >> 8, lkey, rkey };
-    MrObject::export(public, MrTail(Mutex::new(mr)))
+    let tail = MrTail(Arc::new(Mutex::new(Some(mr))));
+    let owner = pd.owner().map(|owner| owner.tail.command.identity());
+    let handle = owner.map_or_else(new_handle, |file| file.add(Shared::Mr(Arc::clone(&tail.0))));
+    MrObject::export(ibv_mr { context, pd: pd.public(), addr, length, handle, lkey, rkey }, tail)
+}
+
+/// Gives the region of `handle` another C object. Its address is NULL, as the manual page says.
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    // SAFETY: ibv_import_mr(3).
+    let pd: Option<&PdObject> = unsafe { typed(pd) };
+    let Some(pd) = pd else { return null(libc::EINVAL) };
+    let found = pd.owner().and_then(|owner| owner.tail.command.identity().find(handle));
+    let Some(Shared::Mr(shared)) = found else { return null(libc::ENOENT) };
+    let tail = MrTail(shared);
+    let Some((lkey, rkey, len)) = tail.lock().as_ref().map(|mr| (mr.lkey().0, mr.rkey().0, mr.len())) else {
+        return null(libc::ENOENT);
+    };
+    let (context, addr, length) = (pd.context().get(), ptr::null_mut(), len as size_t);
+    MrObject::export(ibv_mr { context, pd: pd.public(), addr, length, handle, lkey, rkey }, tail)
+}
+
+/// Frees the C object; the region stays.
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: ibv_import_mr(3).
+    let mr: Option<GivenUp<MrObject>> = unsafe { typed(mr) };
+    if let Some(mr) = mr {
+        mr.free();
+    }
 }
 
 /// Returns the access rights that an application asks for, without the hints that make no difference here,
 /// such as relaxed ordering and huge pages.
-fn rights(access: u32) -> Result<Access, c_int> {
+pub(super) fn rights(access: u32) -> Result<Access, c_int> {
     let hints = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
     let access = Access::from_bits(access & !hints).ok_or(libc::EOPNOTSUPP)?;
     // The device cannot tell which memory survives a power failure.
@@ -269,6 +341,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     // SAFETY: ibv_rereg_mr(3): the domain counts only if a flag names it.
     let domain: Option<&PdObject> = unsafe { typed(asked.pd.unwrap_or(ptr::null_mut())) };
     let mut region = mr.tail.lock();
+    let Some(region) = region.as_mut() else { return failed(IBV_REREG_MR_ERR_INPUT, libc::EINVAL) };
     let mut access = asked.access.unwrap_or(region.access());
     let (addr, length) = asked.range.unwrap_or_else(|| (mr.addr().get(), mr.length().get()));
     if let Err(errno) = check_memory(addr, length, access) {
@@ -280,7 +353,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         // The first address of a region is part of its translation.
         access.set(Access::ZERO_BASED, region.access().contains(Access::ZERO_BASED));
     }
-    let change = MrChange { pd: domain.map(|d| &d.tail), range, access: Some(access) };
+    let change = MrChange { pd: domain.map(|d| &*d.tail), range, access: Some(access) };
     // SAFETY: the application keeps the range mapped until it deregisters it or changes it again.
     if let Err(error) = unsafe { region.change(&change) } {
         return failed(IBV_REREG_MR_ERR_CMD, error.errno());
@@ -297,10 +370,17 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: ibv_dereg_mr(3).
     let mr: Option<GivenUp<MrObject>> = unsafe { typed(mr) };
     let Some(mr) = mr else { return code(libc::EINVAL) };
-    if mr.tail.lock().has_windows() {
-        return code(libc::EBUSY);
+    let mut region = mr.tail.lock();
+    match &*region {
+        // It was deregistered through another C object.
+        None => return code(libc::EINVAL),
+        Some(region) if region.has_windows() => return code(libc::EBUSY),
+        Some(_) => {}
     }
-    // Dropping the handle ends all access to the memory.
+    // Dropping the region ends all access to the memory.
+    *region = None;
+    drop(region);
+    handles::remove(mr.handle().get());
     mr.free();
     0
 }

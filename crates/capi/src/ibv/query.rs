@@ -10,14 +10,15 @@ use sys::now_ns;
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::device::{
-    IB_UVERBS_DEVICE_ATOMIC_WRITE, IB_UVERBS_DEVICE_FLUSH_GLOBAL, IBV_ATOMIC_GLOB,
+    IB_UVERBS_DEVICE_ATOMIC_WRITE, IB_UVERBS_DEVICE_FLUSH_GLOBAL, IBV_ATOMIC_HCA,
     IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
     IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
     IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
-    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
-    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr,
-    ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_ATOMIC_WRITE, IBV_ODP_SUPPORT_FLUSH, IBV_ODP_SUPPORT_IMPLICIT,
+    IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV,
+    IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
+    IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
+    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 use crate::abi::objects::{IBV_QPT_RC, IBV_QPT_UC};
 use crate::errno::code;
@@ -47,11 +48,20 @@ const ODP_CAPS: ibv_odp_caps = ibv_odp_caps {
             | IBV_ODP_SUPPORT_WRITE
             | IBV_ODP_SUPPORT_READ
             | IBV_ODP_SUPPORT_ATOMIC
-            | IBV_ODP_SUPPORT_SRQ_RECV,
+            | IBV_ODP_SUPPORT_SRQ_RECV
+            | IBV_ODP_SUPPORT_FLUSH
+            | IBV_ODP_SUPPORT_ATOMIC_WRITE,
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE,
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV,
     ],
 };
+
+/// The same of XRC, whose receives are always those of shared receive queues.
+const XRC_ODP_CAPS: u32 = IBV_ODP_SUPPORT_SEND
+    | IBV_ODP_SUPPORT_WRITE
+    | IBV_ODP_SUPPORT_READ
+    | IBV_ODP_SUPPORT_ATOMIC
+    | IBV_ODP_SUPPORT_SRQ_RECV;
 
 /// Smallest and largest rate limit in kbit/s, and the QP types that have one.
 const PACKET_PACING_CAPS: [u32; 3] = [1, 4_000_000_000, 1 << IBV_QPT_RC | 1 << IBV_QPT_UC];
@@ -72,6 +82,8 @@ const WIDTH_4X: u8 = 2;
 /// own. UCX derives from the speed the size from which rendezvous pays: with 10 Gbit/s per lane it sends
 /// messages of 64 KiB eagerly, at half the throughput.
 const SPEED_EDR: u8 = 32;
+/// The product of the two, in units of 100 Mbit/s.
+const SPEED_100_MBPS: u64 = 1000;
 
 fn device_attr(context: &Context) -> ibv_device_attr {
     let from = context.query_device();
@@ -102,8 +114,9 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr.max_qp_rd_atom = c_int::from(from.max_qp_rd_atom);
     attr.max_qp_init_rd_atom = c_int::from(from.max_qp_rd_atom);
     attr.max_res_rd_atom = c_int::from(from.max_qp_rd_atom).saturating_mul(from.max_qp as c_int);
-    // Atomics are CPU instructions, so they are atomic for every access in the machine.
-    attr.atomic_cap = IBV_ATOMIC_GLOB;
+    // Atomics are CPU instructions, so they are atomic for every access in the machine (GLOB). UCX and other
+    // programs test for equality with HCA, which hardware reports.
+    attr.atomic_cap = IBV_ATOMIC_HCA;
     attr.max_ah = from.max_ah as c_int;
     attr.max_srq = from.max_srq as c_int;
     attr.max_srq_wr = from.max_srq_wr as c_int;
@@ -149,11 +162,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     full.device_cap_flags_ex = u64::from(DEVICE_CAPS) | DEVICE_CAPS_EX;
     if context.tail.context.query_device().on_demand_paging {
         full.odp_caps = ODP_CAPS;
+        full.xrc_odp_caps = XRC_ODP_CAPS;
     }
     full.completion_timestamp_mask = CLOCK_MASK;
     full.hca_core_clock = CLOCK_KHZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.packet_pacing_caps = PACKET_PACING_CAPS;
+    full.max_dm_size = context.tail.context.query_device().max_dm_size as u64;
     full.phys_port_cnt_ex = u32::from(PORT);
     fill(&room, &full);
     0
@@ -214,6 +229,22 @@ pub(crate) unsafe extern "C" fn query_port(
         unsafe { typed((context, (attr, attr_size))) };
     let (Some(context), Some(room), PORT) = (context, room, port) else { return code(libc::EINVAL) };
     fill(&room, &port_attr(&context.tail.context));
+    0
+}
+
+/// Returns the speed of the port in units of 100 Mbit/s.
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    // SAFETY: ibv_query_port_speed(3).
+    let (context, speed): (Option<&ContextObject>, Option<Out<u64>>) = unsafe { typed((context, speed)) };
+    let (Some(_), Some(speed)) = (context, speed) else { return code(libc::EINVAL) };
+    if port != u32::from(PORT) {
+        return code(libc::EINVAL);
+    }
+    speed.write(SPEED_100_MBPS);
     0
 }
 

@@ -6,14 +6,15 @@ use roxie::verbs::Td;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
-    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
-    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use crate::errno::{code, null};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Object, Tail};
 
-use super::pd_mr::PdObject;
+use super::device::ContextObject;
+use super::pd_mr::{PdObject, export_pd};
 
 type TdObject = Object<ibv_td, Td>;
 
@@ -52,10 +53,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     // SAFETY: ibv_alloc_parent_domain(3).
-    let attr: Option<&ibv_parent_domain_init_attr> = unsafe { typed(attr.cast_const()) };
-    let Some(attr) = attr else { return null(libc::EINVAL) };
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_parent_domain_init_attr>) =
+        unsafe { typed((context, attr.cast_const())) };
+    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
     if attr.comp_mask & !KNOWN != 0 {
         return null(libc::EOPNOTSUPP);
     }
@@ -63,7 +67,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     let (pd, td): (Option<&PdObject>, Option<&TdObject>) = unsafe { typed((attr.pd, attr.td)) };
     let Some(pd) = pd else { return null(libc::EINVAL) };
     match pd.tail.parent(td.map(|td| &td.tail)) {
-        Ok(parent) => PdObject::export(ibv_pd { context, handle: 0 }, parent),
+        Ok(parent) => export_pd(context, parent).give(),
         Err(error) => null(error.errno()),
     }
 }

@@ -186,7 +186,11 @@ pub(crate) fn destroy_qp(id: &IdObject) {
     id.tail.id.detach_qp();
     // SAFETY: NULL or a QP that the application gives up (rdma_destroy_qp(3)).
     let qp: Option<GivenUp<QpObject>> = unsafe { typed(id.qp().replace(ptr::null_mut())) };
-    qp.map(qp::destroy);
+    if let Some(qp) = qp {
+        // The function cannot report that the QP is still in a group.
+        qp.tail.qp.leave_groups();
+        qp::destroy(qp);
+    }
     destroy_cqs(id);
 }
 

@@ -117,18 +117,23 @@ impl Host for Engine {
     }
 
     fn solicit_neighbour(&self, path: &Path) {
-        let to = match path.dst {
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, DISCARD_PORT, 0, path.ifindex).into(),
-            ip => SocketAddr::new(ip, DISCARD_PORT),
-        };
-        let send = || {
-            let socket = sys::udp_socket(path.src.is_ipv6())?;
-            sys::bind(socket.as_fd(), &SockAddr::ip(path.src, 0, path.ifindex))?;
-            UdpSocket::from(socket).send_to(&[], to)
-        };
-        // If the kernel does not send it, the query ends at its deadline.
-        let _unsent = send();
+        solicit(path);
     }
+}
+
+/// Makes the kernel solicit the neighbour of a path: sends a datagram to the destination.
+pub(crate) fn solicit(path: &Path) {
+    let to = match path.dst {
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, DISCARD_PORT, 0, path.ifindex).into(),
+        ip => SocketAddr::new(ip, DISCARD_PORT),
+    };
+    let send = || {
+        let socket = sys::udp_socket(path.src.is_ipv6())?;
+        sys::bind(socket.as_fd(), &SockAddr::ip(path.src, 0, path.ifindex))?;
+        UdpSocket::from(socket).send_to(&[], to)
+    };
+    // If the kernel does not send it, the neighbour stays unknown.
+    let _unsent = send();
 }
 
 /// True for broadcast and multicast addresses.

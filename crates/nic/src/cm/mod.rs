@@ -124,6 +124,7 @@ mod tests;
 
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
+pub(crate) use host::solicit;
 pub(crate) use id::HOP_LIMIT;
 pub use id::{Id, PathInfo};
 pub use port::PortSpace;
@@ -131,6 +132,7 @@ pub use transport::cm::UDP_QKEY;
 
 pub(crate) use driver::{CmDriver, CmLocks};
 pub(crate) use keepalive::interval_from_env;
+pub(crate) use resolve::Path;
 pub(crate) use transport::cm::MadOutcome;
 
 use std::io;

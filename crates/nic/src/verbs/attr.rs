@@ -48,6 +48,8 @@ pub struct DeviceAttr {
     pub on_demand_paging: bool,
     /// Largest number of queue pairs attached to multicast groups.
     pub max_mcast: u32,
+    /// Bytes of device memory.
+    pub max_dm_size: usize,
     /// Largest number of memory windows.
     pub max_mw: u32,
     /// Largest number of protection domains.

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
 use super::hooks::EarlyHooks;
-use super::quota::{AH_MAX, CQ_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX};
+use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX};
 use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
@@ -282,6 +282,7 @@ impl Context {
             max_mr: MR_MAX,
             on_demand_paging: guard::is_on(),
             max_mcast: MEMBERS_MAX as u32,
+            max_dm_size: DM_MAX as usize,
             max_mw: MW_MAX,
             max_pd: PD_MAX,
             max_qp_rd_atom: MAX_RD_ATOMIC,

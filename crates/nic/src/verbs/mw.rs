@@ -59,16 +59,18 @@ fn inc_rkey(key: Rkey) -> Rkey {
 }
 
 impl Qp {
-    /// Posts the bind of a type 1 window and returns its new key; `bind.r_key` is ignored.
+    /// Posts the bind of a type 1 window and returns its new key, the next after `bind.r_key`: its low byte is
+    /// one more.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; `Invalid` for a type 2 window. The completion reports errors of the bind itself.
+    /// As [`Qp::post_send`]; `Invalid` for a type 2 window, and for a key of another window. The completion
+    /// reports errors of the bind itself.
     pub fn bind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Result<Rkey, VerbsError> {
-        if mw.ty != MwType::Type1 {
+        let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
+        if mw.ty != MwType::Type1 || (key.0 ^ bind.r_key.0) & !0xff != 0 {
             return Err(VerbsError::Invalid);
         }
-        let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
-        let r_key = inc_rkey(*key);
+        let r_key = inc_rkey(bind.r_key);
         let op = WrOp::BindMw(MwBind { r_key, ..*bind });
         self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, dest: None })?;
         *key = r_key;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use transport::{Access, AddressVector, PdId, Sge, VerbsError};
 use wire::{Lkey, Rkey};
 
+use super::dm::Backing;
 use super::quota::Share;
 use super::{AsyncEvent, Context, Cq, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
 use crate::engine::Engine;
@@ -23,7 +24,7 @@ struct PdInner {
     engine: Arc<Engine>,
     id: PdId,
     /// The domain that a parent domain refers to.
-    _parent_of: Option<(Pd, Option<Td>)>,
+    parent_of: Option<(Pd, Option<Td>)>,
     _share: Share,
 }
 
@@ -44,7 +45,7 @@ impl Pd {
     pub(super) fn new(context: Context, engine: Arc<Engine>) -> Result<Self, VerbsError> {
         let _share = context.quotas().pds.take()?;
         let id = PdId(engine.pd_ids.fetch_add(1, Ordering::Relaxed));
-        Ok(Self(Arc::new(PdInner { context, engine, id, _parent_of: None, _share })))
+        Ok(Self(Arc::new(PdInner { context, engine, id, parent_of: None, _share })))
     }
 
     /// Returns the device's first engine.
@@ -68,14 +69,20 @@ impl Pd {
     pub fn parent(&self, td: Option<&Td>) -> Result<Self, VerbsError> {
         let _share = self.0.context.quotas().pds.take()?;
         let (context, engine, id) = (self.0.context.clone(), Arc::clone(&self.0.engine), self.0.id);
-        let _parent_of = Some((self.clone(), td.cloned()));
-        Ok(Self(Arc::new(PdInner { context, engine, id, _parent_of, _share })))
+        let parent_of = Some((self.clone(), td.cloned()));
+        Ok(Self(Arc::new(PdInner { context, engine, id, parent_of, _share })))
     }
 
     /// Returns the context of the domain.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.0.context
+    }
+
+    /// True if this is a parent domain.
+    #[must_use]
+    pub fn is_parent(&self) -> bool {
+        self.0.parent_of.is_some()
     }
 
     /// True if regions, queues or address handles still use it.
@@ -111,10 +118,20 @@ impl Pd {
     }
 
     fn register(&self, range: Range, access: Access) -> Result<Mr, VerbsError> {
+        self.register_backed(range, access, None)
+    }
+
+    /// Registers a range; the region keeps `backing` until it is deregistered.
+    pub(super) fn register_backed(
+        &self,
+        range: Range,
+        access: Access,
+        backing: Option<Backing>,
+    ) -> Result<Mr, VerbsError> {
         guard::watch();
         let _share = self.0.context.quotas().mrs.take()?;
         let key = self.0.engine.with_keys(|keys| keys.register(self.0.id, range, access))?;
-        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, _share })))
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, backing, _share })))
     }
 
     /// Allocates a region without memory (ibv_alloc_null_mr(3)). Work requests read zeros from it and discard
@@ -127,7 +144,7 @@ impl Pd {
         let key = self.0.engine.with_keys(|keys| keys.register_null(self.0.id))?;
         let range = Range { base: 0, len: u64::MAX, iova: 0 };
         let access = Access::LOCAL_WRITE;
-        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, _share })))
+        Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, backing: None, _share })))
     }
 
     /// Returns the address of a scatter/gather element's memory in this process.
@@ -203,6 +220,8 @@ struct MrInner {
     key: u32,
     range: Range,
     access: Access,
+    /// The memory that the range lies in, unless it is the application's; freed after the key was removed.
+    backing: Option<Backing>,
     _share: Share,
 }
 
@@ -265,12 +284,16 @@ impl Mr {
     /// Changes the region atomically, all or nothing; its keys stay (ibv_rereg_mr(3)).
     ///
     /// # Errors
-    /// `Busy` while windows are bound to it or another clone exists; `Invalid` as for [`Pd::reg_mr`].
+    /// `Busy` while windows are bound to it or another clone exists; `Invalid` as for [`Pd::reg_mr`], and for
+    /// regions of device memory and dma-bufs.
     ///
     /// # Safety
     /// As [`Pd::reg_mr`], for the changed region.
     pub unsafe fn change(&mut self, to: &MrChange<'_>) -> Result<(), VerbsError> {
         let inner = Arc::get_mut(&mut self.0).ok_or(VerbsError::Busy)?;
+        if inner.backing.is_some() {
+            return Err(VerbsError::Invalid);
+        }
         let range = to.range.map(|(addr, len, iova)| Range { base: addr as u64, len: len as u64, iova });
         let pd = to.pd.map(Pd::id);
         inner.pd.engine().with_keys(|keys| keys.change(inner.key, pd, range, to.access))?;

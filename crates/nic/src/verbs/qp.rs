@@ -301,6 +301,13 @@ impl Qp {
         self.engine().lock().detach_group(self.0.qpn, group)
     }
 
+    /// Stops the delivery of messages to all multicast groups.
+    pub fn leave_groups(&self) {
+        let mut core = self.engine().lock();
+        core.tables.groups.remove_qp(self.0.qpn.value() as u16);
+        core.sync_groups();
+    }
+
     /// True if it is attached to a multicast group.
     #[must_use]
     pub fn in_group(&self) -> bool {

@@ -20,7 +20,11 @@ pub(super) const SRQ_MAX: u32 = 1 << 15;
 pub(super) const MW_MAX: u32 = KEYS_MAX as u32 / 4;
 pub(super) const MR_MAX: u32 = KEYS_MAX as u32 - MW_MAX;
 
-/// The number of objects of one kind.
+/// Bytes of device memory of a process: several times that of NICs (128 KiB to 1 MiB), so that programs
+/// written for those find enough. It is ordinary memory, so a larger limit would have no use.
+pub(super) const DM_MAX: u32 = 4 << 20;
+
+/// The number of objects of one kind, or of their bytes.
 #[derive(Debug)]
 pub(super) struct Quota {
     used: Arc<AtomicU32>,
@@ -29,7 +33,10 @@ pub(super) struct Quota {
 
 /// The share of one object; dropped with it.
 #[derive(Debug)]
-pub(super) struct Share(Arc<AtomicU32>);
+pub(super) struct Share {
+    used: Arc<AtomicU32>,
+    count: u32,
+}
 
 impl Quota {
     fn new(max: u32) -> Self {
@@ -41,15 +48,23 @@ impl Quota {
     /// # Errors
     /// `NoMem` at the limit.
     pub(super) fn take(&self) -> Result<Share, VerbsError> {
-        let more = |used| (used < self.max).then_some(used + 1);
+        self.take_many(1)
+    }
+
+    /// Takes the share of a new object that counts `count` times.
+    ///
+    /// # Errors
+    /// `NoMem` beyond the limit.
+    pub(super) fn take_many(&self, count: u32) -> Result<Share, VerbsError> {
+        let more = |used: u32| used.checked_add(count).filter(|used| *used <= self.max);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.map(|_| Share(Arc::clone(&self.used))).map_err(|_| VerbsError::NoMem)
+        taken.map(|_| Share { used: Arc::clone(&self.used), count }).map_err(|_| VerbsError::NoMem)
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.used.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -63,6 +78,8 @@ pub(super) struct Quotas {
     pub(super) mrs: Quota,
     pub(super) mws: Quota,
     pub(super) ahs: Quota,
+    /// Bytes of device memory.
+    pub(super) dm_bytes: Quota,
 }
 
 impl Default for Quotas {
@@ -75,6 +92,7 @@ impl Default for Quotas {
             mrs: Quota::new(MR_MAX),
             mws: Quota::new(MW_MAX),
             ahs: Quota::new(AH_MAX),
+            dm_bytes: Quota::new(DM_MAX),
         }
     }
 }

@@ -1,0 +1,156 @@
+//! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use libc::size_t;
+use roxie::transport::VerbsError;
+use roxie::verbs::Dm;
+
+use crate::abi::context::ibv_context;
+use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
+use crate::abi::objects::{ibv_mr, ibv_pd};
+use crate::errno::{code, null, status};
+use crate::handle::{GivenUp, members, typed};
+use crate::object::{Object, Tail};
+
+use super::device::ContextObject;
+use super::handles::{self, Shared};
+use super::pd_mr::{self, PdObject};
+
+type DmObject = Object<ibv_dm, DmTail>;
+
+impl Tail for DmTail {}
+
+struct DmTail {
+    shared: Arc<Dm>,
+    is_import: bool,
+}
+
+members! { DmObject {
+    handle: handle as u32;
+} }
+
+fn export(context: &ContextObject, handle: u32, tail: DmTail) -> *mut ibv_dm {
+    let public = ibv_dm {
+        context: context.public(),
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: 0,
+        handle,
+    };
+    DmObject::export(public, tail)
+}
+
+/// Implements `ibv_alloc_dm`.
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: ibv_alloc_dm(3).
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_alloc_dm_attr>) =
+        unsafe { typed((context, attr.cast_const())) };
+    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
+    if attr.comp_mask != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    match context.tail.context.alloc_dm(attr.length, attr.log_align_req) {
+        Ok(dm) => {
+            let shared = Arc::new(dm);
+            let handle = context.tail.command.identity().add(Shared::Dm(Arc::clone(&shared)));
+            export(context, handle, DmTail { shared, is_import: false })
+        }
+        Err(error) => null(error.errno()),
+    }
+}
+
+/// Implements `ibv_free_dm`.
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: ibv_alloc_dm(3).
+    let dm: Option<GivenUp<DmObject>> = unsafe { typed(dm) };
+    let Some(dm) = dm else { return code(libc::EINVAL) };
+    if dm.tail.shared.in_use() {
+        return code(libc::EBUSY);
+    }
+    if !dm.tail.is_import {
+        handles::remove(dm.handle().get());
+    }
+    dm.free();
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    // SAFETY: ibv_import_dm(3).
+    let context: Option<&ContextObject> = unsafe { typed(context) };
+    let Some(context) = context else { return null(libc::EINVAL) };
+    match context.tail.command.identity().find(handle) {
+        Some(Shared::Dm(shared)) => export(context, handle, DmTail { shared, is_import: true }),
+        _ => null(libc::ENOENT),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: ibv_import_dm(3).
+    let dm: Option<GivenUp<DmObject>> = unsafe { typed(dm) };
+    if let Some(dm) = dm.filter(|dm| dm.tail.is_import) {
+        dm.free();
+    }
+}
+
+/// Implements `ibv_reg_dm_mr`. The address in the C object is NULL: only the device can reach the memory.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: size_t,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: ibv_alloc_dm(3).
+    let (pd, dm): (Option<&PdObject>, Option<&DmObject>) = unsafe { typed((pd, dm)) };
+    let (Some(pd), Some(dm)) = (pd, dm) else { return null(libc::EINVAL) };
+    let region = pd_mr::rights(access).and_then(|access| {
+        pd.tail.reg_dm_mr(&dm.tail.shared, offset, length, access).map_err(VerbsError::errno)
+    });
+    match region {
+        Ok(mr) => {
+            let rkey = mr.rkey().0;
+            pd_mr::export(pd, ptr::null_mut(), length, mr, rkey)
+        }
+        Err(errno) => null(errno),
+    }
+}
+
+/// Device memory is copied in units of this many bytes, as hardware demands: a program that works here works
+/// there.
+const UNIT: u64 = 4;
+
+/// Returns whether a copy has whole units.
+fn is_aligned(offset: u64, length: size_t) -> bool {
+    offset.is_multiple_of(UNIT) && (length as u64).is_multiple_of(UNIT)
+}
+
+/// Implements `ibv_memcpy_to_dm`.
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    length: size_t,
+) -> c_int {
+    // SAFETY: ibv_alloc_dm(3).
+    let (dm, from): (Option<&DmObject>, &[u8]) = unsafe { typed((dm, (from, length))) };
+    let Some(dm) = dm.filter(|_| is_aligned(offset, length) && from.len() == length) else {
+        return code(libc::EINVAL);
+    };
+    status(dm.tail.shared.write(offset, from))
+}
+
+/// Implements `ibv_memcpy_from_dm`.
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: size_t) -> c_int {
+    // SAFETY: ibv_alloc_dm(3).
+    let (dm, to): (Option<&DmObject>, &mut [u8]) = unsafe { typed((dm, (to, length))) };
+    let Some(dm) = dm.filter(|_| is_aligned(offset, length) && to.len() == length) else {
+        return code(libc::EINVAL);
+    };
+    status(dm.tail.shared.read(offset, to))
+}

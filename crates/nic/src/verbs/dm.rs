@@ -1,0 +1,151 @@
+//! Device memory (ibv_alloc_dm(3)): memory that the application reaches by copies, and peers and work
+//! requests by zero-based regions. This device has no memory of its own, so it is memory of the process.
+
+use std::sync::Arc;
+
+use transport::{Access, VerbsError};
+
+use super::quota::Share;
+use super::{Context, Mr, Pd};
+use crate::keys::Range;
+use crate::mr::DmaMemory;
+use sys::Mmap;
+
+/// Zeroed device memory. It is freed with the last handle and the last region.
+#[derive(Clone)]
+pub struct Dm(Arc<DmInner>);
+
+pub(super) struct DmInner {
+    memory: DmaMemory,
+    len: usize,
+    _share: Share,
+}
+
+/// The memory that a region keeps until it is deregistered.
+#[derive(Clone)]
+pub(super) enum Backing {
+    Device(#[expect(dead_code, reason = "kept alive")] Arc<DmInner>),
+    Map(#[expect(dead_code, reason = "kept alive")] Arc<Mmap>),
+}
+
+/// Largest alignment, as a power of two: 1 MiB. Programs ask for at most a page.
+const LOG_ALIGN_MAX: u32 = 20;
+
+impl Context {
+    /// Allocates `len` bytes of device memory at a multiple of 2^`log_align` bytes.
+    ///
+    /// # Errors
+    /// `Invalid` for no bytes or an alignment above 1 MiB; `NoMem` beyond `max_dm_size`.
+    pub fn alloc_dm(&self, len: usize, log_align: u32) -> Result<Dm, VerbsError> {
+        if len == 0 || log_align > LOG_ALIGN_MAX {
+            return Err(VerbsError::Invalid);
+        }
+        let bytes = u32::try_from(len).map_err(|_| VerbsError::NoMem)?;
+        let _share = self.quotas().dm_bytes.take_many(bytes)?;
+        let memory = DmaMemory::zeroed_at(len, 1 << log_align).ok_or(VerbsError::NoMem)?;
+        Ok(Dm(Arc::new(DmInner { memory, len, _share })))
+    }
+}
+
+impl Dm {
+    /// Returns the length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// True if the length is 0, which does not occur.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// True if regions or other handles still use it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<usize, VerbsError> {
+        let at = usize::try_from(offset).map_err(|_| VerbsError::Invalid)?;
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.0.len);
+        if inside { Ok(at) } else { Err(VerbsError::Invalid) }
+    }
+
+    /// Copies `src` to `offset`.
+    ///
+    /// # Errors
+    /// `Invalid` if the range is not inside the memory.
+    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), VerbsError> {
+        let at = self.check(offset, src.len())?;
+        self.0.memory.write(at, src);
+        Ok(())
+    }
+
+    /// Copies from `offset` to `dst`.
+    ///
+    /// # Errors
+    /// `Invalid` if the range is not inside the memory.
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), VerbsError> {
+        let at = self.check(offset, dst.len())?;
+        self.0.memory.read(at, dst);
+        Ok(())
+    }
+}
+
+impl Pd {
+    /// Registers `len` bytes of device memory at `offset`; peers and work requests address the first as 0.
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`]; `Invalid` without `ZERO_BASED`, and if the range is not inside the memory.
+    pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, len: usize, access: Access) -> Result<Mr, VerbsError> {
+        if !access.contains(Access::ZERO_BASED) {
+            return Err(VerbsError::Invalid);
+        }
+        let at = dm.check(offset, len)?;
+        let range = Range { base: dm.0.memory.addr() + at as u64, len: len as u64, iova: 0 };
+        self.register_backed(range, access, Some(Backing::Device(Arc::clone(&dm.0))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::{Device, DeviceConfig};
+
+    fn context() -> Context {
+        let config = DeviceConfig { netdev: Some("lo".to_owned()), ..DeviceConfig::default() };
+        Device::open(&config).expect("lo").context().expect("a descriptor")
+    }
+
+    #[test]
+    fn device_memory_is_zeroed_bounded_and_aligned() {
+        let context = context();
+        let dm = context.alloc_dm(100, 16).expect("room");
+        assert!(dm.0.memory.addr().is_multiple_of(1 << 16));
+        let mut bytes = [9; 100];
+        assert_eq!(dm.read(0, &mut bytes), Ok(()));
+        assert_eq!(bytes, [0; 100]);
+        assert_eq!(dm.write(97, b"end"), Ok(()));
+        assert_eq!(dm.write(98, b"end"), Err(VerbsError::Invalid));
+        assert_eq!(dm.write(u64::MAX, b"end"), Err(VerbsError::Invalid));
+        assert_eq!(dm.read(97, &mut bytes[..3]), Ok(()));
+        assert_eq!(&bytes[..3], b"end");
+        assert_eq!(dm.read(1, &mut bytes), Err(VerbsError::Invalid));
+    }
+
+    #[test]
+    fn device_memory_beyond_the_limit_is_refused_until_some_is_freed() {
+        let context = context();
+        let max = context.query_device().max_dm_size;
+        let all = context.alloc_dm(max, 0).expect("the limit");
+        assert_eq!(context.alloc_dm(1, 0).err(), Some(VerbsError::NoMem));
+        assert!(!all.in_use());
+        drop(all);
+        assert_eq!(context.alloc_dm(max + 1, 0).err(), Some(VerbsError::NoMem));
+        assert_eq!(context.alloc_dm(usize::MAX, 0).err(), Some(VerbsError::NoMem));
+        assert_eq!(context.alloc_dm(0, 0).err(), Some(VerbsError::Invalid));
+        assert_eq!(context.alloc_dm(8, LOG_ALIGN_MAX + 1).err(), Some(VerbsError::Invalid));
+        assert!(context.alloc_dm(1, 0).is_ok());
+    }
+}
