@@ -59,8 +59,8 @@ fn inc_rkey(key: Rkey) -> Rkey {
 }
 
 impl Qp {
-    /// Posts the bind of a type 1 window and returns its new key, the next after `bind.r_key`: its low byte is
-    /// one more.
+    /// Posts the bind of a type 1 window and returns its new key, the next after `bind.r_key`: its low byte
+    /// is one more.
     ///
     /// # Errors
     /// As [`Qp::post_send`]; `Invalid` for a type 2 window, and for a key of another window. The completion
