@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use transport::{MwBind, SendFlags, SendWr, VerbsError, WrOp};
+use transport::{Dest, MwBind, QpType, SendFlags, SendWr, VerbsError, WrOp};
 use wire::Rkey;
 
 use super::quota::Share;
@@ -72,7 +72,9 @@ impl Qp {
         }
         let r_key = inc_rkey(bind.r_key);
         let op = WrOp::BindMw(MwBind { r_key, ..*bind });
-        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, dest: None })?;
+        // Work requests of XRC name a queue, which a bind does not use.
+        let dest = (self.ty() == QpType::XrcIni).then_some(Dest::Srq(0));
+        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, dest })?;
         *key = r_key;
         Ok(r_key)
     }
