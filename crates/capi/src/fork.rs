@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use sys::{at_fork, now_ns};
 
-use crate::ibv::{device, events, handles};
+use crate::ibv::{buf, device, events, handles};
 use crate::rdma::{channel, device as cm_device, id};
 use crate::rsocket::table;
 
@@ -34,6 +34,7 @@ extern "C" fn prepare() {
         channel::LIVING.keep_locked(until()),
         events::keep_locked(until()),
         handles::keep_locked(until()),
+        buf::LIVING.keep_locked(until()),
     ];
     HELD.try_with(|held| held.replace(locks)).ok();
 }

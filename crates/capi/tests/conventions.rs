@@ -1,9 +1,9 @@
 //! C programs with roxie's libraries. `verbs.c` and `cm.c` check the conventions of the manual pages and
 //! transfer data, `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
-//! `objects.c` imports objects and uses device memory, `unmapped.c` unmaps memory, `handlers.c` handles
-//! faults of its own, `events.c` waits for events, `xrc.c` shares receive queues, `killed_peer.c` kills a
-//! process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c`
-//! exhausts the device.
+//! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
+//! memory, `unmapped.c` unmaps memory, `handlers.c` handles faults of its own, `events.c` waits for events,
+//! `xrc.c` shares receive queues, `killed_peer.c` kills a process, `signal.c` ends processes by signals,
+//! `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
 
 mod c_program;
 mod libraries;
@@ -29,6 +29,11 @@ fn rdma_cm_functions_return_what_the_manual_pages_say() {
 #[test]
 fn regions_and_windows_grant_exactly_the_access_they_were_created_with() {
     run("memory");
+}
+
+#[test]
+fn windows_are_bound_in_the_states_and_on_the_services_that_can() {
+    run("windows");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 /*
  * Device memory, imports within the process, buffers of the library, and the handles of objects. The newer
- * functions are looked up by name and version, because older headers and libraries lack them. Exits 77 without
- * a device.
+ * functions are looked up by name and version, because older headers and libraries lack them. Exits 77
+ * without a device.
  */
 #define _GNU_SOURCE
 #include "pair.h"
@@ -159,6 +159,7 @@ static void imports(struct pair *p)
 
 	/* Unimporting leaves the region; deregistering either object ends it for both. */
 	ibv_unimport_mr(mr);
+	ibv_unimport_mr(buf_mr); /* It is no import. */
 	CHECK(!rdma(p, IBV_WR_RDMA_WRITE, 0, 4, buf_mr->rkey, (uintptr_t)buf + 300));
 	CHECK((mr = ibv_reg_mr(pd, buf, 64, ALL_ACCESS)) && (again = ibv_import_mr(other_pd, mr->handle)));
 	uint32_t rkey = mr->rkey, handle = mr->handle;
@@ -217,7 +218,8 @@ static void buffers(struct pair *p)
 	int file = memfd_create("memory", 0);
 	CHECK(file >= 0 && !ftruncate(file, 4096));
 	FAILS(EINVAL, ibv_reg_dmabuf_mr(pd, 0, 4096, 0, file, ALL_ACCESS));
-	FAILS(EBADF, ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, ALL_ACCESS));
+	/* Programs ask in this way whether GPU memory can be registered. */
+	FAILS(EOPNOTSUPP, ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, ALL_ACCESS));
 	attr = (struct mr_attr){ .length = 100, .comp_mask = FD | FD_OFFSET, .fd = file };
 	FAILS(EINVAL, reg_mr_ex(pd, &attr));
 	close(file);

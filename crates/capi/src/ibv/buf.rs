@@ -20,7 +20,7 @@ use super::pd_mr::{self, PdObject, ibv_reg_mr_iova2};
 
 type BufObject = Object<[u8; 0], BufTail>;
 
-static LIVING: Living = Living::new();
+pub(crate) static LIVING: Living = Living::new();
 
 impl Tail for BufTail {
     fn is_live<P>(buf: *mut P) -> bool {
@@ -172,8 +172,10 @@ unsafe fn reg_dmabuf(
     // SAFETY: the caller's contract.
     let pd: Option<&PdObject> = unsafe { typed(pd) };
     let Some(pd) = pd else { return null(libc::EINVAL) };
+    // NCCL, UCX and libfabric ask with this descriptor whether GPU memory can be registered. It cannot: its
+    // drivers let no process map it. `EBADF` would say that it can.
     if fd < 0 {
-        return null(libc::EBADF);
+        return null(libc::EOPNOTSUPP);
     }
     // SAFETY: not negative. The application keeps its descriptor open during the call, or the call fails.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -61,11 +61,14 @@ members! { MrObject {
 } }
 
 /// The region, which ibv_rereg_mr changes and imports share; `None` once it is deregistered.
-pub(crate) struct MrTail(Arc<Mutex<Option<Mr>>>);
+pub(crate) struct MrTail {
+    shared: Arc<Mutex<Option<Mr>>>,
+    is_import: bool,
+}
 
 impl MrTail {
     fn lock(&self) -> MutexGuard<'_, Option<Mr>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -195,9 +198,9 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 /// Makes the C object of a region.
 pub(super) fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, rkey: u32) -> *mut ibv_mr {
     let (context, lkey) = (pd.context().get(), mr.lkey().0);
-    let tail = MrTail(Arc::new(Mutex::new(Some(mr))));
+    let tail = MrTail { shared: Arc::new(Mutex::new(Some(mr))), is_import: false };
     let owner = pd.owner().map(|owner| owner.tail.command.identity());
-    let handle = owner.map_or_else(new_handle, |file| file.add(Shared::Mr(Arc::clone(&tail.0))));
+    let handle = owner.map_or_else(new_handle, |file| file.add(Shared::Mr(Arc::clone(&tail.shared))));
     MrObject::export(ibv_mr { context, pd: pd.public(), addr, length, handle, lkey, rkey }, tail)
 }
 
@@ -208,7 +211,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *
     let Some(pd) = pd else { return null(libc::EINVAL) };
     let found = pd.owner().and_then(|owner| owner.tail.command.identity().find(handle));
     let Some(Shared::Mr(shared)) = found else { return null(libc::ENOENT) };
-    let tail = MrTail(shared);
+    let tail = MrTail { shared, is_import: true };
     let Some((lkey, rkey, len)) = tail.lock().as_ref().map(|mr| (mr.lkey().0, mr.rkey().0, mr.len())) else {
         return null(libc::ENOENT);
     };
@@ -220,7 +223,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: ibv_import_mr(3).
     let mr: Option<GivenUp<MrObject>> = unsafe { typed(mr) };
-    if let Some(mr) = mr {
+    if let Some(mr) = mr.filter(|mr| mr.tail.is_import) {
         mr.free();
     }
 }

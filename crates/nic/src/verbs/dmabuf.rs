@@ -13,12 +13,12 @@ use crate::keys::Range;
 use sys::{Mmap, is_dma_buf, page_size};
 
 impl Pd {
-    /// Registers `len` bytes at `offset` of a dma-buf; peers and work requests address the first as `iova`. The
-    /// region keeps the buffer, also after the descriptor is closed.
+    /// Registers `len` bytes at `offset` of a dma-buf; peers and work requests address the first as `iova`.
+    /// The region keeps the buffer, also after the descriptor is closed.
     ///
     /// # Errors
-    /// `EINVAL` if the descriptor is no dma-buf, and as for [`Pd::reg_mr`]; what mmap(2) returns if the driver
-    /// does not let processes map the buffer.
+    /// `EINVAL` if the descriptor is no dma-buf, and as for [`Pd::reg_mr`]; what mmap(2) returns if the
+    /// driver does not let processes map the buffer.
     pub fn reg_dmabuf_mr(
         &self,
         file: BorrowedFd<'_>,

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use transport::{MwBind, SendFlags, SendWr, VerbsError, WrOp};
+use transport::{Dest, MwBind, QpType, SendFlags, SendWr, VerbsError, WrOp};
 use wire::Rkey;
 
 use super::quota::Share;
@@ -59,8 +59,8 @@ fn inc_rkey(key: Rkey) -> Rkey {
 }
 
 impl Qp {
-    /// Posts the bind of a type 1 window and returns its new key, the next after `bind.r_key`: its low byte is
-    /// one more.
+    /// Posts the bind of a type 1 window and returns its new key, the next after `bind.r_key`: its low byte
+    /// is one more.
     ///
     /// # Errors
     /// As [`Qp::post_send`]; `Invalid` for a type 2 window, and for a key of another window. The completion
@@ -72,7 +72,9 @@ impl Qp {
         }
         let r_key = inc_rkey(bind.r_key);
         let op = WrOp::BindMw(MwBind { r_key, ..*bind });
-        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, dest: None })?;
+        // Work requests of XRC name a queue, which a bind does not use.
+        let dest = (self.ty() == QpType::XrcIni).then_some(Dest::Srq(0));
+        self.post_send(&SendWr { wr_id, op, sg_list: &[], flags, dest })?;
         *key = r_key;
         Ok(r_key)
     }

@@ -18,8 +18,9 @@ const WAIT_NS: u64 = 3_000_000_000;
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Context {
-    /// Returns the Ethernet address that packets from row `sgid_index` of the GID table to `dgid` need: that of
-    /// the destination, of a router, or of the group. Waits for the neighbour if the kernel does not know it.
+    /// Returns the Ethernet address that packets from row `sgid_index` of the GID table to `dgid` need: that
+    /// of the destination, of a router, or of the group. Waits for the neighbour if the kernel does not know
+    /// it.
     ///
     /// # Errors
     /// `InvalidInput` if the table has no such row; `EHOSTUNREACH` if there is no route or no answer.
