@@ -1,4 +1,5 @@
-//! UCX's performance test: it looks for the device in files, connects by datagrams, then uses RC.
+//! UCX's performance test: it looks for the device in files, which `roxie run` provides for it; connects by
+//! datagrams, then uses RC.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready};
@@ -41,7 +42,7 @@ fn run(
     let (port_word, roxie) = (port.to_string(), lab.roxie().display().to_string());
     let common =
         [
-            &[&roxie, "run", "--device-files", "--netdev", lab.netdev(place), "--"],
+            &[&roxie, "run", "--netdev", lab.netdev(place), "--"],
             &[
                 "env",
                 "UCX_TLS=rc_verbs,ud_verbs",
@@ -66,7 +67,9 @@ fn run(
 fn files(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let script = "test -c /dev/infiniband/uverbs0 && : >/dev/infiniband/uverbs0 && \
                   test -e /dev/urandom && test -e /sys/class/net \
-                  && cat /sys/class/infiniband/roxie0/ports/1/gid_attrs/types/0 && id -u";
+                  && cd /sys/class/infiniband/roxie0 && cat ports/1/gid_attrs/types/0 \
+                  && ls device/net | grep -qx \"$(cat ports/1/gid_attrs/ndevs/0)\" \
+                  && test -s device/numa_node && grep -q ffff ports/1/pkeys/0 && id -u";
     let words = ["run", "--device-files", "--netdev", lab.netdev(place), "--", "sh", "-c", script];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, "RoCE v2")?;

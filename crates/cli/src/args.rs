@@ -86,7 +86,8 @@ pub(crate) struct DeviceArgs {
     /// Network interface of the device [default: that of the default route, else the first that is up]
     ///
     /// The device's GIDs are the addresses of this interface, and its MTU decides the path MTU. 127.0.0.1
-    /// and ::1 work with every interface for programs that connect by rdma_cm. Also: environment variable ROXIE_NETDEV.
+    /// and ::1 work with every interface for programs that connect by rdma_cm. Also: environment variable
+    /// ROXIE_NETDEV.
     #[arg(long, short = 'i', value_name = "IF")]
     pub(crate) netdev: Option<String>,
     /// Name of the device [default: roxie0]

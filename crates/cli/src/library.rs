@@ -76,8 +76,8 @@ impl Libraries {
     }
 }
 
-/// The directory by which the programs of one command tell that they opened the device. It is named after this
-/// process, which becomes the command; the audit library removes it at the end of the command.
+/// The directory by which the programs of one command tell that they opened the device. It is named after
+/// this process, which becomes the command; the audit library removes it at the end of the command.
 pub(crate) fn run_dir() -> Outcome<PathBuf> {
     private_dir(&format!("{RUN_PREFIX}{}", std::process::id()))
 }

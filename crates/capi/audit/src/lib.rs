@@ -1,8 +1,8 @@
 //! libroxie_audit.so, which `roxie run` names in `LD_AUDIT` (rtld-audit(7)).
 //!
 //! The loader asks this library before it looks for a shared object. Each name of libibverbs or librdmacm
-//! becomes the path of roxie's: also a name with a hash, as Python wheels have, one that a RUNPATH would find,
-//! and a path given to dlopen(3). `LD_LIBRARY_PATH` reaches only the plain names.
+//! becomes the path of roxie's: also a name with a hash, as Python wheels have, one that a RUNPATH would
+//! find, and a path given to dlopen(3). `LD_LIBRARY_PATH` reaches only the plain names.
 //!
 //! With `ROXIE_RUN`, a directory of `roxie run`, it also says once that it redirected a library, and at the
 //! end of the command that neither the command nor a program that it started opened the device.
