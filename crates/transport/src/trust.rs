@@ -10,9 +10,10 @@
 //! in flight and loses the first sends a sequence of such packets: it counts as one guess, and nothing in it
 //! is believed ([`Trust::continues_guess`]). The peer recovers when it goes back to the expected packet.
 //!
-//! A forger that finds a PSN by trying has sent many guesses before. After [`GUESSES_MAX`] of them the connection believes no other port and keeps no
-//! early request, until no guess has come for [`DISTRUST_NS`]. One guess from the peer's own port is enough,
-//! because that forger has a larger target: every early request that would be kept.
+//! A forger that finds a PSN by trying has sent many guesses before. After [`GUESSES_MAX`] of them the
+//! connection believes no other port and keeps no early request, until no guess has come for
+//! [`DISTRUST_NS`]. One guess from the peer's own port is enough, because that forger has a larger target:
+//! every early request that would be kept.
 
 use wire::Psn;
 

@@ -40,8 +40,8 @@ const REACH_MIN: u64 = 64;
 /// Time in which requests that arrived show how many the peer has in flight: at least this, at most the
 /// double. Longer than the round trip of a local network; a forger's target is larger for as long.
 const ARRIVALS_NS: u64 = 10_000_000;
-/// A kept request is dropped after this, or earlier together with an older one. The retransmission of the missing one has then failed several times,
-/// or no packet is missing and the kept one is forged.
+/// A kept request is dropped after this, or earlier together with an older one. The retransmission of the
+/// missing one has then failed several times, or no packet is missing and the kept one is forged.
 const KEPT_MAX_NS: u64 = 1_000_000_000;
 /// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester
 /// appears selective if exactly these packets are lost a second time.
@@ -326,8 +326,8 @@ impl Responder {
 
     /// Decides about a request from a UDP source port that the peer has not used for requests: only the
     /// expected packet is believed, unless it counts up from a guess, and the port is the peer's from then
-    /// on. An early one is NAKed and not kept. A duplicate gets its response again, which goes to the peer's address: a peer that changed its
-    /// port may have lost the ACK.
+    /// on. An early one is NAKed and not kept. A duplicate gets its response again, which goes to the
+    /// peer's address: a peer that changed its port may have lost the ACK.
     ///
     /// # Errors
     /// The request is not believed.
