@@ -8,51 +8,18 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
-/// SplitMix64.
-struct Rng(u64);
+use roxie_tests::random::Rng;
 
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    /// Returns random bytes. In half of the inputs many bytes are small, which select the common choices.
-    fn input(&mut self) -> Vec<u8> {
-        let len = 1 + self.below(1500);
-        let tame = self.below(2) == 0;
-        (0..len)
-            .map(|_| {
-                let byte = self.next() as u8;
-                if tame && self.below(2) == 0 { byte & 3 } else { byte }
-            })
-            .collect()
-    }
-
-    /// Returns the input with a few bytes changed, removed or repeated.
-    fn mutate(&mut self, input: &[u8]) -> Vec<u8> {
-        let mut out = input.to_vec();
-        for _ in 0..1 + self.below(6) {
-            let at = self.below(out.len() + 1);
-            match self.below(4) {
-                0 => out.insert(at, self.next() as u8),
-                1 if at < out.len() => drop(out.remove(at)),
-                2 if at < out.len() => {
-                    let again = out[at..(at + 1 + self.below(64)).min(out.len())].to_vec();
-                    out.splice(at..at, again);
-                }
-                _ if at < out.len() => out[at] = self.next() as u8,
-                _ => {}
-            }
-        }
-        out
-    }
+/// Returns random bytes. In half of the inputs many bytes are small, which select the common choices.
+fn input(rng: &mut Rng) -> Vec<u8> {
+    let len = 1 + rng.below(1500);
+    let tame = rng.below(2) == 0;
+    (0..len)
+        .map(|_| {
+            let byte = rng.next() as u8;
+            if tame && rng.below(2) == 0 { byte & 3 } else { byte }
+        })
+        .collect()
 }
 
 fn setting(name: &str, otherwise: u64) -> u64 {
@@ -87,7 +54,7 @@ fn check(target: &str, run: fn(&[u8])) {
     for i in 0..setting("ROXIE_FUZZ_INPUTS", 3000) {
         let input = match seeds.get(i as usize % (2 * seeds.len().max(1))) {
             Some(seed) => rng.mutate(seed),
-            None => rng.input(),
+            None => input(&mut rng),
         };
         checked(&input);
     }

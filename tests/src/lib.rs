@@ -7,5 +7,6 @@ pub mod lab;
 pub mod pair;
 pub mod place;
 pub mod process;
+pub mod random;
 pub mod recording;
 pub mod wireshark;

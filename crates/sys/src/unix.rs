@@ -1,8 +1,10 @@
 //! Record sockets between processes (AF_UNIX SOCK_SEQPACKET), which can carry descriptors: unix(7).
 
+use std::fs::OpenOptions;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::{SockAddr, check};
@@ -43,9 +45,19 @@ pub fn bind_seqpacket(name: &str) -> io::Result<OwnedFd> {
 /// Creates a record socket bound to the new file `path`; it still has to [`listen`].
 ///
 /// # Errors
-/// `EADDRINUSE` if the file exists, `EINVAL` if the path is too long.
+/// `EADDRINUSE` if the file exists, `EINVAL` if the name of the file is longer than about 80 bytes.
 pub fn bind_seqpacket_file(path: &Path) -> io::Result<OwnedFd> {
-    bind_to(SockAddr::file(path))
+    with_short_path(path, |path| bind_to(SockAddr::file(path)))
+}
+
+/// Calls `f` with a path for the same file that fits in an address. An address has room for 107 bytes, so a
+/// longer path is replaced by one through a descriptor of its directory.
+fn with_short_path<T>(path: &Path, f: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let (Some(dir), Some(name), None) = (path.parent(), path.file_name(), SockAddr::file(path)) else {
+        return f(path);
+    };
+    let dir = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(dir)?;
+    f(&Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
 
 fn bind_to(addr: Option<SockAddr>) -> io::Result<OwnedFd> {
@@ -92,7 +104,7 @@ pub fn connect_seqpacket(name: &str) -> io::Result<OwnedFd> {
 /// # Errors
 /// As [`connect_seqpacket`], and `ENOENT`, `EACCES`.
 pub fn connect_seqpacket_file(path: &Path) -> io::Result<OwnedFd> {
-    connect_to(SockAddr::file(path))
+    with_short_path(path, |path| connect_to(SockAddr::file(path)))
 }
 
 fn connect_to(addr: Option<SockAddr>) -> io::Result<OwnedFd> {
@@ -236,6 +248,22 @@ fn seqpacket_socket() -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    /// As below a long XDG_RUNTIME_DIR.
+    #[test]
+    fn a_socket_may_have_a_path_that_is_longer_than_an_address() {
+        let base = std::env::temp_dir().join(format!("roxie-unix-{}", std::process::id()));
+        let dir = base.join("d".repeat(200));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("socket");
+        let listener = bind_seqpacket_file(&path).unwrap();
+        listen(listener.as_fd(), 1).unwrap();
+        connect_seqpacket_file(&path).unwrap();
+        accept(listener.as_fd()).unwrap();
+        let missing = connect_seqpacket_file(&dir.join("other")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        std::fs::remove_dir_all(base).unwrap();
+    }
 
     #[test]
     fn each_peek_at_a_record_duplicates_its_descriptors() {

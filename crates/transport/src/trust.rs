@@ -6,10 +6,16 @@
 //! next (`Responder::admit_foreign`, `Requester::admit_foreign`), because a peer may change its port: its
 //! route, its address translator or its port of roxie changes.
 //!
-//! A packet with a PSN that the peer cannot send is a guess. A forger that finds a PSN by trying has sent
-//! many guesses before. After [`GUESSES_MAX`] of them the connection believes no other port and keeps no
-//! early request, until no guess has come for [`DISTRUST_NS`]. One guess from the peer's own port is enough,
-//! because that forger has a larger target: every early request that would be kept.
+//! A packet with a PSN that the peer cannot send is a guess. A peer that changes its port with many packets
+//! in flight and loses the first sends a sequence of such packets: it counts as one guess, and nothing in it
+//! is believed ([`Trust::continues_guess`]). The peer recovers when it goes back to the expected packet.
+//!
+//! A forger that finds a PSN by trying has sent many guesses before. After [`GUESSES_MAX`] of them the
+//! connection believes no other port and keeps no early request, until no guess has come for
+//! [`DISTRUST_NS`]. One guess from the peer's own port is enough, because that forger has a larger target:
+//! every early request that would be kept.
+
+use wire::Psn;
 
 use crate::requester::SPAN;
 use crate::time::Instant;
@@ -23,6 +29,9 @@ pub(crate) const DISTRUST_NS: u64 = 60_000_000_000;
 /// Distance from the expected PSN, in packets, from which on a packet from the peer's own port is a guess:
 /// the send window of the largest adapters is below it. A forger hits the range once in 128 tries.
 const FAR: i32 = 1 << 16;
+/// Most by which a packet of a sequence of guesses is ahead of the one before. Whatever its value, it makes
+/// no packet believed; a peer that loses more packets in a row makes another guess.
+const STEP_MAX: i32 = SPAN as i32;
 /// No port has this number.
 const NONE: u32 = u32::MAX;
 
@@ -42,11 +51,13 @@ pub(crate) struct Trust {
     candidate: u32,
     guesses: u32,
     guessed_at: Instant,
+    /// The last packet of a sequence from another port that began with a guess.
+    sequence: Option<(u16, Psn)>,
 }
 
 impl Default for Trust {
     fn default() -> Self {
-        Self { ports: [NONE; 2], candidate: NONE, guesses: 0, guessed_at: Instant::ZERO }
+        Self { ports: [NONE; 2], candidate: NONE, guesses: 0, guessed_at: Instant::ZERO, sequence: None }
     }
 }
 
@@ -71,6 +82,22 @@ impl Trust {
     pub(crate) fn learn(&mut self, half: Half, port: u16) {
         self.ports[half as usize] = u32::from(port);
         self.candidate = NONE;
+        self.sequence = None;
+    }
+
+    /// A request from this other port is a guess, the first of a sequence.
+    pub(crate) fn begin_guess(&mut self, port: u16, psn: Psn) {
+        self.sequence = Some((port, psn));
+    }
+
+    /// Whether a request counts up from a guess that came from the same port. Such a request is never
+    /// executed, so it need not be counted: a forger gains nothing by it. Any other request ends the
+    /// sequence.
+    pub(crate) fn continues_guess(&mut self, port: u16, psn: Psn) -> bool {
+        let is_next =
+            |(from, last): (u16, Psn)| from == port && (1..STEP_MAX).contains(&psn.distance_from(last));
+        self.sequence = self.sequence.filter(|last| is_next(*last)).map(|_| (port, psn));
+        self.sequence.is_some()
     }
 
     /// Whether the last response in flight from another port came from this one, too, without a guess since.

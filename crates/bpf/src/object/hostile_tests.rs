@@ -5,6 +5,11 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use object::write::{Object, Symbol, SymbolSection};
+use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
+use roxie_tests::random::Rng;
+
+use super::check::FILE_MAX;
 use super::{clang, programs_of, write};
 use crate::map::Map;
 use crate::program::{Program, ProgramKind};
@@ -14,48 +19,6 @@ use crate::{Recipe, XdpAction};
 
 /// Mutations of each object file. Builds of nights set `ROXIE_MUTATIONS`.
 const MUTATIONS: u64 = 600;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    /// Returns a byte that is often at the edge of a range.
-    fn byte(&mut self) -> u8 {
-        match self.below(4) {
-            0 => 0,
-            1 => 0xff,
-            2 => 1 << self.below(8),
-            _ => self.next() as u8,
-        }
-    }
-
-    /// Returns the file with one to eight places changed, or cut.
-    fn mutate(&mut self, file: &[u8]) -> Vec<u8> {
-        let mut out = file.to_vec();
-        for _ in 0..1 + self.below(8) {
-            let at = self.below(out.len());
-            let width = [1, 1, 2, 4, 8][self.below(5)].min(out.len() - at);
-            for byte in &mut out[at..at + width] {
-                *byte = self.byte();
-            }
-        }
-        if self.below(20) == 0 {
-            out.truncate(self.below(file.len()));
-        }
-        out
-    }
-}
 
 fn mutations() -> u64 {
     std::env::var("ROXIE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATIONS)
@@ -121,7 +84,7 @@ fn survive(files: &[(String, Vec<u8>)]) {
         let kernel_types = types_of(file);
         read(file, kernel_types.as_deref());
         for seed in 0..mutations() {
-            let mutated = Rng(seed).mutate(file);
+            let mutated = Rng(seed).overwrite(file);
             let reads = AssertUnwindSafe(|| read(&mutated, kernel_types.as_deref()));
             if catch_unwind(reads).is_err() {
                 panics.insert(format!("{name} with seed {seed}"));
@@ -144,4 +107,35 @@ fn mutated_files_of_recipes_cause_no_panic() {
 #[test]
 fn mutated_files_of_clang_cause_no_panic() {
     survive(&compiled());
+}
+
+/// Returns an object file with a program of two instructions and this many bytes of zeros.
+fn with_zeros(size: u64) -> Vec<u8> {
+    let mut file = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little);
+    let text = file.add_section(Vec::new(), b"xdp".to_vec(), SectionKind::Text);
+    let code = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    file.append_section_data(text, &code, 8);
+    file.add_symbol(Symbol {
+        name: b"pass".to_vec(),
+        value: 0,
+        size: code.len() as u64,
+        kind: SymbolKind::Text,
+        scope: SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Section(text),
+        flags: SymbolFlags::None,
+    });
+    let zeros = file.add_section(Vec::new(), b".bss".to_vec(), SectionKind::UninitializedData);
+    file.append_section_bss(zeros, size, 1);
+    file.write().expect("a file")
+}
+
+/// Such a section takes no space in the file, so that the file may name any size.
+#[test]
+fn a_section_of_zeros_that_exceeds_the_memory_is_refused() {
+    assert_eq!(programs_of(&with_zeros(64), None).expect("it is small").len(), 1);
+    for size in [FILE_MAX + 1, 1 << 40, 1 << 63, u64::MAX - 1, u64::MAX] {
+        let refused = programs_of(&with_zeros(size), None).expect_err("it is too large").to_string();
+        assert!(refused.contains("its sections are too large"), "{size}: {refused}");
+    }
 }

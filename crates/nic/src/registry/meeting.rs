@@ -40,9 +40,9 @@ pub(crate) struct SocketFile {
     pid: u32,
 }
 
-/// Which of the two sockets accepted a connection.
+/// Which socket of a listener accepted a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Door {
+pub(crate) enum ListenerKind {
     /// The abstract name.
     Public,
     /// The private directory.
@@ -92,10 +92,10 @@ pub(crate) fn connect(name: &str) -> io::Result<(OwnedFd, Peer)> {
 }
 
 /// The process that made this connection to a listener.
-pub(crate) fn peer(connection: &OwnedFd, door: Door) -> io::Result<Peer> {
-    match door {
-        Door::Public => Peer::of(connection),
-        Door::Private => Peer::through_private_dir(connection),
+pub(crate) fn peer(connection: &OwnedFd, kind: ListenerKind) -> io::Result<Peer> {
+    match kind {
+        ListenerKind::Public => Peer::of(connection),
+        ListenerKind::Private => Peer::through_private_dir(connection),
     }
 }
 
@@ -140,19 +140,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_reached_by_both_doors_and_leaves_no_file() {
+    fn a_listener_is_reached_through_both_sockets_and_leaves_no_file() {
         let name = format!("roxie-test/{:016x}", sys::random_u64());
         let listener = listen(&name, 4).unwrap();
         assert_eq!(listen(&name, 4).unwrap_err().raw_os_error(), Some(libc::EADDRINUSE));
         let (_client, found) = connect(&name).unwrap();
         assert_eq!(found.relation, Relation::Same);
-        let peer_at = |socket: &OwnedFd, door| peer(&sys::accept(socket.as_fd()).unwrap(), door).unwrap();
-        let found = peer_at(&listener.public, Door::Public);
+        let peer_at = |socket: &OwnedFd, kind| peer(&sys::accept(socket.as_fd()).unwrap(), kind).unwrap();
+        let found = peer_at(&listener.public, ListenerKind::Public);
         assert_eq!((found.relation, found.credentials.pid), (Relation::Same, std::process::id() as i32));
         let private = listener.private.as_ref().unwrap();
         let path = private.file.path.clone();
         let _client = sys::connect_seqpacket_file(&path).unwrap();
-        assert_eq!(peer_at(&private.socket, Door::Private).relation, Relation::Same);
+        assert_eq!(peer_at(&private.socket, ListenerKind::Private).relation, Relation::Same);
         drop(listener);
         assert!(!path.exists());
         assert_eq!(connect(&name).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));

@@ -15,6 +15,10 @@ pub(super) struct GroupNames {
     prefix: String,
 }
 
+/// Most names that one look at the members examines: four full groups. Each takes a connection, about 0.1 ms;
+/// a stranger may have any number of names. With half of it a stranger needs half the names to hide a member;
+/// with the double a process that joins waits twice as long for them.
+const EXAMINED_MAX: usize = 1024;
 /// Hexadecimal digits of a group.
 const GROUP_DIGITS: usize = 16;
 
@@ -34,7 +38,8 @@ impl GroupNames {
         format!("{self}/svc/{port_space:04x}/{port:04x}/")
     }
 
-    /// The slots of all groups of a domain that have an owner in this network namespace, in random order.
+    /// The slots of all groups of a domain that have an owner in this network namespace, beginning with a
+    /// random one; at most [`EXAMINED_MAX`].
     pub(super) fn slots_in_use(config: &DomainConfig) -> Vec<(GroupNames, u8)> {
         let prefix = format!("{}/", config.name);
         let names = sys::abstract_names(&prefix);
@@ -42,10 +47,7 @@ impl GroupNames {
         slots.sort_unstable();
         // A name is listed once for the listener and once for each connection.
         slots.dedup();
-        if !slots.is_empty() {
-            let first = sys::random_u64() as usize % slots.len();
-            slots.rotate_left(first);
-        }
+        choose(&mut slots, sys::random_u64());
         slots
     }
 
@@ -55,6 +57,15 @@ impl GroupNames {
         let is_group = group.len() == GROUP_DIGITS && u64::from_str_radix(group, 16).is_ok();
         let slot = slot.parse().ok().filter(|slot| *slot < SLOTS)?;
         is_group.then(|| (GroupNames { prefix: format!("{}/{group}", config.name) }, slot))
+    }
+}
+
+/// Leaves at most [`EXAMINED_MAX`], beginning with a random one.
+fn choose<T>(slots: &mut Vec<T>, random: u64) {
+    if !slots.is_empty() {
+        let first = random as usize % slots.len();
+        slots.rotate_left(first);
+        slots.truncate(EXAMINED_MAX);
     }
 }
 
@@ -81,5 +92,20 @@ mod tests {
         }
         assert_eq!(GroupNames::parse_slot(&config, &format!("{group}/slot/251")), None);
         assert_eq!(GroupNames::parse_slot(&config, &format!("{}+/slot/1", &group.prefix[..24])), None);
+    }
+
+    #[test]
+    fn a_stranger_with_many_names_does_not_make_a_join_examine_all() {
+        let names: Vec<_> = (0..100_000).collect();
+        let chosen = |random| {
+            let mut names = names.clone();
+            choose(&mut names, random);
+            names
+        };
+        assert_eq!(chosen(7), (7..7 + EXAMINED_MAX as i32).collect::<Vec<_>>());
+        assert_eq!(chosen(99_999)[..2], [99_999, 0], "each is examined by some look");
+        let mut few = vec![1, 2, 3];
+        choose(&mut few, 4);
+        assert_eq!(few, [2, 3, 1]);
     }
 }

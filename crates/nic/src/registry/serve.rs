@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use super::identity::Relation;
 use super::join::{Neighbour, send_welcome};
-use super::meeting::{self, Door, Listener, SocketFile};
+use super::meeting::{self, Listener, ListenerKind, SocketFile};
 use super::names::GroupNames;
 use super::record::{BadRecord, RECORD_MAX, Record};
 use super::rings::{RingEvent, RingEvents};
@@ -66,9 +66,9 @@ pub(super) struct Socket {
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Role {
     /// Listens on the name of this member's slot.
-    Slot(Door),
+    Slot(ListenerKind),
     /// Listens on the name of a service.
-    Service(Door, String),
+    Service(ListenerKind, String),
     /// A connection accepted at the listener with this token.
     Connection(u64, Relation),
     /// A connection on which this member forwards batches ([`Links`](super::forward::Links)).
@@ -117,9 +117,9 @@ impl Server {
             ring_events: OnceLock::new(),
             pid: std::process::id(),
         };
-        server.add(listener.public, Role::Slot(Door::Public), None)?;
+        server.add(listener.public, Role::Slot(ListenerKind::Public), None)?;
         if let Some(private) = private {
-            server.add(private, Role::Slot(Door::Private), None)?;
+            server.add(private, Role::Slot(ListenerKind::Private), None)?;
         }
         Ok(server)
     }
@@ -143,8 +143,8 @@ impl Server {
                 // method.
                 let Some(socket) = self.lock().get(&token).cloned() else { continue };
                 match socket.role {
-                    Role::Slot(door) | Role::Service(door, _) => {
-                        self.accept(token, door, &socket.fd, &mut state);
+                    Role::Slot(kind) | Role::Service(kind, _) => {
+                        self.accept(token, kind, &socket.fd, &mut state);
                     }
                     Role::Connection(..) | Role::Link | Role::Neighbour | Role::Ring => {
                         batches += self.serve(token, &socket.fd, &mut state.buffer, f);
@@ -202,11 +202,11 @@ impl Server {
         name: &str,
         listener: Listener,
     ) -> io::Result<(Vec<u64>, Option<SocketFile>)> {
-        let role = |door| Role::Service(door, name.to_owned());
+        let role = |kind| Role::Service(kind, name.to_owned());
         let (private, file) = listener.private.map(|private| (private.socket, private.file)).unzip();
-        let mut tokens = vec![self.add(listener.public, role(Door::Public), None)?];
+        let mut tokens = vec![self.add(listener.public, role(ListenerKind::Public), None)?];
         // Without memory for it, processes in other user namespaces cannot reach the service.
-        tokens.extend(private.and_then(|private| self.add(private, role(Door::Private), None).ok()));
+        tokens.extend(private.and_then(|private| self.add(private, role(ListenerKind::Private), None).ok()));
         Ok((tokens, file))
     }
 
@@ -236,7 +236,7 @@ impl Server {
         self.lock().values().any(|s| matches!(&s.role, Role::Service(_, own) if own == name))
     }
 
-    fn accept(&self, listener: u64, door: Door, fd: &OwnedFd, state: &mut ServeState) {
+    fn accept(&self, listener: u64, kind: ListenerKind, fd: &OwnedFd, state: &mut ServeState) {
         loop {
             let connection = match sys::accept(fd.as_fd()) {
                 Ok(connection) => connection,
@@ -245,7 +245,7 @@ impl Server {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted || is_connection_error(&e) => continue,
                 Err(_) => return self.pause(listener, fd, state),
             };
-            let peer = match meeting::peer(&connection, door) {
+            let peer = match meeting::peer(&connection, kind) {
                 Ok(peer) => peer,
                 // Out of descriptors, as above. The peer sees a closed connection, and tries again.
                 Err(_) => return self.pause(listener, fd, state),

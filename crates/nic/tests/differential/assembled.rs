@@ -10,8 +10,8 @@ use bpf::{
 };
 
 use crate::packets::packet;
-use crate::rng::Rng;
 use crate::twins::{Twins, possible};
+use roxie_tests::random::Rng;
 
 const PACKETS: u32 = 400;
 
@@ -25,7 +25,7 @@ fn recipe(name: &str, recipe: &Recipe) -> Program {
 
 /// Runs the program on many packets, and expects each of these verdicts at least once.
 fn agree(mut twins: Twins, seed: u64, seen: &[XdpAction]) {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng(seed);
     let mut verdicts = [0; 5];
     for _ in 0..PACKETS {
         let verdict = twins.run(&packet(&mut rng));
@@ -140,7 +140,7 @@ fn kernel_and_interpreter_agree_on_rate_limits() {
     let stages = vec![Stage::Police(Police { bytes_per_s: 1024, burst_bytes: 2500, entries: 64 })];
     let police = Recipe { select: Select::Ip, stages, ..Recipe::verdict(XdpAction::Tx) };
     let mut twins = Twins::new(recipe("police", &police));
-    let mut rng = Rng::new(7);
+    let mut rng = Rng(7);
     let mut sources = std::collections::HashMap::new();
     for _ in 0..60 {
         let mut packet = packet(&mut rng);

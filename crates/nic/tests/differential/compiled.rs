@@ -7,8 +7,8 @@ use bpf::object::programs_of;
 use bpf::{Program, XdpAction};
 
 use crate::packets::packet;
-use crate::rng::Rng;
 use crate::twins::{Twins, possible};
+use roxie_tests::random::Rng;
 
 const PACKETS: u32 = 300;
 
@@ -46,7 +46,7 @@ fn agree_on(file: &str, seen: &[XdpAction], prepare: impl Fn(&Twins), packet: im
 fn one(program: Program, seen: &[XdpAction], prepare: impl Fn(&Twins), packet: impl Fn(&mut Rng) -> Vec<u8>) {
     let mut twins = Twins::new(program);
     prepare(&twins);
-    let mut rng = Rng::new(30);
+    let mut rng = Rng(30);
     let mut verdicts = [0; 5];
     for _ in 0..PACKETS {
         let verdict = twins.run(&packet(&mut rng));
@@ -119,7 +119,7 @@ fn kernel_and_interpreter_agree_on_compiled_programs_with_fragments() {
         |_| {},
         |rng| {
             let mut packet =
-                vec![0; *rng.choose(&[20, 64, 100, 3519, 3520, 3521, 3530, 4000, 7616, 7620, 9000])];
+                vec![0; rng.pick(&[20, 64, 100, 3519, 3520, 3521, 3530, 4000, 7616, 7620, 9000])];
             rng.fill(&mut packet);
             packet
         },
@@ -133,7 +133,7 @@ fn kernel_and_interpreter_agree_on_compiled_functions_and_loops() {
         &[XdpAction::Drop, XdpAction::Tx],
         |_| {},
         |rng| {
-            let mut packet = vec![0; 14 + rng.below(600) as usize];
+            let mut packet = vec![0; 14 + rng.below(600)];
             rng.fill(&mut packet);
             packet
         },

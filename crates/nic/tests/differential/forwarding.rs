@@ -6,8 +6,8 @@ use bpf::recipe::PORTS;
 use bpf::{Action, Recipe, XdpAction};
 
 use crate::packets::packet;
-use crate::rng::Rng;
 use crate::twins::{Twins, possible};
+use roxie_tests::random::Rng;
 
 const PACKETS: u32 = 400;
 /// 10.2.0.0/24 and fd00:0:0:2::/64 are reached through `out`, 10.2.0.77 and fd00:0:0:2::4d have no
@@ -92,7 +92,7 @@ fn kernel_and_interpreter_agree_on_forwarding_with_routes() {
     let mut twins = Twins::new(recipe.program("forward", bpf::ProgramKind::Xdp).unwrap());
     twins.fill(PORTS, &OUT.to_le_bytes(), &OUT.to_le_bytes());
     twins.world.route = Some(route);
-    let (mut rng, mut forwarded) = (Rng::new(40), [0; 2]);
+    let (mut rng, mut forwarded) = (Rng(40), [0; 2]);
     for _ in 0..PACKETS {
         let packet = packet(&mut rng);
         if twins.run_on(&packet, IN) == XdpAction::Redirect.number() {

@@ -10,5 +10,4 @@ mod compiled;
 mod forwarding;
 mod packets;
 mod random;
-mod rng;
 mod twins;

@@ -4,8 +4,8 @@
 use bpf::{AluOp, Asm, Cond, Insn, Label, MapDef, Operand, Reg, Size, Swap, Width, XdpMd};
 
 use crate::packets::packet;
-use crate::rng::Rng;
 use crate::twins::{Twins, possible};
+use roxie_tests::random::Rng;
 
 const PROGRAMS: u64 = 120;
 const OPERATIONS: u64 = 60;
@@ -42,18 +42,18 @@ const CONDS: [Cond; 11] = [
 
 /// R0..R7; R8 and R9 hold pointers.
 fn reg(rng: &mut Rng) -> Reg {
-    Reg::ALL[rng.below(8) as usize]
+    Reg::ALL[rng.below(8)]
 }
 
 fn width(rng: &mut Rng) -> Width {
-    *rng.choose(&[Width::W32, Width::W64])
+    rng.pick(&[Width::W32, Width::W64])
 }
 
 fn immediate(rng: &mut Rng) -> i32 {
     match rng.below(4) {
         0 => rng.next() as i32,
         1 => rng.below(9) as i32 - 4,
-        2 => *rng.choose(&[i32::MIN, i32::MAX, 0xffff, 0x8000, -0x8000]),
+        2 => rng.pick(&[i32::MIN, i32::MAX, 0xffff, 0x8000, -0x8000]),
         _ => 1 << rng.below(31),
     }
 }
@@ -67,24 +67,24 @@ fn operation(rng: &mut Rng, asm: &mut Asm, open: &mut Vec<(Label, u64)>) {
     let (width, dst) = (width(rng), reg(rng));
     match rng.below(10) {
         0 => {
-            let cond = *rng.choose(&CONDS);
+            let cond = rng.pick(&CONDS);
             let label = asm.label();
             let src = operand(rng);
             match width {
                 Width::W32 => asm.branch32(cond, dst, src, label),
                 Width::W64 => asm.branch(cond, dst, src, label),
             };
-            open.push((label, 1 + rng.below(5)));
+            open.push((label, 1 + rng.below(5) as u64));
         }
         1 => {
-            let to = *rng.choose(&[Swap::ToLe, Swap::ToBe, Swap::Always]);
-            let size = *rng.choose(&[Size::H, Size::W, Size::Dw]);
+            let to = rng.pick(&[Swap::ToLe, Swap::ToBe, Swap::Always]);
+            let size = rng.pick(&[Size::H, Size::W, Size::Dw]);
             asm.insn(Insn::Swap { to, size, dst });
         }
         2 => {
             let from = match width {
-                Width::W32 => *rng.choose(&[Size::B, Size::H]),
-                Width::W64 => *rng.choose(&[Size::B, Size::H, Size::W]),
+                Width::W32 => rng.pick(&[Size::B, Size::H]),
+                Width::W64 => rng.pick(&[Size::B, Size::H, Size::W]),
             };
             asm.insn(Insn::MovSx { width, from, dst, src: reg(rng) });
         }
@@ -92,7 +92,7 @@ fn operation(rng: &mut Rng, asm: &mut Asm, open: &mut Vec<(Label, u64)>) {
             asm.insn(Insn::Neg { width, dst });
         }
         _ => {
-            let op = *rng.choose(&ALU);
+            let op = rng.pick(&ALU);
             let bits = if width == Width::W64 { 64 } else { 32 };
             let src = match (op, operand(rng)) {
                 (AluOp::Div | AluOp::Mod | AluOp::SDiv | AluOp::SMod, Operand::Imm(0)) => Operand::Imm(-1),
@@ -113,7 +113,7 @@ fn program(rng: &mut Rng) -> bpf::Program {
     asm.load_ctx(Reg::R8, Reg::R1, XdpMd::Data).load_ctx(Reg::R2, Reg::R1, XdpMd::DataEnd);
     asm.mov(Reg::R0, 2).need(Reg::R3, Reg::R8, 40, Reg::R2, short).load_map_value(Reg::R9, out, 0);
     for number in 0..8 {
-        let size = *rng.choose(&[Size::B, Size::H, Size::W, Size::Dw]);
+        let size = rng.pick(&[Size::B, Size::H, Size::W, Size::Dw]);
         asm.load(size, Reg::ALL[number], Reg::R8, rng.below(32) as i16);
     }
     let mut open: Vec<(Label, u64)> = Vec::new();
@@ -142,7 +142,7 @@ fn kernel_and_interpreter_agree_on_random_arithmetic() {
     if !possible() {
         return;
     }
-    let mut rng = Rng::new(20);
+    let mut rng = Rng(20);
     for _ in 0..PROGRAMS {
         let mut twins = Twins::new(program(&mut rng));
         for _ in 0..10 {

@@ -11,8 +11,8 @@ use roxie::wire::{Psn, Qpn};
 
 use crate::arena::Target;
 use crate::lab::Lab;
-use crate::rng::Rng;
 use crate::victim::connected;
+use roxie_tests::random::Rng;
 
 const LEN: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);

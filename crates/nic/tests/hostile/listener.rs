@@ -12,7 +12,7 @@ use roxie::wire::{MAD_LEN, PKey, Psn, Qpn};
 use sys::PollFd;
 
 use crate::lab::Lab;
-use crate::rng::Rng;
+use roxie_tests::random::Rng;
 
 const DEVICE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);

@@ -15,7 +15,6 @@ mod lab;
 mod listener;
 mod packets;
 mod peer;
-mod rng;
 mod storm;
 mod table;
 mod victim;

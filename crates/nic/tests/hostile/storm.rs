@@ -12,8 +12,8 @@ use crate::bystander::Bystanders;
 use crate::lab::{Lab, psn};
 use crate::listener::Listener;
 use crate::packets::Fields;
-use crate::rng::Rng;
 use crate::victim::{Failure, MTU, Q_KEY, Victim, connected};
+use roxie_tests::random::Rng;
 
 const M: usize = MTU.bytes();
 /// Packets between two barriers; most batches fit the smallest socket buffer.
@@ -96,7 +96,7 @@ pub(crate) fn run() {
 impl Storm {
     fn new(seed: u64) -> Self {
         let mut lab = Lab::new();
-        let mut rng = Rng::new(seed);
+        let mut rng = Rng(seed);
         let kinds = [(QpType::Rc, false); 8].into_iter().chain([
             (QpType::Rc, true),
             (QpType::Uc, false),

@@ -43,7 +43,7 @@ static BUS: [Layer; LAYERS] = [const { Layer::new() }; LAYERS];
 
 /// One installed handler.
 struct Layer {
-    /// The action that it replaced; null in an unused layer. Never freed: a handler may be reading it.
+    /// The action that it replaced, one of [`ACTIONS`]; null in an unused layer.
     before: AtomicPtr<libc::sigaction>,
     /// `before` has `SA_RESETHAND` and was called.
     is_spent: AtomicBool,
@@ -66,7 +66,7 @@ impl Layer {
     }
 
     fn before(&self) -> Option<&libc::sigaction> {
-        // SAFETY: null or leaked by `set`.
+        // SAFETY: null or set by `set`, to an action that lives forever.
         unsafe { self.before.load(Ordering::Acquire).as_ref() }
     }
 
@@ -74,11 +74,9 @@ impl Layer {
         self.before().is_some_and(|before| are_equal(before, action))
     }
 
-    /// Records the replaced action. Its memory is never freed, because a handler may be reading it.
-    fn set(&self, before: libc::sigaction) {
-        if !self.has_replaced(&before) {
-            self.before.store(Box::into_raw(Box::new(before)), Ordering::Release);
-        }
+    /// Records the replaced action.
+    fn set(&self, before: &'static libc::sigaction) {
+        self.before.store(ptr::from_ref(before).cast_mut(), Ordering::Release);
         self.is_spent.store(false, Ordering::Relaxed);
     }
 
@@ -103,22 +101,36 @@ impl Layer {
     }
 }
 
+/// Actions of the application that were replaced. Their memory is never freed, because a handler may be
+/// reading it; so each different one is here once, however often the application installs it.
+static ACTIONS: Mutex<Vec<&libc::sigaction>> = Mutex::new(Vec::new());
+
 /// Installs the handlers; guarded accesses are safe from then on. If the application has installed
 /// handlers of its own since, they are replaced and get the faults of all other instructions. Cheap
 /// enough to call on every registration of memory.
 pub fn watch() {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // One thread at a time.
+    let mut actions = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     for signal in SIGNALS {
-        install(signal);
+        install(signal, &mut actions);
     }
+}
+
+/// Returns the copy of an action that lives forever.
+fn kept(action: &libc::sigaction, actions: &mut Vec<&'static libc::sigaction>) -> &'static libc::sigaction {
+    if let Some(known) = actions.iter().find(|known| are_equal(known, action)) {
+        return known;
+    }
+    let action: &'static libc::sigaction = Box::leak(Box::new(*action));
+    actions.push(action);
+    action
 }
 
 fn layers_of(signal: c_int) -> &'static [Layer; LAYERS] {
     if signal == libc::SIGBUS { &BUS } else { &SEGV }
 }
 
-fn install(signal: c_int) {
+fn install(signal: c_int, actions: &mut Vec<&'static libc::sigaction>) {
     let layers = layers_of(signal);
     let mut now = exchange(signal, None);
     for _ in 0..ATTEMPTS {
@@ -130,7 +142,7 @@ fn install(signal: c_int) {
         let layer = layers.iter().position(known).or_else(|| layers.iter().position(free));
         let layer = layer.unwrap_or(LAYERS - 1);
         // Before the handler can run.
-        layers[layer].set(now);
+        layers[layer].set(kept(&now, actions));
         // SAFETY: zero bytes are a valid `sigaction` with an empty mask.
         let mut ours: libc::sigaction = unsafe { mem::zeroed() };
         ours.sa_sigaction = HANDLERS[layer] as usize;
@@ -185,8 +197,7 @@ extern "C" fn handle<const LAYER: usize>(signal: c_int, info: *mut libc::siginfo
 unsafe fn resume(signal: c_int, info: *const libc::siginfo_t, context: *mut c_void) -> bool {
     // SAFETY: upheld by the caller.
     let code = unsafe { (*info).si_code };
-    // A process may send the signal while a guarded instruction runs.
-    if code <= 0 || (signal == libc::SIGBUS && code == BUS_MCEERR_AO) {
+    if is_asynchronous(signal, code) {
         return false;
     }
     // SAFETY: upheld by the caller.
@@ -196,6 +207,12 @@ unsafe fn resume(signal: c_int, info: *const libc::siginfo_t, context: *mut c_vo
     // SAFETY: as above; only the thread of the faulting instruction continues elsewhere.
     unsafe { *pc = next as _ };
     true
+}
+
+/// Whether the interrupted instruction is not the cause of a signal with this `si_code`: a process sent the
+/// signal, or memory is damaged elsewhere. Such a signal does not occur again when the handler returns.
+fn is_asynchronous(signal: c_int, code: c_int) -> bool {
+    code <= 0 || (signal == libc::SIGBUS && code == BUS_MCEERR_AO)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -240,17 +257,18 @@ fn pass_on(layer: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mu
 }
 
 /// Restores the default action, which kills the process with a core dump of the place of the fault: the
-/// instruction faults again when the handler returns. A signal that a process sent is queued once more.
+/// instruction faults again when the handler returns. An asynchronous signal is queued once more; if the
+/// application ignores the signal, nothing happens, as the kernel would do.
 #[cold]
 fn act_by_default(signal: c_int, info: *const libc::siginfo_t, ignores: bool) {
     // SAFETY: plain system calls, which may be made in a handler; the kernel gave `info`.
     unsafe {
-        let was_sent = (*info).si_code <= 0;
-        if was_sent && ignores {
+        let is_asynchronous = is_asynchronous(signal, (*info).si_code);
+        if is_asynchronous && ignores {
             return;
         }
         libc::signal(signal, libc::SIG_DFL);
-        if was_sent {
+        if is_asynchronous {
             let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
         }
@@ -259,7 +277,87 @@ fn act_by_default(signal: c_int, info: *const libc::siginfo_t, ignores: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, ExitStatus};
+
     use super::*;
+    use crate::guarded::{Unmapped, read};
+
+    /// Environment variable that is set in the inner process.
+    const INSIDE: &str = "ROXIE_HANDLER_INSIDE";
+
+    /// Runs the test in a process of its own; `None` in that process.
+    fn outside(test: &str) -> Option<ExitStatus> {
+        if std::env::var_os(INSIDE).is_some() {
+            return None;
+        }
+        let name = format!("guarded::handler::tests::{test}");
+        let mut program = Command::new(std::env::current_exe().expect("a test knows its own file"));
+        Some(program.args([&name, "--exact", "--nocapture"]).env(INSIDE, "1").status().expect("it starts"))
+    }
+
+    fn set_action(signal: c_int, handler: usize) {
+        // SAFETY: zero bytes are a valid `sigaction` with an empty mask.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        action.sa_sigaction = handler;
+        exchange(signal, Some(&action));
+    }
+
+    /// As the kernel does when it finds damaged memory that no thread uses now.
+    fn report_damaged_memory() {
+        // SAFETY: zero bytes are a valid `siginfo_t`; the kernel reads it.
+        unsafe {
+            let mut info: libc::siginfo_t = mem::zeroed();
+            (info.si_signo, info.si_code) = (libc::SIGBUS, BUS_MCEERR_AO);
+            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            let queue = libc::SYS_rt_tgsigqueueinfo;
+            assert_eq!(libc::syscall(queue, process, thread, libc::SIGBUS, &raw const info), 0);
+        }
+    }
+
+    #[test]
+    fn an_ignored_report_of_damaged_memory_leaves_the_handler_installed() {
+        if let Some(status) = outside("an_ignored_report_of_damaged_memory_leaves_the_handler_installed") {
+            return assert!(status.success(), "{status}");
+        }
+        set_action(libc::SIGBUS, libc::SIG_IGN);
+        watch();
+        let ours = exchange(libc::SIGBUS, None);
+        report_damaged_memory();
+        assert!(are_equal(&exchange(libc::SIGBUS, None), &ours));
+    }
+
+    #[test]
+    fn a_report_of_damaged_memory_ends_a_process_that_has_no_handler() {
+        if let Some(status) = outside("a_report_of_damaged_memory_ends_a_process_that_has_no_handler") {
+            return assert_eq!(status.signal(), Some(libc::SIGBUS));
+        }
+        set_action(libc::SIGBUS, libc::SIG_DFL);
+        watch();
+        report_damaged_memory();
+    }
+
+    /// More different ones than there are layers.
+    #[test]
+    fn handlers_that_are_installed_again_and_again_take_no_further_memory() {
+        if let Some(status) = outside("handlers_that_are_installed_again_and_again_take_no_further_memory") {
+            return assert!(status.success(), "{status}");
+        }
+        let count = || ACTIONS.lock().expect("no panic").len();
+        let install_all = || {
+            for handler in 1..=LAYERS + 3 {
+                // An address that no fault calls.
+                set_action(libc::SIGSEGV, 0x1000 * handler);
+                watch();
+            }
+        };
+        install_all();
+        let (before, mut byte) = (count(), [0]);
+        (0..100).for_each(|_| install_all());
+        assert_eq!(count(), before);
+        // SAFETY: no memory is there.
+        assert_eq!(unsafe { read(0, &mut byte) }, Err(Unmapped), "the last layer is installed");
+    }
 
     /// The addresses tell which layer a handler of the application means.
     #[test]

@@ -16,6 +16,10 @@ fn send(psn: u32, value: u8) -> Pkt {
     Pkt::new(Opcode::RC_SEND_ONLY, psn).payload(value, 8)
 }
 
+fn write_nothing(psn: u32) -> Pkt {
+    Pkt::new(Opcode::RC_WRITE_ONLY, psn).reth(REMOTE, RKEY, 0).ack_req()
+}
+
 /// One packet from another UDP source port than the peer's.
 fn foreign(b: &mut Bench, packet: &Pkt) -> Result<(), DropReason> {
     b.from.src_port = FOREIGN;
@@ -28,7 +32,7 @@ fn foreign(b: &mut Bench, packet: &Pkt) -> Result<(), DropReason> {
 fn guesses(b: &mut Bench, from: u16) {
     b.from.src_port = from;
     for guess in 0..GUESSES_MAX {
-        b.recv(&send(0x10_0000 + guess, 0xbb)).unwrap_err();
+        b.recv(&send(0x10_0000 + guess * SPAN as u32, 0xbb)).unwrap_err();
     }
     b.from.src_port = PORT;
     b.sent();
@@ -93,6 +97,59 @@ fn the_expected_request_from_another_port_is_executed_and_the_port_is_learned() 
     assert_eq!(b.recv(&send(103, 4)), Err(DropReason::ForeignPort));
     assert_eq!(foreign(&mut b, &send(101, 2)), Ok(()));
     assert_eq!(b.events().len(), 3);
+}
+
+/// An adapter with a large send window: everything but the first packet arrives, the rest far ahead.
+#[test]
+fn a_peer_that_changes_its_port_with_many_packets_in_flight_recovers_by_going_back() {
+    for known in [102..102, 102..868, 102..1000] {
+        let mut b = Bench::rc();
+        b.recv(&write_nothing(100)).unwrap();
+        for psn in known.clone() {
+            let _kept_or_too_far = b.recv(&write_nothing(psn));
+        }
+        for psn in known.end..3000 {
+            foreign(&mut b, &write_nothing(psn)).unwrap_err();
+        }
+        assert!(b.sent().contains(&"Acknowledge 101 NAK 0 msn 1".to_owned()));
+        assert_eq!((b.qp.counters().guessed_psn, b.qp.counters().distrusted), (1, 0));
+        assert_eq!(foreign(&mut b, &write_nothing(101)), Ok(()));
+        assert!(b.qp.psn_window().expected.value() > 101, "{known:?}");
+    }
+}
+
+/// The same adapter, whose ACKs were lost: it retransmits requests that were executed long ago.
+#[test]
+fn a_peer_that_changes_its_port_and_retransmits_many_packets_recovers() {
+    let mut b = Bench::rc();
+    b.batch(&(100..1100).map(write_nothing).collect::<Vec<_>>());
+    b.sent();
+    for psn in 100..1100 {
+        assert_eq!(foreign(&mut b, &write_nothing(psn)), Ok(()));
+    }
+    assert!(b.sent().contains(&"Acknowledge 1099 msn 1000".to_owned()));
+    assert_eq!(foreign(&mut b, &write_nothing(1100)), Err(DropReason::ForeignPort), "counts up from a guess");
+    assert_eq!(b.sent(), ["Acknowledge 1100 NAK 0 msn 1000"]);
+    assert_eq!(foreign(&mut b, &write_nothing(1100)), Ok(()));
+}
+
+/// Otherwise one guess would reach every PSN.
+#[test]
+fn no_request_that_counts_up_from_a_guess_is_executed() {
+    for step in 1..SPAN {
+        let mut b = Bench::rc();
+        b.recv(&write_nothing(100)).unwrap();
+        b.post_recv(1, 0, 8);
+        // They begin as a guess, and the expected packet is the last but one.
+        let before = SPAN.div_ceil(step);
+        for packet in 0..before + 2 {
+            let distance = packet as i64 - before as i64;
+            let psn = (101 + distance * step as i64).rem_euclid(1 << 24) as u32;
+            let _duplicate_or_refused = foreign(&mut b, &send(psn, 0xbb));
+        }
+        assert_eq!(b.events(), [], "step {step}");
+        assert_eq!(b.qp.counters().guessed_psn, 1);
+    }
 }
 
 /// The peer changed its port after the ACK was lost.

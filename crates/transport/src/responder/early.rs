@@ -40,8 +40,8 @@ const REACH_MIN: u64 = 64;
 /// Time in which requests that arrived show how many the peer has in flight: at least this, at most the
 /// double. Longer than the round trip of a local network; a forger's target is larger for as long.
 const ARRIVALS_NS: u64 = 10_000_000;
-/// A kept request is dropped after this. The retransmission of the missing one has then failed several times,
-/// or no packet is missing and the kept one is forged.
+/// A kept request is dropped after this, or earlier together with an older one. The retransmission of the
+/// missing one has then failed several times, or no packet is missing and the kept one is forged.
 const KEPT_MAX_NS: u64 = 1_000_000_000;
 /// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester
 /// appears selective if exactly these packets are lost a second time.
@@ -51,7 +51,12 @@ const PROOF: u64 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyRequests {
     episode: u64,
+    /// Not later than the arrival of any kept request before `renewed_by`.
     begun: Instant,
+    /// When the request with this number is executed, all those are, and `begun` becomes the time when the
+    /// first of the others arrived.
+    renewed_by: u64,
+    others_begun: Option<Instant>,
     /// One past the furthest packet kept. Nothing is kept unless this is beyond the expected packet.
     end: u64,
     kept: PacketSet,
@@ -120,6 +125,21 @@ impl EarlyRequests {
     #[inline]
     pub(super) fn is_beyond(&self, expected: u64) -> bool {
         self.end > expected
+    }
+
+    /// Notes when a request is kept, from which its age is counted.
+    fn note_age(&mut self, now: Instant, position: u64) {
+        if position >= self.renewed_by {
+            self.others_begun.get_or_insert(now);
+        }
+    }
+
+    /// All requests before this one are executed: those that remain are younger.
+    fn renew(&mut self, now: Instant, expected: u64) {
+        if expected >= self.renewed_by {
+            self.begun = self.others_begun.take().unwrap_or(now);
+            self.renewed_by = self.end;
+        }
     }
 
     /// Whether what is kept is too old to be believed.
@@ -227,6 +247,7 @@ impl Responder {
             early.forget();
             early.episode = reorder.begin_episode();
             early.begun = now;
+            early.renewed_by = position + 1;
             early.end = self.expected;
             early.report_later(now);
         }
@@ -253,6 +274,7 @@ impl Responder {
         }
         early.time(now, |timed| timed == position);
         early.end = early.end.max(position + 1);
+        early.note_age(now, position);
         early.kept.insert(position);
         ep.counters.kept_request += 1;
         if early.is_overdue(now, self.expected) {
@@ -285,6 +307,7 @@ impl Responder {
             self.execute_next(&packet, mem, srqs, ep)?;
         }
         self.early.kept.remove_range(behind - 1, self.expected + 1);
+        self.early.renew(now, self.expected);
         if self.expected > behind {
             self.early.behind = Some((behind, self.expected - behind));
         }
@@ -302,9 +325,9 @@ impl Responder {
     }
 
     /// Decides about a request from a UDP source port that the peer has not used for requests: only the
-    /// expected packet is believed, and the port is the peer's from then on. An early one is NAKed and not
-    /// kept. A duplicate gets its response again, which goes to the peer's address: a peer that changed its
-    /// port may have lost the ACK.
+    /// expected packet is believed, unless it counts up from a guess, and the port is the peer's from then
+    /// on. An early one is NAKed and not kept. A duplicate gets its response again, which goes to the
+    /// peer's address: a peer that changed its port may have lost the ACK.
     ///
     /// # Errors
     /// The request is not believed.
@@ -321,12 +344,15 @@ impl Responder {
             ep.trust.learn(Half::Requests, port);
             return Ok(());
         }
+        let continues_guess = ep.trust.continues_guess(port, packet.bth.psn);
         let is_guess = trust::is_foreign_guess(distance);
-        if is_guess {
+        if is_guess && !continues_guess {
             ep.on_guess(now, 1);
+            ep.trust.begin_guess(port, packet.bth.psn);
         }
         let is_believed = ep.trust.is_new(Half::Requests) || !ep.trust.is_distrustful(now);
-        if distance <= 0 && is_believed && !trust::is_far(distance) {
+        let is_executed = distance == 0 && !continues_guess;
+        if (distance < 0 || is_executed) && is_believed && !trust::is_far(distance) {
             if distance == 0 {
                 ep.trust.learn(Half::Requests, port);
             }

@@ -231,3 +231,47 @@ fn a_go_back_n_peer_gets_no_gap_reports() {
     b.recv(&write(119, 0, 1)).unwrap();
     assert_eq!(b.sent(), NONE, "one NAK for a gap");
 }
+
+/// There is always a gap, and each is closed after 100 ms.
+#[test]
+fn kept_requests_are_executed_as_long_as_gaps_are_closed() {
+    let mut b = Bench::rc();
+    b.recv(&write(101, 0, 1)).unwrap();
+    for round in 0..30 {
+        b.now = ms(100 * u64::from(round));
+        b.recv(&write(103 + 2 * round, 0, 1)).unwrap();
+        b.recv(&write(100 + 2 * round, 0, 1)).unwrap();
+        assert_eq!(b.qp.psn_window().expected.value(), 102 + 2 * round, "the kept request was executed");
+    }
+}
+
+/// A forged one, far ahead of a slow flow.
+#[test]
+fn a_request_is_not_kept_for_longer_than_a_second_while_others_are_executed() {
+    let mut b = Bench::rc();
+    b.recv(&write(150, 0, 0xbb)).unwrap();
+    for psn in 100..150 {
+        b.now = ms(100 * u64::from(psn - 100));
+        b.recv(&write(psn, 8, 1)).unwrap();
+    }
+    assert_eq!(b.qp.psn_window().expected.value(), 150);
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [0; 8]);
+}
+
+/// The request that was not accepted has been retransmitted; the RNR NAK says nothing about later ones.
+#[test]
+fn a_gap_after_an_rnr_nak_is_nakked_and_requests_behind_it_are_kept() {
+    let mut b = Bench::rc();
+    assert_eq!(b.recv(&send(100, 1)), Err(DropReason::NoReceive));
+    assert_eq!(b.recv(&send(101, 2)), Err(DropReason::OutOfSequence), "the peer retransmits it as well");
+    b.sent();
+    for i in 0..3 {
+        b.post_recv(i, 8 * i, 8);
+    }
+    b.recv(&send(100, 1)).unwrap();
+    b.sent();
+    assert_eq!(b.recv(&send(102, 3)), Ok(()));
+    assert_eq!(b.sent(), ["Acknowledge 101 NAK 0 msn 1"]);
+    b.recv(&send(101, 2)).unwrap();
+    assert_eq!(b.events().len(), 3);
+}

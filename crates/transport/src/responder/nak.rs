@@ -18,7 +18,7 @@ pub(super) struct NakState {
     due: Option<Nak>,
     /// A NAK was sent (or is due), and the expected packet has not arrived since.
     is_sent: bool,
-    /// That NAK was an RNR NAK.
+    /// That NAK is an RNR NAK.
     is_rnr: bool,
 }
 
@@ -47,8 +47,7 @@ impl NakState {
     #[inline]
     pub(super) fn expected_arrived(&mut self) {
         if self.is_sent {
-            self.is_sent = false;
-            self.due = None;
+            *self = Self::default();
         }
     }
 
@@ -74,7 +73,7 @@ impl NakState {
         self.is_sent
     }
 
-    /// Whether the peer was told to wait.
+    /// Whether the peer was told to wait before it retransmits the expected packet.
     pub(super) fn is_rnr_sent(&self) -> bool {
         self.is_rnr
     }

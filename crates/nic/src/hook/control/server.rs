@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use super::{RECORD_MAX, Reply, Request};
 use crate::registry::DomainConfig;
 use crate::registry::identity::Relation;
-use crate::registry::meeting::{self, Door, Listener};
+use crate::registry::meeting::{self, Listener, ListenerKind};
 use sys::Epoll;
 
 /// Open connections. A further one replaces the oldest, so idle connections cannot lock other clients
@@ -76,10 +76,10 @@ impl Control {
             for &token in &tokens[..ready] {
                 match (token, &self.listener.private) {
                     (PUBLIC, _) => {
-                        connections.accept(&self.epoll, &self.listener.public, Door::Public, owner);
+                        connections.accept(&self.epoll, &self.listener.public, ListenerKind::Public, owner);
                     }
                     (PRIVATE, Some(private)) => {
-                        connections.accept(&self.epoll, &private.socket, Door::Private, owner);
+                        connections.accept(&self.epoll, &private.socket, ListenerKind::Private, owner);
                     }
                     (token, _) => connections.serve(token, owner),
                 }
@@ -104,10 +104,10 @@ impl Control {
 }
 
 impl Connections {
-    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, door: Door, owner: &dyn Answers) {
+    fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, kind: ListenerKind, owner: &dyn Answers) {
         // A client that has disconnected already needs nothing.
         let Ok(connection) = sys::accept(listener.as_fd()) else { return };
-        let Ok(peer) = meeting::peer(&connection, door) else { return };
+        let Ok(peer) = meeting::peer(&connection, kind) else { return };
         if !matches!(peer.relation, Relation::Same | Relation::Root) {
             return;
         }
