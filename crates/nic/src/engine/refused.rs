@@ -68,7 +68,7 @@ impl Engine {
         let begins = self.refused.begin(self.now(), mad);
         let mut core = self.lock();
         if begins {
-            // Refused replies to forged messages would leave no room for the ICMP message about this one.
+            // Refused replies to forged messages would fill the buffer for the ICMP message about this one.
             core.port.take_refused(&mut |_, _| {});
         }
         core.send_mad(src, dst, mad);

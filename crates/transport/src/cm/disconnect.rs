@@ -95,8 +95,8 @@ impl Cm {
         self.remove(id);
     }
 
-    /// The peer has accepted a request of ours with the QP of this connection: it must have lost this one. The
-    /// REP repeats a transaction id that only the peer sees.
+    /// The peer has accepted a request of ours with the QP of this connection: it must have lost this one.
+    /// The REP repeats a transaction id that only the peer sees.
     pub(super) fn disconnect_stale(&mut self, now: Instant, id: CmId) {
         if self.state(id) == Some(ConnState::Established) {
             let sent = self.disconnect(now, id, &[]);

@@ -1,10 +1,11 @@
 //! A REQ with the queue pair of an established connection: Linux calls that connection stale, and ends it.
 //!
 //! The REQ may be from a peer that was killed and has lost the connection. It may also be forged: a forger
-//! knows the address and the node GUID of the peer, and guesses the QPN. So the REQ waits, and the peer gets a
-//! probe (`keepalive.rs`). A CM that does not have the connection replies with a DREP, which must repeat the
-//! transaction id of the probe: 64 bits that a forger does not see. Then the connection ends, and the REQ is
-//! handled. Without a reply the connection stays; the peer repeats its REQ, and each of them can cause a probe.
+//! knows the address and the node GUID of the peer, and guesses the QPN. So the REQ waits, and the peer
+//! gets a probe (`keepalive.rs`). A CM that does not have the connection replies with a DREP, which must
+//! repeat the transaction id of the probe: 64 bits that a forger does not see. Then the connection ends, and
+//! the REQ is handled. Without a reply the connection stays; the peer repeats its REQ, and each of them can
+//! cause a probe.
 
 use core::time::Duration;
 
@@ -39,7 +40,7 @@ impl Cm {
         if let Some(check) = &mut conn.stale
             && now < check.probed_at + PROBE_INTERVAL
         {
-            (check.req, check.from, check.arrived_at) = (req.clone(), from, now);
+            (check.req, check.from, check.arrived_at) = (*req, from, now);
             return;
         }
         if !self.stranger_replies.take(now) {
@@ -47,7 +48,7 @@ impl Cm {
             return;
         }
         let (tid, mad) = self.keepalive.probe(self.config.tid_key, id, conn.remote_id);
-        let check = StaleCheck { tid, probed_at: now, req: req.clone(), from, arrived_at: now };
+        let check = StaleCheck { tid, probed_at: now, req: *req, from, arrived_at: now };
         conn.stale = Some(Box::new(check));
         let (src, dst) = (conn.src, conn.dst);
         self.send(src, dst, mad);

@@ -67,7 +67,7 @@ fn a_forged_req_with_address_guid_and_qpn_of_the_peer_ends_no_connection() {
     for n in 0..20 {
         let mad = another_req(&net, 0x0900_0000 + n);
         give_b(&mut net, &mad);
-        net.now = net.now + core::time::Duration::from_secs(1);
+        net.now += core::time::Duration::from_secs(1);
     }
     assert_eq!(net.names(), [(B, "DREQ"); 20], "the live peer ignores each probe");
     assert_eq!(net.states(a, b), (Established, Established));
@@ -82,7 +82,7 @@ fn a_flood_of_reqs_causes_one_probe_per_connection_and_second() {
     for n in 0..1000 {
         let mad = another_req(&net, 0x0900_0000 + n);
         give_b(&mut net, &mad);
-        net.now = net.now + core::time::Duration::from_millis(5);
+        net.now += core::time::Duration::from_millis(5);
     }
     assert_eq!(net.names(), [(B, "DREQ"); 5], "5 s");
     assert_eq!(net.states(a, b), (Established, Established));
@@ -126,7 +126,7 @@ fn a_req_that_waited_for_long_is_left_to_its_repetition() {
     let mad = another_req(&net, 9);
     net.cm[B].handle_mad(net.now, &mad, net.gid[A], net.gid[B]);
     let (.., probe) = net.cm[B].poll_transmit().unwrap();
-    net.now = net.now + core::time::Duration::from_secs(30);
+    net.now += core::time::Duration::from_secs(30);
     let drep = message::drep(wire::cm::Dreq::parse(&probe).tid, (a.0, b.0), &[]);
     net.cm[B].handle_mad(net.now, &drep, net.gid[A], net.gid[B]);
     assert_eq!(net.cm[B].state(b), Some(Timewait));
