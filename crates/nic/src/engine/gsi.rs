@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use transport::Instant;
 use transport::cm::RateLimit;
 use transport::cm::timing::LISTENER_WAIT;
+use wire::Gid;
+use wire::cm::ServiceId;
 
 use super::Engine;
 use super::inbox::Mad;
@@ -29,7 +31,12 @@ const HELD_MAX: usize = 64;
 /// servers wait for half of the RTUs for a minute. Double: a flood costs twice the CPU time.
 const BROADCASTS_PER_S: u64 = 1000;
 
-/// Requests that wait for their listener, and the limit of messages to every process.
+/// Searches per second for the process that listens for a request. Each costs two system calls, and any host
+/// can send requests for services that do not exist. Half: in a flood, requests for other processes wait
+/// longer. Double: a flood costs twice the CPU time.
+const SEARCHES_PER_S: u64 = 5000;
+
+/// Requests that wait for their listener, and the limits of what requests and other messages cost.
 #[derive(Default)]
 pub(crate) struct Held(pub(crate) Mutex<HeldState>);
 
@@ -37,11 +44,19 @@ pub(crate) struct Held(pub(crate) Mutex<HeldState>);
 pub(crate) struct HeldState {
     requests: VecDeque<HeldRequest>,
     broadcasts: RateLimit,
+    searches: RateLimit,
+    /// Searches so far.
+    searched: u64,
 }
 
 impl Default for HeldState {
     fn default() -> Self {
-        Self { requests: VecDeque::new(), broadcasts: RateLimit::new(BROADCASTS_PER_S) }
+        Self {
+            requests: VecDeque::new(),
+            broadcasts: RateLimit::new(BROADCASTS_PER_S),
+            searches: RateLimit::new(SEARCHES_PER_S),
+            searched: 0,
+        }
     }
 }
 
@@ -81,6 +96,18 @@ impl Held {
 
     fn may_broadcast(&self, now: Instant) -> bool {
         self.lock().broadcasts.take(now)
+    }
+
+    fn may_search(&self, now: Instant) -> bool {
+        let mut held = self.lock();
+        let may_search = held.searches.take(now);
+        held.searched += u64::from(may_search);
+        may_search
+    }
+
+    /// Searches for the listener of a request so far.
+    pub(crate) fn searched(&self) -> u64 {
+        self.lock().searched
     }
 
     fn lock(&self) -> MutexGuard<'_, HeldState> {
@@ -126,16 +153,24 @@ impl Engine {
             MadOutcome::Handled => true,
             MadOutcome::BacklogFull => waited_ns >= BACKLOG_WAIT_NS,
             MadOutcome::NotOurs { service_id, dst_gid } => {
-                let (ps, port) = ((service_id.0 >> 16) as u16, service_id.port());
-                let batch = mad.packet.batch();
-                let handed = !mad.packet.is_forwarded()
-                    && self.registry.forward_to_service(ps, port, dst_gid, &batch).is_ok_and(|taken| taken);
                 let over = waited_ns >= LISTENER_WAIT_NS;
-                if !handed && over {
+                let handed = self.hand_to_listener(mad, service_id, dst_gid);
+                if over && handed == Some(false) {
                     self.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);
                 }
-                handed || over
+                handed == Some(true) || over
             }
         }
+    }
+
+    /// Forwards a request to the process that listens for it. False if there is none; `None` if too many
+    /// requests were searched for: a peer that gets no reply repeats its request.
+    fn hand_to_listener(&self, mad: &Mad, service: ServiceId, dst: Gid) -> Option<bool> {
+        if mad.packet.is_forwarded() {
+            return Some(false);
+        }
+        let (ps, port) = ((service.0 >> 16) as u16, service.port());
+        let forward = || self.registry.forward_to_service(ps, port, dst, &mad.packet.batch());
+        self.held.may_search(self.now()).then(|| forward().unwrap_or(false))
     }
 }

@@ -337,6 +337,7 @@ impl Engine {
     pub(crate) fn rows(&self, core: &Core) -> Vec<Row> {
         let mut rows = core.rows();
         rows.push(("member_connects", self.registry.connects()));
+        rows.push(("listener_searches", self.held.searched()));
         rows
     }
 

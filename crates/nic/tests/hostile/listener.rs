@@ -2,16 +2,18 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use roxie::cm::{CmEventKind, EventChannel, Id, PortSpace};
 use roxie::wire::cm::{
     Answered, CmMessage, Drep, Dreq, IpCmHeader, Mra, Path, Rej, RejReason, Rep, Req, Rtu, ServiceId,
     SidrRep, SidrReq,
 };
-use roxie::wire::{MAD_LEN, PKey, Psn, Qpn};
+use roxie::wire::{MAD_LEN, Opcode, PKey, Psn, QKey, Qpn};
 use sys::PollFd;
 
 use crate::lab::Lab;
+use crate::packets::Fields;
 use roxie_tests::random::Rng;
 
 const DEVICE: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -156,4 +158,29 @@ fn private_data<const LEN: usize>(rng: &mut Rng) -> [u8; LEN] {
 
 fn readable(fd: RawFd) -> bool {
     sys::poll(&mut [PollFd::readable(fd)], Some(0)).expect("poll") > 0
+}
+
+/// Each search for the process that listens for a request takes two system calls, so they are limited.
+pub(crate) fn searches() {
+    const REQUESTS: u32 = 400_000;
+    const PER_S: u64 = 5000;
+    let mut lab = Lab::new();
+    let start = Instant::now();
+    let mut fields = Fields::new(Qpn::new(1), Psn::new(0));
+    fields.deth.q_key = QKey::GSI;
+    for request_id in 0..REQUESTS {
+        let (tid, service_id) =
+            (u64::from(request_id), ServiceId(0x0106_0000 | u64::from(request_id as u16)));
+        let mut mad = [0; MAD_LEN];
+        CmMessage::SidrReq(SidrReq { tid, request_id, service_id, ..SidrReq::default() }).emit(&mut mad);
+        lab.peer.send(&fields.packet(Opcode::UD_SEND_ONLY, &mad));
+        if request_id.is_multiple_of(64) {
+            // Otherwise the socket of the device would drop most of them.
+            lab.barrier(true);
+        }
+    }
+    lab.barrier(true);
+    let (searches, elapsed) = (lab.counter("listener_searches"), start.elapsed());
+    assert!(searches > 0, "no request was searched for");
+    assert!(searches <= PER_S * (elapsed.as_secs() + 2), "{searches} searches in {elapsed:?}");
 }

@@ -33,3 +33,8 @@ fn a_response_completes_a_work_request_with_the_status_of_its_row() {
 fn a_storm_of_hostile_packets_does_no_harm() {
     domain::alone("a_storm_of_hostile_packets_does_no_harm", storm::run);
 }
+
+#[test]
+fn requests_for_services_that_do_not_exist_cost_few_system_calls() {
+    domain::alone("requests_for_services_that_do_not_exist_cost_few_system_calls", listener::searches);
+}
