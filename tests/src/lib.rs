@@ -4,6 +4,7 @@
 pub mod binaries;
 pub mod harness;
 pub mod lab;
+pub mod main_thread;
 pub mod pair;
 pub mod place;
 pub mod process;

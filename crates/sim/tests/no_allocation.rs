@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use roxie_sim::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};
+use roxie_tests::main_thread::wait_until_main_thread_sleeps;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 use transport::{
     Access, AddressVector, Dest, Instant, MAX_PACKET, PacketSource, PathMtu, PdId, Qp, QpAttr, QpAttrMask,
@@ -222,6 +223,7 @@ fn sges(length: u32) -> [Sge; 2] {
 
 #[test]
 fn traffic_after_set_up_does_not_allocate() {
+    wait_until_main_thread_sleeps();
     let region = Region::new(ALLOCATOR);
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(region.change().allocations, 1, "the allocator does not count allocations");

@@ -184,7 +184,7 @@ impl Cm {
     }
 
     /// REJ to a REQ for which there is no connection; our "local id" is then 0.
-    fn refuse_req(&mut self, now: Instant, req: &Req, reason: RejReason, from: Arrival) {
+    pub(super) fn refuse_req(&mut self, now: Instant, req: &Req, reason: RejReason, from: Arrival) {
         let gid = self.gids.first().copied().unwrap_or(from.dst);
         let mtu = [self.config.max_path_mtu as u8];
         let ari: &[u8] = match reason {

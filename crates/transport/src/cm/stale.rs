@@ -9,7 +9,7 @@
 
 use core::time::Duration;
 
-use wire::cm::{Drep, Req};
+use wire::cm::{Drep, RejReason, Req};
 
 use super::conn::Arrival;
 use super::{Cm, CmId};
@@ -18,6 +18,9 @@ use crate::Instant;
 /// Shortest time between two probes that REQs cause, for each connection. Half: a flood of REQs causes twice
 /// the probes. Double: still shorter than the time after which Linux repeats a REQ, 4.6 s.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Probes for one REQ before it is rejected. Half: a lost probe makes a peer that has lost the connection
+/// start anew. Double: a live peer that sends the REQ by mistake is rejected after 18 s instead of 9 s.
+const PROBES_MAX: u8 = 2;
 /// A REQ that has waited for longer is dropped. Half: after a slow reply the peer must repeat it. Double: it
 /// is handled when its sender has repeated it.
 const REQ_WAIT: Duration = Duration::from_secs(4);
@@ -27,6 +30,8 @@ const REQ_WAIT: Duration = Duration::from_secs(4);
 pub(super) struct StaleCheck {
     tid: u64,
     probed_at: Instant,
+    /// Probes for this REQ.
+    probes: u8,
     req: Req,
     from: Arrival,
     arrived_at: Instant,
@@ -37,18 +42,25 @@ impl Cm {
     pub(super) fn check_stale(&mut self, now: Instant, id: CmId, req: &Req, from: Arrival) {
         self.counters.rx_stale += 1;
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if let Some(check) = &mut conn.stale
-            && now < check.probed_at + PROBE_INTERVAL
-        {
-            (check.req, check.from, check.arrived_at) = (*req, from, now);
-            return;
+        let mut probes = 0;
+        if let Some(check) = &mut conn.stale {
+            if now < check.probed_at + PROBE_INTERVAL {
+                (check.req, check.from, check.arrived_at) = (*req, from, now);
+                return;
+            }
+            let is_repeated = (check.req.tid, check.req.local_comm_id) == (req.tid, req.local_comm_id);
+            probes = if is_repeated { check.probes } else { 0 };
+        }
+        if probes >= PROBES_MAX {
+            conn.stale = None;
+            return self.refuse_req(now, req, RejReason::STALE_CONNECTION, from);
         }
         if !self.stranger_replies.take(now) {
             self.counters.tx_limited += 1;
             return;
         }
         let (tid, mad) = self.keepalive.probe(self.config.tid_key, id, conn.remote_id);
-        let check = StaleCheck { tid, probed_at: now, req: *req, from, arrived_at: now };
+        let check = StaleCheck { tid, probed_at: now, probes: probes + 1, req: *req, from, arrived_at: now };
         conn.stale = Some(Box::new(check));
         let (src, dst) = (conn.src, conn.dst);
         self.send(src, dst, mad);

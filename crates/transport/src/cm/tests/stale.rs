@@ -77,6 +77,18 @@ fn a_forged_req_with_address_guid_and_qpn_of_the_peer_ends_no_connection() {
 }
 
 #[test]
+fn a_live_peer_that_sends_its_qpn_again_is_rejected_and_keeps_its_connection() {
+    let (mut net, a, b) = Net::established();
+    let mad = another_req(&net, 9);
+    for _ in 0..3 {
+        give_b(&mut net, &mad);
+        net.now += core::time::Duration::from_millis(4600);
+    }
+    assert_eq!(net.names(), [(B, "DREQ"), (B, "DREQ"), (B, "REJ")]);
+    assert_eq!(net.states(a, b), (Established, Established));
+}
+
+#[test]
 fn a_flood_of_reqs_causes_one_probe_per_connection_and_second() {
     let (mut net, a, b) = Net::established();
     for n in 0..1000 {
