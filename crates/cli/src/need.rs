@@ -12,10 +12,10 @@ use std::path::Path;
 use crate::elf::Elf;
 use crate::run::search;
 
-/// Libraries whose users need the files: the names begin so.
+/// A program that is linked to a library with such a name needs the files; names begin with these words.
 const LIBRARIES: [&str; 8] =
     ["libucp", "libuct", "libucs", "libmpi.", "libmpich.", "libopen-rte.", "libopen-pal.", "libprrte."];
-/// Programs that start others which need the files: the names begin so.
+/// A program with such a name starts others that need the files; names begin with these words.
 const LAUNCHERS: [&str; 6] = ["python", "mpirun", "mpiexec", "orterun", "prterun", "ucx_"];
 /// Words of a command that are looked at. Programs stand at its beginning.
 const WORDS_MAX: usize = 64;
@@ -35,8 +35,7 @@ fn is_name_of_user(word: &str) -> bool {
         return false;
     }
     search(Path::new(word)).is_some_and(|program| {
-        let is_launcher = is_launcher(&program);
-        is_launcher
+        is_launcher(&program)
             || match Elf::read(&program) {
                 Some(elf) => elf.needed.iter().any(|name| begins(name, &LIBRARIES)),
                 None => interpreter_is_launcher(&program),

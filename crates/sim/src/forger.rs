@@ -87,8 +87,8 @@ impl Forger {
         (self.rng.next() % count as u64) as usize
     }
 
-    /// Forges a packet for a queue pair; `None` if it has no peer whose packets could be forged so. A UC
-    /// queue pair accepts any PSN, and a UD queue pair any sender with the Q_Key.
+    /// Forges a packet for a queue pair. `None` for types that the forger leaves out: a UC queue pair accepts
+    /// any PSN, and a UD queue pair any sender with the Q_Key.
     pub(crate) fn forge(&mut self, victim: &Qp) -> Option<Forgery> {
         let rng = &mut self.rng;
         let port = if rng.chance(50) { 0 } else { rng.between(PORTS.0, PORTS.1) as u16 };

@@ -56,7 +56,7 @@ const ODP_CAPS: ibv_odp_caps = ibv_odp_caps {
     ],
 };
 
-/// The same of XRC, whose receives are always those of shared receive queues.
+/// What on-demand paging supports on XRC queue pairs, which receive from shared receive queues only.
 const XRC_ODP_CAPS: u32 = IBV_ODP_SUPPORT_SEND
     | IBV_ODP_SUPPORT_WRITE
     | IBV_ODP_SUPPORT_READ
@@ -160,7 +160,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     let mut full = ibv_device_attr_ex::zeroed();
     full.orig_attr = device_attr(&context.tail.context);
     full.device_cap_flags_ex = u64::from(DEVICE_CAPS) | DEVICE_CAPS_EX;
-    if context.tail.context.query_device().on_demand_paging {
+    let device = context.tail.context.query_device();
+    if device.on_demand_paging {
         full.odp_caps = ODP_CAPS;
         full.xrc_odp_caps = XRC_ODP_CAPS;
     }
@@ -168,7 +169,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     full.hca_core_clock = CLOCK_KHZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.packet_pacing_caps = PACKET_PACING_CAPS;
-    full.max_dm_size = context.tail.context.query_device().max_dm_size as u64;
+    full.max_dm_size = device.max_dm_size as u64;
     full.phys_port_cnt_ex = u32::from(PORT);
     fill(&room, &full);
     0

@@ -109,7 +109,7 @@ impl Keepalive {
         }
     }
 
-    /// The connection whose probe the DREP replies to.
+    /// Returns the connection that was probed, if the DREP replies to that probe.
     fn refuted(&self, pair: Pair, drep: &Drep) -> Option<CmId> {
         let (id, mad) = self.hosts.get(&pair)?.probe.as_ref()?;
         let probe = Dreq::parse(mad);

@@ -246,11 +246,16 @@ impl Cm {
 
     /// Replies to a message that belongs to no connection, unless there are too many of them.
     fn reply_to_stranger(&mut self, now: Instant, from: Arrival, mad: Box<MadBytes>) {
-        if !self.stranger_replies.take(now) {
-            self.counters.tx_limited += 1;
-            return;
+        if self.may_reply_to_stranger(now) {
+            self.send(from.dst, from.src, mad);
         }
-        self.send(from.dst, from.src, mad);
+    }
+
+    /// Whether one more message may leave that any host can cause; counts it, or that it was too many.
+    fn may_reply_to_stranger(&mut self, now: Instant) -> bool {
+        let may_reply = self.stranger_replies.take(now);
+        self.counters.tx_limited += u64::from(!may_reply);
+        may_reply
     }
 
     fn report(&mut self, id: CmId, kind: CmEventKind) {

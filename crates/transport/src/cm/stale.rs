@@ -42,6 +42,7 @@ impl Cm {
     pub(super) fn check_stale(&mut self, now: Instant, id: CmId, req: &Req, from: Arrival) {
         self.counters.rx_stale += 1;
         let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (src, dst, remote_id) = (conn.src, conn.dst, conn.remote_id);
         let mut probes = 0;
         if let Some(check) = &mut conn.stale {
             if now < check.probed_at + PROBE_INTERVAL {
@@ -55,14 +56,14 @@ impl Cm {
             conn.stale = None;
             return self.refuse_req(now, req, RejReason::STALE_CONNECTION, from);
         }
-        if !self.stranger_replies.take(now) {
-            self.counters.tx_limited += 1;
+        if !self.may_reply_to_stranger(now) {
             return;
         }
-        let (tid, mad) = self.keepalive.probe(self.config.tid_key, id, conn.remote_id);
+        let (tid, mad) = self.keepalive.probe(self.config.tid_key, id, remote_id);
         let check = StaleCheck { tid, probed_at: now, probes: probes + 1, req: *req, from, arrived_at: now };
-        conn.stale = Some(Box::new(check));
-        let (src, dst) = (conn.src, conn.dst);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.stale = Some(Box::new(check));
+        }
         self.send(src, dst, mad);
     }
 
