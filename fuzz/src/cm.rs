@@ -125,7 +125,7 @@ fn ids_of(message: &CmMessage) -> (u64, u32, u32) {
 
 impl<'a> World<'a> {
     fn new(mut draw: Draw<'a>) -> Self {
-        let slot = draw.pick(&[0, 3, 250]);
+        let slot = draw.pick(&[0, 3, 4094]);
         let first_id = draw.pick(&[1, 0, 0xff_fffe]);
         let max_path_mtu = draw.pick(&PathMtu::ALL);
         let mut config = CmConfig::new(slot, first_id, 0x77, max_path_mtu);

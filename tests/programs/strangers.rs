@@ -100,9 +100,9 @@ kill -0 $pid; kill $pid
 /// Another user has taken names, among them those of a group that does not exist.
 fn squatted(lab: &Lab, name: &str) -> Result<(), String> {
     let mut names: Vec<String> =
-        ["boot", "slot/0", "slot/1", "xsk/1", "xsk/2"].map(|n| format!("roxie/1/{n}")).into();
-    names.extend((0..64).map(|slot| format!("roxie/1/0123456789abcdef/slot/{slot}")));
-    names.extend((0..8).map(|pid| format!("roxie/1/hook/{pid}/0/0123456789abcdef")));
+        ["2/boot", "2/slot/0", "2/slot/1", "1/xsk/1", "1/xsk/2"].map(|n| format!("roxie/{n}")).into();
+    names.extend((0..64).map(|slot| format!("roxie/2/0123456789abcdef/slot/{slot}")));
+    names.extend((0..8).map(|pid| format!("roxie/2/hook/{pid}/0/0123456789abcdef")));
     let script = format!(
         "{}$STRANGER squat {} >/mnt/squat & thief=$!
          until grep -q taken /mnt/squat; do sleep 0.05; done

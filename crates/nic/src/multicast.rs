@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use transport::{Instant, PacketSource, QpType, VerbsError};
 use wire::{DropReason, Gid, Packet, Qpn};
 
-use crate::engine::Core;
 use crate::engine::tables::Tables;
+use crate::engine::{Core, QpIndex};
 
 /// Largest number of attachments of queue pairs to groups in one process; a queue pair in two groups counts
 /// twice.
@@ -25,7 +25,7 @@ const LOOPBACK: u32 = 1;
 /// The multicast groups of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    members: Vec<(Gid, u16)>,
+    members: Vec<(Gid, QpIndex)>,
     joined: Vec<Joined>,
 }
 
@@ -43,14 +43,14 @@ impl Groups {
     }
 
     /// True if the queue pair is in a group.
-    pub(crate) fn contains(&self, index: u16) -> bool {
+    pub(crate) fn contains(&self, index: QpIndex) -> bool {
         self.members.iter().any(|(_, member)| *member == index)
     }
 
     fn attach(
         &mut self,
         group: Gid,
-        index: u16,
+        index: QpIndex,
         join: impl FnOnce() -> io::Result<OwnedFd>,
     ) -> Result<(), VerbsError> {
         if self.members.contains(&(group, index)) {
@@ -67,7 +67,7 @@ impl Groups {
         Ok(())
     }
 
-    fn detach(&mut self, group: Gid, index: u16) -> Result<(), VerbsError> {
+    fn detach(&mut self, group: Gid, index: QpIndex) -> Result<(), VerbsError> {
         let at = self.members.iter().position(|member| *member == (group, index));
         self.members.swap_remove(at.ok_or(VerbsError::Invalid)?);
         self.leave_unused();
@@ -75,7 +75,7 @@ impl Groups {
     }
 
     /// Removes a destroyed queue pair from all groups.
-    pub(crate) fn remove_qp(&mut self, index: u16) {
+    pub(crate) fn remove_qp(&mut self, index: QpIndex) {
         self.members.retain(|(_, member)| *member != index);
         self.leave_unused();
     }
@@ -104,7 +104,7 @@ impl Core {
     /// `Invalid` unless it is a UD queue pair and `group` a multicast address that the netdev can join;
     /// `NoMem`.
     pub(crate) fn attach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        let index = qpn.value() as u16;
+        let index = self.tables.index_of(qpn).ok_or(VerbsError::Invalid)?;
         let entry = self.tables.by_qpn(qpn).ok_or(VerbsError::Invalid)?;
         let ip = group.ip();
         if entry.qp.ty() != QpType::Ud || !ip.is_multicast() {
@@ -128,7 +128,8 @@ impl Core {
     /// # Errors
     /// `Invalid` if it is not attached.
     pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        self.tables.groups.detach(group, qpn.value() as u16)?;
+        let index = self.tables.index_of(qpn).ok_or(VerbsError::Invalid)?;
+        self.tables.groups.detach(group, index)?;
         self.sync_groups();
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use transport::numbering::{place_of, qpn_at, slot_of};
 use transport::{PdId, RecvQueue, SrqTable};
+use wire::Qpn;
 
 use crate::cq::CompletionQueue;
 
@@ -27,8 +29,8 @@ pub(crate) struct XrcScope {
 pub(crate) struct Srqs(pub(crate) Vec<Option<SrqEntry>>);
 
 /// Returns the number of a queue in XRC messages: unique on the host, like a QPN.
-pub(crate) fn srqn(slot: u8, index: u32) -> u32 {
-    u32::from(slot) << 16 | index
+pub(crate) fn srqn(slot: u16, index: u32) -> u32 {
+    qpn_at(slot, index).value()
 }
 
 impl Srqs {
@@ -42,7 +44,7 @@ impl Srqs {
 
     /// Returns the XRC queue with this number.
     pub(crate) fn by_number(&self, srqn: u32) -> Option<&SrqEntry> {
-        self.get(srqn & 0xffff).filter(|entry| entry.xrc.is_some())
+        self.get(place_of(Qpn::new(srqn))).filter(|entry| entry.xrc.is_some())
     }
 }
 
@@ -58,7 +60,7 @@ pub(crate) struct SrqScope {
 /// A queue pair's view of the shared receive queues.
 pub(crate) struct ScopedSrqs<'a> {
     pub(crate) srqs: &'a mut Srqs,
-    pub(crate) slot: u8,
+    pub(crate) slot: u16,
     pub(crate) scope: SrqScope,
 }
 
@@ -71,10 +73,10 @@ impl SrqTable for ScopedSrqs<'_> {
     #[inline]
     fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
         let domain = self.scope.xrcd?;
-        if (srqn >> 16) as u8 != self.slot {
+        if slot_of(Qpn::new(srqn)) != self.slot {
             return None;
         }
-        let entry = self.srqs.get_mut(srqn & 0xffff)?;
+        let entry = self.srqs.get_mut(place_of(Qpn::new(srqn)))?;
         entry.xrc.as_ref().filter(|scope| scope.domain == domain)?;
         Some(&mut entry.queue)
     }

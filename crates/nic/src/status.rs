@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use transport::{Instant, QpCounters, QpState, QpType};
 use wire::{Psn, Qpn};
 
-use crate::engine::Core;
 use crate::engine::tables::QpEntry;
+use crate::engine::{Core, QpIndex};
 use crate::gid::GidTable;
 use crate::stats::Row;
 
@@ -74,8 +74,8 @@ pub struct QpStatus {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct QpPage {
     pub(crate) qps: Vec<QpStatus>,
-    /// Where the next page starts: bits 15..0 of a QPN.
-    pub(crate) next: Option<u16>,
+    /// Where the next page starts.
+    pub(crate) next: Option<QpIndex>,
 }
 
 /// Queue pairs in one page: each takes about 400 bytes of a reply, and 1 us under the engine's lock.
@@ -90,7 +90,7 @@ impl EngineStatus {
 
 impl Core {
     /// Returns one page of queue pairs, starting at an index.
-    pub(crate) fn status_from(&mut self, now: Instant, from: u16) -> QpPage {
+    pub(crate) fn status_from(&mut self, now: Instant, from: QpIndex) -> QpPage {
         let gids = std::sync::Arc::clone(&self.tables.gids);
         let entries = self.tables.qps_mut().skip_while(|(index, _)| *index < from);
         let mut page = QpPage::default();

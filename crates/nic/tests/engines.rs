@@ -41,7 +41,7 @@ fn connect(a: &Qp, b: &Qp) {
 
 /// Returns the slot in the QPN, which identifies the engine.
 fn slot(qp: &Qp) -> u32 {
-    qp.qpn().value() >> 16
+    u32::from(roxie::transport::numbering::slot_of(qp.qpn()))
 }
 
 fn next(cq: &Cq) -> Wc {

@@ -14,6 +14,7 @@ use roxie::bpf::{Asm, Cond, Helper, MapDef, Program, Reg, Size, XdpAction, XdpMd
 use roxie::hook::control::{Remote, Users};
 use roxie::hook::{Hook, HookError, HookPlan, HookPoint};
 use roxie::registry::DomainConfig;
+use roxie::transport::numbering::slot_of;
 use roxie::transport::{Access, QpAttr, QpCap, QpType, SendFlags, SendWr, WcStatus, WrOp};
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Qp, QpInitAttr, Traffic};
 
@@ -283,10 +284,10 @@ fn packets_sent_back_by_a_hook_are_received_again() {
 fn packets_redirected_to_another_process_reach_their_queue_pair() {
     domain::on_both_paths("packets_redirected_to_another_process_reach_their_queue_pair", || {
         let ends = pair(LONG_ACK_TIMEOUT);
-        let slots = ends.each_ref().map(|end| end.qp.qpn().value() >> 16);
+        let slots = ends.each_ref().map(|end| slot_of(end.qp.qpn()));
         assert_ne!(slots[0], slots[1]);
         let detour = program("detour", |asm| {
-            let slots_map = asm.map(MapDef::cpumap("slots", 256));
+            let slots_map = asm.map(MapDef::cpumap("slots", 4096));
             asm.load_map(Reg::R1, slots_map).mov(Reg::R2, slots[0] as i32).mov(Reg::R3, 0);
             asm.call(Helper::RedirectMap).exit();
         });
@@ -305,7 +306,7 @@ fn hooks_are_attached_to_a_running_process_from_outside() {
         let pid = std::process::id();
         let found = Remote::find(&domain, Some(pid));
         assert_eq!(found.len(), 2, "two engines in one process");
-        let slot = (ends[1].qp.qpn().value() >> 16) as u8;
+        let slot = slot_of(ends[1].qp.qpn());
         let remote = Remote::connect(&domain, pid, slot, Users::Own).expect("the engine listens");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -349,7 +350,7 @@ fn frames_redirected_to_an_xskmap_are_read_from_outside() {
     domain::on_both_paths("frames_redirected_to_an_xskmap_are_read_from_outside", || {
         let ends = pair(LONG_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
-        let slot = (ends[1].qp.qpn().value() >> 16) as u8;
+        let slot = slot_of(ends[1].qp.qpn());
         let remote =
             Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
         let mut asm = Asm::new("divert");

@@ -48,18 +48,21 @@ pub use netlink::{
 };
 pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
-pub use process::{DescriptorLimit, LimitLock, effective_uid, file_size_limit, lower_priority};
+pub use process::{
+    DescriptorLimit, LimitLock, descriptor_limit, effective_uid, file_size_limit, lower_priority,
+};
 pub use random::random_u64;
 pub use record_queue::{RecordReader, RecordWriter};
 pub use socket::{
-    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, join_group, local_port,
-    receive_buffer_drops, set_opt, set_receive_buffer, set_send_buffer, udp_socket,
+    FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, is_ipv6, join_group,
+    local_port, receive_buffer_drops, set_opt, set_receive_buffer, set_send_buffer, socket_owner, udp_socket,
 };
 pub use thread::{Slice, spawn_without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};
 pub use unix::{
     Credentials, Received, abstract_names, accept, bind_seqpacket, bind_seqpacket_file, connect_seqpacket,
-    connect_seqpacket_file, listen, peer_credentials, recv_record, send_record, seqpacket_pair,
+    connect_seqpacket_file, listen, peer_credentials, queued_bytes, recv_record, send_record, seqpacket_pair,
+    set_peek_offset,
 };
 pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
 

@@ -27,6 +27,16 @@ pub fn file_size_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// The soft limit of open descriptors. It also bounds the descriptors that an unprivileged user has in
+/// flight.
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit the kernel may write; the call cannot fail with these arguments.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several
 /// values may live at once, in several threads; the last one restores the old limit.
 #[derive(Debug)]

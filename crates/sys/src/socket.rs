@@ -50,6 +50,8 @@ impl Opt {
     pub const RECV_ERR: Opt = Opt(libc::IPPROTO_IP, libc::IP_RECVERR);
     /// The same for IPv6.
     pub const RECV_ERR6: Opt = Opt(libc::IPPROTO_IPV6, libc::IPV6_RECVERR);
+    /// What the next peek skips.
+    pub(super) const PEEK_OFFSET: Opt = Opt(libc::SOL_SOCKET, libc::SO_PEEK_OFF);
     /// Receive buffer size.
     pub const RECEIVE_BUFFER: Opt = Opt(libc::SOL_SOCKET, libc::SO_RCVBUF);
 
@@ -109,6 +111,33 @@ pub fn bind(fd: BorrowedFd<'_>, addr: &SockAddr) -> io::Result<()> {
     let (ptr, len) = addr.raw();
     // SAFETY: `ptr` points to `len` bytes of `addr`, which outlives the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), ptr, len) }).map(drop)
+}
+
+/// Whether it is an IPv6 socket.
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub fn is_ipv6(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut domain: libc::c_int = 0;
+    let mut len = mem::size_of::<libc::c_int>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_DOMAIN);
+    // SAFETY: the kernel writes at most `len` bytes to `domain`.
+    let ret =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut domain).cast(), &raw mut len) };
+    check(ret)?;
+    Ok(domain == libc::AF_INET6)
+}
+
+/// Returns the user that made a socket: sockets of one user only can share a port (SO_REUSEPORT).
+///
+/// # Errors
+/// `EBADF`.
+pub fn socket_owner(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: stat is plain data, for which zeros are valid.
+    let mut stat: libc::stat = unsafe { mem::zeroed() };
+    // SAFETY: the kernel writes one stat.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) })?;
+    Ok(stat.st_uid)
 }
 
 /// Returns the local port of an internet socket.

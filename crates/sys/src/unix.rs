@@ -129,6 +129,26 @@ pub fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
+/// Sets how many bytes of the queued records the next peek skips (SO_PEEK_OFF). The offset belongs to
+/// the socket, which other processes may share; a peek adds the length of the record that it returned.
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub fn set_peek_offset(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+    super::socket::set_opt(fd, super::socket::Opt::PEEK_OFFSET, bytes)
+}
+
+/// Returns the number of bytes of all records that are queued (SIOCINQ).
+///
+/// # Errors
+/// `EINVAL` for a listening socket.
+pub fn queued_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// Returns the identity of the process that connected to this socket, or that listens at the other end.
 ///
 /// # Errors

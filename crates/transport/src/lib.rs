@@ -173,6 +173,7 @@ mod error;
 mod event;
 mod fault;
 mod memory;
+pub mod numbering;
 mod qp;
 mod recv_queue;
 mod reorder;

@@ -71,7 +71,7 @@ pub enum Stage {
     /// Passes packets with a destination address that is not in the table [`ADDRESSES`], such as packets
     /// that a router forwards or packets for another interface. Needs [`Select::Ip`] or [`Select::Roce`].
     Addressed,
-    /// Passes packets with a destination QPN that does not belong to this process. Bits 23..16 of the QPN
+    /// Passes packets with a destination QPN that does not belong to this process. Bits 23..12 of the QPN
     /// are an index into the array [`SLOTS`], where 0 marks a foreign slot. Packets to QP 0 and QP 1 always
     /// pass. Needs [`Select::Roce`].
     Owned,

@@ -5,8 +5,12 @@ use super::{RecipeError, frame};
 use crate::insn::{Cond, Reg, Size};
 use crate::map::{MapDef, MapKind};
 
-/// Name of the array of QPN slots: 256 values of 32 bits, 0 if the slot does not belong to this process.
+/// Name of the array of QPN slots: 4096 values of 32 bits, 0 if the slot does not belong to this process.
 pub const SLOTS: &str = "slots";
+/// Number of the values.
+const SLOTS_LEN: u32 = 1 << 12;
+/// Position of the slot in a QPN: bits 23..12.
+const SLOT_SHIFT: i32 = 12;
 /// Name of the table of local addresses. Key: 16 bytes, IPv4 as `::ffff:a.b.c.d`. Value: 32 bits, ignored.
 pub const ADDRESSES: &str = "addresses";
 
@@ -144,9 +148,9 @@ pub(super) fn addressed(select: Select, emit: &mut Emit) -> Result<(), RecipeErr
 pub(super) fn owned(select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
     select.require_dest_qp("ownership of QPNs")?;
     let pass = emit.pass();
-    let slots = emit.asm.map(MapDef::array(SLOTS, 4, 256));
+    let slots = emit.asm.map(MapDef::array(SLOTS, 4, SLOTS_LEN));
     emit.asm.load(Size::W, Reg::R1, Reg::R10, frame::DEST_QP);
-    emit.asm.branch(Cond::Lt, Reg::R1, FIRST_ORDINARY_QP, pass).rsh(Reg::R1, 16);
+    emit.asm.branch(Cond::Lt, Reg::R1, FIRST_ORDINARY_QP, pass).rsh(Reg::R1, SLOT_SHIFT);
     emit.asm.store(Size::W, Reg::R10, frame::KEY, Reg::R1);
     emit.lookup(slots, frame::KEY);
     emit.if_null(pass);

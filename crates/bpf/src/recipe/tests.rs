@@ -24,7 +24,7 @@ fn the_steering_program_has_the_maps_that_its_loader_fills() {
     let slots = &program.maps[program.map(SLOTS).unwrap().index()];
     assert_eq!(
         (slots.kind, slots.key_size, slots.value_size, slots.max_entries),
-        (MapKind::Array, 4, 4, 256)
+        (MapKind::Array, 4, 4, 4096)
     );
     let xsks = &program.maps[program.map("xsks").unwrap().index()];
     assert_eq!((xsks.kind, xsks.max_entries), (MapKind::Xskmap, 8));

@@ -41,7 +41,7 @@ pub(super) struct Process {
 struct Engine {
     /// The connection; `None` once the capture is stopped.
     remote: Option<Remote>,
-    slot: u8,
+    slot: u16,
     copies: RecordReader,
 }
 

@@ -10,8 +10,8 @@ use super::Check;
 
 /// UDP_GRO came with 5.0 (include/uapi/linux/udp.h), UDP_SEGMENT with 4.18.
 const KERNEL_MIN: (u32, u32) = (5, 0);
-/// Creating a socket group opens 252 sockets for a moment.
-const NOFILE_MIN: u64 = 300;
+/// Creating a socket group opens 65 sockets for a moment.
+const NOFILE_MIN: u64 = 110;
 /// Receive buffer below which bursts of six senders overflow: each has a window of 320 KiB in flight, which
 /// the kernel's accounting counts twice.
 const RMEM_WANTED: u64 = 4 << 20;

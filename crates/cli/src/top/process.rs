@@ -21,7 +21,7 @@ pub(crate) struct Processes {
     users: Users,
     /// Ids of the processes of other users, as of the last time.
     hidden: BTreeSet<u32>,
-    open: BTreeMap<(u32, u8), (Remote, String)>,
+    open: BTreeMap<(u32, u16), (Remote, String)>,
     /// Ids of the processes that did not answer the last time.
     unresponsive: Vec<u32>,
 }
@@ -31,8 +31,8 @@ pub(crate) struct Processes {
 pub(crate) struct Engine {
     /// Id of its process.
     pub(crate) pid: u32,
-    /// Its slot: bits 23..16 of its queue pairs' numbers.
-    pub(crate) slot: u8,
+    /// Its slot: bits 23..12 of its queue pairs' numbers.
+    pub(crate) slot: u16,
     /// Name of the program.
     pub(crate) command: String,
     /// Status and counters of the engine.

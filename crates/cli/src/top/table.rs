@@ -55,7 +55,7 @@ pub(super) type Rates = [f64; Metric::ALL.len()];
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) enum Key {
     /// A queue pair of a process.
-    Process { pid: u32, slot: u8, qpn: Qpn },
+    Process { pid: u32, slot: u16, qpn: Qpn },
     /// A direction of a connection: from one host to the queue pair of another.
     Wire { src: IpAddr, dst: IpAddr, qpn: Qpn },
 }

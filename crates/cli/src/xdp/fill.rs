@@ -15,7 +15,7 @@ pub(super) enum Fill {
     /// The addresses of the interface.
     OwnAddresses,
     /// QPN slots of this host's queue pairs, first and last.
-    Slots(u8, u8),
+    Slots(u16, u16),
     /// Prefixes that are passed (true) or dropped.
     Access(Vec<(IpAddr, u8, bool)>),
     /// Interfaces to route between.

@@ -21,7 +21,7 @@ Recipes: NAME or NAME:KEY=VALUE,...
   tx            Send packets back, with Ethernet and IP addresses exchanged
   steer         Redirect RoCE packets for the interface's addresses to the AF_XDP sockets in the
                 map 'xsks' (see --pin), by receive queue. While the map is empty all packets pass.
-                queues=64, port=4791, slots=0-255 (bits 23-16 of QPNs)
+                queues=64, port=4791, slots=0-4095 (bits 23-12 of QPNs)
   police        Drop packets of a source above a rate. rate=BYTES/s, burst=BYTES (64K), sources=4096
   access        Pass or drop packets by the longest prefix of the source: deny=PREFIX+...,
                 allow=PREFIX+... Without deny=, sources that match no prefix are dropped.
@@ -84,7 +84,7 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         "drop" => (keys.only("all")?, Vec::new(), verdict(XdpAction::Drop), Vec::new()),
         "tx" => (keys.only("all")?, Vec::new(), Action::Reflect, Vec::new()),
         "steer" => {
-            let slots = keys.take("slots", "0-255".to_owned())?;
+            let slots = keys.take("slots", "0-4095".to_owned())?;
             let slots = slot_range(&slots).ok_or_else(|| keys.wrong("slots", &slots))?;
             let queues = keys.queues(64)?;
             let action = Action::Redirect {
@@ -229,10 +229,13 @@ fn network(address: IpAddr, len: u8) -> IpAddr {
     }
 }
 
-fn slot_range(text: &str) -> Option<(u8, u8)> {
+/// The largest value of the upper 12 bits of a QPN.
+const SLOT_LAST: u16 = (1 << 12) - 1;
+
+fn slot_range(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (first.parse().ok()?, last.parse().ok()?);
-    (range.0 <= range.1).then_some(range)
+    (range.0 <= range.1 && range.1 <= SLOT_LAST).then_some(range)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The engine holds messages for a larger batch while the application has left completions in the CQ; these
 //! tests show what ends the hold. `sched/departure_tests.rs` has the decisions as tables.
 
+use transport::numbering::place_of;
 use transport::{QpType, SendFlags, WcStatus};
 
 use super::end::MTU;
@@ -88,7 +89,7 @@ fn posts_behind_a_held_message_wait_until_the_batch_is_full() {
     let mut sent = Vec::new();
     for _ in 0..Tuning::default().batch_pkts {
         write(&mut pair, 8);
-        let index = pair.here.qpn.value() as u16;
+        let index = place_of(pair.here.qpn);
         pair.here.core.posted(|| now, index, 1);
         sent.push(pair.cable.described_by(HERE).len() - before);
     }

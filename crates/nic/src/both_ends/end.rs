@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use transport::numbering::place_of;
 use transport::{
     Access, AddressVector, AsyncEventKind, Dest, Instant, PathMtu, PdId, QpAttr, QpAttrMask, QpCap, QpConfig,
     QpState, QpType, RecvQueue, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcStatus, WrOp,
@@ -150,7 +151,7 @@ impl End {
             loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
         };
-        let slot = number as u8 + 1;
+        let slot = number as u16 + 1;
         let tables = Tables::new(slot, &Arc::new(table));
         let port = Box::new(cable.plug(number, address));
         let mut core = Core::new(port, Hooks::new(7), tables, Tuning::default());
@@ -177,7 +178,7 @@ impl End {
         let own = (config.shared && !is_target).then_some(0);
         let srqs = SrqScope { own, xrcd: is_target.then_some(XRC_DOMAIN) };
         let cqs = (Arc::clone(&send_cq), Arc::clone(&recv_cq));
-        let inserted = core.tables.insert_qp(|qpn| {
+        let inserted = core.tables.insert_qp(Instant(0), |qpn| {
             let config = QpConfig {
                 qpn,
                 ty: config.ty,
@@ -200,7 +201,7 @@ impl End {
         let local = Range { base: memory.addr(), len: LOCAL_LEN, iova: memory.addr() };
         let lkey = core.tables.mrs.register(PD, local, Access::LOCAL_WRITE).expect("space");
         let open = Granted { va: 0, key: 0, len: GRANTED_LEN };
-        let qpn = inserted.expect("space");
+        let (_, qpn) = inserted.expect("space");
         let mut end = Self {
             core,
             qpn,
@@ -268,7 +269,7 @@ impl End {
         if ty == QpType::Ud {
             self.dest = Some(Dest::Ud(UdDest { av: attr.av, remote_qpn: peer.1, remote_qkey: Q_KEY }));
         } else {
-            self.core.bind_flow(self.qpn.value() as u16).expect("the cable has both addresses");
+            self.core.bind_flow(place_of(self.qpn)).expect("the cable has both addresses");
         }
     }
 
@@ -280,7 +281,7 @@ impl End {
 
     pub(super) fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.entry().qp.modify(now, attr, mask)?;
-        self.core.tables.update_after_input(now, self.qpn.value() as u16);
+        self.core.tables.update_after_input(now, place_of(self.qpn));
         self.core.transmit(now);
         Ok(())
     }
@@ -327,7 +328,7 @@ impl End {
     ) -> Result<(), VerbsError> {
         let wr = SendWr { wr_id: self.next_wr_id, op, sg_list, flags, dest: self.dest };
         self.next_wr_id += 1;
-        let index = self.qpn.value() as u16;
+        let index = place_of(self.qpn);
         self.core.tables.post_send(index, &wr)?;
         self.core.update_after_post(now, index, false);
         Ok(())
@@ -336,7 +337,7 @@ impl End {
     pub(super) fn post_recv(&mut self, sg_list: &[Sge]) {
         let wr = RecvWr { wr_id: self.next_wr_id, sg_list };
         self.next_wr_id += 1;
-        let index = self.qpn.value() as u16;
+        let index = place_of(self.qpn);
         match self.core.tables.srqs.get_mut(0) {
             Some(srq) => srq.queue.post(&wr).expect("space"),
             None => self.entry().qp.post_recv(&wr).expect("space"),

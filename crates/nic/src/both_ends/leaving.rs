@@ -1,5 +1,6 @@
 //! A queue pair that leaves its connection has acknowledged everything that it received.
 
+use transport::numbering::place_of;
 use transport::{QpType, SendFlags, WcStatus, WrOp};
 
 use super::pair::{Pair, Setup};
@@ -25,7 +26,7 @@ fn replied() -> Pair {
 #[test]
 fn a_send_that_the_peer_received_is_not_flushed_when_the_peer_leaves() {
     let mut pair = replied();
-    let index = pair.there.qpn.value() as u16;
+    let index = place_of(pair.there.qpn);
     pair.there.core.send_last_ack(pair.now, index);
     pair.there.fail(pair.now);
     pair.run_for_us(100);
@@ -37,7 +38,7 @@ fn a_send_that_the_peer_received_is_not_flushed_when_the_peer_leaves() {
 fn the_last_ack_leaves_although_the_port_is_full() {
     let mut pair = replied();
     pair.cable.set_full(true);
-    let index = pair.there.qpn.value() as u16;
+    let index = place_of(pair.there.qpn);
     pair.there.core.send_last_ack(pair.now, index);
     pair.there.fail(pair.now);
     pair.cable.set_full(false);
@@ -49,7 +50,7 @@ fn the_last_ack_leaves_although_the_port_is_full() {
 #[test]
 fn nothing_more_is_acknowledged_if_everything_was() {
     let mut pair = replied();
-    let index = pair.there.qpn.value() as u16;
+    let index = place_of(pair.there.qpn);
     pair.there.core.send_last_ack(pair.now, index);
     let sent = pair.cable.sent_by(super::pair::THERE).len();
     pair.there.core.send_last_ack(pair.now, index);

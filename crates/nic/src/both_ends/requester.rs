@@ -6,6 +6,7 @@ use transport::WcStatus::{
     BadRespErr, LocLenErr, LocProtErr, LocQpOpErr, MwBindErr, RetryExcErr, RnrRetryExcErr, Success,
     WrFlushErr,
 };
+use transport::numbering::place_of;
 use transport::{Access, FastReg, QpAttr, QpAttrMask, QpState, QpType, Sge, WrOp};
 use wire::{Lkey, Opcode, Rkey};
 
@@ -390,7 +391,7 @@ fn a_message_of_two_bursts_leaves_in_two_halves() {
 fn only_a_queue_pair_in_rts_waits_for_a_full_transmit_queue() {
     for (state, port_full_count) in [(QpState::Sqd, 0), (QpState::Rts, 1)] {
         let mut pair = Pair::new(&SETUP);
-        let index = pair.here.qpn.value() as u16;
+        let index = place_of(pair.here.qpn);
         let enter = |pair: &mut Pair, state| {
             let attr = QpAttr { state, ..QpAttr::default() };
             pair.here.modify(pair.now, &attr, QpAttrMask::STATE).expect("permitted");

@@ -65,7 +65,7 @@ impl CmDriver {
     /// Creates the driver of the process with `slot`. Communication ids start at a random number, so that
     /// peers do not mistake this process for the previous owner of the slot. Probes leave every
     /// `keepalive_ns`; 0 for none.
-    pub(crate) fn new(slot: u8, gids: &GidTable, runtime: Runtime, keepalive_ns: u64) -> Self {
+    pub(crate) fn new(slot: u16, gids: &GidTable, runtime: Runtime, keepalive_ns: u64) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
         let tid_key = runtime.random_u64();
         // Peers see the communication ids, and must not learn the key from them.

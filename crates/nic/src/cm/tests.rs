@@ -116,7 +116,7 @@ impl World {
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
             });
             Arc::new(TestHost {
-                driver: CmDriver::new(n, &gids, Runtime::Kernel, 0),
+                driver: CmDriver::new(n.into(), &gids, Runtime::Kernel, 0),
                 gids,
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),

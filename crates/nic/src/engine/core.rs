@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
+use transport::numbering::slot_of;
 use transport::{AddressVector, Instant, VerbsError};
 use wire::{FlushIcrc, Qpn};
 
+use super::qp_numbers::QpIndex;
 use super::tables::{QpEntry, Tables};
 use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues, RxScope};
@@ -66,7 +68,12 @@ impl Core {
     /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if the progress
     /// thread need not learn of it, because an earlier post of this queue pair is still held.
     #[inline]
-    pub(crate) fn posted(&mut self, clock: impl Fn() -> Instant, index: u16, work_requests: usize) -> bool {
+    pub(crate) fn posted(
+        &mut self,
+        clock: impl Fn() -> Instant,
+        index: QpIndex,
+        work_requests: usize,
+    ) -> bool {
         let Some(entry) = self.tables.qp(index) else { return false };
         let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
         let is_listed = self.tables.queue.is_listed(index);
@@ -81,7 +88,7 @@ impl Core {
     }
 
     /// Puts the queue pair on the ready list after a post, and sends the packets now if `leaves`.
-    pub(crate) fn update_after_post(&mut self, now: Instant, index: u16, leaves: bool) {
+    pub(crate) fn update_after_post(&mut self, now: Instant, index: QpIndex, leaves: bool) {
         let only_sends = |entry: &QpEntry| !entry.qp.has_event() && entry.qp.wants_transmit();
         if leaves && self.tables.qp(index).is_some_and(only_sends) {
             // `transmit` arms the timer at the end of the quantum.
@@ -102,7 +109,7 @@ impl Core {
     }
 
     /// Opens the flow for the address vector of a queue pair, or finds it if it is open.
-    pub(crate) fn bind_flow(&mut self, index: u16) -> Result<(), VerbsError> {
+    pub(crate) fn bind_flow(&mut self, index: QpIndex) -> Result<(), VerbsError> {
         let entry = self.tables.qp(index).ok_or(VerbsError::Invalid)?;
         let (av, dest_qp) = (*entry.qp.av(), entry.qp.dest_qpn());
         let src = self.tables.source_ip(av.sgid_index).ok_or(VerbsError::Invalid)?;
@@ -118,7 +125,7 @@ impl Core {
 
     /// Makes an ACK of everything that a queue pair has executed leave with the next
     /// [`transmit`](Self::transmit).
-    pub(super) fn release_ack(&mut self, index: u16) {
+    pub(super) fn release_ack(&mut self, index: QpIndex) {
         if let Some(entry) = self.tables.qp_mut(index) {
             entry.qp.release_ack();
             if entry.qp.wants_transmit() {
@@ -129,7 +136,7 @@ impl Core {
 
     /// As [`release_ack`](Self::release_ack), for all queue pairs.
     pub(super) fn release_acks(&mut self) {
-        let indices: Vec<u16> = self.tables.qps().map(|(index, _)| index).collect();
+        let indices: Vec<QpIndex> = self.tables.qps().map(|(index, _)| index).collect();
         indices.into_iter().for_each(|index| self.release_ack(index));
     }
 
@@ -150,7 +157,7 @@ impl Core {
 
     /// A queue pair is about to leave its connection: its peer gets an ACK of everything that was executed,
     /// even if the port is full.
-    pub(crate) fn send_last_ack(&mut self, now: Instant, index: u16) {
+    pub(crate) fn send_last_ack(&mut self, now: Instant, index: QpIndex) {
         self.release_ack(index);
         self.transmit(now);
         if self.tables.qp(index).is_some_and(|entry| entry.qp.wants_transmit()) {
@@ -163,7 +170,9 @@ impl Core {
 
     /// Destroys a queue pair; its peer gets the last ACK first.
     pub(super) fn remove_qp(&mut self, now: Instant, qpn: Qpn) {
-        self.send_last_ack(now, qpn.value() as u16);
+        if let Some(index) = self.tables.index_of(qpn) {
+            self.send_last_ack(now, index);
+        }
         if let Some(flow) = self.tables.remove_qp(qpn) {
             self.port.close_flow(flow);
         }
@@ -176,7 +185,7 @@ pub(crate) fn flow_key(src: IpAddr, av: &AddressVector, dest_qp: Qpn) -> FlowKey
     FlowKey {
         src,
         dst: av.dgid.ip(),
-        dst_slot: (dest_qp.value() >> 16) as u8,
+        dst_slot: slot_of(dest_qp),
         tos: av.traffic_class,
         ttl: av.hop_limit.max(1),
         flush_icrc: FlushIcrc::Iba,

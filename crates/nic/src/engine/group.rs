@@ -98,7 +98,7 @@ impl Engine {
     pub(crate) fn set_siblings(&self, others: Vec<Arc<Self>>) {
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
-        let slots: Vec<u8> = self.all().map(|engine| engine.registry.slot()).collect();
+        let slots: Vec<u16> = self.all().map(|engine| engine.registry.slot()).collect();
         for engine in self.all() {
             engine.registry.set_sibling_slots(slots.clone());
             let tables = &mut engine.lock().tables;

@@ -62,7 +62,7 @@ impl OwnedPacket {
 pub(crate) struct Inbox {
     pub(super) mads: Vec<Mad>,
     /// Packets for other processes, each with the slot of its process.
-    pub(super) misrouted: Vec<(u8, OwnedPacket)>,
+    pub(super) misrouted: Vec<(u16, OwnedPacket)>,
     /// Queue pairs that received their first packet.
     pub(super) established: Vec<Qpn>,
 }
@@ -80,7 +80,7 @@ impl Inbox {
     }
 
     /// Keeps a packet for the process with `slot`; false if there are too many.
-    pub(super) fn push_misrouted(&mut self, slot: u8, batch: &RxBatch<'_>, bytes: &[u8]) -> bool {
+    pub(super) fn push_misrouted(&mut self, slot: u16, batch: &RxBatch<'_>, bytes: &[u8]) -> bool {
         let has_room = self.misrouted.len() < MISROUTED_MAX;
         if has_room {
             self.misrouted.push((slot, OwnedPacket::new(batch, bytes)));

@@ -3,11 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use transport::numbering::slot_of;
 use transport::{Instant, PacketSource};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
 
 use super::core::Core;
 use super::inbox::OwnedPacket;
+use super::qp_numbers::QpIndex;
 use super::tables::Tables;
 
 use crate::notice::notice;
@@ -117,9 +119,8 @@ impl Tables {
         batch: &RxBatch<'_>,
     ) {
         let qpn = packet.bth.dest_qp;
-        let slot = (qpn.value() >> 16) as u8;
-        if slot == self.slot() && qpn != Qpn::GSI {
-            return self.deliver(now, qpn.value() as u16, packet, from);
+        if let Some(index) = self.index_of(qpn).filter(|_| qpn != Qpn::GSI) {
+            return self.deliver(now, index, packet, from);
         }
         // A ring carries the connections of one process only, and its packets have no ICRC to forward.
         if batch.queue == RxQueue::Ring {
@@ -128,16 +129,16 @@ impl Tables {
         match qpn {
             Qpn::GSI => self.receive_mad(packet, bytes, batch),
             Qpn::MULTICAST => self.receive_multicast(now, packet, from),
-            _ => self.misroute(slot, bytes, batch),
+            _ => self.misroute(slot_of(qpn), bytes, batch),
         }
     }
 
     /// Passes a packet to a queue pair of this process.
     #[inline]
-    pub(crate) fn deliver(&mut self, now: Instant, index: u16, packet: &Packet<'_>, from: &PacketSource) {
+    pub(crate) fn deliver(&mut self, now: Instant, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) {
         let slot = self.slot();
         let Self { qps, srqs, mrs, reorder, .. } = self;
-        let Some(entry) = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+        let Some(entry) = qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return self.count(DropReason::UnknownQp);
         };
         let srqs = ScopedSrqs { srqs, slot, scope: entry.srqs };
@@ -160,7 +161,7 @@ impl Tables {
     fn warn_of_foreign_queue(&mut self, packet: &Packet<'_>) {
         let Some(Xrceth { srqn }) = packet.xrceth() else { return };
         static WARNED: AtomicBool = AtomicBool::new(false);
-        if (srqn >> 16) as u8 != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
+        if slot_of(Qpn::new(srqn)) != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
             notice(format_args!(
                 "a message for XRC shared receive queue {srqn:#08x} was refused: this process has none \
                  of that number, and XRC queue pairs reach the queues of their own process only"
@@ -201,7 +202,7 @@ impl Tables {
 
     /// Keeps a packet of another process for forwarding. The kernel steers a GRO batch by its first packet,
     /// so the other packets can belong to other processes.
-    fn misroute(&mut self, slot: u8, bytes: &[u8], batch: &RxBatch<'_>) {
+    fn misroute(&mut self, slot: u16, bytes: &[u8], batch: &RxBatch<'_>) {
         if !self.inbox.push_misrouted(slot, batch, bytes) {
             self.count(DropReason::QueueFull);
         }

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use transport::numbering::SLOT_QPNS;
 use transport::{
     AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
     SendWr, VerbsError, WcStatus,
@@ -12,7 +13,7 @@ use wire::{DropReason, Psn, Qpn};
 
 use super::identification::Identifications;
 use super::inbox::Inbox;
-use super::qp_numbers::QpNumbers;
+use super::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
 use super::timers::Timers;
 use crate::cq::{Adding, CompletionQueue};
 use crate::events::EventQueue;
@@ -24,8 +25,8 @@ use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{SrqScope, Srqs};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
-/// Most queue pairs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
-pub(crate) const QP_MAX: usize = 65_000;
+/// Most queue pairs of one engine: the QPNs of its slots, less the reserved 0..15 in slot 0.
+pub(crate) const QP_MAX: usize = ENGINE_SLOTS_MAX * SLOT_QPNS as usize - 16;
 
 /// A queue pair with what the engine needs to serve it.
 pub(crate) struct QpEntry {
@@ -56,11 +57,12 @@ pub(crate) struct Tables {
     pub(crate) gids: Arc<GidTable>,
     pub(crate) traffic: Traffic,
     /// Queue pairs that received packets in this batch.
-    pub(super) touched: Vec<u16>,
+    pub(super) touched: Vec<QpIndex>,
     drops: [u64; DropReason::COUNT],
     /// Counters of destroyed queue pairs.
     retired: QpCounters,
-    slot: u8,
+    /// The first slot.
+    slot: u16,
     numbers: QpNumbers,
     gsi_psn: Psn,
 }
@@ -79,7 +81,7 @@ impl QpEntry {
 }
 
 impl Tables {
-    pub(crate) fn new(slot: u8, gids: &Arc<GidTable>) -> Tables {
+    pub(crate) fn new(slot: u16, gids: &Arc<GidTable>) -> Tables {
         let mtu = gids.active_mtu();
         Tables {
             qps: Vec::new(),
@@ -97,28 +99,28 @@ impl Tables {
             drops: [0; DropReason::COUNT],
             retired: QpCounters::default(),
             slot,
-            numbers: QpNumbers::random(),
+            numbers: QpNumbers::random(slot),
             gsi_psn: Psn::default(),
         }
     }
 
-    /// The slot of this engine: bits 23..16 of its QPNs.
-    pub(crate) fn slot(&self) -> u8 {
+    /// The first slot of this engine: bits 23..12 of its QPNs.
+    pub(crate) fn slot(&self) -> u16 {
         self.slot
     }
 
     /// The queue pairs, each with its index.
-    pub(crate) fn qps(&self) -> impl Iterator<Item = (u16, &QpEntry)> {
-        self.qps.iter().enumerate().filter_map(|(i, entry)| Some((i as u16, entry.as_deref()?)))
+    pub(crate) fn qps(&self) -> impl Iterator<Item = (QpIndex, &QpEntry)> {
+        self.qps.iter().enumerate().filter_map(|(i, entry)| Some((i as QpIndex, entry.as_deref()?)))
     }
 
-    pub(crate) fn qps_mut(&mut self) -> impl Iterator<Item = (u16, &mut QpEntry)> {
-        self.qps.iter_mut().enumerate().filter_map(|(i, entry)| Some((i as u16, entry.as_deref_mut()?)))
+    pub(crate) fn qps_mut(&mut self) -> impl Iterator<Item = (QpIndex, &mut QpEntry)> {
+        self.qps.iter_mut().enumerate().filter_map(|(i, entry)| Some((i as QpIndex, entry.as_deref_mut()?)))
     }
 
     #[inline]
-    pub(crate) fn qp(&self, index: u16) -> Option<&QpEntry> {
-        self.qps.get(usize::from(index))?.as_deref()
+    pub(crate) fn qp(&self, index: QpIndex) -> Option<&QpEntry> {
+        self.qps.get(index as usize)?.as_deref()
     }
 
     /// Counts a packet that is dropped.
@@ -146,9 +148,9 @@ impl Tables {
 
     /// Posts a work request to a queue pair.
     #[inline]
-    pub(crate) fn post_send(&mut self, index: u16, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+    pub(crate) fn post_send(&mut self, index: QpIndex, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         let Self { qps, mrs, .. } = self;
-        let entry = qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut);
+        let entry = qps.get_mut(index as usize).and_then(Option::as_deref_mut);
         entry.ok_or(VerbsError::Invalid)?.qp.post_send(wr, mrs)
     }
 
@@ -158,8 +160,8 @@ impl Tables {
     }
 
     #[inline]
-    pub(crate) fn qp_mut(&mut self, index: u16) -> Option<&mut QpEntry> {
-        self.qps.get_mut(usize::from(index))?.as_deref_mut()
+    pub(crate) fn qp_mut(&mut self, index: QpIndex) -> Option<&mut QpEntry> {
+        self.qps.get_mut(index as usize)?.as_deref_mut()
     }
 
     /// The local address of a GID index.
@@ -170,10 +172,29 @@ impl Tables {
     /// Returns the queue pair with this number, if this engine has it.
     #[inline]
     pub(crate) fn by_qpn(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
-        if (qpn.value() >> 16) as u8 != self.slot {
-            return None;
-        }
-        self.qp_mut(qpn.value() as u16)
+        let index = self.index_of(qpn)?;
+        self.qp_mut(index)
+    }
+
+    /// Returns the index of a queue pair with this number, if it is in a slot of this engine.
+    #[inline]
+    pub(crate) fn index_of(&self, qpn: Qpn) -> Option<QpIndex> {
+        self.numbers.index_of(qpn)
+    }
+
+    /// Whether this engine should claim a further slot before the next queue pair.
+    pub(crate) fn wants_slot(&self, now: Instant) -> bool {
+        self.numbers.wants_slot(now)
+    }
+
+    /// Adds a slot that this engine has claimed.
+    pub(crate) fn add_slot(&mut self, slot: u16) {
+        self.numbers.add_slot(slot);
+    }
+
+    /// Whether there is a number for another queue pair.
+    pub(crate) fn has_numbers(&self) -> bool {
+        !self.numbers.is_full()
     }
 
     /// Returns the queue pairs of this engine that are connected to one of `peers`.
@@ -185,38 +206,42 @@ impl Tables {
     /// Makes the next queue pair get the lowest free index. The first index is random otherwise; a simulation
     /// needs the same numbers in each run, and small tables.
     pub(crate) fn number_qps_from_zero(&mut self) {
-        self.numbers = QpNumbers::from_zero();
+        self.numbers.ascend();
     }
 
+    /// Adds a queue pair with the next number.
+    ///
+    /// # Errors
+    /// `NoMem` if all numbers are in use; those of `build`.
     pub(crate) fn insert_qp(
         &mut self,
+        now: Instant,
         build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
-    ) -> Result<Qpn, VerbsError> {
-        let first = if self.slot == 0 { 16 } else { 0 };
-        for _ in 0..=u16::MAX {
-            let index = self.numbers.draw();
-            if index < first {
-                continue;
-            }
-            let at = usize::from(index);
-            if self.qps.len() <= at {
-                self.qps.resize_with(at + 1, || None);
-            }
-            if self.qps[at].is_none() {
-                let qpn = Qpn::new(u32::from(self.slot) << 16 | u32::from(index));
-                self.qps[at] = Some(Box::new(build(qpn)?));
-                return Ok(qpn);
+    ) -> Result<(QpIndex, Qpn), VerbsError> {
+        let Self { numbers, qps, .. } = self;
+        let is_free = |index: QpIndex| qps.get(index as usize).is_none_or(Option::is_none);
+        let (index, qpn) = numbers.draw(now, is_free).ok_or(VerbsError::NoMem)?;
+        let at = index as usize;
+        if qps.len() <= at {
+            qps.resize_with(at + 1, || None);
+        }
+        match build(qpn) {
+            Ok(entry) => qps[at] = Some(Box::new(entry)),
+            Err(error) => {
+                numbers.release();
+                return Err(error);
             }
         }
-        Err(VerbsError::NoMem)
+        Ok((index, qpn))
     }
 
     /// Removes a queue pair. Returns the flow that it used.
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
-        let index = qpn.value() as u16;
+        let index = self.index_of(qpn)?;
         let flow = self.move_to_flow(index, None);
         self.queue.remove(index);
-        if let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::take) {
+        if let Some(entry) = self.qps.get_mut(index as usize).and_then(Option::take) {
+            self.numbers.release();
             self.retired.absorb(entry.qp.counters());
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());
@@ -230,8 +255,8 @@ impl Tables {
 
     /// Makes a queue pair send to `flow` from now on; its packets in flight count in the window of `flow`.
     /// Returns the flow that it used before.
-    pub(super) fn move_to_flow(&mut self, index: u16, flow: Option<FlowId>) -> Option<FlowId> {
-        let entry = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut)?;
+    pub(super) fn move_to_flow(&mut self, index: QpIndex, flow: Option<FlowId>) -> Option<FlowId> {
+        let entry = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut)?;
         let old = self.queue.move_to(&mut entry.share, flow);
         if old.is_some() {
             // The window of the new flow may have space.
@@ -242,7 +267,7 @@ impl Tables {
 
     /// Follows an input to a queue pair (packets, a timeout, a state change). Calls
     /// [`drain_events`](Self::drain_events), and lists the queue pair if it has packets to send.
-    pub(crate) fn update_after_input(&mut self, now: Instant, index: u16) {
+    pub(crate) fn update_after_input(&mut self, now: Instant, index: QpIndex) {
         if self.drain_events(now, index) {
             self.queue.list(index);
         }
@@ -253,7 +278,7 @@ impl Tables {
     pub(crate) fn lose_addresses(&mut self, now: Instant, lost: impl Fn(u8) -> bool) {
         let mut notified: Vec<Arc<EventQueue<AsyncEvent>>> = Vec::new();
         for index in 0..self.qps.len() {
-            let Some(entry) = self.qp_mut(index as u16) else { continue };
+            let Some(entry) = self.qp_mut(index as QpIndex) else { continue };
             if entry.share.flow().is_none() || !lost(entry.qp.attr().av.sgid_index) {
                 continue;
             }
@@ -263,7 +288,7 @@ impl Tables {
             if !notified.iter().any(|queue| Arc::ptr_eq(queue, &entry.events)) {
                 notified.push(Arc::clone(&entry.events));
             }
-            self.update_after_input(now, index as u16);
+            self.update_after_input(now, index as QpIndex);
         }
         for queue in notified {
             queue.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, element: AsyncElement::Port(1) });
@@ -272,8 +297,8 @@ impl Tables {
 
     /// Delivers the queue pair's completions and events, arms its timer and updates its flow. True if it
     /// has packets to send.
-    pub(super) fn drain_events(&mut self, now: Instant, index: u16) -> bool {
-        let Some(entry) = self.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+    pub(super) fn drain_events(&mut self, now: Instant, index: QpIndex) -> bool {
+        let Some(entry) = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return false;
         };
         // Takes the lock of one CQ at a time, once for consecutive completions.
@@ -335,14 +360,14 @@ impl Tables {
     /// packets, and no ACK is expected that would wake the progress thread.
     pub(super) fn has_stranded_qp(&self, now: Instant) -> bool {
         let is_stranded =
-            |index: u16| self.qp(index).is_some_and(|entry| !entry.qp.backlog().is_ack_expected);
+            |index: QpIndex| self.qp(index).is_some_and(|entry| !entry.qp.backlog().is_ack_expected);
         self.queue.retry_at(now, 0).is_none() && self.queue.ready().any(is_stranded)
     }
 
     /// Returns a queue pair that breaks the invariant of [`TransmitQueue`]: it has packets to send, and no
     /// event sends them.
     pub(super) fn forgotten_qp(&self) -> Option<Qpn> {
-        let is_forgotten = |(index, entry): &(u16, &QpEntry)| {
+        let is_forgotten = |(index, entry): &(QpIndex, &QpEntry)| {
             let is_ready = || self.queue.ready().any(|ready| ready == *index);
             let is_known = || is_ready() || self.queue.is_blocked(*index, entry.share.flow());
             entry.qp.wants_transmit() && !is_known()

@@ -11,13 +11,15 @@ use std::collections::BinaryHeap;
 
 use transport::Instant;
 
+use super::qp_numbers::QpIndex;
+
 /// Stale entries that never cause a rebuild of the heap.
 const STALE_MAX: usize = 64;
 
 /// See the module documentation. Queue pairs are known by their index.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, u16)>>,
+    heap: BinaryHeap<Reverse<(Instant, QpIndex)>>,
     /// The current deadline of each queue pair.
     armed: Vec<Option<Instant>>,
     /// Number of armed timers.
@@ -31,16 +33,16 @@ impl Timers {
 
     /// Makes the timer of a queue pair expire at `at` at the latest.
     #[inline]
-    pub(crate) fn arm(&mut self, index: u16, at: Instant) {
-        match self.armed.get(usize::from(index)).copied().flatten() {
+    pub(crate) fn arm(&mut self, index: QpIndex, at: Instant) {
+        match self.armed.get(index as usize).copied().flatten() {
             Some(armed) if armed <= at => {}
             armed => self.push(index, at, armed.is_none()),
         }
     }
 
     /// Disarms the timer of a destroyed queue pair.
-    pub(crate) fn disarm(&mut self, index: u16) {
-        if let Some(armed) = self.armed.get_mut(usize::from(index))
+    pub(crate) fn disarm(&mut self, index: QpIndex) {
+        if let Some(armed) = self.armed.get_mut(index as usize)
             && armed.take().is_some()
         {
             self.live -= 1;
@@ -56,10 +58,10 @@ impl Timers {
 
     /// Returns a queue pair whose timer has expired, and disarms it.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Instant) -> Option<u16> {
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<QpIndex> {
         while self.next().is_some_and(|at| at <= now) {
             let Reverse((at, index)) = self.heap.pop()?;
-            let armed = &mut self.armed[usize::from(index)];
+            let armed = &mut self.armed[index as usize];
             if *armed == Some(at) {
                 *armed = None;
                 self.live -= 1;
@@ -70,8 +72,8 @@ impl Timers {
         None
     }
 
-    fn push(&mut self, index: u16, at: Instant, is_new: bool) {
-        let place = usize::from(index);
+    fn push(&mut self, index: QpIndex, at: Instant, is_new: bool) {
+        let place = index as usize;
         if self.armed.len() <= place {
             self.armed.resize(place + 1, None);
         }
@@ -87,7 +89,7 @@ impl Timers {
     fn tidy(&mut self) {
         if self.heap.len() > 2 * self.live + STALE_MAX {
             let mut entries = std::mem::take(&mut self.heap).into_vec();
-            entries.retain(|Reverse((at, index))| self.armed[usize::from(*index)] == Some(*at));
+            entries.retain(|Reverse((at, index))| self.armed[*index as usize] == Some(*at));
             // A deadline that was armed again after a shorter one has two entries.
             entries.sort_unstable();
             entries.dedup();
@@ -118,8 +120,8 @@ mod tests {
             random % below
         };
         for step in 0..200_000 {
-            let index = draw(8) as u16;
-            let row = &mut table[usize::from(index)];
+            let index = draw(8) as QpIndex;
+            let row = &mut table[index as usize];
             match draw(8) {
                 0 => {
                     timers.disarm(index);
@@ -134,10 +136,10 @@ mod tests {
                 }
             }
             let due = table.iter().flatten().filter(|at| **at <= now).count();
-            let expired: Vec<u16> = std::iter::from_fn(|| timers.expire(now)).collect();
+            let expired: Vec<QpIndex> = std::iter::from_fn(|| timers.expire(now)).collect();
             assert_eq!(expired.len(), due, "step {step}, seed {seed}");
             for index in expired {
-                let at = table[usize::from(index)].take();
+                let at = table[index as usize].take();
                 assert!(at.is_some_and(|at| at <= now), "step {step}, seed {seed}");
             }
             let live = table.iter().flatten().count();

@@ -5,6 +5,7 @@ use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use super::core::{Core, flow_key};
+use super::qp_numbers::QpIndex;
 use super::tables::Tables;
 use crate::port::{FlowKey, GSI_FLOW_SLOT};
 use crate::sched::{Decision, Quantum, Trigger, decide};
@@ -26,7 +27,7 @@ impl Core {
         let mut owes_responses = false;
         while !owes_responses && let Some(index) = self.tables.queue.take() {
             let Tables { qps, queue, .. } = &mut self.tables;
-            let Some(entry) = qps.get(usize::from(index)).and_then(Option::as_deref) else { continue };
+            let Some(entry) = qps.get(index as usize).and_then(Option::as_deref) else { continue };
             let flow = entry.share.flow();
             let tx_state = self.port.tx_state(flow);
             if !tx_state.has_room {
@@ -49,9 +50,9 @@ impl Core {
     }
 
     /// Sends one quantum of a queue pair. Returns whether it owes more responses.
-    pub(super) fn transmit_quantum(&mut self, now: Instant, index: u16, quantum: Quantum) -> bool {
+    pub(super) fn transmit_quantum(&mut self, now: Instant, index: QpIndex, quantum: Quantum) -> bool {
         let Core { port, hooks, tables, .. } = self;
-        let Some(entry) = tables.qps.get_mut(usize::from(index)).and_then(Option::as_deref_mut) else {
+        let Some(entry) = tables.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return false;
         };
         let flow = entry.share.flow();

@@ -1,6 +1,7 @@
 //! Sending through the egress hook: each packet is judged in the port's slot, where the transport has
 //! written it, and then committed.
 
+use transport::numbering::slot_of;
 use wire::icrc::ICRC_LEN;
 use wire::{Bth, Qpn};
 
@@ -27,7 +28,7 @@ impl Outgoing {
         let bth = Bth::parse(bytes.first_chunk()?);
         let dst_slot = match bth.dest_qp {
             Qpn::GSI => GSI_FLOW_SLOT,
-            qpn => (qpn.value() >> 16) as u8,
+            qpn => slot_of(qpn),
         };
         let fits = packet.bytes.len() <= MAX_PACKET;
         fits.then(|| Outgoing {

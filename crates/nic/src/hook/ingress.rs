@@ -76,7 +76,7 @@ impl Hooks {
     /// Applies a verdict other than a plain pass. `packet` is a batch of one.
     #[cold]
     fn apply_ingress_verdict(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
-        let Hooks { ingress, scratch, held, bounced, redirected, slot, runtime, .. } = self;
+        let Hooks { ingress, scratch, held, bounced, redirected, slots, runtime, .. } = self;
         let counters = &mut ingress.counters;
         if !counters.count(fate.verdict) {
             return;
@@ -99,14 +99,14 @@ impl Hooks {
             }
             // A packet that was handed over once is not handed on: two processes could do so for ever.
             Verdict::Redirect(Target::Slot(to))
-                if to == u32::from(*slot) || packet.queue == RxQueue::Forwarded =>
+                if slots.iter().any(|slot| to == u32::from(*slot)) || packet.queue == RxQueue::Forwarded =>
             {
                 deliver(packet);
             }
             Verdict::Redirect(Target::Slot(to))
                 if to < u32::from(SLOTS) && redirected.len() < REDIRECTED_MAX =>
             {
-                redirected.push((to as u8, OwnedPacket::new(packet, packet.bytes)));
+                redirected.push((to as u16, OwnedPacket::new(packet, packet.bytes)));
             }
             Verdict::Redirect(_) => counters.redirect_errors += 1,
             Verdict::Pass | Verdict::Drop | Verdict::Aborted | Verdict::Invalid => {

@@ -74,7 +74,7 @@ use transport::Instant;
 
 use crate::engine::OwnedPacket;
 use crate::port::FlowId;
-use crate::registry::{ForwardOutcome, SLOTS};
+use crate::registry::ForwardOutcome;
 use crate::runtime::Runtime;
 use crate::stats::Row;
 pub(crate) use redirect::RedirectOutcome;
@@ -141,11 +141,12 @@ pub(crate) struct Hooks {
     /// Frames that an ingress hook sent back; they wait until the port has delivered all batches.
     bounced: Vec<Outgoing>,
     /// Packets for other processes, by slot; they wait for the same moment.
-    redirected: Vec<(u8, OwnedPacket)>,
+    redirected: Vec<(u16, OwnedPacket)>,
     redirects: Arc<RedirectOutcome>,
     reader: Reader,
     taps: Taps,
-    slot: u8,
+    /// Those of the engine; empty before it starts.
+    slots: Vec<u16>,
     /// The engine's clock: hooks read no other.
     runtime: Runtime,
     /// The flow of the headers in `scratch`, while packets are sent.
@@ -179,7 +180,7 @@ impl Hooks {
             redirects: Arc::default(),
             reader: Reader::default(),
             taps: Taps::default(),
-            slot: SLOTS,
+            slots: Vec::new(),
             runtime: Runtime::Kernel,
             egress_flow: None,
             foreseen: Foreseen::default(),
@@ -195,9 +196,14 @@ impl Hooks {
         }
     }
 
-    /// Sets the slot of the process, and the clock of its engine.
-    pub(crate) fn set_engine(&mut self, slot: u8, runtime: Runtime) {
-        (self.slot, self.runtime) = (slot, runtime);
+    /// Sets the first slot of the engine, and the clock of its engine.
+    pub(crate) fn set_engine(&mut self, slot: u16, runtime: Runtime) {
+        (self.slots, self.runtime) = (vec![slot], runtime);
+    }
+
+    /// Adds a slot of the engine.
+    pub(crate) fn add_slot(&mut self, slot: u16) {
+        self.slots.push(slot);
     }
 
     /// Whether there are packets for other processes.
@@ -208,7 +214,7 @@ impl Hooks {
 
     /// Takes the packets for other processes, by slot. The caller hands them over and reports the results
     /// to [`redirects`](Self::redirects).
-    pub(crate) fn take_redirected(&mut self) -> Vec<(u8, OwnedPacket)> {
+    pub(crate) fn take_redirected(&mut self) -> Vec<(u16, OwnedPacket)> {
         std::mem::take(&mut self.redirected)
     }
 

@@ -31,7 +31,7 @@ pub enum Target {
     Interface(u32),
     /// The reader of this key of an XSKMAP.
     Ring(u32),
-    /// The process of this host with this slot: bits 23..16 of a QPN.
+    /// The process of this host with this slot: bits 23..12 of a QPN.
     Slot(u32),
 }
 

@@ -9,6 +9,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use transport::numbering::slot_of;
 use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Qpn};
@@ -146,9 +147,9 @@ impl Hooks {
             outer.headers.set_macs(src.0, dst.0);
         }
         // Misrouted packets are handed over, and copied by the process they are for.
-        let slot = self.slot;
+        let slots = &self.slots;
         let is_ours = |body: &[u8]| {
-            let is_own = |qpn: Qpn| (qpn.value() >> 16) as u8 == slot;
+            let is_own = |qpn: Qpn| slots.contains(&slot_of(qpn));
             dest_qp(body).is_none_or(|qpn| qpn == Qpn::GSI || qpn == Qpn::MULTICAST || is_own(qpn))
         };
         if self.taps.are_full(batch.segment) {

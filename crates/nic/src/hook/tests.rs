@@ -144,7 +144,7 @@ impl World {
 
 fn key(dst: &str) -> FlowKey {
     let (src, dst) = (US.parse().unwrap(), dst.parse().unwrap());
-    FlowKey { src, dst, dst_slot: 0x11, tos: 5, ttl: 64, flush_icrc: FlushIcrc::Iba }
+    FlowKey { src, dst, dst_slot: 0x110, tos: 5, ttl: 64, flush_icrc: FlushIcrc::Iba }
 }
 
 /// A packet for QP 0x110042 with this PSN, `len` bytes of payload, and room for an ICRC.

@@ -30,7 +30,7 @@ pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 
 use wire::icrc::ICRC_LEN;
 use wire::{FlushIcrc, IcrcHeader, Mac};
@@ -39,7 +39,7 @@ use wire::{FlushIcrc, IcrcHeader, Mac};
 pub const MAX_PACKET: usize = 4096 + 64;
 
 /// Replaces the destination slot in flows of QP1, so that no burst contains QP1 and data packets.
-pub(crate) const GSI_FLOW_SLOT: u8 = 0xff;
+pub(crate) const GSI_FLOW_SLOT: u16 = u16::MAX;
 
 /// Request bytes in flight to one destination process. The limit is the peer's socket buffer: an
 /// unprivileged one holds about six 64 KiB GRO batches (rmem_max 212992, doubled by the kernel).
@@ -52,9 +52,9 @@ pub struct FlowKey {
     pub src: IpAddr,
     /// Remote address.
     pub dst: IpAddr,
-    /// Bits 23..16 of the destination QPN. Each value gets its own source port, so that no receiver
-    /// merges packets for different processes into one GRO batch.
-    pub dst_slot: u8,
+    /// Bits 23..12 of the destination QPN. Values of different classes get different source ports, so that a
+    /// receiver rarely merges packets for different processes into one GRO batch.
+    pub dst_slot: u16,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
     /// TTL or hop limit; 0 means 64.
@@ -197,7 +197,7 @@ pub enum Readiness {
     Pending,
 }
 
-/// Properties that do not change while a port is open.
+/// Properties of a port that change only when a slot is added.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PortProperties {
     /// Descriptors that become readable when [`Port::recv`] has something to do.
@@ -299,7 +299,16 @@ pub trait Port: Send {
         let _hears_no_icmp = f;
     }
 
-    /// Returns what does not change while the port is open.
+    /// Also receives the packets for the QPNs of a further slot, from `queue`.
+    ///
+    /// # Errors
+    /// `EMFILE`; `EOPNOTSUPP` in a simulation.
+    fn add_slot(&mut self, slot: u16, queue: OwnedFd) -> io::Result<()> {
+        let _unsupported = (slot, queue);
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Returns what changes only when a slot is added.
     fn properties(&self) -> PortProperties;
 
     /// Returns description and counters; costs system calls.

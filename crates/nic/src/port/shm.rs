@@ -2,10 +2,11 @@
 //! instead of the kernel.
 //!
 //! They are the same packets, in batches like those of a socket, and pass the same hooks and taps. Only
-//! their ICRCs are not computed, because nothing can damage the packets in memory. If a hook or tap reads
-//! received packets, the receiver fills in the ICRCs first. All other packets take the inner port, among
-//! them those to a process with which there is no ring (yet, or any more). The slot in the destination
-//! QPN says which process has the QP; the kernel's routes say whether the address is one of this host.
+//! their ICRCs are not computed, because nothing can damage the packets in memory. If a hook or tap
+//! reads received packets, the receiver fills in the ICRCs first. All other packets take the inner port,
+//! among them those to a process with which there is no ring (yet, or any more). The registry knows
+//! which process has the slot in the destination QPN; the kernel's routes say whether the address is one
+//! of this host.
 //!
 //! A ring has one direction. It is offered when a queue pair is connected (`registry/rings.rs`). Packets
 //! that were sent through the kernel before the ring was accepted are read before those in the ring, so
@@ -16,6 +17,7 @@ mod outbound;
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 use wire::icrc::ICRC_LEN;
 
@@ -39,15 +41,15 @@ pub(crate) struct ShmPort {
     netlink: Netlink,
     /// By number of the flow; the inner port has the same numbers.
     flows: Vec<ShmFlow>,
-    /// By slot of the destination process.
+    /// By first slot of the destination process.
     outbound: Vec<Option<Box<Outbound>>>,
     inbound: Vec<Inbound>,
     /// A copy of a batch from a ring: the producer could change the original while it is read.
     buffer: Box<[u8]>,
     /// Slots of rings with unpublished bytes.
-    dirty: Vec<u8>,
+    dirty: Vec<u16>,
     /// Slots of rings that are too full for more packets.
-    crowded: Vec<u8>,
+    crowded: Vec<u16>,
     /// Number of `recv` calls since a ring had a batch.
     idle_polls: u32,
     inner_poll: InnerPoll,
@@ -66,7 +68,8 @@ struct ShmFlow {
 /// The route of a flow to a process of this host.
 #[derive(Debug)]
 struct ShmRoute {
-    slot: u8,
+    /// The first slot of the destination process.
+    slot: u16,
     /// Header of its batches, except for the lengths.
     header: BatchHeader,
 }
@@ -146,7 +149,7 @@ impl ShmPort {
     }
 
     /// Offers the process with `slot` a ring, unless it has been offered one.
-    fn offer_ring(&mut self, slot: u8) {
+    fn offer_ring(&mut self, slot: u16) {
         let there = self.outbound.iter().flatten().count();
         let Some(place) = self.outbound.get_mut(usize::from(slot)) else { return };
         // No process there, one of another user, or no memory: its packets go through the kernel.
@@ -193,14 +196,14 @@ impl ShmPort {
 
     /// Drops a ring after its consumer has written invalid values.
     #[cold]
-    fn drop_broken(&mut self, slot: u8) {
+    fn drop_broken(&mut self, slot: u16) {
         self.broken += 1;
         if let Some(place) = self.outbound.get_mut(usize::from(slot)) {
             *place = None;
         }
     }
 
-    fn publish(&mut self, slot: u8) -> usize {
+    fn publish(&mut self, slot: u16) -> usize {
         let Some(Some(out)) = self.outbound.get_mut(usize::from(slot)) else { return 0 };
         let packets = out.publish();
         self.counters.tx_packets += packets as u64;
@@ -261,17 +264,22 @@ impl ShmPort {
 impl Port for ShmPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let flow = self.inner.open_flow(key)?;
-        let is_local = key.dst_slot < SLOTS && self.is_local(key.dst);
-        let headers = if is_local { self.inner.headers(flow) } else { None };
+        let owner = if key.dst_slot < SLOTS && self.is_local(key.dst) {
+            self.rings.owner(key.dst_slot)
+        } else {
+            None
+        };
+        let headers = owner.and_then(|_| self.inner.headers(flow));
         if self.flows.len() <= flow.0 as usize {
             self.flows.resize_with(flow.0 as usize + 1, ShmFlow::default);
         }
         let state = &mut self.flows[flow.0 as usize];
         state.holders += 1;
         // The address may have moved to or from this host since another queue pair opened the flow.
-        state.route = headers.and_then(|headers| ShmRoute::new(key, &headers));
-        if state.route.is_some() {
-            self.offer_ring(key.dst_slot);
+        state.route = owner.zip(headers).and_then(|(owner, headers)| ShmRoute::new(owner, key, &headers));
+        if let Some(route) = &state.route {
+            let slot = route.slot;
+            self.offer_ring(slot);
         }
         Ok(flow)
     }
@@ -393,6 +401,10 @@ impl Port for ShmPort {
         self.inner.hear_groups(hear)
     }
 
+    fn add_slot(&mut self, slot: u16, queue: OwnedFd) -> io::Result<()> {
+        self.inner.add_slot(slot, queue)
+    }
+
     fn properties(&self) -> PortProperties {
         self.inner.properties()
     }
@@ -417,11 +429,11 @@ impl Port for ShmPort {
 }
 
 impl ShmRoute {
-    fn new(key: &FlowKey, headers: &Headers) -> Option<ShmRoute> {
+    fn new(slot: u16, key: &FlowKey, headers: &Headers) -> Option<ShmRoute> {
         let (src_port, dst_port) = headers.ports();
         let is_one_family = key.src.is_ipv4() == key.dst.is_ipv4();
         let header = outbound::header(headers.key(), src_port, dst_port);
-        is_one_family.then_some(ShmRoute { slot: key.dst_slot, header })
+        is_one_family.then_some(ShmRoute { slot, header })
     }
 }
 

@@ -14,7 +14,7 @@ pub use receive::{RECEIVE_BUFFER, receive_socket};
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::{
     FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
@@ -29,7 +29,7 @@ use transmit::Transmitter;
 pub struct UdpPortConfig {
     /// Receive socket shared by all processes of the domain, see [`receive_socket`].
     pub gsi: OwnedFd,
-    /// Receive socket of this process's slot.
+    /// Receive socket of this engine's first slot.
     pub slot: OwnedFd,
     /// Destination port of all sent packets, to which the receive sockets are bound too.
     pub udp_port: u16,
@@ -104,11 +104,12 @@ impl Port for UdpPort {
         sys::hear_all_groups(self.rx.slot.as_fd(), hear)
     }
 
+    fn add_slot(&mut self, _slot: u16, queue: OwnedFd) -> io::Result<()> {
+        self.rx.add_slot(queue)
+    }
+
     fn properties(&self) -> PortProperties {
-        PortProperties {
-            poll_fds: vec![self.rx.slot.as_raw_fd(), self.rx.gsi.as_raw_fd()],
-            prefers_equal_packets: true,
-        }
+        PortProperties { poll_fds: self.rx.poll_fds(), prefers_equal_packets: true }
     }
 
     fn report(&self) -> PortReport {
@@ -122,7 +123,7 @@ impl UdpPort {
         let PortCounters { rx_batches, rx_packets, rx_bytes, rx_malformed, rx_errors, rx_last_errno, .. } =
             self.rx.counters;
         PortCounters {
-            rx_no_buffer: sys::receive_buffer_drops(self.rx.slot.as_fd()).map_or(0, u64::from),
+            rx_no_buffer: self.rx.drops(),
             rx_batches,
             rx_packets,
             rx_bytes,

@@ -25,7 +25,7 @@ pub use sockets::Teardown;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use wire::IcrcHeader;
 
@@ -49,7 +49,8 @@ use sys::{Epoll, now_ns};
 #[derive(Debug)]
 pub struct XskPort {
     inner: UdpPort,
-    slot: u8,
+    /// This process's slots, which the program steers to the sockets.
+    slots: Vec<u16>,
     udp_port: u16,
     hasher: RandomState,
     /// This process's claim to the interface, released after the program was detached.
@@ -246,6 +247,13 @@ impl Port for XskPort {
         self.inner.hear_groups(hear)
     }
 
+    fn add_slot(&mut self, slot: u16, queue: OwnedFd) -> io::Result<()> {
+        self.inner.add_slot(slot, queue)?;
+        // Until then the UDP socket receives its packets.
+        self.slots.push(slot);
+        self.steering.as_ref().map_or(Ok(()), |steering| steering.set_slot(slot, true))
+    }
+
     fn properties(&self) -> PortProperties {
         let mut poll_fds = self.inner.properties().poll_fds;
         poll_fds.push(self.epoll.as_raw_fd());
@@ -425,7 +433,9 @@ impl XskPort {
         if let Some(steering) = self.steering.take() {
             // From here on packets go to the UDP port. An error means that the interface was removed with
             // its program.
-            let _gone = steering.set_slot(self.slot, false);
+            for slot in &self.slots {
+                let _gone = steering.set_slot(*slot, false);
+            }
         }
         let teardown = self.sockets.close(self.staging.chunk.take());
         debug_assert_eq!(teardown.lost, 0, "{teardown:?}");

@@ -40,8 +40,24 @@ pub enum JoinError {
     },
     /// All slots are taken.
     Full,
+    /// All slots that exist are taken, and only the user that made the group can add some.
+    OtherOwner {
+        /// The number of slots.
+        slots: usize,
+        /// The user.
+        owner: u32,
+    },
+    /// Another process is adding slots and does not finish.
+    Growing,
     /// RLIMIT_NOFILE is too low for the descriptors of the socket set.
     TooFewDescriptors,
+    /// The user has as many descriptors in flight in Unix sockets as the limit of open descriptors allows.
+    TooManyInFlight,
+    /// The UDP port is busy, and names of members of another version of roxie exist.
+    OtherVersion {
+        /// The port.
+        port: u16,
+    },
 }
 
 /// Why a process is not taken for one of this user.
@@ -90,11 +106,18 @@ impl JoinError {
             JoinError::Refused { errno: libc::EPROTONOSUPPORT, member } => {
                 format!("process {} runs another version of roxie; end it, or {APART}", member.pid)
             }
+            JoinError::Refused { errno: libc::ETOOMANYREFS, .. } => JoinError::TooManyInFlight.remedy(),
             JoinError::Refused { .. } => "run 'roxie doctor' for details".to_owned(),
             JoinError::Full => "end some RDMA programs, or use several network namespaces".to_owned(),
+            JoinError::OtherOwner { owner, .. } => {
+                format!("start a program of user {owner} that takes slots, or {APART}")
+            }
+            JoinError::Growing => "end stopped RDMA programs, or resume them (kill -CONT)".to_owned(),
             JoinError::TooFewDescriptors => {
                 "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
             }
+            JoinError::TooManyInFlight => "raise the hard limit (ulimit -Hn) to 8192".to_owned(),
+            JoinError::OtherVersion { .. } => format!("end all programs of that version, or {APART}"),
         }
     }
 }
@@ -128,10 +151,24 @@ impl fmt::Display for JoinError {
                 write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))
             }
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
+            JoinError::OtherOwner { slots, owner } => {
+                write!(f, "all {slots} slots are taken, and only user {owner}, who began, can add some")
+            }
+            JoinError::Growing => f.write_str("another process adds slots and does not finish"),
             JoinError::TooFewDescriptors => f.write_str(
-                "the limit of open descriptors (ulimit -n) is too low: 300 are needed for a moment, \
+                "the limit of open descriptors (ulimit -n) is too low: 110 are needed for a moment, \
                      and 20 for each further engine",
             ),
+            JoinError::TooManyInFlight => f.write_str(
+                "this user has too many descriptors in flight for further slots: the hard limit of open \
+                     descriptors bounds them",
+            ),
+            JoinError::OtherVersion { port } => {
+                write!(
+                    f,
+                    "UDP port {port} is busy, and there are names of processes of another version of roxie"
+                )
+            }
         }
     }
 }
@@ -141,11 +178,15 @@ impl std::error::Error for JoinError {}
 impl From<JoinError> for io::Error {
     fn from(error: JoinError) -> io::Error {
         let kind = match error {
-            JoinError::PortBusy { .. } | JoinError::Silent { .. } | JoinError::Foreign { .. } => {
-                io::ErrorKind::AddrInUse
-            }
+            JoinError::PortBusy { .. }
+            | JoinError::Silent { .. }
+            | JoinError::Foreign { .. }
+            | JoinError::OtherVersion { .. } => io::ErrorKind::AddrInUse,
             JoinError::Refused { .. } => io::ErrorKind::ConnectionRefused,
-            JoinError::Full => io::ErrorKind::QuotaExceeded,
+            JoinError::Full | JoinError::OtherOwner { .. } | JoinError::TooManyInFlight => {
+                io::ErrorKind::QuotaExceeded
+            }
+            JoinError::Growing => io::ErrorKind::TimedOut,
             JoinError::TooFewDescriptors => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

@@ -11,8 +11,10 @@ use std::sync::atomic::Ordering;
 
 use transport::cm::DisconnectNotice;
 
-use super::join::{Neighbour, slots_at_random};
-use super::{Membership, SLOTS, group, meeting};
+use super::group::Found;
+use super::join::Neighbour;
+use super::slots::slots_at_random;
+use super::{Membership, group, meeting};
 use sys::now_ns;
 
 /// Delay before the journal is scanned again after a death. The kernel closes the descriptors of a killed
@@ -33,9 +35,11 @@ impl Membership {
         }
         let next = if suspects.is_empty() { 0 } else { now_ns() + RESCAN_NS };
         self.rescan_at.store(next, Ordering::Relaxed);
-        let concerns = |slot: &u8| suspects.contains(slot) || self.journal_file.has_rows(*slot);
-        for slot in (0..SLOTS).filter(|slot| *slot != self.slot).filter(concerns) {
-            notices.extend(self.take_over_journal(slot));
+        for (slot, owner) in (0..).zip(self.journal_file.owners()) {
+            let Some(owner) = owner.filter(|owner| *owner != self.slot) else { continue };
+            if suspects.contains(&owner) || self.journal_file.has_rows(slot) {
+                notices.extend(self.take_over_journal(slot));
+            }
         }
         if !self.server.has_neighbour() {
             self.find_neighbour();
@@ -44,7 +48,7 @@ impl Membership {
     }
 
     /// Sets the slots of this process, including this one. Called once.
-    pub(crate) fn set_sibling_slots(&self, slots: Vec<u8>) {
+    pub(crate) fn set_sibling_slots(&self, slots: Vec<u16>) {
         let first_time = self.server.sibling_slots.set(slots);
         debug_assert!(first_time.is_ok());
     }
@@ -57,21 +61,26 @@ impl Membership {
     }
 
     /// Takes over the journal of a slot after its owner died, and stops its socket from queueing datagrams.
-    fn take_over_journal(&self, slot: u8) -> Vec<DisconnectNotice> {
+    fn take_over_journal(&self, slot: u16) -> Vec<DisconnectNotice> {
         // The holder of the name may take over. If the name is taken, the owner is alive, or another process
         // is taking over.
         let Ok(_name) = sys::bind_seqpacket(&self.server.group.slot(slot)) else { return Vec::new() };
-        if let Ok(contents) = group::peek(self.server.socket_set.as_fd(), slot) {
+        if let Ok(Found::Bound(queue)) = self.server.socket_set.queue_of(slot) {
             // See `drop`. If this process is out of descriptors, the next owner drains the socket.
-            let _not_ours = group::disable_queue(contents.queue.as_fd());
+            let _not_ours = group::disable_queue(queue.as_fd());
         }
-        self.journal_file.transfer(slot, &mut self.journal())
+        let notices = self.journal_file.transfer(slot, &mut self.journal());
+        self.journal_file.set_owner(slot, None);
+        notices
     }
 
     /// Connects to any other member, if there is one.
     fn find_neighbour(&self) {
         let config = &self.server.config;
-        for slot in slots_at_random().filter(|slot| *slot != self.slot && !self.server.is_sibling(*slot)) {
+        let owners = self.journal_file.owners();
+        let is_first = |slot: &u16| owners.get(usize::from(*slot)) == Some(&Some(*slot));
+        let is_other = |slot: &u16| *slot != self.slot && !self.server.is_sibling(*slot);
+        for slot in slots_at_random().filter(is_first).filter(is_other) {
             let Ok((connection, peer)) = meeting::connect(&self.server.group.slot(slot)) else { continue };
             if config.admits(peer) && self.server.watch_neighbour(Neighbour { slot, connection }).is_ok() {
                 return;
@@ -84,6 +93,7 @@ impl Membership {
 mod tests {
     use transport::cm::JournalChange;
 
+    use super::super::SLOTS;
     use super::super::journal::Journal;
     use super::super::tests::{members_of, new_domain, notice_of, spawn_member, while_serving};
     use super::*;

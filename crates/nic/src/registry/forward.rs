@@ -16,10 +16,10 @@ use sys::now_ns;
 #[derive(Debug)]
 pub(super) struct Links {
     server: Arc<Server>,
-    slot: u8,
+    slot: u16,
     pub(super) open: Mutex<OpenLinks>,
     /// Until when a slot counts as empty (nanoseconds).
-    empty_until: [AtomicU64; SLOTS as usize],
+    empty_until: Box<[AtomicU64]>,
     /// Number of connection attempts.
     pub(super) connects: AtomicU64,
 }
@@ -34,18 +34,18 @@ pub(super) type OpenLinks = HashMap<String, Weak<OwnedFd>>;
 const EMPTY_NS: u64 = 100_000_000;
 
 impl Links {
-    pub(super) fn new(server: Arc<Server>, slot: u8) -> Links {
+    pub(super) fn new(server: Arc<Server>, slot: u16) -> Links {
         Links {
             server,
             slot,
             open: Mutex::new(HashMap::new()),
-            empty_until: [const { AtomicU64::new(0) }; SLOTS as usize],
+            empty_until: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             connects: AtomicU64::new(0),
         }
     }
 
     /// Forwards a batch to the member with `slot`.
-    pub(super) fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+    pub(super) fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         let Some(empty_until) = self.empty_until.get(usize::from(slot)) else {
             return Ok(ForwardOutcome::NoMember);
         };

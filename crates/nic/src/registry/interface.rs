@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
-use super::{ForwardOutcome, Membership, ServiceAddress};
+use super::{ForwardOutcome, FurtherSlot, Membership, ServiceAddress};
 use crate::port::RxBatch;
 
 /// A claimed service name; dropping it releases the name.
@@ -16,8 +16,8 @@ pub type ClaimedService = Box<dyn Any + Send>;
 /// The processes of one host that share an address: which slot this engine has, and how it reaches the
 /// others. All methods may be called by any thread, and none waits.
 pub trait Registry: Send + Sync {
-    /// The slot of this engine: bits 23..16 of its QPNs, 31..24 of its communication ids.
-    fn slot(&self) -> u8;
+    /// The first slot of this engine: bits 23..12 of its QPNs, 31..20 of its communication ids.
+    fn slot(&self) -> u16;
     /// Readable when [`poll_listener`](Self::poll_listener) has something to do; -1 if it never has.
     fn listener_fd(&self) -> RawFd;
     /// Serves the other members, and gives the batches that they forwarded to `f`; returns their number.
@@ -26,7 +26,7 @@ pub trait Registry: Send + Sync {
     ///
     /// # Errors
     /// `EPERM` if a process of another user holds the slot's name, `EMFILE`.
-    fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome>;
+    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome>;
     /// Forwards a batch to all other members; returns how many took it.
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
     /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other
@@ -61,7 +61,15 @@ pub trait Registry: Send + Sync {
     /// When to look for dead members again (nanoseconds).
     fn rescan_at(&self) -> Option<u64>;
     /// The slots of the other engines of this device.
-    fn set_sibling_slots(&self, slots: Vec<u8>);
+    fn set_sibling_slots(&self, slots: Vec<u16>);
+    /// Claims another slot for this engine, which has no QPNs left; takes some milliseconds. The slot is
+    /// released with the registry.
+    ///
+    /// # Errors
+    /// Those of [`Membership::claim_slot`]; `EOPNOTSUPP` in a simulation.
+    fn claim_slot(&self) -> io::Result<FurtherSlot> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
     /// Connections to other members that were tried.
     fn connects(&self) -> u64;
     /// The kernel's side of it; `None` in a simulation.
@@ -69,7 +77,7 @@ pub trait Registry: Send + Sync {
 }
 
 impl Registry for Membership {
-    fn slot(&self) -> u8 {
+    fn slot(&self) -> u16 {
         Membership::slot(self)
     }
 
@@ -81,7 +89,7 @@ impl Registry for Membership {
         Membership::poll_listener(self, f)
     }
 
-    fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         Membership::forward(self, slot, batch)
     }
 
@@ -120,8 +128,12 @@ impl Registry for Membership {
         Membership::rescan_at(self)
     }
 
-    fn set_sibling_slots(&self, slots: Vec<u8>) {
+    fn set_sibling_slots(&self, slots: Vec<u16>) {
         Membership::set_sibling_slots(self, slots);
+    }
+
+    fn claim_slot(&self) -> io::Result<FurtherSlot> {
+        Membership::claim_slot(self)
     }
 
     fn connects(&self) -> u64 {

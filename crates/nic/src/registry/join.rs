@@ -4,22 +4,24 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::group::{self, Contents};
+use super::group::{Common, SocketSet};
 use super::identity::{self, Peer, Relation};
 use super::meeting::{self, Listener};
 use super::names::GroupNames;
 use super::record::{Record, SHORT_MAX};
-use super::{DomainConfig, JoinError, SLOTS};
+use super::{DomainConfig, JoinError, slots};
 use sys::{Credentials, DescriptorLimit, PollFd, now_ns};
 
 /// What a new member has.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) group: GroupNames,
-    pub(super) slot: u8,
-    pub(super) contents: Contents,
+    pub(super) slot: u16,
+    /// The socket of the slot.
+    pub(super) queue: OwnedFd,
+    pub(super) common: Common,
     pub(super) listener: Listener,
-    pub(super) socket_set: OwnedFd,
+    pub(super) socket_set: SocketSet,
     /// The member that sent the socket set; `None` if this process created the domain.
     pub(super) neighbour: Option<Neighbour>,
 }
@@ -27,14 +29,14 @@ pub(super) struct Claim {
 /// Another member, and a connection to it.
 #[derive(Debug)]
 pub(super) struct Neighbour {
-    pub(super) slot: u8,
+    pub(super) slot: u16,
     pub(super) connection: OwnedFd,
 }
 
 /// Result of a scan of the slots.
 enum Scan {
     /// A member sent the socket set.
-    SocketSet(GroupNames, OwnedFd, Neighbour),
+    SocketSet(GroupNames, [OwnedFd; 2], Neighbour),
     /// No member sent the socket set; the reason, if there is any member.
     NoMember(Option<JoinError>),
 }
@@ -56,16 +58,17 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     let start = now_ns();
     loop {
         let reason = match scan(config)? {
-            Scan::SocketSet(group, socket_set, neighbour) => {
-                return claim_slot(group, socket_set, Some(neighbour));
+            Scan::SocketSet(group, ends, neighbour) => {
+                let opened = SocketSet::open(ends)?;
+                return claim_slot(config, group, opened, Some(neighbour));
             }
             Scan::NoMember(reason) => reason,
         };
         // Fails while any group exists. So the names of another user do not matter, only its sockets.
-        match group::create(config.udp_port) {
-            Ok(socket_set) => {
+        match SocketSet::create(config.udp_port, !config.allow_uids.is_empty()) {
+            Ok(created) => {
                 meeting::sweep();
-                return claim_slot(GroupNames::new(config), socket_set, None);
+                return claim_slot(config, GroupNames::new(config), created, None);
             }
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
@@ -74,7 +77,12 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             Err(e) => return Err(e),
         }
         // A process of this user may be creating the group just now.
-        let error = reason.unwrap_or(JoinError::PortBusy { port: config.udp_port });
+        let port = config.udp_port;
+        let is_older = || config.is_used_by_another_version();
+        let error = reason.unwrap_or_else(|| match is_older() {
+            true => JoinError::OtherVersion { port },
+            false => JoinError::PortBusy { port },
+        });
         let limit_ns = if matches!(error, JoinError::Silent { .. }) { SILENT_NS } else { BUSY_NS };
         if matches!(error, JoinError::Refused { .. }) || now_ns() - start > limit_ns {
             return Err(error.into());
@@ -95,7 +103,7 @@ pub struct Found {
 /// Returns the processes that have names of members of the domain. Any user can take such a name.
 #[must_use]
 pub fn members(config: &DomainConfig) -> Vec<Found> {
-    let connect = |(group, slot): (GroupNames, u8)| meeting::connect(&group.slot(slot)).ok();
+    let connect = |(group, slot): (GroupNames, u16)| meeting::connect(&group.slot(slot)).ok();
     // Processes of root are trusted, but admit another user only if the users name each other.
     let admits_us = |peer: Peer| peer.relation == Relation::Same || !config.allow_uids.is_empty();
     let found = |(_, peer): (OwnedFd, Peer)| Found {
@@ -128,8 +136,8 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
             continue;
         }
         match request_socket_set(config, &connection, peer) {
-            Ok(socket_set) => {
-                return Ok(Scan::SocketSet(group, socket_set, Neighbour { slot, connection }));
+            Ok(ends) => {
+                return Ok(Scan::SocketSet(group, ends, Neighbour { slot, connection }));
             }
             // A member that may answer later outweighs members that never will.
             Err(error @ JoinError::Silent { .. }) => reason = Some(error),
@@ -141,7 +149,12 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
     Ok(Scan::NoMember(reason))
 }
 
-fn request_socket_set(config: &DomainConfig, connection: &OwnedFd, peer: Peer) -> Result<OwnedFd, JoinError> {
+/// Returns both ends of the socket set.
+fn request_socket_set(
+    config: &DomainConfig,
+    connection: &OwnedFd,
+    peer: Peer,
+) -> Result<[OwnedFd; 2], JoinError> {
     let member = peer.credentials;
     let silent = JoinError::Silent { port: config.udp_port, member };
     // Members run by root admit only root, and close other connections.
@@ -163,58 +176,36 @@ fn request_socket_set(config: &DomainConfig, connection: &OwnedFd, peer: Peer) -
     if received.len == 0 {
         return Err(rejected);
     }
-    match (Record::parse(&answer[..received.len], config.udp_port), passed.pop()) {
-        (Ok(Record::Welcome { udp_port }), Some(socket_set)) if udp_port == config.udp_port => Ok(socket_set),
-        (Ok(Record::Welcome { .. }), None) => Err(JoinError::TooFewDescriptors),
+    match (Record::parse(&answer[..received.len], config.udp_port), <[OwnedFd; 2]>::try_from(passed)) {
+        (Ok(Record::Welcome { udp_port }), Ok(ends)) if udp_port == config.udp_port => Ok(ends),
+        (Ok(Record::Welcome { .. }), Err(_)) => Err(JoinError::TooFewDescriptors),
         (Ok(Record::Refuse { errno }), _) => Err(refused(errno as i32)),
         // Another port or another version of roxie.
         _ => Err(refused(libc::EPROTONOSUPPORT)),
     }
 }
 
-fn claim_slot(group: GroupNames, socket_set: OwnedFd, neighbour: Option<Neighbour>) -> io::Result<Claim> {
-    for slot in slots_at_random() {
-        let listener = match meeting::listen(&group.slot(slot), BACKLOG) {
-            Ok(listener) => listener,
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
-            Err(e) => return Err(e),
-        };
-        let contents = group::peek(socket_set.as_fd(), slot)?;
-        return Ok(Claim { group, slot, contents, listener, socket_set, neighbour });
-    }
-    Err(JoinError::Full.into())
-}
-
-/// Returns all slots in random order. Any step reaches all of them, because their number is prime.
-pub(super) fn slots_at_random() -> impl Iterator<Item = u8> {
-    const { assert!(SLOTS == 251, "must be prime") };
-    let random = sys::random_u64();
-    let slots = u64::from(SLOTS);
-    let (first, step) = (random % slots, 1 + (random >> 32) % (slots - 1));
-    (0..slots).map(move |i| ((first + i * step) % slots) as u8)
+fn claim_slot(
+    config: &DomainConfig,
+    group: GroupNames,
+    (socket_set, common): (SocketSet, Common),
+    neighbour: Option<Neighbour>,
+) -> io::Result<Claim> {
+    let listen = |name: &str| meeting::listen(name, BACKLOG);
+    let (slot, listener, queue) =
+        slots::take(&group, &socket_set, &common.journal_file, config.udp_port, listen)?;
+    Ok(Claim { group, slot, queue, common, listener, socket_set, neighbour })
 }
 
 /// Sends a WELCOME with the socket set. The kernel limits the descriptors in flight per user, and those of
 /// the socket set are always in flight; so a low limit is raised during the call.
-pub(super) fn send_welcome(to: &OwnedFd, slot: u8, udp_port: u16, socket_set: &OwnedFd) -> io::Result<()> {
-    let send = || Record::Welcome { udp_port }.send(to, Some(slot), &[socket_set.as_fd()]);
+pub(super) fn send_welcome(to: &OwnedFd, slot: u16, udp_port: u16, socket_set: &SocketSet) -> io::Result<()> {
+    let send = || Record::Welcome { udp_port }.send(to, Some(slot), &socket_set.ends());
     match send() {
         Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let _limit = DescriptorLimit::raise();
             send()
         }
         result => result,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_random_order_contains_every_slot_once() {
-        let mut slots: Vec<_> = slots_at_random().collect();
-        slots.sort_unstable();
-        assert_eq!(slots, (0..SLOTS).collect::<Vec<_>>());
     }
 }

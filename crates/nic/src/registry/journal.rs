@@ -1,13 +1,15 @@
 //! The disconnect journal of a domain: the notices that the peers of each member get if the member dies.
 //!
-//! The journal is a memory file, the last descriptor in the socket set, with a region of equal length for
-//! every slot. A member writes its own region while it holds the slot's name. When it has died, the process
-//! that gets the name first takes over its rows. The next owner of the slot finds them in its own region. A
-//! survivor that noticed the broken connection copies them into its region and clears the original. A row
-//! stays until its notice has been sent, so it is not lost if that process dies, too. The slot names are the
-//! only locks. The journal lives as long as the socket set, which lives as long as one member.
+//! The journal is a memory file, in the first page of the socket set, with a region of equal length for
+//! the first slot of every engine. The table of owners precedes the regions. A member writes its own
+//! region while it holds the slot's name. When it has died, the process that gets the name first takes
+//! over its rows. The next owner of the slot finds them in its own region. A survivor that noticed the
+//! broken connection copies them into its region and clears the original. A row stays until its notice
+//! has been sent, so it is not lost if that process dies, too. The slot names are the only locks. The
+//! journal lives as long as the socket set, which lives as long as one member.
 //!
-//! Rows of 64 bytes, little-endian; the first unused row ends a region:
+//! The table of owners has 4096 `u16`: 0 for a free slot, or 1 + the first slot of the engine that has
+//! it. Rows of 64 bytes, little-endian, follow; the first unused row ends a region:
 //!
 //! ```text
 //! 0   u32 state: 0 never used, 1 valid, 2 free
@@ -33,6 +35,8 @@ const ROW_LEN: usize = 64;
 /// Rows read or cleared at once: 4 KiB, which divides a region.
 const READ_ROWS: usize = 64;
 const REGION_LEN: u64 = ROWS_MAX as u64 * ROW_LEN as u64;
+/// Length of the table of owners.
+const OWNERS_LEN: usize = 2 * (SLOTS as usize + 1);
 
 const VALID: u32 = 1;
 const FREE: u32 = 2;
@@ -49,7 +53,7 @@ impl JournalFile {
 
     /// Returns the rows of a slot in order, `None` for a free row. The caller holds the slot's name. Returns
     /// nothing if the region cannot be read, or could not be cleared afterwards.
-    fn rows(&self, slot: u8) -> Vec<Option<DisconnectNotice>> {
+    fn rows(&self, slot: u16) -> Vec<Option<DisconnectNotice>> {
         let mut rows = Vec::new();
         if !may_write(slot) {
             return rows;
@@ -72,7 +76,7 @@ impl JournalFile {
 
     /// Moves the notices of the last owner of `slot` to `successor`, and returns them. The caller holds the
     /// names of both slots, and removes each notice from `successor` when it has been sent.
-    pub(super) fn transfer(&self, slot: u8, successor: &mut Journal) -> Vec<DisconnectNotice> {
+    pub(super) fn transfer(&self, slot: u16, successor: &mut Journal) -> Vec<DisconnectNotice> {
         let rows = self.rows(slot);
         let notices: Vec<DisconnectNotice> = rows.iter().flatten().copied().collect();
         for notice in &notices {
@@ -89,9 +93,33 @@ impl JournalFile {
     }
 
     /// True if `slot` has rows, valid or free.
-    pub(super) fn has_rows(&self, slot: u8) -> bool {
+    pub(super) fn has_rows(&self, slot: u16) -> bool {
         let mut state = [0; 4];
         self.0.read_exact_at(&mut state, row_at(slot, 0)).is_ok() && state != [0; 4]
+    }
+
+    /// The first slot of the engine that has each slot, or had it when it was killed; `None` for free slots.
+    pub(super) fn owners(&self) -> Vec<Option<u16>> {
+        let mut table = [0; OWNERS_LEN];
+        // Without the table all slots count as free.
+        let _short = self.0.read_at(&mut table, 0);
+        table.as_chunks().0.iter().map(|owner| u16::from_le_bytes(*owner).checked_sub(1)).collect()
+    }
+
+    /// The entry of one slot in the table of owners.
+    pub(super) fn owner(&self, slot: u16) -> Option<u16> {
+        let mut owner = [0; 2];
+        self.0.read_exact_at(&mut owner, 2 * u64::from(slot)).ok()?;
+        u16::from_le_bytes(owner).checked_sub(1).filter(|owner| *owner < SLOTS)
+    }
+
+    /// Enters an owner; the caller holds the name of the slot.
+    pub(super) fn set_owner(&self, slot: u16, owner: Option<u16>) {
+        if OWNERS_LEN as u64 <= sys::file_size_limit() {
+            let owner = owner.map_or(0, |owner| owner + 1);
+            // Without memory for it, other processes cannot hand packets over to this one.
+            let _unknown = self.0.write_all_at(&owner.to_le_bytes(), 2 * u64::from(slot));
+        }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -108,7 +136,7 @@ impl From<OwnedFd> for JournalFile {
 /// This member's region of the journal.
 #[derive(Debug)]
 pub(super) struct Journal {
-    slot: u8,
+    slot: u16,
     rows: HashMap<CmId, u32>,
     free_rows: Vec<u32>,
     used: u32,
@@ -117,7 +145,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens the region of a slot, and returns the notices of its last owner. The caller holds the slot's
     /// name.
-    pub(super) fn open(file: &JournalFile, slot: u8) -> (Journal, Vec<DisconnectNotice>) {
+    pub(super) fn open(file: &JournalFile, slot: u16) -> (Journal, Vec<DisconnectNotice>) {
         let rows = file.rows(slot);
         let used = if may_write(slot) { rows.len() as u32 } else { ROWS_MAX };
         let mut journal = Journal { slot, rows: HashMap::new(), free_rows: Vec::new(), used };
@@ -181,13 +209,13 @@ pub fn check(bytes: &[u8]) {
 
 /// True if the region lies below the limit of file sizes (ulimit -f): the kernel kills a process that writes
 /// beyond it.
-fn may_write(slot: u8) -> bool {
+fn may_write(slot: u16) -> bool {
     row_at(slot + 1, 0) <= sys::file_size_limit()
 }
 
-fn row_at(slot: u8, row: u32) -> u64 {
+fn row_at(slot: u16, row: u32) -> u64 {
     debug_assert!(slot <= SLOTS);
-    u64::from(slot) * REGION_LEN + u64::from(row) * ROW_LEN as u64
+    OWNERS_LEN as u64 + u64::from(slot) * REGION_LEN + u64::from(row) * ROW_LEN as u64
 }
 
 fn emit(notice: &DisconnectNotice) -> [u8; ROW_LEN] {
@@ -233,7 +261,7 @@ mod tests {
     #[test]
     fn notices_that_were_added_and_not_removed_are_left() {
         let file = JournalFile::new().unwrap();
-        let (mut journal, mut neighbour) = (Journal::open(&file, 250).0, Journal::open(&file, 0).0);
+        let (mut journal, mut neighbour) = (Journal::open(&file, 4094).0, Journal::open(&file, 0).0);
         neighbour.change(&file, JournalChange::Add(notice(9999))).unwrap();
         for n in 0..200 {
             journal.change(&file, JournalChange::Add(notice(n))).unwrap();
@@ -243,14 +271,14 @@ mod tests {
         }
         journal.change(&file, JournalChange::Add(notice(500))).unwrap();
         assert_eq!(journal.used, 200, "a free row is used again");
-        assert!(file.has_rows(250) && !file.has_rows(7));
+        assert!(file.has_rows(4094) && !file.has_rows(7));
         let want: Vec<_> = (0..200).filter(|n| n % 3 != 0).chain([500]).map(notice).collect();
         let sorted = |mut left: Vec<DisconnectNotice>| {
             left.sort_unstable_by_key(|notice| notice.id);
             left
         };
-        assert_eq!(sorted(file.transfer(250, &mut neighbour)), want);
-        assert!(file.transfer(250, &mut neighbour).is_empty() && !file.has_rows(250));
+        assert_eq!(sorted(file.transfer(4094, &mut neighbour)), want);
+        assert!(file.transfer(4094, &mut neighbour).is_empty() && !file.has_rows(4094));
         assert_eq!(sorted(Journal::open(&file, 0).1), [&want[..], &[notice(9999)]].concat());
     }
 

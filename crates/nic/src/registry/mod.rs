@@ -1,18 +1,20 @@
 //! The process registry: several processes share one UDP port without a daemon.
 //!
 //! A *domain* is the set of processes of one user (or of users that trust each other) in one network
-//! namespace. They all receive on UDP 4791 through one fixed reuseport group of 252 sockets. Socket 0 is the
-//! *GSI queue*, which every process polls. Socket 1 + s belongs to *slot* s. A process claims one slot per
-//! engine. Slot numbers are bits 23..16 of QPNs and bits 31..24 of communication ids, so a constant
-//! classic-BPF program (`program.rs`) can steer each datagram to its process.
+//! namespace. They all receive on UDP 4791 through one reuseport group. Socket 0 is the *GSI queue*,
+//! which every process polls. Each other socket belongs to a *slot*, which is bits 23..12 of QPNs and
+//! bits 31..20 of communication ids. So a classic-BPF program that never changes (`program.rs`) can
+//! steer each datagram to its process. A process claims one slot per engine, and further ones when an
+//! engine has more queue pairs than a slot has numbers (`slots.rs`).
 //!
-//! The group must never change, because the kernel renumbers the group when one of its sockets closes. So the
-//! sockets live in a *socket set*: one unread message with 252 socket descriptors, of which each member peeks
-//! its two. The socket set lives as long as one member lives. Abstract Unix names record which process owns
-//! which slot: a process claims a name atomically, and the kernel frees it when the process ends. Members
-//! answer JOIN with the socket set, and forward packets that reached the wrong process as FRAME
-//! (`record.rs`). The names contain a random number that is new in every group, so a process of another user
-//! cannot take them beforehand (`names.rs`). Which process may be a member is decided in `identity.rs`.
+//! No socket of the group may close, because the kernel would renumber the group. So the sockets live in a
+//! *socket set* (`group.rs`): unread messages with socket descriptors, of which each member peeks its own.
+//! The socket set lives as long as one member lives, and grows by 64 slots when no slot is free. Abstract
+//! Unix names record which process owns which slot: a process claims a name atomically, and the kernel
+//! frees it when the process ends. Members answer JOIN with the socket set, and forward packets that
+//! reached the wrong process as FRAME (`record.rs`). The names contain a random number that is new in
+//! every group, so a process of another user cannot take them beforehand (`names.rs`). Which process may
+//! be a member is decided in `identity.rs`.
 //!
 //! The socket set also contains the disconnect journal (`journal.rs`): the disconnect notices that the peers
 //! of a member get if it dies. The other members notice the death because a connection breaks (`failure.rs`).
@@ -37,6 +39,7 @@ mod record;
 mod rings;
 mod serve;
 mod service;
+mod slots;
 
 pub use error::{JoinError, Stranger};
 pub use forward::ForwardOutcome;
@@ -49,6 +52,8 @@ pub use journal::check as check_journal;
 pub use record::check as check_record;
 pub(crate) use rings::{RingEvent, RingLink, Rings};
 pub use service::{ServiceAddress, ServiceClaim};
+pub use slots::FurtherSlot;
+pub use transport::numbering::SLOTS;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -61,20 +66,21 @@ use wire::{Gid, ROCE_PORT};
 use crate::port::{BadVariable, RxBatch};
 use crate::verbs::Refusal;
 use forward::{Links, OpenLinks};
-use group::Contents;
+use group::Common;
 use identity::{Peer, Relation};
 use join::Claim;
 use journal::{Journal, JournalFile};
-use serve::{Server, Sockets};
+use serve::{OwnSlot, Server, Sockets};
 use sys::KeptLock;
 
-/// Number of slots in a domain, and so the largest number of engines.
-pub const SLOTS: u8 = 251;
+/// First part of every abstract name of the default domain. The number is that of the layout of the
+/// group and of its records: processes of two versions cannot share a port.
+const DOMAIN: &str = "roxie/2";
 
 /// Name, port and users of the domain that a process joins.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DomainConfig {
-    /// First part of every abstract Unix name, `roxie/1` by default.
+    /// First part of every abstract Unix name, `roxie/2` by default.
     pub name: String,
     /// The UDP port on which the domain receives.
     pub udp_port: u16,
@@ -86,7 +92,7 @@ pub struct DomainConfig {
 
 impl Default for DomainConfig {
     fn default() -> DomainConfig {
-        DomainConfig { name: "roxie/1".to_owned(), udp_port: ROCE_PORT, allow_uids: Vec::new() }
+        DomainConfig { name: DOMAIN.to_owned(), udp_port: ROCE_PORT, allow_uids: Vec::new() }
     }
 }
 
@@ -121,7 +127,20 @@ impl DomainConfig {
             None => ROCE_PORT,
             Some(port) => port.parse().ok().filter(|port| *port != 0)?,
         };
-        Some(DomainConfig { name: format!("roxie/1:{name}"), udp_port, ..DomainConfig::default() })
+        Some(DomainConfig { name: format!("{DOMAIN}:{name}"), udp_port, ..DomainConfig::default() })
+    }
+
+    /// True if names show members of another version of roxie in this network namespace.
+    fn is_used_by_another_version(&self) -> bool {
+        let Some(suffix) = self.name.strip_prefix(DOMAIN) else { return false };
+        let is_member = |name: &String| {
+            let rest = name.strip_prefix("roxie/").and_then(|rest| rest.split_once('/'));
+            let Some((domain, _)) = rest.filter(|(_, rest)| rest.contains("/slot/")) else { return false };
+            let is_number = |version: &str| version.parse::<u32>().is_ok();
+            let has_suffix = domain.strip_suffix(suffix).is_some_and(is_number);
+            has_suffix && !name.starts_with(&format!("{}/", self.name))
+        };
+        sys::abstract_names("roxie/").iter().any(is_member)
     }
 
     /// True if this process may be a member.
@@ -146,10 +165,10 @@ fn parse_users(text: &str) -> Result<Vec<u32>, BadVariable> {
 /// forked child cannot use its copy; dropping the copy does not disturb the parent.
 #[derive(Debug)]
 pub struct Membership {
-    slot: u8,
+    slot: u16,
     gsi: OwnedFd,
     queue: OwnedFd,
-    journal_file: JournalFile,
+    journal_file: Arc<JournalFile>,
     journal: Mutex<Journal>,
     /// Disconnect notices that the last owner of the slot left.
     inherited: Mutex<Vec<DisconnectNotice>>,
@@ -166,9 +185,11 @@ impl Membership {
     /// A [`JoinError`] inside; kind `AddrInUse` if another program has the port. Other errors come from the
     /// kernel.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
-        let Claim { group, slot, contents, listener, socket_set, neighbour } = join::join(config)?;
-        let Contents { gsi, queue, journal_file } = contents;
+        let Claim { group, slot, queue, common, listener, socket_set, neighbour } = join::join(config)?;
+        let Common { gsi, journal_file } = common;
         group::enable_queue(queue.as_fd())?;
+        journal_file.set_owner(slot, Some(slot));
+        let journal_file = Arc::new(journal_file);
         let (journal, inherited) = Journal::open(&journal_file, slot);
         let server = Arc::new(Server::new(config.clone(), group, slot, listener, socket_set)?);
         let links = Arc::new(Links::new(Arc::clone(&server), slot));
@@ -192,9 +213,9 @@ impl Membership {
         self.server.is_inherited()
     }
 
-    /// The slot of this process: bits 23..16 of its QPNs, bits 31..24 of its communication ids.
+    /// The first slot of this engine: bits 23..12 of its QPNs, bits 31..20 of its communication ids.
     #[must_use]
-    pub fn slot(&self) -> u8 {
+    pub fn slot(&self) -> u16 {
         self.slot
     }
 
@@ -220,9 +241,24 @@ impl Membership {
         self.queue.try_clone()
     }
 
+    /// Claims another slot, for more QPNs; takes some milliseconds. It is released with the membership.
+    ///
+    /// # Errors
+    /// A [`JoinError`] inside if no slot is free and the group cannot grow; `EMFILE`.
+    pub fn claim_slot(&self) -> io::Result<FurtherSlot> {
+        let Server { group, socket_set, config, .. } = &*self.server;
+        let (slot, name, queue) =
+            slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
+        group::enable_queue(queue.as_fd())?;
+        let further = FurtherSlot { slot, queue: queue.try_clone()? };
+        self.journal_file.set_owner(slot, Some(self.slot));
+        self.server.further().push(OwnSlot { slot, name, queue });
+        Ok(further)
+    }
+
     /// Returns the shared-memory rings of this member. From now on the member accepts ring offers.
     pub(crate) fn rings(&self) -> Rings {
-        Rings::new(Arc::clone(&self.server), self.slot)
+        Rings::new(Arc::clone(&self.server), Arc::clone(&self.journal_file), self.slot)
     }
 
     /// Returns the descriptor that is readable when [`poll_listener`](Membership::poll_listener) has work.
@@ -237,19 +273,25 @@ impl Membership {
         self.server.poll(f)
     }
 
-    /// Forwards a GRO batch to the member with `slot`, and returns what became of it. Does not wait.
+    /// Forwards a GRO batch to the member that has `slot`, and returns what became of it. Does not wait.
     ///
     /// # Errors
     /// `EPERM` if the slot's name belongs to a user that the domain does not admit, `EMFILE`.
-    pub fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        self.links.forward(slot, batch)
+    pub fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        // Packets from the network name any slot, so the table is read before a name is searched for.
+        match self.journal_file.owner(slot) {
+            Some(first) => self.links.forward(first, batch),
+            None => Ok(ForwardOutcome::NoMember),
+        }
     }
 
     /// Forwards a GRO batch to all other members; returns how many received it.
     pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.
-        let delivered = |slot| matches!(self.forward(slot, batch), Ok(ForwardOutcome::Delivered));
-        (0..SLOTS).filter(|slot| *slot != self.slot && delivered(*slot)).count()
+        let delivered = |slot| matches!(self.links.forward(slot, batch), Ok(ForwardOutcome::Delivered));
+        let owners = (0..).zip(self.journal_file.owners());
+        let others = owners.filter(|(slot, owner)| *owner == Some(*slot) && *slot != self.slot);
+        others.filter(|(slot, _)| delivered(*slot)).count()
     }
 
     /// Number of connection attempts to other members, successful or not.
@@ -300,6 +342,7 @@ impl Membership {
 /// The locks that guard a membership's descriptors; held while the process forks.
 pub(crate) struct RegistryLocks {
     sockets: KeptLock<Server, Sockets>,
+    further: KeptLock<Server, Vec<OwnSlot>>,
     // Unlocked last.
     _links: KeptLock<Links, OpenLinks>,
 }
@@ -308,14 +351,17 @@ impl Membership {
     /// Takes the locks, or returns `None` if that lasts until `until_ns`.
     pub(crate) fn keep_locked(&self, until_ns: u64) -> Option<RegistryLocks> {
         let links = KeptLock::take(&self.links, |links| &links.open, until_ns)?;
+        let further = KeptLock::take(&self.server, |server| &server.further, until_ns)?;
         let sockets = KeptLock::take(&self.server, |server| &server.sockets, until_ns)?;
-        Some(RegistryLocks { sockets, _links: links })
+        Some(RegistryLocks { sockets, further, _links: links })
     }
 
     /// Detaches a forked child's copies of the names, sockets and connections.
     pub(crate) fn release_in_child(&self, locks: &mut RegistryLocks) {
-        for fd in [&self.gsi, &self.queue, &self.server.socket_set] {
-            sys::disconnect(fd);
+        [&self.gsi, &self.queue].into_iter().for_each(sys::disconnect);
+        self.server.socket_set.ends().into_iter().for_each(sys::disconnect);
+        for own in &*locks.further {
+            [&own.name, &own.queue].into_iter().for_each(sys::disconnect);
         }
         sys::disconnect(self.journal_file.file());
         sys::disconnect(&self.server.epoll);
@@ -326,13 +372,20 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if !self.is_inherited() {
-            // The slot's name still belongs to this process. Fails only for a descriptor that is not a
+            // The names of the slots still belong to this process. Fails only for a descriptor that is not a
             // socket.
             let _not_ours = group::disable_queue(self.queue.as_fd());
+            self.journal_file.set_owner(self.slot, None);
+            for own in &*self.server.further() {
+                let _not_ours = group::disable_queue(own.queue.as_fd());
+                self.journal_file.set_owner(own.slot, None);
+            }
         }
     }
 }
 
+#[cfg(test)]
+mod slots_tests;
 #[cfg(test)]
 mod strangers_tests;
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The abstract names of a group of members: `<domain>/<group>/slot/<slot>` and `<domain>/<group>/svc/...`.
+//! The abstract names of a group of members: `<domain>/<group>/slot/<slot>`, `<domain>/<group>/grow` and
+//! `<domain>/<group>/svc/...`.
 //!
 //! The group is a random number, chosen by the process that creates the socket set. Later processes find the
 //! group by its names in /proc/net/unix, and ask the kernel for their owners. So names that a process of
@@ -15,9 +16,9 @@ pub(super) struct GroupNames {
     prefix: String,
 }
 
-/// Most names that one look at the members examines: four full groups. Each takes a connection, about 0.1 ms;
-/// a stranger may have any number of names. With half of it a stranger needs half the names to hide a member;
-/// with the double a process that joins waits twice as long for them.
+/// Most names that one look at the members examines: a quarter of a full group. Each takes a connection,
+/// about 0.1 ms; a stranger may have any number of names. With half of it a stranger needs half the
+/// names to hide a member; with the double a process that joins waits twice as long for them.
 const EXAMINED_MAX: usize = 1024;
 /// Hexadecimal digits of a group.
 const GROUP_DIGITS: usize = 16;
@@ -28,8 +29,13 @@ impl GroupNames {
         GroupNames { prefix: format!("{}/{:016x}", config.name, sys::random_u64()) }
     }
 
+    /// The name of the process that adds sockets to the group.
+    pub(super) fn growth(&self) -> String {
+        format!("{self}/grow")
+    }
+
     /// The name of a slot.
-    pub(super) fn slot(&self, slot: u8) -> String {
+    pub(super) fn slot(&self, slot: u16) -> String {
         format!("{self}/slot/{slot}")
     }
 
@@ -40,7 +46,7 @@ impl GroupNames {
 
     /// The slots of all groups of a domain that have an owner in this network namespace, beginning with a
     /// random one; at most [`EXAMINED_MAX`].
-    pub(super) fn slots_in_use(config: &DomainConfig) -> Vec<(GroupNames, u8)> {
+    pub(super) fn slots_in_use(config: &DomainConfig) -> Vec<(GroupNames, u16)> {
         let prefix = format!("{}/", config.name);
         let names = sys::abstract_names(&prefix);
         let mut slots: Vec<_> = names.iter().filter_map(|name| Self::parse_slot(config, name)).collect();
@@ -51,7 +57,7 @@ impl GroupNames {
         slots
     }
 
-    fn parse_slot(config: &DomainConfig, name: &str) -> Option<(GroupNames, u8)> {
+    fn parse_slot(config: &DomainConfig, name: &str) -> Option<(GroupNames, u16)> {
         let rest = name.strip_prefix(&config.name)?.strip_prefix('/')?;
         let (group, slot) = rest.split_once("/slot/")?;
         let is_group = group.len() == GROUP_DIGITS && u64::from_str_radix(group, 16).is_ok();
@@ -86,11 +92,11 @@ mod tests {
         assert_eq!(GroupNames::parse_slot(&config, &group.slot(7)), Some((group.clone(), 7)));
         assert_ne!(GroupNames::new(&config), group);
         for other in
-            ["roxie/1/slot/7", "roxie/1/hook/7/3/0123456789abcdef", "roxie/1:x/0123456789abcdef/slot/7"]
+            ["roxie/2/slot/7", "roxie/2/hook/7/3/0123456789abcdef", "roxie/2:x/0123456789abcdef/slot/7"]
         {
             assert_eq!(GroupNames::parse_slot(&config, other), None, "{other}");
         }
-        assert_eq!(GroupNames::parse_slot(&config, &format!("{group}/slot/251")), None);
+        assert_eq!(GroupNames::parse_slot(&config, &format!("{group}/slot/4095")), None);
         assert_eq!(GroupNames::parse_slot(&config, &format!("{}+/slot/1", &group.prefix[..24])), None);
     }
 

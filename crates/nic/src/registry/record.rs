@@ -3,7 +3,7 @@
 //! ```text
 //! 0   magic "RXI1"
 //! 4   u16 type            u16 length of all headers (where a FRAME's packets begin)
-//! 8   u32 layout version, 2
+//! 8   u32 layout version, 3
 //! 12  u32 sender's slot (0xffffffff: none yet)
 //! 16  body by type
 //! ```
@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::SLOTS;
 use crate::port::{RxBatch, RxQueue};
+use transport::numbering::{ID_SHIFT, QPN_SHIFT};
 
 /// Length of the part that all records have.
 const COMMON_LEN: usize = 16;
@@ -25,7 +26,7 @@ pub(super) const RECORD_MAX: usize = FRAME_LEN + 65_536;
 pub(super) const SHORT_MAX: usize = 64;
 
 const MAGIC: [u8; 4] = *b"RXI1";
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const NO_SLOT: u32 = u32::MAX;
 
 const JOIN: u16 = 1;
@@ -39,7 +40,7 @@ const OFFER: u16 = 11;
 const ACCEPT: u16 = 8;
 const WAKE: u16 = 9;
 
-/// Transport of a WELCOME: a socket set is attached.
+/// Transport of a WELCOME: both ends of the socket set are attached.
 const UDP_SOCKET_SET: u32 = 1;
 /// FRAME flags: read from the GSI queue; read from the queue of a slot that is not the destination.
 const FROM_GSI: u8 = 1;
@@ -50,7 +51,8 @@ const MISROUTED: u8 = 2;
 pub(super) enum Record<'a> {
     /// Requests membership.
     Join { pid: u32 },
-    /// Answers JOIN; the socket set is attached. `udp_port` must be the one that the new member expects.
+    /// Answers JOIN; both ends of the socket set are attached. `udp_port` must be the one that the new
+    /// member expects.
     Welcome { udp_port: u16 },
     /// Refuses JOIN, with an error number.
     Refuse { errno: u32 },
@@ -108,19 +110,19 @@ impl<'a> Record<'a> {
 
     /// The sender's slot in a record that [`parse`](Self::parse) accepted; `None` if the sender has no slot
     /// yet.
-    pub(super) fn sender(bytes: &[u8]) -> Option<u8> {
-        u32_at(bytes, 12).and_then(|slot| u8::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
+    pub(super) fn sender(bytes: &[u8]) -> Option<u16> {
+        u32_at(bytes, 12).and_then(|slot| u16::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
     }
 
     /// Sends the record with descriptors; it is not a FRAME.
-    pub(super) fn send(&self, to: &OwnedFd, slot: Option<u8>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) fn send(&self, to: &OwnedFd, slot: Option<u16>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut out = [0; SHORT_MAX];
         let len = self.emit(slot, &mut out);
         sys::send_record(to.as_fd(), &out[..len], &[], fds)
     }
 
     /// Writes the record without a FRAME's packets, which the caller appends; returns the length.
-    pub(super) fn emit(&self, slot: Option<u8>, out: &mut [u8; SHORT_MAX]) -> usize {
+    pub(super) fn emit(&self, slot: Option<u16>, out: &mut [u8; SHORT_MAX]) -> usize {
         let mut writer = Writer { out, len: COMMON_LEN };
         let kind = match self {
             Record::Join { pid } => {
@@ -129,9 +131,9 @@ impl<'a> Record<'a> {
                 JOIN
             }
             Record::Welcome { udp_port } => {
-                writer.put(&u16::from(SLOTS).to_le_bytes());
+                writer.put(&SLOTS.to_le_bytes());
                 writer.put(&0u16.to_le_bytes());
-                writer.put(&[16, 24]);
+                writer.put(&[QPN_SHIFT as u8, ID_SHIFT as u8]);
                 writer.put(&udp_port.to_le_bytes());
                 writer.put(&UDP_SOCKET_SET.to_le_bytes());
                 WELCOME
@@ -179,9 +181,9 @@ pub fn check(bytes: &[u8]) {
 
 fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
     // u16 slots, u16 GSI index, u8 QPN shift, u8 id shift, u16 port, u32 transport.
-    let is_known = u16_at(body, 0)? == u16::from(SLOTS)
+    let is_known = u16_at(body, 0)? == SLOTS
         && u16_at(body, 2)? == 0
-        && body.get(4..6)? == [16, 24]
+        && body.get(4..6)? == [QPN_SHIFT as u8, ID_SHIFT as u8]
         && u32_at(body, 8)? == UDP_SOCKET_SET;
     let udp_port = u16_at(body, 6)?;
     is_known.then_some(Record::Welcome { udp_port })
@@ -275,8 +277,8 @@ mod tests {
         let bytes = emitted(&Record::Welcome { udp_port: 4791 });
         let want = [
             &b"RXI1"[..],
-            &[2, 0, 28, 0, 2, 0, 0, 0, 7, 0, 0, 0],
-            &[251, 0, 0, 0, 16, 24, 0xb7, 0x12, 1, 0, 0, 0],
+            &[2, 0, 28, 0, 3, 0, 0, 0, 7, 0, 0, 0],
+            &[0xff, 0x0f, 0, 0, 12, 20, 0xb7, 0x12, 1, 0, 0, 0],
         ];
         assert_eq!(bytes, want.concat());
         assert!(matches!(Record::parse(&bytes, 4791), Ok(Record::Welcome { udp_port: 4791 })));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::identity::Relation;
+use super::journal::JournalFile;
 use super::meeting;
 use super::record::Record;
 use super::serve::Server;
@@ -37,14 +38,15 @@ pub(super) struct RingEvents {
 #[derive(Debug)]
 pub(crate) struct Rings {
     server: Arc<Server>,
-    slot: u8,
+    journal_file: Arc<JournalFile>,
+    slot: u16,
 }
 
 /// The connection that carries a ring. Dropping it ends the ring at both ends.
 #[derive(Debug)]
 pub(crate) struct RingLink {
     server: Arc<Server>,
-    slot: u8,
+    slot: u16,
     token: u64,
     /// `None` at the reading end.
     connection: Option<Arc<OwnedFd>>,
@@ -66,18 +68,23 @@ impl RingEvents {
 }
 
 impl Rings {
-    pub(super) fn new(server: Arc<Server>, slot: u8) -> Rings {
+    pub(super) fn new(server: Arc<Server>, journal_file: Arc<JournalFile>, slot: u16) -> Rings {
         server.ring_events.get_or_init(RingEvents::default);
-        Rings { server, slot }
+        Rings { server, journal_file, slot }
     }
 
-    /// Offers a new ring to the member with `slot`, which may be this member's own; an event follows. Does
-    /// not wait.
+    /// Returns the first slot of the engine that has `slot`, if there is one.
+    pub(crate) fn owner(&self, slot: u16) -> Option<u16> {
+        self.journal_file.owner(slot)
+    }
+
+    /// Offers a new ring to the member with this first slot, which may be this member's own; an event
+    /// follows. Does not wait.
     ///
     /// # Errors
     /// `ECONNREFUSED` if the slot is free, `EPERM` if it belongs to another user, `EAGAIN` if its accept
     /// queue is full, and the errors of [`Producer::create`].
-    pub(crate) fn offer(&self, slot: u8) -> io::Result<(Producer, RingLink)> {
+    pub(crate) fn offer(&self, slot: u16) -> io::Result<(Producer, RingLink)> {
         let (connection, peer) = meeting::connect(&self.server.group.slot(slot))?;
         if peer.relation != Relation::Same {
             return Err(io::Error::from_raw_os_error(libc::EPERM));

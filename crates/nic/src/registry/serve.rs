@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use super::group::SocketSet;
 use super::identity::Relation;
 use super::join::{Neighbour, send_welcome};
 use super::meeting::{self, Listener, ListenerKind, SocketFile};
@@ -26,18 +27,20 @@ pub(super) struct Server {
     pub(super) group: GroupNames,
     /// Watches all sockets below.
     pub(super) epoll: Epoll,
-    slot: u8,
-    pub(super) socket_set: OwnedFd,
+    slot: u16,
+    pub(super) socket_set: SocketSet,
+    /// The slots of this engine beside the first one.
+    pub(super) further: Mutex<Vec<OwnSlot>>,
     pub(super) sockets: Mutex<Sockets>,
     next_token: AtomicU64,
     /// Locked by the thread that serves.
     state: Mutex<ServeState>,
     /// Slots with an owner that closed its connection to this member, and may be dead.
-    suspects: Mutex<Vec<u8>>,
+    suspects: Mutex<Vec<u16>>,
     /// Set when this member accepts ring offers.
     pub(super) ring_events: OnceLock<RingEvents>,
     /// The slots of this process; unset if it has one.
-    pub(super) sibling_slots: OnceLock<Vec<u8>>,
+    pub(super) sibling_slots: OnceLock<Vec<u16>>,
     /// The process that created this. A forked child shares `epoll` and must not change it.
     pid: u32,
 }
@@ -52,6 +55,15 @@ struct ServeState {
     paused_until: u64,
 }
 
+/// A slot beside the first one of an engine.
+#[derive(Debug)]
+pub(super) struct OwnSlot {
+    pub(super) slot: u16,
+    /// Bound to the name of the slot.
+    pub(super) name: OwnedFd,
+    pub(super) queue: OwnedFd,
+}
+
 /// By token.
 pub(super) type Sockets = HashMap<u64, Socket>;
 
@@ -60,7 +72,7 @@ pub(super) struct Socket {
     pub(super) fd: Arc<OwnedFd>,
     role: Role,
     /// The slot at the other end, once it has said that it watches this connection.
-    peer: Option<u8>,
+    peer: Option<u16>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -93,9 +105,9 @@ impl Server {
     pub(super) fn new(
         config: DomainConfig,
         group: GroupNames,
-        slot: u8,
+        slot: u16,
         listener: Listener,
-        socket_set: OwnedFd,
+        socket_set: SocketSet,
     ) -> io::Result<Server> {
         let (private, file) = listener.private.map(|private| (private.socket, private.file)).unzip();
         let server = Server {
@@ -105,6 +117,7 @@ impl Server {
             epoll: Epoll::new()?,
             slot,
             socket_set,
+            further: Mutex::default(),
             sockets: Mutex::new(HashMap::new()),
             next_token: AtomicU64::new(0),
             state: Mutex::new(ServeState {
@@ -181,17 +194,17 @@ impl Server {
     }
 
     /// True if the slot belongs to this process.
-    pub(super) fn is_sibling(&self, slot: u8) -> bool {
+    pub(super) fn is_sibling(&self, slot: u16) -> bool {
         self.sibling_slots.get().is_some_and(|slots| slots.contains(&slot))
     }
 
     /// Records that the owner of a slot may have died.
-    pub(super) fn suspect(&self, slot: u8) {
+    pub(super) fn suspect(&self, slot: u16) {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
     /// Returns the slots with an owner that closed its connection since the last call.
-    pub(super) fn take_suspects(&self) -> Vec<u8> {
+    pub(super) fn take_suspects(&self) -> Vec<u16> {
         std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -373,13 +386,13 @@ impl Server {
     }
 
     /// Records the slot of the member that watches this connection from the other end.
-    fn set_peer_slot(&self, token: u64, peer: Option<u8>) {
+    fn set_peer_slot(&self, token: u64, peer: Option<u16>) {
         if let Some(socket) = self.lock().get_mut(&token) {
             socket.peer = peer;
         }
     }
 
-    fn add(&self, fd: impl Into<Arc<OwnedFd>>, role: Role, peer: Option<u8>) -> io::Result<u64> {
+    fn add(&self, fd: impl Into<Arc<OwnedFd>>, role: Role, peer: Option<u16>) -> io::Result<u64> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let fd = fd.into();
         self.lock().insert(token, Socket { fd: Arc::clone(&fd), role, peer });
@@ -393,6 +406,11 @@ impl Server {
     fn unwatch(&self, socket: &Socket) {
         // The socket is there, unless the application closed descriptors that it does not own.
         let _absent = self.epoll.remove(socket.fd.as_fd());
+    }
+
+    /// The slots of this engine beside the first one.
+    pub(super) fn further(&self) -> MutexGuard<'_, Vec<OwnSlot>> {
+        self.further.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Sockets> {

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use transport::cm::CmId;
+use transport::numbering::{ID_SHIFT, qpn_at};
 use wire::Qpn;
 
+use super::group::{Found, SocketSet};
 use super::*;
 use crate::port::{Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{Credentials, PollFd, random_u64};
@@ -26,7 +28,7 @@ pub(super) fn new_domain() -> DomainConfig {
 }
 
 /// Returns the slots with an owner, whether the owner answers or not.
-fn slots_of(config: &DomainConfig) -> Vec<u8> {
+fn slots_of(config: &DomainConfig) -> Vec<u16> {
     let in_use = names::GroupNames::slots_in_use(config).into_iter();
     let owned = in_use.filter(|(group, slot)| sys::connect_seqpacket(&group.slot(*slot)).is_ok());
     owned.map(|(_, slot)| slot).collect()
@@ -101,8 +103,12 @@ fn receive(port: &mut UdpPort) -> Vec<Got> {
     got
 }
 
+fn qpn_of(slot: u16, place: u32) -> u32 {
+    qpn_at(slot, place).value()
+}
+
 /// Returns a payload for a queue pair.
-fn for_qp(qpn: u32) -> Vec<u8> {
+pub(super) fn for_qp(qpn: u32) -> Vec<u8> {
     let mut bytes = vec![0; 32];
     bytes[..4].copy_from_slice(&[4, 0, 0xff, 0xff]);
     // The congestion bits next to the QPN must be ignored.
@@ -120,7 +126,7 @@ fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
     bytes
 }
 
-fn batch(bytes: &[u8]) -> RxBatch<'_> {
+pub(super) fn batch(bytes: &[u8]) -> RxBatch<'_> {
     RxBatch {
         src: Ipv4Addr::new(192, 0, 2, 1).into(),
         src_port: 0xc123,
@@ -143,8 +149,8 @@ fn datagrams_are_steered_by_qpn_and_by_communication_id() {
     let (a, b) = (&all[0], &all[1]);
     assert_ne!(a.slot(), b.slot());
     let (mut port_a, mut port_b) = (port_of(a), port_of(b));
-    let id = |member: &Membership| u32::from(member.slot()) << 24 | 0x12_3456;
-    let unused = id(a) ^ 1 << 24;
+    let id = |member: &Membership| u32::from(member.slot()) << ID_SHIFT | 0x2_3456;
+    let unused = id(a) ^ 1 << ID_SHIFT;
     for local in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let sender = UdpSocket::bind((local, 0)).unwrap();
         let src_port = sender.local_addr().unwrap().port();
@@ -159,9 +165,9 @@ fn datagrams_are_steered_by_qpn_and_by_communication_id() {
                 (receiver, got.queue)
             })
         };
-        for low in [0, 1, 0x1234, 0xffff] {
-            assert_eq!(send(&for_qp(u32::from(a.slot()) << 16 | 0x10 | low)), Some(('a', RxQueue::Slot)));
-            assert_eq!(send(&for_qp(u32::from(b.slot()) << 16 | 0x10 | low)), Some(('b', RxQueue::Slot)));
+        for low in [0, 1, 0x234, 0xfff] {
+            assert_eq!(send(&for_qp(qpn_of(a.slot(), 0x10 | low))), Some(('a', RxQueue::Slot)));
+            assert_eq!(send(&for_qp(qpn_of(b.slot(), 0x10 | low))), Some(('b', RxQueue::Slot)));
         }
         // The first reader of the shared queue gets the datagram.
         let shared = Some(('a', RxQueue::Gsi));
@@ -170,7 +176,7 @@ fn datagrams_are_steered_by_qpn_and_by_communication_id() {
             cm_message(0x17, id(b), id(b)),
             cm_message(0x12, id(b), 0),
             for_qp(0xff_ffff),
-            for_qp(251 << 16),
+            for_qp(qpn_of(SLOTS, 0)),
             for_qp(1),
         ] {
             assert_eq!(send(&message), shared, "{message:02x?}");
@@ -198,7 +204,7 @@ fn a_burst_of_another_process_reaches_its_slot_as_one_batch() {
         flush_icrc: wire::FlushIcrc::Iba,
     };
     let flow = port_a.open_flow(&key).unwrap();
-    let payload = for_qp(u32::from(all[1].slot()) << 16 | 0x99);
+    let payload = for_qp(qpn_of(all[1].slot(), 0x99));
     for _ in 0..10 {
         port_a.tx_slot()[..payload.len()].copy_from_slice(&payload);
         port_a.tx_commit(flow, payload.len());
@@ -416,14 +422,14 @@ fn fill_descriptors() -> Vec<std::fs::File> {
 }
 
 /// The notice that the member with a slot records in [`member_process`].
-pub(super) fn notice_of(slot: u8) -> DisconnectNotice {
-    let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(192, 0, 2, slot).into());
-    let id = CmId(u32::from(slot) << 24 | 1);
+pub(super) fn notice_of(slot: u16) -> DisconnectNotice {
+    let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(10, 0, (slot >> 8) as u8, slot as u8).into());
+    let id = CmId(u32::from(slot) << ID_SHIFT | 1);
     DisconnectNotice { id, src, dst, remote_id: 7, remote_qpn: Qpn::new(9) }
 }
 
 /// Starts a member in another process; also returns its slot.
-pub(super) fn spawn_member(config: &DomainConfig) -> (Child, u8) {
+pub(super) fn spawn_member(config: &DomainConfig) -> (Child, u16) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "registry::tests::member_process", "--ignored", "--nocapture"])
         .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
@@ -461,7 +467,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     // Steering works as before, and no living member gets datagrams for the dead one.
     let mut port = port_of(&a);
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    for qpn in [u32::from(a.slot()) << 16 | 0x20, u32::from(slot) << 16 | 0x20, 1] {
+    for qpn in [qpn_of(a.slot(), 0x20), qpn_of(slot, 0x20), 1] {
         sender.send_to(&for_qp(qpn), (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
     }
     let queues: Vec<_> = receive(&mut port).iter().map(|g| g.queue).collect();
@@ -496,7 +502,7 @@ fn a_new_member_does_not_receive_what_was_sent_to_its_slot_before() {
     let a = Membership::join(&config).unwrap();
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for slot in (0..SLOTS).filter(|slot| *slot != a.slot()) {
-        let payload = for_qp(u32::from(slot) << 16 | 0x20);
+        let payload = for_qp(qpn_of(slot, 0x20));
         sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
     }
     let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
@@ -509,17 +515,20 @@ fn datagrams_to_unowned_slots_pin_no_memory() {
     let a = Membership::join(&config).unwrap();
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // Sends 200 datagrams to a slot and returns how many its socket queues.
-    let kept = |socket_set: &OwnedFd, slot: u8| {
-        let payload = [&for_qp(u32::from(slot) << 16 | 0x20)[..], &[0; 1000]].concat();
+    let kept = |socket_set: &SocketSet, slot: u16| {
+        let payload = [&for_qp(qpn_of(slot, 0x20))[..], &[0; 1000]].concat();
         for _ in 0..200 {
             sender.send_to(&payload, (Ipv4Addr::LOCALHOST, config.udp_port)).unwrap();
         }
-        sys::discard_waiting(group::peek(socket_set.as_fd(), slot).unwrap().queue.as_fd())
+        let Found::Bound(queue) = socket_set.queue_of(slot).unwrap() else { panic!("no slot {slot}") };
+        sys::discard_waiting(queue.as_fd())
     };
-    let socket_set = a.server.socket_set.try_clone().unwrap();
+    let ends = a.server.socket_set.ends().map(|end| end.try_clone_to_owned().unwrap());
+    let (socket_set, _) = SocketSet::open(ends).unwrap();
     let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
     let slot = b.slot();
-    let unclaimed = (0..SLOTS).find(|s| ![a.slot(), slot].contains(s)).unwrap();
+    let exists = |slot: &u16| socket_set.has_slot(*slot, 1);
+    let unclaimed = (0..SLOTS).filter(exists).find(|s| ![a.slot(), slot].contains(s)).unwrap();
     assert!(kept(&socket_set, unclaimed) <= 2);
     // A claimed slot queues many datagrams; after its release it does not.
     assert!(kept(&socket_set, slot) > 50);
@@ -533,7 +542,7 @@ fn a_member_without_descriptors_does_not_spin() {
     // The limit holds for the helper only: it creates the domain, then opens all descriptors but three. To
     // find out which user has connected takes two.
     let mut child = Command::new("sh")
-        .args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""])
+        .args(["-c", "ulimit -n 200; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "registry::tests::member_process", "--ignored", "--nocapture"])
         .env("ROXIE_TEST_MEMBER", format!("{} {}", config.name, config.udp_port))
@@ -574,7 +583,7 @@ fn users_are_user_ids_separated_by_commas() {
 #[test]
 fn the_environment_names_a_private_domain() {
     let domain = DomainConfig::parse("test-1:9999").unwrap();
-    assert_eq!((domain.name.as_str(), domain.udp_port), ("roxie/1:test-1", 9999));
+    assert_eq!((domain.name.as_str(), domain.udp_port), ("roxie/2:test-1", 9999));
     assert_eq!(DomainConfig::parse("x").unwrap().udp_port, 4791);
     for bad in ["", ":1", "a/b", "x:0", "x:65536", "x:", &"x".repeat(33)] {
         assert_eq!(DomainConfig::parse(bad), None, "{bad}");

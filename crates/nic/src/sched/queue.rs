@@ -7,10 +7,8 @@ use std::collections::VecDeque;
 
 use transport::Instant;
 
+use crate::engine::QpIndex;
 use crate::port::{FlowId, SOCKET_WINDOW_BYTES};
-
-/// Words of the bit set `listed`: one bit for each 16-bit index of a queue pair.
-const LISTED_WORDS: usize = (1 << 16) / 64;
 
 /// A queue pair's part of the window of a flow. The queue pair's entry owns it; only [`TransmitQueue`]
 /// changes it.
@@ -33,7 +31,7 @@ impl FlowShare {
 struct Flow {
     in_flight_pkts: usize,
     window_bytes: usize,
-    blocked: Vec<u16>,
+    blocked: Vec<QpIndex>,
 }
 
 impl Default for Flow {
@@ -45,12 +43,12 @@ impl Default for Flow {
 /// See the module documentation. Queue pairs are known by their index.
 #[derive(Debug)]
 pub(crate) struct TransmitQueue {
-    ready: VecDeque<u16>,
+    ready: VecDeque<QpIndex>,
     /// Queue pairs whose messages are held for a larger batch; they return to `ready` at the end of the
     /// round.
-    held: Vec<u16>,
+    held: Vec<QpIndex>,
     /// A bit for each queue pair in `ready` or `held`.
-    listed: Box<[u64]>,
+    listed: Vec<u64>,
     flows: Vec<Flow>,
     path_mtu_bytes: usize,
     is_port_full: bool,
@@ -62,7 +60,7 @@ impl TransmitQueue {
         Self {
             ready: VecDeque::with_capacity(256),
             held: Vec::with_capacity(256),
-            listed: vec![0; LISTED_WORDS].into(),
+            listed: Vec::new(),
             flows: Vec::new(),
             path_mtu_bytes,
             is_port_full: false,
@@ -76,23 +74,27 @@ impl TransmitQueue {
     }
 
     /// The ready list, in order.
-    pub(crate) fn ready(&self) -> impl Iterator<Item = u16> {
+    pub(crate) fn ready(&self) -> impl Iterator<Item = QpIndex> {
         self.ready.iter().copied()
     }
 
     #[inline]
-    pub(crate) fn is_listed(&self, index: u16) -> bool {
-        self.listed[usize::from(index) / 64] >> (index % 64) & 1 != 0
+    pub(crate) fn is_listed(&self, index: QpIndex) -> bool {
+        self.listed.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 != 0)
     }
 
-    fn set_listed(&mut self, index: u16, listed: bool) {
-        let word = &mut self.listed[usize::from(index) / 64];
+    fn set_listed(&mut self, index: QpIndex, listed: bool) {
+        let at = index as usize / 64;
+        if self.listed.len() <= at {
+            self.listed.resize(at + 1, 0);
+        }
+        let word = &mut self.listed[at];
         *word = *word & !(1 << (index % 64)) | u64::from(listed) << (index % 64);
     }
 
     /// Puts a queue pair at the end of the ready list, unless it is listed or held already.
     #[inline]
-    pub(crate) fn list(&mut self, index: u16) {
+    pub(crate) fn list(&mut self, index: QpIndex) {
         if !self.is_listed(index) {
             self.set_listed(index, true);
             self.ready.push_back(index);
@@ -101,7 +103,7 @@ impl TransmitQueue {
 
     /// Takes the queue pair that has been on the ready list for longest.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<u16> {
+    pub(crate) fn take(&mut self) -> Option<QpIndex> {
         let index = self.ready.pop_front()?;
         self.set_listed(index, false);
         Some(index)
@@ -115,14 +117,14 @@ impl TransmitQueue {
 
     /// Keeps a queue pair that [`take`](Self::take) returned off the ready list until the round ends: its
     /// packets are held.
-    pub(crate) fn hold(&mut self, index: u16) {
+    pub(crate) fn hold(&mut self, index: QpIndex) {
         self.set_listed(index, true);
         self.held.push(index);
     }
 
     /// Records that the transmit queue of the port is full. The queue pair that [`take`](Self::take) returned
     /// is first in the next round.
-    pub(crate) fn wait_for_port(&mut self, index: u16, round: &Round) {
+    pub(crate) fn wait_for_port(&mut self, index: QpIndex, round: &Round) {
         self.set_listed(index, true);
         self.ready.push_front(index);
         self.is_port_full = true;
@@ -147,7 +149,7 @@ impl TransmitQueue {
     }
 
     /// Removes a destroyed queue pair. Its share must have left its flow ([`move_to`](Self::move_to)).
-    pub(crate) fn remove(&mut self, index: u16) {
+    pub(crate) fn remove(&mut self, index: QpIndex) {
         self.set_listed(index, false);
         self.ready.retain(|listed| *listed != index);
         self.held.retain(|listed| *listed != index);
@@ -210,7 +212,7 @@ impl TransmitQueue {
     }
 
     /// Blocks a queue pair until ACKs open the window of its flow.
-    pub(crate) fn block(&mut self, index: u16, flow: Option<FlowId>) {
+    pub(crate) fn block(&mut self, index: QpIndex, flow: Option<FlowId>) {
         if let Some(state) = self.flow_mut(flow)
             && !state.blocked.contains(&index)
         {
@@ -219,7 +221,7 @@ impl TransmitQueue {
     }
 
     /// Whether a queue pair waits for room in the window of its flow.
-    pub(crate) fn is_blocked(&self, index: u16, flow: Option<FlowId>) -> bool {
+    pub(crate) fn is_blocked(&self, index: QpIndex, flow: Option<FlowId>) -> bool {
         let state = flow.and_then(|flow| self.flows.get(flow.0 as usize));
         state.is_some_and(|state| state.blocked.contains(&index))
     }
@@ -253,7 +255,7 @@ mod tests {
     const MTU: usize = 1024;
     const FLOW: Option<FlowId> = Some(FlowId(0));
 
-    fn taken(queue: &mut TransmitQueue) -> Vec<u16> {
+    fn taken(queue: &mut TransmitQueue) -> Vec<QpIndex> {
         std::iter::from_fn(|| queue.take()).collect()
     }
 

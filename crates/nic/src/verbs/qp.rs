@@ -12,7 +12,7 @@ use super::device::INLINE_MAX;
 use super::quota::Share;
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
-use crate::engine::{Core, Engine};
+use crate::engine::{Core, Engine, QpIndex};
 use crate::guard;
 use crate::srqs::SrqScope;
 
@@ -42,6 +42,8 @@ pub struct Qp(Arc<QpInner>);
 struct QpInner {
     pd: Pd,
     engine: Arc<Engine>,
+    /// Its place in the tables of the engine.
+    index: QpIndex,
     qpn: Qpn,
     ty: QpType,
     cap: QpCap,
@@ -128,7 +130,7 @@ impl Qp {
         };
         let engine = Arc::clone(pd.engine().at(index));
         let traffic = engine.lock().tables.traffic;
-        let qpn = engine.insert_qp(|qpn| {
+        let (index, qpn) = engine.insert_qp(|qpn| {
             let config = QpConfig {
                 qpn,
                 ty: init.ty,
@@ -144,12 +146,12 @@ impl Qp {
             Ok(QpEntry::new(qp, cqs, srqs, Arc::clone(pd.events()), init.cookie))
         })?;
         let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
-        send_cq.add_engine(index);
-        recv_cq.add_engine(index);
+        send_cq.add_engine(engine.index());
+        recv_cq.add_engine(engine.index());
         let (pd, srq) = (pd.clone(), init.srq.clone());
         let _xrcd = xrcd.cloned();
         let ty = init.ty;
-        Ok(Self(Arc::new(QpInner { pd, engine, qpn, ty, cap, send_cq, recv_cq, srq, _xrcd, _share })))
+        Ok(Self(Arc::new(QpInner { pd, engine, qpn, index, ty, cap, send_cq, recv_cq, srq, _xrcd, _share })))
     }
 
     /// Returns its QPN.
@@ -205,7 +207,7 @@ impl Qp {
             guard::watch();
         }
         let engine = self.engine();
-        let index = self.0.qpn.value() as u16;
+        let index = self.0.index;
         let leaves = mask.contains(QpAttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
         if leaves && !matches!(self.state(), QpState::Reset | QpState::Init | QpState::Err) {
             engine.drain();
@@ -267,7 +269,7 @@ impl Qp {
     pub fn begin_post(&self) -> PostGuard<'_> {
         let engine = self.engine();
         let spread = SpreadKeys { engine, due: false };
-        PostGuard { qpn: self.0.qpn, core: engine.lock(), posted: 0, spread }
+        PostGuard { index: self.0.index, core: engine.lock(), posted: 0, spread }
     }
 
     /// Queues a receive.
@@ -279,7 +281,7 @@ impl Qp {
         let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
         entry.qp.post_recv(wr)?;
         if entry.qp.state() == QpState::Err {
-            core.tables.update_after_input(self.engine().now(), self.0.qpn.value() as u16);
+            core.tables.update_after_input(self.engine().now(), self.0.index);
         }
         Ok(())
     }
@@ -304,14 +306,14 @@ impl Qp {
     /// Stops the delivery of messages to all multicast groups.
     pub fn leave_groups(&self) {
         let mut core = self.engine().lock();
-        core.tables.groups.remove_qp(self.0.qpn.value() as u16);
+        core.tables.groups.remove_qp(self.0.index);
         core.sync_groups();
     }
 
     /// True if it is attached to a multicast group.
     #[must_use]
     pub fn in_group(&self) -> bool {
-        self.engine().lock().tables.groups.contains(self.0.qpn.value() as u16)
+        self.engine().lock().tables.groups.contains(self.0.index)
     }
 
     fn engine(&self) -> &Arc<Engine> {
@@ -321,7 +323,7 @@ impl Qp {
 
 /// A batch of sends under one lock and one doorbell (a post list).
 pub struct PostGuard<'a> {
-    qpn: Qpn,
+    index: QpIndex,
     core: MutexGuard<'a, Core>,
     /// Number of posted work requests.
     posted: usize,
@@ -351,14 +353,14 @@ impl PostGuard<'_> {
     #[inline]
     pub fn send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.posted += 1;
-        self.core.tables.post_send(self.qpn.value() as u16, wr)
+        self.core.tables.post_send(self.index, wr)
     }
 
     /// Once for the whole list, when the guard is dropped.
     #[inline]
     fn ring_doorbell(&mut self) {
         if self.posted > 0 {
-            self.spread.engine.ring_doorbell(&mut self.core, self.qpn.value() as u16, self.posted);
+            self.spread.engine.ring_doorbell(&mut self.core, self.index, self.posted);
             self.spread.due = self.core.tables.mrs.has_changed();
         }
     }

@@ -14,7 +14,7 @@ pub(super) const PD_MAX: u32 = 1 << 16;
 pub(super) const CQ_MAX: u32 = 2 * QP_MAX as u32;
 /// Peers of UD queue pairs.
 pub(super) const AH_MAX: u32 = 1 << 17;
-/// The index of a shared receive queue is 16 bits of its XRC number. The device searches a free one.
+/// The device searches a free index for a shared receive queue. Only the first 4096 can be for XRC.
 pub(super) const SRQ_MAX: u32 = 1 << 15;
 /// A quarter of the keys is for windows. A region of any kind takes one of the others.
 pub(super) const MW_MAX: u32 = KEYS_MAX as u32 / 4;

@@ -72,7 +72,7 @@ impl Device {
             up: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
             loopback: [GidRow::EMPTY; 2],
-            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, slot],
+            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, slot as u8],
         };
         let gids = Arc::new(Gids::new(table));
         let hooks = EarlyHooks::new(hooks);

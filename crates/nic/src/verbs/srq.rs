@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use transport::numbering::SLOT_QPNS;
 use transport::{RecvQueue, RecvWr, VerbsError};
 
 use super::quota::{SRQ_MAX, Share};
@@ -74,6 +75,10 @@ impl Srq {
             }
             None => return Err(VerbsError::NoMem),
         };
+        if xrc.is_some() && index >= SLOT_QPNS as usize {
+            // Its number is in the first slot of the engine.
+            return Err(VerbsError::NoMem);
+        }
         srqs[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use bpf::recipe::{ADDRESSES, SLOTS, Target, source_key};
 use bpf::{MapRef, ProgramKind, Recipe};
+use transport::numbering;
 use wire::ROCE_PORT;
 
 use super::joined::Joined;
@@ -102,7 +103,7 @@ impl Steering {
 
     /// Removes all slots and addresses from the maps.
     fn forget(&self) -> io::Result<()> {
-        for slot in 0..=u8::MAX {
+        for slot in 0..=numbering::SLOTS {
             self.set_slot(slot, false)?;
         }
         let (addresses, mut key) = (self.map(self.maps.addresses)?, [0; 16]);
@@ -195,7 +196,7 @@ impl Steering {
     ///
     /// # Errors
     /// None at present.
-    pub fn set_slot(&self, slot: u8, ours: bool) -> io::Result<()> {
+    pub fn set_slot(&self, slot: u16, ours: bool) -> io::Result<()> {
         let map = self.map(self.maps.slots)?;
         map.update(&u32::from(slot).to_ne_bytes(), &u32::from(ours).to_ne_bytes())
     }

@@ -174,7 +174,7 @@ fn only_packets_for_the_ports_addresses_and_slots_are_steered() {
         map("addresses").update(&bpf::recipe::source_key(address), &[1; 4]).unwrap();
     }
     map("slots").update(&0u32.to_ne_bytes(), &1u32.to_ne_bytes()).unwrap();
-    map("slots").update(&0x12u32.to_ne_bytes(), &1u32.to_ne_bytes()).unwrap();
+    map("slots").update(&0x123u32.to_ne_bytes(), &1u32.to_ne_bytes()).unwrap();
     let steered = |packet: &[u8]| {
         let outcome = program.test_run(&TestRun { packet, repeat: 1, ..TestRun::default() }).unwrap();
         assert_eq!(outcome.packet, packet, "untouched");

@@ -76,7 +76,7 @@ fn payload(rng: &mut Rng, protocol: u8) -> Vec<u8> {
             // BTH: a few queue pairs, sequence numbers around the wrap.
             let psn = (0x00ff_fff0 + rng.below(32) as u32) & 0x00ff_ffff;
             payload.extend([rng.pick(&[0x04, 0x0a, 0x11, 0x64]), 0, 0xff, 0xff, 0]);
-            payload.extend([rng.below(4) as u8, 0, 0x42 + rng.below(3) as u8]);
+            payload.extend([0, (rng.below(4) as u8) << 4, 0x42 + rng.below(3) as u8]);
             payload.extend((psn | if rng.one_in(2) { 1 << 31 } else { 0 }).to_be_bytes());
         }
         1 => {

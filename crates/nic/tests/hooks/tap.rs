@@ -9,6 +9,7 @@ use roxie::hook::control::{Remote, Users};
 use roxie::hook::{Hook, HookPoint, TapFilter};
 use roxie::registry::DomainConfig;
 use roxie::transport::WcStatus;
+use roxie::transport::numbering::slot_of;
 use roxie::wire::capture::Conditions;
 use roxie::wire::{Bth, IcrcHeader, Ipv4, Opcode, Qpn, Udp};
 use sys::RecordReader;
@@ -91,7 +92,7 @@ fn a_tap_sees_packets_as_they_are_on_the_wire() {
     domain::on_both_paths("tap::a_tap_sees_packets_as_they_are_on_the_wire", || {
         let ends = pair(LONG_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
-        let slots = ends.each_ref().map(|end| (end.qp.qpn().value() >> 16) as u8);
+        let slots = ends.each_ref().map(|end| slot_of(end.qp.qpn()));
         for (at, slot) in slots.into_iter().enumerate() {
             let remote =
                 Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
@@ -124,7 +125,7 @@ fn packets_of_a_burst_share_a_record() {
         const SNAP_LEN: usize = 96;
         let ends = pair(LONG_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
-        let slots = ends.each_ref().map(|end| (end.qp.qpn().value() >> 16) as u8);
+        let slots = ends.each_ref().map(|end| slot_of(end.qp.qpn()));
         for slot in slots {
             let connect = || {
                 Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens")
@@ -164,7 +165,7 @@ fn a_tap_copies_matching_packets_and_ends_with_its_connection() {
     domain::on_both_paths("tap::a_tap_copies_matching_packets_and_ends_with_its_connection", || {
         let ends = pair(LONG_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
-        let slot = (ends[0].qp.qpn().value() >> 16) as u8;
+        let slot = slot_of(ends[0].qp.qpn());
         let connect =
             || Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
         let write = || assert_eq!(ends[0].write(&ends[1], MESSAGE), WcStatus::Success);
@@ -245,7 +246,7 @@ fn a_tap_is_on_the_wire_side_of_hooks() {
         let ends = pair(SHORT_ACK_TIMEOUT);
         let domain = DomainConfig::from_env().expect("set by `alone`");
         let remotes = ends.each_ref().map(|end| {
-            let slot = (end.qp.qpn().value() >> 16) as u8;
+            let slot = slot_of(end.qp.qpn());
             let remote =
                 Remote::connect(&domain, std::process::id(), slot, Users::Own).expect("the engine listens");
             let tap = remote.tap(&TapFilter::default()).expect("no tap exists yet");

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use roxie::cm::{CmEventKind, EventChannel, Id, PortSpace};
+use roxie::transport::numbering::ID_SHIFT;
 use roxie::wire::cm::{
     Answered, CmMessage, Drep, Dreq, IpCmHeader, Mra, Path, Rej, RejReason, Rep, Req, Rtu, ServiceId,
     SidrRep, SidrReq,
@@ -41,10 +42,10 @@ impl Listener {
 
     /// Returns a CM message: a request for the listener, or a message about a communication id that may
     /// exist.
-    pub(crate) fn mad(&self, rng: &mut Rng, slot: u8) -> [u8; MAD_LEN] {
+    pub(crate) fn mad(&self, rng: &mut Rng, slot: u16) -> [u8; MAD_LEN] {
         let tid = rng.next();
         let local_comm_id = rng.below(64) as u32;
-        let remote_comm_id = u32::from(slot) << 24 | rng.next() as u32 & 0xff_ffff;
+        let remote_comm_id = u32::from(slot) << ID_SHIFT | rng.next() as u32 & 0xf_ffff;
         let message = match rng.below(16) {
             0..=6 => self.req(rng, tid, local_comm_id),
             7 => CmMessage::SidrReq(SidrReq {

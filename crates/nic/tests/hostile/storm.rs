@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use roxie::transport::numbering::slot_of;
 use roxie::transport::{Access, AsyncEventKind, QpAttr, QpType, WcStatus, WrOp};
 use roxie::wire::{Opcode, Operation, PKey, Packet, QKey, Qpn, Rkey, Syndrome};
 
@@ -342,7 +343,7 @@ impl Storm {
     fn management(&mut self) {
         let mut fields = Fields::new(Qpn::new(1), psn(self.rng.next()));
         fields.deth.q_key = if self.rng.one_in(8) { Q_KEY } else { QKey::GSI };
-        let slot = (self.marks[0].victim.qp.qpn().value() >> 16) as u8;
+        let slot = slot_of(self.marks[0].victim.qp.qpn());
         let mad = match self.rng.below(8) {
             0 => {
                 let len = self.rng.below(400);
@@ -357,12 +358,12 @@ impl Storm {
 
     /// Sends to QPNs that do not exist, in this process and in others.
     fn unknown_qpn(&mut self) {
-        let own = self.marks[0].victim.qp.qpn().value() & 0xff_0000;
+        let own = self.marks[0].victim.qp.qpn().value() & 0xff_f000;
         let random = self.rng.next() as u32;
         let qpn = match self.rng.below(4) {
             0 => random & 0xff_ffff,
             1 => self.rng.pick(&[0, 2, 0xff_ffff]),
-            _ => own | random & 0xffff,
+            _ => own | random & 0xfff,
         };
         if self.marks.iter().any(|mark| mark.victim.qp.qpn().value() == qpn) || self.bystanders.has(qpn) {
             return;

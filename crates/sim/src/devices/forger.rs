@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use transport::numbering::{ID_SHIFT, qpn_at};
 use wire::cm::{IpCmHeader, Path, Req, ServiceId};
 use wire::mad::MAD_LEN;
 use wire::{Aeth, Bth, Deth, ExtHeader, Gid, Msn, Opcode, Operation, PKey, Psn, Qpn, Reth, Rkey, Syndrome};
@@ -16,7 +17,7 @@ use crate::forger::cm_message;
 
 /// Forged frames for 1000 frames of the devices.
 const SHARE: u64 = 60;
-/// UDP source ports of the forger; a device has one for each of 256 slots.
+/// UDP source ports of the forger; a device has one for each slot.
 const PORTS: (u64, u64) = (0xe000, 0xffff);
 /// PSNs of the forger. A connection is believed to be elsewhere; SECURITY.md says how many tries hit one.
 const PSNS: (u64, u64) = (0x40_0000, 0xc0_0000);
@@ -69,7 +70,7 @@ impl Forger {
 
 /// A QPN of a process: the right one of a connection in one of some tries.
 fn qpn(rng: &mut Rng, process: usize) -> Qpn {
-    Qpn::new((process as u32 + 1) << 16 | rng.between(0, QPS) as u32)
+    qpn_at(process as u16 + 1, rng.between(0, QPS) as u32)
 }
 
 /// A request to the listener of process `to`, with address, node GUID and a QPN of process `from`.
@@ -80,7 +81,7 @@ fn connection_request(
 ) -> Option<Vec<u8>> {
     let mut request = Req {
         tid: rng.next(),
-        local_comm_id: (from as u32 + 1) << 24 | rng.between(1, 0xff_ffff) as u32,
+        local_comm_id: (from as u32 + 1) << ID_SHIFT | rng.between(1, 0xf_ffff) as u32,
         service_id: ServiceId::from_port(ServiceId::TCP, PORT + to as u16),
         local_ca_guid: node_guid(from),
         local_qpn: qpn(rng, from),

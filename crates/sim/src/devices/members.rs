@@ -146,7 +146,7 @@ impl Members {
     }
 
     /// Forwards a batch to the process with `slot` of the same host.
-    pub(super) fn forward(&self, from: usize, slot: u8, batch: &RxBatch<'_>) -> ForwardOutcome {
+    pub(super) fn forward(&self, from: usize, slot: u16, batch: &RxBatch<'_>) -> ForwardOutcome {
         let state = &mut *self.lock();
         let address = state.members[from].address;
         let Some(to) = usize::from(slot).checked_sub(1).filter(|to| *to != from) else {
@@ -158,7 +158,7 @@ impl Members {
 
     /// Forwards a batch to all other processes of the host; returns how many took it.
     pub(super) fn forward_to_all(&self, from: usize, batch: &RxBatch<'_>) -> usize {
-        let slots = 1..=self.lock().members.len() as u8;
+        let slots = 1..=self.lock().members.len() as u16;
         slots.filter(|slot| self.forward(from, *slot, batch) == ForwardOutcome::Delivered).count()
     }
 

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::port::{RxQueue, RxQueues};
 use sys::EventFd;
+use transport::cm::CmId;
+use transport::numbering::slot_of;
 use wire::{Bth, Qpn};
 
 use super::forger::Forger;
@@ -44,9 +46,10 @@ impl Frame {
 
     /// The slot whose socket gets it, as the steering program of `registry/program.rs` decides; `None` for
     /// the GSI socket, which the processes of a host share.
-    fn slot(&self) -> Option<u8> {
+    fn slot(&self) -> Option<u16> {
         if !self.is_gsi() {
-            return self.bytes.get(5).copied();
+            let head = self.bytes.first_chunk::<{ Bth::LEN }>()?;
+            return Some(slot_of(Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]]))));
         }
         let half = |at: usize| self.bytes.get(at..)?.first_chunk().map(|half| u16::from_be_bytes(*half));
         let word = |at: usize| self.bytes.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word));
@@ -55,7 +58,7 @@ impl Frame {
             SIDR_REP => word(FIRST_ID)?,
             _ => word(SECOND_ID)?,
         };
-        (id != 0).then_some((id >> 24) as u8)
+        (id != 0).then_some(CmId(id).slot())
     }
 }
 

@@ -16,6 +16,11 @@ use super::threads::Threads;
 
 const ROCE_PORT: u16 = 4791;
 const SOURCE_PORT: u16 = 0xc000;
+
+/// The source port of a flow: one for each process of the destination, and one for QP1.
+fn source_port(key: &FlowKey) -> u16 {
+    SOURCE_PORT + key.dst_slot.min(0xff)
+}
 /// Most frames that one receive call hands over.
 const RECEIVE_MAX: usize = 64;
 
@@ -87,7 +92,7 @@ impl Port for SimPort {
 
     fn headers(&mut self, flow: FlowId) -> Option<Headers> {
         let key = self.flows.get(flow.0 as usize)?;
-        Headers::new(key, SOURCE_PORT + u16::from(key.dst_slot), ROCE_PORT)
+        Headers::new(key, source_port(key), ROCE_PORT)
     }
 
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
@@ -107,7 +112,7 @@ impl Port for SimPort {
         let now = self.threads.now_ns();
         let sent = self.queued.len();
         for (key, mut bytes) in self.queued.drain(..) {
-            let src_port = SOURCE_PORT + u16::from(key.dst_slot);
+            let src_port = source_port(&key);
             let icrc = icrc_header(key.src, key.dst, src_port).icrc(0, &bytes);
             bytes.extend(icrc.to_le_bytes());
             let FlowKey { src, dst, tos, ttl, .. } = key;

@@ -33,8 +33,8 @@ impl Drop for SimMember {
 }
 
 impl Registry for SimMember {
-    fn slot(&self) -> u8 {
-        self.process as u8 + 1
+    fn slot(&self) -> u16 {
+        self.process as u16 + 1
     }
 
     fn listener_fd(&self) -> RawFd {
@@ -45,7 +45,7 @@ impl Registry for SimMember {
         self.members.read(self.process, f)
     }
 
-    fn forward(&self, slot: u8, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         self.threads.reach(Point::Wake);
         Ok(self.members.forward(self.process, slot, batch))
     }
@@ -77,7 +77,7 @@ impl Registry for SimMember {
         self.members.rescan_at(self.process)
     }
 
-    fn set_sibling_slots(&self, _slots: Vec<u8>) {}
+    fn set_sibling_slots(&self, _slots: Vec<u16>) {}
 
     fn connects(&self) -> u64 {
         0

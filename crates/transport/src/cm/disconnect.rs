@@ -108,7 +108,7 @@ impl Cm {
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id, from) else {
             // The connection no longer exists here: neither end needs to wait.
             self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id, from);
-            let slot = (dreq.remote_comm_id >> 24) as u8;
+            let slot = CmId(dreq.remote_comm_id).slot();
             if slot != self.config.slot && dreq.remote_comm_id != NO_PROCESS_ID {
                 // Another process may have it: a GRO batch goes to the process of its first packet.
                 self.counters.rx_unexpected += 1;

@@ -110,7 +110,7 @@ impl Cm {
     /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most.
     pub fn begin_shutdown(&mut self, now: Instant) {
         let slot = self.config.slot;
-        let is_foreign = |pending: &Pending| (pending.notice.id.0 >> 24) as u8 != slot;
+        let is_foreign = |pending: &Pending| pending.notice.id.slot() != slot;
         let at = now + SHUTDOWN_INTERVAL;
         let destroyed = self.notices.iter().filter(|pending| !is_foreign(pending));
         let destroyed = destroyed.map(|pending| Pending { at, left: SHUTDOWN_TIMES, ..*pending });

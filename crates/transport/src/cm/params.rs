@@ -7,6 +7,7 @@ use wire::{Gid, Psn, QKey, Qpn};
 
 use super::timing;
 use crate::PathMtu;
+use crate::numbering::ID_SHIFT;
 
 /// Most private bytes of a REQ after the IP-CM header.
 pub const REQ_PRIVATE_MAX: usize = 56;
@@ -23,9 +24,25 @@ pub const SIDR_REQ_PRIVATE_MAX: usize = 180;
 /// Most private bytes of a SIDR_REP.
 pub const SIDR_REP_PRIVATE_MAX: usize = 136;
 
-/// A communication id: `slot << 24 | counter`, never 0. Names one connection or one SIDR exchange.
+/// A communication id: slot and counter (`numbering.rs`), never 0. Names one connection or one SIDR exchange.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CmId(pub u32);
+
+impl CmId {
+    /// The number of values of the counter.
+    pub(super) const COUNTERS: u32 = 1 << ID_SHIFT;
+
+    /// Returns the id with a slot and a counter less than [`COUNTERS`](Self::COUNTERS).
+    pub(super) const fn new(slot: u16, counter: u32) -> Self {
+        Self((slot as u32) << ID_SHIFT | counter)
+    }
+
+    /// Returns the slot: the process that has the connection.
+    #[must_use]
+    pub const fn slot(self) -> u16 {
+        (self.0 >> ID_SHIFT) as u16
+    }
+}
 
 /// One call of [`Cm::listen`](super::Cm::listen).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -34,8 +51,8 @@ pub struct ListenerId(pub u32);
 /// Identity and figures of this process.
 #[derive(Clone, Debug)]
 pub struct CmConfig {
-    /// Slot of this process among those of the host; bits 31..24 of its communication ids.
-    pub slot: u8,
+    /// Slot of this process among those of the host; bits 31..20 of its communication ids.
+    pub slot: u16,
     /// First value of the counter of communication ids. Must be random, else peers take a restarted process
     /// for its predecessor.
     pub first_id: u32,
@@ -57,7 +74,7 @@ impl CmConfig {
     /// The figures of a Linux host with Soft-RoCE, transaction ids that can be predicted, and no
     /// probes.
     #[must_use]
-    pub fn new(slot: u8, first_id: u32, ca_guid: u64, max_path_mtu: PathMtu) -> Self {
+    pub fn new(slot: u16, first_id: u32, ca_guid: u64, max_path_mtu: PathMtu) -> Self {
         Self {
             slot,
             first_id,

@@ -13,10 +13,9 @@ use super::params::{BACKLOG_DEFAULT, CmId, ListenParams, ListenerId};
 use super::{Cm, ConnState};
 use crate::VerbsError;
 
-/// Most connections and SIDR exchanges at once: as many as one process has QPs.
-const CONNECTIONS_MAX: usize = 65_000;
-/// The counter part of a communication id.
-const COUNTER_MASK: u32 = 0x00ff_ffff;
+/// Most connections and SIDR exchanges at once: as many as one process has QPs. An eighth of the
+/// communication ids of a slot, so that an unused one is found soon.
+const CONNECTIONS_MAX: usize = 131_072;
 
 /// A peer: its node GUID, and the address that its MADs come from. The GUID alone is what a MAD says.
 pub(super) type Node = (u64, Gid);
@@ -189,9 +188,9 @@ impl Cm {
             return Err(VerbsError::NoMem);
         }
         loop {
-            let counter = self.next_id & COUNTER_MASK;
+            let counter = self.next_id % CmId::COUNTERS;
             self.next_id = self.next_id.wrapping_add(1);
-            let id = CmId(u32::from(self.config.slot) << 24 | counter);
+            let id = CmId::new(self.config.slot, counter);
             // A notice of the last owner of the slot may still be due under this id.
             let is_taken =
                 self.conns.contains_key(&id) || self.exchanges.contains_key(&id) || self.has_notice_of(id);

@@ -110,7 +110,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         prop_oneof![4 => Just(0u16), 1 => Just(0x4000), 2 => any::<u16>()],
         prop_oneof![6 => Just(17u8), 1 => any::<u8>()],
         prop_oneof![6 => Just(PORT), 1 => any::<u16>()],
-        prop_oneof![4 => (0u32..4).prop_map(|slot| slot << 16 | 0x77), 1 => 0u32..3, 4 => 0..1u32 << 24],
+        prop_oneof![4 => (0u32..4).prop_map(|slot| slot << 12 | 0x77), 1 => 0u32..3, 4 => 0..1u32 << 24],
         0usize..64,
     )
         .prop_map(|(tags, ip, options, fragment, protocol, port, dest_qp, payload)| Frame {
@@ -157,7 +157,7 @@ proptest! {
             bytes.truncate(cut.max(14));
         }
         let (outcome, after) = steer.run(&bytes);
-        let slot = frame.dest_qp as usize >> 16;
+        let slot = frame.dest_qp as usize >> 12;
         let mine = here && frame.dest_qp > 1 && ours.get(slot) == Some(&true);
         let expected = frame.is_roce() && bytes.len() >= headers && mine;
         prop_assert_eq!(outcome.fault, None);
@@ -288,7 +288,7 @@ fn each_source_has_its_own_rate_limit() {
 #[test]
 fn counters_count_packets_and_bytes_by_verdict() {
     let mut steer = loaded(&Recipe { counters: true, ..Recipe::steer(PORT, 4) });
-    steer.map(SLOTS).update(&word(0x11), &word(1), UpdateMode::Any).unwrap();
+    steer.map(SLOTS).update(&word(0x110), &word(1), UpdateMode::Any).unwrap();
     steer.map(ADDRESSES).update(&source_key(TO_V4.into()), &word(1), UpdateMode::Any).unwrap();
     steer.map("xsks").update(&word(3), &word(1), UpdateMode::Any).unwrap();
     let ours = Frame::default().bytes();

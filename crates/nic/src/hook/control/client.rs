@@ -31,7 +31,7 @@ pub enum Users {
 #[derive(Debug)]
 pub struct Remote {
     pid: u32,
-    slot: u8,
+    slot: u16,
     connection: Mutex<OwnedFd>,
     timeout: Duration,
 }
@@ -40,13 +40,13 @@ impl Remote {
     /// Lists the engines of a domain in this network namespace as process id and slot; only those of
     /// `pid` if given.
     #[must_use]
-    pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u8)> {
+    pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u16)> {
         let prefix = domain.hook_prefix();
         let parse = |name: &String| {
             let mut parts = name.strip_prefix(&prefix)?.split('/');
             Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
         };
-        let mut found: Vec<(u32, u8)> = sys::abstract_names(&prefix).iter().filter_map(parse).collect();
+        let mut found: Vec<(u32, u16)> = sys::abstract_names(&prefix).iter().filter_map(parse).collect();
         found.retain(|(there, _)| pid.is_none_or(|pid| pid == *there));
         found.sort_unstable();
         // A name is listed once for the listener and once for each connection, and there may be several.
@@ -58,7 +58,7 @@ impl Remote {
     ///
     /// # Errors
     /// `ECONNREFUSED` if the process has ended; `EPERM` if it belongs to a user that is not among `users`.
-    pub fn connect(domain: &DomainConfig, pid: u32, slot: u8, users: Users) -> io::Result<Remote> {
+    pub fn connect(domain: &DomainConfig, pid: u32, slot: u16, users: Users) -> io::Result<Remote> {
         let mut error = io::Error::from_raw_os_error(libc::ECONNREFUSED);
         // Another user may have taken names of this kind, too.
         for name in sys::abstract_names(&domain.engine_prefix(pid, slot)) {
@@ -84,9 +84,9 @@ impl Remote {
         self.pid
     }
 
-    /// Its slot: bits 23..16 of its QPNs.
+    /// Its slot: bits 23..12 of its QPNs.
     #[must_use]
-    pub fn slot(&self) -> u8 {
+    pub fn slot(&self) -> u16 {
         self.slot
     }
 

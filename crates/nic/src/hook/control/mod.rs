@@ -16,6 +16,7 @@ pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;
 use super::{HookPoint, HookStatus, KeptFrame, TapFilter};
+use crate::engine::QpIndex;
 use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpPage};
 
@@ -44,7 +45,7 @@ pub(crate) enum Request {
     Engine,
     /// Asks for the status of queue pairs, from this index on.
     QueuePairs {
-        from: u16,
+        from: QpIndex,
     },
 }
 
@@ -70,7 +71,7 @@ impl DomainConfig {
     }
 
     /// The prefix of the names of one engine: its own, and those that other users may have taken.
-    fn engine_prefix(&self, pid: u32, slot: u8) -> String {
+    fn engine_prefix(&self, pid: u32, slot: u16) -> String {
         format!("{}{pid}/{slot}/", self.hook_prefix())
     }
 }

@@ -52,7 +52,7 @@ impl Request {
             Request::Engine => out.u8(6),
             Request::QueuePairs { from } => {
                 out.u8(7);
-                out.u32(u32::from(*from));
+                out.u32(*from);
             }
         }
         out.0
@@ -82,7 +82,7 @@ impl Request {
                 sample: fields.u32()?,
             }),
             6 => Request::Engine,
-            7 => Request::QueuePairs { from: u16::try_from(fields.u32()?).ok()? },
+            7 => Request::QueuePairs { from: fields.u32()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(request)

@@ -49,7 +49,7 @@ impl Control {
     ///
     /// # Errors
     /// `EMFILE`.
-    pub(crate) fn open(domain: &DomainConfig, slot: u8) -> io::Result<Control> {
+    pub(crate) fn open(domain: &DomainConfig, slot: u16) -> io::Result<Control> {
         let prefix = domain.engine_prefix(std::process::id(), slot);
         let name = format!("{prefix}{:016x}", sys::random_u64());
         let listener = meeting::listen(&name, CONNECTIONS_MAX as i32)?;

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
+use transport::numbering::qpn_at;
 use wire::FlushIcrc;
 
 use super::*;
@@ -56,7 +57,7 @@ impl Member {
         Member { member, port, with_icrc: false }
     }
 
-    fn flow_to(&mut self, other_slot: u8, ip: IpAddr) -> FlowId {
+    fn flow_to(&mut self, other_slot: u16, ip: IpAddr) -> FlowId {
         let flush_icrc = FlushIcrc::Iba;
         let key = FlowKey { src: ip, dst: ip, dst_slot: other_slot, tos: 0x20, ttl: 9, flush_icrc };
         self.port.open_flow(&key).unwrap()
@@ -107,9 +108,10 @@ impl Member {
 }
 
 /// A packet for a QP of `slot` that contains `number`.
-fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
+fn packet(slot: u16, number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
-    bytes[..12].copy_from_slice(&[4, 0, 0xff, 0xff, 0, slot, 0, 0x20, 0, 0, 0, 0]);
+    bytes[..4].copy_from_slice(&[4, 0, 0xff, 0xff]);
+    bytes[4..8].copy_from_slice(&qpn_at(slot, 0x20).value().to_be_bytes());
     bytes[12..16].copy_from_slice(&number.to_be_bytes());
     bytes
 }

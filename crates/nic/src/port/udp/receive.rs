@@ -1,10 +1,10 @@
 //! Receiving: one recvmmsg per queue, into buffers that hold the largest GRO batch.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::super::{PortCounters, RxBatch, RxQueue};
-use sys::{Datagram, Opt, RecvBatch};
+use sys::{Datagram, Epoll, Opt, RecvBatch};
 
 /// Creates a UDP socket with all options that a port needs for received datagrams. It is not bound yet,
 /// so that a reuseport program can be attached first. The second value tells whether it is an IPv6
@@ -49,7 +49,16 @@ pub(super) struct Receiver {
     batch: RecvBatch,
     /// How many datagrams to request per call, by queue: slot, GSI.
     pace: [Pace; 2],
+    /// The sockets of further slots; almost every process has none.
+    further: Option<Box<Further>>,
     pub(super) counters: PortCounters,
+}
+
+/// Sockets of further slots. One call says which of them have datagrams.
+#[derive(Debug)]
+struct Further {
+    epoll: Epoll,
+    sockets: Vec<(OwnedFd, Pace)>,
 }
 
 impl Receiver {
@@ -59,18 +68,80 @@ impl Receiver {
             slot,
             udp_port,
             batch: RecvBatch::new(RX_BATCH_MAX),
-            pace: [Pace { want: 1, was_full: false }; 2],
+            pace: [Pace::NEW; 2],
+            further: None,
             counters: PortCounters::default(),
         }
     }
 
+    /// Also receives from the socket of a further slot.
+    pub(super) fn add_slot(&mut self, socket: OwnedFd) -> io::Result<()> {
+        if self.further.is_none() {
+            self.further = Some(Box::new(Further { epoll: Epoll::new()?, sockets: Vec::new() }));
+        }
+        if let Some(further) = &mut self.further {
+            further.epoll.add(socket.as_fd(), further.sockets.len() as u64)?;
+            further.sockets.push((socket, Pace::NEW));
+        }
+        Ok(())
+    }
+
+    /// The descriptors that become readable when a datagram has arrived.
+    pub(super) fn poll_fds(&self) -> Vec<RawFd> {
+        let further = self.further.iter().map(|further| further.epoll.as_raw_fd());
+        [self.slot.as_raw_fd(), self.gsi.as_raw_fd()].into_iter().chain(further).collect()
+    }
+
+    /// Datagrams that the kernel dropped because a buffer of this process was full.
+    pub(super) fn drops(&self) -> u64 {
+        let further = self.further.iter().flat_map(|further| &further.sockets).map(|(socket, _)| socket);
+        let drops = |socket: &OwnedFd| sys::receive_buffer_drops(socket.as_fd()).map_or(0, u64::from);
+        [&self.slot].into_iter().chain(further).map(drops).sum()
+    }
+
     /// Receives once from one queue.
+    #[inline]
     pub(super) fn recv(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        let (fd, pace) = match queue {
-            RxQueue::Slot => (&self.slot, &mut self.pace[0]),
-            RxQueue::Gsi | RxQueue::Forwarded | RxQueue::Ring => (&self.gsi, &mut self.pace[1]),
-        };
-        let got = match self.batch.receive(fd.as_fd(), pace.want) {
+        let Receiver { gsi, slot, udp_port, batch, pace, counters, further } = self;
+        let mut source = Source { queue, udp_port: *udp_port, batch, counters };
+        match queue {
+            RxQueue::Slot => {
+                let batches = source.recv(slot, &mut pace[0], f);
+                batches + further.as_mut().map_or(0, |further| further.recv(&mut source, f))
+            }
+            RxQueue::Gsi | RxQueue::Forwarded | RxQueue::Ring => source.recv(gsi, &mut pace[1], f),
+        }
+    }
+}
+
+impl Further {
+    /// Receives once from each socket that has datagrams.
+    fn recv(&mut self, source: &mut Source<'_>, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let mut tokens = [0; 16];
+        let ready = self.epoll.ready(&mut tokens);
+        let mut batches = 0;
+        for token in &tokens[..ready] {
+            if let Some((socket, pace)) = self.sockets.get_mut(*token as usize) {
+                batches += source.recv(socket, pace, f);
+            }
+        }
+        batches
+    }
+}
+
+/// What all sockets of one kind of queue share.
+struct Source<'a> {
+    queue: RxQueue,
+    udp_port: u16,
+    batch: &'a mut RecvBatch,
+    counters: &'a mut PortCounters,
+}
+
+impl Source<'_> {
+    /// Receives once from one socket.
+    #[inline]
+    fn recv(&mut self, socket: &OwnedFd, pace: &mut Pace, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let got = match self.batch.receive(socket.as_fd(), pace.want) {
             Ok(got) => got,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(e) => {
@@ -86,7 +157,7 @@ impl Receiver {
         let (mut batches, mut bytes) = (0, 0);
         for i in 0..got {
             let datagram = self.batch.datagram(i);
-            let Some(batch) = batch_of(&datagram, self.udp_port, queue) else {
+            let Some(batch) = batch_of(&datagram, self.udp_port, self.queue) else {
                 self.counters.rx_malformed += 1;
                 continue;
             };
@@ -113,6 +184,8 @@ struct Pace {
 }
 
 impl Pace {
+    const NEW: Pace = Pace { want: 1, was_full: false };
+
     fn adapt(&mut self, got: usize, bytes: usize) {
         let is_full = got >= self.want;
         if !is_full {

@@ -13,7 +13,8 @@ use wire::IcrcHeader;
 use wire::icrc::ICRC_LEN;
 
 use super::super::flow_table::FlowTable;
-use super::super::{FlowId, GSI_FLOW_SLOT, MAX_PACKET, PortCounters, put_icrc};
+use super::super::{FlowId, MAX_PACKET, PortCounters, put_icrc};
+use flow::GSI_CLASS;
 use sys::{Control, Phase, PollFd, SendBatch, SockAddr};
 
 /// The sending half of a port.
@@ -59,7 +60,7 @@ pub(super) struct Flow {
 pub(super) struct TxSocket {
     fd: OwnedFd,
     src: IpAddr,
-    slot: u8,
+    class: u8,
     tos: u8,
     ttl: u8,
     port: u16,
@@ -281,7 +282,7 @@ impl Transmitter {
     fn send_socket(&mut self, socket: u32) -> usize {
         let (mut packets, mut next, mut waited) = (0, 0, false);
         // An ICMP message about an earlier datagram fails the next one, once.
-        let mut may_repeat = self.sockets[socket as usize].slot == GSI_FLOW_SLOT;
+        let mut may_repeat = self.sockets[socket as usize].class == GSI_CLASS;
         loop {
             // (Re)build the list from burst `next` on: normally once, again after a burst that failed.
             let mut batch = self.batch.fill();
@@ -352,7 +353,7 @@ impl Transmitter {
     /// See [`Port::take_refused`](super::super::Port::take_refused).
     pub(super) fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
         let mut quoted = [0; QUOTED_MAX];
-        for socket in self.sockets.iter().filter(|socket| socket.slot == GSI_FLOW_SLOT) {
+        for socket in self.sockets.iter().filter(|socket| socket.class == GSI_CLASS) {
             // Datagrams that strangers send to this socket would fill the buffer for ICMP messages.
             sys::discard_waiting(socket.fd.as_fd());
             for _ in 0..REFUSED_MAX {

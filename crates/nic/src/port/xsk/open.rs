@@ -24,8 +24,8 @@ pub struct XskPortConfig {
     pub inner: UdpPort,
     /// Interface.
     pub ifindex: u32,
-    /// This process's slot: bits 23..16 of its QPNs.
-    pub slot: u8,
+    /// This process's first slot: bits 23..12 of its QPNs.
+    pub slot: u16,
     /// Destination port of all packets sent and received.
     pub udp_port: u16,
     /// Where the program runs.
@@ -54,7 +54,7 @@ impl XskPort {
         let Parts { owner, steering, sockets, paths, addresses, epoll } = parts;
         XskPort {
             inner,
-            slot,
+            slots: vec![slot],
             udp_port,
             hasher: RandomState::new(),
             owner,

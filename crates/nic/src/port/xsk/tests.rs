@@ -54,7 +54,7 @@ impl Net {
     fn try_xsk(&self, host: usize, mode: Mode, udp_port: u16) -> Result<XskPort, Box<(XskError, UdpPort)>> {
         self.hosts[host].visit(|| {
             let inner = udp(udp_port);
-            XskPort::open(XskPortConfig { inner, ifindex: ifindex(), slot: host as u8 + 1, udp_port, mode })
+            XskPort::open(XskPortConfig { inner, ifindex: ifindex(), slot: host as u16 + 1, udp_port, mode })
         })
     }
 
@@ -87,7 +87,7 @@ fn address(net: &str, host: usize) -> IpAddr {
 /// A flow from one host to the other.
 fn flow_key(family: &str, from: usize) -> FlowKey {
     let (src, dst) = (address(family, from), address(family, 1 - from));
-    FlowKey { src, dst, dst_slot: 2 - from as u8, tos: 0x28, ttl: 33, flush_icrc: FlushIcrc::Iba }
+    FlowKey { src, dst, dst_slot: 2 - from as u16, tos: 0x28, ttl: 33, flush_icrc: FlushIcrc::Iba }
 }
 
 fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {
@@ -97,7 +97,7 @@ fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {
 /// A packet without ICRC: a BTH for a QP of the other host's slot, a number, a pattern.
 fn packet(to: usize, number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + number) as u8).collect();
-    bytes[..12].copy_from_slice(&[0x04, 0, 0xff, 0xff, 0, to as u8 + 1, 0, 9, 0, 0, 0, 0]);
+    bytes[..12].copy_from_slice(&[0x04, 0, 0xff, 0xff, 0, 0, (to as u8 + 1) << 4, 9, 0, 0, 0, 0]);
     bytes[12..16].copy_from_slice(&number.to_be_bytes());
     bytes
 }

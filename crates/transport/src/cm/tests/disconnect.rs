@@ -102,11 +102,11 @@ fn a_dreq_for_another_qp_is_ignored() {
 fn a_dreq_for_unknown_ids_gets_a_drep() {
     let mut net = Net::new();
     let mut mad = [0; 256];
-    Dreq { tid: 5, local_comm_id: 7, remote_comm_id: 0x0100_0009, ..Dreq::default() }.emit(&mut mad);
+    Dreq { tid: 5, local_comm_id: 7, remote_comm_id: 0x0010_0009, ..Dreq::default() }.emit(&mut mad);
     net.cm[A].handle_mad(net.now, &mad, net.gid[B], net.gid[A]);
     net.run();
     let CmMessage::Drep(drep) = net.sent.last().unwrap().1 else { panic!() };
-    assert_eq!((drep.tid, drep.local_comm_id, drep.remote_comm_id), (5, 0x0100_0009, 7));
+    assert_eq!((drep.tid, drep.local_comm_id, drep.remote_comm_id), (5, 0x0010_0009, 7));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Net {
         ];
         let cm = [A, B].map(|side| {
             let config = CmConfig::new(
-                side as u8 + 1,
+                side as u16 + 1,
                 0x00ab_cdef,
                 0x0200_0aff_fe00_0001 + side as u64,
                 PathMtu::M4096,

@@ -177,9 +177,9 @@ fn communication_ids_carry_the_slot_and_are_never_zero() {
     let mut net = Net::new();
     let mut config = CmConfig::new(9, 0x00ff_ffff, 1, PathMtu::M4096);
     net.cm[A] = Cm::new(config.clone());
-    assert_eq!(net.connect(), CmId(0x09ff_ffff));
-    assert_eq!(net.connect(), CmId(0x0900_0001), "the counter skips 0");
+    assert_eq!(net.connect(), CmId(0x009f_ffff));
+    assert_eq!(net.connect(), CmId(0x0090_0001), "the counter skips 0");
     config.first_id = 0x1200_0000;
     net.cm[A] = Cm::new(config);
-    assert_eq!(net.connect(), CmId(0x0900_0001), "only 24 bits of the start count");
+    assert_eq!(net.connect(), CmId(0x0090_0001), "only 20 bits of the start count");
 }

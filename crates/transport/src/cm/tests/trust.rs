@@ -355,7 +355,7 @@ fn replies_to_messages_without_a_connection_are_limited() {
     let mut net = Net::new();
     let mut mad = [0; 256];
     for n in 0..10_000 {
-        Dreq { tid: 5, local_comm_id: n, remote_comm_id: 0x0200_0009, ..Dreq::default() }.emit(&mut mad);
+        Dreq { tid: 5, local_comm_id: n, remote_comm_id: 0x0020_0009, ..Dreq::default() }.emit(&mut mad);
         net.cm[B].handle_mad(net.now, &mad, stranger(), net.gid[B]);
     }
     let sent = std::iter::from_fn(|| net.cm[B].poll_transmit()).count() as u64;

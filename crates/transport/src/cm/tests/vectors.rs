@@ -24,7 +24,7 @@ fn mad(hex: &str) -> MadBytes {
 #[test]
 fn a_req_is_the_one_linux_accepted() {
     let mut net = Net::new();
-    let mut config = CmConfig::new(0x11, 0x22_3344, 0x0000_0aff_fe00_0001, PathMtu::M4096);
+    let mut config = CmConfig::new(0x112, 0x2_3344, 0x0000_0aff_fe00_0001, PathMtu::M4096);
     config.packet_life_time = 17;
     let mut cm = Cm::new(config);
     let mut params = net.params();
@@ -44,7 +44,7 @@ fn a_req_is_the_one_linux_accepted() {
 #[test]
 fn the_rep_to_it_is_the_expected_one() {
     let mut net = Net::new();
-    net.cm[B] = Cm::new(CmConfig::new(0x55, 0x66_7788, 0x0000_0aff_fe00_0002, PathMtu::M4096));
+    net.cm[B] = Cm::new(CmConfig::new(0x556, 0x6_7788, 0x0000_0aff_fe00_0002, PathMtu::M4096));
     net.listen(0);
     assert_eq!(net.cm[B].handle_mad(net.now, &mad(REQ), net.gid[A], net.gid[B]), MadOutcome::Handled);
     let CmEvent { id, kind: CmEventKind::ConnectRequest(request) } = net.event(B).unwrap() else { panic!() };

@@ -17,7 +17,7 @@ impl Writer {
     }
 
     pub(super) fn page(&mut self, page: &QpPage) {
-        self.u32(page.next.map_or(u32::MAX, u32::from));
+        self.u32(page.next.unwrap_or(u32::MAX));
         let names: Vec<&str> = QpCounters::default().rows().map(|(name, _)| name).collect();
         self.list(&names, |out, name| out.text(name));
         self.list(&page.qps, Writer::queue_pair);
@@ -72,7 +72,7 @@ impl Reader<'_> {
     pub(super) fn page(&mut self) -> Option<QpPage> {
         let next = match self.u32()? {
             u32::MAX => None,
-            next => Some(u16::try_from(next).ok()?),
+            next => Some(next),
         };
         let names = self.list(Reader::text)?;
         Some(QpPage { qps: self.list(|fields| fields.queue_pair(&names))?, next })

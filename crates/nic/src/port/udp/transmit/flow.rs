@@ -16,11 +16,13 @@ const BURST_BYTES_MAX_V6: u32 = 65_487;
 /// with the first flow, so a process holds the same number of descriptors whatever the number of its
 /// peers.
 const SOCKET_CLASSES: u8 = 8;
+/// The class of QP1.
+pub(super) const GSI_CLASS: u8 = u8::MAX;
 
 /// Returns the class of a destination slot, which selects its socket. Packets for two slots of one class
 /// may share a GRO batch; the receiving process then hands the foreign packets over.
-fn socket_class(slot: u8) -> u8 {
-    if slot == u8::MAX { slot } else { slot % SOCKET_CLASSES }
+fn socket_class(slot: u16) -> u8 {
+    if slot == GSI_FLOW_SLOT { GSI_CLASS } else { (slot % u16::from(SOCKET_CLASSES)) as u8 }
 }
 
 /// Sockets one process can have: those of 450 local addresses.
@@ -92,11 +94,11 @@ impl Transmitter {
     /// flows set their own per datagram.
     fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
         let class = socket_class(key.dst_slot);
-        let find = |sockets: &[TxSocket]| sockets.iter().position(|s| s.src == key.src && s.slot == class);
+        let find = |sockets: &[TxSocket]| sockets.iter().position(|s| s.src == key.src && s.class == class);
         if let Some(index) = find(&self.sockets) {
             return Ok(index);
         }
-        for class in (0..SOCKET_CLASSES).chain([u8::MAX]) {
+        for class in (0..SOCKET_CLASSES).chain([GSI_CLASS]) {
             self.open_socket(key, class)?;
         }
         find(&self.sockets).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))
@@ -119,7 +121,7 @@ impl Transmitter {
         for (opt, value) in [(discover, Opt::PMTU_PROBE), (tos_opt, tos), (ttl_opt, ttl)] {
             sys::set_opt(fd.as_fd(), opt, value)?;
         }
-        if class == GSI_FLOW_SLOT {
+        if class == GSI_CLASS {
             sys::keep_errors(fd.as_fd(), v6)?;
         } else {
             // This socket receives nothing.
@@ -130,7 +132,7 @@ impl Transmitter {
         self.sockets.push(TxSocket {
             fd,
             src: key.src,
-            slot: class,
+            class,
             tos: key.tos,
             ttl: key.ttl,
             port,

@@ -1,0 +1,100 @@
+//! Claiming slots. A process takes one for each engine when it joins, and further ones when it has more queue
+//! pairs than a slot has numbers.
+//!
+//! A slot belongs to the process that has bound its abstract name; the kernel frees the name when the process
+//! ends. The table of owners in the journal file says which engine a slot belongs to, without a system call
+//! for each name. It is a hint: a process that was killed leaves its entries.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::group::{Found, SocketSet};
+use super::journal::JournalFile;
+use super::names::GroupNames;
+use super::{JoinError, SLOTS};
+use sys::now_ns;
+
+/// A slot beside the first one of an engine.
+#[derive(Debug)]
+pub struct FurtherSlot {
+    /// Its number.
+    pub slot: u16,
+    /// The socket that receives the packets for its QPNs.
+    pub queue: OwnedFd,
+}
+
+/// How long to wait for a process that adds a page. It takes some milliseconds.
+const GROWING_NS: u64 = 2_000_000_000;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Claims a free slot with `claim`, which binds the given name; adds a page to the group if there is none.
+///
+/// # Errors
+/// Those of [`SocketSet::grow`]; [`JoinError::Growing`] if another process does not finish adding a page.
+pub(super) fn take<T>(
+    group: &GroupNames,
+    set: &SocketSet,
+    journal_file: &JournalFile,
+    port: u16,
+    claim: impl Fn(&str) -> io::Result<T>,
+) -> io::Result<(u16, T, OwnedFd)> {
+    loop {
+        let pages = set.pages()?;
+        let owners = journal_file.owners();
+        let there = |slot: &u16| set.has_slot(*slot, pages);
+        let has_owner = |slot: u16| owners.get(usize::from(slot)).is_some_and(Option::is_some);
+        // Slots of killed processes come last: their peers may still send.
+        let unowned = slots_at_random().filter(there).filter(|slot| !has_owner(*slot));
+        let owned = slots_at_random().filter(there).filter(|slot| has_owner(*slot));
+        for slot in unowned.chain(owned) {
+            let name = match claim(&group.slot(slot)) {
+                Ok(name) => name,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
+                Err(error) => return Err(error),
+            };
+            loop {
+                match set.queue_of(slot)? {
+                    Found::Bound(queue) => return Ok((slot, name, queue)),
+                    Found::Incomplete => grow(group, set, 0, port)?,
+                    Found::NoPage => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
+                }
+            }
+        }
+        grow(group, set, pages, port)?;
+    }
+}
+
+/// Adds a page unless another process has done so since there were `pages`.
+fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16) -> io::Result<()> {
+    let start = now_ns();
+    loop {
+        match sys::bind_seqpacket(&group.growth()) {
+            Ok(_lock) => return set.grow(pages, port),
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
+            Err(_) if now_ns() - start > GROWING_NS => return Err(JoinError::Growing.into()),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Returns all slots in random order.
+pub(super) fn slots_at_random() -> impl Iterator<Item = u16> {
+    // One number more than there are slots is a power of two, so any odd step reaches all numbers.
+    const { assert!((SLOTS + 1).is_power_of_two()) };
+    let random = sys::random_u64();
+    let (first, step) = (random as u16, (random >> 16) as u16 | 1);
+    (0..=SLOTS).map(move |i| i.wrapping_mul(step).wrapping_add(first) & SLOTS).filter(|slot| *slot < SLOTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_random_order_contains_every_slot_once() {
+        let mut slots: Vec<_> = slots_at_random().collect();
+        slots.sort_unstable();
+        assert_eq!(slots, (0..SLOTS).collect::<Vec<_>>());
+    }
+}
