@@ -102,7 +102,9 @@ kill -0 $pid; kill $pid
 fn told(lab: &Lab, name: &str) -> Result<(), String> {
     let script = format!(
         "SERVER='{}'{SERVE}
-         for try in 1 2 3; do {}unshare --user --map-root-user $ROXIE hook attach $pid ingress count || true; done
+         for try in 1 2 3; do
+             {}unshare --user --map-root-user $ROXIE hook attach $pid ingress count || true
+         done
          kill $pid",
         plain!(3000),
         plain!(4000),

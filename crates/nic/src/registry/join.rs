@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::group::{self, Contents};
 use super::identity::{self, Peer, Relation};
-use super::meeting::{self, Listener};
+use super::meeting::{self, Listener, Swept};
 use super::names::GroupNames;
 use super::record::{Record, SHORT_MAX};
 use super::{DomainConfig, JoinError, SLOTS};
@@ -57,6 +57,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     loop {
         let reason = match scan(config)? {
             Scan::SocketSet(group, socket_set, neighbour) => {
+                meeting::sweep(Swept::Network);
                 return claim_slot(group, socket_set, Some(neighbour));
             }
             Scan::NoMember(reason) => reason,
@@ -64,7 +65,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
         // Fails while any group exists. So the names of another user do not matter, only its sockets.
         match group::create(config.udp_port) {
             Ok(socket_set) => {
-                meeting::sweep();
+                meeting::sweep(Swept::All);
                 return claim_slot(GroupNames::new(config), socket_set, None);
             }
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
