@@ -23,6 +23,9 @@ const PROGRAM_MAX: Duration = Duration::from_secs(1);
 /// A notified peer waits for no retry; the first would come after 537 ms at the earliest and the last after
 /// 4 s.
 const TOLD_MAX: Duration = Duration::from_millis(1500);
+/// The peer of a killed process that was alone on its host hears of it from the host's kernel; without that
+/// after eight timeouts of 537 ms.
+const ALONE_MAX: Duration = Duration::from_millis(2500);
 /// perftest's message for IBV_WC_RETRY_EXC_ERR.
 pub(crate) const RETRY_EXCEEDED: &str = "Failed status 12";
 /// A server's message when the TCP connection of its client ends too early.
@@ -49,6 +52,17 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
                 clean(lab, &place, name)
             }));
         }
+    }
+    for place in of_two_kinds(scale, Spread::Root) {
+        cases.push(Case::new(place, "rping -S 60000: a process alone on its host is killed", "rping", {
+            move |lab, name| {
+                let apart = lab.apart();
+                for side in [Side::Server, Side::Client, Side::Server, Side::Client] {
+                    alone(&apart, &place, name, side)?;
+                }
+                clean(&apart, &place, name)
+            }
+        }));
     }
     for place in of_two_kinds(scale, Spread::Two) {
         for timeout in ["14", "16"] {
@@ -171,11 +185,27 @@ fn rping(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<Ended, St
     Ok(kill(killed, &mut server, &mut client))
 }
 
+/// Kills one side of an rping with large messages, of which it is the only process on its host. Its kernel
+/// spends the ICMP messages that it sends in a second on the data in flight.
+fn alone(lab: &Lab, place: &Place, name: &str, killed: Side) -> Result<(), String> {
+    let (mut server, mut client) = rping_of(lab, place, name, &["-S", "60000"])?;
+    let ended = kill(killed, &mut server, &mut client);
+    if ended.status.is_some() && ended.took < ALONE_MAX {
+        return Ok(());
+    }
+    Err(format!("expected the end within {ALONE_MAX:?}: {}\n{}", is_killed(killed), ended.describe()))
+}
+
 /// Starts an endless rping of two processes, and waits until it runs.
 fn endless_rping(lab: &Lab, place: &Place, name: &str) -> Result<(Running, Running), String> {
+    rping_of(lab, place, name, &[])
+}
+
+/// As [`endless_rping`], with further arguments of both programs.
+fn rping_of(lab: &Lab, place: &Place, name: &str, words: &[&str]) -> Result<(Running, Running), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
-    let common = ["-a", address, "-p", &port_word];
+    let common = [&["-a", address, "-p", &port_word], words].concat();
     let (server, client) =
         ([&["rping", "-s"], &common[..]].concat(), [&["rping", "-c"], &common[..]].concat());
     let pair = Pair { name, server, client, ready: Ready::Cm(port), limit: LONG };

@@ -1,8 +1,9 @@
 /*
  * stranger knock: connects to every abstract socket of roxie in this network namespace and sends the request
- *     that its kind answers. Prints how many answered.
+ *     that its kind answers. Prints how many answered, and did not refuse.
  * stranger squat NAME...: takes these abstract names, listens on every second one, and waits.
  */
+#define _GNU_SOURCE
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -37,7 +38,10 @@ static int answers(const char *name)
 
 	if (connect(fd, (struct sockaddr *)&address, len) == 0)
 		send(fd, is_hook ? status : join, (is_hook ? sizeof(status) : sizeof(join)) - 1, MSG_NOSIGNAL);
-	answered = poll(&wait, 1, 500) == 1 && recv(fd, reply, sizeof(reply), 0) > 0;
+	memset(reply, 0, sizeof(reply));
+	answered = poll(&wait, 1, 500) == 1 && recv(fd, reply, sizeof(reply) - 1, 0) > 0;
+	/* A refusal is a reply of which the first string is the reason. */
+	answered &= !memmem(reply, sizeof(reply), "it accepts only its own user", 28);
 	close(fd);
 	return answered;
 }

@@ -54,6 +54,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a stranger cannot join, look into or disturb a process", "rping", |lab, name| {
             STRANGERS.iter().try_for_each(|row| estranged(lab, name, row))
         }),
+        case("a stranger that is root of its own user namespace hears who refuses it", "rping", told),
         case("names of a stranger do not stop a new group", "rping", squatted),
         case("one user in two user namespaces with one private directory", "rping", related),
         case("processes in one user namespace without mappings", "rping", together),
@@ -95,6 +96,25 @@ kill -0 $pid; kill $pid
         return Err(format!("{why}: the stranger succeeded\n{}", ended.describe()));
     }
     Ok(())
+}
+
+/// `roxie hook attach` believes that it is root, and the process does not.
+fn told(lab: &Lab, name: &str) -> Result<(), String> {
+    let script = format!(
+        "SERVER='{}'{SERVE}
+         for try in 1 2 3; do
+             {}unshare --user --map-root-user $ROXIE hook attach $pid ingress count || true
+         done
+         kill $pid",
+        plain!(3000),
+        plain!(4000),
+    );
+    let ended = good(shell(lab, name, &script)?)?;
+    let why = ": it accepts only its own user (3000) and root, in its own user namespace\n";
+    match ended.output.matches(why).count() {
+        3 => says(&ended, "run roxie as that user, and outside of 'unshare' and containers"),
+        _ => Err(ended.describe()),
+    }
 }
 
 /// Another user has taken names, among them those of a group that does not exist.

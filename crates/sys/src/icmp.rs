@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::udp::next_cmsg;
-use super::{Opt, address, set_opt};
+use super::{Opt, address, refuse_datagrams, set_opt};
 
 /// `struct sock_extended_err` (linux/errqueue.h): errno, then origin, type and code of the ICMP message.
 const ERROR_LEN: usize = 16;
@@ -23,12 +23,14 @@ const PORT_UNREACHABLE_6: [u8; 3] = [ORIGIN_ICMP6, 1, 4];
 /// Receive buffer (bytes): so many ICMP messages of at most 1.3 KB wait to be read.
 const ERROR_BUFFER: i32 = 64 << 10;
 
-/// Makes the kernel keep the ICMP messages about a socket's datagrams. From then on a send may fail with the
-/// error of an earlier datagram; it succeeds the second time.
+/// Makes the kernel keep the ICMP messages about a socket's datagrams, and drop the datagrams that strangers
+/// send to it. From then on a send may fail with the error of an earlier datagram; it succeeds the second
+/// time. It also fails with ENOBUFS if the network device drops the packet.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn keep_errors(fd: BorrowedFd<'_>, is_v6: bool) -> io::Result<()> {
+    refuse_datagrams(fd)?;
     set_opt(fd, Opt::RECEIVE_BUFFER, ERROR_BUFFER)?;
     set_opt(fd, if is_v6 { Opt::RECV_ERR6 } else { Opt::RECV_ERR }, 1)
 }

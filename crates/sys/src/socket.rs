@@ -260,6 +260,17 @@ fn set_bytes<T>(fd: BorrowedFd<'_>, opt: Opt, value: &T) -> io::Result<()> {
     check(ret).map(drop)
 }
 
+/// Makes a socket drop every datagram that it gets, before it takes room in the receive buffer. ICMP messages
+/// are kept as before.
+///
+/// # Errors
+/// What the kernel says.
+pub fn refuse_datagrams(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let keep_no_bytes = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: (&raw const keep_no_bytes).cast_mut() };
+    set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), &program)
+}
+
 /// Discards the datagrams in a socket's receive buffer; returns how many.
 pub fn discard_waiting(fd: BorrowedFd<'_>) -> usize {
     let mut count = 0;

@@ -98,6 +98,11 @@ impl CmDriver {
         self.lock().cm.handle_refused(now, mad, dst);
     }
 
+    /// The host `dst` has refused a packet in flight from `src` by ICMP.
+    pub(crate) fn handle_refused_packet(&self, now: Instant, src: Gid, dst: Gid) {
+        self.lock().cm.handle_refused_packet(now, src, dst);
+    }
+
     /// Rejects a request that no process of this host listens for.
     pub(crate) fn reject_no_listener(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) {
         self.lock().cm.reject_no_listener(now, mad, src, dst);

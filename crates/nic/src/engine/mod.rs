@@ -272,6 +272,9 @@ impl Engine {
         self.moderator.expire(|| self.now());
         self.wake_before(self.moderator.next());
         self.wake_for(&core);
+        if std::mem::take(&mut core.tables.is_peer_silent) {
+            self.look_for_refused();
+        }
         if core.tables.inbox.is_empty() && !core.hooks.has_redirected() {
             return self.unlock_and_spread(core);
         }

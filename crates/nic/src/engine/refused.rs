@@ -1,8 +1,10 @@
-//! Management datagrams that their destination has refused by ICMP: when the engine asks the port for them.
+//! Packets that their destination has refused by ICMP: when the engine asks the port for them.
 //!
-//! The port announces them by no descriptor. So the engine looks some times after each datagram that it has
-//! sent, soon at first and then at growing intervals. It looks only after requests, disconnects and probes:
-//! other hosts can cause the rest with forged messages, and a refusal of the rest means nothing.
+//! The port announces them by no descriptor. So the engine looks some times after each management datagram
+//! that it has sent, soon at first and then at growing intervals. It looks only after requests, disconnects
+//! and probes: other hosts can cause the rest with forged messages, and a refusal of the rest means nothing.
+//! It looks for other packets when a peer has acknowledged nothing for some probes of the transport. Only
+//! packets in flight count then: a stranger does not know their PSNs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +13,8 @@ use transport::cm::may_be_refused;
 use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Gid};
 
-use super::Engine;
+use super::{Core, Engine};
+use crate::port::RefusedKind;
 
 /// Time from a sent datagram to the first look (nanoseconds): longer than the round trip of most networks.
 /// Half: one more look. Double: an absent server is noticed 20 ms later.
@@ -21,12 +24,19 @@ const GROWTH: u64 = 3;
 /// The longest time to the next look (nanoseconds); after it there is none.
 const LAST_NS: u64 = 600_000_000;
 
+/// Shortest time between two looks for packets (nanoseconds). A stranger that guesses PSNs has so much longer
+/// to wait for each 64 guesses. Half: half that time. Double: a death is noticed 50 ms later at most.
+const PACKETS_INTERVAL_NS: u64 = 50_000_000;
+
 /// When the engine looks next.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedWatch {
-    /// 0 for never (nanoseconds).
+    /// For management datagrams; 0 for never (nanoseconds).
     at_ns: AtomicU64,
     interval_ns: AtomicU64,
+    /// For packets; 0 for never, and the earliest time of the look after that.
+    packets_at_ns: AtomicU64,
+    packets_from_ns: AtomicU64,
 }
 
 impl RefusedWatch {
@@ -44,14 +54,33 @@ impl RefusedWatch {
         at_ns == 0
     }
 
+    /// When the next look of either kind is due.
     pub(super) fn next(&self) -> Option<Instant> {
-        let at_ns = self.at_ns.load(Ordering::Relaxed);
-        (at_ns != 0).then_some(Instant(at_ns))
+        let at_ns = [&self.at_ns, &self.packets_at_ns].map(|at| at.load(Ordering::Relaxed));
+        at_ns.into_iter().filter(|at| *at != 0).min().map(Instant)
     }
 
-    /// Whether a look is due; schedules the next one.
-    fn take(&self, now: Instant) -> bool {
-        if self.next().is_none_or(|at| at > now) {
+    /// A peer is silent: a look for packets follows soon.
+    fn suspect(&self, now: Instant) {
+        let at_ns = now.0.max(self.packets_from_ns.load(Ordering::Relaxed));
+        self.packets_at_ns.store(at_ns, Ordering::Relaxed);
+    }
+
+    /// Whether a look for packets is due.
+    fn take_packets(&self, now: Instant) -> bool {
+        let at_ns = self.packets_at_ns.load(Ordering::Relaxed);
+        let is_due = at_ns != 0 && at_ns <= now.0;
+        if is_due {
+            self.packets_at_ns.store(0, Ordering::Relaxed);
+            self.packets_from_ns.store(now.0 + PACKETS_INTERVAL_NS, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Whether a look for management datagrams is due; schedules the next one.
+    fn take_mads(&self, now: Instant) -> bool {
+        let at_ns = self.at_ns.load(Ordering::Relaxed);
+        if at_ns == 0 || at_ns > now.0 {
             return false;
         }
         let interval_ns = self.interval_ns.load(Ordering::Relaxed) * GROWTH;
@@ -69,7 +98,7 @@ impl Engine {
         let mut core = self.lock();
         if begins {
             // Refused replies to forged messages would fill the buffer for the ICMP message about this one.
-            core.port.take_refused(&mut |_, _| {});
+            core.port.take_refused(RefusedKind::Mads, &mut |_, _| {});
         }
         core.send_mad(src, dst, mad);
         self.wake_for(&core);
@@ -77,20 +106,62 @@ impl Engine {
         self.wake_before(self.refused.next());
     }
 
-    /// Passes refused management datagrams to connection management, if it is time to look for them.
+    /// A peer acknowledges nothing: makes a look for refused packets follow.
+    #[cold]
+    pub(super) fn look_for_refused(&self) {
+        self.refused.suspect(self.now());
+        self.wake_before(self.refused.next());
+    }
+
+    /// Passes what was refused to connection management, if it is time to look.
     pub(super) fn take_refused(&self) {
-        // Without a datagram to look for, a poll reads no clock.
-        if self.refused.next().is_none() || !self.refused.take(self.now()) {
+        // Without anything to look for, a poll reads no clock.
+        if self.refused.next().is_none() {
             return;
         }
+        let now = self.now();
+        if self.refused.take_mads(now) {
+            self.take_refused_mads();
+        }
+        if self.refused.take_packets(now) {
+            self.take_refused_packets();
+        }
+    }
+
+    fn take_refused_mads(&self) {
         let mut refused = Vec::new();
-        self.lock().port.take_refused(&mut |dst, quoted| {
+        self.lock().port.take_refused(RefusedKind::Mads, &mut |dst, quoted| {
             let mad = quoted.get(Bth::LEN + Deth::LEN..).and_then(<[u8]>::first_chunk::<MAD_LEN>);
             refused.extend(mad.map(|mad| (*mad, Gid::from(dst))));
         });
         for (mad, dst) in &refused {
             self.cm.handle_refused(self.now(), mad, *dst);
         }
+    }
+
+    fn take_refused_packets(&self) {
+        let senders = self.lock().take_refused_packets();
+        if senders.is_empty() {
+            return;
+        }
+        self.with_first(|first| {
+            for (src, dst) in senders {
+                first.cm.handle_refused_packet(first.now(), src, dst);
+            }
+            first.wake_before(first.cm.poll_timeout());
+        });
+    }
+}
+
+impl Core {
+    /// Returns source and destination of the packets in flight that were refused.
+    fn take_refused_packets(&mut self) -> Vec<(Gid, Gid)> {
+        let Self { port, tables, .. } = self;
+        let mut senders = Vec::new();
+        port.take_refused(RefusedKind::Packets, &mut |dst, quoted| {
+            senders.extend(tables.sender_of(dst, quoted).map(|src| (Gid::from(src), Gid::from(dst))));
+        });
+        senders
     }
 }
 
@@ -128,9 +199,24 @@ mod tests {
         assert!(watch.begin(Instant(1000), &request()) && !watch.begin(Instant(1000), &request()));
         let mut looks = Vec::new();
         while let Some(at) = watch.next() {
-            assert!(!watch.take(Instant(at.0 - 1)) && watch.take(at));
+            assert!(!watch.take_mads(Instant(at.0 - 1)) && watch.take_mads(at));
             looks.push((at.0 - 1000) / 1_000_000);
         }
         assert_eq!(looks, [20, 80, 260, 800], "ms");
+    }
+
+    #[test]
+    fn looks_for_packets_keep_an_interval() {
+        let watch = RefusedWatch::default();
+        assert!(!watch.take_packets(Instant(1000)));
+        let mut looks = Vec::new();
+        for ms in 1..=200 {
+            let now = Instant(ms * 1_000_000);
+            watch.suspect(now);
+            looks.extend(watch.take_packets(now).then_some(ms));
+        }
+        assert_eq!(looks, [1, 51, 101, 151]);
+        assert_eq!(watch.next(), Some(Instant(201_000_000)), "the last suspicion is not forgotten");
+        assert!(!watch.take_mads(Instant(500_000_000)));
     }
 }

@@ -9,7 +9,7 @@ use transport::{
     AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
     SendWr, VerbsError, WcStatus,
 };
-use wire::{DropReason, Psn, Qpn};
+use wire::{Bth, DropReason, Psn, Qpn};
 
 use super::identification::Identifications;
 use super::inbox::Inbox;
@@ -27,6 +27,10 @@ use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
 /// Most queue pairs of one engine: the QPNs of its slots, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = ENGINE_SLOTS_MAX * SLOT_QPNS as usize - 16;
+
+/// Probes of a queue pair without an ACK, after which the engine looks for ICMP messages. Half: more looks
+/// because of single losses. Double: a look up to 20 ms later.
+const SILENT_PROBES: u8 = 3;
 
 /// A queue pair with what the engine needs to serve it.
 pub(crate) struct QpEntry {
@@ -58,6 +62,8 @@ pub(crate) struct Tables {
     pub(crate) traffic: Traffic,
     /// Queue pairs that received packets in this batch.
     pub(super) touched: Vec<QpIndex>,
+    /// A peer has left probes unanswered: its host may have refused them.
+    pub(super) is_peer_silent: bool,
     drops: [u64; DropReason::COUNT],
     /// Counters of destroyed queue pairs.
     retired: QpCounters,
@@ -96,6 +102,7 @@ impl Tables {
             gids: Arc::clone(gids),
             traffic: Traffic::default(),
             touched: Vec::with_capacity(256),
+            is_peer_silent: false,
             drops: [0; DropReason::COUNT],
             retired: QpCounters::default(),
             slot,
@@ -375,12 +382,25 @@ impl Tables {
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())
     }
 
+    /// Returns our address of a queue pair that has `packet`, which begins with a BTH, in flight to `dst`.
+    pub(super) fn sender_of(&self, dst: IpAddr, packet: &[u8]) -> Option<IpAddr> {
+        let bth = Bth::parse(packet.first_chunk()?);
+        let is_sender = |entry: &&QpEntry| {
+            let qp = &entry.qp;
+            qp.dest_qpn() == bth.dest_qp && qp.av().dgid.ip() == dst && qp.is_in_flight(bth.psn)
+        };
+        let sender = self.qps.iter().filter_map(Option::as_deref).find(is_sender)?;
+        self.source_ip(sender.qp.av().sgid_index)
+    }
+
     /// Calls `handle_timeout` of each queue pair with a deadline that has passed.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(index) = self.timers.expire(now) {
             let Some(entry) = self.qp_mut(index) else { continue };
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 entry.qp.handle_timeout(now);
+                let is_silent = entry.qp.unanswered_probes() >= SILENT_PROBES;
+                self.is_peer_silent |= is_silent;
             }
             self.update_after_input(now, index);
         }

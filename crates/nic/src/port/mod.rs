@@ -197,6 +197,15 @@ pub enum Readiness {
     Pending,
 }
 
+/// The packets that [`Port::take_refused`] is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RefusedKind {
+    /// Management datagrams, from QP 1.
+    Mads,
+    /// Packets of all other queue pairs.
+    Packets,
+}
+
 /// Properties of a port that change only when a slot is added.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PortProperties {
@@ -293,10 +302,10 @@ pub trait Port: Send {
         Ok(())
     }
 
-    /// Passes the datagrams to QP1 that their destination host has refused by ICMP, because no socket there
-    /// has the port, to `f`: the destination, and what the ICMP message quotes of `BTH .. ICRC`.
-    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
-        let _hears_no_icmp = f;
+    /// Passes the packets that their destination host has refused by ICMP, because no socket there has the
+    /// port, to `f`: the destination, and what the ICMP message quotes of `BTH .. ICRC`.
+    fn take_refused(&mut self, kind: RefusedKind, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        let _hears_no_icmp = (kind, f);
     }
 
     /// Also receives the packets for the QPNs of a further slot, from `queue`.

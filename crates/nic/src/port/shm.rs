@@ -22,8 +22,8 @@ use std::os::fd::OwnedFd;
 use wire::icrc::ICRC_LEN;
 
 use super::{
-    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness, RxBatch, RxQueues,
-    RxScope, TxState,
+    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness, RefusedKind,
+    RxBatch, RxQueues, RxScope, TxState,
 };
 use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
@@ -393,8 +393,8 @@ impl Port for ShmPort {
         self.inner.set_need_wakeup(true)
     }
 
-    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
-        self.inner.take_refused(f);
+    fn take_refused(&mut self, kind: RefusedKind, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.inner.take_refused(kind, f);
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {

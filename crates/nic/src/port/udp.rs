@@ -17,8 +17,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{
-    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
-    TxState,
+    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch, RxQueue,
+    RxScope, TxState,
 };
 use receive::Receiver;
 use sys;
@@ -96,8 +96,8 @@ impl Port for UdpPort {
         slot + gsi
     }
 
-    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
-        self.tx.take_refused(f);
+    fn take_refused(&mut self, kind: RefusedKind, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.tx.take_refused(kind, f);
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {

@@ -32,8 +32,8 @@ use wire::IcrcHeader;
 use super::flow_table::FlowTable;
 use super::headers::Headers;
 use super::{
-    FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueues,
-    RxScope, TxState, UdpPort,
+    FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch,
+    RxQueues, RxScope, TxState, UdpPort,
 };
 use crate::page_pool::Audit;
 use crate::xdp::Steering;
@@ -239,8 +239,8 @@ impl Port for XskPort {
         batches
     }
 
-    fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
-        self.inner.take_refused(f);
+    fn take_refused(&mut self, kind: RefusedKind, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.inner.take_refused(kind, f);
     }
 
     fn hear_groups(&mut self, hear: bool) -> io::Result<()> {

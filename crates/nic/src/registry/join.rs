@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::group::{Common, SocketSet};
 use super::identity::{self, Peer, Relation};
-use super::meeting::{self, Listener};
+use super::meeting::{self, Listener, Swept};
 use super::names::GroupNames;
 use super::record::{Record, SHORT_MAX};
 use super::{DomainConfig, JoinError, slots};
@@ -59,6 +59,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     loop {
         let reason = match scan(config)? {
             Scan::SocketSet(group, ends, neighbour) => {
+                meeting::sweep(Swept::Network);
                 let opened = SocketSet::open(ends)?;
                 return claim_slot(config, group, opened, Some(neighbour));
             }
@@ -67,7 +68,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
         // Fails while any group exists. So the names of another user do not matter, only its sockets.
         match SocketSet::create(config.udp_port, !config.allow_uids.is_empty()) {
             Ok(created) => {
-                meeting::sweep();
+                meeting::sweep(Swept::All);
                 return claim_slot(config, GroupNames::new(config), created, None);
             }
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}

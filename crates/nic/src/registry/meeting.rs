@@ -7,6 +7,7 @@
 //! are in another user namespace (`roxie run --device-files`): a process that can connect to it can enter the
 //! directory.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -99,14 +100,34 @@ pub(crate) fn peer(connection: &OwnedFd, kind: ListenerKind) -> io::Result<Peer>
     }
 }
 
-/// Removes the files that killed processes left.
-pub(super) fn sweep() {
-    let Ok(dir) = private_dir(DIR) else { return };
+/// The files that a sweep examines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Swept {
+    /// Those of all network namespaces: listeners of other ones get a connection that is closed at once.
+    All,
+    /// Those of this network namespace. Its listeners are not disturbed.
+    Network,
+}
+
+/// Removes the files that processes left which were killed, or exited without closing their device.
+pub(super) fn sweep(swept: Swept) {
+    sweep_older_than(swept, ABANDONED);
+}
+
+fn sweep_older_than(swept: Swept, min_age: Duration) {
+    let (Ok(dir), Some(network)) = (private_dir(DIR), network_prefix()) else { return };
+    // A listener has its abstract name as long as its file.
+    let alive: HashSet<String> =
+        sys::abstract_names("").iter().map(|name| format!("{network}{}", file_part(name))).collect();
     let now = SystemTime::now();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if alive.contains(&name) || (swept == Swept::Network && !name.starts_with(&network)) {
+            continue;
+        }
         let modified = entry.metadata().and_then(|meta| meta.modified());
         let age = modified.ok().and_then(|modified| now.duration_since(modified).ok());
-        if age.is_none_or(|age| age < ABANDONED) {
+        if age.is_none_or(|age| age < min_age) {
             continue;
         }
         let refused = sys::connect_seqpacket_file(&entry.path()).err();
@@ -122,9 +143,17 @@ const DIR: &str = "run";
 /// The file for a name. An abstract name belongs to a network namespace, so the file name contains its
 /// number: the directory may be visible in several.
 fn path(name: &str) -> Option<PathBuf> {
-    let network = fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
-    let name = name.strip_prefix("roxie/").unwrap_or(name).replace('/', "-");
-    Some(private_dir(DIR).ok()?.join(format!("{network:x}-{name}")))
+    Some(private_dir(DIR).ok()?.join(format!("{}{}", network_prefix()?, file_part(name))))
+}
+
+/// The first part of the name of each file of this network namespace.
+fn network_prefix() -> Option<String> {
+    Some(format!("{:x}-", fs::metadata("/proc/thread-self/ns/net").ok()?.ino()))
+}
+
+/// The part of a file name that stands for an abstract name.
+fn file_part(name: &str) -> String {
+    name.strip_prefix("roxie/").unwrap_or(name).replace('/', "-")
 }
 
 impl Drop for SocketFile {
@@ -168,5 +197,24 @@ mod tests {
         assert!(path(&name).unwrap().exists());
         assert!(listen(&name, 4).unwrap().private.is_some());
         assert!(!path(&name).unwrap().exists());
+    }
+
+    #[test]
+    fn a_process_that_joins_removes_the_files_that_others_left_in_its_network_namespace() {
+        let names = [0, 1, 2].map(|_| format!("roxie-test/{:016x}", sys::random_u64()));
+        let files = names.each_ref().map(|name| path(name).unwrap());
+        let _alive = listen(&names[0], 4).unwrap();
+        for name in &names[1..] {
+            let mut left = listen(name, 4).unwrap();
+            left.private.as_mut().unwrap().file.pid = 0;
+        }
+        let elsewhere = files[2].with_file_name(format!("0-{:016x}", sys::random_u64()));
+        fs::rename(&files[2], &elsewhere).unwrap();
+        sweep(Swept::Network);
+        assert!(files[1].exists(), "its process may be about to listen");
+        sweep_older_than(Swept::Network, Duration::ZERO);
+        assert_eq!([&files[0], &files[1], &elsewhere].map(|file| file.exists()), [true, false, true]);
+        sweep_older_than(Swept::All, Duration::ZERO);
+        assert_eq!([&files[0], &elsewhere].map(|file| file.exists()), [true, false]);
     }
 }

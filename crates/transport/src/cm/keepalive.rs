@@ -11,6 +11,10 @@
 //! bits, and an ICMP message must quote it. After an ICMP message the host gets some host probes: DREQs with
 //! an id that no process has. A host with a CM replies to one of them. Only if none is answered, the
 //! connections end. No other message counts as a reply, because its source may be forged.
+//!
+//! A kernel sends few ICMP messages (Linux: 6 at once to one host, then one per second). If a connection has
+//! data in flight, the kernel spends them on packets of that connection. So an ICMP message about such a
+//! packet starts the host probes, too; see [`Cm::handle_refused_packet`].
 
 use core::hash::{Hash, Hasher};
 use core::mem;
@@ -29,8 +33,9 @@ use crate::Instant;
 /// Interval of a request to a host that has said that no process there has the port. Half: more requests than
 /// the 6 ICMP messages that Linux sends at once. Double: a server that starts late is found later.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(250);
-/// Host probes that a host must leave unanswered after it has refused a probe, and their interval. Half of
-/// either: a host that is busy or far away may be late. Double: a death is reported half a second later.
+/// Host probes that a host must leave unanswered after it has refused a probe or packet, and their interval.
+/// Half of either: a host that is busy or far away may be late. Double: a death is reported half a second
+/// later.
 const HOST_PROBES: u8 = 4;
 const HOST_PROBE_INTERVAL: Duration = Duration::from_millis(150);
 /// The receiver's id in a host probe. Its slot is none, so any process of a roxie host replies.
@@ -64,11 +69,11 @@ pub(super) struct Host {
     probe: Option<(CmId, Box<MadBytes>)>,
     /// The connection that was probed last.
     last: CmId,
-    /// It has refused a probe, and replied to none of its host probes since.
+    /// It has refused a probe or a packet, and replied to none of its host probes since.
     check: Option<HostCheck>,
 }
 
-/// Host probes to a host that has refused a probe.
+/// Host probes to a host that has refused a probe or a packet.
 #[derive(Debug)]
 struct HostCheck {
     /// Transaction id of all of them, so that each reply counts.
@@ -242,20 +247,34 @@ impl Cm {
         }
     }
 
+    /// The kernel of host `dst` has said by ICMP that no process there has the port to which a packet of a
+    /// queue pair went, which is in flight from `src`. It quotes the number of the queue pair and the PSN.
+    pub fn handle_refused_packet(&mut self, now: Instant, src: Gid, dst: Gid) {
+        self.latest = now;
+        self.check_host(now, (src, dst));
+    }
+
+    /// Begins to send host probes, unless it has begun already.
+    fn check_host(&mut self, now: Instant, pair: Pair) {
+        let Some(id) =
+            self.keepalive.hosts.get(&pair).filter(|host| host.check.is_none()).map(|host| host.last)
+        else {
+            return;
+        };
+        let tid = self.keepalive.fresh_tid(self.config.tid_key, id);
+        if let Some(host) = self.keepalive.hosts.get_mut(&pair) {
+            host.check = Some(HostCheck { tid, sent: 0 });
+        }
+        self.keepalive.schedule(pair, now + HOST_PROBE_INTERVAL);
+    }
+
     fn probe_refused(&mut self, now: Instant, mad: &MadBytes, dst: Gid) {
         let id = CmId(Dreq::parse(mad).local_comm_id);
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.dst == dst) else { return };
         let pair = (conn.src, conn.dst);
         let Some(host) = self.keepalive.hosts.get_mut(&pair) else { return };
-        if host.probe.take_if(|(_, sent)| **sent == *mad).is_none() {
-            return;
-        }
-        if host.check.is_none() {
-            let tid = self.keepalive.fresh_tid(self.config.tid_key, id);
-            if let Some(host) = self.keepalive.hosts.get_mut(&pair) {
-                host.check = Some(HostCheck { tid, sent: 0 });
-            }
-            self.keepalive.schedule(pair, now + HOST_PROBE_INTERVAL);
+        if host.probe.take_if(|(_, sent)| **sent == *mad).is_some() {
+            self.check_host(now, pair);
         }
     }
 

@@ -79,6 +79,20 @@ impl Qp {
         PsnWindow { expected: psn_of(self.responder.expected()), oldest: psn_of(oldest), next: psn_of(next) }
     }
 
+    /// Whether the peer may still acknowledge a request packet with this PSN.
+    #[must_use]
+    pub fn is_in_flight(&self, psn: Psn) -> bool {
+        let (oldest, next) = self.requester.in_flight_range();
+        let distance = u64::try_from(psn.distance_from(psn_of(oldest)));
+        self.ep.ty.is_reliable() && distance.is_ok_and(|distance| distance < next - oldest)
+    }
+
+    /// Probes and timeouts of the requester since the peer has acknowledged something.
+    #[must_use]
+    pub fn unanswered_probes(&self) -> u8 {
+        self.requester.unanswered_probes()
+    }
+
     /// The peer's number.
     #[must_use]
     #[inline]

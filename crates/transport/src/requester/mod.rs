@@ -289,6 +289,11 @@ impl Requester {
         (self.window.una(), self.window.next())
     }
 
+    /// Probes and timeouts since the peer has acknowledged something.
+    pub(crate) fn unanswered_probes(&self) -> u8 {
+        self.retry.probes()
+    }
+
     /// Number of the oldest unacknowledged packet.
     #[cfg(test)]
     pub(crate) fn una(&self) -> u64 {

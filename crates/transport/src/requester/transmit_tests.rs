@@ -234,3 +234,35 @@ fn the_end_of_a_message_asks_for_an_ack_unless_another_follows_at_once() {
     assert!(!again.is_empty());
     assert!(again.iter().all(|text| text.contains("AckReq")), "nothing new leaves while the queue drains");
 }
+
+#[test]
+fn packets_in_flight_are_those_that_the_peer_has_not_acknowledged() {
+    let mut b = Bench::rc();
+    let in_flight =
+        |b: &Bench| -> Vec<u32> { (490..520).filter(|psn| b.qp.is_in_flight(Psn::new(*psn))).collect() };
+    assert_eq!(in_flight(&b), []);
+    b.post(1, write(0), 3 * 1024);
+    assert_eq!(in_flight(&b), [], "nothing has left");
+    b.sent();
+    assert_eq!((in_flight(&b), b.qp.unanswered_probes()), (vec![500, 501, 502], 0));
+    b.recv(&Pkt::ack(500)).unwrap();
+    assert_eq!(in_flight(&b), [501, 502]);
+    assert!(!b.qp.is_in_flight(Psn::new(501 + (1 << 23))));
+    for probes in 1..=3 {
+        b.at(b.qp.poll_timeout().expect("a probe"));
+        b.sent();
+        assert_eq!((in_flight(&b), b.qp.unanswered_probes()), (vec![501, 502], probes));
+    }
+    b.recv(&Pkt::ack(501)).unwrap();
+    assert_eq!((in_flight(&b), b.qp.unanswered_probes()), (vec![502], 0));
+    b.qp.modify(b.now, &QpAttr { state: QpState::Err, ..attr() }, QpAttrMask::STATE).unwrap();
+    assert_eq!(in_flight(&b), []);
+}
+
+#[test]
+fn an_unreliable_connection_has_no_packet_in_flight() {
+    let mut b = Bench::new(config(QpType::Uc), &attr(), QpState::Rts);
+    b.post(1, write(0), 3 * 1024);
+    b.sent();
+    assert!((0..1000).all(|psn| !b.qp.is_in_flight(Psn::new(psn))));
+}

@@ -199,13 +199,15 @@ impl Remote {
             return Err(ControlError::TooLarge { bytes: bytes.len() });
         }
         let connection = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        sys::send_record(connection.as_fd(), &bytes, &[], &[])?;
+        sys::send_record(connection.as_fd(), &bytes, &[], &[])
+            .map_err(|error| refusal(&connection).unwrap_or(ControlError::Io(error)))?;
         let mut fds = [PollFd::readable(connection.as_raw_fd())];
         if sys::poll(&mut fds, Some(self.timeout.as_nanos() as u64))? == 0 {
             return Err(ControlError::Silent);
         }
         let mut buffer = vec![0; RECORD_MAX];
-        let received = sys::recv_record(connection.as_fd(), &mut buffer, passed, false)?;
+        let received = sys::recv_record(connection.as_fd(), &mut buffer, passed, false)
+            .map_err(|error| refusal(&connection).unwrap_or(ControlError::Io(error)))?;
         if received.len == 0 {
             return Err(ControlError::Io(io::ErrorKind::ConnectionReset.into()));
         }
@@ -214,6 +216,16 @@ impl Remote {
             Some(reply) => Ok(reply),
             None => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
         }
+    }
+}
+
+/// The reason that a process gave before it closed the connection: it refuses some clients at once.
+fn refusal(connection: &OwnedFd) -> Option<ControlError> {
+    let mut buffer = vec![0; RECORD_MAX];
+    let received = sys::recv_record(connection.as_fd(), &mut buffer, &mut Vec::new(), false).ok()?;
+    match Reply::parse(&buffer[..received.len])? {
+        Reply::Refused { why, remedy } => Some(ControlError::Refused { why, remedy }),
+        _ => None,
     }
 }
 

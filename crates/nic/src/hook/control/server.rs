@@ -103,12 +103,22 @@ impl Control {
     }
 }
 
+/// What a client of another user gets before it is disconnected.
+fn refusal() -> Reply {
+    let uid = sys::effective_uid();
+    let why = format!("it accepts only its own user ({uid}) and root, in its own user namespace");
+    let remedy = "run roxie as that user, and outside of 'unshare' and containers".to_owned();
+    Reply::Refused { why, remedy: Some(remedy) }
+}
+
 impl Connections {
     fn accept(&mut self, epoll: &Epoll, listener: &OwnedFd, kind: ListenerKind, owner: &dyn Answers) {
         // A client that has disconnected already needs nothing.
         let Ok(connection) = sys::accept(listener.as_fd()) else { return };
         let Ok(peer) = meeting::peer(&connection, kind) else { return };
         if !matches!(peer.relation, Relation::Same | Relation::Root) {
+            // A client that has disconnected does not need the reply.
+            let _gone = sys::send_record(connection.as_fd(), &refusal().to_bytes(), &[], &[]);
             return;
         }
         if self.open.len() == CONNECTIONS_MAX

@@ -349,27 +349,52 @@ fn a_full_send_buffer_has_no_room_until_the_wire_has_taken_half_of_it() {
 }
 
 #[test]
-fn a_refused_datagram_to_qp_1_is_handed_over_and_the_next_one_leaves() {
+fn a_refused_datagram_is_handed_over_and_the_next_one_leaves() {
     for (ip, elsewhere) in [(V4, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9))), (V6, V6)] {
-        let absent = UdpSocket::bind((ip, 0)).unwrap();
-        let mut port = port_to_itself();
-        port.tx.set_udp_port(absent.local_addr().unwrap().port());
-        drop(absent);
-        let key = FlowKey { dst: elsewhere, dst_slot: GSI_FLOW_SLOT, ..flow_key(ip) };
-        let flow = port.open_flow(&key).unwrap();
-        commit(&mut port, flow, &packet(1, 276));
-        assert_eq!(port.flush(), 1);
-        // The kernel has an error for this socket now.
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        commit(&mut port, flow, &packet(2, 276));
-        assert_eq!((port.flush(), port.counters().tx_errors), (1, 0));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let mut refused = Vec::new();
-        port.take_refused(&mut |to, quoted| {
-            assert_eq!(to, elsewhere);
-            refused.push(quoted[..276].to_vec());
-        });
-        assert_eq!(refused, [packet(1, 276), packet(2, 276)]);
-        port.take_refused(&mut |_, _| panic!("it is handed over once"));
+        for (slot, kind, other) in [
+            (GSI_FLOW_SLOT, RefusedKind::Mads, RefusedKind::Packets),
+            (7, RefusedKind::Packets, RefusedKind::Mads),
+        ] {
+            let absent = UdpSocket::bind((ip, 0)).unwrap();
+            let mut port = port_to_itself();
+            port.tx.set_udp_port(absent.local_addr().unwrap().port());
+            drop(absent);
+            let key = FlowKey { dst: elsewhere, dst_slot: slot, ..flow_key(ip) };
+            let flow = port.open_flow(&key).unwrap();
+            commit(&mut port, flow, &packet(1, 276));
+            assert_eq!(port.flush(), 1);
+            // The kernel has an error for this socket now.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            commit(&mut port, flow, &packet(2, 276));
+            assert_eq!((port.flush(), port.counters().tx_errors), (1, 0));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            port.take_refused(other, &mut |_, _| panic!("it is of the other kind"));
+            let mut refused = Vec::new();
+            port.take_refused(kind, &mut |to, quoted| {
+                assert_eq!(to, elsewhere);
+                refused.push(quoted[..276].to_vec());
+            });
+            assert_eq!(refused, [packet(1, 276), packet(2, 276)]);
+            port.take_refused(kind, &mut |_, _| panic!("it is handed over once"));
+        }
     }
+}
+
+#[test]
+fn datagrams_to_a_sending_socket_do_not_hide_a_refused_datagram() {
+    let absent = UdpSocket::bind((V4, 0)).unwrap();
+    let mut port = port_to_itself();
+    port.tx.set_udp_port(absent.local_addr().unwrap().port());
+    drop(absent);
+    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let (stranger, to) = (UdpSocket::bind((V4, 0)).unwrap(), port.headers(flow).unwrap().ports().0);
+    for _ in 0..1000 {
+        stranger.send_to(&[0; 1400], (V4, to)).unwrap();
+    }
+    commit(&mut port, flow, &packet(1, 276));
+    assert_eq!(port.flush(), 1);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut refused = 0;
+    port.take_refused(RefusedKind::Packets, &mut |_, _| refused += 1);
+    assert_eq!(refused, 1);
 }

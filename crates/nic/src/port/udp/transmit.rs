@@ -13,7 +13,7 @@ use wire::IcrcHeader;
 use wire::icrc::ICRC_LEN;
 
 use super::super::flow_table::FlowTable;
-use super::super::{FlowId, MAX_PACKET, PortCounters, put_icrc};
+use super::super::{FlowId, MAX_PACKET, PortCounters, RefusedKind, put_icrc};
 use flow::GSI_CLASS;
 use sys::{Control, Phase, PollFd, SendBatch, SockAddr};
 
@@ -116,6 +116,9 @@ const CHECK_BYTES: usize = 256 * 1024;
 const QUOTED_MAX: usize = 512;
 /// ICMP messages that are read at once from one socket.
 const REFUSED_MAX: usize = 64;
+/// Failed sends that one flush repeats for one socket. One is enough unless a stranger floods the socket with
+/// ICMP messages. Double: a flush to an unreachable host makes more system calls. Half: a flood loses more.
+const REPEATS_MAX: u32 = 2;
 
 impl Transmitter {
     pub(super) fn new(udp_port: u16, ifindex: u32) -> Transmitter {
@@ -282,7 +285,7 @@ impl Transmitter {
     fn send_socket(&mut self, socket: u32) -> usize {
         let (mut packets, mut next, mut waited) = (0, 0, false);
         // An ICMP message about an earlier datagram fails the next one, once.
-        let mut may_repeat = self.sockets[socket as usize].class == GSI_CLASS;
+        let mut repeats = 0;
         loop {
             // (Re)build the list from burst `next` on: normally once, again after a burst that failed.
             let mut batch = self.batch.fill();
@@ -324,11 +327,11 @@ impl Transmitter {
             }
             let Some(error) = error else { break };
             match error.raw_os_error().unwrap_or(0) {
-                libc::EAGAIN | libc::ENOBUFS if !waited => {
+                libc::EAGAIN if !waited => {
                     waited = true;
                     self.wait_writable(socket);
                 }
-                errno @ (libc::EAGAIN | libc::ENOBUFS) => {
+                errno @ libc::EAGAIN => {
                     // The rest would fail in the same way.
                     let rest = self.bursts[next..].iter().filter(|b| b.socket == socket);
                     let lost = rest.map(|b| u64::from(b.count)).sum();
@@ -339,8 +342,9 @@ impl Transmitter {
                     packets += self.resend_in_parts(next);
                     next += 1;
                 }
-                _ if may_repeat => may_repeat = false,
+                errno if errno != libc::ENOBUFS && repeats < REPEATS_MAX => repeats += 1,
                 errno => {
+                    // The network device has dropped the packets of this burst only, if it is ENOBUFS.
                     self.count_lost(errno, u64::from(self.bursts[next].count));
                     next += 1;
                 }
@@ -351,11 +355,10 @@ impl Transmitter {
     }
 
     /// See [`Port::take_refused`](super::super::Port::take_refused).
-    pub(super) fn take_refused(&mut self, f: &mut dyn FnMut(IpAddr, &[u8])) {
+    pub(super) fn take_refused(&mut self, kind: RefusedKind, f: &mut dyn FnMut(IpAddr, &[u8])) {
         let mut quoted = [0; QUOTED_MAX];
-        for socket in self.sockets.iter().filter(|socket| socket.class == GSI_CLASS) {
-            // Datagrams that strangers send to this socket would fill the buffer for ICMP messages.
-            sys::discard_waiting(socket.fd.as_fd());
+        let is_gsi = kind == RefusedKind::Mads;
+        for socket in self.sockets.iter().filter(|socket| (socket.class == GSI_CLASS) == is_gsi) {
             for _ in 0..REFUSED_MAX {
                 match sys::receive_error(socket.fd.as_fd(), &mut quoted) {
                     Ok(Some(error)) if error.is_port_unreachable => f(error.to, &quoted[..error.len]),

@@ -141,6 +141,88 @@ fn one_of_the_icmp_messages_of_a_killed_host_process_is_enough() {
     assert!((3500..5000).contains(&at_ms), "{at_ms}");
 }
 
+/// The ICMP messages that Linux sends to one host: six at once, then one per second (icmp_ratelimit).
+struct IcmpLimit {
+    saved_ms: u64,
+    at_ms: u64,
+}
+
+impl IcmpLimit {
+    fn takes(&mut self, at_ms: u64) -> bool {
+        self.saved_ms = (self.saved_ms + at_ms - self.at_ms).min(6000);
+        self.at_ms = at_ms;
+        let sends = self.saved_ms >= 1000;
+        self.saved_ms -= if sends { 1000 } else { 0 };
+        sends
+    }
+}
+
+/// The process of B is killed while 64 packets of A are in flight, of which A retransmits one each 100 ms. A
+/// hears of the ICMP messages about them if `hears_of_packets`. Returns when A reports the end of the
+/// connection (ms), within 10 s.
+fn without_b_and_data_in_flight(hears_of_packets: bool) -> Option<u64> {
+    let (mut net, ..) = probing();
+    let mut limit = IcmpLimit { saved_ms: 6000, at_ms: 0 };
+    for at_ms in 0..10_000_u64 {
+        net.now = Instant(at_ms * 1_000_000);
+        let packets = if at_ms == 0 { 64 } else { u32::from(at_ms % 100 == 0) };
+        for _ in 0..packets {
+            if limit.takes(at_ms) && hears_of_packets {
+                net.cm[A].handle_refused_packet(net.now, net.gid[A], net.gid[B]);
+            }
+        }
+        if net.cm[A].poll_timeout().is_some_and(|at| at <= net.now) {
+            net.cm[A].handle_timeout(net.now);
+        }
+        while let Some((.., mad)) = net.cm[A].poll_transmit() {
+            if limit.takes(at_ms) {
+                net.cm[A].handle_refused(net.now, &mad, net.gid[B]);
+            }
+        }
+        if net.event(A).is_some() {
+            return Some(at_ms);
+        }
+    }
+    None
+}
+
+#[test]
+fn retransmissions_that_use_up_the_icmp_messages_of_a_host_do_not_hide_the_death_of_its_process() {
+    assert_eq!(without_b_and_data_in_flight(false), None, "the probes get no ICMP message");
+    assert_eq!(without_b_and_data_in_flight(true), Some(750));
+}
+
+#[test]
+fn a_refused_packet_ends_no_connection_if_one_host_probe_is_answered() {
+    for lost in 0..5 {
+        let (mut net, a, b) = probing();
+        net.lose.push((B, "DREP", lost));
+        for _ in 0..50 {
+            net.cm[A].handle_refused_packet(net.now, net.gid[A], net.gid[B]);
+        }
+        for _ in 0..30 {
+            net.step();
+        }
+        let survives = lost < 4;
+        assert_eq!(net.cm[A].state(a) == Some(Established), survives, "{lost} replies were lost");
+        assert_eq!(net.cm[B].state(b), Some(Established));
+    }
+}
+
+#[test]
+fn a_refused_packet_to_a_host_without_connections_means_nothing() {
+    let (mut net, a, b) = probing();
+    let elsewhere = Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 9));
+    for (src, dst) in [(net.gid[A], elsewhere), (elsewhere, net.gid[B]), (net.gid[B], net.gid[A])] {
+        net.cm[A].handle_refused_packet(net.now, src, dst);
+    }
+    for _ in 0..3 {
+        net.step();
+    }
+    assert_eq!((net.names(), net.now_ms()), (vec![(A, "DREQ"); 3], 3000), "no host probe");
+    assert_eq!(net.states(a, b), (Established, Established));
+}
+
 #[test]
 fn an_icmp_message_ends_no_connection_if_one_host_probe_is_answered() {
     let (mut net, a, b) = probing();

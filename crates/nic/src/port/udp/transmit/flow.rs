@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{Flow, NONE, Transmitter, TxSocket};
-use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, Headers, icrc_header};
+use crate::port::{FlowId, FlowKey, Headers, icrc_header};
 use sys::{Control, Opt, SockAddr};
 
 /// 65535 less IPv4 and UDP headers.
@@ -121,12 +121,7 @@ impl Transmitter {
         for (opt, value) in [(discover, Opt::PMTU_PROBE), (tos_opt, tos), (ttl_opt, ttl)] {
             sys::set_opt(fd.as_fd(), opt, value)?;
         }
-        if class == GSI_CLASS {
-            sys::keep_errors(fd.as_fd(), v6)?;
-        } else {
-            // This socket receives nothing.
-            sys::set_opt(fd.as_fd(), Opt::RECEIVE_BUFFER, 0)?;
-        }
+        sys::keep_errors(fd.as_fd(), v6)?;
         sys::set_send_buffer(fd.as_fd(), SEND_BUFFER)?;
         let port = self.bind_source(&fd, key.src)?;
         self.sockets.push(TxSocket {
