@@ -1,7 +1,7 @@
 //! C programs with roxie's libraries. `verbs.c` and `cm.c` check the conventions of the manual pages and
 //! transfer data, `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
-//! memory, `unmapped.c` unmaps memory, `handlers.c` handles faults of its own, `events.c` waits for events,
+//! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its own, `events.c` waits for events,
 //! `xrc.c` shares receive queues, `killed_peer.c` kills a process, `signal.c` ends processes by signals,
 //! `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
 
@@ -39,6 +39,11 @@ fn windows_are_bound_in_the_states_and_on_the_services_that_can() {
 #[test]
 fn device_memory_imports_and_buffers_work_within_a_process() {
     run("objects");
+}
+
+#[test]
+fn completion_counters_count_what_completes_without_a_poll() {
+    run("counters");
 }
 
 #[test]

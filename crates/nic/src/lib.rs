@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod both_ends;
 pub mod cm;
+mod comp_counter;
 mod cq;
 mod engine;
 mod events;

@@ -166,6 +166,7 @@ mod ack_policy;
 mod attr;
 mod cc;
 pub mod cm;
+mod completion_counts;
 mod counters;
 mod emit;
 mod endpoint;
@@ -191,6 +192,7 @@ pub use attr::{
     MAX_INLINE_DATA, MAX_MSG_SZ, MAX_PACKET, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, QpAttr, QpAttrMask,
     QpCap, QpConfig, QpState, QpType,
 };
+pub use completion_counts::{CompletionCount, CountedOp};
 pub use counters::QpCounters;
 pub use emit::Transmit;
 pub use error::VerbsError;

@@ -15,6 +15,7 @@ use super::inbox::Inbox;
 use super::qp_numbers::QpNumbers;
 use super::timers::Timers;
 use crate::cq::{Adding, CompletionQueue};
+use crate::comp_counter::AttachedCounters;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
@@ -33,6 +34,8 @@ pub(crate) struct QpEntry {
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) srqs: SrqScope,
+    /// Present while a completion counter is attached.
+    pub(crate) counters: Option<Box<AttachedCounters>>,
     events: Arc<EventQueue<AsyncEvent>>,
     /// The application's name for the queue pair in asynchronous events.
     cookie: u64,
@@ -74,7 +77,8 @@ impl QpEntry {
         cookie: u64,
     ) -> Self {
         let (send_cq, recv_cq) = cqs;
-        Self { qp, send_cq, recv_cq, srqs, events, cookie, share: FlowShare::default(), touched: false }
+        let (share, touched, counters) = (FlowShare::default(), false, None);
+        Self { qp, send_cq, recv_cq, srqs, counters, events, cookie, share, touched }
     }
 }
 
@@ -324,6 +328,9 @@ impl Tables {
             }
         }
         drop(adding);
+        if let Some(counters) = &entry.counters {
+            counters.update(&mut entry.qp);
+        }
         if let Some(at) = entry.qp.poll_timeout() {
             self.timers.arm(index, at);
         }

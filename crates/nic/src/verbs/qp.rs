@@ -314,7 +314,7 @@ impl Qp {
         self.engine().lock().tables.groups.contains(self.0.qpn.value() as u16)
     }
 
-    fn engine(&self) -> &Arc<Engine> {
+    pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
     }
 }
