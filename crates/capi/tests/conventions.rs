@@ -1,9 +1,10 @@
 //! C programs with roxie's libraries. `verbs.c` and `cm.c` check the conventions of the manual pages and
 //! transfer data, `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
-//! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its own, `events.c` waits for events,
-//! `xrc.c` shares receive queues, `killed_peer.c` kills a process, `signal.c` ends processes by signals,
-//! `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
+//! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
+//! own, `events.c` waits for events, `xrc.c` shares receive queues, `xrc_processes.c` between processes,
+//! `killed_peer.c` kills a process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses
+//! sockets, `limits.c` exhausts the device.
 
 mod c_program;
 mod libraries;
@@ -69,6 +70,11 @@ fn asynchronous_events_are_reported_when_the_manual_pages_say() {
 #[test]
 fn xrc_senders_reach_the_shared_receive_queues_of_their_domain() {
     run("xrc");
+}
+
+#[test]
+fn processes_share_an_xrc_domain() {
+    run("xrc_processes");
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub mod status;
 
 pub mod verbs;
 pub mod xdp;
+mod xrc_peers;
 
 pub use bpf;
 pub use notice::notice;

@@ -199,7 +199,7 @@ pub use error::VerbsError;
 pub use event::{AsyncEventKind, QpEvent};
 pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};
-pub use recv_queue::{RecvQueue, SrqTable};
+pub use recv_queue::{RecvQueue, RecvWqe, SrqTable};
 pub use reorder::ReorderBuffer;
 pub use time::{Instant, ack_timeout_ns};
 pub use ud::{GRH_LEN, PacketSource};

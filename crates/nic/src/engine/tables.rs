@@ -14,16 +14,17 @@ use super::identification::Identifications;
 use super::inbox::Inbox;
 use super::qp_numbers::QpNumbers;
 use super::timers::Timers;
-use crate::cq::{Adding, CompletionQueue};
 use crate::comp_counter::AttachedCounters;
+use crate::cq::{Adding, CompletionQueue};
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::FlowId;
 use crate::sched::{FlowShare, TransmitQueue};
-use crate::srqs::{SrqScope, Srqs};
+use crate::srqs::{SrqScope, Srqs, slot_of};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
+use crate::xrc_peers::ForeignQueue;
 
 /// Most queue pairs of one engine: the low 16 bits of a QPN, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = 65_000;
@@ -227,6 +228,7 @@ impl Tables {
         }
         self.mrs.unbind_qp(qpn);
         self.groups.remove_qp(index);
+        self.srqs.borrowed.remove_qp(index);
         self.timers.disarm(index);
         self.touched.retain(|i| *i != index);
         flow
@@ -282,10 +284,16 @@ impl Tables {
         };
         // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
+        let mut foreign = Vec::new();
         while let Some(event) = entry.qp.poll_event() {
             let (cq, wc, solicited) = match event {
                 QpEvent::SendWc(wc) => (&*entry.send_cq, wc, wc.status != WcStatus::Success),
                 QpEvent::RecvWc { srqn: None, wc, solicited } => (&*entry.recv_cq, wc, solicited),
+                QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } if slot_of(srqn) != self.slot => {
+                    foreign
+                        .extend(entry.srqs.xrcd.map(|domain| (ForeignQueue { domain, srqn }, wc, solicited)));
+                    continue;
+                }
                 QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } => {
                     let xrc = self.srqs.by_number(srqn).and_then(|srq| srq.xrc.as_ref());
                     // The XRC shared receive queue was destroyed meanwhile, and its CQ with it.
@@ -328,6 +336,9 @@ impl Tables {
             }
         }
         drop(adding);
+        for (queue, wc, solicited) in foreign {
+            self.srqs.borrowed.finish(queue, wc, solicited);
+        }
         if let Some(counters) = &entry.counters {
             counters.update(&mut entry.qp);
         }

@@ -160,7 +160,8 @@ impl Replay {
         if self.cursor.at < self.cursor.end {
             return false;
         }
-        let is_first = self.ring.get_mut(self.index).is_some_and(|entry| !mem::replace(&mut entry.is_sent, true));
+        let is_first =
+            self.ring.get_mut(self.index).is_some_and(|entry| !mem::replace(&mut entry.is_sent, true));
         self.begin(self.index.wrapping_add(1));
         is_first
     }
