@@ -151,6 +151,24 @@ static void arguments(void)
 	CHECK(!destroy(c) && !destroy(d));
 }
 
+/* The device gives as many as it reports. */
+static void exhausted(void)
+{
+	struct init init = { .type = BYTES };
+	struct counter **all;
+	struct caps caps;
+	uint32_t n;
+
+	CHECK(!query_caps(ctx, &caps, sizeof(caps)) && (all = calloc(caps.max_counters, sizeof(*all))));
+	for (n = 0; n < caps.max_counters; n++)
+		CHECK((all[n] = create(ctx, &init)));
+	FAILS(ENOMEM, create(ctx, &init));
+	CHECK(!destroy(all[--n]) && (all[n++] = create(ctx, &init)));
+	while (n)
+		CHECK(!destroy(all[--n]));
+	free(all);
+}
+
 static void attaching(struct ibv_cq *cq)
 {
 	struct ibv_qp *a = qp_of(cq, IBV_QPT_RC), *b = qp_of(cq, IBV_QPT_RC);
@@ -300,6 +318,7 @@ int main(void)
 	CHECK((cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
 	CHECK((big_mr = ibv_reg_mr(pd, big, LONG, access)) && (big2_mr = ibv_reg_mr(pd, big2, LONG, access)));
 	arguments();
+	exhausted();
 	attaching(cq);
 	counting(cq);
 	sharing(cq);
