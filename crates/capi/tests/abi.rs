@@ -52,6 +52,7 @@ fn constants_equal_the_c_headers() {
 fn constants() -> impl Iterator<Item = &'static (&'static str, i64)> {
     [
         abi::cm::CONSTANTS,
+        abi::counters::CONSTANTS,
         abi::device::CONSTANTS,
         abi::memory::CONSTANTS,
         abi::objects::CONSTANTS,
@@ -65,6 +66,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
     [
         abi::cm::LAYOUTS,
         abi::context::LAYOUTS,
+        abi::counters::LAYOUTS,
         abi::device::LAYOUTS,
         abi::memory::LAYOUTS,
         abi::objects::LAYOUTS,

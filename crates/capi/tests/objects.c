@@ -7,6 +7,8 @@
 #include "pair.h"
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/udmabuf.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -271,6 +273,40 @@ static void parent_domains(void)
 	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) && !ibv_dealloc_pd(parent) && !ibv_dealloc_td(td));
 }
 
+/* A dma-buf of ordinary memory, for which the kernel has a driver. */
+static void dma_bufs(struct pair *p)
+{
+	struct udmabuf_create create = { .offset = 0, .size = 8192 };
+	int device = open("/dev/udmabuf", O_RDWR), memory, fd;
+	struct ibv_mr *mr;
+	char *map;
+
+	if (device < 0) {
+		printf("skipped: needs /dev/udmabuf\n");
+		return;
+	}
+	CHECK((memory = memfd_create("roxie-test", MFD_ALLOW_SEALING)) >= 0 && !ftruncate(memory, 8192));
+	CHECK(!fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK));
+	create.memfd = memory;
+	CHECK((fd = ioctl(device, UDMABUF_CREATE, &create)) >= 0);
+	map = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	CHECK(map != MAP_FAILED);
+	CHECK((mr = ibv_reg_dmabuf_mr(pd, 4096, 4096, 0, fd, ALL_ACCESS)));
+	memcpy(buf, "to a dma-buf", 12);
+	CHECK(!rdma(p, IBV_WR_RDMA_WRITE, 0, 12, mr->rkey, 100));
+	CHECK(!memcmp(map + 4096 + 100, "to a dma-buf", 12));
+	memcpy(map + 4096 + 200, "from it", 7);
+	CHECK(!rdma(p, IBV_WR_RDMA_READ, 0, 7, mr->rkey, 200) && !memcmp(buf, "from it", 7));
+	CHECK(rdma(p, IBV_WR_RDMA_WRITE, 0, 12, mr->rkey, 4090) == IBV_WC_REM_ACCESS_ERR);
+	FAILS(EINVAL, ibv_reg_dmabuf_mr(pd, 4096, 8192, 0, fd, ALL_ACCESS));
+	/* The region keeps the memory. */
+	close(fd);
+	CHECK(!rdma(p, IBV_WR_RDMA_WRITE, 0, 7, mr->rkey, 0) && !memcmp(map + 4096, "from it", 7));
+	CHECK(!ibv_dereg_mr(mr) && !munmap(map, 8192));
+	close(memory);
+	close(device);
+}
+
 static void capabilities(void)
 {
 	struct ibv_device_attr_ex attr;
@@ -298,6 +334,7 @@ int main(void)
 	buffers(&p);
 	handles();
 	parent_domains();
+	dma_bufs(&p);
 	unmake(&p);
 	close_device();
 	return 0;

@@ -22,6 +22,7 @@ use crate::engine::{Core, Engine};
 use crate::hook::control::Control;
 use crate::port::DeadPort;
 use crate::registry::RegistryLocks;
+use crate::xrc_peers::XrcLocks;
 use sys::{KeptLock, LimitLock, now_ns};
 
 /// Where a device keeps its engine.
@@ -53,6 +54,7 @@ struct DeviceLocks {
 
 struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
+    xrc: XrcLocks,
     core: KeptLock<Engine, Core>,
     held: KeptLock<Engine, HeldState>,
     registry: RegistryLocks,
@@ -128,6 +130,7 @@ impl EngineLocks {
             held: KeptLock::take(engine, |engine| &engine.held.0, lock_deadline())?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, lock_deadline())?,
             core: KeptLock::take(engine, |engine| &engine.core, lock_deadline())?,
+            xrc: XrcLocks::take(engine, lock_deadline())?,
             registry: engine.registry.membership()?.keep_locked(lock_deadline())?,
             engine: Arc::clone(engine),
         })
@@ -137,6 +140,7 @@ impl EngineLocks {
         self.core.port = Box::new(DeadPort::default());
         self.core.tables.forget_undelivered();
         self.held.forget();
+        self.xrc.release_in_child();
         if let Some(membership) = self.engine.registry.membership() {
             membership.release_in_child(&mut self.registry);
         }

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod both_ends;
 pub mod cm;
+mod comp_counter;
 mod cq;
 mod engine;
 mod events;
@@ -36,6 +37,7 @@ pub mod status;
 
 pub mod verbs;
 pub mod xdp;
+mod xrc_peers;
 
 pub use bpf;
 pub use notice::notice;

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use transport::numbering::{place_of, qpn_at, slot_of};
+use transport::numbering::{self, place_of, qpn_at};
 use transport::{PdId, RecvQueue, SrqTable};
 use wire::Qpn;
 
 use crate::cq::CompletionQueue;
+use crate::events::EventQueue;
+use crate::verbs::AsyncEvent;
+use crate::xrc_peers::{Borrowed, ForeignQueue, Lent};
 
 /// A shared receive queue, and its attributes in the engine.
 pub(crate) struct SrqEntry {
     pub(crate) queue: RecvQueue,
     /// Chosen by the creator; identifies the queue in its events.
     pub(crate) cookie: u64,
+    /// Its asynchronous events.
+    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
     /// Set for a queue that receives XRC messages.
     pub(crate) xrc: Option<XrcScope>,
 }
@@ -24,27 +29,41 @@ pub(crate) struct XrcScope {
     pub(crate) cq: Arc<CompletionQueue>,
 }
 
-/// All shared receive queues, by index.
+/// All shared receive queues, by index, and what other processes share with them.
 #[derive(Default)]
-pub(crate) struct Srqs(pub(crate) Vec<Option<SrqEntry>>);
+pub(crate) struct Srqs {
+    pub(crate) entries: Vec<Option<SrqEntry>>,
+    pub(crate) lent: Lent,
+    pub(crate) borrowed: Borrowed,
+}
 
 /// Returns the number of a queue in XRC messages: unique on the host, like a QPN.
 pub(crate) fn srqn(slot: u16, index: u32) -> u32 {
     qpn_at(slot, index).value()
 }
 
+/// Returns the slot of the process that has the queue.
+pub(crate) fn slot_of(srqn: u32) -> u16 {
+    numbering::slot_of(Qpn::new(srqn))
+}
+
+/// Returns the index of the queue in its process.
+pub(crate) fn index_of(srqn: u32) -> u32 {
+    place_of(Qpn::new(srqn))
+}
+
 impl Srqs {
     pub(crate) fn get(&self, index: u32) -> Option<&SrqEntry> {
-        self.0.get(index as usize)?.as_ref()
+        self.entries.get(index as usize)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut SrqEntry> {
-        self.0.get_mut(index as usize)?.as_mut()
+        self.entries.get_mut(index as usize)?.as_mut()
     }
 
     /// Returns the XRC queue with this number.
     pub(crate) fn by_number(&self, srqn: u32) -> Option<&SrqEntry> {
-        self.get(place_of(Qpn::new(srqn))).filter(|entry| entry.xrc.is_some())
+        self.get(index_of(srqn)).filter(|entry| entry.xrc.is_some())
     }
 }
 
@@ -73,10 +92,10 @@ impl SrqTable for ScopedSrqs<'_> {
     #[inline]
     fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
         let domain = self.scope.xrcd?;
-        if slot_of(Qpn::new(srqn)) != self.slot {
-            return None;
+        if slot_of(srqn) != self.slot {
+            return self.srqs.borrowed.queue(ForeignQueue { domain, srqn });
         }
-        let entry = self.srqs.get_mut(place_of(Qpn::new(srqn)))?;
+        let entry = self.srqs.get_mut(index_of(srqn))?;
         entry.xrc.as_ref().filter(|scope| scope.domain == domain)?;
         Some(&mut entry.queue)
     }

@@ -5,6 +5,7 @@ use wire::Qpn;
 
 use crate::attr::{QpAttr, QpConfig, QpType};
 use crate::cc::Congestion;
+use crate::completion_counts::{CompletionCounts, CountedOp};
 use crate::counters::QpCounters;
 use crate::event::Events;
 use crate::memory::PdId;
@@ -32,6 +33,8 @@ pub(crate) struct Endpoint {
     pub(crate) trust: Trust,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
+    /// Present while a completion counter is attached.
+    pub(crate) completion_counts: Option<Box<CompletionCounts>>,
 }
 
 /// Receive completions that the owner may leave unpolled on a queue pair with a shared receive queue; beyond
@@ -56,6 +59,7 @@ impl Endpoint {
             trust: Trust::default(),
             events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),
+            completion_counts: None,
         }
     }
 
@@ -77,6 +81,21 @@ impl Endpoint {
     pub(crate) fn fail_recv(&mut self, srqn: Option<u32>, wr_id: u64, status: WcStatus) {
         let qp_num = self.qpn.value();
         let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qp_num, ..Wc::default() };
-        self.events.push_recv(srqn, wc, true);
+        self.complete_recv(srqn, wc, true);
+    }
+
+    /// Completes a receive work request.
+    #[inline]
+    pub(crate) fn complete_recv(&mut self, srqn: Option<u32>, wc: Wc, solicited: bool) {
+        self.count_completion(Some(CountedOp::Recv), u64::from(wc.byte_len), wc.status);
+        self.events.push_recv(srqn, wc, solicited);
+    }
+
+    /// Counts a completed operation for the completion counters; `None` is of a kind that they do not count.
+    #[inline]
+    pub(crate) fn count_completion(&mut self, op: Option<CountedOp>, bytes: u64, status: WcStatus) {
+        if let (Some(counts), Some(op)) = (&mut self.completion_counts, op) {
+            counts.add(op, bytes, status);
+        }
     }
 }

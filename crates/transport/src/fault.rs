@@ -14,6 +14,8 @@ pub(crate) enum Fault {
     PsnAhead,
     /// The message needs a receive work request and there is none.
     NoReceiveWqe,
+    /// The message needs a receive work request, and the owner is finding out whether there is one.
+    ReceiveAwaited,
     /// A duplicate READ or atomic that is not (or no longer) in the replay queue.
     DuplicateNotKept,
     /// An opcode that this service does not have, or not at this place of a message.
@@ -80,7 +82,7 @@ const fn fatal(
 }
 
 #[rustfmt::skip]
-static ROWS: [Row; 13] = {
+static ROWS: [Row; 14] = {
     use {DropReason as Drop, Fault as F, WcStatus as Wc};
     const SEQUENCE: NakKind = NakKind::Nak(NakCode::PsnSequenceError);
     const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
@@ -92,6 +94,7 @@ static ROWS: [Row; 13] = {
     [
         transient(F::PsnAhead,              SEQUENCE,     Drop::OutOfSequence),
         transient(F::NoReceiveWqe,          NakKind::Rnr, Drop::NoReceive),
+        transient(F::ReceiveAwaited,        SILENCE,      Drop::NoReceive),
         transient(F::DuplicateNotKept, SILENCE,      Drop::Duplicate),
         fatal(F::Opcode,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadSequenceOfOpcodes),
         fatal(F::QpAccess,          INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),

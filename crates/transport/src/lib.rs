@@ -166,6 +166,7 @@ mod ack_policy;
 mod attr;
 mod cc;
 pub mod cm;
+mod completion_counts;
 mod counters;
 mod emit;
 mod endpoint;
@@ -192,13 +193,14 @@ pub use attr::{
     MAX_INLINE_DATA, MAX_MSG_SZ, MAX_PACKET, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, QpAttr, QpAttrMask,
     QpCap, QpConfig, QpState, QpType,
 };
+pub use completion_counts::{CompletionCount, CountedOp};
 pub use counters::QpCounters;
 pub use emit::Transmit;
 pub use error::VerbsError;
 pub use event::{AsyncEventKind, QpEvent};
 pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};
-pub use recv_queue::{RecvQueue, SrqTable};
+pub use recv_queue::{RecvQueue, RecvWqe, SrqTable};
 pub use reorder::ReorderBuffer;
 pub use time::{Instant, ack_timeout_ns};
 pub use ud::{GRH_LEN, PacketSource};

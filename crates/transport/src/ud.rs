@@ -91,7 +91,7 @@ pub(crate) fn receive(
     };
     ep.counters.rdma_recvs += 1;
     ep.counters.rcvd_bytes += payload.len() as u64;
-    ep.events.push_recv(None, wc, packet.bth.solicited);
+    ep.complete_recv(None, wc, packet.bth.solicited);
     Ok(Received::Delivered)
 }
 

@@ -9,6 +9,7 @@
 
 pub mod cm;
 pub mod context;
+pub mod counters;
 pub mod device;
 pub mod memory;
 pub mod objects;

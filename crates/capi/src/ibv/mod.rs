@@ -5,6 +5,7 @@
 
 pub(crate) mod ah;
 pub(crate) mod buf;
+pub(crate) mod comp_cntr;
 pub(crate) mod cq;
 pub(crate) mod cq_ex;
 pub(crate) mod device;
@@ -35,6 +36,11 @@ pub(crate) mod exported {
     pub(crate) use super::buf::{
         ibv_alloc_buf, ibv_export_buf_dmabuf_fd, ibv_free_buf, ibv_reg_buf_mr, ibv_reg_dmabuf_mr,
         ibv_reg_mr_ex,
+    };
+    pub(crate) use super::comp_cntr::{
+        _ibv_query_comp_cntr_caps, ibv_create_comp_cntr, ibv_destroy_comp_cntr, ibv_inc_comp_cntr,
+        ibv_inc_err_comp_cntr, ibv_qp_attach_comp_cntr, ibv_read_comp_cntr, ibv_read_err_comp_cntr,
+        ibv_set_comp_cntr, ibv_set_err_comp_cntr,
     };
     pub(crate) use super::cq::{
         ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,

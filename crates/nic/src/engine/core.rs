@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use transport::numbering::slot_of;
-use transport::{AddressVector, Instant, VerbsError};
+use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError};
 use wire::{FlushIcrc, Qpn};
 
 use super::qp_numbers::QpIndex;
@@ -168,10 +168,22 @@ impl Core {
         }
     }
 
+    /// Flushes the receive that a receiving XRC queue pair has taken for an unfinished message: it belongs to
+    /// a shared receive queue, which outlives the queue pair. Moves the queue pair to ERR.
+    pub(crate) fn complete_begun_receive(&mut self, now: Instant, index: QpIndex) {
+        if let Some(entry) = self.tables.qp_mut(index).filter(|entry| entry.qp.ty() == QpType::XrcTgt) {
+            let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            // Any state but RESET may go to ERR, and in RESET no message is received.
+            let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
+            self.tables.update_after_input(now, index);
+        }
+    }
+
     /// Destroys a queue pair; its peer gets the last ACK first.
     pub(super) fn remove_qp(&mut self, now: Instant, qpn: Qpn) {
         if let Some(index) = self.tables.index_of(qpn) {
             self.send_last_ack(now, index);
+            self.complete_begun_receive(now, index);
         }
         if let Some(flow) = self.tables.remove_qp(qpn) {
             self.port.close_flow(flow);

@@ -192,8 +192,12 @@ impl Engine {
     }
 
     /// Releases the lock, then [copies](Self::spread_keys) changed keys to the other engines.
-    pub(crate) fn unlock_and_spread(&self, core: MutexGuard<'_, Core>) {
+    pub(crate) fn unlock_and_spread(&self, mut core: MutexGuard<'_, Core>) {
         let changed = core.tables.mrs.has_changed();
+        let borrowed = &mut core.tables.srqs.borrowed;
+        if borrowed.has_output() {
+            self.xrc_peers.put(borrowed.take_output());
+        }
         drop(core);
         if changed {
             self.spread_keys();

@@ -46,6 +46,7 @@ use crate::runtime::{Point, Runtime};
 use crate::sched::{InlineYield, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
+use crate::xrc_peers::XrcPeers;
 use group::Place;
 use gsi::Held;
 use refused::RefusedWatch;
@@ -90,6 +91,7 @@ pub(crate) struct Engine {
     pub(crate) pd_ids: AtomicU32,
     /// XRC domains that were opened with a file descriptor, by the identity of the file (ibv_open_xrcd(3)).
     pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
+    pub(crate) xrc_peers: XrcPeers,
     runtime: Runtime,
     tuning: Tuning,
     redirects: Arc<RedirectOutcome>,
@@ -143,6 +145,7 @@ impl Engine {
             moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
             pd_ids: AtomicU32::new(1),
             xrc_files: Mutex::default(),
+            xrc_peers: XrcPeers::default(),
             inline_yield: InlineYield::new(&tuning),
             // A division for each empty poll would cost as much as the rest of it.
             clock_mask: tuning.clock_polls.next_power_of_two() - 1,
@@ -268,7 +271,7 @@ impl Engine {
     }
 
     /// Releases the lock, then delivers what the poll has collected.
-    fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
+    pub(crate) fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_before(self.moderator.next());
         self.wake_for(&core);
@@ -498,8 +501,9 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Wakes the progress thread, which ends then.
+    /// Wakes the threads of the engine, which end then.
     fn drop(&mut self) {
+        self.xrc_peers.end();
         self.kick.signal(1);
     }
 }

@@ -14,7 +14,8 @@ use super::tables::Tables;
 
 use crate::notice::notice;
 use crate::port::{RxBatch, RxQueue, RxScope};
-use crate::srqs::ScopedSrqs;
+use crate::srqs::{ScopedSrqs, slot_of};
+use crate::xrc_peers::ForeignQueue;
 
 impl Core {
     /// Receives one round of batches from the port and passes each packet to its queue pair. Returns the
@@ -148,11 +149,27 @@ impl Tables {
             self.touched.push(index);
         }
         if let Err(reason) = result {
-            if reason == DropReason::NoSuchSrq {
-                self.warn_of_foreign_queue(packet);
+            match reason {
+                DropReason::NoReceive if self.holds(index, packet, from) => return,
+                DropReason::NoSuchSrq => self.warn_of_foreign_queue(packet),
+                _ => {}
             }
             self.count(reason);
         }
+    }
+
+    /// Keeps a packet that waits for a receive of another process, and returns true; false for others.
+    #[cold]
+    fn holds(&mut self, index: u16, packet: &Packet<'_>, from: &PacketSource) -> bool {
+        let slot = self.slot();
+        let Self { qps, srqs, reorder, .. } = self;
+        let Some(entry) = qps.get(usize::from(index)).and_then(Option::as_deref) else { return false };
+        // The packet that found no receive may have arrived before this one.
+        let kept = entry.qp.kept_request(reorder).and_then(|bytes| Packet::parse(bytes).ok());
+        let packet = kept.as_ref().unwrap_or(packet);
+        let (Some(domain), Some(Xrceth { srqn })) = (entry.srqs.xrcd, packet.xrceth()) else { return false };
+        let queue = ForeignQueue { domain, srqn };
+        slot_of(srqn) != slot && srqs.borrowed.hold(queue, index, packet.bytes(), from)
     }
 
     /// Reports once why a message to an XRC shared receive queue of another process is refused. With
@@ -163,8 +180,9 @@ impl Tables {
         static WARNED: AtomicBool = AtomicBool::new(false);
         if slot_of(Qpn::new(srqn)) != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
             notice(format_args!(
-                "a message for XRC shared receive queue {srqn:#08x} was refused: this process has none \
-                 of that number, and XRC queue pairs reach the queues of their own process only"
+                "a message for XRC shared receive queue {srqn:#08x} was refused: no process of this user and \
+                 host has a queue with that number in the XRC domain of the queue pair, or the domain was \
+                 opened without a file"
             ));
         }
     }

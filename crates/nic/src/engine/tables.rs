@@ -15,6 +15,7 @@ use super::identification::Identifications;
 use super::inbox::Inbox;
 use super::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
 use super::timers::Timers;
+use crate::comp_counter::AttachedCounters;
 use crate::cq::{Adding, CompletionQueue};
 use crate::events::EventQueue;
 use crate::gid::GidTable;
@@ -22,8 +23,9 @@ use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::FlowId;
 use crate::sched::{FlowShare, TransmitQueue};
-use crate::srqs::{SrqScope, Srqs};
+use crate::srqs::{SrqScope, Srqs, slot_of};
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
+use crate::xrc_peers::ForeignQueue;
 
 /// Most queue pairs of one engine: the QPNs of its slots, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = ENGINE_SLOTS_MAX * SLOT_QPNS as usize - 16;
@@ -38,6 +40,8 @@ pub(crate) struct QpEntry {
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) srqs: SrqScope,
+    /// Present while a completion counter is attached.
+    pub(crate) counters: Option<Box<AttachedCounters>>,
     events: Arc<EventQueue<AsyncEvent>>,
     /// The application's name for the queue pair in asynchronous events.
     cookie: u64,
@@ -82,7 +86,8 @@ impl QpEntry {
         cookie: u64,
     ) -> Self {
         let (send_cq, recv_cq) = cqs;
-        Self { qp, send_cq, recv_cq, srqs, events, cookie, share: FlowShare::default(), touched: false }
+        let (share, touched, counters) = (FlowShare::default(), false, None);
+        Self { qp, send_cq, recv_cq, srqs, counters, events, cookie, share, touched }
     }
 }
 
@@ -255,6 +260,7 @@ impl Tables {
         }
         self.mrs.unbind_qp(qpn);
         self.groups.remove_qp(index);
+        self.srqs.borrowed.remove_qp(index);
         self.timers.disarm(index);
         self.touched.retain(|i| *i != index);
         flow
@@ -310,10 +316,16 @@ impl Tables {
         };
         // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
+        let mut foreign = Vec::new();
         while let Some(event) = entry.qp.poll_event() {
             let (cq, wc, solicited) = match event {
                 QpEvent::SendWc(wc) => (&*entry.send_cq, wc, wc.status != WcStatus::Success),
                 QpEvent::RecvWc { srqn: None, wc, solicited } => (&*entry.recv_cq, wc, solicited),
+                QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } if slot_of(srqn) != self.slot => {
+                    foreign
+                        .extend(entry.srqs.xrcd.map(|domain| (ForeignQueue { domain, srqn }, wc, solicited)));
+                    continue;
+                }
                 QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } => {
                     let xrc = self.srqs.by_number(srqn).and_then(|srq| srq.xrc.as_ref());
                     // The XRC shared receive queue was destroyed meanwhile, and its CQ with it.
@@ -356,6 +368,12 @@ impl Tables {
             }
         }
         drop(adding);
+        for (queue, wc, solicited) in foreign {
+            self.srqs.borrowed.finish(queue, wc, solicited);
+        }
+        if let Some(counters) = &entry.counters {
+            counters.update(&mut entry.qp);
+        }
         if let Some(at) = entry.qp.poll_timeout() {
             self.timers.arm(index, at);
         }

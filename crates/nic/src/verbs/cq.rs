@@ -85,6 +85,22 @@ impl Drop for CqInner {
     }
 }
 
+/// Runs the engines in `engine_mask`, a bit for each, or the first engine if there are none. If they have no
+/// work, runs at times an engine that no thread polls.
+#[inline]
+pub(super) fn poll_engines(first: &Arc<Engine>, engine_mask: u32) {
+    let engine_mask = engine_mask.max(1);
+    let mut found = false;
+    let mut left = engine_mask;
+    while left != 0 {
+        found |= first.at(left.trailing_zeros() as usize).poll_inline();
+        left &= left - 1;
+    }
+    if !found {
+        first.poll_sibling(engine_mask);
+    }
+}
+
 impl Cq {
     pub(super) fn new(
         engine: Arc<Engine>,
@@ -129,21 +145,10 @@ impl Cq {
         (engine_mask != 0).then(|| engine_mask.trailing_zeros() as usize)
     }
 
-    /// Runs the engines that have queue pairs completing here. If they have no work, runs at times an engine
-    /// that no thread polls.
+    /// Runs the engines that have queue pairs completing here.
     #[inline]
     fn poll_engines(&self) {
-        let first = &self.0.engine;
-        let engine_mask = self.0.engine_mask.load(Ordering::Relaxed).max(1);
-        let mut found = false;
-        let mut left = engine_mask;
-        while left != 0 {
-            found |= first.at(left.trailing_zeros() as usize).poll_inline();
-            left &= left - 1;
-        }
-        if !found {
-            first.poll_sibling(engine_mask);
-        }
+        poll_engines(&self.0.engine, self.0.engine_mask.load(Ordering::Relaxed));
     }
 
     /// Moves up to `out.len()` completions into `out`, oldest first; runs the engine if there are none.

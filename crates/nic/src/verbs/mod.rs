@@ -109,6 +109,7 @@
 
 mod attr;
 mod buffer;
+mod comp_counter;
 mod cq;
 mod device;
 mod dm;
@@ -130,6 +131,7 @@ mod xrc;
 pub use crate::engine::group::Engines;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
+pub use comp_counter::{CompCounter, CompCounterType};
 pub use cq::{CompChannel, Cq};
 pub use device::{AsyncElement, AsyncEvent, Context, Device, DeviceConfig};
 pub use dm::Dm;

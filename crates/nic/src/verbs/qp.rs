@@ -220,6 +220,9 @@ impl Qp {
         if leaves {
             core.send_last_ack(now, index);
         }
+        if attr.state == QpState::Reset && mask == QpAttrMask::STATE {
+            core.complete_begun_receive(now, index);
+        }
         let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
         if let Err(error) = entry.qp.modify(now, attr, mask) {
             // The last ACK may have left the queue pair without a place among the ready ones.
@@ -316,7 +319,7 @@ impl Qp {
         self.engine().lock().tables.groups.contains(self.0.index)
     }
 
-    fn engine(&self) -> &Arc<Engine> {
+    pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
     }
 }

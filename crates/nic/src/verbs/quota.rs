@@ -20,6 +20,9 @@ pub(super) const SRQ_MAX: u32 = 1 << 15;
 pub(super) const MW_MAX: u32 = KEYS_MAX as u32 / 4;
 pub(super) const MR_MAX: u32 = KEYS_MAX as u32 - MW_MAX;
 
+/// A completion counter is two numbers. Twice as many as queue pairs: one for sends, one for receives.
+pub(super) const COMP_COUNTER_MAX: u32 = 2 * QP_MAX as u32;
+
 /// Bytes of device memory of a process: several times that of NICs (128 KiB to 1 MiB), so that programs
 /// written for those find enough. It is ordinary memory, so a larger limit would have no use.
 pub(super) const DM_MAX: u32 = 4 << 20;
@@ -78,6 +81,7 @@ pub(super) struct Quotas {
     pub(super) mrs: Quota,
     pub(super) mws: Quota,
     pub(super) ahs: Quota,
+    pub(super) comp_counters: Quota,
     /// Bytes of device memory.
     pub(super) dm_bytes: Quota,
 }
@@ -92,6 +96,7 @@ impl Default for Quotas {
             mrs: Quota::new(MR_MAX),
             mws: Quota::new(MW_MAX),
             ahs: Quota::new(AH_MAX),
+            comp_counters: Quota::new(COMP_COUNTER_MAX),
             dm_bytes: Quota::new(DM_MAX),
         }
     }

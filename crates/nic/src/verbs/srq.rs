@@ -47,8 +47,10 @@ struct SrqInner {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let mut core = self.engine.lock();
-        if let Some(slot) = core.tables.srqs.0.get_mut(self.index as usize) {
+        let srqs = &mut core.tables.srqs;
+        if let Some(slot) = srqs.entries.get_mut(self.index as usize) {
             *slot = None;
+            srqs.lent.remove_srq(self.index);
         }
     }
 }
@@ -66,7 +68,7 @@ impl Srq {
         let index = if xrc.is_some() { 0 } else { pd.engine().next_in_turn() };
         let engine = Arc::clone(pd.engine().at(index));
         let mut core = engine.lock();
-        let srqs = &mut core.tables.srqs.0;
+        let srqs = &mut core.tables.srqs.entries;
         let index = match srqs.iter().position(Option::is_none) {
             Some(free) => free,
             None if srqs.len() < SRQ_MAX as usize => {
@@ -79,7 +81,8 @@ impl Srq {
             // Its number is in the first slot of the engine.
             return Err(VerbsError::NoMem);
         }
-        srqs[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
+        srqs[index] =
+            Some(SrqEntry { queue, cookie: init.cookie, events: Arc::clone(pd.events()), xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {
             cq.add_engine(engine.index());

@@ -1,22 +1,20 @@
 //! XRC domains and their objects (ibv_open_xrcd(3), ibv_open_qp(3), IBA Annex A14).
 //!
 //! Each message names a shared receive queue, so one receiving queue pair serves all queues of its domain. A
-//! process cannot write the memory of another process. So each process has its own part of a domain that a
-//! file stands for. A message to a queue in another process's part is refused like a message to a queue that
-//! does not exist.
+//! file can stand for a domain. Then its queues may be in several processes ([`crate::xrc_peers`]).
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::{PdId, VerbsError};
 use wire::Qpn;
 
 use super::qp::WeakQp;
-use super::{Context, Cq, Pd, Qp};
+use super::{Buffer, Context, Cq, Pd, Qp};
 
 /// Device and inode number, which identify a file.
 pub(crate) type FileId = (u64, u64);
@@ -24,12 +22,12 @@ pub(crate) type FileId = (u64, u64);
 /// Which XRC domain to open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XrcdInit<'a> {
-    /// The file that stands for the domain: opening the same file again in this process gives the same
-    /// domain. `None` creates a new one.
+    /// The file that stands for the domain: opening the same file again gives the same domain, also in other
+    /// processes of this user. `None` creates a new one.
     pub file: Option<BorrowedFd<'a>>,
-    /// Create the domain if the file has none yet.
+    /// Create the domain if the file has none yet in this process.
     pub create: bool,
-    /// Fail if the file has a domain.
+    /// Fail if the file has a domain in this process.
     pub exclusive: bool,
 }
 
@@ -47,7 +45,11 @@ pub(crate) struct Domain {
     /// CQ of the receiving queue pairs, which never produce completions.
     unused_cq: Cq,
     targets: Mutex<HashMap<Qpn, WeakQp>>,
+    /// Messages for shared receive queues of other processes, by number of the queue and id of the receive.
+    stored: Mutex<Stored>,
 }
+
+pub(crate) type Stored = HashMap<(u32, u64), Buffer>;
 
 impl Xrcd {
     pub(super) fn open(context: &Context, init: &XrcdInit<'_>) -> Result<Self, VerbsError> {
@@ -64,6 +66,7 @@ impl Xrcd {
             None if init.create => {
                 let domain = Arc::new(Domain::new(context)?);
                 files.insert(id, Arc::downgrade(&domain));
+                engine.share_xrc_domain(id, domain.id());
                 domain
             }
             None => return Err(VerbsError::Again),
@@ -76,7 +79,7 @@ impl Xrcd {
     }
 
     pub(super) fn id(&self) -> PdId {
-        self.domain().pd.id()
+        self.domain().id()
     }
 
     /// True if SRQs or queue pairs made through this handle still use it.
@@ -113,7 +116,31 @@ impl Domain {
     fn new(context: &Context) -> Result<Self, VerbsError> {
         let pd = context.alloc_pd().map_err(|_| VerbsError::NoDev)?;
         let unused_cq = context.create_cq(1, None, 0)?;
-        Ok(Self { pd, unused_cq, targets: Mutex::default() })
+        Ok(Self { pd, unused_cq, targets: Mutex::default(), stored: Mutex::default() })
+    }
+
+    /// The protection domain that stands for the XRC domain.
+    pub(crate) fn id(&self) -> PdId {
+        self.pd.id()
+    }
+
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    pub(crate) fn stored(&self) -> MutexGuard<'_, Stored> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the memory of a message.
+    pub(crate) fn take_stored(&self, srqn: u32, id: u64) -> Option<Buffer> {
+        self.stored().remove(&(srqn, id))
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        self.pd.engine().lock().tables.srqs.borrowed.remove_domain(self.id());
     }
 }
 

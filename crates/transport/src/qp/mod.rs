@@ -17,6 +17,7 @@ pub use query::PsnWindow;
 use wire::{DropReason, Operation, PKey, Packet, Service};
 
 use crate::attr::{PathMtu, QpConfig, QpState, QpType};
+use crate::completion_counts::{CompletionCount, CountedOp};
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::event::{AsyncEventKind, QpEvent};
@@ -262,6 +263,34 @@ impl Qp {
     #[inline]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.ep.events.pop()
+    }
+
+    /// Returns the request that comes next, if it arrived out of order and was kept. If `handle_packet` finds
+    /// no receive in an [awaited](RecvQueue::set_awaited) queue, this is the packet to pass to it again;
+    /// without one it is the packet that was passed.
+    #[must_use]
+    pub fn kept_request<'a>(&self, reorder: &'a ReorderBuffer) -> Option<&'a [u8]> {
+        self.responder.kept_request(reorder)
+    }
+
+    /// Counts completed operations by kind from now on, for [`take_completion_counts`]. Allocates.
+    ///
+    /// [`take_completion_counts`]: Self::take_completion_counts
+    ///
+    /// # Errors
+    /// `Invalid` in any state but RESET and INIT.
+    pub fn count_completions(&mut self) -> Result<(), VerbsError> {
+        if !matches!(self.ep.attr.state, QpState::Reset | QpState::Init) {
+            return Err(VerbsError::Invalid);
+        }
+        self.ep.completion_counts.get_or_insert_default();
+        Ok(())
+    }
+
+    /// Returns what has completed since the last call, by kind; `None` if nothing was counted.
+    #[inline]
+    pub fn take_completion_counts(&mut self) -> Option<[CompletionCount; CountedOp::COUNT]> {
+        self.ep.completion_counts.as_mut()?.take()
     }
 
     /// Updates the queue pair after a step of the requester.

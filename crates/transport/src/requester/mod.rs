@@ -30,6 +30,7 @@ use window::SendWindow;
 
 use crate::ack_policy::AckRequests;
 use crate::attr::{QpConfig, QpState};
+use crate::completion_counts::CountedOp;
 use crate::emit::Transmit;
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
@@ -211,6 +212,7 @@ impl Requester {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(VerbsError::Invalid),
         };
         if matches!(ep.attr.state, QpState::Sqe | QpState::Err) {
+            ep.count_completion(CountedOp::of(&wr.op), 0, WcStatus::WrFlushErr);
             push_completion(ep, wr.wr_id, &wr.op, 0, WcStatus::WrFlushErr);
             return Ok(());
         }
@@ -424,6 +426,9 @@ impl Requester {
         let wqe = self.sq.wqe(self.sq.head());
         if status == WcStatus::Success {
             ep.counters.rdma_sends += 1;
+        }
+        if ep.completion_counts.is_some() {
+            ep.count_completion(CountedOp::of(&wqe.op), u64::from(wqe.length), status);
         }
         if wqe.is_signaled(ep) || status != WcStatus::Success {
             let byte_len = if wqe.op.scatters() { wqe.length } else { 0 };

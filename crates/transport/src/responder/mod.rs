@@ -22,6 +22,7 @@ use replay::{Entry, Replay, Response};
 
 use crate::ack_policy::AckDelay;
 use crate::attr::{MAX_MSG_SZ, QpType};
+use crate::completion_counts::CountedOp;
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
@@ -216,6 +217,21 @@ impl Responder {
         srqs: &mut impl SrqTable,
         ep: &mut Endpoint,
     ) -> Result<(), Fault> {
+        let executed = self.execute_in_order(packet, mem, srqs, ep);
+        if let Err(fault) = &executed {
+            count_failure(packet, *fault, ep);
+        }
+        executed
+    }
+
+    #[inline]
+    fn execute_in_order(
+        &mut self,
+        packet: &Packet<'_>,
+        mem: &impl Memory,
+        srqs: &mut impl SrqTable,
+        ep: &mut Endpoint,
+    ) -> Result<(), Fault> {
         let row = packet.row();
         let rq = self.choose_queue(packet, srqs, ep)?;
         match row.operation {
@@ -367,6 +383,7 @@ impl Responder {
             return Ok(());
         }
         self.message_done(row.operation == Operation::Write);
+        ep.count_completion(Some(CountedOp::RemoteWrite), self.message.received, WcStatus::Success);
         if row.operation == Operation::WriteImm {
             let wc = Wc { opcode: WcOpcode::RecvRdmaWithImm, ..self.recv_wc(packet, ep) };
             self.deliver(wc, packet, ep);
@@ -475,7 +492,8 @@ impl Responder {
         if !ep.events.has_recv_room() {
             return Err(Fault::NoReceiveWqe);
         }
-        let taken = rq.take(&mut self.message.wqe).ok_or(Fault::NoReceiveWqe)?;
+        let missing = if rq.is_awaited() { Fault::ReceiveAwaited } else { Fault::NoReceiveWqe };
+        let taken = rq.take(&mut self.message.wqe).ok_or(missing)?;
         self.message.holds_wqe = true;
         if taken.limit_reached && (ep.srq || self.message.srqn.is_some()) {
             ep.events.push_limit(self.message.srqn);
@@ -516,7 +534,7 @@ impl Responder {
     fn deliver(&mut self, wc: Wc, packet: &Packet<'_>, ep: &mut Endpoint) {
         self.message.holds_wqe = false;
         ep.counters.rdma_recvs += 1;
-        ep.events.push_recv(self.message.srqn, wc, packet.bth.solicited);
+        ep.complete_recv(self.message.srqn, wc, packet.bth.solicited);
     }
 }
 
@@ -530,6 +548,19 @@ fn packet_is_fetch(packet: &Packet<'_>) -> bool {
             | Operation::AtomicWrite
             | Operation::Flush
     )
+}
+
+/// Counts a WRITE or READ of the peer that ends the connection, for the completion counters.
+#[cold]
+fn count_failure(packet: &Packet<'_>, fault: Fault, ep: &mut Endpoint) {
+    let op = match packet.row().operation {
+        Operation::Write | Operation::WriteImm => Some(CountedOp::RemoteWrite),
+        Operation::ReadRequest => Some(CountedOp::RemoteRead),
+        _ => None,
+    };
+    if let Some(status) = fault.row().completion.filter(|_| ep.ty.is_reliable()) {
+        ep.count_completion(op, 0, status);
+    }
 }
 
 /// The length rules of SEND and WRITE packets: First and Middle are full, Last is not empty, pad is minimal.

@@ -2,6 +2,8 @@
 //! retransmitted (IBA 9.7.5.1.5). Responses leave in request order. The response to a duplicate request
 //! leaves before them; a duplicate request for the response in progress restarts it.
 
+use core::mem;
+
 use wire::{Msn, Rkey};
 
 use crate::memory::PdId;
@@ -144,24 +146,24 @@ impl Replay {
         Some((*self.ring.get(index)?, cursor))
     }
 
-    /// One packet of the response was sent.
+    /// One packet of the response was sent. Returns whether the response has now left for the first time.
     #[inline]
-    pub(super) fn advance(&mut self) {
+    pub(super) fn advance(&mut self) -> bool {
         if let Some(part) = &mut self.part {
             part.cursor.at += 1;
             if part.cursor.at == part.cursor.end {
                 self.part = self.next_part();
             }
-            return;
+            return false;
         }
         self.cursor.at += 1;
         if self.cursor.at < self.cursor.end {
-            return;
+            return false;
         }
-        if let Some(entry) = self.ring.get_mut(self.index) {
-            entry.is_sent = true;
-        }
+        let is_first =
+            self.ring.get_mut(self.index).is_some_and(|entry| !mem::replace(&mut entry.is_sent, true));
         self.begin(self.index.wrapping_add(1));
+        is_first
     }
 
     /// Sends the response to a duplicate READ request again. Returns false if it is no part of a READ in the

@@ -5,12 +5,14 @@ use wire::{Aeth, AtomicAckEth, Msn, NakCode, Syndrome};
 
 use super::Responder;
 use super::replay::Response;
+use crate::completion_counts::CountedOp;
 use crate::emit::{Buffer, Emitter, Transmit, acknowledge, psn_of, read_response_opcode, response_bth};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::requester::GAP_UNIT;
 use crate::time::Instant;
+use crate::wc::WcStatus;
 
 impl Responder {
     /// Whether a response, NAK, ACK or gap report is due.
@@ -159,14 +161,19 @@ impl Responder {
                 let bytes = u64::from(cursor.end_byte).saturating_sub(offset).min(ep.mtu as u64);
                 let payload = packet.payload(bytes as usize);
                 if !payload.is_empty() {
-                    mem.read_remote(pd, ep.qpn, r_key, va.wrapping_add(offset), payload)
-                        .map_err(Fault::from_access)?;
+                    let read = mem.read_remote(pd, ep.qpn, r_key, va.wrapping_add(offset), payload);
+                    if let Err(fault) = read {
+                        ep.count_completion(Some(CountedOp::RemoteRead), 0, WcStatus::LocAccessErr);
+                        return Err(Fault::from_access(fault));
+                    }
                 }
                 ep.counters.sent_bytes += bytes;
                 read_response_opcode(starts, ends)
             }
         };
-        self.replay.advance();
+        if let (true, Response::Read { dma_len, .. }) = (self.replay.advance(), entry.response) {
+            ep.count_completion(Some(CountedOp::RemoteRead), u64::from(dma_len), WcStatus::Success);
+        }
         let len = packet.finish(response_bth(opcode, ep, psn_of(cursor.at)));
         Ok(Some(Transmit { len, is_datagram: false }))
     }

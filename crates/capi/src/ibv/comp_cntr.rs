@@ -1,0 +1,152 @@
+//! Completion counters (ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)).
+
+use std::ffi::c_int;
+
+use libc::size_t;
+use roxie::transport::VerbsError;
+use roxie::verbs::{CompCounter, CompCounterType};
+
+use crate::abi::context::ibv_context;
+use crate::abi::counters::{
+    IBV_COMP_CNTR_TYPE_BYTES, IBV_COMP_CNTR_TYPE_WRS, ibv_comp_cntr, ibv_comp_cntr_caps,
+    ibv_comp_cntr_init_attr, ibv_qp_attach_comp_cntr_attr,
+};
+use crate::abi::objects::ibv_qp;
+use crate::errno::{code, null, status};
+use crate::handle::{GivenUp, Out, OutBytes, typed};
+use crate::object::{Object, Tail};
+
+use super::device::ContextObject;
+use super::handles::new_handle;
+use super::qp::QpObject;
+
+type CompCntrObject = Object<ibv_comp_cntr, CompCounter>;
+
+impl Tail for CompCounter {}
+
+pub(crate) unsafe extern "C" fn _ibv_query_comp_cntr_caps(
+    context: *mut ibv_context,
+    caps: *mut ibv_comp_cntr_caps,
+    size: size_t,
+) -> c_int {
+    // SAFETY: ibv_query_comp_cntr_caps(3).
+    let (context, to): (Option<&ContextObject>, Option<OutBytes>) = unsafe { typed((context, (caps, size))) };
+    let (Some(_), Some(to)) = (context, to) else { return code(libc::EINVAL) };
+    let caps = ibv_comp_cntr_caps {
+        max_value: u64::MAX,
+        max_counters: CompCounter::MAX,
+        supported_qp_attach_ops: CompCounter::OPS,
+    };
+    to.write_at(0, &caps);
+    to.zero_from(size_of_val(&caps));
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
+    context: *mut ibv_context,
+    attr: *mut ibv_comp_cntr_init_attr,
+) -> *mut ibv_comp_cntr {
+    // SAFETY: ibv_create_comp_cntr(3).
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_comp_cntr_init_attr>) =
+        unsafe { typed((context, attr.cast_const())) };
+    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
+    if attr.comp_mask != 0 || attr.flags != 0 {
+        return null(libc::EINVAL);
+    }
+    let ty = match attr.r#type {
+        IBV_COMP_CNTR_TYPE_WRS => CompCounterType::WorkRequests,
+        IBV_COMP_CNTR_TYPE_BYTES => CompCounterType::Bytes,
+        _ => return null(libc::EOPNOTSUPP),
+    };
+    match context.tail.context.create_comp_counter(ty) {
+        Ok(counter) => {
+            let public = ibv_comp_cntr { context: context.public(), handle: new_handle() };
+            CompCntrObject::export(public, counter)
+        }
+        Err(error) => null(error.errno()),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    let counter: Option<GivenUp<CompCntrObject>> = unsafe { typed(counter) };
+    let Some(counter) = counter else { return code(libc::EINVAL) };
+    if counter.tail.in_use() {
+        return code(libc::EBUSY);
+    }
+    counter.free();
+    0
+}
+
+/// Calls `f` with the counter; returns 0 or an errno.
+///
+/// # Safety
+/// As for [`typed`] with `counter`.
+unsafe fn with(counter: *mut ibv_comp_cntr, f: impl FnOnce(&CompCounter)) -> c_int {
+    // SAFETY: the caller's contract.
+    let counter: Option<&CompCntrObject> = unsafe { typed(counter) };
+    status(counter.map(|counter| f(&counter.tail)).ok_or(VerbsError::Invalid))
+}
+
+pub(crate) unsafe extern "C" fn ibv_set_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    unsafe { with(counter, |counter| counter.set_completions(value)) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_set_err_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    unsafe { with(counter, |counter| counter.set_errors(value)) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_inc_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    unsafe { with(counter, |counter| counter.add_completions(amount)) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_inc_err_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    unsafe { with(counter, |counter| counter.add_errors(amount)) }
+}
+
+/// Gives the application a value of the counter; returns 0 or an errno.
+///
+/// # Safety
+/// As for [`typed`] with both pointers.
+unsafe fn read(counter: *mut ibv_comp_cntr, to: *mut u64, value: fn(&CompCounter) -> u64) -> c_int {
+    // SAFETY: the caller's contract.
+    let (counter, to): (Option<&CompCntrObject>, Option<Out<u64>>) = unsafe { typed((counter, to)) };
+    let (Some(counter), Some(to)) = (counter, to) else { return code(libc::EINVAL) };
+    to.write(value(&counter.tail));
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_read_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    unsafe { read(counter, value, CompCounter::completions) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_read_err_comp_cntr(
+    counter: *mut ibv_comp_cntr,
+    value: *mut u64,
+) -> c_int {
+    // SAFETY: ibv_create_comp_cntr(3).
+    unsafe { read(counter, value, CompCounter::errors) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
+    qp: *mut ibv_qp,
+    counter: *mut ibv_comp_cntr,
+    attr: *mut ibv_qp_attach_comp_cntr_attr,
+) -> c_int {
+    // SAFETY: ibv_qp_attach_comp_cntr(3).
+    let (qp, counter, attr): (
+        Option<&QpObject>,
+        Option<&CompCntrObject>,
+        Option<&ibv_qp_attach_comp_cntr_attr>,
+    ) = unsafe { typed((qp, counter, attr.cast_const())) };
+    let (Some(qp), Some(counter), Some(attr)) = (qp, counter, attr) else { return code(libc::EINVAL) };
+    if attr.comp_mask != 0 {
+        return code(libc::EINVAL);
+    }
+    status(counter.tail.attach(&qp.tail.qp, attr.op_mask))
+}
