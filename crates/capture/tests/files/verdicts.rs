@@ -85,7 +85,7 @@ fn the_verdict_names_the_planted_fault_and_healthy_captures_have_none() {
 #[test]
 fn an_incomplete_capture_has_no_findings_that_rest_on_missing_packets() {
     for (drops, left_out, words) in
-        [(7, None, "7 of "), (0, Some("a sample"), "on purpose (a sample)"), (7, Some("x"), ", and 7 of ")]
+        [(7, None, "7 of "), (0, Some("a sample"), "on purpose (a sample)"), (7, Some("x"), "; 7 of ")]
     {
         for name in
             ["loss-write-ack-v4", "loss-send-middle-v6", "loss-all-v4", "reorder-v4", "cm-loss-rtu-v4"]
