@@ -50,9 +50,8 @@ impl Analysis {
         let connection = self.handshakes.connection(key.dst, key.qp);
         let fits = |candidate: &super::Direction| {
             let known = connection.as_ref().is_none_or(|connection| connection.peer_qp == candidate.key.qp);
-            let ends = candidate.key.src == key.dst
-                && candidate.key.dst == key.src
-                && candidate.key.vni == key.vni;
+            let ends =
+                candidate.key.src == key.dst && candidate.key.dst == key.src && candidate.key.vni == key.vni;
             let open = matches!(candidate.window.order(psn), Order::Repeated | Order::FillsGap)
                 || candidate
                     .unsized_read

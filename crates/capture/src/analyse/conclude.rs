@@ -127,7 +127,8 @@ impl Analysis {
         if is_answered || is_ended || !has_peer || direction.is_silent {
             return;
         }
-        let Some(open) = direction.open.iter().find(|message| !direction.una.is_before(message.first_psn)) else {
+        let Some(open) = direction.open.iter().find(|message| !direction.una.is_before(message.first_psn))
+        else {
             return;
         };
         let waited = self.totals.last.ns.saturating_sub(open.last.ns);
@@ -164,7 +165,8 @@ impl Analysis {
             }
         }
         if requests == 0 {
-            first = direction.passed.iter().map(|(_, _, at)| *at).min_by_key(|at| at.number).unwrap_or_default();
+            first =
+                direction.passed.iter().map(|(_, _, at)| *at).min_by_key(|at| at.number).unwrap_or_default();
         }
         direction.counts.uncaptured = requests + responses;
         if direction.counts.uncaptured > 0 {

@@ -36,7 +36,7 @@ pub use finding::{At, Confidence, Finding, Kind};
 pub use handshake::{Connection, Handshake, Handshakes};
 pub use histogram::Histogram;
 pub use keys::{Access, Right};
-pub use quality::Retake;
+pub use quality::{Origin, Retake};
 pub use verdict::Verdict;
 
 use crate::decode::{self, Decoded};
@@ -155,7 +155,7 @@ impl Analysis {
                 return;
             }
         };
-        if !seen.is_whole() && record.data.len() >= record.original_len {
+        if !seen.is_whole() && !seen.is_fragment && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
             let text = format!(
                 "A packet was cut in transit: its headers announce {len} bytes behind the UDP header, and \

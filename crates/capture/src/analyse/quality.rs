@@ -1,5 +1,7 @@
 //! What a capture lacks, so that its verdict is inconclusive, and how to make a better one.
 
+use std::fmt;
+
 use super::conclude::earlier;
 use super::direction::Key;
 use super::finding::At;
@@ -53,17 +55,40 @@ pub enum Retake {
 impl Retake {
     /// The command, and what it changes.
     #[must_use]
-    pub const fn command(self) -> &'static str {
+    pub fn command(self, origin: Origin<'_>) -> String {
+        let point = match origin {
+            Origin::File(_) => "-i IF",
+            Origin::Live(point) => point,
+        };
+        let (options, remark) = match self {
+            Self::Faster => (" -s headers --cpu 100", "or --sample 10"),
+            Self::Headers => (" -s headers", "tcpdump: -s 128"),
+            Self::Everything => ("", "without --sample and conditions"),
+            Self::BothDirections => ("", "on one of the two hosts; or -p PID"),
+            Self::WholeFile => (" -s headers", "to the end of the file"),
+        };
+        format!("roxie capture record {point}{options} -o new.pcapng   # {remark}")
+    }
+}
+
+/// Where the packets come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'a> {
+    /// A file of this name.
+    File(&'a str),
+    /// A live capture with these options: `-i eth0`.
+    Live(&'a str),
+}
+
+impl fmt::Display for Origin<'_> {
+    /// As a word of a shell command.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Faster => {
-                "roxie capture record -i IF -s headers --cpu 100 -o NEW.pcapng   # or --sample 10"
+            Self::Live(point) => f.write_str(point),
+            Self::File(name) if name.chars().all(|c| c.is_alphanumeric() || "-_./+,:@%".contains(c)) => {
+                f.write_str(name)
             }
-            Self::Headers => "roxie capture record -i IF -s headers -o NEW.pcapng   # tcpdump: -s 128",
-            Self::Everything => "roxie capture record -i IF -o NEW.pcapng   # without --sample and conditions",
-            Self::BothDirections => {
-                "roxie capture record -i IF -o NEW.pcapng   # on one of the two hosts; or -p PID"
-            }
-            Self::WholeFile => "roxie capture record -i IF -s headers -o NEW.pcapng   # to its end",
+            Self::File(name) => write!(f, "'{}'", name.replace('\'', "'\\''")),
         }
     }
 }
@@ -71,7 +96,12 @@ impl Retake {
 impl Analysis {
     /// Adds the finding that the capture is incomplete, if it is. `drops` and `left_out` are as in
     /// [`Analysis::finish`].
-    pub(super) fn conclude_quality(&mut self, drops: u64, left_out: Option<&str>, gaps: &Gaps) -> Option<Retake> {
+    pub(super) fn conclude_quality(
+        &mut self,
+        drops: u64,
+        left_out: Option<&str>,
+        gaps: &Gaps,
+    ) -> Option<Retake> {
         let mut reasons = Vec::new();
         let mut retake = None;
         if let Some(what) = left_out {
@@ -103,8 +133,7 @@ impl Analysis {
             retake = Some(Retake::Faster);
         }
         if let Some((name, has_requests, count)) = &gaps.one_sided {
-            let (has, lacks) =
-                if *has_requests { ("requests", "answers") } else { ("answers", "requests") };
+            let (has, lacks) = if *has_requests { ("requests", "answers") } else { ("answers", "requests") };
             let more = if *count > 1 { format!(" ({count} such connections)") } else { String::new() };
             reasons.push(format!(
                 "only one direction was captured: {name} has {has}, and no {lacks} were seen in this \

@@ -42,15 +42,15 @@ impl Analysis {
         let direction = &self.directions[index];
         let (row, psn) = (packet.row(), packet.bth.psn);
         let subject = direction.name();
-        let refused = "The responder refuses such packets with NAK invalid request; on UC it drops the message.";
+        let refused =
+            "The responder refuses such packets with NAK invalid request; on UC it drops the message.";
         let text = match (direction.inside, row.position.starts()) {
             (Inside::Begun, true) => {
                 let begun = direction.open.back().map_or(0, |message| message.first.number);
                 format!(
                     "Packet {} ({}, PSN {psn}) begins a message, while the message of packet {begun} has no \
                      last packet. {refused}",
-                    at.number,
-                    row.name,
+                    at.number, row.name,
                 )
             }
             (Inside::Ended, false) => format!(
@@ -117,7 +117,9 @@ impl Analysis {
 
     /// Checks the message sequence number of an ACK: it grows by the messages completed since the last one.
     pub(super) fn check_msn(&mut self, index: usize, at: At, packet: &Packet<'_>) {
-        let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_))) else { return };
+        let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_))) else {
+            return;
+        };
         let direction = &mut self.directions[index];
         let psn = packet.bth.psn;
         let begun = direction.counts.begun() + direction.counts.gaps;
@@ -140,7 +142,11 @@ impl Analysis {
             "The message sequence number (MSN) of {} goes from {} to {} between packets {} and {}, while at \
              most {most} messages were completed in between. Either the responder miscounts, or the capture \
              lacks messages.",
-            direction.key.dst, before.msn.value(), aeth.msn.value(), before.at.number, at.number
+            direction.key.dst,
+            before.msn.value(),
+            aeth.msn.value(),
+            before.at.number,
+            at.number
         );
         self.report(Kind::WrongMsn, before.at, at.number, subject, text);
     }

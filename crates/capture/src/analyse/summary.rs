@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::direction::{Direction, verb};
+use super::quality::Origin;
 use super::verdict::Verdict;
 use crate::clock;
 use crate::paint::{Colours, Tone};
@@ -15,20 +16,21 @@ const SHOWN_MAX: usize = 50;
 const NAMED_MAX: usize = 8;
 
 impl Verdict {
-    /// The complete result as text for a terminal. `file` is the name of the capture, for the next command.
+    /// The complete result as text for a terminal. `origin` is for the
+    /// next command.
     #[must_use]
-    pub fn summary(&self, colours: Colours, file: &str) -> String {
-        text(self, colours, file)
+    pub fn summary(&self, colours: Colours, origin: Origin<'_>) -> String {
+        text(self, colours, origin)
     }
 
-    /// The complete result as a JSON object. `file` is as in [`Verdict::summary`].
+    /// The complete result as a JSON object. `origin` is as in [`Verdict::summary`].
     #[must_use]
-    pub fn json(&self, file: &str) -> Value {
-        json(self, file)
+    pub fn json(&self, origin: Origin<'_>) -> Value {
+        json(self, origin)
     }
 }
 
-fn text(verdict: &Verdict, colours: Colours, file: &str) -> String {
+fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
     let mut out = String::new();
     let totals = &verdict.totals;
     let lasted = totals.last.ns.saturating_sub(totals.first.ns);
@@ -73,7 +75,7 @@ fn text(verdict: &Verdict, colours: Colours, file: &str) -> String {
     let tone = if verdict.findings.is_empty() { Tone::Good } else { Tone::Strong };
     let heading = format!("Verdict (confidence {}):", verdict.confidence().name());
     let _ = writeln!(out, "\n{} {}", colours.paint(tone, &heading), verdict.text());
-    let _ = writeln!(out, "{} {}", colours.paint(Tone::Strong, "Next:"), verdict.next(file));
+    let _ = writeln!(out, "{} {}", colours.paint(Tone::Strong, "Next:"), verdict.next(origin));
     out
 }
 
@@ -207,7 +209,7 @@ fn rate(direction: &Direction) -> String {
     format!(", {value:.2} {unit}")
 }
 
-fn json(verdict: &Verdict, file: &str) -> Value {
+fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
     let totals = &verdict.totals;
     let directions: Vec<Value> =
         verdict.directions.iter().map(|direction| direction_json(direction, verdict)).collect();
@@ -249,7 +251,7 @@ fn json(verdict: &Verdict, file: &str) -> Value {
         "verdict": verdict.text(),
         "confidence": verdict.confidence().name(),
         "inconclusive": verdict.is_inconclusive(),
-        "next": verdict.next(file),
+        "next": verdict.next(origin),
     })
 }
 

@@ -4,7 +4,7 @@ use super::Totals;
 use super::direction::Direction;
 use super::finding::{Confidence, Finding, Kind};
 use super::handshake::Handshakes;
-use super::quality::Retake;
+use super::quality::{Origin, Retake};
 
 /// Packets shown before and after those of the first finding.
 const AROUND: u64 = 1;
@@ -55,7 +55,9 @@ impl Verdict {
             return match self.totals.open_requests {
                 0 => "No problem was found in this capture.".to_owned(),
                 1 => "No problem was found, but the capture ends before the answer to a request.".to_owned(),
-                n => format!("No problem was found, but the capture ends before the answers to {n} requests."),
+                n => {
+                    format!("No problem was found, but the capture ends before the answers to {n} requests.")
+                }
             };
         };
         let others = match self.findings.len() - 1 {
@@ -88,27 +90,29 @@ impl Verdict {
         self.retake.is_some()
     }
 
-    /// The command to run next. `file` is the name of the capture.
+    /// The command to run next.
     #[must_use]
-    pub fn next(&self, file: &str) -> String {
-        let Some(first) = self.first() else {
+    pub fn next(&self, origin: Origin<'_>) -> String {
+        let first = self.first();
+        if let (Some(Kind::CaptureLoss), Some(retake)) = (first.map(|first| first.kind), self.retake) {
+            return retake.command(origin);
+        }
+        if let Origin::Live(point) = origin {
+            return format!("roxie capture record {point} -o new.pcapng   # then analyse new.pcapng");
+        }
+        let Some(first) = first else {
             return if self.totals.roce == 0 {
-                format!("roxie capture read {file} --all   # what else is in it")
+                format!("roxie capture read {origin} --all   # what else is in it")
             } else {
-                format!("roxie capture report {file} -o report.html   # throughput and latency over time")
+                format!("roxie capture report {origin} -o report.html   # throughput and latency over time")
             };
         };
-        if first.kind == Kind::CaptureLoss
-            && let Some(retake) = self.retake
-        {
-            return retake.command().to_owned();
-        }
         let (low, high) = match first.shown_by {
             0 => (first.at.number, first.at.number),
             by => (first.at.number.min(by), first.at.number.max(by)),
         };
         let (low, high) = (low.saturating_sub(AROUND).max(1), high + AROUND);
-        let high = high.min(self.totals.packets.max(low));
-        format!("roxie capture read {file} --packet {low}..{high} -t delta")
+        let high = high.min(self.totals.last.number.max(low));
+        format!("roxie capture read {origin} --packet {low}..{high} -t delta")
     }
 }

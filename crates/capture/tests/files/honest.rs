@@ -1,6 +1,6 @@
 //! The analysis claims what the capture shows, and nothing else: one synthesised capture for each claim.
 
-use roxie_capture::analyse::Verdict;
+use roxie_capture::analyse::{Origin, Verdict};
 use wire::Opcode;
 
 use crate::synth::{ACK, NAK_SEQUENCE, OUTER, RNR_10_MS, Talk, aeth, reth};
@@ -71,7 +71,10 @@ fn a_nak_for_a_number_never_sent_names_the_two_sequence_numbers() {
     }
     let (kind, text) = first(&talk);
     assert_eq!(kind, "wrong-psn", "{text}");
-    assert!(text.contains("PSN 100") && text.contains("expects PSN 5000") && text.contains("packet 2"), "{text}");
+    assert!(
+        text.contains("PSN 100") && text.contains("expects PSN 5000") && text.contains("packet 2"),
+        "{text}"
+    );
     assert!(!text.contains("No answer"), "{text}");
 }
 
@@ -122,13 +125,20 @@ fn a_requester_with_rnr_retry_7_has_not_given_up() {
 fn a_capture_cut_inside_the_headers_is_inconclusive() {
     let mut talk = Talk::new();
     talk.sends(0, 20).request(Opcode::RC_READ_REQUEST, 20, true, &reth(0, 64), &[]);
-    talk.answer(Opcode::RC_READ_RESPONSE_ONLY, 20, &aeth(ACK, 21), &[1; 64]).send(21).wait_us(50_000).send(21);
+    talk.answer(Opcode::RC_READ_RESPONSE_ONLY, 20, &aeth(ACK, 21), &[1; 64])
+        .send(21)
+        .wait_us(50_000)
+        .send(21);
     for snap in [OUTER, OUTER + 4, OUTER + 12] {
         let verdict = analyse(&talk.file_cut(snap));
         assert_eq!(kinds(&verdict), ["capture-loss"], "{snap}: {}", verdict.text());
         let text = verdict.text();
         assert!(text.contains("Inconclusive") && text.contains(&format!("{snap} bytes")), "{text}");
-        assert!(verdict.next("x.pcap").contains("-s headers"), "{}", verdict.next("x.pcap"));
+        assert!(
+            verdict.next(Origin::File("x.pcap")).contains("-s headers"),
+            "{}",
+            verdict.next(Origin::File("x.pcap"))
+        );
     }
     // All headers are there: only the payload and the ICRC are unknown.
     talk.packets.truncate(42);
@@ -336,13 +346,25 @@ fn the_verdict_has_a_confidence_and_the_next_command() {
     talk.sends(0, 5);
     let verdict = analyse(&talk.file());
     assert_eq!(verdict.confidence().name(), "high");
-    assert!(verdict.next("x.pcapng").contains("roxie capture report x.pcapng"), "{}", verdict.next("x.pcapng"));
+    assert!(
+        verdict.next(Origin::File("x.pcapng")).contains("roxie capture report x.pcapng"),
+        "{}",
+        verdict.next(Origin::File("x.pcapng"))
+    );
     let mut talk = Talk::new();
     talk.sends(0, 5).send(5).ack(5, ACK, 6).wait_us(50_000).send(5).ack(5, ACK, 6);
     let verdict = analyse(&talk.file());
     assert_eq!(verdict.confidence().name(), "medium");
-    assert_eq!(verdict.next("x.pcapng"), "roxie capture read x.pcapng --packet 11..14 -t delta");
-    let json = verdict.json("x.pcapng");
+    assert_eq!(
+        verdict.next(Origin::File("x.pcapng")),
+        "roxie capture read x.pcapng --packet 11..14 -t delta"
+    );
+    assert_eq!(
+        verdict.next(Origin::File("a b.pcapng")),
+        "roxie capture read 'a b.pcapng' --packet 11..14 -t delta"
+    );
+    assert!(verdict.next(Origin::Live("-i eth0")).starts_with("roxie capture record -i eth0 "));
+    let json = verdict.json(Origin::File("x.pcapng"));
     assert_eq!(json["confidence"], "medium");
     assert!(json["next"].as_str().is_some_and(|next| next.starts_with("roxie capture read")));
 }
