@@ -408,8 +408,8 @@ pub fn icrc_of_frame(ip_packet: &[u8]) -> Option<u32> {
     Some(hasher.finalize())
 }
 
-/// Computes the ICRC of a captured RoCEv1 packet, which starts at its GRH. The fields that routers change, and
-/// an LRH that is not there, count as ones, as in RoCEv2 (IBA A16.5). Returns `None` if the packet is
+/// Computes the ICRC of a captured RoCEv1 packet, which starts at its GRH. The fields that routers change,
+/// and an LRH that is not there, count as ones, as in RoCEv2 (IBA Annex A16). Returns `None` if the packet is
 /// incomplete.
 #[must_use]
 pub fn icrc_of_grh(packet: &[u8]) -> Option<u32> {

@@ -147,8 +147,8 @@ impl Analysis {
         self.report(Kind::Slow, last, self.totals.last.number, subject, text);
     }
 
-    /// Counts packets that both ends have and the capture lacks: numbers that were acknowledged, and responses
-    /// that were not requested again.
+    /// Counts packets that both ends have and the capture lacks: numbers that were acknowledged, and
+    /// responses that were not requested again.
     fn conclude_uncaptured(&mut self, index: usize, gaps: &mut Gaps) {
         let direction = &mut self.directions[index];
         let unacknowledged = direction.window.missing_from(direction.una);

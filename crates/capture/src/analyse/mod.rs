@@ -210,8 +210,8 @@ impl Analysis {
     /// Reports a RoCE packet that was fragmented.
     fn fragment(&mut self, at: At, seen: &Seen<'_>) {
         let text = format!(
-            "Packet {} is the first fragment of an IP datagram. RoCEv2 packets are not fragmented (DF is set, \
-             and NICs drop fragments): use a path MTU that fits the links and tunnels between the hosts.",
+            "Packet {} is the first fragment of an IP datagram. RoCEv2 packets are not fragmented (DF is \
+             set, and NICs drop fragments): use a path MTU that fits the links and tunnels between the hosts.",
             at.number
         );
         self.report(Kind::Malformed, at, at.number, subject(seen), text);

@@ -25,8 +25,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// Follows each queue pair, also if the capture begins in the middle of its connection: messages, latencies,
 /// retransmissions with their cause (a lost request, a lost ACK, a NAK, a receiver without posted receives),
 /// duplicates, reordering, refused keys, path MTU, congestion, connection setup and rejects. Ends with a
-/// verdict, how far the packets prove it, and the command to run next. Memory does not grow with the length of
-/// the file.
+/// verdict, how far the packets prove it, and the command to run next. Memory does not grow with the length
+/// of the file.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 A packet that is lost behind the capture point shows only if its receiver or sender reacts.

@@ -71,8 +71,8 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let name = &point.name();
     check_rotation(args)?;
     let options = args.live.options(args.snap, args.filter.options(), args.sample);
-    // The file first: an error must not disturb the captured traffic. It is emptied after the start: a capture
-    // that cannot start neither leaves an empty file nor destroys an earlier one.
+    // The file first: an error must not disturb the captured traffic. It is emptied after the start: a
+    // capture that cannot start neither leaves an empty file nor destroys an earlier one.
     let reserved = target::Reserved::new(&args.output)?;
     let mut capture = start(&point, options)?;
     let output = reserved.begin()?;

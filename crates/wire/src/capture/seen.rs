@@ -99,7 +99,7 @@ impl<'a> Seen<'a> {
         let link = link_type.split(bytes).ok_or(NotRoce::Link)?;
         let inside = tunnel::find(&link, |_| {})?;
         let (ip, rest) = (inside.ip, inside.rest);
-        // The payload length that all headers allow. Ethernet padding or a frame check sequence may follow it.
+        // The payload length that all headers allow. Ethernet padding or a frame check sequence may follow.
         let front = ip.bytes.len() - rest.len();
         let by_ip = ip.len.saturating_sub(front);
         let (udp, udp_payload_len) = match inside.carrier {
