@@ -211,7 +211,7 @@ impl Analysis {
     fn fragment(&mut self, at: At, seen: &Seen<'_>) {
         let text = format!(
             "Packet {} is the first fragment of an IP datagram. RoCEv2 packets are not fragmented (DF is \
-             set, and NICs drop fragments): use a path MTU that fits the links and tunnels between the hosts.",
+             set, and NICs drop fragments): use a path MTU that fits the links between the hosts.",
             at.number
         );
         self.report(Kind::Malformed, at, at.number, subject(seen), text);
