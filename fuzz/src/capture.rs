@@ -1,6 +1,6 @@
 //! Reads arbitrary bytes as a capture file, shows its packets in every style, and analyses it. Bytes that
-//! begin like gzip are decompressed. Packets of all link layers go through the tunnels, IP options and extension
-//! headers of `wire::capture`.
+//! begin like gzip are decompressed. Packets of all link layers go through the tunnels, IP options and
+//! extension headers of `wire::capture`.
 //!
 //! Checks: no panic; packet numbers increase; a packet is not longer than the file; reading ends; the reader
 //! does not use more bytes than the file has; the verdict is not empty.

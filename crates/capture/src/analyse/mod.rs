@@ -231,7 +231,16 @@ impl Analysis {
         if packet.row().operation == Operation::Flush {
             return true;
         }
-        let Some(index) = self.direction(at, seen, packet.row().service) else { return want.is_none() };
+        // Management datagrams have no direction, and a CNP does not tell the service of its own.
+        let service = packet.row().service;
+        let has_direction = packet.bth.dest_qp != Qpn::GSI && service != Service::Cnp;
+        let index = if has_direction { self.direction(at, seen, service) } else { None };
+        let Some(index) = index else {
+            if let Some(want) = want {
+                self.report(Kind::BadIcrc, at, at.number, subject(seen), damaged(want));
+            }
+            return want.is_none();
+        };
         let direction = &mut self.directions[index];
         let Some(want) = want else {
             direction.counts.intact += 1;
@@ -245,12 +254,7 @@ impl Analysis {
             finding.count += 1;
             return is_followed;
         }
-        let text = format!(
-            "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it silently, like \
-             a lost packet.",
-            want.swap_bytes()
-        );
-        let finding = self.report(Kind::BadIcrc, at, at.number, subject(seen), text);
+        let finding = self.report(Kind::BadIcrc, at, at.number, subject(seen), damaged(want));
         self.directions[index].damaged = finding;
         is_followed
     }
@@ -420,6 +424,15 @@ impl Analysis {
             retake,
         }
     }
+}
+
+/// Describes a packet with a wrong ICRC.
+fn damaged(want: u32) -> String {
+    format!(
+        "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it silently, like a \
+         lost packet.",
+        want.swap_bytes()
+    )
 }
 
 /// Analyses a source to its end. `each` is called after every packet and returns `Break` to stop early.

@@ -130,6 +130,13 @@ fn the_directions_of_a_connection_are_paired_without_its_setup() {
 }
 
 #[test]
+fn management_datagrams_have_no_direction() {
+    let verdict = analyse(&golden::file("cm-rping-v4"));
+    assert_eq!(verdict.directions.len(), 2);
+    assert!(verdict.directions.iter().all(|direction| direction.service_name() == "RC"));
+}
+
+#[test]
 fn an_empty_capture_is_not_called_healthy() {
     let mut file = golden::file("rc-read-v4");
     file.truncate(24);
