@@ -1,21 +1,30 @@
-//! Reads arbitrary bytes as a capture file, shows its packets in every style, and analyses it.
+//! Reads arbitrary bytes as a capture file, shows its packets in every style, and analyses it. Bytes that
+//! begin like gzip are decompressed. Packets of all link layers go through the tunnels, IP options and
+//! extension headers of `wire::capture`.
 //!
 //! Checks: no panic; packet numbers increase; a packet is not longer than the file; reading ends; the reader
 //! does not use more bytes than the file has; the verdict is not empty.
 
-use roxie_capture::analyse::Analysis;
+use std::io::Read;
+
+use roxie_capture::analyse::{Analysis, Origin};
 use roxie_capture::filter::{Filter, FilterOptions, QueuePairRules};
 use roxie_capture::paint::Colours;
 use roxie_capture::show::{Show, Style, Times};
-use roxie_capture::source::Source;
-use wire::capture::Seen;
+use roxie_capture::source::{Source, decompressed};
+use wire::capture::{Seen, tunnels};
 
 /// Packets of an input that are shown; all are analysed.
 const SHOWN_MAX: u64 = 64;
 
+/// Bytes read of a compressed input: gzip expands a thousandfold.
+const UNPACKED_MAX: u64 = 1 << 20;
+
 /// Runs one input.
 pub fn run(data: &[u8]) {
-    let Ok(mut source) = Source::new(data) else { return };
+    let Ok((input, is_compressed)) = decompressed(data) else { return };
+    let limit = if is_compressed { UNPACKED_MAX } else { data.len() as u64 };
+    let Ok(mut source) = Source::new(input.take(limit)) else { return };
     let options = FilterOptions { errors: true, ..FilterOptions::default() };
     let mut filter = Filter::new(options, QueuePairRules::default());
     let styles = [Style::Line, Style::Struct, Style::Tree, Style::Json, Style::Hex];
@@ -23,12 +32,14 @@ pub fn run(data: &[u8]) {
     let mut analysis = Analysis::with_messages();
     let mut count = 0;
     let mut text = String::new();
-    while let Some(record) = source.next_record().expect("memory can be read") {
-        assert!(record.number > count && record.data.len() <= data.len());
+    while let Some(record) = source.next_record().expect("damage is noted") {
+        assert!(record.number > count && record.data.len() as u64 <= limit);
         count = record.number;
         let seen = Seen::parse(record.link_type, record.data);
         if let Ok(seen) = &seen {
             assert!(seen.udp_payload.len() <= seen.udp_payload_len);
+            let around = tunnels(record.link_type, record.data);
+            assert_eq!(around.iter().flatten().count(), usize::from(seen.tunnels));
             let _ = filter.admits(seen);
         }
         if count <= SHOWN_MAX {
@@ -41,7 +52,8 @@ pub fn run(data: &[u8]) {
         analysis.feed(&record, &seen);
         analysis.take_messages();
     }
-    assert!(source.offset() <= data.len() as u64);
+    assert!(source.offset() <= limit);
     let verdict = analysis.finish(source.drops(), source.left_out());
-    assert!(!verdict.text().is_empty());
+    assert!(!verdict.text().is_empty() && !verdict.next(Origin::File("-")).is_empty());
+    assert!(verdict.json(Origin::File("-")).is_object());
 }

@@ -48,6 +48,10 @@ pub fn comments(verdict: &Verdict) -> Comments {
             let reference = format!("roxie: {kind}: shows what happened to packet {at}");
             comments.entry(by).or_default().push(reference);
         }
+        for (also, by) in &finding.also {
+            let text = format!("roxie: {kind}: as at packet {at}, shown by packet {by}");
+            comments.entry(*also).or_default().push(text);
+        }
     }
     if let Some(first) = verdict.first() {
         let text = format!("roxie: verdict: {}", verdict.text());

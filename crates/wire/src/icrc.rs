@@ -282,6 +282,31 @@ pub fn differ_by_id(difference: u32, ids: u16, packet_len: usize) -> bool {
     if difference == 0 { ids == 0 } else { recover_id(difference, packet_len) == Ok(ids) }
 }
 
+/// As [`differ_by_id`]; `ack_req` says that the packets also differ in the AckReq bit of the BTH. A requester
+/// may set it when it retransmits.
+#[must_use]
+pub fn differ_by_id_and_ack_req(difference: u32, ids: u16, ack_req: bool, packet_len: usize) -> bool {
+    const ACK_REQ_AT: usize = 8;
+    let bit = match packet_len.checked_sub(ACK_REQ_AT + 1) {
+        Some(behind) if ack_req => multiply(forward(0x80), power(behind)),
+        _ => 0,
+    };
+    differ_by_id(difference ^ bit, ids, packet_len)
+}
+
+/// x^8n modulo the polynomial: the factor that runs the register `bytes` bytes forwards.
+fn power(bytes: usize) -> u32 {
+    let (mut result, mut base, mut left) = (ONE, forward(ONE), bytes);
+    while left > 0 {
+        if left & 1 != 0 {
+            result = multiply(result, base);
+        }
+        base = multiply(base, base);
+        left >>= 1;
+    }
+    result
+}
+
 /// x^-8n modulo the polynomial: the factor that runs the register `n` bytes backwards, for n below 256.
 static BACK_1: [u32; 256] = powers(back(ONE));
 /// The same for multiples of 256 bytes, up to the longest UDP payload.
@@ -383,6 +408,29 @@ pub fn icrc_of_frame(ip_packet: &[u8]) -> Option<u32> {
     Some(hasher.finalize())
 }
 
+/// Computes the ICRC of a captured RoCEv1 packet, which starts at its GRH. The fields that routers change,
+/// and an LRH that is not there, count as ones, as in RoCEv2 (IBA Annex A16). Returns `None` if the packet is
+/// incomplete.
+#[must_use]
+pub fn icrc_of_grh(packet: &[u8]) -> Option<u32> {
+    let (grh, rest) = packet.split_first_chunk::<IPV6_LEN>()?;
+    let len = usize::from(u16::from_be_bytes([grh[4], grh[5]]));
+    let (covered, _) = rest.get(..len)?.split_last_chunk::<ICRC_LEN>()?;
+    let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>()?;
+    let mut block = [0xff; LRH_LEN + IPV6_LEN + Bth::LEN];
+    put(&mut block, LRH_LEN, *grh);
+    block[LRH_LEN] |= 0x0f;
+    for at in [1, 2, 3, 7] {
+        block[LRH_LEN + at] = 0xff;
+    }
+    put(&mut block, LRH_LEN + IPV6_LEN, *bth);
+    block[LRH_LEN + IPV6_LEN + BTH_VARIANT] = 0xff;
+    let mut hasher = Hasher::new();
+    hasher.update(&block);
+    hasher.update(rest);
+    Some(hasher.finalize())
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -463,6 +511,18 @@ mod tests {
             if packet.len() / 2 != 4 {
                 prop_assert_eq!(header.verify(id, &payload), Err(DropReason::BadIcrc));
             }
+        }
+
+        #[test]
+        fn a_difference_in_identification_and_ack_req_is_recognised(
+            a: u16, b: u16, packet in prop::collection::vec(any::<u8>(), 12..5000),
+        ) {
+            let header = IcrcHeader::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000, ROCE_PORT);
+            let mut other = packet.clone();
+            other[8] ^= 0x80;
+            let difference = header.icrc(a, &packet) ^ header.icrc(b, &other);
+            prop_assert!(differ_by_id_and_ack_req(difference, a ^ b, true, packet.len()));
+            prop_assert!(!differ_by_id_and_ack_req(difference, a ^ b, false, packet.len()));
         }
 
         #[test]

@@ -5,19 +5,19 @@ use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 
 use super::Analysis;
 use super::direction::{Message, PendingNak};
-use super::finding::{At, Kind};
+use super::finding::{At, Confidence, Kind};
 use super::window::Order;
 use crate::clock;
 
 /// An answer that takes longer makes a finding.
-const SLOW_NS: u64 = 1_000_000_000;
+pub(super) const SLOW_NS: u64 = 1_000_000_000;
 
 impl Analysis {
     /// Handles a response packet of `direction`, which answers a request of the other direction.
     pub(super) fn answer(&mut self, direction: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         let Some(index) = self.directions[direction].peer.or_else(|| self.find_peer(direction, psn)) else {
-            return;
+            return self.stray(direction, at, packet);
         };
         let requests = &mut self.directions[index];
         if let Some(timeout) = requests.timeout.take() {
@@ -36,6 +36,7 @@ impl Analysis {
                 if let Some(slot) = requests.window.get_mut(psn) {
                     slot.answered = at.number;
                 }
+                requests.not_passed(psn);
                 self.acknowledged(index, at, psn, true);
             }
             _ => self.acknowledgement(index, at, packet),
@@ -49,7 +50,8 @@ impl Analysis {
         let connection = self.handshakes.connection(key.dst, key.qp);
         let fits = |candidate: &super::Direction| {
             let known = connection.as_ref().is_none_or(|connection| connection.peer_qp == candidate.key.qp);
-            let ends = candidate.key.src == key.dst && candidate.key.dst == key.src;
+            let ends =
+                candidate.key.src == key.dst && candidate.key.dst == key.src && candidate.key.vni == key.vni;
             let open = matches!(candidate.window.order(psn), Order::Repeated | Order::FillsGap)
                 || candidate
                     .unsized_read
@@ -71,6 +73,10 @@ impl Analysis {
         match aeth.syndrome {
             Syndrome::Ack(_) => {
                 requests.counts.acks += 1;
+                if psn.distance_from(requests.window.next()) >= 0 {
+                    return self.ack_ahead(index, at, psn);
+                }
+                self.check_msn(index, at, packet);
                 self.acknowledged(index, at, psn, false);
             }
             Syndrome::RnrNak(timer) => {
@@ -94,7 +100,7 @@ impl Analysis {
 
     /// Handles the acknowledgement of all requests up to `psn`, explicit or implied. `own` says that the
     /// packet is the response that completes the message at `psn`, not a plain ACK.
-    fn acknowledged(&mut self, index: usize, at: At, psn: Psn, own: bool) {
+    pub(super) fn acknowledged(&mut self, index: usize, at: At, psn: Psn, own: bool) {
         let requests = &mut self.directions[index];
         if psn.is_before(requests.una) || psn.distance_from(requests.window.next()) >= 0 {
             return;
@@ -104,14 +110,21 @@ impl Analysis {
         requests.pending_nak = None;
         requests.rnr = None;
         while let Some(front) = self.directions[index].open.front() {
-            let covered = front.ended && !psn.is_before(front.last_psn);
+            // A message whose last packet was not captured is covered with the next one.
+            let next = self.directions[index].open.get(1);
+            let is_over = front.ended || next.is_some_and(|next| !psn.is_before(next.first_psn));
+            let covered = is_over && !psn.is_before(front.last_psn);
             // A plain ACK does not complete a READ or an atomic.
             let waiting = front.wants_response() && !(own && front.last_psn == psn);
             if !covered || waiting && front.last_psn == psn {
                 break;
             }
+            let ended = front.ended;
+            let (from, to) = (front.response, front.last_psn);
             let message = self.directions[index].open.pop_front();
-            if !waiting {
+            if waiting {
+                self.directions[index].pass_over(from, to, at);
+            } else if ended {
                 self.directions[index].counts.acked_messages += u64::from(!own);
                 self.done(index, message, at);
             }
@@ -192,7 +205,7 @@ impl Analysis {
         }
         direction.pending_nak = Some(PendingNak::Missing(psn, at));
         direction.retransmission = None;
-        let Some(slot) = direction.window.get(psn).copied() else { return };
+        let Some(slot) = direction.window.get(psn).copied() else { return self.unknown_nak(index, at, psn) };
         if slot.late || direction.is_reordering(at) {
             return self.reordered(index, at, psn);
         }
@@ -207,7 +220,29 @@ impl Analysis {
              between the capture point and the responder.",
             slot.sent.number, direction.key.dst, at.number
         );
-        self.report(Kind::LostRequest, slot.sent, at.number, subject, text);
+        let finding = self.report(Kind::LostRequest, slot.sent, at.number, subject, text);
+        if let Some(finding) = self.findings.at(finding) {
+            finding.confidence = Confidence::High;
+        }
+    }
+
+    /// Reports a NAK that expects a number behind all captured requests.
+    fn unknown_nak(&mut self, index: usize, at: At, psn: Psn) {
+        let direction = &mut self.directions[index];
+        direction.pending_nak = None;
+        if psn.distance_from(direction.window.next()) <= 0 || direction.refused {
+            return;
+        }
+        direction.refused = true;
+        let last = direction.window.next().advance(0xff_ffff);
+        let text = format!(
+            "{} expects PSN {psn} (NAK PSN sequence error in packet {}), while the highest number of a \
+             request in this capture is {last}. The two ends count from different numbers: rq_psn of the \
+             responder must be sq_psn of the requester.",
+            direction.key.dst, at.number
+        );
+        let subject = direction.name();
+        self.report(Kind::WrongPsn, at, at.number, subject, text);
     }
 
     fn refused(&mut self, index: usize, at: At, psn: Psn, code: NakCode) {
@@ -295,6 +330,7 @@ impl Analysis {
         if let Some(slot) = requests.window.get_mut(psn) {
             slot.answered = at.number;
         }
+        requests.not_passed(psn);
         // The response acknowledges all requests before the READ.
         let first = requests.message_at(psn).map(|message| message.first_psn);
         if let Some(first) = first {
@@ -302,10 +338,18 @@ impl Analysis {
         }
         let requests = &mut self.directions[index];
         let Some(message) = requests.message_at(psn) else { return };
+        message.response_at = at;
+        message.responded |= position.ends();
         if message.response == psn {
             message.response = psn.advance(1);
+            message.response_bytes += seen.payload_len() as u64;
         }
-        let whole = message.last_psn == psn && message.response == psn.advance(1);
+        let in_sequence = message.response == psn.advance(1);
+        let whole = message.last_psn == psn && in_sequence;
+        if in_sequence && position.ends() {
+            self.check_response_length(index, at, psn);
+        }
+        let Some(message) = self.directions[index].message_at(psn) else { return };
         // FLUSH and ATOMIC WRITE have a single response.
         if position.ends() && (whole || message.operation != Operation::ReadRequest) {
             self.acknowledged(index, at, psn, true);

@@ -8,6 +8,8 @@ use wire::{Operation, Psn, Qpn, Service};
 use super::finding::At;
 use super::histogram::Histogram;
 use super::keys::{Access, Keys};
+use super::pause::Pauses;
+use super::sequence::{MsnSeen, Stray};
 use super::window::Window;
 
 /// Most messages in flight that are followed; above it the oldest one counts as completed.
@@ -22,6 +24,8 @@ pub struct Key {
     pub dst: IpAddr,
     /// The receiver's queue pair.
     pub qp: Qpn,
+    /// Network identifier of the VXLAN or GENEVE tunnel, in which the addresses are valid.
+    pub vni: Option<u32>,
 }
 
 /// A message in flight.
@@ -49,6 +53,12 @@ pub struct Message {
     pub access: Option<Access>,
     /// Sequence number of the next expected response.
     pub response: Psn,
+    /// Payload bytes of the responses captured in sequence.
+    pub response_bytes: u64,
+    /// Its last response was captured.
+    pub responded: bool,
+    /// Its latest response.
+    pub response_at: At,
 }
 
 impl Message {
@@ -162,8 +172,26 @@ pub struct Counts {
     pub ce: u64,
     /// Congestion notification packets in this direction.
     pub cnps: u64,
+    /// Packets that were not captured although the responder or the requester has them.
+    pub uncaptured: u64,
+    /// Packets with a correct ICRC.
+    pub intact: u64,
+    /// Packets with a wrong ICRC.
+    pub damaged: u64,
     /// From the last request packet of a message to its answer.
     pub latency: Histogram,
+}
+
+/// What is known of the message at the end of the packets so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Inside {
+    /// The capture began, or a packet is missing.
+    #[default]
+    Unknown,
+    /// A message has begun and not ended.
+    Begun,
+    /// The last message has ended.
+    Ended,
 }
 
 /// The state of a direction.
@@ -188,8 +216,24 @@ pub struct Direction {
     pub(super) una: Psn,
     pub(super) last_ack: At,
     pub(super) open: VecDeque<Message>,
-    /// The last message has begun and not ended.
-    pub(super) inside: bool,
+    pub(super) inside: Inside,
+    /// Packets missing so far.
+    pub(super) holes: u64,
+    /// The packet behind the first missing one.
+    pub(super) first_hole: At,
+    /// First and last number of responses that were passed over, by the packet that did.
+    pub(super) passed: Vec<(Psn, Psn, At)>,
+    /// The latest message sequence number of the responder, its packet, and the messages that it may count
+    /// beyond.
+    pub(super) msn: Option<MsnSeen>,
+    /// The latest ACK for a number that was not captured so far, and the index of the finding about it.
+    pub(super) ahead: Option<(Psn, At, Option<usize>)>,
+    pub(super) unknown_ack: Option<usize>,
+    /// Answers without a known request: the first one, and their number.
+    pub(super) strays: Option<Stray>,
+    /// Index of the finding about damaged packets, and the number of those captured so far.
+    pub(super) damaged: Option<usize>,
+    pub(super) pauses: Pauses,
     pub(super) path_mtu: Option<u32>,
     /// A READ with an unknown number of responses, because the path MTU is unknown: its first number, and the
     /// largest possible number of responses.
@@ -223,10 +267,22 @@ pub struct Direction {
     /// Partition (P_Key without the membership bit), and the first packet with it.
     pub(super) p_key: Option<(u16, At)>,
     pub(super) wrong_p_key: bool,
+    /// The first request packet and its number.
+    pub(super) first_request: (At, Psn),
     /// The latest request packet.
     pub(super) last_request: At,
     /// The responder sent a fatal NAK; further ones are not reported.
     pub(super) refused: bool,
+    /// A finding says that the last request had no answer.
+    pub(super) is_silent: bool,
+}
+
+impl Counts {
+    /// Messages begun.
+    #[must_use]
+    pub fn begun(&self) -> u64 {
+        self.messages.iter().map(|(_, count)| count).sum()
+    }
 }
 
 impl Direction {
@@ -245,7 +301,16 @@ impl Direction {
             una: Psn::new(0),
             last_ack: At::default(),
             open: VecDeque::new(),
-            inside: false,
+            inside: Inside::default(),
+            holes: 0,
+            first_hole: At::default(),
+            passed: Vec::new(),
+            msn: None,
+            ahead: None,
+            unknown_ack: None,
+            strays: None,
+            damaged: None,
+            pauses: Pauses::default(),
             path_mtu: None,
             unsized_read: None,
             pending_nak: None,
@@ -267,8 +332,10 @@ impl Direction {
             wrong_key: false,
             p_key: None,
             wrong_p_key: false,
+            first_request: (At::default(), Psn::new(0)),
             last_request: At::default(),
             refused: false,
+            is_silent: false,
         }
     }
 

@@ -1,9 +1,13 @@
 //! Findings: what went wrong, with an explanation.
 
+use std::collections::HashMap;
+
 use wire::capture::Seen;
 
 /// Findings kept; more are only counted.
 const FINDINGS_MAX: usize = 10_000;
+/// Further packets that a finding names; more are only counted.
+const ALSO_MAX: usize = 1000;
 
 /// A packet of a capture.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -45,6 +49,18 @@ pub enum Kind {
     WrongMtu,
     /// A Q_Key or P_Key differs from that of other packets to the queue pair.
     WrongKey,
+    /// The responder expects other packet sequence numbers than the requester sends.
+    WrongPsn,
+    /// An ACK for a request that was not captured.
+    UnknownAck,
+    /// The message sequence number of the responder does not fit the captured messages.
+    WrongMsn,
+    /// The opcodes of consecutive packets do not fit together.
+    OpcodeSequence,
+    /// The length of a message is not the one that its first packet announces.
+    WrongLength,
+    /// A packet was retransmitted with other bytes.
+    ChangedBytes,
     /// A packet has a wrong invariant CRC.
     BadIcrc,
     /// A packet is malformed or was cut in transit.
@@ -57,10 +73,35 @@ pub enum Kind {
     NoCmAnswer,
     /// Congestion marks or congestion notifications.
     Congestion,
-    /// An answer took longer than a second.
+    /// A part of a message or its answer took longer than a second.
     Slow,
-    /// The capture is incomplete: packets were dropped or left out on purpose.
+    /// A busy connection had no request for more than a second.
+    Pause,
+    /// The capture is incomplete: packets, directions or headers are missing.
     CaptureLoss,
+}
+
+/// How far the packets of the capture prove a statement.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Confidence {
+    /// The capture lacks what the statement depends on.
+    Low,
+    /// The statement is the likely cause of what was captured; there are others.
+    Medium,
+    /// A packet of the capture proves it.
+    High,
+}
+
+impl Confidence {
+    /// Its name in JSON and text: `high`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
 }
 
 impl Kind {
@@ -82,6 +123,12 @@ impl Kind {
             Self::ResponderFailed => "responder-failed",
             Self::WrongMtu => "wrong-mtu",
             Self::WrongKey => "wrong-key",
+            Self::WrongPsn => "wrong-psn",
+            Self::UnknownAck => "unknown-ack",
+            Self::WrongMsn => "wrong-msn",
+            Self::OpcodeSequence => "opcode-sequence",
+            Self::WrongLength => "wrong-length",
+            Self::ChangedBytes => "changed-bytes",
             Self::BadIcrc => "bad-icrc",
             Self::Malformed => "malformed",
             Self::Rejected => "rejected",
@@ -89,6 +136,7 @@ impl Kind {
             Self::NoCmAnswer => "no-cm-answer",
             Self::Congestion => "congestion",
             Self::Slow => "slow",
+            Self::Pause => "pause",
             Self::CaptureLoss => "capture-loss",
         }
     }
@@ -108,7 +156,35 @@ impl Kind {
                 | Self::LostCm
                 | Self::NoCmAnswer
                 | Self::Slow
+                | Self::Pause
+                | Self::UnknownAck
+                | Self::WrongMsn
         )
+    }
+
+    /// Whether it is a sign of congestion or slowness, not an error.
+    #[must_use]
+    pub const fn is_sign(self) -> bool {
+        matches!(self, Self::Congestion | Self::Slow | Self::Pause)
+    }
+
+    /// How far a finding of this kind is proved by the packets of a complete capture.
+    #[must_use]
+    pub const fn confidence(self) -> Confidence {
+        match self {
+            Self::LostRequest
+            | Self::LostAck
+            | Self::LostResponse
+            | Self::LostUnreliable
+            | Self::NoAnswer
+            | Self::ReceiverNeverReady
+            | Self::UnknownAck
+            | Self::LostCm
+            | Self::NoCmAnswer
+            | Self::Duplicated => Confidence::Medium,
+            Self::Pause => Confidence::Low,
+            _ => Confidence::High,
+        }
     }
 
     /// Whether it ended a connection; other kinds cost time or are signs.
@@ -121,6 +197,7 @@ impl Kind {
                 | Self::AccessRefused
                 | Self::RequestRefused
                 | Self::ResponderFailed
+                | Self::WrongPsn
                 | Self::Rejected
                 | Self::NoCmAnswer
         )
@@ -142,6 +219,30 @@ pub struct Finding {
     pub text: String,
     /// Occurrences; 0 if the finding was withdrawn.
     pub count: u64,
+    /// First packets of further occurrences, with the packets that revealed them; at most 1000.
+    pub also: Vec<(u64, u64)>,
+    /// How far the capture proves it.
+    pub confidence: Confidence,
+}
+
+impl Finding {
+    /// A finding that occurred once.
+    #[must_use]
+    pub fn new(kind: Kind, at: At, shown_by: u64, subject: String, text: String) -> Self {
+        let confidence = kind.confidence();
+        Self { kind, at, shown_by, subject, text, count: 1, also: Vec::new(), confidence }
+    }
+
+    /// Its text without numbers: equal findings differ in their numbers only.
+    fn shape(&self) -> String {
+        self.text.chars().filter(|c| !c.is_ascii_digit()).collect()
+    }
+
+    /// `, 3 times` with further packets; empty if it occurred once.
+    #[must_use]
+    pub fn times(&self) -> String {
+        if self.count < 2 { String::new() } else { format!(" ({} times)", self.count) }
+    }
 }
 
 /// The findings of a capture.
@@ -167,6 +268,11 @@ impl Findings {
         self.list.get_mut(index?)
     }
 
+    /// The findings so far, withdrawn ones included.
+    pub fn iter(&self) -> std::slice::Iter<'_, Finding> {
+        self.list.iter()
+    }
+
     /// Withdraws the finding at an index returned by [`Findings::add`]: it has another explanation.
     pub fn withdraw(&mut self, index: Option<usize>) {
         if let Some(finding) = self.at(index) {
@@ -182,12 +288,38 @@ impl Findings {
         all - self.list.len()
     }
 
-    /// The findings in the order of their first packets, and the number of those beyond the limit.
+    /// The findings in the order of their first packets, and the number of those beyond the limit. Findings
+    /// of one kind about one direction that differ in their numbers only are merged.
     #[must_use]
     pub fn sorted(mut self) -> (Vec<Finding>, u64) {
         self.list.retain(|finding| finding.count > 0);
         self.list.sort_by_key(|finding| finding.at.number);
-        (self.list, self.unlisted)
+        let mut known: HashMap<(Kind, String, String), usize> = HashMap::new();
+        let mut merged: Vec<Finding> = Vec::new();
+        for finding in self.list {
+            let key = (finding.kind, finding.subject.clone(), finding.shape());
+            match known.get(&key).and_then(|at| merged.get_mut(*at)) {
+                Some(first) => {
+                    first.count += finding.count;
+                    first.confidence = first.confidence.max(finding.confidence);
+                    if first.also.len() < ALSO_MAX {
+                        first.also.push((finding.at.number, finding.shown_by));
+                    }
+                }
+                None => {
+                    known.insert(key, merged.len());
+                    merged.push(finding);
+                }
+            }
+        }
+        (merged, self.unlisted)
+    }
+
+    /// Lowers the confidence of the findings that depend on missing packets: the capture lacks some.
+    pub fn doubt_absences(&mut self) {
+        for finding in self.list.iter_mut().filter(|finding| finding.kind.is_absence()) {
+            finding.confidence = Confidence::Low;
+        }
     }
 }
 

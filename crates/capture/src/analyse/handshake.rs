@@ -69,6 +69,8 @@ pub struct Connection {
     pub path_mtu: Option<u32>,
     /// The partition, and the packet with it.
     pub p_key: Option<(u16, At)>,
+    /// Index of its setup.
+    setup: usize,
 }
 
 /// All connection setups of a capture.
@@ -97,6 +99,13 @@ impl Handshakes {
         self.by_qp.get(&(host, qp)).cloned()
     }
 
+    /// Whether the connection of a queue pair was ended by a DisconnectRequest.
+    #[must_use]
+    pub fn is_ended(&self, host: IpAddr, qp: Qpn) -> bool {
+        let setup = self.by_qp.get(&(host, qp)).and_then(|connection| self.list.get(connection.setup));
+        setup.is_some_and(|handshake| handshake.ended.is_some())
+    }
+
     /// Adds a management datagram.
     pub fn feed(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>, findings: &mut Findings) {
         let Some(Ok(message)) = packet.payload().first_chunk().map(CmMessage::parse) else { return };
@@ -117,8 +126,8 @@ impl Handshakes {
                 let (active, passive) = ((dst, handshake.active_qp), (src, rep.local_qpn));
                 let path_mtu = handshake.path_mtu;
                 let p_key = Some((handshake.p_key, handshake.requested));
-                self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu, p_key });
-                self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu, p_key });
+                self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu, p_key, setup: index });
+                self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu, p_key, setup: index });
             }
             CmMessage::Rtu(rtu) => {
                 let Some(handshake) = self.find(src, rtu.local_comm_id) else { return };
@@ -194,7 +203,7 @@ impl Handshakes {
             } else {
                 format!(
                     "The ConnectRequest in packet {} had no answer within {waited} and is retransmitted in \
-                     packet {}: the request or its answer was lost, or {dst} is slow to answer.",
+                     packet {}: the request or its answer did not arrive, or {dst} is slow to answer.",
                     before.number, at.number
                 )
             };
@@ -270,14 +279,7 @@ impl Handshakes {
                     handshake.passive, first.number, last.number
                 );
                 let subject = format!("{} > {}", handshake.active, handshake.passive);
-                findings.add(Finding {
-                    kind: Kind::NoCmAnswer,
-                    at: first,
-                    shown_by: last.number,
-                    subject,
-                    text,
-                    count: 1,
-                });
+                findings.add(Finding::new(Kind::NoCmAnswer, first, last.number, subject, text));
             }
         }
     }
@@ -329,7 +331,7 @@ impl Handshake {
                 before,
                 format!(
                     "The DisconnectRequest in packet {} had no answer and is retransmitted in packet \
-                     {again}: it was lost, or the peer has ended.",
+                     {again}: it did not arrive, or the peer has ended.",
                     before.number
                 ),
             ),
@@ -354,6 +356,6 @@ struct Context<'a> {
 impl Context<'_> {
     fn report(&mut self, kind: Kind, at: At, text: String) {
         let (shown_by, subject) = (self.at.number, self.subject.clone());
-        self.findings.add(Finding { kind, at, shown_by, subject, text, count: 1 });
+        self.findings.add(Finding::new(kind, at, shown_by, subject, text));
     }
 }

@@ -1,17 +1,25 @@
 //! Follows every connection of a capture and names what went wrong.
 //!
 //! The analysis knows only the captured packets, and a capture may begin in the middle of a connection.
-//! Packets are fed in order; memory is bounded by the number of connections, not of packets. `request`
-//! follows requests, `answer` the packets of responders, `handshake` the connection manager.
+//! Packets are fed in order; memory is bounded by the number of connections, not of packets. `copies` removes
+//! what was captured twice, `request` and `repeat` follow requests, `answer` the packets of responders,
+//! `handshake` the connection manager, `sequence` and `pause` check what follows what. At the end, `conclude`
+//! adds what never came, and `quality` says what the capture lacks.
 
 mod answer;
+mod conclude;
+mod copies;
 mod direction;
 pub mod finding;
 mod handshake;
 mod histogram;
 mod keys;
 mod messages;
+mod pause;
+mod quality;
+mod repeat;
 mod request;
+mod sequence;
 mod summary;
 mod verdict;
 mod window;
@@ -21,24 +29,23 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use wire::capture::{IcrcCheck, NotRoce, Seen};
-use wire::{DropReason, Operation, Packet, Qpn, Service};
+use wire::{Bth, DropReason, Operation, Packet, Qpn, Service};
 
 pub use direction::{Counts, Direction, Key, Message};
-pub use finding::{At, Finding, Kind};
+pub use finding::{At, Confidence, Finding, Kind};
 pub use handshake::{Connection, Handshake, Handshakes};
 pub use histogram::Histogram;
 pub use keys::{Access, Right};
+pub use quality::{Origin, Retake};
 pub use verdict::Verdict;
 
 use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
+use copies::Copies;
 use finding::{Findings, subject};
 
 /// Directions followed; packets of further ones are counted in [`Totals::not_followed`].
 const DIRECTIONS_MAX: usize = 1 << 16;
-/// Congestion signals that make a finding.
-const CONGESTION_MIN: u64 = 1;
-
 /// The bits of a P_Key that name the partition. The highest bit is the membership type.
 const PARTITION: u16 = 0x7fff;
 
@@ -57,6 +64,9 @@ pub struct Analysis {
     /// The direction of the latest packet.
     current: Option<usize>,
     totals: Totals,
+    copies: Copies,
+    /// Why the end of the file is missing.
+    damage: Option<String>,
 }
 
 /// Numbers of the whole capture.
@@ -70,16 +80,25 @@ pub struct Totals {
     pub roce_bytes: u64,
     /// Packets with an unchecked invariant CRC: their end was not captured.
     pub cut: u64,
+    /// Packets with headers that were not captured completely.
+    pub headers_cut: u64,
+    /// Most captured bytes of a packet with incomplete headers.
+    pub longest_cut: u64,
+    /// Later fragments of IP datagrams, which are not decoded.
+    pub fragments: u64,
     /// First packet.
     pub first: At,
     /// Last packet.
     pub last: At,
     /// Packets of directions beyond the limit, which were not followed.
     pub not_followed: u64,
-    /// Copies of packets that were captured at a second interface.
+    /// Copies of packets that were captured at a second point: another interface, or on arrival after they
+    /// left.
     pub seen_twice: u64,
     /// Packets that the capturing program dropped, by its own counters.
     pub capture_drops: u64,
+    /// Directions whose latest request waits for its answer when the capture ends.
+    pub open_requests: u64,
 }
 
 impl Analysis {
@@ -110,9 +129,18 @@ impl Analysis {
         self.totals.last = at;
         self.totals.packets += 1;
         self.current = None;
-        let Ok(seen) = seen else { return };
+        let seen = match seen {
+            Ok(seen) => seen,
+            Err(reason) => {
+                self.totals.fragments += u64::from(*reason == NotRoce::Fragment);
+                return;
+            }
+        };
         self.totals.roce += 1;
         self.totals.roce_bytes += record.original_len as u64;
+        if self.is_headers_cut(record, seen) {
+            return;
+        }
         let packet = match &seen.packet {
             Ok(packet) => packet,
             Err(reason) => {
@@ -127,7 +155,7 @@ impl Analysis {
                 return;
             }
         };
-        if !seen.is_whole() && record.data.len() >= record.original_len {
+        if !seen.is_whole() && !seen.is_fragment && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
             let text = format!(
                 "A packet was cut in transit: its headers announce {len} bytes behind the UDP header, and \
@@ -136,10 +164,17 @@ impl Analysis {
             self.report(Kind::Malformed, at, at.number, subject(seen), text);
             return;
         }
+        let place = seen.link.ifindex.unwrap_or(record.interface as u32);
+        if self.copies.is_copy(at, (place, record.outbound.or(seen.link.outbound())), seen) {
+            self.totals.seen_twice += 1;
+            return;
+        }
+        if seen.is_fragment {
+            self.fragment(at, seen);
+        }
         if !self.intact(at, seen, packet, icrc) {
             return;
         }
-        let place = seen.link.ifindex.unwrap_or(record.interface as u32);
         match packet.row().service {
             _ if packet.bth.dest_qp == Qpn::GSI => self.handshakes.feed(at, seen, packet, &mut self.findings),
             Service::Ud => self.datagram(at, seen, packet),
@@ -154,41 +189,83 @@ impl Analysis {
                 if packet.row().is_response() {
                     self.answer(direction, at, seen, packet);
                 } else {
-                    self.request(direction, at, seen, packet, place);
+                    self.request(direction, at, seen, packet);
                 }
             }
         }
     }
 
+    /// Whether the capture cut off headers that the analysis needs. The BTH alone still tells the connection.
+    fn is_headers_cut(&mut self, record: &Record<'_>, seen: &Seen<'_>) -> bool {
+        let is_cut = record.data.len() < record.original_len && !seen.is_whole();
+        let needed = seen.packet.as_ref().map_or(Bth::LEN, |packet| packet.row().header_len());
+        if !is_cut || seen.udp_payload.len() >= needed {
+            return false;
+        }
+        self.totals.headers_cut += 1;
+        self.totals.longest_cut = self.totals.longest_cut.max(record.data.len() as u64);
+        seen.bth.is_none()
+    }
+
+    /// Reports a RoCE packet that was fragmented.
+    fn fragment(&mut self, at: At, seen: &Seen<'_>) {
+        let text = format!(
+            "Packet {} is the first fragment of an IP datagram. RoCEv2 packets are not fragmented (DF is \
+             set, and NICs drop fragments): use a path MTU that fits the links between the hosts.",
+            at.number
+        );
+        self.report(Kind::Malformed, at, at.number, subject(seen), text);
+    }
+
     /// Whether the receiver accepts the packet. A packet with a wrong invariant CRC makes a finding.
     fn intact(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>, icrc: IcrcCheck) -> bool {
-        match icrc {
-            IcrcCheck::Good => true,
+        let want = match icrc {
             IcrcCheck::Cut => {
-                self.totals.cut += 1;
-                true
+                self.totals.cut += u64::from(!seen.is_whole());
+                return true;
             }
-            // Linux 6.3 and later computes the CRC of FLUSH over its headers twice, and accepts that.
-            IcrcCheck::Bad { .. } if packet.row().operation == Operation::Flush => true,
-            IcrcCheck::Bad { want } => {
-                let text = format!(
-                    "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it \
-                     silently, like a lost packet.",
-                    want.swap_bytes()
-                );
-                self.report(Kind::BadIcrc, at, at.number, subject(seen), text);
-                false
-            }
+            IcrcCheck::Good => None,
+            IcrcCheck::Bad { want } => Some(want),
+        };
+        // Linux 6.3 and later computes the CRC of FLUSH over its headers twice, and accepts that.
+        if packet.row().operation == Operation::Flush {
+            return true;
         }
+        // Management datagrams have no direction, and a CNP does not tell the service of its own.
+        let service = packet.row().service;
+        let has_direction = packet.bth.dest_qp != Qpn::GSI && service != Service::Cnp;
+        let index = if has_direction { self.direction(at, seen, service) } else { None };
+        let Some(index) = index else {
+            if let Some(want) = want {
+                self.report(Kind::BadIcrc, at, at.number, subject(seen), damaged(want));
+            }
+            return want.is_none();
+        };
+        let direction = &mut self.directions[index];
+        let Some(want) = want else {
+            direction.counts.intact += 1;
+            return true;
+        };
+        direction.counts.damaged += 1;
+        // A direction without any correct CRC is followed: the receiver may accept its packets, see
+        // `conclude_damaged`.
+        let is_followed = direction.counts.intact == 0;
+        if let Some(finding) = self.findings.at(direction.damaged) {
+            finding.count += 1;
+            return is_followed;
+        }
+        let finding = self.report(Kind::BadIcrc, at, at.number, subject(seen), damaged(want));
+        self.directions[index].damaged = finding;
+        is_followed
     }
 
     fn report(&mut self, kind: Kind, at: At, shown_by: u64, subject: String, text: String) -> Option<usize> {
-        self.findings.add(Finding { kind, at, shown_by, subject, text, count: 1 })
+        self.findings.add(Finding::new(kind, at, shown_by, subject, text))
     }
 
     /// The index of the direction that a packet belongs to; `None` at the limit of directions.
     fn direction(&mut self, at: At, seen: &Seen<'_>, service: Service) -> Option<usize> {
-        let key = Key { src: seen.ip.src(), dst: seen.ip.dst(), qp: seen.bth?.dest_qp };
+        let key = Key { src: seen.ip.src(), dst: seen.ip.dst(), qp: seen.bth?.dest_qp, vni: seen.vni };
         if let Some((_, index)) = self.recent.iter().flatten().find(|(recent, _)| *recent == key) {
             return Some(*index);
         }
@@ -200,7 +277,7 @@ impl Analysis {
             }
             None => {
                 let index = self.directions.len();
-                self.directions.push(Direction::new(key, service, seen.udp.src_port, at));
+                self.directions.push(Direction::new(key, service, seen.source_port(), at));
                 self.index.insert(key, index);
                 self.pair_by_handshake(index);
                 index
@@ -246,7 +323,7 @@ impl Analysis {
         let Some(connection) = self.handshakes.connection(key.dst, key.qp) else { return };
         self.directions[index].path_mtu = connection.path_mtu;
         self.directions[index].p_key = connection.p_key;
-        let other = Key { src: key.dst, dst: key.src, qp: connection.peer_qp };
+        let other = Key { src: key.dst, dst: key.src, qp: connection.peer_qp, vni: key.vni };
         if let Some(peer) = self.index.get(&other).copied() {
             self.pair(index, peer);
         }
@@ -320,6 +397,11 @@ impl Analysis {
         &self.totals
     }
 
+    /// Notes that the file ends early, or has unreadable places: packets may be missing.
+    pub fn note_damage(&mut self, damage: String) {
+        self.damage.get_or_insert(damage);
+    }
+
     /// Ends the analysis. The capturing program dropped `capture_drops` packets, and left packets out on
     /// purpose if `left_out` says so.
     ///
@@ -328,15 +410,10 @@ impl Analysis {
     #[must_use]
     pub fn finish(mut self, capture_drops: u64, left_out: Option<&str>) -> Verdict {
         self.totals.capture_drops = capture_drops;
-        for index in 0..self.directions.len() {
-            self.conclude(index);
-        }
+        let gaps = self.conclude();
         self.handshakes.finish(&mut self.findings);
-        if left_out.is_some() || capture_drops > 0 {
-            let withdrawn = self.findings.withdraw_absences();
-            let text = incomplete(&self.totals, left_out, withdrawn);
-            self.report(Kind::CaptureLoss, self.totals.first, 0, "the capture".to_owned(), text);
-        }
+        self.totals.open_requests = gaps.open_requests;
+        let retake = self.conclude_quality(capture_drops, left_out, &gaps);
         let (findings, unlisted) = self.findings.sorted();
         Verdict {
             findings,
@@ -344,51 +421,18 @@ impl Analysis {
             directions: self.directions,
             totals: self.totals,
             connections: self.handshakes,
-        }
-    }
-
-    /// Adds the findings of a direction that show only at the end of the capture.
-    fn conclude(&mut self, index: usize) {
-        self.conclude_requests(index);
-        let direction = &self.directions[index];
-        let (ce, cnps) = (direction.counts.ce, direction.counts.cnps);
-        if ce + cnps >= CONGESTION_MIN {
-            let (first, subject) = (direction.first, direction.name());
-            let text = if cnps > 0 {
-                format!(
-                    "{} was sent {cnps} congestion notifications (CNP) for its queue pair {}: packets that \
-                     it sends meet a full queue.",
-                    direction.key.dst, direction.key.qp
-                )
-            } else {
-                format!(
-                    "{ce} of {} packets have a congestion mark (ECN CE): they met a full queue in transit.",
-                    direction.counts.packets
-                )
-            };
-            self.report(Kind::Congestion, first, first.number, subject, text);
+            retake,
         }
     }
 }
 
-/// Describes an incomplete capture, from which `withdrawn` findings were removed.
-fn incomplete(totals: &Totals, left_out: Option<&str>, withdrawn: usize) -> String {
-    let drops = totals.capture_drops;
-    let all = totals.packets + drops;
-    let percent = drops as f64 * 100.0 / all.max(1) as f64;
-    let dropped = format!("{drops} of {all} packets ({percent:.1} %) were not captured in time");
-    let why = match (left_out, drops) {
-        (None, _) => dropped,
-        (Some(what), 0) => format!("packets were left out on purpose ({what})"),
-        (Some(what), _) => format!("packets were left out on purpose ({what}), and {dropped}"),
-    };
-    let unlisted = match withdrawn {
-        0 => String::new(),
-        1 => " One finding that depends on a missing packet is not listed.".to_owned(),
-        n => format!(" {n} findings that depend on missing packets are not listed."),
-    };
-    let remedy = if drops > 0 { " Capture again with -s headers, --cpu 100 or --sample." } else { "" };
-    format!("Inconclusive: {why}.{unlisted}{remedy}")
+/// Describes a packet with a wrong ICRC.
+fn damaged(want: u32) -> String {
+    format!(
+        "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it silently, like a \
+         lost packet.",
+        want.swap_bytes()
+    )
 }
 
 /// Analyses a source to its end. `each` is called after every packet and returns `Break` to stop early.
@@ -404,5 +448,8 @@ pub fn analyse<R: Read + Send>(
         analysis.feed_checked(&packet.record, &packet.seen, packet.icrc);
         each(&mut analysis, packet)
     })?;
+    if let Some(damage) = source.notes().next() {
+        analysis.note_damage(damage);
+    }
     Ok(analysis.finish(source.drops(), source.left_out()))
 }

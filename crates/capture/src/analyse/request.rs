@@ -1,19 +1,14 @@
-//! Follows requests: new ones, and retransmissions with their cause.
+//! Follows new requests, and those that fill a gap. `repeat` follows those that were captured before.
 
 use wire::capture::Seen;
-use wire::icrc::{ICRC_LEN, differ_by_id};
 use wire::{Ip, Operation, Packet, Position, Psn, Service};
 
 use super::Analysis;
-use super::direction::{Direction, Message, PendingNak, Retransmission, Timeout, verb};
+use super::direction::{Direction, Inside, Message, PendingNak, Retransmission};
 use super::finding::{At, Kind};
 use super::keys::Access;
 use super::window::{Order, Slot};
-use crate::clock;
 
-/// An identical copy within this time was duplicated in transit, and is not a retransmission. Shorter than
-/// the time after which roxie sends a probe.
-const DUPLICATED_NS: u64 = 200_000;
 /// Longest delay of a packet that counts as out of order and not as retransmitted, if IP identifications do
 /// not tell.
 const OUT_OF_ORDER_NS: u64 = 20_000_000;
@@ -23,15 +18,18 @@ const REORDERING_NS: u64 = 50_000_000;
 const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 impl Analysis {
-    /// Handles a request packet of direction `index`, captured at the point `place`.
-    pub(super) fn request(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>, place: u32) {
+    /// Handles a request packet of direction `index`.
+    pub(super) fn request(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         let slot = Slot {
             sent: at,
             again: at,
-            icrc: icrc(seen, packet),
+            icrc: if seen.is_whole() { packet.icrc() } else { 0 },
             ip_id: ip_id(seen),
-            place,
+            sport: seen.source_port(),
+            len: seen.udp_payload_len as u16,
+            opcode: packet.bth.opcode,
+            ack_req: packet.bth.ack_req,
             ..Slot::default()
         };
         self.size_read(index, psn);
@@ -48,7 +46,10 @@ impl Analysis {
             }
             Order::TooOld => direction.counts.resent += 1,
             Order::First | Order::Restart => {
+                direction.forget_holes();
                 direction.window.restart(psn);
+                direction.inside = Inside::Unknown;
+                direction.msn = None;
                 direction.una = psn;
                 direction.open.clear();
                 direction.refused = false;
@@ -64,7 +65,11 @@ impl Analysis {
         if packet.bth.ack_req || always_answered(packet) {
             direction.request_ack(psn);
         }
+        if direction.first_request.0.number == 0 {
+            direction.first_request = (at, psn);
+        }
         direction.last_request = at;
+        self.not_ahead(index, at, psn);
     }
 
     /// Derives how many numbers a READ has from the number of the next request, while the path MTU is
@@ -94,16 +99,20 @@ impl Analysis {
         let mut span = 1;
         let access = Access::of(packet);
         if row.operation == Operation::ReadRequest {
-            let bytes = access.map_or(0, |access| access.len);
+            // Without the RETH, which the capture may have cut off, the length is unknown.
+            let bytes = access.map_or(u64::from(u32::MAX), |access| access.len);
             let packets = |mtu: u32| bytes.div_ceil(mtu.into()).clamp(1, 1 << 23) as u32;
-            match direction.path_mtu {
+            match direction.path_mtu.filter(|_| access.is_some()) {
                 Some(mtu) => span = packets(mtu),
                 None if packets(256) > 1 => direction.unsized_read = Some((psn, packets(256))),
                 None => {}
             }
         }
         direction.window.push(slot, span);
-        if row.position.starts() || !direction.inside {
+        self.check_opcodes(index, at, packet);
+        self.check_pause(index, at, row.position);
+        let direction = &mut self.directions[index];
+        if row.position.starts() || direction.inside != Inside::Begun {
             let bytes =
                 if row.operation == Operation::ReadRequest { access.map_or(0, |a| a.len) } else { len };
             direction.begin(Message {
@@ -118,6 +127,9 @@ impl Analysis {
                 ended: row.position.ends(),
                 access,
                 response: psn,
+                response_bytes: 0,
+                responded: false,
+                response_at: At::default(),
             });
         } else if let Some(message) = direction.open.back_mut() {
             // The opcode of the last packet tells whether the message has immediate data.
@@ -129,14 +141,19 @@ impl Analysis {
             message.ended = row.position.ends();
             direction.counts.message_bytes += len;
         }
-        direction.inside = !row.position.ends();
+        let is_whole = row.position.starts() || direction.inside == Inside::Begun;
+        direction.inside = if row.position.ends() { Inside::Ended } else { Inside::Begun };
         if let Some(key) = packet.ieth() {
             direction.keys.invalidated(key, at);
         }
         let bytes = direction.open.back().map_or(0, |message| message.bytes);
         if row.position.ends() {
             direction.size(bytes);
+            if is_whole {
+                self.check_length(index, at);
+            }
         }
+        let direction = &mut self.directions[index];
         // A UC responder sends no ACKs: the last packet completes the message.
         if row.service == Service::Uc && row.position.ends() {
             direction.una = direction.window.next();
@@ -179,10 +196,16 @@ impl Analysis {
     /// Handles `count` numbers missing before the packet.
     fn gap(&mut self, index: usize, at: At, count: u32, slot: &Slot) {
         let direction = &mut self.directions[index];
-        direction.window.push(Slot::default(), count);
+        direction.window.push(Slot { missing: true, ..Slot::default() }, count);
         direction.counts.gaps += u64::from(count);
+        if direction.service != Service::Uc {
+            direction.holes += u64::from(count);
+        }
+        if direction.first_hole.number == 0 {
+            direction.first_hole = at;
+        }
         direction.hole = Some((at, slot.ip_id));
-        direction.inside = false;
+        direction.inside = Inside::Unknown;
         if direction.service == Service::Uc {
             let subject = direction.name();
             let text = format!(
@@ -211,6 +234,7 @@ impl Analysis {
             !pending_nak && at.ns.abs_diff(opened.ns) < OUT_OF_ORDER_NS
         };
         if let Some(place) = direction.window.get_mut(psn) {
+            direction.holes -= u64::from(place.missing);
             *place = Slot { late, ..slot };
         }
         if let Some(message) = direction.message_at(psn) {
@@ -258,204 +282,6 @@ impl Analysis {
         let subject = direction.name();
         self.directions[index].reordered = self.report(Kind::Reordered, at, at.number, subject, text);
     }
-
-    /// Handles a packet with a number that was captured before.
-    fn repeated(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>, slot: &Slot) {
-        let direction = &mut self.directions[index];
-        let psn = packet.bth.psn;
-        let Some(before) = direction.window.get_mut(psn) else { return };
-        let (first, again, answered) = (before.sent, before.again, before.answered);
-        // A retransmission has another IP identification than the first transmission.
-        let ids = slot.ip_id ^ before.ip_id;
-        let len = seen.udp_payload_len.saturating_sub(ICRC_LEN);
-        let same = slot.icrc != 0 && before.icrc != 0 && differ_by_id(slot.icrc ^ before.icrc, ids, len);
-        if same && slot.place != before.place && at.ns.abs_diff(again.ns) < DUPLICATED_NS {
-            self.totals.seen_twice += 1;
-            return;
-        }
-        before.again = at;
-        direction.last_request = at;
-        let awaits_answer = direction.awaits_answer();
-        if packet.bth.ack_req {
-            direction.request_ack(psn);
-        }
-        let pending_nak = direction.pending_nak.is_some();
-        // A packet that the responder reported missing arrives a second time after its retransmission: the
-        // first transmission was delayed, not lost.
-        if let Some((_, finding)) = direction.filled.filter(|(filled, _)| *filled == psn && !pending_nak) {
-            direction.filled = None;
-            direction.counts.late += 1;
-            direction.late_ns = at.ns;
-            self.findings.withdraw(finding);
-            return self.reordered(index, at, psn);
-        }
-        if same
-            && !pending_nak
-            && direction.retransmission.is_none()
-            && at.ns.abs_diff(again.ns) < DUPLICATED_NS
-        {
-            return self.duplicated(index, at, again);
-        }
-        direction.counts.resent += 1;
-        if let Some(message) = direction.message_at(psn) {
-            message.resent += 1;
-        }
-        let span = direction.span(psn);
-        if let Some(timeout) = &mut direction.timeout
-            && timeout.highest.is_before(psn)
-        {
-            timeout.highest = psn;
-        }
-        if direction.retransmission.is_some_and(|retransmission| retransmission.next == psn) && !pending_nak {
-            direction.retransmission = Some(Retransmission { next: psn.advance(span) });
-            return;
-        }
-        direction.retransmission = Some(Retransmission { next: psn.advance(span) });
-        direction.counts.episodes += 1;
-        match direction.pending_nak.take() {
-            Some(PendingNak::Missing(..) | PendingNak::NotReady(..)) => {}
-            // Retransmissions arrive out of order as well; one finding describes it.
-            None if direction.is_reordering(at) => {}
-            // The requester had not requested an ACK for the packet; the retransmission does.
-            None if !awaits_answer
-                && !psn.is_before(direction.una)
-                && direction.timeout.is_none()
-                && !always_answered(packet) => {}
-            None => self.retransmitted_without_nak(index, at, packet, first, again, answered),
-        }
-    }
-
-    /// Handles a retransmission that no NAK requested: the requester has seen no answer in time.
-    fn retransmitted_without_nak(
-        &mut self,
-        index: usize,
-        at: At,
-        packet: &Packet<'_>,
-        first: At,
-        again: At,
-        answered: u64,
-    ) {
-        let direction = &mut self.directions[index];
-        let (psn, what) = (packet.bth.psn, verb(packet.row().operation));
-        let subject = direction.name();
-        let waited = clock::span(at.ns.saturating_sub(again.ns));
-        let acked = psn.is_before(direction.una);
-        if answered != 0 {
-            let text = format!(
-                "The {what} in packet {} was answered in packet {answered}, but requested again from there \
-                 in packet {}: the answer did not reach {} in time. Look for drops between the capture \
-                 point and that host.",
-                first.number, at.number, direction.key.src
-            );
-            let found = At { number: answered, ns: first.ns };
-            self.report(Kind::LostResponse, found, at.number, subject, text);
-            return;
-        }
-        if acked {
-            let ack = direction.last_ack;
-            let text = format!(
-                "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} \
-                 after {waited}: the acknowledgement did not reach {} in time. Look for drops between the \
-                 capture point and that host.",
-                first.number, ack.number, at.number, direction.key.src
-            );
-            self.report(Kind::LostAck, ack, at.number, subject, text);
-            return;
-        }
-        if let Some(timeout) = &mut direction.timeout {
-            timeout.attempts += 1;
-            if let Some(finding) = self.findings.at(timeout.finding) {
-                finding.count += 1;
-            }
-            return;
-        }
-        let partly = direction.message_at(psn).filter(|message| message.response != message.first_psn);
-        let (kind, lost, text) = if let (Operation::ReadRequest, Some(message)) =
-            (packet.row().operation, partly)
-        {
-            let text = format!(
-                "The READ in packet {} is requested again from PSN {psn} on in packet {} after {waited}: \
-                 the response with that number was not seen in this capture.",
-                message.first.number, at.number
-            );
-            (Kind::LostResponse, message.first, text)
-        } else {
-            // A lost packet with others behind it makes the responder send a NAK. There is none, so it was
-            // the last one.
-            let last = direction.window.last_sent().unwrap_or(first);
-            let last = if last.number > first.number { last } else { first };
-            let from = first.number;
-            let which = if last.number == from {
-                format!("packet {from}")
-            } else {
-                format!("packets {from} to {}", last.number)
-            };
-            let text = format!(
-                "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No \
-                 ACK or NAK was seen in this capture: the last packet or its answer was lost, or the answer \
-                 was late.",
-                at.number
-            );
-            (Kind::LostRequest, last, text)
-        };
-        let finding = self.report(kind, lost, at.number, subject, text);
-        if kind == Kind::LostRequest {
-            self.directions[index].timeout = Some(Timeout { finding, attempts: 2, highest: psn });
-        }
-    }
-
-    /// Adds a duplicated packet to the finding of its direction.
-    fn duplicated(&mut self, index: usize, at: At, first: At) {
-        let direction = &mut self.directions[index];
-        direction.counts.duplicates += 1;
-        if let Some(finding) = self.findings.at(direction.duplicates) {
-            finding.count += 1;
-            return;
-        }
-        let text = format!(
-            "Packets arrive twice: packet {} is the same as packet {}, {} later. A device between the hosts \
-             duplicates them.",
-            at.number,
-            first.number,
-            clock::span(at.ns.saturating_sub(first.ns))
-        );
-        let subject = direction.name();
-        self.directions[index].duplicates = self.report(Kind::Duplicated, at, at.number, subject, text);
-    }
-
-    /// Adds the findings of requests that are not answered at the end of the capture.
-    pub(super) fn conclude_requests(&mut self, index: usize) {
-        let direction = &mut self.directions[index];
-        let dst = direction.key.dst;
-        if let Some(Timeout { finding, attempts, .. }) = direction.timeout.take() {
-            let answered = direction.last_ack.number;
-            let last = direction.last_request.number;
-            if let Some(finding) = self.findings.at(finding) {
-                finding.kind = Kind::NoAnswer;
-                let since = match answered {
-                    0 => String::new(),
-                    n => format!(" after packet {n}"),
-                };
-                finding.text = format!(
-                    "No answer of {dst}{since} was seen in this capture: a request was sent {attempts} \
-                     times, the last time in packet {last} (transport retry count probably exceeded). Check \
-                     that the peer's program runs, that its queue pair is ready to receive, and that \
-                     packets pass in both directions."
-                );
-            }
-        }
-        if let Some((finding, times)) = self.directions[index].rnr.take()
-            && let Some(finding) = self.findings.at(finding)
-        {
-            finding.kind = Kind::ReceiverNeverReady;
-            finding.text = format!(
-                "{dst} had no receive posted: it sent {times} RNR NAKs, the first in packet {}, and no \
-                 retransmission was seen after the last (RNR retry count probably exceeded). Post receives \
-                 before the peer sends, or raise rnr_retry.",
-                finding.shown_by
-            );
-        }
-    }
 }
 
 impl Direction {
@@ -464,8 +290,14 @@ impl Direction {
         self.late_ns != 0 && at.ns.saturating_sub(self.late_ns) < REORDERING_NS
     }
 
+    /// Takes the packets for lost that are missing when the numbers restart: a new connection does not send
+    /// them.
+    fn forget_holes(&mut self) {
+        self.holes = self.holes.saturating_sub(self.window.missing_from(self.una));
+    }
+
     /// Number of sequence numbers that the request at `psn` uses.
-    fn span(&mut self, psn: Psn) -> u32 {
+    pub(super) fn span(&mut self, psn: Psn) -> u32 {
         match self.message_at(psn) {
             Some(m) if m.operation == Operation::ReadRequest => {
                 m.last_psn.distance_from(psn).cast_unsigned() + 1
@@ -486,16 +318,11 @@ impl Direction {
 }
 
 /// Whether the responder answers the request even without AckReq.
-fn always_answered(packet: &Packet<'_>) -> bool {
+pub(super) fn always_answered(packet: &Packet<'_>) -> bool {
     !matches!(
         packet.row().operation,
         Operation::Send | Operation::SendImm | Operation::SendInv | Operation::Write | Operation::WriteImm
     )
-}
-
-/// The invariant CRC in the packet; 0 if it was not captured.
-fn icrc(seen: &Seen<'_>, packet: &Packet<'_>) -> u32 {
-    if seen.is_whole() { packet.icrc() } else { 0 }
 }
 
 fn ip_id(seen: &Seen<'_>) -> u16 {

@@ -5,28 +5,32 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::direction::{Direction, verb};
+use super::quality::Origin;
 use super::verdict::Verdict;
 use crate::clock;
 use crate::paint::{Colours, Tone};
 
 /// Most connections shown.
 const SHOWN_MAX: usize = 50;
+/// Most further packets that a finding names.
+const NAMED_MAX: usize = 8;
 
 impl Verdict {
-    /// The complete result as text for a terminal.
+    /// The complete result as text for a terminal. `origin` is for the
+    /// next command.
     #[must_use]
-    pub fn summary(&self, colours: Colours) -> String {
-        text(self, colours)
+    pub fn summary(&self, colours: Colours, origin: Origin<'_>) -> String {
+        text(self, colours, origin)
     }
 
-    /// The complete result as a JSON object.
+    /// The complete result as a JSON object. `origin` is as in [`Verdict::summary`].
     #[must_use]
-    pub fn json(&self) -> Value {
-        json(self)
+    pub fn json(&self, origin: Origin<'_>) -> Value {
+        json(self, origin)
     }
 }
 
-fn text(verdict: &Verdict, colours: Colours) -> String {
+fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
     let mut out = String::new();
     let totals = &verdict.totals;
     let lasted = totals.last.ns.saturating_sub(totals.first.ns);
@@ -41,7 +45,9 @@ fn text(verdict: &Verdict, colours: Colours) -> String {
     );
     for (count, what) in [
         (totals.cut, "packets were not captured completely: their ICRC is not checked"),
-        (totals.seen_twice, "packets were captured at two interfaces and counted once"),
+        (totals.headers_cut, "packets were cut inside their headers"),
+        (totals.seen_twice, "packets are copies from a second capture point and not counted again"),
+        (totals.fragments, "fragments of IP datagrams were not decoded"),
         (totals.not_followed, "packets of further connections were not followed"),
     ] {
         if count > 0 {
@@ -55,7 +61,7 @@ fn text(verdict: &Verdict, colours: Colours) -> String {
     }
     for finding in &verdict.findings {
         let tone = if finding.kind.is_fatal() { Tone::Bad } else { Tone::Warn };
-        let times = if finding.count > 1 { format!(" ({} times)", finding.count) } else { String::new() };
+        let times = also(finding);
         let kind = colours.paint(tone, finding.kind.name());
         let _ = writeln!(
             out,
@@ -67,7 +73,9 @@ fn text(verdict: &Verdict, colours: Colours) -> String {
         let _ = writeln!(out, "       and {} more", verdict.unlisted);
     }
     let tone = if verdict.findings.is_empty() { Tone::Good } else { Tone::Strong };
-    let _ = writeln!(out, "\n{} {}", colours.paint(tone, "Verdict:"), verdict.text());
+    let heading = format!("Verdict (confidence {}):", verdict.confidence().name());
+    let _ = writeln!(out, "\n{} {}", colours.paint(tone, &heading), verdict.text());
+    let _ = writeln!(out, "{} {}", colours.paint(Tone::Strong, "Next:"), verdict.next(origin));
     out
 }
 
@@ -154,6 +162,8 @@ fn direction_text(out: &mut String, direction: &Direction, verdict: &Verdict) {
         (counts.resent, "retransmitted"),
         (counts.duplicates, "duplicated"),
         (counts.late, "out of order"),
+        (counts.uncaptured, "not captured"),
+        (counts.damaged, "with a wrong ICRC"),
         (counts.naks, "NAKs"),
         (counts.rnr_naks, "RNR NAKs"),
         (counts.ce, "congestion marks (CE)"),
@@ -166,6 +176,21 @@ fn direction_text(out: &mut String, direction: &Direction, verdict: &Verdict) {
         .collect();
     if !problems.is_empty() {
         let _ = writeln!(out, "      {}", problems.join(", "));
+    }
+}
+
+/// `(3 times, also in packets 17 and 45)`; empty for a finding that occurred once.
+fn also(finding: &super::Finding) -> String {
+    if finding.count < 2 {
+        return String::new();
+    }
+    let named: Vec<String> = finding.also.iter().take(NAMED_MAX).map(|(at, _)| at.to_string()).collect();
+    let more = if finding.also.len() > NAMED_MAX { ", ..." } else { "" };
+    let list = named.join(", ");
+    match named.len() {
+        0 => format!(" ({} times)", finding.count),
+        1 => format!(" ({} times, also in packet {list})", finding.count),
+        _ => format!(" ({} times, also in packets {list}{more})", finding.count),
     }
 }
 
@@ -184,7 +209,7 @@ fn rate(direction: &Direction) -> String {
     format!(", {value:.2} {unit}")
 }
 
-fn json(verdict: &Verdict) -> Value {
+fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
     let totals = &verdict.totals;
     let directions: Vec<Value> =
         verdict.directions.iter().map(|direction| direction_json(direction, verdict)).collect();
@@ -214,12 +239,19 @@ fn json(verdict: &Verdict) -> Value {
         "duration_ns": totals.last.ns.saturating_sub(totals.first.ns),
         "capture_drops": totals.capture_drops,
         "cut_packets": totals.cut,
+        "headers_cut_packets": totals.headers_cut,
+        "copies": totals.seen_twice,
+        "fragments": totals.fragments,
+        "open_requests": totals.open_requests,
         "connections": handshakes,
         "directions": directions,
         "findings": findings,
         "findings_left_out": verdict.unlisted,
         "first": verdict.first().map(finding_json),
         "verdict": verdict.text(),
+        "confidence": verdict.confidence().name(),
+        "inconclusive": verdict.is_inconclusive(),
+        "next": verdict.next(origin),
     })
 }
 
@@ -231,6 +263,8 @@ fn finding_json(finding: &super::Finding) -> Value {
         "shown_by_packet": finding.shown_by,
         "where": finding.subject,
         "count": finding.count,
+        "also": finding.also.iter().map(|(packet, _)| *packet).collect::<Vec<_>>(),
+        "confidence": finding.confidence.name(),
         "text": finding.text,
     })
 }
@@ -247,6 +281,7 @@ fn direction_json(direction: &Direction, verdict: &Verdict) -> Value {
         "src": direction.key.src.to_string(),
         "dst": direction.key.dst.to_string(),
         "dest_qp": direction.key.qp.value(),
+        "vni": direction.key.vni,
         "src_qp": direction.peer.map(|peer| verdict.directions[peer].key.qp.value()),
         "packets": counts.packets,
         "bytes": counts.bytes,
@@ -264,6 +299,8 @@ fn direction_json(direction: &Direction, verdict: &Verdict) -> Value {
         "duplicates": counts.duplicates,
         "late": counts.late,
         "gaps": counts.gaps,
+        "uncaptured": counts.uncaptured,
+        "damaged": counts.damaged,
         "naks": counts.naks,
         "rnr_naks": counts.rnr_naks,
         "ce": counts.ce,

@@ -2,8 +2,12 @@
 
 use super::Totals;
 use super::direction::Direction;
-use super::finding::{Finding, Kind};
+use super::finding::{Confidence, Finding, Kind};
 use super::handshake::Handshakes;
+use super::quality::{Origin, Retake};
+
+/// Packets shown before and after those of the first finding.
+const AROUND: u64 = 1;
 
 /// The result of an analysis.
 #[derive(Debug)]
@@ -18,6 +22,8 @@ pub struct Verdict {
     pub totals: Totals,
     /// Connection setups.
     pub connections: Handshakes,
+    /// How to take a better capture, if this one is incomplete.
+    pub retake: Option<Retake>,
 }
 
 impl Verdict {
@@ -27,7 +33,7 @@ impl Verdict {
     /// of the capture, then the first finding that is an error, then a sign of congestion or slowness.
     #[must_use]
     pub fn first(&self) -> Option<&Finding> {
-        let is_error = |finding: &&Finding| !matches!(finding.kind, Kind::Congestion | Kind::Slow);
+        let is_error = |finding: &&Finding| !finding.kind.is_sign();
         let fatal = self.findings.iter().find(|finding| finding.kind.is_fatal());
         let same = |fatal: &Finding| {
             self.findings.iter().filter(is_error).find(|finding| finding.subject == fatal.subject)
@@ -39,21 +45,74 @@ impl Verdict {
             .or(self.findings.first())
     }
 
-    /// The verdict as text: the first finding, and the number of others.
+    /// The verdict as one line: the first finding, and the number of others.
     #[must_use]
     pub fn text(&self) -> String {
         if self.totals.roce == 0 {
             return "There is no RoCEv2 traffic in this capture.".to_owned();
         }
         let Some(first) = self.first() else {
-            return "No problem was found in this capture.".to_owned();
+            return match self.totals.open_requests {
+                0 => "No problem was found in this capture.".to_owned(),
+                1 => "No problem was found, but the capture ends before the answer to a request.".to_owned(),
+                n => {
+                    format!("No problem was found, but the capture ends before the answers to {n} requests.")
+                }
+            };
         };
-        let times = if first.count > 1 { format!(" ({} times)", first.count) } else { String::new() };
         let others = match self.findings.len() - 1 {
             0 => String::new(),
             1 => " There is one more finding.".to_owned(),
             n => format!(" There are {n} more findings."),
         };
-        format!("First, at packet {}: {}{times}{others}", first.at.number, first.text)
+        let (text, times) = (&first.text, first.times());
+        if first.kind == Kind::CaptureLoss {
+            return format!("{text}{others}");
+        }
+        let doubt = if self.retake.is_some() { " The capture is incomplete, see below." } else { "" };
+        format!("First, at packet {}: {text}{times}{others}{doubt}", first.at.number)
+    }
+
+    /// How far the packets of the capture prove the verdict.
+    #[must_use]
+    pub fn confidence(&self) -> Confidence {
+        match self.first() {
+            Some(first) if first.kind == Kind::CaptureLoss => Confidence::Low,
+            Some(first) => first.confidence,
+            None if self.totals.roce == 0 || self.totals.open_requests > 0 => Confidence::Medium,
+            None => Confidence::High,
+        }
+    }
+
+    /// Whether the capture is too incomplete for a verdict.
+    #[must_use]
+    pub fn is_inconclusive(&self) -> bool {
+        self.retake.is_some()
+    }
+
+    /// The command to run next.
+    #[must_use]
+    pub fn next(&self, origin: Origin<'_>) -> String {
+        let first = self.first();
+        if let (Some(Kind::CaptureLoss), Some(retake)) = (first.map(|first| first.kind), self.retake) {
+            return retake.command(origin);
+        }
+        if let Origin::Live(point) = origin {
+            return format!("roxie capture record {point} -o new.pcapng   # then analyse new.pcapng");
+        }
+        let Some(first) = first else {
+            return if self.totals.roce == 0 {
+                format!("roxie capture read {origin} --all   # what else is in it")
+            } else {
+                format!("roxie capture report {origin} -o report.html   # throughput and latency over time")
+            };
+        };
+        let (low, high) = match first.shown_by {
+            0 => (first.at.number, first.at.number),
+            by => (first.at.number.min(by), first.at.number.max(by)),
+        };
+        let (low, high) = (low.saturating_sub(AROUND).max(1), high + AROUND);
+        let high = high.min(self.totals.last.number.max(low));
+        format!("roxie capture read {origin} --packet {low}..{high} -t delta")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use wire::Psn;
+use wire::{Opcode, Psn};
 
 use super::finding::At;
 
@@ -28,10 +28,16 @@ pub(super) struct Slot {
     pub(super) icrc: u32,
     /// IPv4 identification of the first packet.
     pub(super) ip_id: u16,
-    /// Capture interface of the first packet.
-    pub(super) place: u32,
+    /// UDP source port of the first packet.
+    pub(super) sport: u16,
+    /// Bytes of its UDP payload.
+    pub(super) len: u16,
+    pub(super) opcode: Opcode,
+    pub(super) ack_req: bool,
     /// The packet was out of order.
     pub(super) late: bool,
+    /// The number was missing when later ones were captured, and no packet with it has been captured so far.
+    pub(super) missing: bool,
 }
 
 /// How a number relates to those captured before.
@@ -133,6 +139,14 @@ impl Window {
         let over = self.slots.len().saturating_sub(WINDOW_MAX);
         self.slots.drain(..over);
         self.trimmed |= over > 0;
+    }
+
+    /// Number of missing packets from `una` on.
+    #[must_use]
+    pub(super) fn missing_from(&self, una: Psn) -> u64 {
+        let open = usize::try_from(self.next.distance_from(una)).unwrap_or(0);
+        let first = self.slots.len().saturating_sub(open);
+        self.slots.range(first..).filter(|slot| slot.missing).count() as u64
     }
 
     /// Removes numbers far below `una`, the first unacknowledged number.

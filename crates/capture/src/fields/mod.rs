@@ -124,7 +124,7 @@ pub fn layers<'a>(record: &Record<'a>, seen: &Result<Seen<'a>, NotRoce>) -> Vec<
     let mut layers = vec![outer::frame(record)];
     match seen {
         Ok(seen) => {
-            outer::headers(seen, &mut layers);
+            outer::headers(record, seen, &mut layers);
             roce::headers(seen, &mut layers);
         }
         Err(reason) => {

@@ -1,6 +1,6 @@
 //! Dissects the capture's record header, the link layer, IP and UDP.
 
-use wire::capture::{Link, Seen};
+use wire::capture::{Link, Seen, Tunnel, TunnelKind, tunnels};
 use wire::{Ip, Ipv4, Ipv6};
 
 use super::{Layer, Value};
@@ -28,21 +28,43 @@ pub(super) fn frame<'a>(record: &Record<'a>) -> Layer<'a> {
     layer
 }
 
-pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
+pub(super) fn headers<'a>(record: &Record<'a>, seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     link(&seen.link, layers);
+    if seen.tunnels > 0 {
+        layers.extend(tunnels(record.link_type, record.data).into_iter().flatten().map(tunnel));
+    }
     layers.push(match seen.ip {
         Ip::V4(ip) => ipv4(&ip),
         Ip::V6(ip) => ipv6(&ip),
     });
-    let mut udp = Layer::new(seen.udp.to_string());
-    udp.number("udp.srcport", "Source Port", seen.udp.src_port)
-        .number("udp.dstport", "Destination Port", seen.udp.dst_port)
-        .number("udp.length", "Length", seen.udp.length)
-        .hex("udp.checksum", "Checksum", 4, seen.udp.checksum);
-    if seen.udp.checksum == 0 {
-        udp.means("none");
+    let Some(udp) = seen.udp else { return };
+    let mut layer = Layer::new(udp.to_string());
+    layer
+        .number("udp.srcport", "Source Port", udp.src_port)
+        .number("udp.dstport", "Destination Port", udp.dst_port)
+        .number("udp.length", "Length", udp.length)
+        .hex("udp.checksum", "Checksum", 4, udp.checksum);
+    if udp.checksum == 0 {
+        layer.means("none");
     }
-    layers.push(udp);
+    layers.push(layer);
+}
+
+fn tunnel<'a>(tunnel: Tunnel) -> Layer<'a> {
+    let mut layer = Layer::new(tunnel.kind.to_string());
+    if let Some((src, dst)) = tunnel.ends {
+        layer.add("roxie.tunnel.src", "Source", Value::Ip(src));
+        layer.add("roxie.tunnel.dst", "Destination", Value::Ip(dst));
+    }
+    match tunnel.kind {
+        TunnelKind::Vxlan(vni) => layer.number("vxlan.vni", "Network Identifier", vni),
+        TunnelKind::Geneve(vni) => layer.hex("geneve.vni", "Network Identifier", 6, vni),
+        TunnelKind::Gre(Some(key)) => layer.hex("gre.key", "Key", 8, key),
+        TunnelKind::Erspan(session) => layer.number("erspan.spanid", "Session", session),
+        TunnelKind::Mpls(label) => layer.number("mpls.label", "Label", label),
+        TunnelKind::Gre(None) | TunnelKind::Ip => &mut layer,
+    };
+    layer
 }
 
 fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {

@@ -183,7 +183,17 @@ fn icrc<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     let (status, meaning) = match check {
         IcrcCheck::Good => ("good", None),
         IcrcCheck::Bad { want } => ("bad", Some(format!("should be {:#010x}", want.swap_bytes()))),
-        IcrcCheck::Cut => ("unknown", Some("the capture does not hold the whole packet".to_owned())),
+        IcrcCheck::Cut => (
+            "unknown",
+            Some(
+                if seen.is_whole() {
+                    "no ICRC is specified for packets of this form"
+                } else {
+                    "the capture does not hold the whole packet"
+                }
+                .to_owned(),
+            ),
+        ),
     };
     layer.add("roxie.icrc.status", "Status", Value::Text(status.to_owned()));
     if let Some(meaning) = meaning {

@@ -49,7 +49,7 @@ impl Sheet {
     pub(super) fn new(report: &Report<'_>) -> Self {
         let Report { name, verdict, traces, .. } = report;
         let plots = plots(verdict, traces);
-        let lines = lines(&verdict.text());
+        let lines: Vec<String> = report.verdict_lines().iter().flat_map(|text| lines(text)).collect();
         let height = 2.0 * MARGIN
             + LINE * (1 + lines.len()) as f64
             + plots.len() as f64 * (MARGIN + LINE + Plot::HEIGHT);

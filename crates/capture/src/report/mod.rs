@@ -14,7 +14,7 @@ mod svg;
 use wire::Psn;
 use wire::capture::Seen;
 
-use crate::analyse::{Analysis, At, Verdict};
+use crate::analyse::{Analysis, At, Origin, Verdict};
 use crate::decode::Decoded;
 use drawing::Sheet;
 pub use png::PngError;
@@ -47,6 +47,8 @@ pub struct Traces {
 pub struct Report<'a> {
     /// Title, usually the name of the file.
     pub name: &'a str,
+    /// Where the packets come from, for the command to run next.
+    pub origin: Origin<'a>,
     /// Result of the analysis.
     pub verdict: &'a Verdict,
     /// Values collected during the analysis.
@@ -55,7 +57,20 @@ pub struct Report<'a> {
     pub notes: &'a [String],
 }
 
+/// Marks a plot of an incomplete capture.
+const INCOMPLETE: &str = "INCOMPLETE CAPTURE: ";
+
 impl Report<'_> {
+    /// The verdict and the command to run next, as lines of text.
+    fn verdict_lines(&self) -> [String; 2] {
+        let verdict = self.verdict;
+        let confidence = verdict.confidence().name();
+        [
+            format!("Verdict (confidence {confidence}): {}", verdict.text()),
+            format!("Next: {}", verdict.next(self.origin)),
+        ]
+    }
+
     /// An HTML page: verdict, plots, tables of findings and directions.
     #[must_use]
     pub fn html(&self) -> String {

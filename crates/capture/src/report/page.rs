@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::colours::classes;
 use super::plot::{Layer, Mark, Plot, Unit, plot};
 use super::svg::escape;
-use super::{Report, Traces, busiest};
+use super::{INCOMPLETE, Report, Traces, busiest};
 use crate::analyse::{Direction, Finding, Verdict};
 use crate::clock;
 
@@ -30,7 +30,7 @@ padding:24px}\n\
 h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:32px 0 8px}.faint{color:var(--faint)}\n\
 .verdict{background:var(--card);border-left:5px solid var(--good);padding:12px 16px;margin:16px 0;\
 border-radius:4px}\n\
-.verdict.bad{border-color:var(--bad);color:inherit}\
+.verdict.bad{border-color:var(--bad);color:inherit}.verdict.open{border-color:var(--warn)}\
 svg{width:100%;height:auto;background:var(--card);border-radius:4px}\n\
 table{border-collapse:collapse;width:100%;font-size:14px}\
 th,td{text-align:left;padding:4px 10px 4px 0;vertical-align:top;\
@@ -48,7 +48,7 @@ polyline{fill:none;stroke:currentColor;stroke-width:1.6}\n\
 const DARK: &str = ".bad{color:var(--bad)}";
 
 pub(super) fn html(report: &Report<'_>) -> String {
-    let Report { name, verdict, traces, notes } = report;
+    let Report { name, verdict, traces, notes, .. } = report;
     let totals = &verdict.totals;
     let lasted = clock::span(totals.last.ns.saturating_sub(totals.first.ns));
     let name = escape(name);
@@ -67,8 +67,18 @@ pub(super) fn html(report: &Report<'_>) -> String {
         totals.roce,
         totals.roce_bytes
     );
-    let bad = if verdict.findings.is_empty() { "" } else { " bad" };
-    let _ = writeln!(out, "<div class=\"verdict{bad}\">{}</div>", escape(&verdict.text()));
+    let bad = match (verdict.is_inconclusive(), verdict.findings.is_empty()) {
+        (true, _) => " open",
+        (false, true) => "",
+        (false, false) => " bad",
+    };
+    let [said, next] = report.verdict_lines();
+    let _ = writeln!(
+        out,
+        "<div class=\"verdict{bad}\">{}<br><code>{}</code></div>",
+        escape(&said),
+        escape(&next)
+    );
     for note in *notes {
         let _ = writeln!(out, "<p class=\"warn\">{}</p>", escape(note));
     }
@@ -84,7 +94,10 @@ pub(super) fn html(report: &Report<'_>) -> String {
 /// The plots that have values, with their titles.
 pub(super) fn plots(verdict: &Verdict, traces: &Traces) -> Vec<(String, Plot)> {
     let mut plots = Vec::new();
-    let mut add = |title: String, plot: Option<Plot>| plots.extend(plot.map(|plot| (title, plot)));
+    let mark = if verdict.is_inconclusive() { INCOMPLETE } else { "" };
+    let mut add = |title: String, plot: Option<Plot>| {
+        plots.extend(plot.map(|plot| (format!("{mark}{title}"), plot)));
+    };
     let span = (verdict.totals.first.ns, verdict.totals.last.ns);
     let events: Vec<(u64, String)> = verdict
         .findings
@@ -144,7 +157,7 @@ fn findings(out: &mut String, list: &[Finding], unlisted: u64) {
     );
     for finding in list.iter().take(ROWS_MAX) {
         let class = if finding.kind.is_fatal() { "bad" } else { "warn" };
-        let times = if finding.count > 1 { format!(" ({} times)", finding.count) } else { String::new() };
+        let times = finding.times();
         let _ = writeln!(
             out,
             "<tr><td class=\"n\">{}</td><td class=\"{class}\" style=\"white-space:nowrap\">{}</td>\

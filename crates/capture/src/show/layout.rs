@@ -26,7 +26,7 @@ pub(super) fn packet(out: &mut String, record: &Record<'_>, seen: &Result<Seen<'
     let _ = match seen.icrc() {
         IcrcCheck::Good => writeln!(out, "RXE_ICRC ok\n"),
         IcrcCheck::Bad { want } => writeln!(out, "RXE_ICRC wrong, should be {:#010x}\n", want.swap_bytes()),
-        IcrcCheck::Cut => writeln!(out, "RXE_ICRC not captured\n"),
+        IcrcCheck::Cut => writeln!(out, "RXE_ICRC not checked\n"),
     };
 }
 
@@ -48,8 +48,8 @@ fn outer(out: &mut String, seen: &Seen<'_>) {
             layout(out, "ipv6hdr", &[("struct in6_addr", "saddr", src), ("struct in6_addr", "daddr", dst)]);
         }
     }
+    let Some(udp) = seen.udp else { return };
     out.push_str("udp hdr:\n");
-    let udp = seen.udp;
     let fields = [
         ("__be16", "source", udp.src_port.to_string()),
         ("__be16", "dest", udp.dst_port.to_string()),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use wire::capture::{IcrcCheck, NotRoce, Seen};
+use wire::capture::{IcrcCheck, NotRoce, Seen, tunnels};
 use wire::{CmMessage, ExtHeader, Ieth, ImmDt, MadHeader, Operation, Packet, Qpn, Syndrome};
 
 use crate::paint::{Colours, Tone};
@@ -27,7 +27,16 @@ pub(super) fn packet(
         None => "",
     };
     // A write to a string cannot fail.
-    let _ = write!(out, "{arrow}{} > {} ", seen.ip.src(), seen.ip.dst());
+    out.push_str(arrow);
+    if seen.tunnels > 0 {
+        for tunnel in tunnels(record.link_type, record.data).iter().flatten() {
+            let _ = write!(out, "[{}] ", tunnel.kind);
+        }
+    }
+    let _ = write!(out, "{} > {} ", seen.ip.src(), seen.ip.dst());
+    if seen.udp.is_none() {
+        out.push_str("RoCEv1 ");
+    }
     match &seen.packet {
         Ok(packet) => out.push_str(&colours.paint(tone(packet), &words(seen, packet))),
         Err(reason) => {
@@ -38,8 +47,12 @@ pub(super) fn packet(
     if matches!(seen.icrc(), IcrcCheck::Bad { .. }) {
         out.push_str(&colours.paint(Tone::Bad, " [bad ICRC]"));
     }
-    if seen.ecn() == 3 {
-        out.push_str(&colours.paint(Tone::Warn, " [CE]"));
+    for (is_so, words) in
+        [(seen.ecn() == 3, " [CE]"), (seen.is_fragment, " [fragment]"), (seen.has_options, " [IP options]")]
+    {
+        if is_so {
+            out.push_str(&colours.paint(Tone::Warn, words));
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use flate2::read::MultiGzDecoder;
 use wire::capture::{BlockHeader, FileHeader, LinkType, Order, RecordHeader, Resolution};
 
 pub use error::{EndError, OpenError};
@@ -22,6 +23,8 @@ const BUFFER: usize = 1 << 20;
 const RECORD_MAX: usize = 16 << 20;
 /// Interfaces remembered; real files have a handful.
 const INTERFACES_MAX: usize = 1 << 16;
+/// First bytes of a file that gzip compressed (RFC 1952).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Damaged places described in [`Source::notes`]; further ones are only counted.
 const NOTES_MAX: usize = 8;
 
@@ -91,22 +94,53 @@ pub struct Record<'a> {
     pub comment: Option<&'a [u8]>,
 }
 
-/// Opens a file, or standard input if `path` is `-`.
+/// Opens a file, or standard input if `path` is `-`. Files that gzip compressed are decompressed.
 ///
 /// # Errors
 /// If the file cannot be opened or read, is empty, or is not a capture.
 pub fn open(path: &Path) -> Result<Source<Box<dyn Read + Send>>, OpenError> {
     if path.as_os_str() == "-" {
-        return Source::new(Box::new(io::stdin()) as Box<dyn Read + Send>);
+        return Source::new(decompressed(io::stdin())?.0);
     }
     let file = File::open(path)?;
     let meta = file.metadata()?;
     if meta.is_dir() {
         return Err(OpenError::Directory);
     }
-    let mut source = Source::new(Box::new(file) as Box<dyn Read + Send>)?;
-    source.total_len = meta.is_file().then_some(meta.len());
+    let (input, is_compressed) = decompressed(file)?;
+    let mut source = Source::new(input)?;
+    // Of a compressed file the length of the contents is unknown.
+    source.total_len = (meta.is_file() && !is_compressed).then_some(meta.len());
     Ok(source)
+}
+
+fn is_early_end(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
+}
+
+/// The contents of `input`, decompressed if they are in the format of gzip, and whether they are.
+///
+/// # Errors
+/// Those of reading the first bytes.
+pub fn decompressed<'a>(mut input: impl Read + Send + 'a) -> io::Result<(Box<dyn Read + Send + 'a>, bool)> {
+    let mut front = [0; GZIP.len()];
+    let mut there = 0;
+    // A pipe may give one byte at a time.
+    while there < front.len() {
+        match input.read(&mut front[there..]) {
+            Ok(0) => break,
+            Ok(n) => there += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let is_compressed = there == front.len() && front == GZIP;
+    let whole = io::Cursor::new(front).take(there as u64).chain(input);
+    if is_compressed {
+        Ok((Box::new(MultiGzDecoder::new(whole)), true))
+    } else {
+        Ok((Box::new(whole), false))
+    }
 }
 
 /// What the reader finds at its position.
@@ -219,7 +253,8 @@ impl<R: Read> Source<R> {
                 Ok(n) => self.end += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The packets before the error are still read; `check_end` returns the error.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // Damage of a compressed file is `InvalidInput` or `InvalidData`.
+                Err(error) if is_early_end(error.kind()) => {
                     (self.at_end, self.cut_off) = (true, Some(error));
                 }
                 Err(error) => return Err(error),

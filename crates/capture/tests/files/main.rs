@@ -7,6 +7,8 @@ mod golden;
 mod build;
 mod damage;
 mod formats;
+mod honest;
 mod links;
 mod styles;
+mod synth;
 mod verdicts;

@@ -85,7 +85,7 @@ fn the_verdict_names_the_planted_fault_and_healthy_captures_have_none() {
 #[test]
 fn an_incomplete_capture_has_no_findings_that_rest_on_missing_packets() {
     for (drops, left_out, words) in
-        [(7, None, "7 of "), (0, Some("a sample"), "on purpose (a sample)"), (7, Some("x"), ", and 7 of ")]
+        [(7, None, "7 of "), (0, Some("a sample"), "on purpose (a sample)"), (7, Some("x"), "; 7 of ")]
     {
         for name in
             ["loss-write-ack-v4", "loss-send-middle-v6", "loss-all-v4", "reorder-v4", "cm-loss-rtu-v4"]
@@ -127,6 +127,13 @@ fn the_directions_of_a_connection_are_paired_without_its_setup() {
     for direction in &verdict.directions {
         assert!(direction.counts.latency.count() >= 8, "{}", direction.name());
     }
+}
+
+#[test]
+fn management_datagrams_have_no_direction() {
+    let verdict = analyse(&golden::file("cm-rping-v4"));
+    assert_eq!(verdict.directions.len(), 2);
+    assert!(verdict.directions.iter().all(|direction| direction.service_name() == "RC"));
 }
 
 #[test]

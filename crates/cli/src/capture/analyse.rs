@@ -24,12 +24,14 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 ///
 /// Follows each queue pair, also if the capture begins in the middle of its connection: messages, latencies,
 /// retransmissions with their cause (a lost request, a lost ACK, a NAK, a receiver without posted receives),
-/// duplicates, reordering, refused keys, path MTU, congestion, connection setup and rejects. Memory does not
-/// grow with the length of the file.
+/// duplicates, reordering, refused keys, path MTU, congestion, connection setup and rejects. Ends with a
+/// verdict, how far the packets prove it, and the command to run next. Memory does not grow with the length
+/// of the file.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 A packet that is lost behind the capture point shows only if its receiver or sender reacts.
-On UC and UD there is no reaction.
+On UC and UD there is no reaction. An incomplete capture (dropped packets, cut headers, one
+direction only) is inconclusive, and the last line says how to take a better one.
 
 Exit status:
   0 if no problem was found; 3 if there are findings; 1 if the file could not be read, or
@@ -94,19 +96,23 @@ fn with_messages<R: Read + Send>(args: &AnalyseArgs, source: &mut Source<R>) -> 
     })
     .during("reading")?;
     written?;
-    output.write(&verdict.summary(Terminal::stdout().colours())).during("writing")?;
+    output.write(&summary(args, &verdict)).during("writing")?;
     output.finish().during("writing")?;
     Ok(verdict)
+}
+
+fn summary(args: &AnalyseArgs, verdict: &Verdict) -> String {
+    args.input.with_origin(|origin| verdict.summary(Terminal::stdout().colours(), origin))
 }
 
 /// Prints the result as text or JSON.
 fn without_messages<R: Read + Send>(args: &AnalyseArgs, source: &mut Source<R>) -> Outcome<Verdict> {
     let verdict = with_progress(source, Analysis::new(), |_, _| {})?;
     if args.json {
-        terminal::print(&verdict.json().to_string());
+        terminal::print(&args.input.with_origin(|origin| verdict.json(origin)).to_string());
     } else {
         let mut output = Output::new(!args.no_pager);
-        output.write(&verdict.summary(Terminal::stdout().colours())).during("writing")?;
+        output.write(&summary(args, &verdict)).during("writing")?;
         output.finish().during("writing")?;
     }
     Ok(verdict)

@@ -2,11 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bpf::Tap;
 use clap::{Args, value_parser};
+use roxie_capture::analyse::Origin;
 use roxie_capture::filter::FilterOptions;
 use roxie_capture::live::{Attachment, CapturePoint, Options, PERCENT};
 use roxie_capture::source::Source;
@@ -22,8 +23,8 @@ pub(super) const ATTACHMENT: &str = "ROXIE_TAP";
 /// A source of packets on the command line.
 #[derive(Clone, Debug, Args)]
 pub(super) struct InputArgs {
-    /// The file, or - for standard input
-    #[arg(value_name = "FILE", required_unless_present = "live", conflicts_with = "live")]
+    /// The file, or - for standard input; gzip is decompressed
+    #[arg(value_name = "FILE", conflicts_with = "live")]
     file: Option<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
@@ -99,10 +100,21 @@ impl InputArgs {
         sample: Option<u32>,
     ) -> Outcome<Packets> {
         let Some(point) = self.live.point() else {
-            return open(&self.file.clone().unwrap_or_else(|| PathBuf::from("-")));
+            return open(self.file.as_deref().ok_or_else(no_source)?);
         };
         let capture = start(&point, self.live.options(snap_len, filter, sample))?;
         Source::new(Box::new(capture) as Box<dyn Read + Send>).map_err(cannot_open)
+    }
+
+    /// The source, for the command to run next: its name, and whether it is live.
+    pub(super) fn with_origin<T>(&self, use_it: impl FnOnce(Origin<'_>) -> T) -> T {
+        match (&self.live.interface, self.live.pid) {
+            (Some(interface), _) => use_it(Origin::Live(&format!("-i {interface}"))),
+            (None, Some(pid)) => use_it(Origin::Live(&format!("-p {pid}"))),
+            (None, None) => {
+                use_it(Origin::File(&self.file.as_deref().unwrap_or(Path::new("-")).to_string_lossy()))
+            }
+        }
     }
 
     /// Whether a process is captured, which selects packets by both ends of its queue pairs.
@@ -128,6 +140,15 @@ impl InputArgs {
     pub(super) fn check_end(&self, source: &Packets) -> Outcome {
         target::check_end(source, &self.name())
     }
+}
+
+/// The command line names no source of packets.
+fn no_source() -> Failure {
+    let hint = "name a file, an interface or a process:\n         \
+                trace.pcapng    a capture file; - is standard input\n         \
+                -i eth0         live, a network interface (root)\n         \
+                -p 4711         live, a process that runs on roxie ('roxie top' lists them)";
+    Failure::new("no packets to read").hint(hint).code(2)
 }
 
 /// The value of `ROXIE_TAP`.

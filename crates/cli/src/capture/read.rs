@@ -18,8 +18,9 @@ use crate::terminal::Terminal;
 
 /// Show the packets of a capture file, of an interface or of a process
 ///
-/// Reads pcap and pcapng: either byte order, micro- and nanoseconds, several interfaces; Ethernet with VLAN
-/// tags, Linux cooked captures (tcpdump -i any) and raw IP. Shows all readable packets of a damaged or cut
+/// Reads pcap and pcapng, also compressed with gzip: either byte order, micro- and nanoseconds, several
+/// interfaces; Ethernet with VLAN tags, Linux cooked captures (tcpdump -i any) and raw IP; RoCEv1 and RoCEv2,
+/// also in VXLAN, GENEVE, GRE, ERSPAN, MPLS and IP tunnels. Shows all readable packets of a damaged or cut
 /// file, and at the end a description of the damage. Other traffic in the file is counted, not shown.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -32,6 +33,8 @@ Examples:
           A line for each packet
   roxie capture read trace.pcapng --qp 0x11 --only-errors
           Errors of a queue pair
+  roxie capture read trace.pcapng --packet 7..12 -t delta
+          Six packets, and the times between them
   roxie capture read -i eth0 -s headers
           Live, 128 bytes of each packet
   roxie capture read -p 4711 --qp 0x11
@@ -50,6 +53,9 @@ pub(super) struct ReadArgs {
     /// Show packets that are not RoCEv2 as well
     #[arg(long, help_heading = "Which packets")]
     all: bool,
+    /// With a number in this range: A..B, both included
+    #[arg(long, value_name = "A..B", value_parser = parse_numbers, help_heading = "Which packets")]
+    packet: Option<(u64, u64)>,
     /// Stop after N packets
     #[arg(short = 'c', long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -142,6 +148,11 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     let mut text = String::new();
     while args.count.is_none_or(|count| counts.shown < count) {
         let Some(record) = source.next_record().during("reading")? else { break };
+        match args.packet {
+            Some((_, last)) if record.number > last => break,
+            Some((first, _)) if record.number < first => continue,
+            _ => {}
+        }
         let whole = record.data;
         let record = cut(record, args.snap);
         let seen = Seen::parse(record.link_type, record.data);
@@ -164,6 +175,14 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     output.finish().during("writing")?;
     report(args, &source, &counts);
     args.input.check_end(&source)
+}
+
+fn parse_numbers(text: &str) -> Result<(u64, u64), String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+        _ => Err(format!("'{text}' is not a range of packet numbers: 7..12")),
+    }
 }
 
 /// The record with at most `snap` bytes.

@@ -71,9 +71,12 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let name = &point.name();
     check_rotation(args)?;
     let options = args.live.options(args.snap, args.filter.options(), args.sample);
-    // The file first: an error must not disturb the captured traffic.
-    let mut files = Files { args, output: open(&args.output, 0)?, number: 0, opened: Instant::now(), len: 0 };
+    // The file first: an error must not disturb the captured traffic. It is emptied after the start: a
+    // capture that cannot start neither leaves an empty file nor destroys an earlier one.
+    let reserved = target::Reserved::new(&args.output)?;
     let mut capture = start(&point, options)?;
+    let output = reserved.begin()?;
+    let mut files = Files { args, output, number: 0, opened: Instant::now(), len: 0 };
     let to_stdout = target::is_standard(&args.output);
     let terminal = if to_stdout { Terminal::plain() } else { Terminal::stdout() };
     let (mut shown, mut total) = (Instant::now(), 0);

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use roxie_capture::analyse::Analysis;
+use roxie_capture::analyse::{Analysis, Origin};
 use roxie_capture::report::{Report, Traces};
 
 use super::analyse::with_progress;
@@ -58,7 +58,14 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
     }
     let name = args.file.file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
     let notes: Vec<String> = source.notes().collect();
-    let report = Report { name: &name, verdict: &verdict, traces: &traces, notes: &notes };
+    let file = args.file.to_string_lossy();
+    let report = Report {
+        name: &name,
+        origin: Origin::File(&file),
+        verdict: &verdict,
+        traces: &traces,
+        notes: &notes,
+    };
     let bytes = match format {
         Format::Html => report.html().into_bytes(),
         Format::Svg => report.svg().into_bytes(),

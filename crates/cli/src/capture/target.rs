@@ -23,6 +23,51 @@ pub(super) fn create(path: &Path) -> Outcome<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
+/// A file that can be written, as it was before; it is removed again if it did not exist and is not begun.
+pub(super) struct Reserved<'a> {
+    path: &'a Path,
+    /// `None` for standard output.
+    file: Option<File>,
+    is_new: bool,
+}
+
+impl<'a> Reserved<'a> {
+    /// Opens the file, or creates it.
+    pub(super) fn new(path: &'a Path) -> Outcome<Self> {
+        if is_standard(path) {
+            return Ok(Self { path, file: None, is_new: false });
+        }
+        let what = format!("creating {}", path.display());
+        let created = File::options().write(true).create_new(true).open(path);
+        let (file, is_new) = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                (File::options().write(true).open(path).during(&what)?, false)
+            }
+            created => (created.during(&what)?, true),
+        };
+        Ok(Self { path, file: Some(file), is_new })
+    }
+
+    /// Empties the file and returns it, or returns standard output.
+    pub(super) fn begin(mut self) -> Outcome<Box<dyn Write>> {
+        let Some(file) = self.file.take() else { return Ok(Box::new(io::stdout())) };
+        self.is_new = false;
+        if file.metadata().is_ok_and(|meta| meta.is_file()) {
+            file.set_len(0).during(&format!("emptying {}", self.path.display()))?;
+        }
+        Ok(Box::new(file))
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.is_new {
+            // The error that prevented the capture is reported already.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
 /// Fails if output and input are the same file, by whatever names. To be called before the output is created,
 /// which empties it.
 pub(super) fn spare_input(input: &Path, output: &Path) -> Outcome {
@@ -43,4 +88,23 @@ pub(super) fn check_end<R: Read>(source: &Source<R>, name: &str) -> Outcome {
 fn regular_file(path: &Path) -> Option<(u64, u64)> {
     let meta = fs::metadata(path).ok()?;
     meta.is_file().then(|| (meta.dev(), meta.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserved_file_that_is_not_begun_is_as_before() {
+        let path = std::env::temp_dir().join(format!("roxie-reserved-{}", std::process::id()));
+        drop(Reserved::new(&path).expect("the temporary directory is writable"));
+        assert!(!path.exists());
+        fs::write(&path, "an earlier capture").expect("writable");
+        drop(Reserved::new(&path).expect("exists"));
+        assert_eq!(fs::read(&path).expect("still there"), b"an earlier capture");
+        let mut output = Reserved::new(&path).and_then(Reserved::begin).expect("exists");
+        output.write_all(b"new").expect("writable");
+        assert_eq!(fs::read(&path).expect("there"), b"new");
+        fs::remove_file(&path).expect("the test wrote it");
+    }
 }

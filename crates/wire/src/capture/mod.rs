@@ -9,6 +9,7 @@ mod link;
 mod pcap;
 mod pcapng;
 mod seen;
+mod tunnel;
 
 pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
 pub use link::{Link, LinkType};
@@ -17,6 +18,7 @@ pub use pcapng::{
     Block, BlockHeader, EnhancedPacket, Interface, InterfaceStatistics, Options, Resolution, option,
 };
 pub use seen::{IcrcCheck, NotRoce, Seen};
+pub use tunnel::{TUNNELS_MAX, Tunnel, TunnelKind, tunnels};
 
 use crate::bytes::array;
 

@@ -1,26 +1,27 @@
-//! A captured RoCEv2 packet. A receiver refuses an incomplete packet; this decoder returns the part that was
+//! A captured RoCE packet. A receiver refuses an incomplete packet; this decoder returns the part that was
 //! captured.
 
 use core::fmt;
 
+use super::tunnel::{self, Carrier};
 use super::{Link, LinkType};
 use crate::bth::Bth;
 use crate::drop::DropReason;
 use crate::eth::EtherType;
-use crate::icrc::{ICRC_LEN, icrc_of_frame};
-use crate::ip::{Ip, Ipv4, Ipv6, PROTOCOL_UDP};
+use crate::icrc::{ICRC_LEN, icrc_of_frame, icrc_of_grh};
+use crate::ip::Ip;
 use crate::packet::Packet;
-use crate::udp::{ROCE_PORT, Udp};
+use crate::udp::Udp;
 
 /// A captured packet with its outer headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Link layer.
+    /// Link layer, outside of all tunnels.
     pub link: Link<'a>,
-    /// IP header.
+    /// IP header inside of all tunnels; of RoCEv1 the GRH, which has the form of an IPv6 header.
     pub ip: Ip,
-    /// UDP header.
-    pub udp: Udp,
+    /// UDP header; `None` for RoCEv1.
+    pub udp: Option<Udp>,
     /// BTH, extension headers and payload as far as captured. `Err` is the reason why a packet to the RoCE
     /// port is malformed.
     pub packet: Result<Packet<'a>, DropReason>,
@@ -32,6 +33,14 @@ pub struct Seen<'a> {
     pub udp_payload_len: usize,
     /// The captured part of the UDP payload.
     pub udp_payload: &'a [u8],
+    /// Number of tunnels around the packet; [`tunnels`](super::tunnels) describes them.
+    pub tunnels: u8,
+    /// Network identifier of the innermost VXLAN or GENEVE tunnel.
+    pub vni: Option<u32>,
+    /// The packet is the first fragment of a larger one, which RoCEv2 excludes.
+    pub is_fragment: bool,
+    /// The packet has IP options or extension headers, which RoCEv2 excludes.
+    pub has_options: bool,
 }
 
 /// Result of checking the invariant CRC of a captured packet.
@@ -44,7 +53,9 @@ pub enum IcrcCheck {
         /// The ICRC computed from the packet's bytes.
         want: u32,
     },
-    /// The capture holds only the front of the packet, so the ICRC cannot be checked.
+    /// The ICRC cannot be checked: the capture holds only the front of the packet, or the packet has a form
+    /// for which no ICRC is specified (IP options, fragments), or it is of RoCEv1 with another ICRC than
+    /// computed.
     Cut,
 }
 
@@ -55,8 +66,10 @@ pub enum NotRoce {
     Link,
     /// The Ethernet type is this one, neither IPv4 nor IPv6.
     EtherType(EtherType),
-    /// The IP header is malformed or has options, or the packet is a fragment.
+    /// The IP header is malformed or was not captured.
     Ip,
+    /// The packet is a fragment without the transport header.
+    Fragment,
     /// The IP protocol number is this one, not UDP.
     Protocol(u8),
     /// The UDP destination port is this one, not 4791.
@@ -68,7 +81,8 @@ impl fmt::Display for NotRoce {
         match self {
             Self::Link => f.write_str("no known link layer"),
             Self::EtherType(ether_type) => write!(f, "Ethernet type {ether_type}"),
-            Self::Ip => f.write_str("an IP header with options, of a fragment, or cut"),
+            Self::Ip => f.write_str("an IP header that is malformed or cut"),
+            Self::Fragment => f.write_str("a later fragment of an IP datagram"),
             Self::Protocol(protocol) => write!(f, "IP protocol {protocol}"),
             Self::Port(port) => write!(f, "UDP port {port}"),
         }
@@ -79,53 +93,44 @@ impl<'a> Seen<'a> {
     /// Decodes a captured packet.
     ///
     /// # Errors
-    /// [`NotRoce`] if it is not a UDP datagram for the RoCE port.
+    /// [`NotRoce`] if it is neither a UDP datagram for the RoCE port nor a RoCEv1 packet, in any tunnel.
     #[inline]
     pub fn parse(link_type: LinkType, bytes: &'a [u8]) -> Result<Self, NotRoce> {
         let link = link_type.split(bytes).ok_or(NotRoce::Link)?;
-        let (ip, ip_len, behind) = match link.ether_type {
-            EtherType::IPV4 => {
-                let (bytes, rest) = link.rest.split_first_chunk().ok_or(NotRoce::Ip)?;
-                let ip = Ipv4::parse(bytes);
-                if ip.version != 4 || ip.ihl != 5 || ip.is_fragment() {
-                    return Err(NotRoce::Ip);
-                }
-                (Ip::V4(ip), usize::from(ip.total_len), rest)
+        let inside = tunnel::find(&link, |_| {})?;
+        let (ip, rest) = (inside.ip, inside.rest);
+        // The payload length that all headers allow. Ethernet padding or a frame check sequence may follow.
+        let front = ip.bytes.len() - rest.len();
+        let by_ip = ip.len.saturating_sub(front);
+        let (udp, udp_payload_len) = match inside.carrier {
+            Carrier::Udp(udp) => {
+                let by_udp = usize::from(udp.length).saturating_sub(Udp::LEN);
+                (Some(udp), if ip.is_first_fragment { by_udp } else { by_udp.min(by_ip) })
             }
-            EtherType::IPV6 => {
-                let (bytes, rest) = link.rest.split_first_chunk().ok_or(NotRoce::Ip)?;
-                let ip = Ipv6::parse(bytes);
-                if ip.version != 6 {
-                    return Err(NotRoce::Ip);
-                }
-                (Ip::V6(ip), Ipv6::LEN + usize::from(ip.payload_len), rest)
-            }
-            other => return Err(NotRoce::EtherType(other)),
+            Carrier::Grh => (None, by_ip),
         };
-        if ip.protocol() != PROTOCOL_UDP {
-            return Err(NotRoce::Protocol(ip.protocol()));
-        }
-        let (udp, rest) = behind.split_first_chunk().ok_or(NotRoce::Ip)?;
-        let udp = Udp::parse(udp);
-        if udp.dst_port != ROCE_PORT {
-            return Err(NotRoce::Port(udp.dst_port));
-        }
-        let ip_header_len = link.rest.len() - behind.len();
-        // The payload length that both headers allow. Ethernet padding or a frame check sequence may follow
-        // it.
-        let by_ip = ip_len.saturating_sub(ip_header_len + Udp::LEN);
-        let udp_payload_len = usize::from(udp.length).saturating_sub(Udp::LEN).min(by_ip);
-        let udp_payload = rest.get(..udp_payload_len).unwrap_or(rest);
+        let udp_payload = rest.get(..udp_payload_len.min(by_ip)).unwrap_or(rest);
         Ok(Self {
             link,
-            ip,
+            ip: ip.ip,
             udp,
             packet: Packet::parse_cut(udp_payload, udp_payload_len),
             bth: udp_payload.first_chunk().map(Bth::parse),
-            ip_packet: link.rest.get(..ip_len).unwrap_or(link.rest),
+            ip_packet: ip.bytes.get(..ip.len).unwrap_or(ip.bytes),
             udp_payload_len,
             udp_payload,
+            tunnels: inside.tunnels,
+            vni: inside.vni,
+            is_fragment: ip.is_first_fragment,
+            has_options: ip.has_options,
         })
+    }
+
+    /// Returns the UDP source port; 0 for RoCEv1.
+    #[must_use]
+    #[inline]
+    pub fn source_port(&self) -> u16 {
+        self.udp.map_or(0, |udp| udp.src_port)
     }
 
     /// Returns whether the capture holds the whole packet.
@@ -153,6 +158,10 @@ impl<'a> Seen<'a> {
         else {
             return IcrcCheck::Cut;
         };
+        if self.udp.is_none() {
+            let is_good = icrc_of_grh(self.ip_packet) == Some(u32::from_le_bytes(*got));
+            return if is_good { IcrcCheck::Good } else { IcrcCheck::Cut };
+        }
         match icrc_of_frame(self.ip_packet) {
             Some(want) if want == u32::from_le_bytes(*got) => IcrcCheck::Good,
             Some(want) => IcrcCheck::Bad { want },

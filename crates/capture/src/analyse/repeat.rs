@@ -1,0 +1,262 @@
+//! Follows requests that were captured before: duplicates, and retransmissions with their cause.
+
+use std::fmt::Write;
+
+use wire::capture::Seen;
+use wire::icrc::{ICRC_LEN, differ_by_id_and_ack_req};
+use wire::{Opcode, Operation, Packet, Psn};
+
+use super::Analysis;
+use super::direction::{PendingNak, Retransmission, Timeout, verb};
+use super::finding::{At, Kind};
+use super::request::always_answered;
+use super::window::Slot;
+use crate::clock;
+
+/// An identical copy within this time was duplicated in transit, and is not a retransmission. Shorter than
+/// the time after which roxie sends a probe.
+const DUPLICATED_NS: u64 = 200_000;
+/// The same for hosts that number their packets. Longer than any delay in a network; 2^16 packets of 64 bytes
+/// take 40 ms at 1 Gbit/s, after which identifications repeat.
+const SAME_ID_NS: u64 = 30_000_000;
+/// Fewest duplicates for a statement about nearly all packets.
+const DUPLICATES_MIN: u64 = 8;
+
+impl Analysis {
+    /// Handles a packet with a number that was captured before.
+    pub(super) fn repeated(
+        &mut self,
+        index: usize,
+        at: At,
+        seen: &Seen<'_>,
+        packet: &Packet<'_>,
+        slot: &Slot,
+    ) {
+        let direction = &mut self.directions[index];
+        let psn = packet.bth.psn;
+        let ids_restart = direction.ids_restart;
+        let Some(before) = direction.window.get_mut(psn) else { return };
+        let (first, again, answered) = (before.sent, before.again, before.answered);
+        let likeness = likeness(before, slot, seen);
+        // A host numbers its packets: a retransmission has another identification. Where it does not number
+        // them, only the time tells.
+        let is_duplicate = match likeness {
+            Likeness::Equal if slot.ip_id != 0 && !ids_restart => at.ns.abs_diff(again.ns) < SAME_ID_NS,
+            Likeness::Equal => at.ns.abs_diff(again.ns) < DUPLICATED_NS,
+            _ => false,
+        };
+        before.again = at;
+        direction.last_request = at;
+        let awaits_answer = direction.awaits_answer();
+        if packet.bth.ack_req {
+            direction.request_ack(psn);
+        }
+        let pending_nak = direction.pending_nak.is_some();
+        // A packet that the responder reported missing arrives a second time after its retransmission: the
+        // first transmission was delayed, not lost.
+        if let Some((_, finding)) = direction.filled.filter(|(filled, _)| *filled == psn && !pending_nak) {
+            direction.filled = None;
+            direction.counts.late += 1;
+            direction.late_ns = at.ns;
+            self.findings.withdraw(finding);
+            return self.reordered(index, at, psn);
+        }
+        if is_duplicate && (slot.ip_id != 0 || !pending_nak && direction.retransmission.is_none()) {
+            return self.duplicated(index, at, again);
+        }
+        if likeness == Likeness::OtherBytes {
+            self.changed(index, at, first, psn);
+        }
+        let direction = &mut self.directions[index];
+        direction.not_passed(psn);
+        direction.counts.resent += 1;
+        if let Some(message) = direction.message_at(psn) {
+            message.resent += 1;
+        }
+        let span = direction.span(psn);
+        if let Some(timeout) = &mut direction.timeout
+            && timeout.highest.is_before(psn)
+        {
+            timeout.highest = psn;
+        }
+        if direction.retransmission.is_some_and(|retransmission| retransmission.next == psn) && !pending_nak {
+            direction.retransmission = Some(Retransmission { next: psn.advance(span) });
+            return;
+        }
+        direction.retransmission = Some(Retransmission { next: psn.advance(span) });
+        direction.counts.episodes += 1;
+        match direction.pending_nak.take() {
+            Some(PendingNak::Missing(..) | PendingNak::NotReady(..)) => {}
+            // Retransmissions arrive out of order as well; one finding describes it.
+            None if direction.is_reordering(at) => {}
+            // The requester had not requested an ACK for the packet; the retransmission does.
+            None if !awaits_answer
+                && !psn.is_before(direction.una)
+                && direction.timeout.is_none()
+                && !always_answered(packet) => {}
+            None => self.retransmitted_without_nak(index, at, packet, first, again, answered),
+        }
+    }
+
+    /// Handles a retransmission that no NAK requested: the requester has seen no answer in time.
+    fn retransmitted_without_nak(
+        &mut self,
+        index: usize,
+        at: At,
+        packet: &Packet<'_>,
+        first: At,
+        again: At,
+        answered: u64,
+    ) {
+        let direction = &mut self.directions[index];
+        let (psn, what) = (packet.bth.psn, verb(packet.row().operation));
+        let subject = direction.name();
+        let waited = clock::span(at.ns.saturating_sub(again.ns));
+        let acked = psn.is_before(direction.una);
+        if answered != 0 {
+            let text = format!(
+                "The {what} in packet {} was answered in packet {answered}, but requested again from there \
+                 in packet {}: the answer did not reach {} in time. Look for drops between the capture \
+                 point and that host.",
+                first.number, at.number, direction.key.src
+            );
+            let found = At { number: answered, ns: first.ns };
+            self.report(Kind::LostResponse, found, at.number, subject, text);
+            return;
+        }
+        if acked {
+            let ack = direction.last_ack;
+            let text = format!(
+                "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} \
+                 after {waited}: the acknowledgement did not reach {} in time. Look for drops between the \
+                 capture point and that host.",
+                first.number, ack.number, at.number, direction.key.src
+            );
+            self.report(Kind::LostAck, ack, at.number, subject, text);
+            return;
+        }
+        if let Some(timeout) = &mut direction.timeout {
+            timeout.attempts += 1;
+            if let Some(finding) = self.findings.at(timeout.finding) {
+                finding.count += 1;
+            }
+            return;
+        }
+        let partly = direction.message_at(psn).filter(|message| message.response != message.first_psn);
+        let (kind, lost, text) = if let (Operation::ReadRequest, Some(message)) =
+            (packet.row().operation, partly)
+        {
+            let text = format!(
+                "The READ in packet {} is requested again from PSN {psn} on in packet {} after {waited}: \
+                 the response with that number was not seen in this capture.",
+                message.first.number, at.number
+            );
+            (Kind::LostResponse, message.first, text)
+        } else {
+            // A lost packet with others behind it makes the responder send a NAK. There is none, so it was
+            // the last one.
+            let last = direction.window.last_sent().unwrap_or(first);
+            let last = if last.number > first.number { last } else { first };
+            let from = first.number;
+            let which = if last.number == from {
+                format!("packet {from}")
+            } else {
+                format!("packets {from} to {}", last.number)
+            };
+            let text = format!(
+                "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No \
+                 ACK or NAK was seen in this capture: the last packet or its answer did not arrive, or the \
+                 answer was late.",
+                at.number
+            );
+            (Kind::LostRequest, last, text)
+        };
+        let finding = self.report(kind, lost, at.number, subject, text);
+        if kind == Kind::LostRequest {
+            self.directions[index].timeout = Some(Timeout { finding, attempts: 2, highest: psn });
+        }
+    }
+
+    /// Adds a duplicated packet to the finding of its direction.
+    fn duplicated(&mut self, index: usize, at: At, first: At) {
+        let direction = &mut self.directions[index];
+        direction.counts.duplicates += 1;
+        if let Some(finding) = self.findings.at(direction.duplicates) {
+            finding.count += 1;
+            return;
+        }
+        let text = format!(
+            "Packets arrive twice: packet {} is the same as packet {}, {} later. A device between the hosts \
+             duplicates them.",
+            at.number,
+            first.number,
+            clock::span(at.ns.saturating_sub(first.ns))
+        );
+        let subject = direction.name();
+        self.directions[index].duplicates = self.report(Kind::Duplicated, at, at.number, subject, text);
+    }
+
+    /// Reports a retransmission that carries other bytes than the first transmission.
+    fn changed(&mut self, index: usize, at: At, first: At, psn: Psn) {
+        let direction = &self.directions[index];
+        let text = format!(
+            "Packet {} repeats PSN {psn} of packet {} with the same opcode and length, but other bytes: the \
+             application changed its buffer before the completion, or the queue pair number belongs to \
+             another connection by now.",
+            at.number, first.number
+        );
+        self.report(Kind::ChangedBytes, first, at.number, direction.name(), text);
+    }
+
+    /// Says that the capture point sees each packet twice, if nearly all packets of a direction are
+    /// duplicated.
+    pub(super) fn conclude_duplicates(&mut self, index: usize) {
+        let direction = &self.directions[index];
+        let counts = &direction.counts;
+        let single = counts.packets - counts.duplicates;
+        if counts.duplicates < DUPLICATES_MIN || counts.duplicates * 10 < single * 9 {
+            return;
+        }
+        let (count, packets) = (counts.duplicates, counts.packets);
+        let Some(finding) = self.findings.at(direction.duplicates) else { return };
+        let _ = write!(
+            finding.text,
+            " Nearly all packets are there twice ({count} copies in {packets}): probably the capture point \
+             sees each packet twice (a mirror of both directions of a switch port, or of two interfaces)."
+        );
+    }
+}
+
+/// How a packet compares with the first one with its number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Likeness {
+    /// The same packet, with its IPv4 identification.
+    Equal,
+    /// The same bytes in another packet.
+    Again,
+    /// The same opcode and length, and other bytes.
+    OtherBytes,
+    /// Not comparable: another form, or not captured completely.
+    Unknown,
+}
+
+fn likeness(before: &Slot, now: &Slot, seen: &Seen<'_>) -> Likeness {
+    let is_whole = before.icrc != 0 && now.icrc != 0;
+    let form = |slot: &Slot| (slot.opcode, slot.len, slot.sport);
+    // Linux computes the ICRC of FLUSH in a form of its own.
+    if !is_whole || form(before) != form(now) || now.opcode == Opcode::RC_FLUSH {
+        return Likeness::Unknown;
+    }
+    let (difference, ids) = (before.icrc ^ now.icrc, before.ip_id ^ now.ip_id);
+    let len = seen.udp_payload_len.saturating_sub(ICRC_LEN);
+    if difference == 0 && ids == 0 {
+        Likeness::Equal
+    } else if differ_by_id_and_ack_req(difference, ids, before.ack_req != now.ack_req, len) {
+        Likeness::Again
+    } else if now.opcode == Opcode::RC_READ_REQUEST {
+        // The requester may request the rest of a READ only.
+        Likeness::Unknown
+    } else {
+        Likeness::OtherBytes
+    }
+}

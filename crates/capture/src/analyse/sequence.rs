@@ -1,0 +1,232 @@
+//! Checks that consecutive packets fit together: opcodes, lengths, message sequence numbers, and ACKs of
+//! requests that were not captured.
+
+use wire::{Msn, Operation, Packet, Psn, Syndrome};
+
+use super::Analysis;
+use super::direction::{Direction, Inside};
+use super::finding::{At, Kind};
+
+/// An ACK that was captured before its request by less than this was captured out of order.
+const AHEAD_NS: u64 = 20_000_000;
+/// Responses that were passed over, kept for each direction.
+const PASSED_MAX: usize = 64;
+
+/// The latest message sequence number of a responder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MsnSeen {
+    msn: Msn,
+    psn: Psn,
+    at: At,
+    /// Messages begun, and packets missing, until then.
+    begun: u64,
+    /// Messages that were open: the responder may have counted them or not.
+    open: u64,
+}
+
+/// Answers of a direction to requests that are not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stray {
+    /// The first one.
+    pub(super) at: At,
+    /// Its sequence number.
+    pub(super) psn: Psn,
+    /// It is a NAK: the number is the one that the responder expects.
+    pub(super) is_nak: bool,
+    pub(super) count: u64,
+}
+
+impl Analysis {
+    /// Checks that the opcode of the packet behind a captured one may follow it.
+    pub(super) fn check_opcodes(&mut self, index: usize, at: At, packet: &Packet<'_>) {
+        let direction = &self.directions[index];
+        let (row, psn) = (packet.row(), packet.bth.psn);
+        let subject = direction.name();
+        let refused =
+            "The responder refuses such packets with NAK invalid request; on UC it drops the message.";
+        let text = match (direction.inside, row.position.starts()) {
+            (Inside::Begun, true) => {
+                let begun = direction.open.back().map_or(0, |message| message.first.number);
+                format!(
+                    "Packet {} ({}, PSN {psn}) begins a message, while the message of packet {begun} has no \
+                     last packet. {refused}",
+                    at.number, row.name,
+                )
+            }
+            (Inside::Ended, false) => format!(
+                "Packet {} ({}, PSN {psn}) continues a message, but the message before it ended with the \
+                 packet before. {refused}",
+                at.number, row.name
+            ),
+            (Inside::Begun, false) => {
+                let Some(message) = direction.open.back() else { return };
+                if family(message.operation) == family(row.operation) {
+                    return;
+                }
+                format!(
+                    "Packet {} ({}, PSN {psn}) continues the message that packet {} began with another \
+                     operation. {refused}",
+                    at.number, row.name, message.first.number
+                )
+            }
+            _ => return,
+        };
+        self.report(Kind::OpcodeSequence, at, at.number, subject, text);
+    }
+
+    /// Checks that the message that has ended has the length that its first packet announced.
+    pub(super) fn check_length(&mut self, index: usize, at: At) {
+        let direction = &self.directions[index];
+        let Some(message) = direction.open.back() else { return };
+        let is_write = matches!(message.operation, Operation::Write | Operation::WriteImm);
+        let Some(access) = message.access.filter(|_| is_write) else { return };
+        if access.len == message.bytes {
+            return;
+        }
+        let packets = match (message.first.number, at.number) {
+            (first, last) if first == last => format!("packet {first}"),
+            (first, last) => format!("packets {first} to {last}"),
+        };
+        let text = format!(
+            "The WRITE in {packets} announces {} bytes (DMA length of its RETH), and its packets carry {} \
+             bytes. The responder refuses it with NAK invalid request.",
+            access.len, message.bytes
+        );
+        self.report(Kind::WrongLength, message.first, at.number, direction.name(), text);
+    }
+
+    /// Checks that the responses of a READ, all captured, have the requested length.
+    pub(super) fn check_response_length(&mut self, index: usize, at: At, psn: Psn) {
+        let direction = &mut self.directions[index];
+        let name = direction.name();
+        let Some(message) = direction.message_at(psn) else { return };
+        if message.operation != Operation::ReadRequest || message.access.is_none() {
+            return;
+        }
+        let (wanted, there, first) = (message.bytes, message.response_bytes, message.first);
+        if wanted == there {
+            return;
+        }
+        let text = format!(
+            "The READ in packet {} requests {wanted} bytes, and its responses until packet {} carry {there} \
+             bytes. The requester ends the connection for that.",
+            first.number, at.number
+        );
+        self.report(Kind::WrongLength, first, at.number, name, text);
+    }
+
+    /// Checks the message sequence number of an ACK: it grows by the messages completed since the last one.
+    pub(super) fn check_msn(&mut self, index: usize, at: At, packet: &Packet<'_>) {
+        let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_))) else {
+            return;
+        };
+        let direction = &mut self.directions[index];
+        let psn = packet.bth.psn;
+        let begun = direction.counts.begun() + direction.counts.gaps;
+        let now = MsnSeen { msn: aeth.msn, psn, at, begun, open: direction.open.len() as u64 };
+        let Some(before) = direction.msn else {
+            direction.msn = Some(now);
+            return;
+        };
+        if !before.psn.is_before(psn) {
+            return;
+        }
+        direction.msn = Some(now);
+        let most = begun - before.begun + before.open;
+        let grown = aeth.msn.value().wrapping_sub(before.msn.value()) & 0xff_ffff;
+        if u64::from(grown) <= most {
+            return;
+        }
+        let subject = direction.name();
+        let text = format!(
+            "The message sequence number (MSN) of {} goes from {} to {} between packets {} and {}, while at \
+             most {most} messages were completed in between. Either the responder miscounts, or the capture \
+             lacks messages.",
+            direction.key.dst,
+            before.msn.value(),
+            aeth.msn.value(),
+            before.at.number,
+            at.number
+        );
+        self.report(Kind::WrongMsn, before.at, at.number, subject, text);
+    }
+
+    /// Handles an ACK for a number behind all captured requests.
+    pub(super) fn ack_ahead(&mut self, index: usize, at: At, psn: Psn) {
+        let direction = &mut self.directions[index];
+        // The number of packets of a READ may be unknown, and the requests of a poor capture too.
+        if direction.unsized_read.is_some() {
+            return;
+        }
+        if let Some(finding) = self.findings.at(direction.unknown_ack).filter(|finding| finding.count > 0) {
+            finding.count += 1;
+            return;
+        }
+        let last = direction.window.next().advance(0xff_ffff);
+        let text = format!(
+            "Packet {} acknowledges PSN {psn}, and no request with that number was seen in this capture: \
+             the last one before it has PSN {last}. Either the capture lacks requests, or the responder \
+             counts from another number (its rq_psn is not the requester's sq_psn).",
+            at.number
+        );
+        let subject = direction.name();
+        let finding = self.report(Kind::UnknownAck, at, at.number, subject, text);
+        let direction = &mut self.directions[index];
+        direction.unknown_ack = finding;
+        direction.ahead = Some((psn, at, finding));
+    }
+
+    /// Withdraws the finding about an ACK whose request was captured just behind it.
+    pub(super) fn not_ahead(&mut self, index: usize, at: At, psn: Psn) {
+        let direction = &mut self.directions[index];
+        let Some((acked, ack, finding)) = direction.ahead else { return };
+        if at.ns.saturating_sub(ack.ns) > AHEAD_NS {
+            direction.ahead = None;
+        } else if !psn.is_before(acked) {
+            direction.ahead = None;
+            self.findings.withdraw(finding);
+            self.acknowledged(index, ack, acked, false);
+        }
+    }
+
+    /// Notes an answer to a request that is not known.
+    pub(super) fn stray(&mut self, direction: usize, at: At, packet: &Packet<'_>) {
+        let is_nak =
+            packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Nak(_) | Syndrome::RnrNak(_)));
+        let psn = packet.bth.psn;
+        let stray = &mut self.directions[direction].strays;
+        match stray {
+            Some(stray) => {
+                stray.count += 1;
+                // A NAK says more.
+                if is_nak && !stray.is_nak {
+                    *stray = Stray { at, psn, is_nak, ..*stray };
+                }
+            }
+            None => *stray = Some(Stray { at, psn, is_nak, count: 1 }),
+        }
+    }
+}
+
+impl Direction {
+    /// Notes that the responses `first` to `last` were passed over by the answer in packet `at`.
+    pub(super) fn pass_over(&mut self, first: Psn, last: Psn, at: At) {
+        if self.passed.len() < PASSED_MAX && !last.is_before(first) {
+            self.passed.push((first, last, at));
+        }
+    }
+
+    /// Notes that the response `psn` was captured, or requested again: it was missing for the requester too.
+    pub(super) fn not_passed(&mut self, psn: Psn) {
+        self.passed.retain(|(first, last, _)| psn.is_before(*first) || last.is_before(psn));
+    }
+}
+
+/// The operation without its immediate data or invalidation, which only the last packet has.
+fn family(operation: Operation) -> Operation {
+    match operation {
+        Operation::SendImm | Operation::SendInv => Operation::Send,
+        Operation::WriteImm => Operation::Write,
+        other => other,
+    }
+}

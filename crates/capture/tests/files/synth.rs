@@ -1,0 +1,209 @@
+//! Captures made packet by packet: a requester at 10.0.0.1 and a responder at 10.0.0.2.
+
+use std::net::Ipv4Addr;
+
+use roxie_capture::write::{NewPacket, Writer};
+use wire::capture::LinkType;
+use wire::icrc::IcrcHeader;
+use wire::{Bth, Opcode, Psn, Qpn};
+
+use crate::build::TIME_NS;
+
+/// Bytes of Ethernet, IPv4 and UDP headers.
+pub(crate) const OUTER: usize = 14 + 20 + 8;
+const PORT: u16 = 0xc001;
+/// Queue pair of the requester and of the responder.
+const QPS: [u32; 2] = [0x11, 0x22];
+const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+
+/// Syndromes of an AETH.
+pub(crate) const ACK: u8 = 0x1f;
+pub(crate) const NAK_SEQUENCE: u8 = 0x60;
+pub(crate) const RNR_10_MS: u8 = 0x34;
+
+/// A capture being made.
+#[derive(Clone)]
+pub(crate) struct Talk {
+    pub(crate) packets: Vec<Captured>,
+    /// Time of the next packet.
+    ns: u64,
+    /// IPv4 identification of the next packet; 0 stays 0.
+    id: u16,
+}
+
+/// A packet of a capture.
+#[derive(Clone)]
+pub(crate) struct Captured {
+    pub(crate) ns: u64,
+    pub(crate) interface: usize,
+    pub(crate) outbound: Option<bool>,
+    pub(crate) frame: Vec<u8>,
+}
+
+impl Talk {
+    pub(crate) fn new() -> Self {
+        Self { packets: Vec::new(), ns: TIME_NS, id: 1 }
+    }
+
+    /// All packets have identification 0, like those of unconnected UDP sockets.
+    pub(crate) fn without_ids(self) -> Self {
+        Self { id: 0, ..self }
+    }
+
+    /// Lets time pass before the next packet.
+    pub(crate) fn wait_us(&mut self, us: u64) -> &mut Self {
+        self.ns += us * 1000;
+        self
+    }
+
+    /// A packet of the requester: opcode, PSN, AckReq, extension headers, payload.
+    pub(crate) fn request(
+        &mut self,
+        opcode: Opcode,
+        psn: u32,
+        ack_req: bool,
+        headers: &[u8],
+        payload: &[u8],
+    ) -> &mut Self {
+        self.packet([0, 1], opcode, psn, ack_req, headers, payload)
+    }
+
+    /// A packet of the responder.
+    pub(crate) fn answer(&mut self, opcode: Opcode, psn: u32, headers: &[u8], payload: &[u8]) -> &mut Self {
+        self.packet([1, 0], opcode, psn, false, headers, payload)
+    }
+
+    /// An ACK, NAK or RNR NAK.
+    pub(crate) fn ack(&mut self, psn: u32, syndrome: u8, msn: u32) -> &mut Self {
+        self.answer(Opcode::RC_ACKNOWLEDGE, psn, &aeth(syndrome, msn), &[])
+    }
+
+    /// A SEND of 100 bytes in one packet, with AckReq.
+    pub(crate) fn send(&mut self, psn: u32) -> &mut Self {
+        self.request(Opcode::RC_SEND_ONLY, psn, true, &[], &[psn as u8; 100])
+    }
+
+    /// `count` SENDs from `psn` on, each acknowledged.
+    pub(crate) fn sends(&mut self, psn: u32, count: u32) -> &mut Self {
+        for n in 0..count {
+            self.send(psn + n).ack(psn + n, ACK, n + 1);
+        }
+        self
+    }
+
+    fn packet(
+        &mut self,
+        [from, to]: [usize; 2],
+        opcode: Opcode,
+        psn: u32,
+        ack_req: bool,
+        headers: &[u8],
+        payload: &[u8],
+    ) -> &mut Self {
+        let pad = payload.len().next_multiple_of(4) - payload.len();
+        let bth = Bth {
+            opcode,
+            pad_cnt: pad as u8,
+            dest_qp: Qpn::new(QPS[to]),
+            psn: Psn::new(psn),
+            ack_req,
+            p_key: wire::PKey::DEFAULT,
+            ..Bth::default()
+        };
+        let mut front = [0; Bth::LEN];
+        bth.emit(&mut front);
+        let packet = [&front, headers, payload, &[0; 3][..pad]].concat();
+        let frame = datagram(HOSTS[from], HOSTS[to], self.id, &packet);
+        self.packets.push(Captured { ns: self.ns, interface: 0, outbound: None, frame });
+        self.ns += 5000;
+        if self.id != 0 {
+            self.id += 1;
+        }
+        self
+    }
+
+    /// The last packet once more, some time later, as captured elsewhere or duplicated in transit.
+    pub(crate) fn again(&mut self, interface: usize, outbound: Option<bool>) -> &mut Self {
+        let last = self.packets.last().expect("a packet").clone();
+        self.packets.push(Captured { ns: self.ns, interface, outbound, ..last });
+        self.ns += 5000;
+        self
+    }
+
+    /// Marks the last packet as sent.
+    pub(crate) fn out(&mut self) -> &mut Self {
+        self.packets.last_mut().expect("a packet").outbound = Some(true);
+        self
+    }
+
+    /// Damages a byte of the last packet, counted from its end.
+    pub(crate) fn damage(&mut self, from_end: usize) -> &mut Self {
+        let frame = &mut self.packets.last_mut().expect("a packet").frame;
+        let at = frame.len() - from_end;
+        frame[at] ^= 0xff;
+        self
+    }
+
+    /// Removes the last packet: the capture does not have it.
+    pub(crate) fn unseen(&mut self) -> &mut Self {
+        self.packets.pop();
+        self
+    }
+
+    /// The capture as a pcapng file.
+    pub(crate) fn file(&self) -> Vec<u8> {
+        self.file_cut(usize::MAX)
+    }
+
+    /// The same with at most `snap` bytes of each packet.
+    pub(crate) fn file_cut(&self, snap: usize) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new()).expect("memory");
+        for name in ["eth0", "eth1"] {
+            writer.interface(Some(name), None, LinkType::ETHERNET).expect("memory");
+        }
+        for packet in &self.packets {
+            let data = &packet.frame[..snap.min(packet.frame.len())];
+            let new = NewPacket {
+                interface: packet.interface,
+                time_ns: packet.ns,
+                original_len: packet.frame.len(),
+                data,
+                outbound: packet.outbound,
+            };
+            writer.packet(&new, []).expect("memory");
+        }
+        writer.output().clone()
+    }
+}
+
+/// An ACK extended transport header.
+pub(crate) fn aeth(syndrome: u8, msn: u32) -> [u8; 4] {
+    (u32::from(syndrome) << 24 | msn).to_be_bytes()
+}
+
+/// An RDMA extended transport header for R_Key 7.
+pub(crate) fn reth(va: u64, len: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&va.to_be_bytes());
+    bytes[8..12].copy_from_slice(&7_u32.to_be_bytes());
+    bytes[12..].copy_from_slice(&len.to_be_bytes());
+    bytes
+}
+
+/// An Ethernet frame with a RoCEv2 datagram.
+fn datagram(src: Ipv4Addr, dst: Ipv4Addr, id: u16, packet: &[u8]) -> Vec<u8> {
+    let icrc = IcrcHeader::v4(src, dst, PORT, wire::ROCE_PORT).icrc(id, packet);
+    let udp_len = (8 + packet.len() + 4) as u16;
+    let ip = wire::Ipv4 { id, ..wire::Ipv4::udp(src, dst, 64, udp_len) }.with_checksum();
+    let mut header = [0; 20];
+    ip.emit(&mut header);
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend(header);
+    frame.extend(PORT.to_be_bytes());
+    frame.extend(wire::ROCE_PORT.to_be_bytes());
+    frame.extend(udp_len.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(packet);
+    frame.extend(icrc.to_le_bytes());
+    frame
+}
