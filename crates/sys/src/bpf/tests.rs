@@ -56,6 +56,21 @@ fn a_map_per_cpu_takes_a_value_of_each_cpu() {
 }
 
 #[test]
+fn a_perf_event_array_without_a_size_gets_an_entry_for_each_cpu() {
+    if skipped() {
+        return;
+    }
+    let create =
+        |entries| Map::create(&MapDef::new("events", MapKind::PerfEventArray, 4, 4, entries)).unwrap();
+    let all = create(0).max_entries().unwrap() as usize;
+    assert!(all >= std::thread::available_parallelism().unwrap().get(), "{all}");
+    assert_eq!(create(1).max_entries().unwrap(), 1);
+    // The kernel refuses other maps without a size.
+    let array = Map::create(&MapDef::array("array", 4, 0)).unwrap_err();
+    assert_eq!(array.raw_os_error(), Some(libc::EINVAL));
+}
+
+#[test]
 fn a_program_runs_and_an_invalid_one_is_explained() {
     if skipped() {
         return;
