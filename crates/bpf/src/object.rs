@@ -34,13 +34,12 @@ use std::collections::HashSet;
 use std::fmt;
 
 use aya_obj::btf::BtfFeatures;
-use aya_obj::programs::XdpAttachType;
-use aya_obj::{EbpfSectionKind, Function, ProgramSection};
+use aya_obj::{EbpfSectionKind, Function};
 
 use crate::btf::{Btf, FuncInfo};
 use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
 use crate::map::{MapDef, MapKind};
-use crate::program::{Program, ProgramKind};
+use crate::program::Program;
 
 /// Returns the XDP programs of an object file, sorted by name. Each has all maps of the file in the same
 /// order, so that programs that share a map agree on its index.
@@ -53,8 +52,8 @@ use crate::program::{Program, ProgramKind};
 /// program.
 pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
     check::check(elf, kernel_types).map_err(parse_error)?;
-    let elf = sections::without_other_programs(elf).map_err(parse_error)?;
-    let mut object = aya_obj::Object::parse(&elf).map_err(parse_error)?;
+    let sections::Prepared { file, places } = sections::prepare(elf).map_err(parse_error)?;
+    let mut object = aya_obj::Object::parse(&file).map_err(parse_error)?;
     if object.has_btf_relocations() {
         let types = kernel_types.ok_or(ObjectError::NeedsKernelTypes)?;
         let types = aya_obj::btf::Btf::parse(types, object.endianness).map_err(parse_error)?;
@@ -77,16 +76,12 @@ pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Progra
 
     let mut programs = Vec::new();
     for (name, source) in &object.programs {
-        let ProgramSection::Xdp { frags, attach_type } = source.section else { continue };
+        let Some(&(kind, frags)) = places.get(&source.function_key().0) else { continue };
         let function = object.functions.get(&source.function_key());
         let function = function.ok_or_else(|| ObjectError::Link(format!("{name} has no code")))?;
         programs.push(Program {
             name: name.clone(),
-            kind: match attach_type {
-                XdpAttachType::Interface => ProgramKind::Xdp,
-                XdpAttachType::CpuMap => ProgramKind::XdpCpumap,
-                XdpAttachType::DevMap => ProgramKind::XdpDevmap,
-            },
+            kind,
             slots: slots_of(function).map_err(|error| ObjectError::Code(name.clone(), error))?,
             maps: maps.clone(),
             license: source.license.to_string_lossy().into_owned(),

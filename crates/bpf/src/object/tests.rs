@@ -3,7 +3,7 @@
 use super::{clang, *};
 use crate::map::{Map, UpdateMode};
 use crate::vm::{Env, Image, Machine, XdpBuff};
-use crate::{Helper, XdpAction};
+use crate::{Helper, ProgramKind, XdpAction};
 
 struct Host;
 

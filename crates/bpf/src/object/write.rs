@@ -15,6 +15,11 @@ use crate::program::{Program, ProgramKind};
 /// [`ObjectError::Unwritable`] if the program has no type information, has inner functions or is not for
 /// interfaces, or if a map has initial contents.
 pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
+    write_section(program, if program.frags { "xdp.frags" } else { "xdp" })
+}
+
+/// As [`write()`], with the program in this section.
+pub(super) fn write_section(program: &Program, section: &str) -> Result<Vec<u8>, ObjectError> {
     let unwritable = |why: &str| ObjectError::Unwritable(format!("{}: {why}", program.name));
     let types = program.btf.as_ref().ok_or_else(|| unwritable("it has no type information"))?;
     if types.func_info.len() != 1 {
@@ -26,7 +31,6 @@ pub fn write(program: &Program) -> Result<Vec<u8>, ObjectError> {
     if program.maps.iter().any(|map| !map.initial.is_empty()) {
         return Err(unwritable("it has maps with initial contents"));
     }
-    let section = if program.frags { "xdp.frags" } else { "xdp" };
     let extended = btf::extended(types, &program.maps, section)
         .ok_or_else(|| unwritable("its type information is malformed"))?;
 

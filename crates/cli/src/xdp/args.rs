@@ -114,7 +114,7 @@ pub(crate) struct SourceArgs {
     /// Build the program from a recipe; see below
     #[arg(long, short, value_name = "RECIPE")]
     pub(crate) recipe: Option<String>,
-    /// Section of the object file: xdp, xdp.frags
+    /// Section of the object file: xdp or xdp.frags, without the ending of xdp/NAME and xdp_NAME
     #[arg(long, short, value_name = "NAME", conflicts_with = "recipe")]
     pub(crate) section: Option<String>,
     /// Function of the object file, if it has several programs

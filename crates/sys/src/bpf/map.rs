@@ -55,16 +55,21 @@ struct FreezeAttr {
 unsafe impl Attr for FreezeAttr {}
 
 impl Map {
-    /// Creates a map with its first value in place.
+    /// Creates a map with its first value in place. A perf event array without a size gets an entry for each
+    /// possible CPU.
     ///
     /// # Errors
     /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
     pub fn create(def: &MapDef) -> io::Result<Map> {
+        let max_entries = match (def.kind, def.max_entries) {
+            (MapKind::PerfEventArray, 0) => possible_cpus() as u32,
+            (_, entries) => entries,
+        };
         let mut attr = CreateAttr {
             kind: def.kind.number(),
             key_len: def.key_size,
             value_len: def.value_size,
-            max_entries: def.max_entries,
+            max_entries,
             flags: def.flags,
             name: name(&def.name),
             ..CreateAttr::default()

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use ::bpf::MapDef;
+
 use super::object::{self, ProgramRaw};
 use super::{Attr, Command, Map, call, call_fd, name, pointer, pointer_mut, text};
 
@@ -15,6 +17,8 @@ pub struct Program(OwnedFd);
 /// Why a program was not loaded.
 #[derive(Debug)]
 pub struct LoadError {
+    /// The map that the kernel did not create, with its attributes; `None` if it refused the program itself.
+    pub map: Option<String>,
     /// The kernel's error.
     pub error: io::Error,
     /// The verifier's log, complete; empty if it wrote none.
@@ -143,6 +147,7 @@ impl Program {
     pub fn load(program: &::bpf::Program, maps: &[Map]) -> Result<Program, LoadError> {
         let fds: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = program.link(&fds).map_err(|error| LoadError {
+            map: None,
             error: io::ErrorKind::InvalidInput.into(),
             log: error.to_string(),
         })?;
@@ -161,7 +166,7 @@ impl Program {
                 Err(_) => break,
             }
         }
-        Err(LoadError { error, log: text(&log) })
+        Err(LoadError { map: None, error, log: text(&log) })
     }
 
     /// Creates the maps of `program`, then loads it; returns the maps in order.
@@ -169,8 +174,15 @@ impl Program {
     /// # Errors
     /// As [`Program::load`]; those of [`Map::create`].
     pub fn load_with_maps(program: &::bpf::Program) -> Result<(Program, Vec<Map>), LoadError> {
-        let maps: io::Result<Vec<Map>> = program.maps.iter().map(Map::create).collect();
-        let maps = maps.map_err(|error| LoadError { error, log: String::new() })?;
+        let create = |def: &MapDef| {
+            Map::create(def).map_err(|error| {
+                let (key, value, entries) = (def.key_size, def.value_size, def.max_entries);
+                let sizes = format!("key {key} bytes, value {value} bytes, {entries} entries");
+                let map = Some(format!("{} ({}, {sizes})", def.name, def.kind));
+                LoadError { map, error, log: String::new() }
+            })
+        };
+        let maps = program.maps.iter().map(create).collect::<Result<Vec<Map>, LoadError>>()?;
         Ok((Program::load(program, &maps)?, maps))
     }
 
@@ -298,7 +310,11 @@ fn load_btf(bytes: &[u8]) -> Result<OwnedFd, LoadError> {
         Err(error) => error,
     };
     let mut log = vec![0; LOG_LEN];
-    call_fd(Command::BtfLoad, &mut attr(&mut log)).map_err(|_| LoadError { error, log: text(&log) })
+    call_fd(Command::BtfLoad, &mut attr(&mut log)).map_err(|_| LoadError {
+        map: None,
+        error,
+        log: text(&log),
+    })
 }
 
 impl AsFd for Program {
@@ -309,7 +325,10 @@ impl AsFd for Program {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the kernel refuses the program: {}", self.error)?;
+        match &self.map {
+            Some(map) => write!(f, "the kernel refuses the map {map}: {}", self.error)?,
+            None => write!(f, "the kernel refuses the program: {}", self.error)?,
+        }
         if self.error.raw_os_error() == Some(libc::EPERM) && self.log.is_empty() {
             f.write_str(" (needs CAP_BPF and CAP_NET_ADMIN, or root)")?;
         }

@@ -56,6 +56,32 @@ fn a_map_per_cpu_takes_a_value_of_each_cpu() {
 }
 
 #[test]
+fn a_perf_event_array_without_a_size_gets_an_entry_for_each_cpu() {
+    if skipped() {
+        return;
+    }
+    let create =
+        |entries| Map::create(&MapDef::new("events", MapKind::PerfEventArray, 4, 4, entries)).unwrap();
+    let all = create(0).max_entries().unwrap() as usize;
+    assert!(all >= std::thread::available_parallelism().unwrap().get(), "{all}");
+    assert_eq!(create(1).max_entries().unwrap(), 1);
+    // The kernel refuses other maps without a size.
+    let array = Map::create(&MapDef::array("array", 4, 0)).unwrap_err();
+    assert_eq!(array.raw_os_error(), Some(libc::EINVAL));
+}
+
+#[test]
+fn the_error_for_a_map_that_the_kernel_refuses_names_the_map() {
+    if skipped() {
+        return;
+    }
+    let pass = Recipe::verdict(XdpAction::Pass).program("pass", ProgramKind::Xdp).unwrap();
+    let maps = vec![MapDef::array("good", 4, 1), MapDef::array("empty", 4, 0)];
+    let error = Program::load_with_maps(&::bpf::Program { maps, ..pass }).unwrap_err().to_string();
+    assert!(error.contains("the map empty (array, key 4 bytes, value 4 bytes, 0 entries)"), "{error}");
+}
+
+#[test]
 fn a_program_runs_and_an_invalid_one_is_explained() {
     if skipped() {
         return;
