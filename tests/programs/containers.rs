@@ -34,13 +34,13 @@ if touch /tmp/writable 2>/dev/null || touch /writable 2>/dev/null; then echo it 
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        case("rootless namespaces", "env", ""),
-        case("few descriptors", "prlimit --nofile=64:300", ""),
-        case("no locked memory", "prlimit --memlock=0:0", ""),
-        case("nothing to write to, no /sys", "env", READ_ONLY),
+        inside("rootless namespaces", "env", ""),
+        inside("few descriptors", "prlimit --nofile=64:300", ""),
+        inside("no locked memory", "prlimit --memlock=0:0", ""),
+        inside("nothing to write to, no /sys", "env", READ_ONLY),
         confined("seccomp", ""),
         confined("all of it", READ_ONLY),
-        Case { run: Box::new(too_few), ..case(TOO_FEW, "", "") },
+        Case { run: Box::new(too_few), ..inside(TOO_FEW, "", "") },
     ]
 }
 
@@ -50,8 +50,13 @@ fn place() -> Place {
     Place::new(Topology::Loopback, Family::V4, User::Ordinary)
 }
 
-fn case(what: &str, within: &'static str, before: &'static str) -> Case {
-    let mut case = Case::new(place(), &format!("in a container: {what}"), "rping", move |lab, name| {
+fn inside(what: &str, within: &'static str, before: &'static str) -> Case {
+    case(&format!("in a container: {what}"), within, before)
+}
+
+/// A case in namespaces of its own.
+pub(crate) fn case(what: &str, within: &'static str, before: &'static str) -> Case {
+    let mut case = Case::new(place(), what, "rping", move |lab, name| {
         says(&good(shell(lab, name, &format!("IN='{within}'\n{before}{RPING}"))?)?, "both ended well")
     });
     case.programs.extend(["ip", "prlimit", unshare()]);
@@ -59,7 +64,7 @@ fn case(what: &str, within: &'static str, before: &'static str) -> Case {
 }
 
 fn confined(what: &str, before: &'static str) -> Case {
-    let mut confined = case(what, "", "");
+    let mut confined = inside(what, "", "");
     confined.programs.push("cc");
     let name = confined.name.clone();
     confined.run = Box::new(move |lab| {
@@ -88,7 +93,7 @@ fn unshare() -> &'static str {
 }
 
 /// Runs a script as root of new namespaces.
-fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
+pub(crate) fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
     let mut command = Command::new("unshare");
     command.args(["-Urnm", "--propagation", "private", "sh", "-euc", script]).env("ROXIE", lab.roxie());
     let log = scratch().join(format!("{}.log", name.replace(['/', ' ', ':'], "-")));

@@ -21,6 +21,7 @@ mod hooks;
 mod kill;
 mod lab;
 mod mckey;
+mod one_file;
 mod perftest;
 mod pingpong;
 mod reasons;
@@ -77,6 +78,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(bundled::cases());
     cases.extend(reasons::cases());
     cases.extend(containers::cases());
+    cases.extend(one_file::cases());
     cases.extend(strangers::cases());
     cases.extend(lab::cases());
     cases.extend(pingpong::cases(scale));

@@ -13,6 +13,7 @@ use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
 use crate::metrics::MetricsArgs;
+use crate::own::args::OwnArgs;
 use crate::sim::args::SimArgs;
 use crate::top::TopArgs;
 use crate::xdp::args::XdpArgs;
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Interop(InteropArgs),
     Sim(SimArgs),
     Demo(DemoArgs),
+    #[command(name = "self")]
+    Own(OwnArgs),
     /// The process that holds a lab.
     #[command(hide = true, name = "lab-hold")]
     LabHold(HoldArgs),
@@ -191,9 +194,10 @@ pub(crate) enum When {
 /// itself with the command (exec), so process id, standard streams, signals and exit status are those of
 /// the command.
 ///
-/// roxie looks for its libraries beside this executable ('cargo build --release' puts them there) and in
-/// ../lib/roxie. It links their names into a private directory under XDG_RUNTIME_DIR, TMPDIR or /tmp, and
-/// puts that directory first in LD_LIBRARY_PATH. LD_AUDIT names a library that also replaces copies of
+/// A program that contains its libraries ('roxie self bundle') unpacks them into a private directory under
+/// XDG_RUNTIME_DIR, TMPDIR or /tmp, or under XDG_CACHE_HOME if libraries cannot be loaded there. Otherwise
+/// roxie looks for them beside this executable ('cargo build --release' puts them there) and in
+/// ../lib/roxie. It links their names into a private directory, which is first in LD_LIBRARY_PATH. LD_AUDIT names a library that also replaces copies of
 /// libibverbs and librdmacm which a program brings along: under names with a hash, as in Python wheels,
 /// through RPATH or RUNPATH, or opened by path. A line on standard error says so. This has no effect on
 /// setuid and statically linked programs, and with another C library than glibc; a warning says so.

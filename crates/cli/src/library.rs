@@ -9,7 +9,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use roxie::private_dir::PrivateDirError;
+
 use crate::failure::{During, Failure, Outcome};
+use crate::own::{self, Bundle};
 
 /// The library that `LD_AUDIT` names: it makes programs load the other two.
 pub(crate) const AUDIT: &str = "libroxie_audit.so";
@@ -38,21 +41,37 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Looks beside the executable, in its `deps`, and in `../lib/roxie`.
+    /// Unpacks those that this program contains; otherwise looks beside the executable, in its `deps`, and
+    /// in `../lib/roxie`.
     pub(crate) fn find() -> Outcome<Self> {
         let exe = std::env::current_exe().during("finding my own executable")?;
+        if let Some(mut bundle) = Bundle::open(&exe).during(&exe.display().to_string())? {
+            let dir = own::unpack(&mut bundle)?;
+            return Self::inside(&dir)
+                .ok_or_else(|| Failure::new(format!("{} contains other libraries", exe.display())));
+        }
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
         places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
             Failure::new(format!("libibverbs.so, librdmacm.so and {AUDIT} are not beside {}", exe.display()))
                 .hint(
-                    "'cargo build --release' builds all four; keep them in one directory, or put the \
-                     libraries into ../lib/roxie",
+                    "'cargo build --release' builds all four; keep them in one directory, put the libraries \
+                     into ../lib/roxie, or make one file of them with 'roxie self bundle'",
                 )
         })
     }
 
-    fn inside(dir: &Path) -> Option<Self> {
+    /// The libraries as pairs of file name and contents.
+    pub(crate) fn read(&self) -> Outcome<Vec<(String, Vec<u8>)>> {
+        let read = |((name, _), file): (&(&str, _), &PathBuf)| {
+            let contents = fs::read(file).during(&file.display().to_string())?;
+            Ok(((*name).to_owned(), contents))
+        };
+        NAMES.iter().zip(&self.files).map(read).collect()
+    }
+
+    /// Those in `dir`, if it has all of them.
+    pub(crate) fn inside(dir: &Path) -> Option<Self> {
         let find = |(_, names): &(&str, &[&str])| {
             names.iter().map(|name| dir.join(name)).find(|path| path.is_file())
         };
@@ -62,7 +81,7 @@ impl Libraries {
 
     /// Creates or updates a private directory that has all names as links to the libraries.
     pub(crate) fn link(&self) -> Outcome<PathBuf> {
-        let dir = private_dir(&format!("{PREFIX}{:016x}", fingerprint(&self.dir)))?;
+        let dir = private_dir(&link_dir_name(&self.dir))?;
         if let Some(base) = dir.parent() {
             sweep(base, SystemTime::now());
         }
@@ -84,13 +103,16 @@ pub(crate) fn run_dir() -> Outcome<PathBuf> {
 
 /// A directory of this user that other users cannot enter.
 pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
-    roxie::private_dir::private_dir(name).map_err(|error| {
-        let failure = Failure::new(error.to_string());
-        match error.remedy() {
-            Some(remedy) => failure.hint(remedy),
-            None => failure,
-        }
-    })
+    roxie::private_dir::private_dir(name).map_err(|error| not_private(&error))
+}
+
+/// The failure to make a private directory.
+pub(crate) fn not_private(error: &PrivateDirError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error.remedy() {
+        Some(remedy) => failure.hint(remedy),
+        None => failure,
+    }
 }
 
 /// Makes `link` point to `target`. It replaces an old link by a rename, so a program that starts meanwhile
@@ -139,6 +161,11 @@ fn sweep(base: &Path, now: SystemTime) {
             drop(fs::remove_dir(&dir));
         }
     }
+}
+
+/// The name of the directory with the links to the libraries in `dir`.
+pub(crate) fn link_dir_name(dir: &Path) -> String {
+    format!("{PREFIX}{:016x}", fingerprint(dir))
 }
 
 /// FNV-1a hash of a path: two builds get two directories and do not disturb each other's programs.

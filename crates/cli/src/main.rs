@@ -28,6 +28,7 @@ mod metrics;
 mod need;
 #[allow(unreachable_pub, reason = "as above")]
 mod netdev;
+mod own;
 mod run;
 mod sim;
 #[allow(unreachable_pub, reason = "as above")]
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Hook(args) => hook::run(&args),
         Command::Lab(args) => lab::lab(&args),
         Command::LabHold(args) => lab::hold(&args),
+        Command::Own(args) => own::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::server(&args),

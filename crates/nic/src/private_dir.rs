@@ -23,13 +23,22 @@ const TEMPORARY_NAMES: u32 = 16;
 pub fn private_dir(name: &str) -> Result<PathBuf, PrivateDirError> {
     let uid = effective_uid();
     let base = match runtime_dir(uid) {
-        Some(runtime) => {
-            let base = runtime.join("roxie");
-            own(&base, uid)?;
-            base
-        }
+        Some(runtime) => return private_dir_below(&runtime, name),
         None => temporary(&temp_dir(), uid)?,
     };
+    let dir = base.join(name);
+    own(&dir, uid)?;
+    Ok(dir)
+}
+
+/// Returns the directory `roxie/NAME` below `parent`, both of this user with mode 0700. Creates them if
+/// necessary. `parent` must exist.
+///
+/// # Errors
+/// As [`private_dir`].
+pub fn private_dir_below(parent: &Path, name: &str) -> Result<PathBuf, PrivateDirError> {
+    let (uid, base) = (effective_uid(), parent.join("roxie"));
+    own(&base, uid)?;
     let dir = base.join(name);
     own(&dir, uid)?;
     Ok(dir)

@@ -1,0 +1,284 @@
+//! Installs, checks and removes the files of roxie below a prefix.
+//!
+//! The manifest `lib/roxie/manifest` has one line for each file: CRC-32, length, path below the prefix.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
+
+use nix::unistd::Uid;
+use serde_json::json;
+
+use super::args::{InstallArgs, PrefixArgs, RemoveArgs};
+use super::{Bundle, bundle, own_program, pages, replace, unpacked};
+use crate::failure::{During, Failure, Outcome};
+use crate::library::Libraries;
+use crate::run::search;
+use crate::terminal::{self, Terminal, Tone};
+
+/// The installed program, below the prefix.
+const PROGRAM: &str = "bin/roxie";
+/// The list of installed files, below the prefix.
+const MANIFEST: &str = "lib/roxie/manifest";
+
+/// One installed file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Installed {
+    crc: u32,
+    len: u64,
+    /// Below the prefix.
+    path: PathBuf,
+}
+
+impl Installed {
+    fn of(path: &Path, bytes: &[u8]) -> Self {
+        Self { crc: crc32fast::hash(bytes), len: bytes.len() as u64, path: path.to_owned() }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(3, ' ');
+        let crc = u32::from_str_radix(words.next()?, 16).ok()?;
+        let len = words.next()?.parse().ok()?;
+        let path = PathBuf::from(words.next()?);
+        // A path that leaves the prefix is never removed.
+        let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+        (inside && path.components().next().is_some()).then_some(Self { crc, len, path })
+    }
+
+    /// What is wrong with the file below `prefix`.
+    fn fault(&self, prefix: &Path) -> Option<&'static str> {
+        match fs::read(prefix.join(&self.path)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Some("missing"),
+            Err(_) => Some("not readable"),
+            Ok(bytes) if bytes.len() as u64 != self.len || crc32fast::hash(&bytes) != self.crc => {
+                Some("changed")
+            }
+            Ok(_) => None,
+        }
+    }
+}
+
+/// Installs this program.
+pub(super) fn install(args: &InstallArgs) -> Outcome {
+    let prefix = prefix(args.prefix.as_deref())?;
+    let old = read_manifest(&prefix)?.unwrap_or_default();
+    let pages = pages::of_installation().during("making the manual pages")?;
+    let paths = || pages.iter().map(|(path, _)| Path::new(path)).chain([Path::new(PROGRAM)]);
+    let foreign = |path: &&Path| {
+        prefix.join(path).symlink_metadata().is_ok() && !old.iter().any(|file| file.path == **path)
+    };
+    if let Some(path) = paths().find(foreign).filter(|_| !args.force) {
+        return Err(Failure::new(format!(
+            "{} exists and is not of an installation",
+            prefix.join(path).display()
+        ))
+        .hint("remove it, choose another --prefix, or replace it with --force"));
+    }
+    let mut files = Vec::new();
+    for (path, text) in &pages {
+        let target = prefix.join(path);
+        make_parent(&target)?;
+        replace(&target, text, 0o644).during(&target.display().to_string())?;
+        files.push(Installed::of(Path::new(path), text));
+    }
+    let program = prefix.join(PROGRAM);
+    make_parent(&program)?;
+    bundle::write(&own_program()?, &Libraries::find()?.read()?, &program)
+        .during(&program.display().to_string())?;
+    let bytes = fs::read(&program).during(&program.display().to_string())?;
+    files.push(Installed::of(Path::new(PROGRAM), &bytes));
+    write_manifest(&prefix, &files)?;
+    let stale = |file: &&Installed| !files.iter().any(|new| new.path == file.path);
+    old.iter().filter(stale).for_each(|file| drop(fs::remove_file(prefix.join(&file.path))));
+
+    terminal::print(&format!("installed {} ({} files)", program.display(), files.len()));
+    terminal::print("next: roxie demo; remove it with 'roxie self remove'");
+    match search(Path::new("roxie")) {
+        None => terminal::print(&format!("{} is not in PATH: add it", dir_of(&program).display())),
+        Some(first) if !same_file(&first, &program) => {
+            terminal::print(&format!("PATH finds {} first", first.display()));
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// Compares the installed files with the manifest, and unpacks the libraries.
+pub(super) fn check(args: &PrefixArgs) -> Outcome {
+    let prefix = prefix(args.prefix.as_deref())?;
+    let files = read_manifest(&prefix)?.ok_or_else(|| not_installed(&prefix))?;
+    let faults: Vec<_> = files.iter().filter_map(|file| Some((file, file.fault(&prefix)?))).collect();
+    let libraries = unpacked_libraries(&prefix.join(PROGRAM));
+    let ok = faults.is_empty() && libraries.is_ok();
+    if args.json {
+        let faults: Vec<_> =
+            faults.iter().map(|(file, fault)| json!({"path": file.path, "fault": fault})).collect();
+        let value = json!({
+            "prefix": prefix,
+            "files": files.len(),
+            "faults": faults,
+            "libraries": libraries.as_ref().ok(),
+            "error": libraries.as_ref().err().map(ToString::to_string),
+            "ok": ok,
+        });
+        terminal::print(&value.to_string());
+    } else {
+        let out = Terminal::stdout();
+        for (file, fault) in &faults {
+            out.line(&format!("{}: {}", out.paint(Tone::Bad, fault), prefix.join(&file.path).display()));
+        }
+        if let Ok(dir) = &libraries {
+            out.line(&format!("libraries in {}", dir.display()));
+        }
+        out.line(&format!("{}: {} files, {} faults", prefix.display(), files.len(), faults.len()));
+    }
+    match libraries {
+        Err(failure) => Err(failure),
+        Ok(_) if !ok => {
+            Err(Failure::new("the installation is damaged").hint("run 'roxie self install' again"))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Unpacks the libraries of an installed program, and returns their directory.
+fn unpacked_libraries(program: &Path) -> Outcome<PathBuf> {
+    let name = program.display().to_string();
+    let bundle = Bundle::open(program).during(&name)?;
+    unpacked::unpack(&mut bundle.ok_or_else(|| Failure::new(format!("{name} contains no libraries")))?)
+}
+
+/// Removes the files of the manifest, directories that are empty then, and unpacked libraries.
+pub(super) fn remove(args: &RemoveArgs) -> Outcome {
+    let prefix = prefix(args.prefix.as_deref())?;
+    let files = read_manifest(&prefix)?.ok_or_else(|| not_installed(&prefix))?;
+    let manifest = Installed { crc: 0, len: 0, path: MANIFEST.into() };
+    let (mut removed, mut kept) = (0, 0);
+    for file in files.iter().chain([&manifest]) {
+        let path = prefix.join(&file.path);
+        if args.dry_run {
+            terminal::print(&format!("would remove {}", path.display()));
+            continue;
+        }
+        if file.path != manifest.path && file.fault(&prefix) == Some("changed") {
+            eprintln!("roxie: {} was changed after the installation: kept", path.display());
+            kept += 1;
+            continue;
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => removed += 1,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::new(format!("removing {}: {error}", path.display()))),
+        }
+        remove_empty_parents(&prefix, &file.path);
+    }
+    if args.dry_run {
+        return Ok(());
+    }
+    let now = std::time::SystemTime::now();
+    let unpacked: Vec<_> = unpacked::bases()
+        .iter()
+        .flat_map(|base| unpacked::sweep(base, now, std::time::Duration::ZERO))
+        .collect();
+    let changed = if kept == 0 { String::new() } else { format!(", {kept} kept") };
+    terminal::print(&format!(
+        "removed {removed} files below {}{changed}, and the libraries of {} builds",
+        prefix.display(),
+        unpacked.len()
+    ));
+    Ok(())
+}
+
+/// The directory of the installation.
+fn prefix(named: Option<&Path>) -> Outcome<PathBuf> {
+    let prefix = match named {
+        Some(dir) => std::path::absolute(dir).during(&dir.display().to_string())?,
+        None if Uid::effective().is_root() => PathBuf::from("/usr/local"),
+        None => {
+            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+            home.ok_or_else(|| Failure::new("HOME is not set").hint("give the directory with --prefix"))?
+                .join(".local")
+        }
+    };
+    Ok(prefix)
+}
+
+fn not_installed(prefix: &Path) -> Failure {
+    Failure::new(format!("roxie is not installed below {} (no {MANIFEST} there)", prefix.display()))
+        .hint("'roxie self install' installs it; --prefix names another directory")
+}
+
+/// The installed files; `None` without an installation.
+fn read_manifest(prefix: &Path) -> Outcome<Option<Vec<Installed>>> {
+    let path = prefix.join(MANIFEST);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(Failure::new(format!("{}: {error}", path.display()))),
+    };
+    let parse = |(index, line)| {
+        Installed::parse(line).ok_or_else(|| {
+            Failure::new(format!("{}:{}: not a line of a manifest: {line:.80}", path.display(), index + 1))
+                .hint("remove the installed files by hand, or install again after removing this file")
+        })
+    };
+    text.lines().enumerate().map(parse).collect::<Outcome<Vec<_>>>().map(Some)
+}
+
+fn write_manifest(prefix: &Path, files: &[Installed]) -> Outcome {
+    let mut text = String::new();
+    for file in files {
+        writeln!(text, "{:08x} {} {}", file.crc, file.len, file.path.display()).expect("writing to a string");
+    }
+    let path = prefix.join(MANIFEST);
+    make_parent(&path)?;
+    replace(&path, text.as_bytes(), 0o644).during(&path.display().to_string())
+}
+
+fn make_parent(path: &Path) -> Outcome {
+    let dir = dir_of(path);
+    fs::create_dir_all(dir).map_err(|error| {
+        let failure = Failure::new(format!("making {}: {error}", dir.display()));
+        match error.kind() {
+            ErrorKind::PermissionDenied => failure.hint("run it as root, or choose a --prefix of your own"),
+            _ => failure,
+        }
+    })
+}
+
+/// Removes the directories above `path` that are empty, up to the prefix.
+fn remove_empty_parents(prefix: &Path, path: &Path) {
+    for dir in path.ancestors().skip(1).take_while(|dir| !dir.as_os_str().is_empty()) {
+        if fs::remove_dir(prefix.join(dir)).is_err() {
+            break;
+        }
+    }
+}
+
+fn dir_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_line_that_leaves_the_prefix_is_refused() {
+        let line = |path: &str| Installed::parse(&format!("00ff00ff 12 {path}"));
+        assert_eq!(line("bin/roxie").expect("inside").path, Path::new("bin/roxie"));
+        assert!(line("a file").is_some_and(|file| file.path == Path::new("a file")));
+        for path in ["../x", "/etc/passwd", "bin/../../x", ""] {
+            assert_eq!(line(path), None, "{path}");
+        }
+        assert_eq!(Installed::parse("xyz 12 bin/roxie"), None);
+        assert_eq!(Installed::parse("00ff00ff bin/roxie"), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The directory into which a program unpacks the libraries that it contains.
+//!
+//! All processes of a user that run the same build share one directory. Its name has the fingerprint of the
+//! libraries, so builds do not disturb each other. The files are compared with their CRC at each start.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+use roxie::private_dir::private_dir_below;
+
+use super::Bundle;
+use crate::failure::{Failure, Outcome};
+use crate::library::{self, not_private};
+
+/// Start of the directory's name; the fingerprint follows.
+const PREFIX: &str = "files-";
+/// The directory of a build is kept for this long after its last use. Programs that `roxie env` started may
+/// use it for longer: it is also kept while a process names it.
+const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The time of the last use is written at most this often.
+const USE_STEP: Duration = Duration::from_secs(3600);
+
+/// Makes the directory of this build contain its libraries, and returns it.
+pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
+    let dir = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint()))?;
+    bundle.unpack(&dir).map_err(|error| not_unpacked(&dir, &error))?;
+    let now = SystemTime::now();
+    if age(&dir, now).is_none_or(|age| age > USE_STEP) {
+        // Only the removal of old builds reads it.
+        File::open(&dir).and_then(|dir| dir.set_modified(now)).ok();
+    }
+    if let Some(base) = dir.parent() {
+        sweep(base, now, UNUSED);
+    }
+    Ok(dir)
+}
+
+/// A private directory on a file system from which libraries can be loaded.
+fn directory(name: &str) -> Outcome<PathBuf> {
+    let dir = library::private_dir(name)?;
+    if may_execute(&dir) {
+        return Ok(dir);
+    }
+    let refused = || {
+        Failure::new(format!("{} is on a file system without execution (noexec)", dir.display()))
+            .hint("set XDG_CACHE_HOME or TMPDIR to a directory whose libraries may be loaded")
+    };
+    let cache = cache_dir().ok_or_else(refused)?;
+    fs::create_dir_all(&cache)
+        .map_err(|error| Failure::new(format!("making {}: {error}", cache.display())))?;
+    // The empty directory stays for another user or process that is about to fill it.
+    let dir = private_dir_below(&cache, name).map_err(|error| not_private(&error))?;
+    if may_execute(&dir) { Ok(dir) } else { Err(refused()) }
+}
+
+/// Where a user keeps files that can be made again.
+fn cache_dir() -> Option<PathBuf> {
+    let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    named.or_else(|| Some(home()?.join(".cache")))
+}
+
+fn may_execute(dir: &Path) -> bool {
+    statvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
+}
+
+fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("unpacking the libraries into {}: {error}", dir.display()));
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure
+            .hint("free some space there, or set TMPDIR (without XDG_RUNTIME_DIR) to another directory"),
+        ErrorKind::InvalidData => failure.hint("copy the program again; 'strip' damages it"),
+        _ => failure,
+    }
+}
+
+/// Removes the libraries of builds that were not used for `unused` and that no process names.
+pub(super) fn sweep(base: &Path, now: SystemTime, unused: Duration) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(base) else { return Vec::new() };
+    let is_old = |dir: &PathBuf| {
+        let ours = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        ours && age(dir, now).is_some_and(|age| age >= unused) && !is_named(dir)
+    };
+    let old: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_old).collect();
+    old.into_iter().filter(|dir| fs::remove_dir_all(dir).is_ok()).collect()
+}
+
+/// The unpacked directories of this user, in each place where they may be.
+pub(super) fn bases() -> Vec<PathBuf> {
+    let temporary = library::private_dir("").ok();
+    let cache = cache_dir().map(|dir| dir.join("roxie")).filter(|dir| dir.is_dir());
+    temporary.into_iter().chain(cache).collect()
+}
+
+/// Whether a process of this user has loaded a library of `dir`, or loads the libraries in programs that it
+/// will start: its environment names the directory of the links.
+fn is_named(dir: &Path) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return true };
+    let mut words = vec![dir.to_string_lossy().into_owned()];
+    words.extend(dir.canonicalize().map(|dir| library::link_dir_name(&dir)));
+    let names = |file: PathBuf| {
+        let Ok(text) = fs::read(file) else { return false };
+        words.iter().any(|word| contains(&text, word.as_bytes()))
+    };
+    let own = std::process::id().to_string();
+    processes
+        .flatten()
+        .filter(|process| process.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+        .filter(|process| process.file_name().to_string_lossy() != own)
+        .any(|process| names(process.path().join("maps")) || names(process.path().join("environ")))
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    !word.is_empty() && text.windows(word.len()).any(|window| window == word)
+}
+
+/// Time since a directory was changed last. A time in the future counts as now: clocks differ.
+fn age(dir: &Path, now: SystemTime) -> Option<Duration> {
+    let meta = fs::symlink_metadata(dir).ok().filter(|meta| meta.is_dir())?;
+    Some(now.duration_since(meta.modified().ok()?).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_of_old_builds_are_removed_unless_a_process_names_them() {
+        let base = std::env::temp_dir().join(format!("roxie-unpacked-{}", std::process::id()));
+        let make = |name: &str| {
+            let dir = base.join(name);
+            fs::create_dir_all(&dir).expect("made");
+            fs::write(dir.join("libibverbs.so"), "").expect("a library");
+            dir
+        };
+        let (old, named, other) = (make("files-00000001"), make("files-00000002"), make("other-00000003"));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env("ROXIE_TEST", named.join("libibverbs.so"))
+            .spawn()
+            .expect("a process");
+        let now = SystemTime::now();
+        assert!(sweep(&base, now, UNUSED).is_empty(), "all are new");
+        let removed = sweep(&base, now + 2 * UNUSED, UNUSED);
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        assert_eq!(removed, [old]);
+        assert!(named.exists() && other.exists());
+        fs::remove_dir_all(base).expect("cleaned");
+    }
+}

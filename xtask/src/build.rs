@@ -1,0 +1,68 @@
+//! Builds the program and its libraries for an old C library, and makes one file of them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::{Outcome, at, run};
+
+/// The oldest C library on which the packages run: that of Debian 10 and RHEL 8. `memfd_create` needs 2.27.
+pub(crate) const GLIBC: &str = "2.28";
+
+/// Where the built files are.
+pub(crate) struct Built {
+    /// `roxie` with its libraries inside.
+    pub(crate) program: PathBuf,
+}
+
+/// Builds for `x86_64` and bundles the program into `out`. `host` links to this machine's C library.
+pub(crate) fn build(root: &Path, out: &Path, host: bool, epoch: &str) -> Outcome<Built> {
+    let target = root.join("target/dist-build");
+    let mut cargo = Command::new("cargo");
+    let release = if host {
+        cargo.arg("build");
+        target.join("release")
+    } else {
+        let tools = tools(root)?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths([tools.join("bin")].into_iter().chain(std::env::split_paths(&path)))
+            .map_err(|error| error.to_string())?;
+        cargo
+            .env("PATH", path)
+            .args(["zigbuild", "--target"])
+            .arg(format!("x86_64-unknown-linux-gnu.{GLIBC}"));
+        target.join("x86_64-unknown-linux-gnu/release")
+    };
+    // Paths of this machine stand in messages of panics otherwise, and two builds would differ.
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
+        .map_err(|_| "neither CARGO_HOME nor HOME is set".to_owned())?;
+    let flags = format!("--remap-path-prefix={}=/roxie --remap-path-prefix={home}=/cargo", root.display());
+    run(cargo
+        .current_dir(root)
+        .args(["--release", "--locked", "--target-dir"])
+        .arg(&target)
+        .args(["-p", "roxie-cli", "-p", "roxie-ibverbs", "-p", "roxie-rdmacm", "-p", "roxie-audit"])
+        .env("RUSTFLAGS", flags)
+        .env("CARGO_PROFILE_RELEASE_STRIP", "true")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .env("SOURCE_DATE_EPOCH", epoch))?;
+    let program = out.join("roxie");
+    run(Command::new(release.join("roxie")).args(["self", "bundle", "--from"]).arg(&release).arg(&program))?;
+    Ok(Built { program })
+}
+
+/// A Python environment with the zig linker and `cargo zigbuild`.
+fn tools(root: &Path) -> Outcome<PathBuf> {
+    let dir = root.join("target/dist-tools");
+    if dir.join("bin/cargo-zigbuild").is_file() {
+        return Ok(dir);
+    }
+    println!("installing ziglang and cargo-zigbuild from PyPI into {}", dir.display());
+    at(&dir, std::fs::create_dir_all(&dir))?;
+    run(Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
+    run(Command::new(dir.join("bin/pip")).args(["--quiet", "install"]).args(TOOLS))?;
+    Ok(dir)
+}
+
+/// Fixed versions: another linker makes other files.
+const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.0"];

@@ -1,0 +1,109 @@
+//! `cargo xtask dist`: all packages of this commit.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::{Outcome, at, exists, output, run, write};
+use crate::{archive, build, deb, image, rpm, sbom};
+
+/// What the command line says.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    out: Option<PathBuf>,
+    host: bool,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Outcome<Self> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--host" => options.host = true,
+                "--out" => options.out = Some(words.next().ok_or("--out needs a directory")?.into()),
+                other => return Err(format!("unknown option {other}; see 'cargo xtask --help'")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// What the packages have in common.
+pub(crate) struct Release {
+    /// The version, as in `Cargo.toml`.
+    pub(crate) version: String,
+    /// Seconds since 1970 of the commit: the time of all files in the packages.
+    pub(crate) epoch: String,
+    /// The root of the source.
+    pub(crate) root: PathBuf,
+    /// The directory of the packages.
+    pub(crate) out: PathBuf,
+    /// A tree as `roxie self install --prefix` makes it.
+    pub(crate) tree: PathBuf,
+}
+
+impl Release {
+    /// Scratch space for one package.
+    pub(crate) fn work(&self, name: &str) -> Outcome<PathBuf> {
+        let dir = self.root.join("target/dist-work").join(name);
+        if dir.exists() {
+            at(&dir, fs::remove_dir_all(&dir))?;
+        }
+        at(&dir, fs::create_dir_all(&dir))?;
+        Ok(dir)
+    }
+}
+
+/// Makes all packages.
+pub(crate) fn dist(options: &Options) -> Outcome {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the source").to_owned();
+    let out = match &options.out {
+        Some(dir) => at(dir, std::path::absolute(dir))?,
+        None => root.join("target/dist"),
+    };
+    at(&out, fs::create_dir_all(&out))?;
+    let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(epoch) => epoch,
+        Err(_) => output(Command::new("git").current_dir(&root).args(["log", "-1", "--format=%ct"]))?,
+    };
+    let built = build::build(&root, &out, options.host, &epoch)?;
+    let mut release =
+        Release { version: env!("CARGO_PKG_VERSION").to_owned(), epoch, tree: PathBuf::new(), root, out };
+    release.tree = release.work("tree")?;
+    run(Command::new(&built.program).args(["self", "install", "--prefix"]).arg(&release.tree))?;
+
+    let mut made = vec![built.program, sbom::write(&release)?, archive::make(&release)?];
+    made.push(image::make(&release)?);
+    for (program, package, make) in [
+        ("dpkg-deb", "the .deb", deb::make as fn(&Release) -> Outcome<PathBuf>),
+        ("rpmbuild", "the .rpm", rpm::make),
+    ] {
+        if exists(program) {
+            made.push(make(&release)?);
+        } else {
+            println!("skipped: {package} needs {program}");
+        }
+    }
+    let sums = sums(&release.out, &made)?;
+    made.push(sums);
+    for path in made {
+        println!("{:>10}  {}", at(&path, fs::metadata(&path))?.len(), path.display());
+    }
+    Ok(())
+}
+
+/// Writes SHA256SUMS.
+fn sums(out: &Path, made: &[PathBuf]) -> Outcome<PathBuf> {
+    let mut text = String::new();
+    for path in made {
+        let sum = output(Command::new("sha256sum").arg(path))?;
+        let sum = sum.split_whitespace().next().unwrap_or_default();
+        let name = path.strip_prefix(out).unwrap_or(path).display();
+        writeln!(text, "{sum}  {name}").expect("writing to a string");
+    }
+    let path = out.join("SHA256SUMS");
+    write(&path, text)?;
+    Ok(path)
+}

@@ -1,0 +1,64 @@
+//! The RPM package.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::archive;
+use crate::dist::Release;
+use crate::shell::{Outcome, at, run, write};
+
+pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
+    let work = release.work("rpm")?;
+    archive::copy_tree(&release.tree, &work.join("files/usr"))?;
+    archive::texts(release, &work.join("files/usr/share/doc/roxie"))?;
+    run(Command::new("gzip").args(["-9", "-n", "-r"]).arg(work.join("files/usr/share/man/man1")))?;
+    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(work.join("files")))?;
+    let spec = work.join("roxie.spec");
+    write(&spec, spec_text(release))?;
+    run(Command::new("rpmbuild")
+        .args(["-bb", "--quiet", "--target", "x86_64"])
+        .arg("--define")
+        .arg(format!("_topdir {}", work.display()))
+        .arg("--define")
+        .arg(format!("staged {}", work.join("files").display()))
+        .arg(&spec)
+        .env("SOURCE_DATE_EPOCH", &release.epoch))?;
+    let name = format!("roxie-{}-1.x86_64.rpm", release.version);
+    let (from, to) = (work.join("RPMS/x86_64").join(&name), release.out.join(&name));
+    at(&from, std::fs::copy(&from, &to))?;
+    Ok(to)
+}
+
+fn spec_text(release: &Release) -> String {
+    format!(
+        "%define __strip /bin/true\n\
+         %define __os_install_post %{{nil}}\n\
+         %define debug_package %{{nil}}\n\
+         %define _build_id_links none\n\
+         %define use_source_date_epoch_as_buildtime 1\n\
+         %define clamp_mtime_to_source_date_epoch 1\n\
+         %define _buildhost localhost\n\
+         Name: roxie\n\
+         Version: {}\n\
+         Release: 1\n\
+         Summary: RDMA device (RoCEv2) in user space for any program\n\
+         License: MIT OR Apache-2.0\n\
+         AutoReqProv: no\n\
+         Requires: glibc >= {}, libgcc\n\n\
+         %description\n\
+         Gives programs that use libibverbs or librdmacm an RDMA device without RDMA\n\
+         hardware, kernel module or privileges. The libraries of the system stay as\n\
+         they are.\n\n\
+         %install\n\
+         cp -a %{{staged}}/. %{{buildroot}}/\n\n\
+         %files\n\
+         /usr/bin/roxie\n\
+         /usr/share/man/man1/roxie*.1.gz\n\
+         /usr/share/bash-completion/completions/roxie\n\
+         /usr/share/zsh/site-functions/_roxie\n\
+         /usr/share/fish/vendor_completions.d/roxie.fish\n\
+         %doc /usr/share/doc/roxie\n",
+        release.version,
+        crate::build::GLIBC
+    )
+}
