@@ -3,8 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use transport::numbering::slot_of;
-use transport::{Instant, PacketSource};
+use transport::{Instant, PacketSource, numbering};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
 
 use super::core::Core;
@@ -130,7 +129,7 @@ impl Tables {
         match qpn {
             Qpn::GSI => self.receive_mad(packet, bytes, batch),
             Qpn::MULTICAST => self.receive_multicast(now, packet, from),
-            _ => self.misroute(slot_of(qpn), bytes, batch),
+            _ => self.misroute(numbering::slot_of(qpn), bytes, batch),
         }
     }
 
@@ -160,10 +159,10 @@ impl Tables {
 
     /// Keeps a packet that waits for a receive of another process, and returns true; false for others.
     #[cold]
-    fn holds(&mut self, index: u16, packet: &Packet<'_>, from: &PacketSource) -> bool {
+    fn holds(&mut self, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) -> bool {
         let slot = self.slot();
         let Self { qps, srqs, reorder, .. } = self;
-        let Some(entry) = qps.get(usize::from(index)).and_then(Option::as_deref) else { return false };
+        let Some(entry) = qps.get(index as usize).and_then(Option::as_deref) else { return false };
         // The packet that found no receive may have arrived before this one.
         let kept = entry.qp.kept_request(reorder).and_then(|bytes| Packet::parse(bytes).ok());
         let packet = kept.as_ref().unwrap_or(packet);
@@ -178,7 +177,7 @@ impl Tables {
     fn warn_of_foreign_queue(&mut self, packet: &Packet<'_>) {
         let Some(Xrceth { srqn }) = packet.xrceth() else { return };
         static WARNED: AtomicBool = AtomicBool::new(false);
-        if slot_of(Qpn::new(srqn)) != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
+        if slot_of(srqn) != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
             notice(format_args!(
                 "a message for XRC shared receive queue {srqn:#08x} was refused: no process of this user and \
                  host has a queue with that number in the XRC domain of the queue pair, or the domain was \

@@ -226,7 +226,7 @@ impl Membership {
     }
 
     /// The name on which the engine with this slot shares XRC domains ([`crate::xrc_peers`]).
-    pub(crate) fn xrc_name(&self, slot: u8) -> String {
+    pub(crate) fn xrc_name(&self, slot: u16) -> String {
         self.server.group.xrc(slot)
     }
 

@@ -40,7 +40,7 @@ impl GroupNames {
     }
 
     /// The name on which the engine with this slot shares XRC domains.
-    pub(super) fn xrc(&self, slot: u8) -> String {
+    pub(super) fn xrc(&self, slot: u16) -> String {
         format!("{self}/xrc/{slot}")
     }
 

@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 
 use transport::{PacketSource, PdId, RecvQueue, RecvWr, Sge, Wc};
 
+use crate::engine::QpIndex;
 use crate::verbs::FileId;
 
 /// Most shared receive queues of other processes that this engine knows at a time. Idle ones are forgotten.
@@ -54,7 +55,7 @@ struct Proxy {
 pub(crate) struct Held {
     queue: ForeignQueue,
     /// Index of its queue pair.
-    pub(crate) index: u16,
+    pub(crate) index: QpIndex,
     pub(crate) bytes: Vec<u8>,
     pub(crate) from: PacketSource,
 }
@@ -71,7 +72,7 @@ impl Borrowed {
     }
 
     /// Drops the packets that wait for a queue pair.
-    pub(crate) fn remove_qp(&mut self, index: u16) {
+    pub(crate) fn remove_qp(&mut self, index: QpIndex) {
         self.held.retain(|held| held.index != index);
     }
 
@@ -99,7 +100,7 @@ impl Borrowed {
     pub(crate) fn hold(
         &mut self,
         queue: ForeignQueue,
-        index: u16,
+        index: QpIndex,
         packet: &[u8],
         from: &PacketSource,
     ) -> bool {

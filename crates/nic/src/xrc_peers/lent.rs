@@ -125,7 +125,7 @@ mod tests {
     use transport::{RecvQueue, RecvWr, Sge};
     use wire::Lkey;
 
-    const SLOT: u8 = 3;
+    const SLOT: u16 = 3;
     const DOMAIN: PdId = PdId(7);
     const NOW: Instant = Instant(5);
 

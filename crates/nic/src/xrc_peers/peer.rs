@@ -44,7 +44,7 @@ struct Connection {
     token: u64,
     fd: Arc<OwnedFd>,
     /// The slot at the other end, if this process has connected to it.
-    slot: Option<u8>,
+    slot: Option<u16>,
     /// Records that wait because the socket's send buffer is full.
     waiting: VecDeque<Vec<u8>>,
     has_ended: bool,
@@ -98,7 +98,7 @@ impl Peers {
         }
     }
 
-    fn add(&mut self, engine: &Engine, socket: OwnedFd, slot: Option<u8>) -> u64 {
+    fn add(&mut self, engine: &Engine, socket: OwnedFd, slot: Option<u16>) -> u64 {
         let (fd, token) = (Arc::new(socket), self.next_token);
         self.next_token += 1;
         engine.xrc_peers.add_socket(&fd);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{Flow, NONE, Transmitter, TxSocket};
-use crate::port::{FlowId, FlowKey, Headers, icrc_header};
+use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, Headers, icrc_header};
 use sys::{Control, Opt, SockAddr};
 
 /// 65535 less IPv4 and UDP headers.
