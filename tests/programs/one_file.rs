@@ -88,7 +88,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A case that runs `scripts` and whose output contains `said`.
+/// A case that runs `scripts`; the output must contain `said`.
 fn one_file(what: &str, scripts: &[&str], said: &'static str) -> Case {
     let script = [&[COPY], scripts].concat().concat();
     let mut case = case(&format!("one file: {what}"), "", "");

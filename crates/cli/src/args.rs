@@ -197,7 +197,8 @@ pub(crate) enum When {
 /// A program that contains its libraries ('roxie self bundle') unpacks them into a private directory under
 /// XDG_RUNTIME_DIR, TMPDIR or /tmp, or under XDG_CACHE_HOME if libraries cannot be loaded there. Otherwise
 /// roxie looks for them beside this executable ('cargo build --release' puts them there) and in
-/// ../lib/roxie. It links their names into a private directory, which is first in LD_LIBRARY_PATH. LD_AUDIT names a library that also replaces copies of
+/// ../lib/roxie. It links their names into a private directory, which is first in LD_LIBRARY_PATH. LD_AUDIT
+/// names a library that also replaces copies of
 /// libibverbs and librdmacm which a program brings along: under names with a hash, as in Python wheels,
 /// through RPATH or RUNPATH, or opened by path. A line on standard error says so. This has no effect on
 /// setuid and statically linked programs, and with another C library than glibc; a warning says so.

@@ -92,7 +92,7 @@ fn a_trace_is_text_or_a_capture_file() {
     assert!(verdict.starts_with("No violation: 2 nodes, "), "{verdict}");
     assert_eq!(lines.lines().last(), Some(verdict.trim_end()), "the same at the end of the words");
     assert!(text(&read).lines().count() >= sent(&lines), "each frame is there");
-    assert!(text(&analysed).contains("Verdict: First"), "{}", text(&analysed));
+    assert!(text(&analysed).contains("): First, at packet "), "{}", text(&analysed));
     let comment = b"(drop)";
     assert!(bytes.windows(comment.len()).any(|there| there == comment));
 }

@@ -22,7 +22,7 @@ pub enum CountedOp {
     RemoteWrite = 5,
 }
 
-/// What has completed since the last [`take`](CompletionCounts::take).
+/// What has completed since the counts were last taken.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CompletionCount {
     /// Operations that succeeded.

@@ -1,7 +1,7 @@
 //! Sections of an object file that hold XDP programs.
 //!
 //! `aya-obj` rejects a whole file if it does not know the name of a program section. [`prepare`] hides the
-//! sections of other program types from it, and renames the XDP sections whose names it does not know.
+//! sections of other program types from it, and renames the XDP sections with names that it does not know.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -110,7 +110,7 @@ impl Analysis {
         requests.pending_nak = None;
         requests.rnr = None;
         while let Some(front) = self.directions[index].open.front() {
-            // A message whose last packet was not captured is covered with the next one.
+            // A message without a captured last packet is covered with the next one.
             let next = self.directions[index].open.get(1);
             let is_over = front.ended || next.is_some_and(|next| !psn.is_before(next.first_psn));
             let covered = is_over && !psn.is_before(front.last_psn);

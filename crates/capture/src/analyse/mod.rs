@@ -97,7 +97,7 @@ pub struct Totals {
     pub seen_twice: u64,
     /// Packets that the capturing program dropped, by its own counters.
     pub capture_drops: u64,
-    /// Directions whose latest request waits for its answer when the capture ends.
+    /// Directions with a latest request that still waits for its answer when the capture ends.
     pub open_requests: u64,
 }
 

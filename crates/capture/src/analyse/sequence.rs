@@ -176,7 +176,7 @@ impl Analysis {
         direction.ahead = Some((psn, at, finding));
     }
 
-    /// Withdraws the finding about an ACK whose request was captured just behind it.
+    /// Withdraws the finding about an ACK if its request was captured just behind it.
     pub(super) fn not_ahead(&mut self, index: usize, at: At, psn: Psn) {
         let direction = &mut self.directions[index];
         let Some((acked, ack, finding)) = direction.ahead else { return };

@@ -19,6 +19,8 @@ pub enum OpenError {
         /// Program that writes the decompressed file to standard output.
         command: &'static str,
     },
+    /// gzip compressed the file, and nothing can be decompressed.
+    EmptyGzip,
     /// The file is neither pcap nor pcapng; these are its first bytes, at most four.
     UnknownFormat(Vec<u8>),
     /// The file ends inside its header.
@@ -46,6 +48,11 @@ impl OpenError {
         }
     }
 
+    /// The error for an input that gzip compressed, or not.
+    pub(super) fn of_input(self, is_compressed: bool) -> Self {
+        if is_compressed && matches!(self, Self::Empty) { Self::EmptyGzip } else { self }
+    }
+
     /// What the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
@@ -63,6 +70,9 @@ impl fmt::Display for OpenError {
             Self::Io(error) => error.fmt(f),
             Self::Directory => f.write_str("this is a directory, not a capture file"),
             Self::Empty => f.write_str("the file is empty"),
+            Self::EmptyGzip => {
+                f.write_str("a file of gzip that is empty or cut: nothing can be decompressed")
+            }
             Self::Compressed { format, .. } => write!(f, "the file is compressed with {format}"),
             Self::UnknownFormat(first) => {
                 f.write_str("neither pcap nor pcapng: the file begins with ")?;

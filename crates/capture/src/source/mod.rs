@@ -100,7 +100,8 @@ pub struct Record<'a> {
 /// If the file cannot be opened or read, is empty, or is not a capture.
 pub fn open(path: &Path) -> Result<Source<Box<dyn Read + Send>>, OpenError> {
     if path.as_os_str() == "-" {
-        return Source::new(decompressed(io::stdin())?.0);
+        let (input, is_compressed) = decompressed(io::stdin())?;
+        return Source::new(input).map_err(|error| error.of_input(is_compressed));
     }
     let file = File::open(path)?;
     let meta = file.metadata()?;
@@ -108,7 +109,7 @@ pub fn open(path: &Path) -> Result<Source<Box<dyn Read + Send>>, OpenError> {
         return Err(OpenError::Directory);
     }
     let (input, is_compressed) = decompressed(file)?;
-    let mut source = Source::new(input)?;
+    let mut source = Source::new(input).map_err(|error| error.of_input(is_compressed))?;
     // Of a compressed file the length of the contents is unknown.
     source.total_len = (meta.is_file() && !is_compressed).then_some(meta.len());
     Ok(source)

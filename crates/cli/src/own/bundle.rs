@@ -176,7 +176,7 @@ impl Entry {
     }
 }
 
-/// Writes to `target` the ELF image of `program` (without libraries that it contains already) and `libraries`.
+/// Writes the ELF image of `program`, without libraries that it contains already, and `libraries` to `target`.
 /// The target has mode 0755 and is replaced by a rename.
 ///
 /// # Errors

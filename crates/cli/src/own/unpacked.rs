@@ -46,7 +46,7 @@ fn directory(name: &str) -> Outcome<PathBuf> {
     }
     let refused = || {
         Failure::new(format!("{} is on a file system without execution (noexec)", dir.display()))
-            .hint("set XDG_CACHE_HOME or TMPDIR to a directory whose libraries may be loaded")
+            .hint("set XDG_CACHE_HOME or TMPDIR to a directory where libraries may be loaded")
     };
     let cache = cache_dir().ok_or_else(refused)?;
     fs::create_dir_all(&cache)

@@ -152,7 +152,10 @@ impl fmt::Display for JoinError {
             }
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
             JoinError::OtherOwner { slots, owner } => {
-                write!(f, "all {slots} slots are taken, and only user {owner}, who began, can add some")
+                write!(
+                    f,
+                    "all {slots} slots are taken, and only user {owner}, the first one here, can add some"
+                )
             }
             JoinError::Growing => f.write_str("another process adds slots and does not finish"),
             JoinError::TooFewDescriptors => f.write_str(

@@ -80,7 +80,7 @@ impl Key {
 /// See the module documentation.
 #[derive(Debug)]
 pub(super) struct SocketSet {
-    /// The end whose queue has the records.
+    /// The end with the queue of the records.
     queue: OwnedFd,
     /// The end that adds records.
     into: OwnedFd,

@@ -5,7 +5,7 @@
 //! beyond the end of a short datagram ends the program with 0, the GSI queue. The first packet of a GSO burst
 //! decides for the burst.
 //!
-//! For a slot whose page does not exist yet the number of the socket is too high, and the kernel selects
+//! For a slot without a page the number of the socket is too high, and the kernel selects
 //! some socket of the group by a hash. Most have no owner, and drop the datagram; an owner finds that
 //! the packet is not for its slots.
 

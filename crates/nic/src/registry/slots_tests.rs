@@ -37,7 +37,7 @@ fn a_group_grows_while_members_claim_slots_and_every_slot_gets_its_packets() {
     for member in [a, b] {
         assert!(reaches(&config, member.slot(), &member.queue), "slot {}", member.slot());
     }
-    // A slot whose page does not exist has no process, and the others get nothing that is theirs.
+    // A slot without a page has no process, and the others get nothing that is theirs.
     let missing = (0..SLOTS).find(|slot| !a.server.socket_set.has_slot(*slot, pages())).unwrap();
     assert!(matches!(a.server.socket_set.queue_of(missing), Ok(Found::NoPage)));
     let connects = a.connects();

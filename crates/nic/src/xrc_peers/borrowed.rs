@@ -141,7 +141,7 @@ impl Borrowed {
         self.proxies.get(&queue).is_some_and(|proxy| proxy.is_asked)
     }
 
-    /// The queues of a slot whose owner was asked.
+    /// The queues of a slot for which the owner was asked.
     pub(super) fn asked_of(&self, is_of_slot: impl Fn(u32) -> bool) -> Vec<ForeignQueue> {
         let asked = self.proxies.iter().filter(|(queue, proxy)| proxy.is_asked && is_of_slot(queue.srqn));
         asked.map(|(queue, _)| *queue).collect()
