@@ -6,7 +6,7 @@ use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 use super::Analysis;
 use super::direction::{Message, PendingNak};
 use super::finding::{At, Confidence, Kind};
-use super::window::Order;
+use super::window::{Order, Window};
 use crate::clock;
 
 /// An answer that takes longer makes a finding.
@@ -327,6 +327,7 @@ impl Analysis {
             self.directions[peer].path_mtu = self.directions[peer].path_mtu.or(peer_mtu);
         }
         let requests = &mut self.directions[index];
+        let is_first = requests.window.get_mut(psn).is_none_or(|slot| slot.answered == 0);
         if let Some(slot) = requests.window.get_mut(psn) {
             slot.answered = at.number;
         }
@@ -340,19 +341,29 @@ impl Analysis {
         let Some(message) = requests.message_at(psn) else { return };
         message.response_at = at;
         message.responded |= position.ends();
-        if message.response == psn {
-            message.response = psn.advance(1);
-            message.response_bytes += seen.payload_len() as u64;
-        }
-        let in_sequence = message.response == psn.advance(1);
-        let whole = message.last_psn == psn && in_sequence;
-        if in_sequence && position.ends() {
-            self.check_response_length(index, at, psn);
+        message.response_bytes += if is_first { seen.payload_len() as u64 } else { 0 };
+        let (in_sequence, last, was_resent) = (message.response == psn, message.last_psn, message.resent > 0);
+        if in_sequence {
+            // Responses behind a gap arrived before.
+            let mut next = psn.advance(1);
+            let is_there =
+                |window: &mut Window, psn| window.get_mut(psn).is_some_and(|slot| slot.answered != 0);
+            while !last.is_before(next) && is_there(&mut requests.window, next) {
+                next = next.advance(1);
+            }
+            if let Some(message) = requests.message_at(psn) {
+                message.response = next;
+            }
         }
         let Some(message) = self.directions[index].message_at(psn) else { return };
+        let (whole, operation) = (in_sequence && last.is_before(message.response), message.operation);
+        // A part that is requested again has responses that end before the last one.
+        if in_sequence && position.ends() && (whole || !was_resent) {
+            self.check_response_length(index, at, psn);
+        }
         // FLUSH and ATOMIC WRITE have a single response.
-        if position.ends() && (whole || message.operation != Operation::ReadRequest) {
-            self.acknowledged(index, at, psn, true);
+        if whole || position.ends() && operation != Operation::ReadRequest {
+            self.acknowledged(index, at, if whole { last } else { psn }, true);
         }
     }
 }

@@ -39,8 +39,9 @@ impl Analysis {
         let (first, again, answered) = (before.sent, before.again, before.answered);
         let likeness = likeness(before, slot, seen);
         // A host numbers its packets: a retransmission has another identification. Where it does not number
-        // them, only the time tells.
+        // them, only the time tells. Packets of one receive batch have one time.
         let is_duplicate = match likeness {
+            Likeness::Equal | Likeness::Again if at.ns == again.ns => true,
             Likeness::Equal if slot.ip_id != 0 && !ids_restart => at.ns.abs_diff(again.ns) < SAME_ID_NS,
             Likeness::Equal => at.ns.abs_diff(again.ns) < DUPLICATED_NS,
             _ => false,

@@ -282,6 +282,31 @@ fn a_retransmission_with_other_bytes_is_a_finding() {
 }
 
 #[test]
+fn a_part_of_a_read_that_is_requested_again_completes_it() {
+    let mut talk = Talk::new();
+    talk.request(Opcode::RC_READ_REQUEST, 0, true, &reth(0, 1000), &[]);
+    talk.answer(Opcode::RC_READ_RESPONSE_FIRST, 0, &aeth(ACK, 1), &[1; 256]);
+    talk.answer(Opcode::RC_READ_RESPONSE_MIDDLE, 1, &[], &[1; 256]).unseen();
+    talk.answer(Opcode::RC_READ_RESPONSE_MIDDLE, 2, &[], &[1; 256]);
+    talk.answer(Opcode::RC_READ_RESPONSE_LAST, 3, &aeth(ACK, 1), &[1; 232]).wait_us(900);
+    talk.request(Opcode::RC_READ_REQUEST, 1, true, &reth(256, 256), &[]);
+    talk.answer(Opcode::RC_READ_RESPONSE_ONLY, 1, &aeth(ACK, 1), &[1; 256]);
+    talk.send(4).ack(4, ACK, 2);
+    let verdict = analyse(&talk.file());
+    assert_eq!(kinds(&verdict), ["lost-response"], "{}", verdict.text());
+}
+
+#[test]
+fn equal_packets_of_one_receive_batch_are_duplicates() {
+    // The segments of a burst have one time and identifications that count up.
+    let mut talk = Talk::new();
+    talk.sends(0, 5).send(5).send(5).ack(5, ACK, 6).send(6).ack(6, ACK, 7);
+    talk.packets[11].ns = talk.packets[10].ns;
+    let verdict = analyse(&talk.file());
+    assert_eq!(kinds(&verdict), ["duplicated"], "{}", verdict.text());
+}
+
+#[test]
 fn the_identification_tells_a_duplicate_from_a_retransmission() {
     // A quick retransmission is a new packet of the sender.
     let mut talk = Talk::new();
