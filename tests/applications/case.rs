@@ -1,0 +1,118 @@
+//! A named case, and what its programs must show.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use roxie_tests::lab::Lab;
+use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::Ended;
+
+/// Time limit for a program. On two idle cores each takes at most six seconds.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// One case.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// Programs and files that it needs, with the name of what it needs.
+    pub(crate) needs: Vec<(Need, &'static str)>,
+    pub(crate) place: Place,
+    pub(crate) run: Run,
+}
+
+/// Function of a case; an error has the reason and the outputs.
+pub(crate) type Run = Box<dyn Fn(&Lab, &str) -> Result<(), String> + Send>;
+
+/// What a case cannot run without.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Need {
+    /// A program in `PATH`.
+    Program(&'static str),
+    /// A file.
+    File(&'static str),
+}
+
+impl Case {
+    /// A case called `place/what` that needs `program`.
+    pub(crate) fn new(
+        place: Place,
+        what: &str,
+        program: &'static str,
+        run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        Self {
+            name: format!("{place}/{what}"),
+            needs: vec![(Need::Program(program), program)],
+            place,
+            run: Box::new(run),
+        }
+    }
+
+    /// Adds something that the case needs, under the name of its package or program.
+    pub(crate) fn with(mut self, need: Need, name: &'static str) -> Self {
+        self.needs.push((need, name));
+        self
+    }
+}
+
+/// Two hosts with the user root, and the loopback interface with an ordinary user.
+pub(crate) fn two_places() -> [Place; 2] {
+    [
+        Place::new(Topology::TwoHosts, Family::V4, User::Root),
+        Place::new(Topology::Loopback, Family::V4, User::Ordinary),
+    ]
+}
+
+/// One host with a veth: libfabric's verbs provider omits loopback interfaces, and the server of
+/// `fi_pingpong` 1.17 tells its client the address 0.0.0.0, which is on the client's own host.
+pub(crate) fn one_host() -> [Place; 2] {
+    [User::Root, User::Ordinary].map(|user| Place::new(Topology::SameHost, Family::V4, user))
+}
+
+/// Sum of a counter of the device over all processes that print their counters (`ROXIE_STATS=1`).
+pub(crate) fn counted(output: &str, counter: &str) -> u64 {
+    let start = format!("roxie: {counter} ");
+    output.lines().filter_map(|line| line.strip_prefix(&start)?.trim().parse::<u64>().ok()).sum()
+}
+
+/// Requires that the devices of a program's processes sent or received at least so many bytes in RDMA
+/// packets, without the packets' headers.
+pub(crate) fn carried(ended: &Ended, bytes: u64) -> Result<(), String> {
+    let seen = counted(&ended.output, "sent_bytes").max(counted(&ended.output, "rcvd_bytes"));
+    if seen >= bytes {
+        return Ok(());
+    }
+    Err(format!("RDMA carried {seen} bytes instead of {bytes} or more\n{}", ended.describe()))
+}
+
+/// Requires exit code 0.
+pub(crate) fn good(ended: Ended) -> Result<Ended, String> {
+    if ended.succeeded() { Ok(ended) } else { Err(ended.describe()) }
+}
+
+/// Requires `needle` in the output.
+pub(crate) fn says(ended: &Ended, needle: &str) -> Result<(), String> {
+    if ended.output.contains(needle) {
+        return Ok(());
+    }
+    Err(format!("'{needle}' is not in the output\n{}", ended.describe()))
+}
+
+/// Path of a file of this suite's own directory beside the copied binaries, which every user may read.
+pub(crate) fn beside(lab: &Lab, file: &str) -> PathBuf {
+    lab.roxie().with_file_name(file)
+}
+
+/// Runs a tool that prepares a case.
+pub(crate) fn prepare(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// A source file of this suite.
+pub(crate) fn source(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("applications").join(file)
+}
