@@ -55,7 +55,7 @@ fn cases(full: bool) -> Vec<Case> {
     cases.extend(qperf::cases());
     cases.extend(pyverbs::cases());
     if full {
-        // One of 21 runs ended with signal 11 in a new thread of the device; the cause is not known.
+        // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());
     }
     cases
