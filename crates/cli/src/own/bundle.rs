@@ -176,7 +176,8 @@ impl Entry {
     }
 }
 
-/// Writes the ELF image of `program`, without libraries that it contains already, and `libraries` to `target`.
+/// Writes a program file to `target`: the ELF image of `program`, without libraries that it contains, and
+/// `libraries`.
 /// The target has mode 0755 and is replaced by a rename.
 ///
 /// # Errors
