@@ -17,9 +17,9 @@ pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
     rename(&usr.join("share/zsh/site-functions"), &usr.join("share/zsh/vendor-completions"))?;
     let docs = usr.join("share/doc/roxie");
     write(&docs.join("copyright"), copyright(release)?)?;
-    write(&docs.join("changelog.Debian"), changelog(release)?)?;
+    write(&docs.join("changelog"), changelog(release)?)?;
     at(&docs, fs::copy(release.root.join("README.md"), docs.join("README.md")))?;
-    for dir in [docs.join("changelog.Debian"), usr.join("share/man/man1")] {
+    for dir in [docs.join("changelog"), usr.join("share/man/man1")] {
         run(Command::new("gzip").args(["-9", "-n", "-r"]).arg(dir))?;
     }
     // Kilobytes, as policy 5.6.20 wants them.

@@ -16,7 +16,7 @@ const HELP: &str = "\
 Usage: cargo xtask dist [--out DIR] [--host]
 
 Makes the packages of this commit: roxie (one file), tar.gz, .deb, .rpm, a container context, the list of
-dependencies (CycloneDX) and SHA256SUMS. Two runs on one commit make equal files.
+dependencies (CycloneDX) and SHA256SUMS. All files have the time of the commit.
 
   --out DIR   directory of the packages [default: target/dist]
   --host      link to this machine's C library instead of glibc 2.28, without the zig linker
