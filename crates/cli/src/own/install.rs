@@ -75,22 +75,26 @@ pub(super) fn install(args: &InstallArgs) -> Outcome {
         ))
         .hint("remove it, choose another --prefix, or replace it with --force"));
     }
-    let mut files = Vec::new();
+    let libraries = Libraries::find()?.read()?;
+    let mut files: Vec<_> = pages.iter().map(|(path, text)| Installed::of(Path::new(path), text)).collect();
+    let stale = |file: &&Installed| !files.iter().any(|new| new.path == file.path);
+    let stale: Vec<_> = old.iter().filter(stale).cloned().collect();
+    // If a later step fails, the next installation or removal knows these files.
+    write_manifest(&prefix, &[&files[..], &stale].concat())?;
     for (path, text) in &pages {
         let target = prefix.join(path);
         make_parent(&target)?;
         replace(&target, text, 0o644).during(&target.display().to_string())?;
-        files.push(Installed::of(Path::new(path), text));
     }
     let program = prefix.join(PROGRAM);
     make_parent(&program)?;
-    bundle::write(&own_program()?, &Libraries::find()?.read()?, &program)
-        .during(&program.display().to_string())?;
+    bundle::write(&own_program()?, &libraries, &program).during(&program.display().to_string())?;
     let bytes = fs::read(&program).during(&program.display().to_string())?;
     files.push(Installed::of(Path::new(PROGRAM), &bytes));
     write_manifest(&prefix, &files)?;
-    let stale = |file: &&Installed| !files.iter().any(|new| new.path == file.path);
-    old.iter().filter(stale).for_each(|file| drop(fs::remove_file(prefix.join(&file.path))));
+    let is_ours =
+        |file: &&Installed| file.path != Path::new(PROGRAM) && file.fault(&prefix) != Some("changed");
+    stale.iter().filter(is_ours).for_each(|file| drop(fs::remove_file(prefix.join(&file.path))));
 
     terminal::print(&format!("installed {} ({} files)", program.display(), files.len()));
     terminal::print("next: roxie demo; remove it with 'roxie self remove'");

@@ -10,7 +10,7 @@ mod unpacked;
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::{During, Failure, Outcome};
@@ -64,7 +64,14 @@ fn own_program() -> Outcome<PathBuf> {
 fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let fresh = target.with_file_name(format!(".{name}.new-{}", std::process::id()));
-    let written = fs::write(&fresh, bytes)
+    // Left by a killed process with the same process id; a link of another user is not followed.
+    fs::remove_file(&fresh).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })?;
+    let made = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
+    let written = (&made)
+        .write_all(bytes)
         .and_then(|()| fs::set_permissions(&fresh, fs::Permissions::from_mode(mode)))
         .and_then(|()| fs::rename(&fresh, target));
     if written.is_err() {

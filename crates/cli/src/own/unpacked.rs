@@ -26,12 +26,12 @@ const USE_STEP: Duration = Duration::from_secs(3600);
 /// Makes the directory of this build contain its libraries, and returns it.
 pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
     let dir = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint()))?;
-    bundle.unpack(&dir).map_err(|error| not_unpacked(&dir, &error))?;
     let now = SystemTime::now();
     if age(&dir, now).is_none_or(|age| age > USE_STEP) {
         // Only the removal of old builds reads it.
         File::open(&dir).and_then(|dir| dir.set_modified(now)).ok();
     }
+    bundle.unpack(&dir).map_err(|error| not_unpacked(&dir, &error))?;
     if let Some(base) = dir.parent() {
         sweep(base, now, UNUSED);
     }

@@ -14,7 +14,7 @@
 //! | TX | sent to the destination in its IP header, through `egress` | dropped |
 //!
 //! On ingress, REDIRECT to a CPUMAP entry hands the packet to the process of this host with that slot
-//! (bits 23..16 of its QPNs); a packet that came from another process goes to the transport instead.
+//! (bits 23..12 of its QPNs); a packet that came from another process goes to the transport instead.
 //! REDIRECT to the device's own interface has the meaning of TX. REDIRECT to an XSKMAP gives the frame to
 //! the reader (`roxie hook frames`). On egress, REDIRECT to the device's own interface has the meaning of
 //! PASS, an XSKMAP again gives the frame to the reader, and all other targets drop it. TX is dropped on

@@ -195,7 +195,8 @@ impl SocketSet {
     pub(super) fn grow(&self, pages: usize, port: u16) -> io::Result<()> {
         let _limit = DescriptorLimit::raise();
         let there = self.pages()?;
-        let last = self.sockets(there - 1)?;
+        let last =
+            self.sockets(there.checked_sub(1).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?)?;
         let owner = sys::socket_owner(last[0].as_fd())?;
         let address = any_address(sys::is_ipv6(last[0].as_fd())?, port);
         bind_rest(&last, &address)?;

@@ -103,7 +103,8 @@ impl JournalFile {
         let mut table = [0; OWNERS_LEN];
         // Without the table all slots count as free.
         let _short = self.0.read_at(&mut table, 0);
-        table.as_chunks().0.iter().map(|owner| u16::from_le_bytes(*owner).checked_sub(1)).collect()
+        let owner = |bytes: &[u8; 2]| u16::from_le_bytes(*bytes).checked_sub(1).filter(|slot| *slot < SLOTS);
+        table.as_chunks().0.iter().take(usize::from(SLOTS)).map(owner).collect()
     }
 
     /// The entry of one slot in the table of owners.

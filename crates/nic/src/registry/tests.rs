@@ -228,7 +228,7 @@ fn batches_are_forwarded_to_slots_and_services() {
     let empty_slot = (0..SLOTS).find(|s| all.iter().all(|m| m.slot() != *s)).unwrap();
     let ((), got) = while_serving(&[b], || {
         assert_eq!(a.forward(b.slot(), &sent).unwrap(), ForwardOutcome::Delivered);
-        for slot in [empty_slot, a.slot(), 255] {
+        for slot in [empty_slot, a.slot(), SLOTS] {
             assert_eq!(a.forward(slot, &sent).unwrap(), ForwardOutcome::NoMember);
         }
     });

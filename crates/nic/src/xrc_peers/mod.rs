@@ -96,10 +96,19 @@ impl Engine {
     /// Lets other processes share the XRC domain of a file, for which the protection domain `domain` stands
     /// in this process. Without a listener the domain is this process's own, and a notice says so.
     pub(crate) fn share_xrc_domain(self: &Arc<Self>, file: FileId, domain: PdId) {
-        self.lock().tables.srqs.borrowed.add_domain(domain, file);
+        if self.has_xrc_listener() {
+            self.lock().tables.srqs.borrowed.add_domain(domain, file);
+        }
+    }
+
+    /// Starts the thread and its listener at the first call; false if there is none.
+    fn has_xrc_listener(self: &Arc<Self>) -> bool {
         let mut state = self.xrc_peers.lock();
+        if state.kick.is_some() {
+            return true;
+        }
         let name = self.registry.membership().map(|member| member.xrc_name(self.registry.slot()));
-        let (None, Some(name)) = (&state.kick, name) else { return };
+        let Some(name) = name else { return false };
         let started = EventFd::new().map(Arc::new).and_then(|kick| {
             let listener = meeting::listen(&name, BACKLOG)?;
             let (private, file) = listener.private.map(|private| (private.socket, private.file)).unzip();
@@ -116,6 +125,7 @@ impl Engine {
                  receive queues are refused"
             )),
         }
+        state.kick.is_some()
     }
 }
 

@@ -115,8 +115,11 @@ impl Peers {
         }
         let name = engine.registry.membership().map(|member| member.xrc_name(slot));
         let (socket, peer) = meeting::connect(&name.ok_or(io::ErrorKind::NotFound)?)?;
-        if peer.relation != Relation::Same || self.connections.len() >= CONNECTIONS_MAX {
+        if peer.relation != Relation::Same {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        if self.connections.len() >= CONNECTIONS_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         Ok(self.add(engine, socket, Some(slot)))
     }
@@ -125,7 +128,13 @@ impl Peers {
         match output {
             Output::Ask { file, queue } => match self.connect(engine, queue) {
                 Ok(token) => self.send(token, &Record::new(Kind::Ask, file, queue.srqn, 0), &[]),
-                Err(_) => drop(handle_answer(engine, queue, Answer::Refused)),
+                Err(error) => {
+                    // Other errors pass: the owner accepts slowly, or this process has no descriptor left.
+                    let is_final =
+                        matches!(error.raw_os_error(), None | Some(libc::ECONNREFUSED | libc::EPERM));
+                    let answer = if is_final { Answer::Refused } else { Answer::NotReady };
+                    drop(handle_answer(engine, queue, answer));
+                }
             },
             Output::Finish { file, queue, wc, solicited } => {
                 self.finish(engine, file, queue, wc, solicited);
@@ -137,8 +146,12 @@ impl Peers {
     fn finish(&mut self, engine: &Engine, file: FileId, queue: ForeignQueue, wc: Wc, solicited: bool) {
         let id = wc.wr_id;
         let stored = domain_of(engine, file).and_then(|domain| domain.take_stored(queue.srqn, id));
-        // The owner may have ended, or the application has closed the domain.
-        let (Ok(token), Some(buffer)) = (self.connect(engine, queue), stored) else { return };
+        // The owner may have ended.
+        let Ok(token) = self.connect(engine, queue) else { return };
+        let Some(buffer) = stored else {
+            // The application has closed the domain, and the message with it.
+            return self.send(token, &Record::new(Kind::GiveBack, file, queue.srqn, id), &[]);
+        };
         let record = |kind| Record::new(kind, file, queue.srqn, id);
         // The length of a WRITE with immediate data is that of the WRITE.
         let is_stored = wc.status == WcStatus::Success && wc.opcode == transport::WcOpcode::Recv;
@@ -211,9 +224,14 @@ impl Peers {
 
     fn handle_as_borrower(&mut self, engine: &Engine, token: u64, record: &Record) {
         let Record { kind, file, srqn, id, value, .. } = *record;
-        let Some(domain) = domain_of(engine, file) else { return };
-        let queue = ForeignQueue { domain: domain.id(), srqn };
         let give_back = Record::new(Kind::GiveBack, file, srqn, id);
+        let Some(domain) = domain_of(engine, file) else {
+            if kind == Kind::Lend {
+                self.send(token, &give_back, &[]);
+            }
+            return;
+        };
+        let queue = ForeignQueue { domain: domain.id(), srqn };
         if !engine.lock().tables.srqs.borrowed.is_asked(queue) {
             // The domain was closed and opened again.
             if kind == Kind::Lend {
