@@ -10,9 +10,8 @@
 //!
 //! All numbers are little-endian. `strip` removes what follows the image.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// Last bytes of a program that contains libraries.
@@ -102,30 +101,10 @@ impl Bundle {
         for entry in self.entries.clone() {
             let path = dir.join(&entry.name);
             if !entry.is_intact(&path) {
-                self.write(&entry, &path)?;
+                super::replace(&path, &self.read(&entry)?, 0o755)?;
             }
         }
         Ok(())
-    }
-
-    fn write(&mut self, entry: &Entry, path: &Path) -> io::Result<()> {
-        let bytes = self.read(entry)?;
-        let fresh = dir_of(path).join(format!(".{}-{}", entry.name, std::process::id()));
-        // Left by a killed process with the same process id.
-        fs::remove_file(&fresh)
-            .or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
-        let written = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o755)
-            .open(&fresh)
-            .and_then(|mut file| file.write_all(&bytes))
-            .and_then(|()| fs::rename(&fresh, path));
-        if written.is_err() {
-            // What was written is of no use; the disk may be full.
-            fs::remove_file(&fresh).ok();
-        }
-        written
     }
 
     /// Returns the contents of one file.
@@ -199,10 +178,6 @@ pub(crate) fn write(program: &Path, libraries: &[(String, Vec<u8>)], target: &Pa
     bytes.extend_from_slice(&crc32fast::hash(&table).to_le_bytes());
     bytes.extend_from_slice(MAGIC);
     super::replace(target, &bytes, 0o755)
-}
-
-fn dir_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("."))
 }
 
 fn read_at<const N: usize>(file: &mut File, at: u64) -> io::Result<[u8; N]> {
