@@ -28,7 +28,7 @@ const RESERVED: u32 = 16;
 /// Rounds of the network. Four make a random permutation of a large set; a set of 4096 wants some more.
 const ROUNDS: u8 = 8;
 /// Numbers that come again sooner than this (nanoseconds) after their last cycle began cause a further slot.
-/// Linux keeps a connection in TIMEWAIT for some seconds. Half of it: a peer whose CM timeouts are long may
+/// Linux keeps a connection in TIMEWAIT for some seconds. Half of it: a peer with long CM timeouts may
 /// still know the number. Double: a program with many short connections takes slots that it does not need.
 const REUSE_NS: u64 = 60_000_000_000;
 /// Slots of an engine that are claimed for this reason only: 65,536 numbers.

@@ -29,7 +29,7 @@ use sys::{DescriptorLimit, Opt, SockAddr};
 pub(super) const PAGE_SLOTS: usize = 64;
 /// Pages of a full group. The position of the number behind the last slot stays unused.
 pub(super) const PAGES_MAX: usize = (SLOTS as usize + 1) / PAGE_SLOTS;
-/// Pages of a new group whose users name each other: sockets of one user only can share a port, so the others
+/// Pages of a new group of several users: sockets of one user only can share a port, so the others
 /// cannot add a page.
 const SHARED_PAGES: usize = 4;
 /// The GSI queue and the journal file come before and behind the sockets of page 0.
