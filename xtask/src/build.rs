@@ -36,13 +36,12 @@ pub(crate) fn build(root: &Path, out: &Path, host: bool, epoch: &str) -> Outcome
     let home = std::env::var("CARGO_HOME")
         .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
         .map_err(|_| "neither CARGO_HOME nor HOME is set".to_owned())?;
-    let flags = format!("--remap-path-prefix={}=/roxie --remap-path-prefix={home}=/cargo", root.display());
     run(cargo
         .current_dir(root)
         .args(["--release", "--locked", "--target-dir"])
         .arg(&target)
         .args(["-p", "roxie-cli", "-p", "roxie-ibverbs", "-p", "roxie-rdmacm", "-p", "roxie-audit"])
-        .env("RUSTFLAGS", flags)
+        .env("CARGO_ENCODED_RUSTFLAGS", remap_flags(root, &home))
         .env("CARGO_PROFILE_RELEASE_STRIP", "true")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("SOURCE_DATE_EPOCH", epoch))?;
@@ -51,9 +50,15 @@ pub(crate) fn build(root: &Path, out: &Path, host: bool, epoch: &str) -> Outcome
     Ok(Built { program })
 }
 
+/// Replaces the paths of this machine in the built files. Unlike RUSTFLAGS, CARGO_ENCODED_RUSTFLAGS separates
+/// its arguments by the byte 1f, so a path may contain spaces.
+fn remap_flags(root: &Path, home: &str) -> String {
+    format!("--remap-path-prefix={}=/roxie\x1f--remap-path-prefix={home}=/cargo", root.display())
+}
+
 /// A Python environment with the zig linker and `cargo zigbuild`.
 fn tools(root: &Path) -> Outcome<PathBuf> {
-    let dir = root.join("target/dist-tools");
+    let dir = root.join("target").join(tools_dir());
     if dir.join("bin/cargo-zigbuild").is_file() {
         return Ok(dir);
     }
@@ -66,3 +71,30 @@ fn tools(root: &Path) -> Outcome<PathBuf> {
 
 /// Fixed versions: another linker makes other files.
 const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.0"];
+
+/// The directory of the tools. Its name contains their versions, so that other versions are installed anew.
+fn tools_dir() -> String {
+    format!("dist-tools-{}", TOOLS.join("-").replace("==", "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_directory_with_spaces_stays_one_argument() {
+        let flags = remap_flags(Path::new("/my source"), "/home/a b/.cargo");
+        let expected =
+            ["--remap-path-prefix=/my source=/roxie", "--remap-path-prefix=/home/a b/.cargo=/cargo"];
+        assert!(flags.split('\x1f').eq(expected), "{flags:?}");
+    }
+
+    #[test]
+    fn the_directory_of_the_tools_names_each_version() {
+        let dir = tools_dir();
+        for tool in TOOLS {
+            let (_, version) = tool.split_once("==").expect("a fixed version");
+            assert!(dir.contains(version) && !dir.contains('='), "{dir}");
+        }
+    }
+}

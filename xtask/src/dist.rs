@@ -68,6 +68,7 @@ pub(crate) fn dist(options: &Options) -> Outcome {
         Ok(epoch) => epoch,
         Err(_) => output(Command::new("git").current_dir(&root).args(["log", "-1", "--format=%ct"]))?,
     };
+    warn_if_dirty(&root);
     let built = build::build(&root, &out, options.host, &epoch)?;
     let mut release =
         Release { version: env!("CARGO_PKG_VERSION").to_owned(), epoch, tree: PathBuf::new(), root, out };
@@ -94,6 +95,25 @@ pub(crate) fn dist(options: &Options) -> Outcome {
     Ok(())
 }
 
+/// Warns if the packages contain changes that are not committed. A source archive has no commit to compare with.
+fn warn_if_dirty(root: &Path) {
+    let changes = output(Command::new("git").current_dir(root).args(["status", "--porcelain"]));
+    if let Some(warning) = dirty_warning(&changes.unwrap_or_default()) {
+        eprintln!("{warning}");
+    }
+}
+
+/// The warning for what `git status --porcelain` printed.
+fn dirty_warning(changes: &str) -> Option<String> {
+    let (count, first) = (changes.lines().count(), changes.lines().next()?);
+    let name = first.get(3..).unwrap_or(first);
+    let files = if count == 1 { name.to_owned() } else { format!("{name} and {} more", count - 1) };
+    Some(format!(
+        "warning: uncommitted changes ({files}): the packages differ from those of the \
+         commit; commit or stash the changes first"
+    ))
+}
+
 /// Writes SHA256SUMS.
 fn sums(out: &Path, made: &[PathBuf]) -> Outcome<PathBuf> {
     let mut text = String::new();
@@ -106,4 +126,18 @@ fn sums(out: &Path, made: &[PathBuf]) -> Outcome<PathBuf> {
     let path = out.join("SHA256SUMS");
     write(&path, text)?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dirty_tree_gives_a_warning_and_a_clean_one_none() {
+        assert_eq!(dirty_warning(""), None);
+        let one = dirty_warning("?? src/new.rs").expect("a warning");
+        assert!(one.contains("(src/new.rs)"), "{one}");
+        let three = dirty_warning("?? a\n?? b\n?? c").expect("a warning");
+        assert!(three.contains("(a and 2 more)"), "{three}");
+    }
 }

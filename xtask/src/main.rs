@@ -21,8 +21,8 @@ dependencies (CycloneDX) and SHA256SUMS. All files have the time of the commit.
   --out DIR   directory of the packages [default: target/dist]
   --host      link to this machine's C library instead of glibc 2.28, without the zig linker
 
-The zig linker comes from PyPI into target/dist-tools. .rpm needs rpmbuild, .deb needs dpkg-deb; what is
-missing is named and left out.";
+The zig linker comes from PyPI into target/dist-tools-VERSIONS. .rpm needs rpmbuild, .deb needs dpkg-deb;
+what is missing is named and left out.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
