@@ -58,6 +58,7 @@ struct EngineLocks {
     core: KeptLock<Engine, Core>,
     held: KeptLock<Engine, HeldState>,
     registry: RegistryLocks,
+    _claims: KeptLock<Engine, ()>,
     _cm: CmLocks,
     engine: Arc<Engine>,
 }
@@ -126,6 +127,8 @@ impl DeviceLocks {
 impl EngineLocks {
     fn take(engine: &Arc<Engine>) -> Option<EngineLocks> {
         Some(EngineLocks {
+            // A claim of a further slot takes the locks of the engine and of the registry.
+            _claims: KeptLock::take(engine, |engine| &engine.claims.lock, lock_deadline())?,
             _cm: engine.cm.keep_locked(lock_deadline())?,
             held: KeptLock::take(engine, |engine| &engine.held.0, lock_deadline())?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, lock_deadline())?,

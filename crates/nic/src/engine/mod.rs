@@ -5,6 +5,7 @@
 //! [`crate::sched`] decides when each of these threads runs the engine. Invariant: packets for other
 //! processes and management datagrams are collected under the lock, and delivered by the same call.
 
+mod claims;
 mod control;
 mod core;
 pub(crate) mod group;
@@ -26,8 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use sys::{AddressMonitor, EventFd};
+use transport::Instant;
 use transport::cm::Cm;
-use transport::{Instant, VerbsError};
 use wire::Qpn;
 
 pub(crate) use self::core::Core;
@@ -39,27 +40,24 @@ use crate::gid::Gids;
 use crate::hook::control::Control;
 use crate::hook::{Hooks, RedirectOutcome};
 use crate::moderation::Moderator;
-use crate::notice::notice;
 use crate::port::{Port, RxQueues};
-use crate::registry::{FurtherSlot, Registry};
+use crate::registry::Registry;
 use crate::runtime::{Point, Runtime};
 use crate::sched::{InlineYield, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
 use crate::xrc_peers::XrcPeers;
+use claims::Claims;
 use group::Place;
 use gsi::Held;
 use refused::RefusedWatch;
-use tables::{QpEntry, Tables};
+use tables::Tables;
 
 /// Interval at which an ending process polls for the replies to its disconnect requests.
 const CLOSING_POLL: Duration = Duration::from_micros(50);
 /// An ending process waits for these replies for [`Cm::SHUTDOWN_MAX`] and this much longer: on a busy machine
 /// they arrive late.
 const CLOSING_SLACK: Duration = Duration::from_millis(25);
-
-/// Interval of claims of further slots while they fail: in a full group each takes some 20 ms.
-const CLAIM_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// The arguments of [`Engine::new`].
 pub(crate) struct Parts {
@@ -96,8 +94,7 @@ pub(crate) struct Engine {
     tuning: Tuning,
     redirects: Arc<RedirectOutcome>,
     is_netdev_lost: AtomicBool,
-    /// When a further slot may be claimed after a failure (nanoseconds).
-    claims_from: AtomicU64,
+    pub(crate) claims: Claims,
     /// See [`PortProperties`](crate::port::PortProperties).
     prefers_equal_packets: bool,
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
@@ -154,7 +151,7 @@ impl Engine {
             tuning,
             redirects,
             is_netdev_lost: AtomicBool::new(false),
-            claims_from: AtomicU64::new(0),
+            claims: Claims::default(),
             prefers_equal_packets,
             inline_polls: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
@@ -424,41 +421,6 @@ impl Engine {
     pub(crate) fn spend_kicks(&self) {
         // `take` finds no wake-up if the sleep ended for another reason.
         let _spent = self.kick.take();
-    }
-
-    /// Adds a queue pair; its QPN is in a slot of this engine.
-    pub(crate) fn insert_qp(
-        &self,
-        build: impl FnOnce(Qpn) -> Result<QpEntry, VerbsError>,
-    ) -> Result<(QpIndex, Qpn), VerbsError> {
-        let now = self.now();
-        if self.lock().tables.wants_slot(now) && now.0 >= self.claims_from.load(Ordering::Relaxed) {
-            self.claim_slot(now);
-        }
-        self.lock().tables.insert_qp(now, build)
-    }
-
-    /// Claims a further slot. Without one, numbers of destroyed queue pairs come again soon, or queue pairs
-    /// are refused.
-    #[cold]
-    fn claim_slot(&self, now: Instant) {
-        let added = self.registry.claim_slot().and_then(|FurtherSlot { slot, queue }| {
-            let mut core = self.lock();
-            core.port.add_slot(slot, queue)?;
-            core.hooks.add_slot(slot);
-            core.tables.add_slot(slot);
-            Ok(())
-        });
-        match added {
-            // The progress thread must watch the new socket, too.
-            Ok(()) => self.kick.signal(1),
-            Err(error) => {
-                self.claims_from.store(now.plus_ns(CLAIM_INTERVAL_NS).0, Ordering::Relaxed);
-                if !self.lock().tables.has_numbers() {
-                    notice(format_args!("no numbers for further queue pairs: {error}"));
-                }
-            }
-        }
     }
 
     /// Processes the packets that have arrived; see [`Core::drain`].

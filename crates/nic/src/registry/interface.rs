@@ -63,12 +63,16 @@ pub trait Registry: Send + Sync {
     /// The slots of the other engines of this device.
     fn set_sibling_slots(&self, slots: Vec<u16>);
     /// Claims another slot for this engine, which has no QPNs left; takes some milliseconds. The slot is
-    /// released with the registry.
+    /// released with the registry, or by [`release_slot`](Self::release_slot).
     ///
     /// # Errors
     /// Those of [`Membership::claim_slot`]; `EOPNOTSUPP` in a simulation.
     fn claim_slot(&self) -> io::Result<FurtherSlot> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+    /// Releases a slot that was claimed and is not used.
+    fn release_slot(&self, slot: u16) {
+        let _never_claimed = slot;
     }
     /// Connections to other members that were tried.
     fn connects(&self) -> u64;
@@ -134,6 +138,10 @@ impl Registry for Membership {
 
     fn claim_slot(&self) -> io::Result<FurtherSlot> {
         Membership::claim_slot(self)
+    }
+
+    fn release_slot(&self, slot: u16) {
+        Membership::release_slot(self, slot);
     }
 
     fn connects(&self) -> u64 {

@@ -246,7 +246,8 @@ impl Membership {
         self.queue.try_clone()
     }
 
-    /// Claims another slot, for more QPNs; takes some milliseconds. It is released with the membership.
+    /// Claims another slot, for more QPNs; takes some milliseconds. It is released with the membership, or by
+    /// [`release_slot`](Self::release_slot).
     ///
     /// # Errors
     /// A [`JoinError`] inside if no slot is free and the group cannot grow; `EMFILE`.
@@ -254,11 +255,24 @@ impl Membership {
         let Server { group, socket_set, config, .. } = &*self.server;
         let (slot, name, queue) =
             slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
-        group::enable_queue(queue.as_fd())?;
         let further = FurtherSlot { slot, queue: queue.try_clone()? };
+        group::enable_queue(queue.as_fd())?;
         self.journal_file.set_owner(slot, Some(self.slot));
         self.server.further().push(OwnSlot { slot, name, queue });
         Ok(further)
+    }
+
+    /// Releases a slot that [`claim_slot`](Self::claim_slot) has claimed.
+    pub fn release_slot(&self, slot: u16) {
+        let mut further = self.server.further();
+        further.extract_if(.., |own| own.slot == slot).for_each(|own| self.disown(&own));
+    }
+
+    /// Makes a slot free; the caller closes its name next.
+    fn disown(&self, own: &OwnSlot) {
+        // Fails only for a descriptor that is not a socket.
+        let _not_ours = group::disable_queue(own.queue.as_fd());
+        self.journal_file.set_owner(own.slot, None);
     }
 
     /// Returns the shared-memory rings of this member. From now on the member accepts ring offers.
@@ -381,10 +395,7 @@ impl Drop for Membership {
             // socket.
             let _not_ours = group::disable_queue(self.queue.as_fd());
             self.journal_file.set_owner(self.slot, None);
-            for own in &*self.server.further() {
-                let _not_ours = group::disable_queue(own.queue.as_fd());
-                self.journal_file.set_owner(own.slot, None);
-            }
+            self.server.further().iter().for_each(|own| self.disown(own));
         }
     }
 }

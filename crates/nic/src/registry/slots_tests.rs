@@ -76,6 +76,21 @@ fn all_slots_of_a_process_are_free_when_it_has_ended() {
 }
 
 #[test]
+fn a_slot_that_was_released_is_free_and_the_others_are_not() {
+    let config = new_domain();
+    let a = Membership::join(&config).unwrap();
+    let [kept, released] = [(); 2].map(|()| a.claim_slot().unwrap().slot);
+    a.release_slot(released);
+    // The first slot belongs to the membership.
+    a.release_slot(a.slot());
+    let owners = [kept, a.slot(), released].map(|slot| a.journal_file.owner(slot));
+    assert_eq!(owners, [Some(a.slot()), Some(a.slot()), None]);
+    assert!(sys::bind_seqpacket(&a.server.group.slot(released)).is_ok());
+    assert!(sys::bind_seqpacket(&a.server.group.slot(kept)).is_err());
+    assert!(sys::bind_seqpacket(&a.server.group.slot(a.slot())).is_err());
+}
+
+#[test]
 fn a_page_that_a_process_did_not_finish_is_completed_by_the_next_one() {
     let config = new_domain();
     let a = Membership::join(&config).unwrap();
