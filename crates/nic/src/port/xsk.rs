@@ -35,6 +35,7 @@ use super::{
     FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch,
     RxQueues, RxScope, TxState, UdpPort,
 };
+use crate::notice::notice;
 use crate::page_pool::Audit;
 use crate::xdp::Steering;
 use owner::Owner;
@@ -133,6 +134,8 @@ struct Extra {
     rx_unjoined: u64,
     /// Flows that changed between AF_XDP and UDP.
     redirected: u64,
+    /// Further slots whose packets arrive over UDP.
+    slots_over_udp: u64,
 }
 
 /// Calls of `recv` between two checks for changes of routes, neighbours and the interface.
@@ -249,9 +252,17 @@ impl Port for XskPort {
 
     fn add_slot(&mut self, slot: u16, queue: OwnedFd) -> io::Result<()> {
         self.inner.add_slot(slot, queue)?;
-        // Until then the UDP socket receives its packets.
         self.slots.push(slot);
-        self.steering.as_ref().map_or(Ok(()), |steering| steering.set_slot(slot, true))
+        let steered = self.steering.as_ref().map_or(Ok(()), |steering| steering.set_slot(slot, true));
+        if let Err(error) = steered {
+            // The slot is in use all the same: its UDP socket receives the packets.
+            self.extra.slots_over_udp += 1;
+            notice(format_args!(
+                "the queue pairs of slot {slot} receive over UDP instead of AF_XDP: the XDP program's map \
+                 of slots cannot be changed: {error}"
+            ));
+        }
+        Ok(())
     }
 
     fn properties(&self) -> PortProperties {
@@ -281,6 +292,7 @@ impl XskPort {
             ("xsk_rx_joined", self.extra.rx_joined),
             ("xsk_rx_unjoined", self.extra.rx_unjoined),
             ("xsk_flows_redirected", self.extra.redirected),
+            ("xsk_slots_over_udp", self.extra.slots_over_udp),
             ("xsk_kicks", sockets.kicks),
             ("xsk_kick_stalls", sockets.stalls),
             ("xsk_kick_interrupts", sockets.interrupts),

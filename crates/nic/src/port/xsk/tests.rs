@@ -413,6 +413,19 @@ fn packets_follow_added_and_removed_addresses() {
 }
 
 #[test]
+fn a_slot_that_cannot_be_steered_is_added_and_receives_over_udp() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let mut port = net.xsk(0, XdpMode::Native);
+    let mut add = |slot: u16| {
+        let (queue, _) = net.hosts[0].visit(|| receive_socket().unwrap());
+        port.add_slot(slot, queue).unwrap();
+        port.extra.slots_over_udp
+    };
+    // The map of the program has no such slot.
+    assert_eq!([add(7), add(5000)], [0, 1]);
+}
+
+#[test]
 fn packets_for_others_reach_the_network_stack() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let Some(net) = Net::new(1500, 1) else { return };
