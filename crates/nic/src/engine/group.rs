@@ -191,8 +191,10 @@ impl Engine {
         done
     }
 
-    /// Releases the lock, then [copies](Self::spread_keys) changed keys to the other engines.
+    /// Makes the progress thread raise moderated CQ events in time. Releases the lock, then
+    /// [copies](Self::spread_keys) changed keys to the other engines.
     pub(crate) fn unlock_and_spread(&self, mut core: MutexGuard<'_, Core>) {
+        self.wake_before(self.moderator.next());
         let changed = core.tables.mrs.has_changed();
         let borrowed = &mut core.tables.srqs.borrowed;
         if borrowed.has_output() {

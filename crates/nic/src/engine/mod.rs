@@ -270,7 +270,6 @@ impl Engine {
     /// Releases the lock, then delivers what the poll has collected.
     pub(crate) fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
         self.moderator.expire(|| self.now());
-        self.wake_before(self.moderator.next());
         self.wake_for(&core);
         if std::mem::take(&mut core.tables.is_peer_silent) {
             self.look_for_refused();

@@ -405,4 +405,4 @@ mod slots_tests;
 #[cfg(test)]
 mod strangers_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,7 +16,7 @@ use crate::port::{Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{Credentials, PollFd, random_u64};
 
 /// Returns a domain that no other test uses. Its port is below the kernel's ephemeral ports.
-pub(super) fn new_domain() -> DomainConfig {
+pub(crate) fn new_domain() -> DomainConfig {
     let udp_port = loop {
         let port = 20_000 + (random_u64() % 12_000) as u16;
         if UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {

@@ -207,16 +207,28 @@ impl Qp {
             guard::watch();
         }
         let engine = self.engine();
-        let index = self.0.index;
         let leaves = mask.contains(QpAttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
         if leaves && !matches!(self.state(), QpState::Reset | QpState::Init | QpState::Err) {
             engine.drain();
         }
         let mut core = engine.lock();
+        let result = self.modify_locked(&mut core, attr, mask, leaves);
+        engine.unlock_and_spread(core);
+        result
+    }
+
+    /// Changes attributes and state. `leaves`: the queue pair leaves its connection.
+    fn modify_locked(
+        &self,
+        core: &mut Core,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        leaves: bool,
+    ) -> Result<(), VerbsError> {
         if mask.contains(QpAttrMask::AV) && core.tables.source_ip(attr.av.sgid_index).is_none() {
             return Err(VerbsError::Invalid);
         }
-        let now = engine.now();
+        let (now, index) = (self.engine().now(), self.0.index);
         if leaves {
             core.send_last_ack(now, index);
         }
@@ -233,13 +245,13 @@ impl Qp {
             let (send, recv) = (Arc::clone(&entry.send_cq), Arc::clone(&entry.recv_cq));
             send.purge(self.0.qpn.value());
             recv.purge(self.0.qpn.value());
+            core.tables.srqs.borrowed.remove_qp(index);
         }
         if mask.contains(QpAttrMask::AV) {
             core.bind_flow(index)?;
         }
         core.tables.update_after_input(now, index);
         core.transmit(now);
-        engine.unlock_and_spread(core);
         Ok(())
     }
 

@@ -8,13 +8,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use transport::{PdId, VerbsError};
 use wire::Qpn;
 
 use super::qp::WeakQp;
-use super::{Buffer, Context, Cq, Pd, Qp};
+use super::{Context, Cq, Pd, Qp};
+use crate::xrc_peers::StoredMessages;
 
 /// Device and inode number, which identify a file.
 pub(crate) type FileId = (u64, u64);
@@ -45,11 +46,10 @@ pub(crate) struct Domain {
     /// CQ of the receiving queue pairs, which never produce completions.
     unused_cq: Cq,
     targets: Mutex<HashMap<Qpn, WeakQp>>,
-    /// Messages for shared receive queues of other processes, by number of the queue and id of the receive.
-    stored: Mutex<Stored>,
+    /// Messages for shared receive queues of other processes. A message that is passed on holds a reference,
+    /// too, so it survives the domain.
+    stored: Arc<StoredMessages>,
 }
-
-pub(crate) type Stored = HashMap<(u32, u64), Buffer>;
 
 impl Xrcd {
     pub(super) fn open(context: &Context, init: &XrcdInit<'_>) -> Result<Self, VerbsError> {
@@ -66,7 +66,7 @@ impl Xrcd {
             None if init.create => {
                 let domain = Arc::new(Domain::new(context)?);
                 files.insert(id, Arc::downgrade(&domain));
-                engine.share_xrc_domain(id, domain.id());
+                engine.share_xrc_domain(id, domain.id(), Arc::clone(&domain.stored));
                 domain
             }
             None => return Err(VerbsError::Again),
@@ -116,7 +116,7 @@ impl Domain {
     fn new(context: &Context) -> Result<Self, VerbsError> {
         let pd = context.alloc_pd().map_err(|_| VerbsError::NoDev)?;
         let unused_cq = context.create_cq(1, None, 0)?;
-        Ok(Self { pd, unused_cq, targets: Mutex::default(), stored: Mutex::default() })
+        Ok(Self { pd, unused_cq, targets: Mutex::default(), stored: Arc::default() })
     }
 
     /// The protection domain that stands for the XRC domain.
@@ -128,13 +128,8 @@ impl Domain {
         &self.pd
     }
 
-    pub(crate) fn stored(&self) -> MutexGuard<'_, Stored> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes the memory of a message.
-    pub(crate) fn take_stored(&self, srqn: u32, id: u64) -> Option<Buffer> {
-        self.stored().remove(&(srqn, id))
+    pub(crate) fn stored(&self) -> &Arc<StoredMessages> {
+        &self.stored
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use transport::{PacketSource, PdId, RecvQueue, RecvWr, Sge, Wc};
 
+use super::StoredMessages;
 use crate::engine::QpIndex;
 use crate::verbs::FileId;
 
@@ -23,22 +25,26 @@ pub(crate) struct ForeignQueue {
 }
 
 /// What the thread of [`XrcPeers`](super::XrcPeers) must do next.
-#[derive(Debug)]
 pub(crate) enum Output {
     /// Ask the owner for a receive.
     Ask { file: FileId, queue: ForeignQueue },
-    /// Pass a completed message on to the owner.
-    Finish { file: FileId, queue: ForeignQueue, wc: Wc, solicited: bool },
+    /// Pass a completed message on to the owner. The application may close the domain meanwhile.
+    Finish { file: FileId, queue: ForeignQueue, wc: Wc, solicited: bool, stored: Arc<StoredMessages> },
 }
 
 /// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Borrowed {
     /// The domains that a file stands for, which other processes can open, too.
-    domains: HashMap<PdId, FileId>,
+    domains: HashMap<PdId, SharedDomain>,
     proxies: HashMap<ForeignQueue, Proxy>,
     held: Vec<Held>,
     output: Vec<Output>,
+}
+
+struct SharedDomain {
+    file: FileId,
+    stored: Arc<StoredMessages>,
 }
 
 /// Stands for a shared receive queue of another process.
@@ -61,9 +67,11 @@ pub(crate) struct Held {
 }
 
 impl Borrowed {
-    pub(crate) fn add_domain(&mut self, domain: PdId, file: FileId) {
-        self.domains.insert(domain, file);
+    pub(super) fn add_domain(&mut self, domain: PdId, file: FileId, stored: Arc<StoredMessages>) {
+        self.domains.insert(domain, SharedDomain { file, stored });
     }
+
+    /// The caller has a reference to the stored messages: dropping them takes the lock of the engine.
 
     pub(crate) fn remove_domain(&mut self, domain: PdId) {
         self.domains.remove(&domain);
@@ -71,7 +79,7 @@ impl Borrowed {
         self.held.retain(|held| held.queue.domain != domain);
     }
 
-    /// Drops the packets that wait for a queue pair.
+    /// Drops the packets that wait for a queue pair, which is destroyed or starts anew.
     pub(crate) fn remove_qp(&mut self, index: QpIndex) {
         self.held.retain(|held| held.index != index);
     }
@@ -104,7 +112,7 @@ impl Borrowed {
         packet: &[u8],
         from: &PacketSource,
     ) -> bool {
-        let (Some(proxy), Some(file)) = (self.proxies.get_mut(&queue), self.domains.get(&queue.domain))
+        let (Some(proxy), Some(shared)) = (self.proxies.get_mut(&queue), self.domains.get(&queue.domain))
         else {
             return false;
         };
@@ -114,15 +122,16 @@ impl Borrowed {
         }
         self.held.push(Held { queue, index, bytes: packet.to_vec(), from: *from });
         if !std::mem::replace(&mut proxy.is_asked, true) {
-            self.output.push(Output::Ask { file: *file, queue });
+            self.output.push(Output::Ask { file: shared.file, queue });
         }
         true
     }
 
     /// A message has completed a borrowed receive.
     pub(crate) fn finish(&mut self, queue: ForeignQueue, wc: Wc, solicited: bool) {
-        if let Some(file) = self.domains.get(&queue.domain) {
-            self.output.push(Output::Finish { file: *file, queue, wc, solicited });
+        if let Some(SharedDomain { file, stored }) = self.domains.get(&queue.domain) {
+            let stored = Arc::clone(stored);
+            self.output.push(Output::Finish { file: *file, queue, wc, solicited, stored });
         }
     }
 
@@ -139,6 +148,12 @@ impl Borrowed {
     /// True if the owner was asked for a receive and has not answered.
     pub(super) fn is_asked(&self, queue: ForeignQueue) -> bool {
         self.proxies.get(&queue).is_some_and(|proxy| proxy.is_asked)
+    }
+
+    /// True if a queue of another process was used and not refused.
+    #[cfg(test)]
+    pub(super) fn is_known(&self, queue: ForeignQueue) -> bool {
+        self.proxies.contains_key(&queue)
     }
 
     /// The queues of a slot for which the owner was asked.

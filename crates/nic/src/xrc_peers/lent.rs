@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use transport::{AsyncEventKind, Instant, PdId, RecvWqe, Wc, WcStatus};
 
+use super::record::{Kind, Record};
 use crate::engine::tables::Tables;
 use crate::verbs::{AsyncElement, AsyncEvent};
 
@@ -35,6 +36,10 @@ pub(super) enum Loan {
     Refused,
 }
 
+/// The other end of a connection answers what it was not asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct NotABorrower;
+
 impl Lent {
     /// A shared receive queue is destroyed, with the receives that are lent.
     pub(crate) fn remove_srq(&mut self, index: u32) {
@@ -43,8 +48,39 @@ impl Lent {
 }
 
 impl Tables {
+    /// Handles a record of the borrower at the other end of a connection; `domain` stands for the file in the
+    /// record, if it is open here. Returns the answer to an ASK, which lends the receive `next`; `Err` if a
+    /// borrower does not send such a record.
+    pub(super) fn handle_borrower(
+        &mut self,
+        now: Instant,
+        (connection, next): LentId,
+        record: &Record,
+        data: &[u8],
+        domain: Option<PdId>,
+    ) -> Result<Option<Record>, NotABorrower> {
+        let Record { kind, file, srqn, id, value, wc, solicited } = *record;
+        let lent = (connection, id);
+        match kind {
+            Kind::Ask => {
+                let loan = domain.map_or(Loan::Refused, |domain| self.lend((connection, next), domain, srqn));
+                let (kind, value) = match loan {
+                    Loan::Lent(room) => (Kind::Lend, room),
+                    Loan::NotReady => (Kind::NotReady, 0),
+                    Loan::Refused => (Kind::Refuse, 0),
+                };
+                return Ok(Some(Record { value, ..Record::new(kind, file, srqn, next) }));
+            }
+            Kind::Data => self.write_lent(lent, value, data),
+            Kind::Done => self.finish_lent(now, lent, wc, solicited),
+            Kind::GiveBack => self.take_back(now, lent),
+            Kind::Lend | Kind::NotReady | Kind::Refuse => return Err(NotABorrower),
+        }
+        Ok(None)
+    }
+
     /// Lends a receive of the XRC shared receive queue `srqn`, if it is in `domain`.
-    pub(super) fn lend(&mut self, id: LentId, domain: PdId, srqn: u32) -> Loan {
+    fn lend(&mut self, id: LentId, domain: PdId, srqn: u32) -> Loan {
         let (slot, srqs) = (self.slot(), &mut self.srqs);
         if crate::srqs::slot_of(srqn) != slot {
             return Loan::Refused;
@@ -69,14 +105,14 @@ impl Tables {
     }
 
     /// Writes bytes of a message to a lent receive.
-    pub(super) fn write_lent(&mut self, id: LentId, offset: u64, bytes: &[u8]) {
+    fn write_lent(&mut self, id: LentId, offset: u64, bytes: &[u8]) {
         if let Some(lent) = self.srqs.lent.0.get_mut(&id) {
             lent.has_failed |= lent.wqe.write(&self.mrs, offset, bytes).is_err();
         }
     }
 
     /// Completes a lent receive.
-    pub(super) fn finish_lent(&mut self, now: Instant, id: LentId, wc: Wc, solicited: bool) {
+    fn finish_lent(&mut self, now: Instant, id: LentId, wc: Wc, solicited: bool) {
         let Some(LentReceive { srq, wqe, has_failed }) = self.srqs.lent.0.remove(&id) else { return };
         let failed = has_failed && wc.status == WcStatus::Success;
         let status = if failed { WcStatus::LocProtErr } else { wc.status };
@@ -86,7 +122,7 @@ impl Tables {
     }
 
     /// Puts a lent receive that no message has taken back to its queue.
-    pub(super) fn take_back(&mut self, now: Instant, id: LentId) {
+    fn take_back(&mut self, now: Instant, id: LentId) {
         let Some(LentReceive { srq, wqe, .. }) = self.srqs.lent.0.remove(&id) else { return };
         let reposted = self.srqs.get_mut(srq).map(|entry| entry.queue.put_back(&wqe));
         if reposted.is_some_and(|posted| posted.is_err()) {

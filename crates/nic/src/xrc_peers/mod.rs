@@ -25,9 +25,11 @@ mod borrowed;
 mod lent;
 mod peer;
 mod record;
+mod stored;
 
 pub(crate) use borrowed::{Borrowed, ForeignQueue, Output};
 pub(crate) use lent::Lent;
+pub(crate) use stored::StoredMessages;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -95,9 +97,14 @@ impl XrcPeers {
 impl Engine {
     /// Lets other processes share the XRC domain of a file, for which the protection domain `domain` stands
     /// in this process. Without a listener the domain is this process's own, and a notice says so.
-    pub(crate) fn share_xrc_domain(self: &Arc<Self>, file: FileId, domain: PdId) {
+    pub(crate) fn share_xrc_domain(
+        self: &Arc<Self>,
+        file: FileId,
+        domain: PdId,
+        stored: Arc<StoredMessages>,
+    ) {
         if self.has_xrc_listener() {
-            self.lock().tables.srqs.borrowed.add_domain(domain, file);
+            self.lock().tables.srqs.borrowed.add_domain(domain, file, stored);
         }
     }
 
@@ -111,10 +118,8 @@ impl Engine {
         let Some(name) = name else { return false };
         let started = EventFd::new().map(Arc::new).and_then(|kick| {
             let listener = meeting::listen(&name, BACKLOG)?;
-            let (private, file) = listener.private.map(|private| (private.socket, private.file)).unzip();
-            let sockets = std::iter::once(listener.public).chain(private).map(Arc::new).collect::<Vec<_>>();
-            state.sockets.extend(sockets.iter().map(Arc::downgrade));
-            let peers = Peers::new(Arc::downgrade(self), Arc::clone(&kick), sockets, file);
+            let peers = Peers::new(Arc::downgrade(self), Arc::clone(&kick), listener);
+            state.sockets.extend(peers.listeners().map(Arc::downgrade));
             self.runtime().spawn("roxie-xrc", move || peers.run())?;
             Ok(kick)
         });
@@ -146,7 +151,8 @@ impl XrcLocks {
             // The thread that would close it does not exist here.
             std::mem::forget(socket);
         }
-        self.0.output.clear();
+        // Dropping a message takes the lock of the engine, which this thread holds.
+        std::mem::forget(std::mem::take(&mut self.0.output));
         self.0.kick = None;
     }
 }
