@@ -11,6 +11,7 @@ use nix::unistd::Uid;
 use serde_json::json;
 
 use super::args::{InstallArgs, PrefixArgs, RemoveArgs};
+use super::below::{self, Below, Links};
 use super::{Bundle, bundle, own_program, pages, replace, unpacked};
 use crate::failure::{During, Failure, Outcome};
 use crate::library::Libraries;
@@ -48,8 +49,29 @@ impl Installed {
 
     /// What is wrong with the file below `prefix`.
     fn fault(&self, prefix: &Path) -> Option<&'static str> {
-        match fs::read(prefix.join(&self.path)) {
+        match Below::open(prefix, &self.path, Links::of_user()) {
+            Err(error) => Some(self.absence(prefix, &error)),
+            Ok(file) => self.fault_of(&file),
+        }
+    }
+
+    /// What is wrong if the directory of the file cannot be opened.
+    fn absence(&self, prefix: &Path, error: &std::io::Error) -> &'static str {
+        match error.kind() {
+            ErrorKind::NotFound => "missing",
+            _ if below::first_link(prefix, &self.path).is_some() => "behind a symbolic link",
+            ErrorKind::NotADirectory => "missing",
+            _ => "not readable",
+        }
+    }
+
+    fn fault_of(&self, file: &Below<'_>) -> Option<&'static str> {
+        match file.read() {
             Err(error) if error.kind() == ErrorKind::NotFound => Some("missing"),
+            // Another file, or a link, is in its place.
+            Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::EISDIR)) => {
+                Some("changed")
+            }
             Err(_) => Some("not readable"),
             Ok(bytes) if bytes.len() as u64 != self.len || crc32fast::hash(&bytes) != self.crc => {
                 Some("changed")
@@ -75,6 +97,13 @@ pub(super) fn install(args: &InstallArgs) -> Outcome {
         ))
         .hint("remove it, choose another --prefix, or replace it with --force"));
     }
+    if let Some(link) = paths().find_map(|path| refused_link(&prefix, path)) {
+        return Err(Failure::new(format!(
+            "{} is a symbolic link, and root follows none there",
+            link.display()
+        ))
+        .hint("choose the directory that it leads to with --prefix, or install as another user"));
+    }
     let libraries = Libraries::find()?.read()?;
     let mut files: Vec<_> = pages.iter().map(|(path, text)| Installed::of(Path::new(path), text)).collect();
     let stale = |file: &&Installed| !files.iter().any(|new| new.path == file.path);
@@ -94,7 +123,7 @@ pub(super) fn install(args: &InstallArgs) -> Outcome {
     write_manifest(&prefix, &files)?;
     let is_ours =
         |file: &&Installed| file.path != Path::new(PROGRAM) && file.fault(&prefix) != Some("changed");
-    stale.iter().filter(is_ours).for_each(|file| drop(fs::remove_file(prefix.join(&file.path))));
+    stale.iter().filter(is_ours).for_each(|file| drop(remove_below(&prefix, &file.path)));
 
     terminal::print(&format!("installed {} ({} files)", program.display(), files.len()));
     terminal::print("next: roxie demo; remove it with 'roxie self remove'");
@@ -165,14 +194,15 @@ pub(super) fn remove(args: &RemoveArgs) -> Outcome {
             terminal::print(&format!("would remove {}", path.display()));
             continue;
         }
-        if file.path != manifest.path && file.fault(&prefix) == Some("changed") {
-            eprintln!("roxie: {} was changed after the installation: kept", path.display());
+        let fault = file.fault(&prefix).filter(|_| file.path != manifest.path);
+        if let Some(fault @ ("changed" | "behind a symbolic link")) = fault {
+            eprintln!("roxie: {} is {fault} since the installation: kept", path.display());
             kept += 1;
             continue;
         }
-        match fs::remove_file(&path) {
+        match remove_below(&prefix, &file.path) {
             Ok(()) => removed += 1,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(error) => return Err(Failure::new(format!("removing {}: {error}", path.display()))),
         }
         remove_empty_parents(&prefix, &file.path);
@@ -256,10 +286,20 @@ fn make_parent(path: &Path) -> Outcome {
 /// Removes the directories above `path` that are empty, up to the prefix.
 fn remove_empty_parents(prefix: &Path, path: &Path) {
     for dir in path.ancestors().skip(1).take_while(|dir| !dir.as_os_str().is_empty()) {
-        if fs::remove_dir(prefix.join(dir)).is_err() {
+        let removed = Below::open(prefix, dir, Links::of_user()).and_then(|dir| dir.remove_dir());
+        if removed.is_err() {
             break;
         }
     }
+}
+
+fn remove_below(prefix: &Path, path: &Path) -> std::io::Result<()> {
+    Below::open(prefix, path, Links::of_user())?.remove_file()
+}
+
+/// A link on the way to a file that this user must not follow.
+fn refused_link(prefix: &Path, path: &Path) -> Option<PathBuf> {
+    (Links::of_user() == Links::Refuse).then(|| below::first_link(prefix, path)).flatten()
 }
 
 fn dir_of(path: &Path) -> &Path {

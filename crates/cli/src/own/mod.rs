@@ -1,6 +1,7 @@
 //! `roxie self`: the program as a file, its libraries, its installation, its pages.
 
 pub(crate) mod args;
+mod below;
 mod bundle;
 #[cfg(test)]
 mod bundle_tests;
