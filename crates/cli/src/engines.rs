@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use clap::Args;
-use roxie::hook::control::{ControlError, Remote, Users};
+use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::printable;
 use roxie::registry::{DomainConfig, is_root};
 use sys::effective_uid;
@@ -51,12 +51,11 @@ impl UsersArgs {
 /// The process does not exist, has no device, or belongs to another user.
 pub fn engines_of(pid: u32) -> Outcome<Vec<Remote>> {
     let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
-    let found = Remote::find(&domain, Some(pid));
-    if found.is_empty() {
-        return Err(absent(pid));
-    }
-    let connect = |(_, slot)| Remote::connect(&domain, pid, slot, Users::All);
-    found.into_iter().map(|engine| connect(engine).map_err(|error| unreached(pid, error))).collect()
+    let listing = Listing::read(&domain);
+    let connect = |(_, slot)| listing.connect(pid, slot, Users::All).map_err(|error| unreached(pid, error));
+    let found = listing.engines().filter(|(there, _)| *there == pid);
+    let engines = found.map(connect).collect::<Outcome<Vec<_>>>()?;
+    if engines.is_empty() { Err(absent(pid)) } else { Ok(engines) }
 }
 
 /// The engines of all processes of these users, and the number of other processes.
@@ -66,8 +65,9 @@ pub fn engines_of(pid: u32) -> Outcome<Vec<Remote>> {
 pub fn all_engines(users: Users) -> Outcome<(Vec<Remote>, usize)> {
     let domain = DomainConfig::from_env().during("ROXIE_DOMAIN")?;
     let (mut engines, mut hidden) = (Vec::new(), BTreeSet::new());
-    for (pid, slot) in Remote::find(&domain, None) {
-        match Remote::connect(&domain, pid, slot, users) {
+    let listing = Listing::read(&domain);
+    for (pid, slot) in listing.engines() {
+        match listing.connect(pid, slot, users) {
             Ok(remote) => engines.push(remote),
             Err(error) if is_hidden(&error) => _ = hidden.insert(pid),
             // It has just exited.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roxie::hook::control::{ControlError, Remote, Users};
+use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
@@ -103,15 +103,15 @@ impl Processes {
 
     /// Connects to new processes, and removes those that have ended.
     fn connect(&mut self) {
-        let found = Remote::find(&self.domain, None);
-        self.open.retain(|key, _| found.contains(key));
+        let listing = Listing::read(&self.domain);
+        self.open.retain(|(pid, slot), _| listing.contains(*pid, *slot));
         self.hidden.clear();
-        for (pid, slot) in found {
+        for (pid, slot) in listing.engines() {
             let wanted = self.pids.is_empty() || self.pids.contains(&pid);
             if !wanted || self.open.contains_key(&(pid, slot)) {
                 continue;
             }
-            match Remote::connect(&self.domain, pid, slot, self.users) {
+            match listing.connect(pid, slot, self.users) {
                 Ok(remote) => {
                     let remote = remote.with_timeout(ANSWER_TIMEOUT);
                     self.open.insert((pid, slot), (remote, command_of(pid)));

@@ -1,5 +1,6 @@
 //! The client end of the control socket.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -36,39 +37,77 @@ pub struct Remote {
     timeout: Duration,
 }
 
-impl Remote {
-    /// Lists the engines of a domain in this network namespace as process id and slot; only those of
-    /// `pid` if given.
+/// The engines of a domain in this network namespace, from one look at the names of all sockets. Each
+/// look takes as long as there are names, and another user may have taken any number.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// By process id and slot: its own name, and those that other users may have taken.
+    names: BTreeMap<(u32, u16), BTreeSet<String>>,
+}
+
+impl Listing {
+    /// Lists the engines of a domain.
     #[must_use]
-    pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u16)> {
+    pub fn read(domain: &DomainConfig) -> Listing {
         let prefix = domain.hook_prefix();
-        let parse = |name: &String| {
-            let mut parts = name.strip_prefix(&prefix)?.split('/');
-            Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-        };
-        let mut found: Vec<(u32, u16)> = sys::abstract_names(&prefix).iter().filter_map(parse).collect();
-        found.retain(|(there, _)| pid.is_none_or(|pid| pid == *there));
-        found.sort_unstable();
-        // A name is listed once for the listener and once for each connection, and there may be several.
-        found.dedup();
-        found
+        let mut listing = Listing::default();
+        // A name is listed once for the listener and once for each connection.
+        for name in sys::abstract_names(&prefix) {
+            let mut parts = name[prefix.len()..].split('/');
+            let mut part = || parts.next();
+            let engine =
+                part().and_then(|pid| pid.parse().ok()).zip(part().and_then(|slot| slot.parse().ok()));
+            if let Some(engine) = engine {
+                listing.names.entry(engine).or_default().insert(name);
+            }
+        }
+        listing
     }
 
-    /// Connects to an engine that [`find`](Remote::find) has found.
+    /// Returns process id and slot of each engine, in order.
+    pub fn engines(&self) -> impl Iterator<Item = (u32, u16)> {
+        self.names.keys().copied()
+    }
+
+    /// True if the engine was there.
+    #[must_use]
+    pub fn contains(&self, pid: u32, slot: u16) -> bool {
+        self.names.contains_key(&(pid, slot))
+    }
+
+    /// Connects to an engine.
     ///
     /// # Errors
-    /// `ECONNREFUSED` if the process has ended; `EPERM` if it belongs to a user that is not among `users`.
-    pub fn connect(domain: &DomainConfig, pid: u32, slot: u16, users: Users) -> io::Result<Remote> {
+    /// `ECONNREFUSED` if there is none, or its process has ended; `EPERM` if it belongs to a user that is not
+    /// among `users`.
+    pub fn connect(&self, pid: u32, slot: u16, users: Users) -> io::Result<Remote> {
         let mut error = io::Error::from_raw_os_error(libc::ECONNREFUSED);
-        // Another user may have taken names of this kind, too.
-        for name in sys::abstract_names(&domain.engine_prefix(pid, slot)) {
-            let Ok((connection, peer)) = meeting::connect(&name) else { continue };
+        for name in self.names.get(&(pid, slot)).into_iter().flatten() {
+            let Ok((connection, peer)) = meeting::connect(name) else { continue };
             if may_query(peer, pid, users) {
                 return Ok(Remote { pid, slot, connection: Mutex::new(connection), timeout: REPLY_TIMEOUT });
             }
             error = io::Error::from_raw_os_error(libc::EPERM);
         }
         Err(error)
+    }
+}
+
+impl Remote {
+    /// Lists the engines of a domain in this network namespace as process id and slot; only those of
+    /// `pid` if given.
+    #[must_use]
+    pub fn find(domain: &DomainConfig, pid: Option<u32>) -> Vec<(u32, u16)> {
+        let is_wanted = |engine: &(u32, u16)| pid.is_none_or(|pid| pid == engine.0);
+        Listing::read(domain).engines().filter(is_wanted).collect()
+    }
+
+    /// Connects to an engine that [`find`](Remote::find) has found. For many engines use a [`Listing`].
+    ///
+    /// # Errors
+    /// Those of [`Listing::connect`].
+    pub fn connect(domain: &DomainConfig, pid: u32, slot: u16, users: Users) -> io::Result<Remote> {
+        Listing::read(domain).connect(pid, slot, users)
     }
 
     /// Sets the time to wait for a reply. After a timeout the connection must not be used again: the

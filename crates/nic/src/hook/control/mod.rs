@@ -9,7 +9,7 @@ mod client;
 mod record;
 mod server;
 
-pub use client::{ControlError, Remote, Users};
+pub use client::{ControlError, Listing, Remote, Users};
 #[cfg(feature = "fuzz")]
 pub use record::{check_reply, check_request};
 pub(crate) use server::{Answers, Control};

@@ -230,6 +230,29 @@ fn the_owner_learns_which_connections_were_closed() {
     drop((crowd, one_more));
 }
 
+/// `roxie top` looks once for all engines, however many names other users have taken.
+#[test]
+fn a_listing_is_one_look_at_the_names() {
+    let (domain, pid) = (domain(), std::process::id());
+    let control = Control::open(&domain, 3).unwrap();
+    let taken: Vec<_> = (0..50)
+        .map(|other| sys::bind_seqpacket(&format!("{}0", domain.engine_prefix(other, 1))).unwrap())
+        .collect();
+    let _malformed = sys::bind_seqpacket(&format!("{}x/y/0", domain.hook_prefix())).unwrap();
+    let listing = Listing::read(&domain);
+    let _later = Control::open(&domain, 4).unwrap();
+    let mut expected: Vec<_> = (0..50).map(|other| (other, 1)).chain([(pid, 3)]).collect();
+    expected.sort_unstable();
+    assert_eq!(listing.engines().collect::<Vec<_>>(), expected);
+    assert!(listing.connect(pid, 3, Users::Own).is_ok() && !listing.contains(pid, 4));
+    for (pid, slot) in [(7, 1), (pid, 4)] {
+        let error = listing.connect(pid, slot, Users::Own).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
+    }
+    drop((control, taken));
+    assert!(listing.connect(pid, 3, Users::Own).is_err(), "it has ended");
+}
+
 #[test]
 fn a_request_is_answered() {
     let (domain, pid) = (domain(), std::process::id());
