@@ -21,7 +21,7 @@ pub(crate) struct AttachedCounters([Option<Arc<CounterValues>>; CountedOp::COUNT
 impl CounterValues {
     fn add(&self, count: &CompletionCount) {
         let more = if self.counts_bytes { count.bytes } else { count.completions };
-        // `errors` first: an application that waits for the sum of both sees it at last.
+        // `errors` first: an application that sees these completions also sees the errors of the same call.
         self.errors.fetch_add(count.errors, Ordering::Release);
         self.completions.fetch_add(more, Ordering::Release);
     }

@@ -61,9 +61,10 @@ impl Srqs {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// Returns the XRC queue with this number.
-    pub(crate) fn by_number(&self, srqn: u32) -> Option<&SrqEntry> {
-        self.get(index_of(srqn)).filter(|entry| entry.xrc.is_some())
+    /// Returns the XRC queue with this number, if it is in `slot`, the first one of this engine.
+    pub(crate) fn by_number(&self, slot: u16, srqn: u32) -> Option<&SrqEntry> {
+        let index = (slot_of(srqn) == slot).then(|| index_of(srqn))?;
+        self.get(index).filter(|entry| entry.xrc.is_some())
     }
 }
 

@@ -327,7 +327,7 @@ impl Tables {
                     continue;
                 }
                 QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } => {
-                    let xrc = self.srqs.by_number(srqn).and_then(|srq| srq.xrc.as_ref());
+                    let xrc = self.srqs.by_number(self.slot, srqn).and_then(|srq| srq.xrc.as_ref());
                     // The XRC shared receive queue was destroyed meanwhile, and its CQ with it.
                     let Some(xrc) = xrc else { continue };
                     (&*xrc.cq, wc, solicited)
@@ -349,7 +349,7 @@ impl Tables {
                 }
                 QpEvent::XrcLimitReached(srqn) => {
                     adding = None;
-                    if let Some(srq) = self.srqs.by_number(srqn) {
+                    if let Some(srq) = self.srqs.by_number(self.slot, srqn) {
                         let element = AsyncElement::Srq(srq.cookie);
                         entry.events.push(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element });
                     }

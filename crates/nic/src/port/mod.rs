@@ -41,7 +41,7 @@ pub const MAX_PACKET: usize = 4096 + 64;
 /// Replaces the destination slot in flows of QP1, so that no burst contains QP1 and data packets.
 pub(crate) const GSI_FLOW_SLOT: u16 = u16::MAX;
 
-/// Request bytes in flight to one destination process. The limit is the peer's socket buffer: an
+/// Request bytes in flight to one slot of a peer, which has a socket of its own. The limit is the peer's socket buffer: an
 /// unprivileged one holds about six 64 KiB GRO batches (rmem_max 212992, doubled by the kernel).
 pub(crate) const SOCKET_WINDOW_BYTES: usize = 320 * 1024;
 

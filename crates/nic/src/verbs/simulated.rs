@@ -64,7 +64,7 @@ impl Device {
     /// When no descriptor is left.
     pub fn open_simulated(parts: Simulated) -> io::Result<Self> {
         let Simulated { address, mtu, port, registry, runtime, tuning, hooks } = parts;
-        let slot = registry.slot();
+        let [slot_high, slot_low] = registry.slot().to_be_bytes();
         let table = GidTable {
             netdev: "sim0".to_owned(),
             ifindex: IFINDEX,
@@ -72,7 +72,7 @@ impl Device {
             up: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
             loopback: [GidRow::EMPTY; 2],
-            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, slot as u8],
+            node_guid: [2, 0, 0, 0xff, 0xfe, 0, slot_high, slot_low],
         };
         let gids = Arc::new(Gids::new(table));
         let hooks = EarlyHooks::new(hooks);

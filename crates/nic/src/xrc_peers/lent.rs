@@ -215,6 +215,13 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_with_the_same_index_in_another_slot_is_another_queue() {
+        let (tables, _cq) = owner(4);
+        assert!(tables.srqs.by_number(SLOT, srqn(SLOT, 0)).is_some());
+        assert!(tables.srqs.by_number(SLOT, srqn(SLOT + 1, 0)).is_none());
+    }
+
+    #[test]
     fn bytes_that_do_not_fit_or_cannot_be_written_fail_the_receive() {
         let (mut tables, cq) = owner(4);
         for (id, offset) in [(0, u64::MAX), (1, 0)] {
