@@ -3,9 +3,12 @@
  * the shared receive queues. Exits 77 without a device.
  */
 #include "pair.h"
-#include <fcntl.h>
+#include "xrc.h"
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +31,6 @@ static char big[LONGEST];
 static struct ibv_mr *big_mr;
 static struct ibv_xrcd *xrcd;
 static struct ibv_cq *cq;
-static struct ibv_qp *ini, *tgt;
 static int orders[2], answers[2];
 
 static void fill(char *to, size_t length, unsigned seed)
@@ -39,12 +41,11 @@ static void fill(char *to, size_t length, unsigned seed)
 
 static void open_everything(void)
 {
-	struct ibv_xrcd_init_attr init = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-		.oflags = O_CREAT };
+	int fd;
 
 	open_device();
 	CHECK((big_mr = ibv_reg_mr(pd, big, LONGEST, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
-	CHECK((init.fd = open(name, O_RDONLY)) >= 0 && (xrcd = ibv_open_xrcd(ctx, &init)));
+	CHECK((fd = open(name, O_RDONLY)) >= 0 && (xrcd = open_domain(fd, O_CREAT)));
 	CHECK((cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
 }
 
@@ -54,24 +55,7 @@ static void close_everything(void)
 	close_device();
 }
 
-static void poll_one(struct ibv_wc *wc)
-{
-	struct pair p = { .cq = cq };
-	next(&p, wc);
-}
-
 /* The child. */
-
-static struct ibv_srq *numbered(struct ibv_xrcd *in, uint32_t *number)
-{
-	struct ibv_srq_init_attr_ex init = { .attr = { 16, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = pd,
-		.xrcd = in, .cq = cq, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
-			IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ };
-	struct ibv_srq *srq = ibv_create_srq_ex(ctx, &init);
-
-	CHECK(srq && !ibv_get_srq_num(srq, number));
-	return srq;
-}
 
 static void post(struct ibv_srq *srq, uint64_t wr_id, uint32_t length, uint32_t lkey)
 {
@@ -110,7 +94,7 @@ static struct ibv_wc carry_out(struct ibv_srq *srq, struct order *order)
 		post(srq, order->value, order->length, big_mr->lkey);
 		break;
 	case 'w': /* wait for a completion, check its data */
-		poll_one(&wc);
+		poll_one(cq, &wc);
 		if (!wc.status && order->length) {
 			fill(expected, order->length, order->value);
 			CHECK(wc.byte_len == order->length && !memcmp(big, expected, order->length));
@@ -130,17 +114,15 @@ static struct ibv_wc carry_out(struct ibv_srq *srq, struct order *order)
 
 static void child(void)
 {
-	struct ibv_xrcd_init_attr init = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-		.fd = -1, .oflags = O_CREAT };
 	struct numbers numbers;
 	struct ibv_srq *srq, *other;
 	struct ibv_xrcd *own;
 	struct order order;
 
 	open_everything();
-	CHECK((own = ibv_open_xrcd(ctx, &init)));
-	srq = numbered(xrcd, &numbers.first);
-	other = numbered(own, &numbers.other_domain);
+	CHECK((own = open_domain(-1, O_CREAT)));
+	srq = numbered_on(pd, xrcd, cq, &numbers.first);
+	other = numbered_on(pd, own, cq, &numbers.other_domain);
 	numbers.va = (uintptr_t)big;
 	numbers.rkey = big_mr->rkey;
 	CHECK(write(answers[1], &numbers, sizeof(numbers)) == sizeof(numbers));
@@ -175,22 +157,10 @@ static struct ibv_wc order(char what, uint32_t length, uint32_t value)
 	return answer();
 }
 
-static void make_halves(void)
-{
-	struct ibv_qp_init_attr_ex send = { .send_cq = cq, .qp_type = IBV_QPT_XRC_SEND,
-		.cap = { 16, 0, 1, 0, 64 }, .pd = pd, .comp_mask = IBV_QP_INIT_ATTR_PD };
-	struct ibv_qp_init_attr_ex recv = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd,
-		.comp_mask = IBV_QP_INIT_ATTR_XRCD };
-
-	CHECK((ini = ibv_create_qp_ex(ctx, &send)) && (tgt = ibv_create_qp_ex(ctx, &recv)));
-	connect_to(ini, tgt->qp_num);
-	connect_to(tgt, ini->qp_num);
-}
-
 static void renew_halves(void)
 {
-	CHECK(!ibv_destroy_qp(ini) && !ibv_destroy_qp(tgt));
-	make_halves();
+	destroy_halves();
+	make_halves(xrcd, cq, 0);
 }
 
 static void post_sends(enum ibv_wr_opcode opcode, uint32_t srqn, uint32_t length, int count,
@@ -209,7 +179,7 @@ static void post_sends(enum ibv_wr_opcode opcode, uint32_t srqn, uint32_t length
 static enum ibv_wc_status sent(void)
 {
 	struct ibv_wc wc;
-	poll_one(&wc);
+	poll_one(cq, &wc);
 	CHECK(wc.qp_num == ini->qp_num);
 	return wc.status;
 }
@@ -265,6 +235,56 @@ static void empty_queue(uint32_t srqn)
 	CHECK(!order('w', 10, 3).status);
 }
 
+/*
+ * A process of another user that has taken the name on which slot `slot` would share its domains. The group is
+ * that of the slots in /proc/net/unix, in the domain of this test. Without root there is none.
+ */
+static pid_t strange_owner(unsigned slot)
+{
+	const char *domain = getenv("ROXIE_DOMAIN");
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	char line[512], *found, *end;
+	int ready[2];
+	FILE *names = fopen("/proc/net/unix", "r");
+	pid_t pid;
+
+	CHECK(names && domain);
+	while (fgets(line, sizeof(line), names)) {
+		found = strstr(line, "@roxie/");
+		end = found ? strstr(found, "/slot/") : NULL;
+		if (end && !strncmp(strchr(found, ':') ? strchr(found, ':') + 1 : "", domain, strcspn(domain, ":")))
+			break;
+		found = NULL;
+	}
+	fclose(names);
+	CHECK(found && !pipe(ready) && (pid = fork()) >= 0);
+	if (!pid) {
+		int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+		int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "%.*s/xrc/%u",
+				      (int)(end - found - 1), found + 1, slot);
+		CHECK(!setgid(65534) && !setuid(65534) && fd >= 0);
+		CHECK(!bind(fd, (void *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + length));
+		CHECK(!listen(fd, 4) && write(ready[1], "", 1) == 1);
+		pause();
+	}
+	CHECK(read(ready[0], line, 1) == 1);
+	return pid;
+}
+
+static void strange_names(uint32_t srqn)
+{
+	pid_t stranger;
+
+	if (geteuid()) {
+		printf("skipped: names of another user need root\n");
+		return;
+	}
+	stranger = strange_owner(srqn >> 12);
+	CHECK(send_one(IBV_WR_SEND, srqn, 8, NULL) == IBV_WC_REM_INV_REQ_ERR);
+	CHECK(!kill(stranger, SIGKILL) && waitpid(stranger, NULL, 0) == stranger);
+	renew_halves();
+}
+
 static void refused(struct numbers *to)
 {
 	struct ibv_wc wc;
@@ -276,6 +296,7 @@ static void refused(struct numbers *to)
 	/* A slot without a process. */
 	CHECK(send_one(IBV_WR_SEND, to->first ^ 0xff0000, 8, NULL) == IBV_WC_REM_INV_REQ_ERR);
 	renew_halves();
+	strange_names(to->first ^ 0x7f0000);
 	/* This process cannot reach the memory of the other one. */
 	CHECK(send_one(IBV_WR_RDMA_WRITE, to->first, 8, to) == IBV_WC_REM_ACCESS_ERR);
 	renew_halves();
@@ -311,7 +332,7 @@ int main(void)
 	open_everything();
 	CHECK(read(answers[0], &numbers, sizeof(numbers)) == sizeof(numbers));
 	unlink(name);
-	make_halves();
+	make_halves(xrcd, cq, 0);
 	messages(numbers.first);
 	empty_queue(numbers.first);
 	/* A forked child leaves the connections to the other process to its parent. */
@@ -327,7 +348,7 @@ int main(void)
 	usleep(20000);
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
 	CHECK(sent() == IBV_WC_REM_INV_REQ_ERR);
-	CHECK(!ibv_destroy_qp(ini) && !ibv_destroy_qp(tgt));
+	destroy_halves();
 	close_everything();
 	return 0;
 }
