@@ -101,7 +101,7 @@ fn an_arbitrary_object_file_is_read_or_refused() {
 }
 
 #[test]
-fn arbitrary_shared_memory_is_read_or_given_up() {
+fn what_arbitrary_processes_of_the_host_write_is_handled_or_given_up() {
     check("siblings", roxie_fuzz::siblings::run);
 }
 

@@ -88,6 +88,22 @@ pub struct GidTable {
     pub node_guid: [u8; 8],
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+impl GidTable {
+    /// The table of a netdev without addresses.
+    pub(crate) fn without_addresses() -> GidTable {
+        GidTable {
+            netdev: "test".to_owned(),
+            ifindex: 1,
+            mtu: 1500,
+            up: true,
+            entries: Vec::new(),
+            loopback: [GidRow::EMPTY; 2],
+            node_guid: [1; 8],
+        }
+    }
+}
+
 /// Number of rows that the port reports, most of which are empty, as with other drivers. The index is a byte
 /// in address handles; two indices remain for loopback.
 pub const GID_TBL_LEN: usize = 254;

@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Parts;
-    use crate::gid::{GidRow, GidTable, Gids};
+    use crate::gid::{GidTable, Gids};
     use crate::hook::Hooks;
     use crate::port::{
         DeadPort, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
@@ -237,20 +237,11 @@ mod tests {
     }
 
     fn engine(port: impl Port + 'static) -> (Arc<Engine>, Arc<Asked>) {
-        let table = GidTable {
-            ifindex: 1,
-            up: true,
-            netdev: "test".to_owned(),
-            mtu: 1500,
-            entries: Vec::new(),
-            loopback: [GidRow::EMPTY; 2],
-            node_guid: [1; 8],
-        };
         let asked = Arc::new(Asked::default());
         let parts = Parts {
             port: Box::new(port),
             registry: Box::new(Slots(Arc::clone(&asked))),
-            gids: Arc::new(Gids::new(table)),
+            gids: Arc::new(Gids::new(GidTable::without_addresses())),
             hooks: Hooks::new(1),
             control: None,
             runtime: Runtime::Kernel,

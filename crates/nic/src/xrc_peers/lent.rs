@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::cq::CompletionQueue;
     use crate::events::EventQueue;
-    use crate::gid::{GidRow, GidTable};
+    use crate::gid::GidTable;
     use crate::srqs::{SrqEntry, XrcScope, srqn};
     use transport::{RecvQueue, RecvWr, Sge};
     use wire::Lkey;
@@ -167,16 +167,7 @@ mod tests {
 
     /// An engine with one XRC shared receive queue of two receives of 10 bytes, ids 1 and 2, and its CQ.
     fn owner(cqe: u32) -> (Tables, Arc<CompletionQueue>) {
-        let table = GidTable {
-            ifindex: 1,
-            up: true,
-            netdev: "test".to_owned(),
-            mtu: 1500,
-            entries: Vec::new(),
-            loopback: [GidRow::EMPTY; 2],
-            node_guid: [1; 8],
-        };
-        let mut tables = Tables::new(SLOT, &Arc::new(table));
+        let mut tables = Tables::new(SLOT, &Arc::new(GidTable::without_addresses()));
         let cq = CompletionQueue::new(cqe, None, 0, Arc::default(), &Arc::default(), 4);
         let mut queue = RecvQueue::new(2, 1, PdId(1)).expect("small");
         for wr_id in [1, 2] {

@@ -22,10 +22,15 @@
 //! access error, because the borrower does not have the keys.
 
 mod borrowed;
+#[cfg(feature = "fuzz")]
+mod fuzz;
 mod lent;
 mod peer;
 mod record;
 mod stored;
+
+#[cfg(feature = "fuzz")]
+pub use fuzz::check as check_records;
 
 pub(crate) use borrowed::{Borrowed, ForeignQueue, Output};
 pub(crate) use lent::Lent;

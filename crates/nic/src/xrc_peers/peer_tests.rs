@@ -8,7 +8,7 @@ use super::*;
 use crate::cq::CompletionQueue;
 use crate::engine::Parts;
 use crate::events::EventQueue;
-use crate::gid::{GidRow, GidTable, Gids};
+use crate::gid::{GidTable, Gids};
 use crate::hook::Hooks;
 use crate::port::{DeadPort, PortChoice, PortKind};
 use crate::registry::tests::new_domain;
@@ -25,19 +25,10 @@ const FILE: FileId = (1, 2);
 
 /// An engine without threads.
 fn engine() -> Arc<Engine> {
-    let table = GidTable {
-        ifindex: 1,
-        up: true,
-        netdev: "test".to_owned(),
-        mtu: 1500,
-        entries: Vec::new(),
-        loopback: [GidRow::EMPTY; 2],
-        node_guid: [1; 8],
-    };
     let parts = Parts {
         port: Box::new(DeadPort::default()),
         registry: Box::new(Membership::join(&new_domain()).expect("a new domain")),
-        gids: Arc::new(Gids::new(table)),
+        gids: Arc::new(Gids::new(GidTable::without_addresses())),
         hooks: Hooks::new(1),
         control: None,
         runtime: Runtime::Kernel,

@@ -117,7 +117,7 @@ impl Record {
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
+    pub(super) const ALL: [Self; 7] =
         [Self::Ask, Self::Lend, Self::NotReady, Self::Refuse, Self::Data, Self::Done, Self::GiveBack];
 }
 
