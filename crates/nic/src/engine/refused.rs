@@ -6,12 +6,14 @@
 //! It looks for other packets when a peer has acknowledged nothing for some probes of the transport. Only
 //! packets in flight count then: a stranger does not know their PSNs.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use transport::Instant;
 use transport::cm::may_be_refused;
 use wire::mad::MAD_LEN;
-use wire::{Bth, Deth, Gid};
+use wire::{Bth, Deth, Gid, Psn, Qpn};
 
 use super::{Core, Engine};
 use crate::port::RefusedKind;
@@ -91,6 +93,27 @@ impl RefusedWatch {
     }
 }
 
+/// The packets that one look has found, by destination: all queue pairs are compared with them in one pass,
+/// however many messages a stranger has forged.
+#[derive(Debug, Default)]
+pub(super) struct RefusedPackets(HashMap<(IpAddr, Qpn), Vec<Psn>>);
+
+impl RefusedPackets {
+    /// Adds a packet to `dst`, which begins with a BTH, unless it is known.
+    fn add(&mut self, dst: IpAddr, packet: &[u8]) {
+        let Some(bth) = packet.first_chunk().map(Bth::parse) else { return };
+        let psns = self.0.entry((dst, bth.dest_qp)).or_default();
+        if !psns.contains(&bth.psn) {
+            psns.push(bth.psn);
+        }
+    }
+
+    /// The PSNs of the packets to queue pair `dest_qp` of `dst`.
+    pub(super) fn psns(&self, dst: IpAddr, dest_qp: Qpn) -> &[Psn] {
+        self.0.get(&(dst, dest_qp)).map_or(&[], Vec::as_slice)
+    }
+}
+
 impl Engine {
     /// Sends one management datagram from QP1, and looks for its refusal if that matters.
     pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; MAD_LEN]) {
@@ -156,12 +179,13 @@ impl Engine {
 impl Core {
     /// Returns source and destination of the packets in flight that were refused.
     fn take_refused_packets(&mut self) -> Vec<(Gid, Gid)> {
-        let Self { port, tables, .. } = self;
-        let mut senders = Vec::new();
-        port.take_refused(RefusedKind::Packets, &mut |dst, quoted| {
-            senders.extend(tables.sender_of(dst, quoted).map(|src| (Gid::from(src), Gid::from(dst))));
-        });
-        senders
+        let mut refused = RefusedPackets::default();
+        self.port.take_refused(RefusedKind::Packets, &mut |dst, quoted| refused.add(dst, quoted));
+        if refused.0.is_empty() {
+            return Vec::new();
+        }
+        let senders = self.tables.senders_of(&refused);
+        senders.into_iter().map(|(src, dst)| (Gid::from(src), Gid::from(dst))).collect()
     }
 }
 
@@ -203,6 +227,25 @@ mod tests {
             looks.push((at.0 - 1000) / 1_000_000);
         }
         assert_eq!(looks, [20, 80, 260, 800], "ms");
+    }
+
+    #[test]
+    fn each_refused_packet_counts_once_and_only_for_its_destination() {
+        let packet = |dest_qp: u8, psn: u8| [4, 0, 0xff, 0xff, 0, 0, 0, dest_qp, 0, 0, 0, psn];
+        let [here, there] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let mut refused = RefusedPackets::default();
+        for _ in 0..64 {
+            refused.add(here, &packet(7, 1));
+            refused.add(here, &packet(7, 2));
+            refused.add(there, &packet(8, 3));
+        }
+        refused.add(there, &packet(9, 4)[..11]);
+        let psns = |dst, dest_qp| {
+            refused.psns(dst, Qpn::new(dest_qp)).iter().map(|psn| psn.value()).collect::<Vec<_>>()
+        };
+        assert_eq!((psns(here, 7), psns(there, 8)), (vec![1, 2], vec![3]));
+        assert!(psns(there, 7).is_empty() && psns(here, 8).is_empty() && psns(there, 9).is_empty());
+        assert_eq!(refused.0.len(), 2);
     }
 
     #[test]

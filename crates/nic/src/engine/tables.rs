@@ -1,6 +1,7 @@
 //! The state that the engine's lock protects besides the port and the hooks: queue pairs, their timers and
 //! transmit queue, keys, and packets and events that wait for delivery.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,11 +10,12 @@ use transport::{
     AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
     SendWr, VerbsError, WcStatus,
 };
-use wire::{Bth, DropReason, Psn, Qpn};
+use wire::{DropReason, Psn, Qpn};
 
 use super::identification::Identifications;
 use super::inbox::Inbox;
 use super::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
+use super::refused::RefusedPackets;
 use super::timers::Timers;
 use crate::comp_counter::AttachedCounters;
 use crate::cq::{Adding, CompletionQueue};
@@ -400,15 +402,14 @@ impl Tables {
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())
     }
 
-    /// Returns our address of a queue pair that has `packet`, which begins with a BTH, in flight to `dst`.
-    pub(super) fn sender_of(&self, dst: IpAddr, packet: &[u8]) -> Option<IpAddr> {
-        let bth = Bth::parse(packet.first_chunk()?);
-        let is_sender = |entry: &&QpEntry| {
-            let qp = &entry.qp;
-            qp.dest_qpn() == bth.dest_qp && qp.av().dgid.ip() == dst && qp.is_in_flight(bth.psn)
+    /// Returns the addresses, ours and the peer's, of the queue pairs that have one of `refused` in flight.
+    pub(super) fn senders_of(&self, refused: &RefusedPackets) -> BTreeSet<(IpAddr, IpAddr)> {
+        let is_sender = |qp: &Qp| {
+            let dst = qp.av().dgid.ip();
+            refused.psns(dst, qp.dest_qpn()).iter().any(|psn| qp.is_in_flight(*psn)).then_some(dst)
         };
-        let sender = self.qps.iter().filter_map(Option::as_deref).find(is_sender)?;
-        self.source_ip(sender.qp.av().sgid_index)
+        let senders = self.qps().filter_map(|(_, entry)| Some((&entry.qp, is_sender(&entry.qp)?)));
+        senders.filter_map(|(qp, dst)| Some((self.source_ip(qp.av().sgid_index)?, dst))).collect()
     }
 
     /// Calls `handle_timeout` of each queue pair with a deadline that has passed.
