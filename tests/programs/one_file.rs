@@ -79,12 +79,47 @@ if "$ROXIE" self install $at; then exit 1; fi
 cmp file .local/bin/roxie
 "#;
 
+/// `.local/bin` is a file at first: the pages are written, and then the program cannot be.
+const FAILING_INSTALL: &str = r#"
+at="--prefix /mnt/home/.local"
+cd /mnt/home
+fail() { mkdir .local; echo mine > .local/bin; if $roxie self install $at; then exit 1; fi; }
+fail
+[ -s .local/share/man/man1/roxie-run.1 ]
+if $roxie self check $at; then exit 1; fi
+$roxie self remove $at
+[ "$(find .local -type f)" = .local/bin ]
+rm -r .local
+fail
+rm .local/bin
+$roxie self install $at
+$roxie self check $at
+$roxie self remove $at
+[ -z "$(find .local -type f)" ] && echo nothing is left
+"#;
+
+/// The user namespace makes the user root. A directory below the prefix is a link to another one.
+const LINKED_PREFIX: &str = r#"
+at="--prefix /mnt/home/.local"
+cd /mnt/home
+$roxie self install $at
+mv .local/share/man elsewhere
+ln -s /mnt/home/elsewhere .local/share/man
+$roxie self remove $at
+[ -s elsewhere/man1/roxie-run.1 ]
+[ ! -e .local/bin/roxie ]
+if $roxie self install $at; then exit 1; fi
+find elsewhere -type f | grep -q . && echo nothing behind the link was touched
+"#;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         one_file("a copy of one file", &[RPING, DAMAGE], "restored"),
         one_file("no execution in the runtime directory", &[NO_EXECUTION], "noexec"),
         one_file("full disk", &[FULL_DISK], "free some space"),
         one_file("install, check, remove", &[INSTALL], "is not of an installation"),
+        one_file("an installation that fails midway", &[FAILING_INSTALL], "nothing is left"),
+        one_file("an installation behind a link", &[LINKED_PREFIX], "nothing behind the link was touched"),
     ]
 }
 

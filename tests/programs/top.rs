@@ -110,10 +110,10 @@ fn interface(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if !seen {
         return Err(format!("{table}\n{}", client.wait(LONG).describe()));
     }
-    let rows = busy(&table);
-    let ends = [lab.address(place), lab.own_address(place, Side::Client)];
-    let is_end = |value: &Value| value.as_str().is_some_and(|address| ends.contains(&address));
-    if !rows.iter().any(|row| is_end(&row["local"]) && is_end(&row["remote"]) && row["service"] == "RC") {
+    // Whichever direction the capture sees first, the local end is that of the interface, and it sends.
+    let (own, peer) = (lab.own_address(place, Side::Client), lab.address(place));
+    let is_wanted = |row: &Value| row["local"] == own && row["remote"] == peer && row["service"] == "RC";
+    if !busy(&table).into_iter().any(is_wanted) {
         return Err(format!("{table}"));
     }
     good(client.wait(LONG))?;

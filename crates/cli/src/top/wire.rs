@@ -1,12 +1,15 @@
 //! Finds connections in the traffic of a network interface: a thread captures and analyses, the table reads
 //! the counters.
 
+use std::net::IpAddr;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use ::wire::capture::Seen;
+use nix::ifaddrs::getifaddrs;
 use nix::sys::signal::Signal;
+use nix::sys::socket::SockaddrStorage;
 use roxie::status::QpStatus;
 use roxie_capture::analyse::{Analysis, Direction};
 use roxie_capture::live::{CapturePoint, LiveCapture, Options};
@@ -23,6 +26,8 @@ const SNAP_LEN: u32 = 128;
 /// A captured interface.
 pub(super) struct Wire {
     name: String,
+    /// The addresses of the interface.
+    own: Vec<IpAddr>,
     analysis: Arc<Mutex<Analysis>>,
     thread: thread::JoinHandle<()>,
 }
@@ -44,7 +49,7 @@ impl Wire {
             }
         });
         starts.recv().unwrap_or_else(|_| Err(Failure::new(format!("{name}: the capture did not start"))))?;
-        Ok(Self { name: name.to_owned(), analysis, thread })
+        Ok(Self { name: name.to_owned(), own: addresses(name), analysis, thread })
     }
 
     /// The connections found so far. A direction without a known opposite is a connection of its own.
@@ -62,7 +67,7 @@ impl Wire {
                 Some(peer) if peer < index => return None,
                 peer => peer.and_then(|peer| directions.get(peer)),
             };
-            Some(item(direction, back))
+            Some(item(direction, back, is_received(direction.key.src, direction.key.dst, &self.own)))
         });
         Ok(each.collect())
     }
@@ -93,19 +98,42 @@ fn feed(source: &mut Source<LiveCapture>, analysis: &Mutex<Analysis>) {
     }
 }
 
-/// A table row for a connection, with the direction found first as the sending one.
-fn item(direction: &Direction, back: Option<&Direction>) -> Item {
+/// The addresses of an interface; none if the kernel does not list them.
+fn addresses(interface: &str) -> Vec<IpAddr> {
+    let all = getifaddrs().into_iter().flatten().filter(|entry| entry.interface_name == interface);
+    let ip = |address: SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+    };
+    all.filter_map(|entry| ip(entry.address?)).collect()
+}
+
+/// Whether a direction leads to this host. Without an end here, as in forwarded traffic, the direction found
+/// first counts as the sending one.
+fn is_received(src: IpAddr, dst: IpAddr, own: &[IpAddr]) -> bool {
+    own.contains(&dst) && !own.contains(&src)
+}
+
+/// A table row for a connection. `is_received`: `direction` leads to this host.
+fn item(direction: &Direction, back: Option<&Direction>, is_received: bool) -> Item {
     let key = direction.key;
+    let (there, other) = (Some(key.qp), back.map(|back| back.key.qp));
+    let (qpn, dest_qpn) = if is_received { (there, other) } else { (other, there) };
+    let (local, remote) = if is_received { (key.dst, key.src) } else { (key.src, key.dst) };
+    let latency = |direction: &Direction| direction.counts.latency.percentile(50);
     let status = QpStatus {
-        qpn: back.map(|back| back.key.qp).unwrap_or_default(),
+        qpn: qpn.unwrap_or_default(),
         service: direction.service_name().to_owned(),
-        local: Some(key.src),
-        remote: Some(key.dst),
-        dest_qpn: Some(key.qp),
-        round_trip_ns: direction.counts.latency.percentile(50),
+        local: Some(local),
+        remote: Some(remote),
+        dest_qpn,
+        round_trip_ns: latency(direction).or_else(|| back.and_then(latency)),
         ..QpStatus::default()
     };
-    let of = |count: fn(&Direction) -> u64| (count(direction), back.map_or(0, count));
+    let of = |count: fn(&Direction) -> u64| {
+        let (first, second) = (count(direction), back.map_or(0, count));
+        if is_received { (second, first) } else { (first, second) }
+    };
     let messages = of(|direction| direction.counts.messages.iter().map(|(_, count)| count).sum());
     let (bytes, packets) = (of(|direction| direction.counts.bytes), of(|direction| direction.counts.packets));
     let both = |count: fn(&Direction) -> u64| {
@@ -128,4 +156,19 @@ fn item(direction: &Direction, back: Option<&Direction>) -> Item {
     ];
     let key = Key::Wire { src: key.src, dst: key.dst, qpn: key.qp };
     Item { key, command: String::new(), status, totals }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_at_the_interface_is_the_local_one() {
+        let [own, other, third] = [1, 2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
+        assert!(is_received(other, own, &[own]));
+        assert!(!is_received(own, other, &[own]));
+        // On loopback, and in forwarded traffic, the direction found first is the sending one.
+        assert!(!is_received(own, own, &[own]) && !is_received(other, third, &[own]));
+        assert!(addresses("lo").iter().all(IpAddr::is_loopback) && addresses("no such netdev").is_empty());
+    }
 }
