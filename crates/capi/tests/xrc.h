@@ -1,6 +1,6 @@
 /*
- * For C tests of XRC: domains, shared receive queues with numbers, and one sending and one receiving queue pair
- * that are connected with each other. Include it after pair.h.
+ * For C tests of XRC: domains, shared receive queues with numbers, and one sending and one receiving queue
+ * pair that are connected with each other. Include it after pair.h.
  */
 #include <fcntl.h>
 
@@ -16,7 +16,8 @@ static struct ibv_xrcd *open_domain(int fd, int oflags)
 }
 
 /* A shared receive queue of 16 receives, and its number. */
-static struct ibv_srq *numbered_on(struct ibv_pd *of, struct ibv_xrcd *in, struct ibv_cq *cq, uint32_t *number)
+static struct ibv_srq *numbered_on(struct ibv_pd *of, struct ibv_xrcd *in, struct ibv_cq *cq,
+				   uint32_t *number)
 {
 	struct ibv_srq_init_attr_ex init = { .attr = { 16, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = of,
 		.xrcd = in, .cq = cq, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |

@@ -1,7 +1,7 @@
 //! Files below the prefix of an installation.
 //!
-//! Root follows no symbolic link there: the directories of a prefix may belong to a group, as /usr/local does on
-//! Debian, and a link would lead root to any directory. The prefix itself may contain links.
+//! Root follows no symbolic link there: the directories of a prefix may belong to a group, as /usr/local does
+//! on Debian, and a link would lead root to any directory. The prefix itself may contain links.
 
 use std::ffi::OsStr;
 use std::fs::File;

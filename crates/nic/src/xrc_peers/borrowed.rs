@@ -72,7 +72,6 @@ impl Borrowed {
     }
 
     /// The caller has a reference to the stored messages: dropping them takes the lock of the engine.
-
     pub(crate) fn remove_domain(&mut self, domain: PdId) {
         self.domains.remove(&domain);
         self.proxies.retain(|queue, _| queue.domain != domain);

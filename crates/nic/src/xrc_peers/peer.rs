@@ -26,8 +26,8 @@ const CONNECTIONS_MAX: usize = 1024;
 const ACCEPTS_PER_ROUND: usize = BACKLOG as usize;
 /// Records taken from one connection before the next one is served.
 const RECORDS_PER_ROUND: usize = 64;
-/// How long a listener rests after an error, which lasts while no descriptor is free (nanoseconds). With half
-/// of it the thread wakes twice as often meanwhile; with the double a process waits 0.2 s to be accepted.
+/// How long a listener is left out after an error, which lasts while no descriptor is free (nanoseconds). With
+/// half of it the thread wakes twice as often meanwhile; with the double a process waits 0.2 s to be accepted.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Bytes that wait for the other end of a connection. With more, nothing is read from it and no receive is
 /// borrowed over it: the peers of this process get RNR NAKs. Half: two of the longest messages. Double: twice
@@ -147,17 +147,17 @@ impl Peers {
         }
     }
 
-    /// The descriptors that the thread sleeps on, and how long (nanoseconds): a listener that rests is left
-    /// out until then.
+    /// The descriptors that the thread sleeps on, and how long (nanoseconds): a listener that had an error is
+    /// left out until then.
     fn poll_fds(&self, now_ns: u64) -> (Vec<PollFd>, Option<u64>) {
         let mut fds = vec![PollFd::readable(self.kick.as_raw_fd())];
-        let (resting, awake): (Vec<_>, Vec<_>) =
+        let (paused, awake): (Vec<_>, Vec<_>) =
             self.listeners.iter().partition(|listener| listener.resumes_ns > now_ns);
         fds.extend(awake.iter().map(|listener| PollFd::readable(listener.fd.as_raw_fd())));
         let to_connections =
             |connection: &Connection| PollFd::new(connection.fd.as_raw_fd(), connection.events());
         fds.extend(self.connections.iter().map(to_connections));
-        (fds, resting.iter().map(|listener| listener.resumes_ns - now_ns).min())
+        (fds, paused.iter().map(|listener| listener.resumes_ns - now_ns).min())
     }
 
     fn accept(&mut self, engine: &Engine, index: usize, now_ns: u64) {

@@ -139,7 +139,7 @@ fn a_flood_of_connections_does_not_keep_the_thread_from_the_others() {
 }
 
 #[test]
-fn a_listener_rests_after_an_error() {
+fn a_listener_pauses_after_an_error() {
     let engine = engine();
     let mut peers = peers(&engine);
     let public_only = |peers: &mut Peers| peers.listeners.truncate(1);
