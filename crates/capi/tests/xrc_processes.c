@@ -236,8 +236,8 @@ static void empty_queue(uint32_t srqn)
 }
 
 /*
- * A process of another user that has taken the name on which slot `slot` would share its domains. The group is
- * that of the slots in /proc/net/unix, in the domain of this test. Without root there is none.
+ * A process of another user that has taken the name on which slot `slot` would share its domains. The group
+ * is that of the slots in /proc/net/unix, in the domain of this test. Without root there is none.
  */
 static pid_t strange_owner(unsigned slot)
 {
