@@ -1,5 +1,5 @@
-//! Fuzzes what other processes of this host write: rings of packets, the disconnect journal, and the records of
-//! processes that borrow receives in an XRC domain.
+//! Fuzzes what other processes of this host write: rings of packets, the disconnect journal, and the records
+//! of processes that borrow receives in an XRC domain.
 //!
 //! Checked: no panic; no batch is longer than its buffer; a ring has an end; notices are neither lost nor
 //! doubled when another process takes them over; a lent receive completes once or returns, and only its own

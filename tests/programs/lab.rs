@@ -89,8 +89,8 @@ fn idempotent(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if place.user == User::Root { says(&ended, "this shell is on one of its hosts") } else { Ok(()) }
 }
 
-/// A killed `lab up` must leave a complete lab or nothing. The process that holds the lab notices the kill when
-/// it has made all namespaces, which takes longer on a loaded machine.
+/// A killed `lab up` must leave a complete lab or nothing. The process that holds the lab notices the kill
+/// when it has made all namespaces, which takes longer on a loaded machine.
 fn interrupted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     good(script(
         lab,

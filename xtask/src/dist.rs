@@ -95,7 +95,8 @@ pub(crate) fn dist(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Warns if the packages contain changes that are not committed. A source archive has no commit to compare with.
+/// Warns if the packages contain changes that are not committed. A source archive has no commit to compare
+/// with.
 fn warn_if_dirty(root: &Path) {
     let changes = output(Command::new("git").current_dir(root).args(["status", "--porcelain"]));
     if let Some(warning) = dirty_warning(&changes.unwrap_or_default()) {

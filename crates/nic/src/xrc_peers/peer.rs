@@ -26,8 +26,8 @@ const CONNECTIONS_MAX: usize = 1024;
 const ACCEPTS_PER_ROUND: usize = BACKLOG as usize;
 /// Records taken from one connection before the next one is served.
 const RECORDS_PER_ROUND: usize = 64;
-/// How long a listener is left out after an error, which lasts while no descriptor is free (nanoseconds). With
-/// half of it the thread wakes twice as often meanwhile; with the double a process waits 0.2 s to be accepted.
+/// How long a listener is left out after an error, which lasts while no descriptor is free (nanoseconds).
+/// Half: the thread wakes twice as often meanwhile. Double: a process waits 0.2 s to be accepted.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Bytes that wait for the other end of a connection. With more, nothing is read from it and no receive is
 /// borrowed over it: the peers of this process get RNR NAKs. Half: two of the longest messages. Double: twice
