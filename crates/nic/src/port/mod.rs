@@ -42,7 +42,8 @@ pub const MAX_PACKET: usize = 4096 + 64;
 pub(crate) const GSI_FLOW_SLOT: u16 = u16::MAX;
 
 /// Request bytes in flight to one slot of a peer, which has a socket of its own. The limit is the buffer of
-/// that socket: an unprivileged one holds about six 64 KiB GRO batches (rmem_max 212992, doubled by the kernel).
+/// that socket: an unprivileged one holds about six 64 KiB GRO batches (rmem_max 212992, doubled by the
+/// kernel).
 pub(crate) const SOCKET_WINDOW_BYTES: usize = 320 * 1024;
 
 /// Addresses and IP header fields of a flow. Packets of one flow are sent in order and may share bursts.
