@@ -12,6 +12,8 @@ use std::{env, fs};
 
 use table::{Node, Symbol, What};
 
+#[path = "build/functions.rs"]
+mod functions;
 #[path = "build/table.rs"]
 mod table;
 
@@ -23,7 +25,9 @@ fn main() {
         println!("cargo:rerun-if-changed={}", path.display());
         fs::read_to_string(path).expect("the symbol table")
     };
-    println!("cargo:rerun-if-changed=build/table.rs");
+    for input in ["build/functions.rs", "build/table.rs", "src"] {
+        println!("cargo:rerun-if-changed={input}");
+    }
 
     let mut nodes = table::parse(&read("ibverbs.txt"));
     nodes.push(roxie_node(table::parse(&read("rdmacm.txt"))));
@@ -33,16 +37,22 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     fs::write(Path::new(&out).join("symbols.rs"), trampolines(&nodes, &arch)).expect("writing symbols.rs");
 
+    fs::write(Path::new(&out).join("functions.rs"), functions::table(&Path::new(&root).join("src")))
+        .expect("writing functions.rs");
+
     // Programs call dlclose() while threads of the library run, so the library must never be unmapped.
     for arg in [&format!("--version-script={}", script.display()), "-soname,libibverbs.so.1", "-z,nodelete"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{arg}");
     }
 }
 
-/// Returns the private version node that librdmacm.so.1 calls: its names with a prefix.
+/// Returns the version node of what libibverbs does not have: the functions that librdmacm.so.1 calls, with a
+/// prefix, and `roxie_last_refusal`.
 fn roxie_node(rdmacm: Vec<Node>) -> Node {
     let symbols = rdmacm.into_iter().flat_map(|node| node.symbols);
-    let symbols = symbols.map(|s| Symbol { name: format!("roxie_cm_{}", s.name), ..s }).collect();
+    let mut symbols: Vec<Symbol> =
+        symbols.map(|s| Symbol { name: format!("roxie_cm_{}", s.name), ..s }).collect();
+    symbols.push(Symbol::function("roxie_last_refusal"));
     Node { name: "ROXIE_1".to_string(), parent: None, symbols }
 }
 

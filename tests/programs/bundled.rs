@@ -1,13 +1,13 @@
 //! Programs that bring their own copy of libibverbs, and what `roxie run` says when its command ends.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, good, roxie, says};
+use crate::case::{Case, compile, good, roxie, says};
 
 /// The name that auditwheel would give the copy.
 const COPY: &str = "libibverbs-1de1263b.so.1.14.48.0";
@@ -80,14 +80,4 @@ fn unused(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 
 fn base(program: &Path) -> String {
     program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-fn compile(source: &str, to: &PathBuf, options: &[&str]) -> Result<(), String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
-    let compiled = Command::new("cc").arg("-o").arg(to).arg(&source).args(options).output();
-    let compiled = compiled.map_err(|error| error.to_string())?;
-    match compiled.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&compiled.stderr).into_owned()),
-    }
 }

@@ -1,5 +1,7 @@
 //! A named case, and small functions that most cases need.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use roxie_tests::lab::{Lab, Side};
@@ -119,4 +121,15 @@ pub(crate) fn says(ended: &Ended, needle: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("'{needle}' is not in the output\n{}", ended.describe()))
+}
+
+/// Compiles a C program of this directory.
+pub(crate) fn compile(source: &str, to: &Path, options: &[&str]) -> Result<(), String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
+    let compiled = Command::new("cc").arg("-o").arg(to).arg(&source).args(options).output();
+    let compiled = compiled.map_err(|error| error.to_string())?;
+    match compiled.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&compiled.stderr).into_owned()),
+    }
 }

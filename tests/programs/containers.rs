@@ -1,7 +1,7 @@
 //! rping with the restrictions of containers (docs/containers.md), one at a time and all together. Each
 //! case has its own namespaces, made without privileges by unshare(1).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use roxie_tests::lab::Lab;
@@ -107,14 +107,8 @@ fn scratch() -> PathBuf {
 
 /// Builds the program that starts another one under a seccomp filter.
 fn compile() -> Result<PathBuf, String> {
-    let (program, source) =
-        (scratch().join("confine"), Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/confine.c"));
+    let program = scratch().join("confine");
     std::fs::create_dir_all(scratch()).map_err(|error| error.to_string())?;
-    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).output();
-    let compiled = compiled.map_err(|error| error.to_string())?;
-    if compiled.status.success() {
-        Ok(program)
-    } else {
-        Err(String::from_utf8_lossy(&compiled.stderr).into_owned())
-    }
+    crate::case::compile("confine.c", &program, &[])?;
+    Ok(program)
 }

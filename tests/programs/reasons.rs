@@ -4,7 +4,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 
-use crate::case::{Case, good, roxie, says};
+use crate::case::{Case, compile, good, roxie, says};
 
 /// Start of the message of the libraries.
 const REASON: &str = "roxie: the device cannot be used: ";
@@ -15,6 +15,9 @@ pub(crate) fn cases() -> Vec<Case> {
         let place = Place::new(Topology::Loopback, Family::V4, user);
         cases.push(Case::new(place, "a program without a device says why", "rping", move |lab, name| {
             table().iter().try_for_each(|row| told(lab, &place, name, row))
+        }));
+        cases.push(Case::new(place, "a refused call says why", "cc", move |lab, name| {
+            refusals(lab, &place, name)
         }));
         cases.push(Case::new(
             place,
@@ -66,6 +69,37 @@ fn told(lab: &Lab, place: &Place, name: &str, (script, reason): &(&str, &str)) -
         return Err(format!("ROXIE_QUIET had no effect\n{}", quiet.describe()));
     }
     Ok(())
+}
+
+/// Each sentence is printed by the library, and once more by the program.
+fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = lab.roxie().with_file_name("refused");
+    compile("refused.c", &program, &["-libverbs", "-ldl"])?;
+    let program = program.display().to_string();
+    let ended = good(shell(lab, place, name, &format!("ROXIE_LOG=errors {program}"))?)?;
+    let sentences = [
+        ("ibv_modify_qp: EINVAL: the queue pair 0x", "(RC) is in RESET; RTS is reached from RTR or SQD"),
+        ("ibv_modify_qp: EINVAL: RESET to INIT of the RC queue pair 0x", "needs IBV_QP_ACCESS_FLAGS, too"),
+        ("ibv_post_recv: EINVAL: the queue pair 0x", "is in RESET; receives can be posted from INIT on"),
+        ("ibv_post_send: EINVAL: the queue pair 0x", "is in RESET; it sends from RTS on"),
+        ("ibv_reg_mr", "need IBV_ACCESS_LOCAL_WRITE, too"),
+        ("ibv_create_cq: EINVAL: comp_vector is 1000, num_comp_vectors of the device is ", ""),
+        ("ibv_create_qp: EINVAL: max_send_sge is 1000, the largest value is 32", ""),
+        ("ibv_dealloc_pd: EBUSY: the protection domain has queue pairs", ""),
+    ];
+    for (start, end) in sentences {
+        let said = |line: &&str| line.contains(start) && line.contains(end);
+        let lines: Vec<_> = ended.output.lines().filter(said).collect();
+        let printed = lines.iter().filter(|line| line.starts_with("roxie: ")).count();
+        if (lines.len(), printed) != (2, 1) {
+            return Err(format!("{start} ... {end}: {lines:?}\n{}", ended.describe()));
+        }
+    }
+    let silent = good(shell(lab, place, name, &program)?)?;
+    match silent.output.contains("roxie: ") {
+        false => Ok(()),
+        true => Err(format!("a line that ROXIE_LOG did not ask for\n{}", silent.describe())),
+    }
 }
 
 /// `roxie run -- sh -c script`.

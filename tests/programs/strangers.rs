@@ -1,8 +1,7 @@
 //! Processes of other users and user namespaces in one network namespace: they cannot join, look into or
 //! disturb a process, and the names that they take do not stop it (SECURITY.md, "On the same host").
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -261,12 +260,7 @@ mkdir -m 1777 /mnt/tmp; export TMPDIR=/mnt/tmp\n{script}"
 
 /// Builds the stranger beside the programs, where every user can run it.
 fn compile(lab: &Lab) -> Result<PathBuf, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/stranger.c");
     let program = lab.roxie().with_file_name("stranger");
-    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).output();
-    let compiled = compiled.map_err(|error| error.to_string())?;
-    match compiled.status.success() {
-        true => Ok(program),
-        false => Err(String::from_utf8_lossy(&compiled.stderr).into_owned()),
-    }
+    crate::case::compile("stranger.c", &program, &[])?;
+    Ok(program)
 }

@@ -33,6 +33,15 @@ pub(crate) enum What {
     Byte,
 }
 
+impl Symbol {
+    /// The Rust function of the same name.
+    #[allow(dead_code, reason = "the build script of librdmacm has none")]
+    pub(crate) fn function(name: &str) -> Self {
+        let what = What::Function(name.to_string());
+        Self { name: name.to_string(), what, default: true, once: false }
+    }
+}
+
 const EOPNOTSUPP: i32 = 95;
 const ENOSYS: i32 = 38;
 

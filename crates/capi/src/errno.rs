@@ -1,9 +1,13 @@
 //! `errno`, and the ways in which C functions report failure.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::panic::Location;
 use std::{io, ptr};
 
 use roxie::transport::VerbsError;
+use roxie::transport::refusal::refuse;
+
+use crate::refused;
 
 /// Reads `errno`.
 pub(crate) fn errno() -> c_int {
@@ -17,26 +21,43 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Sets `errno` and returns -1.
-pub(crate) fn minus1(errno: c_int) -> c_int {
+/// Sets `errno`, and notes the refusal.
+#[track_caller]
+fn fail(errno: c_int) {
+    refused::note(errno, Location::caller());
     set_errno(errno);
+}
+
+/// Sets `errno` and returns -1.
+#[track_caller]
+pub(crate) fn minus1(errno: c_int) -> c_int {
+    fail(errno);
     -1
 }
 
 /// Sets `errno` and returns NULL.
+#[track_caller]
 pub(crate) fn null<T>(errno: c_int) -> *mut T {
-    set_errno(errno);
+    fail(errno);
     ptr::null_mut()
 }
 
 /// Sets `errno` and returns it. For functions that return 0 or an errno: their callers often print `errno`
 /// instead.
+#[track_caller]
 pub(crate) fn code(errno: c_int) -> c_int {
-    set_errno(errno);
+    fail(errno);
     errno
 }
 
+/// Sets `errno` to `EBUSY` and returns it; `why` names what uses the object.
+#[track_caller]
+pub(crate) fn busy(why: &str) -> c_int {
+    code(refuse(VerbsError::Busy, format_args!("{why}")).errno())
+}
+
 /// Returns 0, or sets `errno` and returns it.
+#[track_caller]
 pub(crate) fn status(result: Result<(), VerbsError>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -63,13 +84,10 @@ pub(crate) fn of_io(error: &io::Error) -> c_int {
 }
 
 /// Stands in for every exported function that is not implemented: sets `errno` and returns the constant that
-/// `symbols/` names. With `ROXIE_LOG` in the environment it prints the name of the function.
+/// `symbols/` names.
 pub(crate) unsafe extern "C" fn unsupported(name: *const c_char, errno: c_int, returns: isize) -> isize {
-    if std::env::var_os("ROXIE_LOG").is_some() {
-        // SAFETY: the trampolines pass the address of a string constant.
-        let name = unsafe { CStr::from_ptr(name) };
-        eprintln!("roxie: {} is not implemented", name.to_string_lossy());
-    }
+    // SAFETY: the trampolines pass the address of a string constant.
+    refused::note_unsupported(&unsafe { CStr::from_ptr(name) }.to_string_lossy());
     set_errno(errno);
     returns
 }

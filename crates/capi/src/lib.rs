@@ -14,6 +14,7 @@ mod ibv;
 mod object;
 mod rdma;
 mod refusal;
+mod refused;
 mod rsocket;
 mod signal;
 
@@ -22,6 +23,7 @@ mod symbols {
     use crate::errno::unsupported;
     use crate::ibv::exported::*;
     use crate::rdma::exported::*;
+    use crate::refused::roxie_last_refusal;
     use crate::rsocket::exported::*;
 
     include!(concat!(env!("OUT_DIR"), "/symbols.rs"));

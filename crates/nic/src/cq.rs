@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use transport::refusal::refuse;
 use transport::{Instant, VerbsError, Wc};
 
 use crate::events::EventQueue;
@@ -279,8 +280,12 @@ impl CompletionQueue {
 
     pub(crate) fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
         let mut ring = self.ring();
-        if cqe == 0 || cqe > CQE_MAX || ring.entries.len() > cqe as usize {
-            return Err(VerbsError::Invalid);
+        let waiting = ring.entries.len();
+        if cqe == 0 || cqe > CQE_MAX || waiting > cqe as usize {
+            let why = format_args!(
+                "a CQ of {cqe} entries; it has 1 to {CQE_MAX}, and {waiting} completions wait in it now"
+            );
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let missing = (cqe as usize).saturating_sub(ring.entries.len());
         ring.entries.reserve(missing);

@@ -14,11 +14,19 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use transport::PathMtu;
+use transport::refusal::refuse;
+use transport::{PathMtu, VerbsError};
 use wire::Gid;
 
 use crate::verbs::Refusal;
 use sys::{Address, Link, Netlink};
+
+/// The refusal of an index without an address.
+#[cold]
+pub(crate) fn refuse_gid_index(index: u8) -> VerbsError {
+    let why = format_args!("sgid_index {index} has no address; 'roxie devinfo' prints the GID table");
+    refuse(VerbsError::Invalid, why)
+}
 
 /// One row of the GID table; the index is its position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -9,6 +9,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::key_places::KeyPlaces;
+use transport::refusal::refuse;
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
 use wire::Qpn;
 
@@ -105,13 +106,27 @@ pub(crate) struct KeyTable {
 }
 
 fn check_rights(access: Access) -> Result<(), VerbsError> {
-    let ok = !access.intersects(REMOTE_CHANGE) || access.contains(Access::LOCAL_WRITE);
-    if ok { Ok(()) } else { Err(VerbsError::Invalid) }
+    if !access.intersects(REMOTE_CHANGE) || access.contains(Access::LOCAL_WRITE) {
+        return Ok(());
+    }
+    Err(refuse(
+        VerbsError::Invalid,
+        format_args!(
+            "IBV_ACCESS_REMOTE_WRITE and IBV_ACCESS_REMOTE_ATOMIC need IBV_ACCESS_LOCAL_WRITE, too (access \
+             {:#x})",
+            access.bits()
+        ),
+    ))
 }
 
 fn check_range(range: Range) -> Result<(), VerbsError> {
     let fits = range.base.checked_add(range.len).and(range.iova.checked_add(range.len)).is_some();
-    if fits { Ok(()) } else { Err(VerbsError::Invalid) }
+    if fits {
+        return Ok(());
+    }
+    let Range { base, len, iova } = range;
+    let why = format_args!("{len} bytes at {base:#x}, addressed from {iova:#x}, go past the last address");
+    Err(refuse(VerbsError::Invalid, why))
 }
 
 impl KeyTable {
@@ -164,7 +179,11 @@ impl KeyTable {
                 self.entries.push(Cell::new(None));
                 (self.entries.len() - 1) as u32
             }
-            None => return Err(VerbsError::NoMem),
+            None => {
+                let why =
+                    format_args!("the device has its largest number of regions and windows, {KEYS_MAX}");
+                return Err(refuse(VerbsError::NoMem, why));
+            }
         };
         let key = self.places.draw_key();
         self.places.insert(key, slot);
@@ -202,7 +221,9 @@ impl KeyTable {
     ) -> Result<(), VerbsError> {
         let entry = self.object(key).filter(|e| e.kind == Kind::Region).ok_or(VerbsError::Invalid)?;
         if entry.windows > 0 {
-            return Err(VerbsError::Busy);
+            let windows = entry.windows;
+            let why = format_args!("{windows} memory windows are bound to the region {key:#010x}");
+            return Err(refuse(VerbsError::Busy, why));
         }
         let access = access.unwrap_or(entry.access);
         check_rights(access)?;

@@ -10,6 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use transport::refusal::refuse;
 use transport::{Instant, PacketSource, QpType, VerbsError};
 use wire::{DropReason, Gid, Packet, Qpn};
 
@@ -57,10 +58,14 @@ impl Groups {
             return Ok(());
         }
         if self.members.len() >= MEMBERS_MAX {
-            return Err(VerbsError::NoMem);
+            let why = format_args!("the device has {MEMBERS_MAX} memberships in multicast groups");
+            return Err(refuse(VerbsError::NoMem, why));
         }
         if !self.joined.iter().any(|joined| joined.group == group) {
-            let socket = join().map_err(|_| VerbsError::Invalid)?;
+            let socket = join().map_err(|error| {
+                let ip = group.ip();
+                refuse(VerbsError::Invalid, format_args!("the netdev cannot join {ip}: {error}"))
+            })?;
             self.joined.push(Joined { group, _socket: socket });
         }
         self.members.push((group, index));
@@ -107,8 +112,11 @@ impl Core {
         let index = self.tables.index_of(qpn).ok_or(VerbsError::Invalid)?;
         let entry = self.tables.by_qpn(qpn).ok_or(VerbsError::Invalid)?;
         let ip = group.ip();
-        if entry.qp.ty() != QpType::Ud || !ip.is_multicast() {
-            return Err(VerbsError::Invalid);
+        let ty = entry.qp.ty();
+        if ty != QpType::Ud || !ip.is_multicast() {
+            let why =
+                format_args!("{ip} and a queue pair of type {ty}; groups are multicast addresses, of UD");
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let ifindex = self.tables.gids.ifindex;
         self.tables.groups.attach(group, index, || join(ip, ifindex))?;

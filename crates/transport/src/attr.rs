@@ -1,5 +1,7 @@
 //! Queue pair attributes and their masks, with the values of the verbs interface.
 
+use core::fmt;
+
 use bitflags::bitflags;
 use wire::{Opcode, Psn, QKey, Qpn, Service};
 
@@ -36,6 +38,19 @@ pub enum QpType {
     /// The receiving end of an extended reliable connection: RC without the sending half. Every request names
     /// its shared receive queue.
     XrcTgt,
+}
+
+impl fmt::Display for QpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Gsi => "GSI",
+            Self::XrcIni => "XRC_SEND",
+            Self::XrcTgt => "XRC_RECV",
+        })
+    }
 }
 
 impl QpType {
@@ -96,6 +111,21 @@ pub enum QpState {
     Sqe = 5,
     /// Error.
     Err = 6,
+}
+
+/// The names of the specification.
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Err => "ERR",
+        })
+    }
 }
 
 /// Payload bytes per packet; `ibv_mtu`.

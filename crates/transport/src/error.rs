@@ -55,6 +55,43 @@ impl VerbsError {
     }
 }
 
+/// The name of a Linux error number that verbs or rdma_cm calls return; `None` for any other.
+#[must_use]
+pub const fn errno_name(errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        1 => "EPERM",
+        2 => "ENOENT",
+        4 => "EINTR",
+        5 => "EIO",
+        9 => "EBADF",
+        11 => "EAGAIN",
+        12 => "ENOMEM",
+        13 => "EACCES",
+        14 => "EFAULT",
+        16 => "EBUSY",
+        17 => "EEXIST",
+        19 => "ENODEV",
+        22 => "EINVAL",
+        24 => "EMFILE",
+        28 => "ENOSPC",
+        38 => "ENOSYS",
+        61 => "ENODATA",
+        71 => "EPROTO",
+        90 => "EMSGSIZE",
+        95 => "EOPNOTSUPP",
+        98 => "EADDRINUSE",
+        99 => "EADDRNOTAVAIL",
+        101 => "ENETUNREACH",
+        104 => "ECONNRESET",
+        106 => "EISCONN",
+        107 => "ENOTCONN",
+        110 => "ETIMEDOUT",
+        111 => "ECONNREFUSED",
+        113 => "EHOSTUNREACH",
+        _ => return None,
+    })
+}
+
 impl fmt::Display for VerbsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -177,6 +177,7 @@ mod memory;
 pub mod numbering;
 mod qp;
 mod recv_queue;
+pub mod refusal;
 mod reorder;
 mod requester;
 mod responder;
@@ -196,7 +197,7 @@ pub use attr::{
 pub use completion_counts::{CompletionCount, CountedOp};
 pub use counters::QpCounters;
 pub use emit::Transmit;
-pub use error::VerbsError;
+pub use error::{VerbsError, errno_name};
 pub use event::{AsyncEventKind, QpEvent};
 pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};

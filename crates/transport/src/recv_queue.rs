@@ -3,6 +3,7 @@
 use crate::attr::{MAX_QP_WR, MAX_SGE};
 use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
+use crate::refusal::refuse;
 use crate::wr::{RecvWr, Sge};
 
 /// Receive work requests in the order in which messages take them. Allocates only when it is made or resized.
@@ -31,7 +32,13 @@ impl RecvQueue {
     /// `Invalid` when a size is above what the device has.
     pub fn new(max_wr: u32, max_sge: u32, pd: PdId) -> Result<Self, VerbsError> {
         if max_wr > MAX_QP_WR || max_sge as usize > MAX_SGE {
-            return Err(VerbsError::Invalid);
+            return Err(refuse(
+                VerbsError::Invalid,
+                format_args!(
+                    "a receive queue of {max_wr} receives with {max_sge} elements each; the device has at \
+                     most {MAX_QP_WR} and {MAX_SGE} (ibv_query_device)"
+                ),
+            ));
         }
         let slots = (max_wr as usize).next_power_of_two();
         Ok(Self {
@@ -55,10 +62,18 @@ impl RecvQueue {
     pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         let sges = wr.sg_list;
         if sges.len() > self.max_sge as usize {
-            return Err(VerbsError::Invalid);
+            return Err(refuse(
+                VerbsError::Invalid,
+                format_args!(
+                    "the receive {:#x} has {} elements, the queue was created for max_recv_sge {}",
+                    wr.wr_id,
+                    sges.len(),
+                    self.max_sge
+                ),
+            ));
         }
         if self.len() >= self.max_wr {
-            return Err(VerbsError::NoMem);
+            return Err(self.refuse_full());
         }
         let slot = self.slot(self.tail);
         let first = slot * self.max_sge as usize;
@@ -69,6 +84,20 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// The refusal of a receive for a full queue.
+    #[cold]
+    pub(crate) fn refuse_full(&self) -> VerbsError {
+        let room = self.max_wr;
+        let plural = if room == 1 { "" } else { "s" };
+        refuse(
+            VerbsError::NoMem,
+            format_args!(
+                "the queue has room for {room} receive{plural} and is full; a receive counts until its \
+                 completion is polled"
+            ),
+        )
+    }
+
     /// Arms the limit: the message that leaves fewer than `limit` work requests raises an event, and the
     /// limit becomes 0.
     ///
@@ -76,7 +105,9 @@ impl RecvQueue {
     /// `Invalid` when it is above the size of the queue.
     pub fn arm_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
         if limit > self.max_wr {
-            return Err(VerbsError::Invalid);
+            let size = self.max_wr;
+            let why = format_args!("the limit {limit} is above the {size} receives that the queue holds");
+            return Err(refuse(VerbsError::Invalid, why));
         }
         self.limit = limit;
         Ok(())
@@ -128,7 +159,12 @@ impl RecvQueue {
     pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
         let waiting = self.len();
         if max_wr == 0 || max_wr < waiting.max(self.limit) {
-            return Err(VerbsError::Invalid);
+            let limit = self.limit;
+            let why = format_args!(
+                "the new size {max_wr} is 0, below the {waiting} posted receives, or below the armed limit \
+                 {limit}"
+            );
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let mut resized = Self::new(max_wr, self.max_sge, self.pd)?;
         let max_sge = self.max_sge as usize;

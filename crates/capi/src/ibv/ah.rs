@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
     // SAFETY: ibv_create_ah(3).
     let (pd, attr): (Option<&PdObject>, Option<&ibv_ah_attr>) = unsafe { typed((pd, attr.cast_const())) };
     let created = pd.zip(attr).ok_or(libc::EINVAL).and_then(|(pd, attr)| create(pd, attr));
-    created.unwrap_or_else(null)
+    created.unwrap_or_else(|errno| null(errno))
 }
 
 fn create(pd: &PdObject, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
         .ok_or(libc::EINVAL)
         .and_then(|context| attr_from_wc(&context.tail.context, wc, area))
         .and_then(|attr| create(pd, &attr));
-    created.unwrap_or_else(null)
+    created.unwrap_or_else(|errno| null(errno))
 }
 
 /// Returns the Ethernet address of the next hop and its VLAN, 0xffff for none; 0 or a negative errno.

@@ -12,7 +12,7 @@ use crate::abi::counters::{
     ibv_comp_cntr_init_attr, ibv_qp_attach_comp_cntr_attr,
 };
 use crate::abi::objects::ibv_qp;
-use crate::errno::{code, null, status};
+use crate::errno::{busy, code, null, status};
 use crate::handle::{GivenUp, Out, OutBytes, typed};
 use crate::object::{Object, Tail};
 
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cnt
     let counter: Option<GivenUp<CompCntrObject>> = unsafe { typed(counter) };
     let Some(counter) = counter else { return code(libc::EINVAL) };
     if counter.tail.in_use() {
-        return code(libc::EBUSY);
+        return busy("queue pairs use the completion counter");
     }
     counter.free();
     0

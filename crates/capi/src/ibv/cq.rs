@@ -10,7 +10,7 @@ use roxie::verbs::{AsyncElement, CompChannel, Cq, Pd};
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
-use crate::errno::{code, minus1, null, of_io};
+use crate::errno::{busy, code, minus1, null, of_io};
 use crate::handle::{FromC, GivenUp, Out, members, typed};
 use crate::object::{Object, Tail};
 
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
     // SAFETY: ibv_create_comp_channel(3).
     let context: Option<&ContextObject> = unsafe { typed(context) };
     let Some(context) = context else { return null(libc::EINVAL) };
-    create_comp_channel(context).map_or_else(null, ChannelObject::give)
+    create_comp_channel(context).map_or_else(|errno| null(errno), ChannelObject::give)
 }
 
 /// Creates a channel, or returns an errno.
@@ -103,9 +103,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
 }
 
 /// Destroys a channel that no CQ uses; returns 0 or an errno.
+#[track_caller]
 pub(crate) fn destroy_comp_channel(channel: GivenUp<ChannelObject>) -> c_int {
     if channel.refcnt().atomic().load(Ordering::Acquire) != 0 {
-        return code(libc::EBUSY);
+        return busy("completion queues use the channel");
     }
     channel.free();
     0
@@ -125,7 +126,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         return null(libc::EINVAL);
     };
     let Some(context) = context else { return null(libc::EINVAL) };
-    create(context, cqe, cq_context, channel, vector).map_or_else(null, |cq| cq.give().cast())
+    create(context, cqe, cq_context, channel, vector).map_or_else(|errno| null(errno), |cq| cq.give().cast())
 }
 
 /// Creates a CQ with a zero extended part, or returns an errno.
@@ -173,9 +174,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 /// Destroys a CQ that no queue uses, once the application has acknowledged its events; returns 0 or an errno.
+#[track_caller]
 pub(crate) fn destroy(cq: GivenUp<CqObject>) -> c_int {
     if cq.tail.cq.in_use() {
-        return code(libc::EBUSY);
+        return busy("queue pairs or shared receive queues use the completion queue");
     }
     let id = cq.tail.id;
     let delivered = id.unregister();

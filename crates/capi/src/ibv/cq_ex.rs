@@ -121,6 +121,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 /// Moves the cursor to the next completion; returns 0 or an errno.
 #[inline]
+#[track_caller]
 fn advance(cq: Option<&CqObject>) -> c_int {
     let Some(cq) = cq else { return libc::EINVAL };
     let Some(timed) = cq.tail.cq.poll_timed() else { return libc::ENOENT };

@@ -11,7 +11,7 @@ use roxie::verbs::Dm;
 use crate::abi::context::ibv_context;
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::objects::{ibv_mr, ibv_pd};
-use crate::errno::{code, null, status};
+use crate::errno::{busy, code, null, status};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     let dm: Option<GivenUp<DmObject>> = unsafe { typed(dm) };
     let Some(dm) = dm else { return code(libc::EINVAL) };
     if dm.tail.shared.in_use() {
-        return code(libc::EBUSY);
+        return busy("regions use the device memory");
     }
     if !dm.tail.is_import {
         handles::remove(dm.handle().get());

@@ -16,7 +16,7 @@ use crate::abi::objects::{
     IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
     IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, ibv_mr, ibv_pd,
 };
-use crate::errno::{code, null, of_io, set_errno};
+use crate::errno::{busy, code, null, of_io, set_errno};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 use crate::refusal;
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let pd: Option<GivenUp<PdObject>> = unsafe { typed(pd) };
     let Some(pd) = pd else { return code(libc::EINVAL) };
     if pd.tail.in_use() {
-        return code(libc::EBUSY);
+        return busy("the protection domain has queue pairs, SRQs, regions, windows or address handles");
     }
     if !pd.tail.is_import {
         handles::remove(pd.handle().get());
@@ -377,7 +377,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     match &*region {
         // It was deregistered through another C object.
         None => return code(libc::EINVAL),
-        Some(region) if region.has_windows() => return code(libc::EBUSY),
+        Some(region) if region.has_windows() => return busy("memory windows are bound to the region"),
         Some(_) => {}
     }
     // Dropping the region ends all access to the memory.

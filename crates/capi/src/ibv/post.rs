@@ -85,6 +85,7 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// Tells the application which work request of its list was refused, and returns the errno.
 #[cold]
+#[track_caller]
 fn refuse<W>(wr: &Wr<W>, bad_wr: Option<Out<*mut W>>, error: VerbsError) -> c_int {
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(wr.as_ptr());
@@ -163,6 +164,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 
 /// Posts a list of receives one by one; returns 0 or an errno.
 #[inline]
+#[track_caller]
 pub(crate) fn post_receives(
     list: WrList<ibv_recv_wr>,
     bad_wr: Option<Out<*mut ibv_recv_wr>>,

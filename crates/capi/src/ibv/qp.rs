@@ -20,7 +20,7 @@ use crate::abi::objects::{
     ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_rate_limit_attr, ibv_srq,
 };
-use crate::errno::{code, null, status};
+use crate::errno::{busy, code, null, status};
 use crate::handle::{FromC, GivenUp, Out, members, typed};
 use crate::object::{Object, Tail};
 
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     // SAFETY: ibv_create_qp_ex(3).
     let (context, attr): (Option<&ContextObject>, Option<InitAttrEx>) = unsafe { typed((context, attr)) };
     let Some(mut attr) = attr else { return null(libc::EINVAL) };
-    create_ex(context, &mut attr).map_or_else(null, |qp| qp.give().cast())
+    create_ex(context, &mut attr).map_or_else(|errno| null(errno), |qp| qp.give().cast())
 }
 
 /// Creates a QP with extended attributes and sets the capacities that it got, or returns an errno.
@@ -439,9 +439,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 
 /// Destroys a QP once the application has acknowledged its events; returns 0, or `EBUSY` for a member of a
 /// multicast group.
+#[track_caller]
 pub(crate) fn destroy(qp: GivenUp<QpObject>) -> c_int {
     if qp.tail.qp.in_group() {
-        return code(libc::EBUSY);
+        return busy("the queue pair is attached to a multicast group (ibv_detach_mcast)");
     }
     qp.tail.leave_cm();
     let id = qp.tail.id;

@@ -13,7 +13,7 @@ use crate::abi::objects::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::abi::work::ibv_recv_wr;
-use crate::errno::{code, null, status};
+use crate::errno::{busy, code, null, status};
 use crate::handle::{GivenUp, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
 
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     // SAFETY: ibv_create_srq(3).
     let (pd, init): (Option<&PdObject>, Option<&mut ibv_srq_init_attr>) = unsafe { typed((pd, init_attr)) };
     let Some(init) = init else { return null(libc::EINVAL) };
-    create(pd, init.srq_context, &mut init.attr, None).map_or_else(null, SrqObject::give)
+    create(pd, init.srq_context, &mut init.attr, None).map_or_else(|errno| null(errno), SrqObject::give)
 }
 
 /// Implements `ibv_create_srq_ex`: basic and XRC queues.
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     let attr: Option<&mut ibv_srq_init_attr_ex> = unsafe { typed(attr) };
     let Some(attr) = attr else { return null(libc::EINVAL) };
     // SAFETY: ibv_create_srq_ex(3): the attributes name objects where `comp_mask` says so.
-    unsafe { create_ex(attr) }.map_or_else(null, SrqObject::give)
+    unsafe { create_ex(attr) }.map_or_else(|errno| null(errno), SrqObject::give)
 }
 
 /// Creates a queue with extended attributes, or returns an errno.
@@ -157,9 +157,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 }
 
 /// Destroys a queue that no QP uses, once the application has acknowledged its events; returns 0 or an errno.
+#[track_caller]
 pub(crate) fn destroy(srq: GivenUp<SrqObject>) -> c_int {
     if srq.tail.srq.in_use() {
-        return code(libc::EBUSY);
+        return busy("queue pairs use the shared receive queue");
     }
     let id = srq.tail.id;
     let delivered = id.unregister();

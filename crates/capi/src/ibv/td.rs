@@ -9,7 +9,7 @@ use crate::abi::objects::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
-use crate::errno::{code, null};
+use crate::errno::{busy, code, null};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Object, Tail};
 
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     let td: Option<GivenUp<TdObject>> = unsafe { typed(td) };
     let Some(td) = td else { return code(libc::EINVAL) };
     if td.tail.in_use() {
-        return code(libc::EBUSY);
+        return busy("protection domains use the thread domain");
     }
     td.free();
     0

@@ -15,7 +15,7 @@ use crate::abi::objects::{
     IBV_QPT_XRC_RECV, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp, ibv_qp_open_attr, ibv_srq,
     ibv_xrcd, ibv_xrcd_init_attr,
 };
-use crate::errno::{code, null};
+use crate::errno::{busy, code, null};
 use crate::handle::{GivenUp, Out, typed};
 use crate::object::{Object, Tail};
 
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     }
     // SAFETY: not negative. The application keeps its descriptor open during the call, or the call fails.
     let file = (!no_file).then(|| unsafe { BorrowedFd::borrow_raw(init.fd) });
-    open(context, file, init.oflags).map_or_else(null, XrcdObject::give)
+    open(context, file, init.oflags).map_or_else(|errno| null(errno), XrcdObject::give)
 }
 
 /// Opens the XRC domain of a file, or one without a file; returns an errno on failure.
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     let xrcd: Option<GivenUp<XrcdObject>> = unsafe { typed(xrcd) };
     let Some(xrcd) = xrcd else { return code(libc::EINVAL) };
     if xrcd.tail.in_use() {
-        return code(libc::EBUSY);
+        return busy("the XRC domain has shared receive queues or queue pairs");
     }
     xrcd.free();
     0

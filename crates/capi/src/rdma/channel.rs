@@ -47,7 +47,7 @@ pub(crate) fn destroy(channel: *mut rdma_event_channel) {
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    create().unwrap_or_else(null)
+    create().unwrap_or_else(|errno| null(errno))
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use transport::numbering::slot_of;
+use transport::refusal::refuse;
 use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError};
 use wire::{FlushIcrc, Qpn};
 
 use super::qp_numbers::QpIndex;
 use super::tables::{QpEntry, Tables};
+use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues, RxScope};
 use crate::sched::{Decision, Quantum, Trigger, Tuning, decide};
@@ -112,11 +114,16 @@ impl Core {
     pub(crate) fn bind_flow(&mut self, index: QpIndex) -> Result<(), VerbsError> {
         let entry = self.tables.qp(index).ok_or(VerbsError::Invalid)?;
         let (av, dest_qp) = (*entry.qp.av(), entry.qp.dest_qpn());
-        let src = self.tables.source_ip(av.sgid_index).ok_or(VerbsError::Invalid)?;
+        let src = self.tables.source_ip(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
         let traffic = self.tables.traffic;
         let (tos, flush_icrc) = (traffic.class(av.traffic_class), traffic.flush_icrc);
         let key = FlowKey { tos, flush_icrc, ..flow_key(src, &av, dest_qp) };
-        let flow = self.port.open_flow(&key).map_err(|_| VerbsError::Invalid)?;
+        let flow = self.port.open_flow(&key).map_err(|error| {
+            let dst = key.dst;
+            let why =
+                format_args!("no packets can be sent from {src} to {dst}: {error} (ip route get {dst})");
+            refuse(VerbsError::Invalid, why)
+        })?;
         if let Some(old) = self.tables.move_to_flow(index, Some(flow)) {
             self.port.close_flow(old);
         }

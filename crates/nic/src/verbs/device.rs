@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError};
 
+use transport::refusal::refuse;
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
 use super::hooks::EarlyHooks;
@@ -379,11 +380,14 @@ impl Context {
         vector: u32,
     ) -> Result<Cq, VerbsError> {
         if cqe == 0 || cqe > CQE_MAX {
-            return Err(VerbsError::Invalid);
+            let why = format_args!("a CQ of {cqe} entries; it has 1 to {CQE_MAX}");
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
-        if vector as usize >= engine.all().count() {
-            return Err(VerbsError::Invalid);
+        let vectors = engine.all().count();
+        if vector as usize >= vectors {
+            let why = format_args!("comp_vector is {vector}, num_comp_vectors of the device is {vectors}");
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let share = self.quotas().cqs.take()?;
         let cq = Cq::new(engine, cqe, channel, cookie, share);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use transport::refusal::refuse;
 use transport::{Access, VerbsError};
 
 use super::quota::Share;
@@ -38,7 +39,10 @@ impl Context {
     /// `Invalid` for no bytes or an alignment above 1 MiB; `NoMem` beyond `max_dm_size`.
     pub fn alloc_dm(&self, len: usize, log_align: u32) -> Result<Dm, VerbsError> {
         if len == 0 || log_align > LOG_ALIGN_MAX {
-            return Err(VerbsError::Invalid);
+            let why = format_args!(
+                "{len} bytes at a multiple of 2^{log_align}: at least 1 byte, and at most 2^{LOG_ALIGN_MAX}"
+            );
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let bytes = u32::try_from(len).map_err(|_| VerbsError::NoMem)?;
         let _share = self.quotas().dm_bytes.take_many(bytes)?;
@@ -69,7 +73,12 @@ impl Dm {
     fn check(&self, offset: u64, len: usize) -> Result<usize, VerbsError> {
         let at = usize::try_from(offset).map_err(|_| VerbsError::Invalid)?;
         let inside = at.checked_add(len).is_some_and(|end| end <= self.0.len);
-        if inside { Ok(at) } else { Err(VerbsError::Invalid) }
+        if inside {
+            return Ok(at);
+        }
+        let has = self.0.len;
+        let why = format_args!("{len} bytes at {offset} are not inside the device memory of {has} bytes");
+        Err(refuse(VerbsError::Invalid, why))
     }
 
     /// Copies `src` to `offset`.
@@ -100,7 +109,8 @@ impl Pd {
     /// As [`Pd::reg_mr`]; `Invalid` without `ZERO_BASED`, and if the range is not inside the memory.
     pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, len: usize, access: Access) -> Result<Mr, VerbsError> {
         if !access.contains(Access::ZERO_BASED) {
-            return Err(VerbsError::Invalid);
+            let why = format_args!("regions of device memory need IBV_ACCESS_ZERO_BASED");
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let at = dm.check(offset, len)?;
         let range = Range { base: dm.0.memory.addr() + at as u64, len: len as u64, iova: 0 };

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use transport::refusal::refuse;
 use transport::{Access, FastReg, VerbsError};
 use wire::Rkey;
 
@@ -41,7 +42,9 @@ impl FastMr {
     pub fn map(&mut self, buffer: &Buffer, offset: usize, len: usize) -> Result<(), VerbsError> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= buffer.len());
         if !inside {
-            return Err(VerbsError::Invalid);
+            let has = buffer.len();
+            let why = format_args!("{len} bytes at {offset} are not inside the buffer of {has} bytes");
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let memory = buffer.memory();
         let base = memory.addr() + offset as u64;

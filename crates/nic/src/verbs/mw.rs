@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use transport::refusal::refuse;
 use transport::{Dest, MwBind, QpType, SendFlags, SendWr, VerbsError, WrOp};
 use wire::Rkey;
 
@@ -68,7 +69,11 @@ impl Qp {
     pub fn bind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Result<Rkey, VerbsError> {
         let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
         if mw.ty != MwType::Type1 || (key.0 ^ bind.r_key.0) & !0xff != 0 {
-            return Err(VerbsError::Invalid);
+            let why = format_args!(
+                "the window {:#010x} is of type 2 (IBV_WR_BIND_MW binds it), or {:#010x} is a key of another",
+                key.0, bind.r_key.0
+            );
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let r_key = inc_rkey(bind.r_key);
         let op = WrOp::BindMw(MwBind { r_key, ..*bind });

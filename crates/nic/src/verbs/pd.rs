@@ -11,6 +11,7 @@ use super::quota::Share;
 use super::{AsyncEvent, Context, Cq, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
 use crate::engine::Engine;
 use crate::events::EventQueue;
+use crate::gid::refuse_gid_index;
 use crate::guard;
 use crate::keys::Range;
 use crate::mr::DmaMemory;
@@ -204,7 +205,7 @@ impl Pd {
     /// `Invalid` if the GID index is outside the table; `NoMem` at the limit of the device.
     pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, VerbsError> {
         let gids = self.0.context.device().gids();
-        gids.address(av.sgid_index).ok_or(VerbsError::Invalid)?;
+        gids.address(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
         let _share = Arc::new(self.0.context.quotas().ahs.take()?);
         Ok(Ah { av: *av, pd: self.clone(), _share })
     }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard, Weak};
 
+use transport::refusal::refuse;
 use transport::{
     MAX_QP_WR, MAX_SGE, Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
 };
@@ -13,6 +14,7 @@ use super::quota::Share;
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine, QpIndex};
+use crate::gid::refuse_gid_index;
 use crate::guard;
 use crate::srqs::SrqScope;
 
@@ -74,6 +76,23 @@ impl Drop for QpInner {
     }
 }
 
+fn check_sizes(cap: &QpCap) -> Result<(), VerbsError> {
+    let sizes = [
+        ("max_send_wr", cap.max_send_wr, MAX_QP_WR),
+        ("max_recv_wr", cap.max_recv_wr, MAX_QP_WR),
+        ("max_send_sge", cap.max_send_sge, MAX_SGE as u32),
+        ("max_recv_sge", cap.max_recv_sge, MAX_SGE as u32),
+        ("max_inline_data", cap.max_inline_data, INLINE_MAX),
+    ];
+    match sizes.into_iter().find(|(_, size, limit)| size > limit) {
+        None => Ok(()),
+        Some((name, size, limit)) => {
+            let why = format_args!("{name} is {size}, the largest value is {limit} (ibv_query_device)");
+            Err(refuse(VerbsError::Invalid, why))
+        }
+    }
+}
+
 impl Qp {
     pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
         // `Xrcd::create_qp` makes the receiving end of XRC, which belongs to its domain.
@@ -104,14 +123,7 @@ impl Qp {
 
     fn build(pd: &Pd, init: &QpInitAttr, xrcd: Option<&Xrcd>) -> Result<Self, VerbsError> {
         let mut cap = init.cap;
-        let too_big = cap.max_send_wr > MAX_QP_WR
-            || cap.max_recv_wr > MAX_QP_WR
-            || cap.max_send_sge as usize > MAX_SGE
-            || cap.max_recv_sge as usize > MAX_SGE
-            || cap.max_inline_data > INLINE_MAX;
-        if too_big {
-            return Err(VerbsError::Invalid);
-        }
+        check_sizes(&cap)?;
         cap.max_send_sge = cap.max_send_sge.max(1);
         cap.max_recv_sge = cap.max_recv_sge.max(1);
         if init.ty == QpType::XrcIni {
@@ -226,7 +238,7 @@ impl Qp {
         leaves: bool,
     ) -> Result<(), VerbsError> {
         if mask.contains(QpAttrMask::AV) && core.tables.source_ip(attr.av.sgid_index).is_none() {
-            return Err(VerbsError::Invalid);
+            return Err(refuse_gid_index(attr.av.sgid_index));
         }
         let (now, index) = (self.engine().now(), self.0.index);
         if leaves {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use transport::VerbsError;
+use transport::refusal::refuse;
 
 use crate::engine::tables::QP_MAX;
 use crate::keys::KEYS_MAX;
@@ -32,6 +33,8 @@ pub(super) const DM_MAX: u32 = 4 << 20;
 pub(super) struct Quota {
     used: Arc<AtomicU32>,
     max: u32,
+    /// What is counted, for people.
+    what: &'static str,
 }
 
 /// The share of one object; dropped with it.
@@ -42,8 +45,8 @@ pub(super) struct Share {
 }
 
 impl Quota {
-    fn new(max: u32) -> Self {
-        Self { used: Arc::default(), max }
+    fn new(max: u32, what: &'static str) -> Self {
+        Self { used: Arc::default(), max, what }
     }
 
     /// Takes the share of a new object.
@@ -61,7 +64,11 @@ impl Quota {
     pub(super) fn take_many(&self, count: u32) -> Result<Share, VerbsError> {
         let more = |used: u32| used.checked_add(count).filter(|used| *used <= self.max);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.map(|_| Share { used: Arc::clone(&self.used), count }).map_err(|_| VerbsError::NoMem)
+        taken.map(|_| Share { used: Arc::clone(&self.used), count }).map_err(|used| {
+            let Self { max, what, .. } = self;
+            let why = format_args!("{count} more {what}: the device has {used} and gives at most {max}");
+            refuse(VerbsError::NoMem, why)
+        })
     }
 }
 
@@ -89,15 +96,15 @@ pub(super) struct Quotas {
 impl Default for Quotas {
     fn default() -> Self {
         Self {
-            pds: Quota::new(PD_MAX),
-            cqs: Quota::new(CQ_MAX),
-            qps: Quota::new(QP_MAX as u32),
-            srqs: Quota::new(SRQ_MAX),
-            mrs: Quota::new(MR_MAX),
-            mws: Quota::new(MW_MAX),
-            ahs: Quota::new(AH_MAX),
-            comp_counters: Quota::new(COMP_COUNTER_MAX),
-            dm_bytes: Quota::new(DM_MAX),
+            pds: Quota::new(PD_MAX, "protection domains"),
+            cqs: Quota::new(CQ_MAX, "completion queues"),
+            qps: Quota::new(QP_MAX as u32, "queue pairs"),
+            srqs: Quota::new(SRQ_MAX, "shared receive queues"),
+            mrs: Quota::new(MR_MAX, "memory regions"),
+            mws: Quota::new(MW_MAX, "memory windows"),
+            ahs: Quota::new(AH_MAX, "address handles"),
+            comp_counters: Quota::new(COMP_COUNTER_MAX, "completion counters"),
+            dm_bytes: Quota::new(DM_MAX, "bytes of device memory"),
         }
     }
 }
@@ -108,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_object_beyond_the_limit_is_refused_until_another_is_dropped() {
-        let quota = Quota::new(2);
+        let quota = Quota::new(2, "objects");
         let shares = [quota.take(), quota.take()];
         assert!(shares.iter().all(Result::is_ok));
         assert_eq!(quota.take().err(), Some(VerbsError::NoMem));

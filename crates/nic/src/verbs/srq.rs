@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use transport::numbering::SLOT_QPNS;
+use transport::refusal::refuse;
 use transport::{RecvQueue, RecvWr, VerbsError};
 
 use super::quota::{SRQ_MAX, Share};
@@ -59,7 +60,10 @@ impl Srq {
     pub(super) fn new(pd: &Pd, init: &SrqInitAttr, xrc: Option<(&Xrcd, &Cq)>) -> Result<Self, VerbsError> {
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
         if max_wr == 0 {
-            return Err(VerbsError::Invalid);
+            return Err(refuse(
+                VerbsError::Invalid,
+                format_args!("max_wr is 0: an SRQ has room for receives"),
+            ));
         }
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
         let _share = pd.context().quotas().srqs.take()?;

@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use transport::refusal::refuse;
 use transport::{PdId, VerbsError};
 use wire::Qpn;
 
@@ -61,7 +62,10 @@ impl Xrcd {
         let mut files = engine.xrc_files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|_, domain| domain.strong_count() > 0);
         let domain = match files.get(&id).and_then(Weak::upgrade) {
-            Some(_) if init.exclusive => return Err(VerbsError::Invalid),
+            Some(_) if init.exclusive => {
+                let why = format_args!("the file has an XRC domain, and oflags has O_EXCL");
+                return Err(refuse(VerbsError::Invalid, why));
+            }
             Some(domain) => domain,
             None if init.create => {
                 let domain = Arc::new(Domain::new(context)?);
@@ -69,7 +73,10 @@ impl Xrcd {
                 engine.share_xrc_domain(id, domain.id(), Arc::clone(&domain.stored));
                 domain
             }
-            None => return Err(VerbsError::Again),
+            None => {
+                let why = format_args!("the file has no XRC domain, and oflags lacks O_CREAT");
+                return Err(refuse(VerbsError::Again, why));
+            }
         };
         Ok(Self(Arc::new(Opened(domain))))
     }

@@ -163,6 +163,13 @@ impl<T: Copy> Producer<T> {
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
+
+    /// Whether the kernel sleeps although there are entries for it: it may have found the ring empty before
+    /// they came, and said so afterwards.
+    #[inline]
+    pub(super) fn leaves_entries(&mut self) -> bool {
+        self.needs_wakeup() && self.waiting() > 0
+    }
 }
 
 /// The reading end.
@@ -290,9 +297,17 @@ mod tests {
     #[test]
     fn the_flag_of_the_kernel_is_seen() {
         let (one, other) = RingMemory::pair(2, 0);
-        let producer = Producer::<u64>::new(one);
+        let mut producer = Producer::<u64>::new(one);
         assert!(!producer.needs_wakeup());
+        assert!(producer.push(1));
+        producer.submit();
+        assert!(!producer.leaves_entries());
         other.flags().store(libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
-        assert!(producer.needs_wakeup());
+        assert!(producer.needs_wakeup() && producer.leaves_entries(), "the flag comes after the entry");
+        let mut consumer = Consumer::<u64>::new(other);
+        assert_eq!(consumer.pop(), Some(1));
+        consumer.pop();
+        consumer.release();
+        assert!(producer.needs_wakeup() && !producer.leaves_entries(), "there is nothing to wake it for");
     }
 }

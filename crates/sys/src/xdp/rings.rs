@@ -47,11 +47,11 @@ impl FillRing {
         self.ring.waiting()
     }
 
-    /// Whether the kernel found the ring empty and sleeps until
+    /// Whether the kernel found the ring empty and takes the chunks that are in it now only after
     /// [`XskSocket::wake_rx`](super::XskSocket::wake_rx).
     #[inline]
-    pub fn needs_wakeup(&self) -> bool {
-        self.ring.needs_wakeup()
+    pub fn needs_wakeup(&mut self) -> bool {
+        self.ring.leaves_entries()
     }
 }
 

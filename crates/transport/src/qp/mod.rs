@@ -24,6 +24,7 @@ use crate::event::{AsyncEventKind, QpEvent};
 use crate::fault::{Fault, NakKind};
 use crate::memory::Memory;
 use crate::recv_queue::{RecvQueue, SrqTable};
+use crate::refusal::refuse;
 use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step};
 use crate::responder::Responder;
@@ -103,17 +104,30 @@ impl Qp {
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         if self.ep.attr.state == QpState::Reset || self.ep.srq || self.ep.ty.service() == Service::Xrc {
-            return Err(VerbsError::Invalid);
+            return Err(self.refuse_receive());
         }
         let taken = self.ep.events.recv + u32::from(self.responder.holds_wqe());
         if self.rq.len() + taken >= self.rq.max_wr() {
-            return Err(VerbsError::NoMem);
+            return Err(self.rq.refuse_full());
         }
         if self.ep.attr.state == QpState::Err {
             self.ep.fail_recv(None, wr.wr_id, WcStatus::WrFlushErr);
             return Ok(());
         }
         self.rq.post(wr)
+    }
+
+    #[cold]
+    fn refuse_receive(&self) -> VerbsError {
+        let (qpn, ty) = (self.ep.qpn, self.ep.ty);
+        let why = if self.ep.srq {
+            format_args!("the queue pair {qpn} takes receives from its SRQ: use ibv_post_srq_recv")
+        } else if ty.service() == Service::Xrc {
+            format_args!("the queue pair {qpn} is {ty}: it has no receive queue")
+        } else {
+            format_args!("the queue pair {qpn} is in RESET; receives can be posted from INIT on")
+        };
+        refuse(VerbsError::Invalid, why)
     }
 
     /// Handles one packet addressed to this queue pair, after its ICRC was verified. `srqs` has its shared

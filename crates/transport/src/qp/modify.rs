@@ -1,17 +1,33 @@
 //! `ibv_modify_qp`: checks a call against the table of transitions, then sets attributes and enters the new
 //! state.
 
+use core::fmt;
+
 use wire::QKey;
 
 use super::Qp;
-use super::transition::transition;
+use super::transition::{Transition, reached_from, transition};
 use crate::attr::{MAX_RD_ATOMIC, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::VerbsError;
+use crate::refusal::refuse;
 use crate::time::Instant;
 use crate::trust::Trust;
 
 /// The only port.
 const PORT: u8 = 1;
+
+/// Attributes by the names that a program uses.
+struct Names(QpAttrMask);
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (name, _)) in self.0.iter_names().enumerate() {
+            let separator = if number > 0 { " | " } else { "" };
+            write!(f, "{separator}IBV_QP_{name}")?;
+        }
+        Ok(())
+    }
+}
 
 impl Qp {
     /// Changes state and attributes: all of them, or on an error none.
@@ -23,10 +39,10 @@ impl Qp {
         let mask = mask.heeded(self.ep.ty);
         let from = self.ep.attr.state;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
-        let row = transition(self.ep.ty, from, to).ok_or(VerbsError::Invalid)?;
+        let row = transition(self.ep.ty, from, to).ok_or_else(|| self.refuse_transition(to))?;
         // RESET and ERR, too, take no extra attribute.
         if !row.accepts(mask) {
-            return Err(VerbsError::Invalid);
+            return Err(self.refuse_mask(row, to, mask));
         }
         self.check_values(attr, mask)?;
         self.set(attr, mask);
@@ -34,24 +50,78 @@ impl Qp {
         Ok(())
     }
 
+    #[cold]
+    fn refuse_transition(&self, to: QpState) -> VerbsError {
+        let (qpn, ty, from) = (self.ep.qpn, self.ep.ty, self.ep.attr.state);
+        let sources = reached_from(ty, to);
+        let why = format_args!("the queue pair {qpn} ({ty}) is in {from}; {to} is reached from {sources}");
+        refuse(VerbsError::Invalid, why)
+    }
+
+    #[cold]
+    fn refuse_mask(&self, row: Transition, to: QpState, mask: QpAttrMask) -> VerbsError {
+        let (qpn, ty, from) = (self.ep.qpn, self.ep.ty, self.ep.attr.state);
+        let missing = Names(row.required - mask);
+        let extra = Names(mask - row.required - row.optional - QpAttrMask::STATE);
+        let why = if missing.0.is_empty() {
+            format_args!("{from} to {to} of the {ty} queue pair {qpn} does not take {extra}")
+        } else if extra.0.is_empty() {
+            format_args!("{from} to {to} of the {ty} queue pair {qpn} needs {missing}, too")
+        } else {
+            format_args!(
+                "{from} to {to} of the {ty} queue pair {qpn} needs {missing}, too, and does not take {extra}"
+            )
+        };
+        refuse(VerbsError::Invalid, why)
+    }
+
     fn check_values(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        let set = |bit| mask.contains(bit);
-        let cur_states = [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe];
-        let bad_cur_state = attr.cur_state != self.ep.attr.state || !cur_states.contains(&attr.cur_state);
-        let bad = (set(QpAttrMask::CUR_STATE) && bad_cur_state)
-            || (set(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0)
-            || (set(QpAttrMask::PORT) && attr.port_num != PORT)
-            || (set(QpAttrMask::AV) && attr.av.dgid.is_zero())
-            || (set(QpAttrMask::PATH_MTU) && attr.path_mtu > self.max_path_mtu)
-            || (set(QpAttrMask::TIMEOUT) && attr.timeout > 31)
-            || (set(QpAttrMask::RETRY_CNT) && attr.retry_cnt > 7)
-            || (set(QpAttrMask::RNR_RETRY) && attr.rnr_retry > 7)
-            || (set(QpAttrMask::MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
-            || (set(QpAttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > MAX_RD_ATOMIC)
-            || (set(QpAttrMask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > MAX_RD_ATOMIC)
-            // The send queue still uses the old limit.
-            || (set(QpAttrMask::MAX_QP_RD_ATOMIC) && self.ep.attr.sq_draining);
-        if bad { Err(VerbsError::Invalid) } else { Ok(()) }
+        let check = |bit, is_good: bool, why: fmt::Arguments<'_>| {
+            let is_good = is_good || !mask.contains(bit);
+            if is_good { Ok(()) } else { Err(refuse(VerbsError::Invalid, why)) }
+        };
+        let at_most = |bit, value: u8, max: u8| {
+            check(bit, value <= max, format_args!("{} is {value}, the largest value is {max}", Names(bit)))
+        };
+        let live = [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe];
+        let (state, asked, mtu) = (self.ep.attr.state, attr.cur_state, self.max_path_mtu.bytes());
+        let is_cur_state = asked == state && live.contains(&asked);
+        let (index, port) = (attr.pkey_index, attr.port_num);
+        check(
+            QpAttrMask::CUR_STATE,
+            is_cur_state,
+            format_args!("cur_state is {asked}, the queue pair is in {state}"),
+        )?;
+        check(
+            QpAttrMask::PKEY_INDEX,
+            index == 0,
+            format_args!("pkey_index is {index}, the device has one P_Key, of index 0"),
+        )?;
+        check(QpAttrMask::PORT, port == PORT, format_args!("port_num is {port}, the only port is {PORT}"))?;
+        check(
+            QpAttrMask::AV,
+            !attr.av.dgid.is_zero(),
+            format_args!("the destination GID is zero: RoCE needs ah_attr.is_global and ah_attr.grh.dgid"),
+        )?;
+        check(
+            QpAttrMask::PATH_MTU,
+            attr.path_mtu <= self.max_path_mtu,
+            format_args!(
+                "path_mtu is {} bytes, the MTU of the netdev admits {mtu} (active_mtu of ibv_query_port)",
+                attr.path_mtu.bytes()
+            ),
+        )?;
+        at_most(QpAttrMask::TIMEOUT, attr.timeout, 31)?;
+        at_most(QpAttrMask::RETRY_CNT, attr.retry_cnt, 7)?;
+        at_most(QpAttrMask::RNR_RETRY, attr.rnr_retry, 7)?;
+        at_most(QpAttrMask::MIN_RNR_TIMER, attr.min_rnr_timer, 31)?;
+        at_most(QpAttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic, MAX_RD_ATOMIC)?;
+        at_most(QpAttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic, MAX_RD_ATOMIC)?;
+        check(
+            QpAttrMask::MAX_QP_RD_ATOMIC,
+            !self.ep.attr.sq_draining,
+            format_args!("max_rd_atomic changes only when the send queue is drained (IBV_EVENT_SQ_DRAINED)"),
+        )
     }
 
     fn set(&mut self, new: &QpAttr, mask: QpAttrMask) {

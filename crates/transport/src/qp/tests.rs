@@ -446,3 +446,47 @@ fn a_uc_message_may_begin_before_the_first_psn() {
         assert_eq!(b.recv_wc().byte_len, 8);
     }
 }
+
+/// What a refused call says.
+fn reason(result: Result<(), VerbsError>) -> String {
+    assert_eq!(result, Err(VerbsError::Invalid));
+    crate::refusal::take_reason().expect("a reason")
+}
+
+#[test]
+fn a_refused_modify_names_states_attributes_and_values() {
+    let mut qp = Qp::new(config(QpType::Rc)).unwrap();
+    let mut to = |attr: QpAttr, mask| reason(qp.modify(Instant::ZERO, &attr, mask | QpAttrMask::STATE));
+    let rts = QpAttr { state: QpState::Rts, ..attr() };
+    let said = to(rts.clone(), QpAttrMask::required(QpType::Rc, QpState::Rts));
+    assert!(said.ends_with("(RC) is in RESET; RTS is reached from RTR or SQD"), "{said}");
+    let init = QpAttr { state: QpState::Init, ..attr() };
+    let said = to(init.clone(), QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS | QpAttrMask::AV);
+    assert!(said.ends_with("needs IBV_QP_PKEY_INDEX, too, and does not take IBV_QP_AV"), "{said}");
+    let said = to(QpAttr { port_num: 2, ..init }, QpAttrMask::required(QpType::Rc, QpState::Init));
+    assert_eq!(said, "port_num is 2, the only port is 1");
+    let said = reason(Bench::rc().qp.modify(
+        Instant::ZERO,
+        &QpAttr { min_rnr_timer: 32, ..rts },
+        QpAttrMask::MIN_RNR_TIMER | QpAttrMask::STATE,
+    ));
+    assert_eq!(said, "IBV_QP_MIN_RNR_TIMER is 32, the largest value is 31");
+}
+
+#[test]
+fn a_refused_post_names_the_request_and_the_limit() {
+    let mut b = uc();
+    let sge = [Sge { addr: LOCAL, length: 8, lkey: LKEY }; 40];
+    let send = |op, sges: usize, flags| SendWr { wr_id: 0x51, op, sg_list: &sge[..sges], flags, dest: None };
+    let said = reason(b.qp.post_send(&send(read(8), 1, SendFlags::SIGNALED), &b.mem));
+    assert_eq!(said, "the work request 0x51 (RdmaRead): UC queue pairs do not have this operation");
+    let said = reason(b.qp.post_send(&send(WrOp::Send, 40, SendFlags::SIGNALED), &b.mem));
+    assert!(said.starts_with("the work request 0x51 has 40 elements, the queue pair was created"), "{said}");
+    let said = reason(b.qp.post_send(&send(WrOp::Send, 40, SendFlags::INLINE), &b.mem));
+    assert!(said.starts_with("the work request 0x51 has 320 bytes of inline data"), "{said}");
+    to_state(&mut b, QpState::Reset).unwrap();
+    let said = reason(b.qp.post_send(&send(WrOp::Send, 1, SendFlags::SIGNALED), &b.mem));
+    assert!(said.ends_with("is in RESET; it sends from RTS on"), "{said}");
+    let said = reason(b.qp.post_recv(&RecvWr { wr_id: 1, sg_list: &[] }));
+    assert!(said.ends_with("is in RESET; receives can be posted from INIT on"), "{said}");
+}

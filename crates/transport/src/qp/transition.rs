@@ -1,6 +1,8 @@
 //! The table of queue pair state transitions: which attributes each needs and which it may carry (IBA 10.3.1,
 //! `ibv_modify_qp(3)`).
 
+use core::fmt;
+
 use crate::attr::{QpAttrMask, QpState, QpType};
 
 /// The attributes that one transition needs and permits, besides `STATE`.
@@ -109,6 +111,28 @@ pub(crate) fn transition(ty: QpType, from: QpState, to: QpState) -> Option<Trans
         _ => return None,
     };
     Some(Transition { required, optional })
+}
+
+/// The states that have a transition to `to`.
+pub(crate) fn reached_from(ty: QpType, to: QpState) -> States {
+    States(ALL_STATES.map(|from| (from != to && transition(ty, from, to).is_some()).then_some(from)))
+}
+
+const ALL_STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+
+/// States for people: `RTR or SQD`.
+pub(crate) struct States([Option<QpState>; 7]);
+
+impl fmt::Display for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for state in self.0.iter().flatten() {
+            write!(f, "{separator}{state}")?;
+            separator = " or ";
+        }
+        if separator.is_empty() { f.write_str("no other state") } else { Ok(()) }
+    }
 }
 
 impl QpAttrMask {

@@ -35,6 +35,7 @@ use crate::emit::Transmit;
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::memory::Memory;
+use crate::refusal::refuse;
 use crate::ring::Ring;
 use crate::time::Instant;
 use crate::wc::{Wc, WcStatus};
@@ -209,7 +210,11 @@ impl Requester {
     ) -> Result<(), VerbsError> {
         let length = match ep.attr.state {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => self.sq.check(wr, ep.events.send)?,
-            QpState::Reset | QpState::Init | QpState::Rtr => return Err(VerbsError::Invalid),
+            state @ (QpState::Reset | QpState::Init | QpState::Rtr) => {
+                let qpn = ep.qpn;
+                let why = format_args!("the queue pair {qpn} is in {state}; it sends from RTS on");
+                return Err(refuse(VerbsError::Invalid, why));
+            }
         };
         if matches!(ep.attr.state, QpState::Sqe | QpState::Err) {
             ep.count_completion(CountedOp::of(&wr.op), 0, WcStatus::WrFlushErr);

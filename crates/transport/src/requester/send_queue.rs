@@ -6,6 +6,7 @@ use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::recv_queue::gather;
+use crate::refusal::refuse;
 use crate::wc::{WcOpcode, WcStatus};
 use crate::wr::{Dest, SendFlags, SendWr, Sge, UdDest, WrOp};
 
@@ -140,7 +141,12 @@ impl SendQueue {
             || cap.max_send_sge as usize > MAX_SGE
             || cap.max_inline_data > MAX_INLINE_DATA
         {
-            return Err(VerbsError::Invalid);
+            let (wrs, sges, inline) = (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
+            let why = format_args!(
+                "max_send_wr {wrs}, max_send_sge {sges}, max_inline_data {inline}; the device has at most \
+                 {MAX_QP_WR}, {MAX_SGE} and {MAX_INLINE_DATA}"
+            );
+            return Err(refuse(VerbsError::Invalid, why));
         }
         let slots = (cap.max_send_wr as usize).next_power_of_two();
         let empty = SendWqe {
@@ -183,12 +189,49 @@ impl SendQueue {
             || (!inline && wr.sg_list.len() > self.max_sge)
             || !wr.op.takes(length)
         {
-            return Err(VerbsError::Invalid);
+            return Err(self.refuse_malformed(wr, length));
         }
         if self.len() + undelivered >= self.limit {
-            return Err(VerbsError::NoMem);
+            return Err(self.refuse_full(undelivered));
         }
         Ok(length)
+    }
+
+    #[cold]
+    fn refuse_malformed(&self, wr: &SendWr<'_>, length: u64) -> VerbsError {
+        let (ty, id, opcode, sges) = (self.ty, wr.wr_id, wr.op.wc_opcode(), wr.sg_list.len());
+        let (room, elements) = (self.max_inline, self.max_sge);
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        let why = if !wr.op.exists_on(ty) {
+            format_args!("the work request {id:#x} ({opcode:?}): {ty} queue pairs do not have this operation")
+        } else if !self.has_destination(wr.dest) {
+            format_args!("the work request {id:#x}: {ty} queue pairs need a destination in each of them")
+        } else if inline && !wr.op.may_be_inline() {
+            format_args!("the work request {id:#x} ({opcode:?}) cannot carry inline data")
+        } else if inline && length > room as u64 {
+            format_args!(
+                "the work request {id:#x} has {length} bytes of inline data, the queue pair was created for \
+                 max_inline_data {room}"
+            )
+        } else if !inline && sges > elements {
+            format_args!(
+                "the work request {id:#x} has {sges} elements, the queue pair was created for max_send_sge \
+                 {elements}"
+            )
+        } else {
+            format_args!("the work request {id:#x} ({opcode:?}) cannot have a length of {length} bytes")
+        };
+        refuse(VerbsError::Invalid, why)
+    }
+
+    #[cold]
+    fn refuse_full(&self, undelivered: u32) -> VerbsError {
+        let (limit, waiting) = (self.limit, self.len());
+        let why = format_args!(
+            "the send queue is full: max_send_wr {limit}, {waiting} requests not complete, {undelivered} \
+             completions not polled; an unsignaled request counts until a later signaled one was polled"
+        );
+        refuse(VerbsError::NoMem, why)
     }
 
     /// Whether it names the destination that this service needs.

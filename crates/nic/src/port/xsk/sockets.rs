@@ -246,18 +246,18 @@ impl Sockets {
     pub(super) fn fill(&mut self) {
         let Sockets { queues, rx_pool, .. } = self;
         for queue in queues {
-            if queue.chunks_due == 0 {
-                continue;
-            }
-            for _ in 0..queue.chunks_due {
-                let Some(chunk) = rx_pool.take() else { break };
-                if let Err(chunk) = queue.rings.fill.push(chunk) {
-                    rx_pool.put(chunk);
-                    break;
+            if queue.chunks_due > 0 {
+                for _ in 0..queue.chunks_due {
+                    let Some(chunk) = rx_pool.take() else { break };
+                    if let Err(chunk) = queue.rings.fill.push(chunk) {
+                        rx_pool.put(chunk);
+                        break;
+                    }
+                    queue.chunks_due -= 1;
                 }
-                queue.chunks_due -= 1;
+                queue.rings.fill.submit();
             }
-            queue.rings.fill.submit();
+            // Also without new chunks: a driver that found the ring empty may say so only after they came.
             if queue.rings.fill.needs_wakeup() {
                 // Only a busy driver sleeps here; its send errors are seen at the next kick.
                 let _later = queue.socket.wake_rx();

@@ -1,0 +1,158 @@
+//! What a refused call leaves behind besides its errno: the last refusal of the thread, and a line on
+//! standard error if `ROXIE_LOG` asks for it.
+//!
+//! A line names the called function, the errno and, where the device knows it, the reason:
+//!
+//! ```text
+//! roxie: ibv_modify_qp: EINVAL: the queue pair 0x01f012 (RC) is in INIT; RTS is reached from RTR or SQD
+//! ```
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::panic::Location;
+use std::ptr;
+use std::sync::LazyLock;
+
+use roxie::transport::{errno_name, refusal};
+
+/// The functions of this crate in the order of file and line: `(file, line, name)`. The name is empty for
+/// those that the application cannot call.
+const FUNCTIONS: &[(&str, u32, &str)] = include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+
+/// What `ROXIE_LOG` asks for.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    /// Each refused call.
+    errors: bool,
+    /// Each called function that is not implemented.
+    calls: bool,
+}
+
+static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
+    let value = std::env::var("ROXIE_LOG").unwrap_or_default();
+    match value.as_str() {
+        "" | "0" => Wanted::default(),
+        "errors" => Wanted { errors: true, calls: false },
+        "calls" | "1" => Wanted { errors: false, calls: true },
+        "all" => Wanted { errors: true, calls: true },
+        other => {
+            roxie::notice(format_args!("ROXIE_LOG={other}: the values are errors, calls and all"));
+            Wanted::default()
+        }
+    }
+});
+
+thread_local! {
+    static LAST: RefCell<Last> = const { RefCell::new(Last { line: String::new(), kept: None }) };
+}
+
+/// The last refusal of a thread.
+struct Last {
+    line: String,
+    /// The line as [`roxie_last_refusal`] returned it.
+    kept: Option<CString>,
+}
+
+/// Notes that a function returns `errno` to the application.
+#[cold]
+pub(crate) fn note(errno: c_int, at: &Location<'_>) {
+    let reason = refusal::take_reason();
+    // An empty queue and an interrupted wait are answers, not refusals.
+    if reason.is_none() && matches!(errno, libc::EAGAIN | libc::EINTR) {
+        return;
+    }
+    let is_wanted = WANTED.errors;
+    if reason.is_none() && !is_wanted {
+        return;
+    }
+    // At the end of a thread there is nothing left to write to.
+    let _ = LAST.try_with(|last| {
+        let Last { line, .. } = &mut *last.borrow_mut();
+        let before = if is_wanted { std::mem::take(line) } else { String::new() };
+        line.clear();
+        if let Some(function) = function_at(at) {
+            let _ = write!(line, "{function}: ");
+        }
+        match errno_name(errno) {
+            Some(name) => line.push_str(name),
+            None => drop(write!(line, "error {errno}")),
+        }
+        if let Some(reason) = reason {
+            let _ = write!(line, ": {reason}");
+        }
+        // A program that repeats a call until it succeeds gets one line.
+        if is_wanted && *line != before {
+            // A failed write cannot be reported; the program continues.
+            let _ = writeln!(std::io::stderr(), "roxie: {line}");
+        }
+    });
+}
+
+/// Prints the name of a called function that is not implemented, if `ROXIE_LOG` asks for it.
+pub(crate) fn note_unsupported(name: &str) {
+    if WANTED.calls {
+        eprintln!("roxie: {name} is not implemented");
+    }
+}
+
+/// The function of the application interface that has this line of this crate.
+fn function_at(at: &Location<'_>) -> Option<&'static str> {
+    let mut found = "";
+    for (file, line, name) in FUNCTIONS {
+        if at.file().ends_with(file) && *line <= at.line() {
+            found = name;
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// Why the last verbs or rdma_cm call of this thread failed, for people: `ibv_modify_qp: EINVAL: the queue
+/// pair ...`. NULL if the device has given no reason yet. Valid until the thread's next call of this
+/// function.
+pub(crate) extern "C" fn roxie_last_refusal() -> *const c_char {
+    let kept = LAST.try_with(|last| {
+        let Last { line, kept } = &mut *last.borrow_mut();
+        *kept = CString::new(line.as_bytes()).ok().filter(|line| !line.is_empty());
+        kept.as_ref().map_or(ptr::null(), |line| line.as_ptr())
+    });
+    kept.unwrap_or(ptr::null())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use roxie::transport::VerbsError;
+
+    use super::*;
+    use crate::errno::{code, status};
+
+    fn last() -> Option<String> {
+        // SAFETY: NULL or a string that stays until this thread calls the function again.
+        let line = unsafe { roxie_last_refusal().as_ref().map(|first| CStr::from_ptr(first)) };
+        line.map(|line| line.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn the_last_refusal_names_errno_and_reason_and_stays_with_its_thread() {
+        assert_eq!(last(), None);
+        let refused = refusal::refuse(VerbsError::NoMem, format_args!("the queue is full"));
+        assert_eq!(status(Err(refused)), libc::ENOMEM);
+        assert_eq!(last().as_deref(), Some("ENOMEM: the queue is full"));
+        assert_eq!(std::thread::spawn(last).join().expect("no panic"), None);
+        code(libc::EAGAIN);
+        assert_eq!(last().as_deref(), Some("ENOMEM: the queue is full"), "an empty queue is no refusal");
+    }
+
+    #[test]
+    fn lines_of_this_crate_are_in_the_functions_that_applications_call() {
+        let file = "src/ibv/qp.rs";
+        let names: Vec<_> = FUNCTIONS.iter().filter(|row| row.0 == file).collect();
+        let (_, line, _) = names.iter().find(|row| row.2 == "ibv_modify_qp").expect("in the table");
+        assert!(names.iter().any(|row| row.2.is_empty()), "functions that applications cannot call");
+        assert!(names.is_sorted_by_key(|row| row.1));
+        assert!(*line > 1);
+    }
+}
