@@ -1,0 +1,127 @@
+//! The sockets that frames pass: opened with the first queue pair and the first rule, closed with the last.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use super::key::{ETHERNET_LEN, VLAN_LEN};
+use super::packet_port::PacketReceiver;
+use super::table::{FlowRules, FlowType};
+use crate::stats::Row;
+use sys::{Netlink, PacketSocket};
+
+/// The sockets of the netdev.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    ifindex: u32,
+    netdev: String,
+    frame_max: usize,
+    sender: Option<PacketSocket>,
+    receiver: Option<PacketReceiver>,
+    /// Which of them the last `fetch` took frames from: the first so many are those of the packet socket.
+    fetched: usize,
+    oversize: u64,
+}
+
+impl Ports {
+    pub(super) fn new(ifindex: u32) -> Self {
+        Self {
+            ifindex,
+            netdev: String::new(),
+            frame_max: 0,
+            sender: None,
+            receiver: None,
+            fetched: 0,
+            oversize: 0,
+        }
+    }
+
+    /// Opens the socket that sends, unless it is open.
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_NET_RAW; `EOPNOTSUPP` for a netdev without Ethernet headers.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        if self.sender.is_some() {
+            return Ok(());
+        }
+        let sender = PacketSocket::sender(self.ifindex)?;
+        let link = Netlink::new()?.link(self.ifindex)?;
+        if !link.is_ethernet && !link.is_loopback {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        self.frame_max = link.mtu as usize + ETHERNET_LEN + VLAN_LEN;
+        self.netdev = link.name;
+        self.sender = Some(sender);
+        Ok(())
+    }
+
+    pub(super) fn netdev(&self) -> &str {
+        &self.netdev
+    }
+
+    /// Longest frame in bytes.
+    pub(super) fn frame_max(&self) -> usize {
+        self.frame_max
+    }
+
+    /// Closes everything, in a forked child.
+    pub(super) fn close(&mut self) {
+        (self.sender, self.receiver) = (None, None);
+    }
+
+    /// Makes the sockets receive what the rules ask for.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENODEV`, and what the kernel says.
+    pub(super) fn follow(&mut self, rules: &FlowRules) -> io::Result<()> {
+        let has_rules = rules.iter().next().is_some();
+        if !has_rules {
+            self.oversize += self.receiver.take().map_or(0, |receiver| receiver.oversize);
+            return Ok(());
+        }
+        if self.receiver.is_none() {
+            self.receiver = Some(PacketReceiver::open(self.ifindex, self.frame_max)?);
+        }
+        if let Some(receiver) = &mut self.receiver {
+            receiver.set(true, rules.iter().any(|rule| rule.ty == FlowType::Sniffer))?;
+        }
+        Ok(())
+    }
+
+    /// Whether frames may arrive.
+    pub(super) fn receives(&self) -> bool {
+        self.receiver.is_some()
+    }
+
+    /// The descriptors that are readable when frames have arrived.
+    pub(super) fn fds(&self) -> Vec<RawFd> {
+        self.receiver.iter().map(PacketReceiver::fd).collect()
+    }
+
+    /// Sends frames; returns how many the kernel took.
+    pub(super) fn send(&mut self, frames: &mut dyn Iterator<Item = &[u8]>) -> io::Result<usize> {
+        match &self.sender {
+            Some(sender) => sender.send(frames),
+            None => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+
+    /// Takes the frames that have arrived, up to a batch; returns their number.
+    pub(super) fn fetch(&mut self) -> usize {
+        self.fetched = self.receiver.as_mut().map_or(0, PacketReceiver::fetch);
+        self.fetched
+    }
+
+    /// Returns frame `i` of the last [`fetch`](Self::fetch), and whether this host sent it; `None` for one that
+    /// a NIC would not have received.
+    pub(super) fn frame(&mut self, i: usize) -> Option<(&[u8], bool)> {
+        self.receiver.as_mut()?.frame(i)
+    }
+
+    /// Gives the memory of the frames of the last [`fetch`](Self::fetch) back.
+    pub(super) fn release(&mut self) {}
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let oversize = self.oversize + self.receiver.as_ref().map_or(0, |receiver| receiver.oversize);
+        vec![("raw_rx_oversize", oversize)]
+    }
+}
