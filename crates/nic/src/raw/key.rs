@@ -55,15 +55,17 @@ impl Key {
     pub(crate) fn of(frame: &[u8]) -> Self {
         let mut key = Self::default();
         let Some((ethernet, mut rest)) = frame.split_first_chunk::<ETHERNET_LEN>() else { return key };
-        key.put(DST_MAC, ethernet);
-        if VLAN_TYPES.contains(&[ethernet[12], ethernet[13]]) {
+        key.put(DST_MAC, &ethernet[..ETHER_TYPE]);
+        let mut ty = [ethernet[12], ethernet[13]];
+        if VLAN_TYPES.contains(&ty) {
             let Some((tag, after)) = rest.split_first_chunk::<VLAN_LEN>() else { return key };
             key.put(VLAN_TAG, &tag[..2]);
-            key.put(ETHER_TYPE, &tag[2..]);
+            ty = [tag[2], tag[3]];
             key.0[HEADERS] |= HAS_VLAN;
             rest = after;
         }
-        match [key.0[ETHER_TYPE], key.0[ETHER_TYPE + 1]] {
+        key.put(ETHER_TYPE, &ty);
+        match ty {
             IPV4_TYPE => key.add_ipv4(rest),
             IPV6_TYPE => key.add_ipv6(rest),
             _ => {}

@@ -14,6 +14,7 @@
 mod key;
 mod packet_port;
 mod ports;
+mod program;
 mod qp;
 mod queue;
 mod rss;
@@ -22,6 +23,7 @@ mod state;
 mod table;
 mod thread;
 mod wq;
+mod xsk_port;
 
 pub use qp::{Flow, RawQp, RawQpAttr};
 pub use rss::RxHash;

@@ -5,9 +5,41 @@ use std::os::fd::RawFd;
 
 use super::key::{ETHERNET_LEN, VLAN_LEN};
 use super::packet_port::PacketReceiver;
-use super::table::{FlowRules, FlowType};
+use super::table::{FlowRules, FlowType, Rule};
+use super::xsk_port::XskFrames;
+use crate::notice;
+use crate::port::{BadVariable, XskError};
 use crate::stats::Row;
 use sys::{Netlink, PacketSocket};
+
+/// How frames travel: the value of `ROXIE_RAW_PORT`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Choice {
+    /// AF_XDP if it is possible here, else packet sockets.
+    #[default]
+    Auto,
+    /// AF_XDP, or an error.
+    Xsk,
+    /// Packet sockets.
+    Packet,
+}
+
+impl Choice {
+    const WORDS: &[&str] = &["auto", "xsk", "packet"];
+
+    fn from_word(word: &str) -> Result<Self, BadVariable> {
+        match word {
+            "" | "auto" => Ok(Self::Auto),
+            "xsk" => Ok(Self::Xsk),
+            "packet" => Ok(Self::Packet),
+            _ => Err(BadVariable::new("ROXIE_RAW_PORT", word, Self::WORDS)),
+        }
+    }
+
+    fn from_env() -> Result<Self, BadVariable> {
+        Self::from_word(&std::env::var_os("ROXIE_RAW_PORT").unwrap_or_default().to_string_lossy())
+    }
+}
 
 /// The sockets of the netdev.
 #[derive(Debug)]
@@ -17,6 +49,10 @@ pub(crate) struct Ports {
     frame_max: usize,
     sender: Option<PacketSocket>,
     receiver: Option<PacketReceiver>,
+    choice: Choice,
+    xsk: Option<XskFrames>,
+    /// AF_XDP was tried, and is not possible here.
+    is_xsk_refused: bool,
     /// Which of them the last `fetch` took frames from: the first so many are those of the packet socket.
     fetched: usize,
     oversize: u64,
@@ -30,6 +66,9 @@ impl Ports {
             frame_max: 0,
             sender: None,
             receiver: None,
+            choice: Choice::default(),
+            xsk: None,
+            is_xsk_refused: false,
             fetched: 0,
             oversize: 0,
         }
@@ -44,6 +83,10 @@ impl Ports {
             return Ok(());
         }
         let sender = PacketSocket::sender(self.ifindex)?;
+        self.choice = Choice::from_env().map_err(|error| {
+            notice(format_args!("no raw packet queue pairs: {error}"));
+            io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+        })?;
         let link = Netlink::new()?.link(self.ifindex)?;
         if !link.is_ethernet && !link.is_loopback {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
@@ -65,7 +108,7 @@ impl Ports {
 
     /// Closes everything, in a forked child.
     pub(super) fn close(&mut self) {
-        (self.sender, self.receiver) = (None, None);
+        (self.sender, self.receiver, self.xsk) = (None, None, None);
     }
 
     /// Makes the sockets receive what the rules ask for.
@@ -73,9 +116,19 @@ impl Ports {
     /// # Errors
     /// `EMFILE`, `ENODEV`, and what the kernel says.
     pub(super) fn follow(&mut self, rules: &FlowRules) -> io::Result<()> {
-        let has_rules = rules.iter().next().is_some();
-        if !has_rules {
-            self.oversize += self.receiver.take().map_or(0, |receiver| receiver.oversize);
+        if rules.iter().next().is_none() {
+            self.close_receivers();
+            return Ok(());
+        }
+        if rules.iter().any(Rule::takes) {
+            self.open_xsk()?;
+        }
+        if let Some(xsk) = &mut self.xsk {
+            xsk.follow(rules)?;
+        }
+        // The program takes frames from the network stack; the other rules get copies.
+        if self.xsk.is_some() && rules.iter().all(Rule::takes) {
+            self.close_packet_receiver();
             return Ok(());
         }
         if self.receiver.is_none() {
@@ -87,18 +140,65 @@ impl Ports {
         Ok(())
     }
 
+    fn close_receivers(&mut self) {
+        self.close_packet_receiver();
+        self.xsk = None;
+    }
+
+    fn close_packet_receiver(&mut self) {
+        self.oversize += self.receiver.take().map_or(0, |receiver| receiver.oversize);
+    }
+
+    /// Opens the AF_XDP sockets, unless the user or an earlier attempt excludes them.
+    fn open_xsk(&mut self) -> io::Result<()> {
+        if self.xsk.is_some() || self.is_xsk_refused || self.choice == Choice::Packet {
+            return Ok(());
+        }
+        let error = match XskFrames::open(self.ifindex) {
+            Ok(xsk) => {
+                self.xsk = Some(xsk);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if self.choice == Choice::Xsk {
+            notice(format_args!("no AF_XDP for raw packet queue pairs on {}: {error}", self.netdev));
+            return Err(io::Error::from_raw_os_error(error.errno()));
+        }
+        self.is_xsk_refused = true;
+        // `lo` has no AF_XDP at all, which is no surprise.
+        if !matches!(error, XskError::NotEthernet) {
+            notice(format_args!(
+                "raw packet queue pairs on {} use packet sockets, and the network stack gets their frames as \
+                 well: {error}",
+                self.netdev
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether frames may arrive.
     pub(super) fn receives(&self) -> bool {
-        self.receiver.is_some()
+        self.receiver.is_some() || self.xsk.is_some()
     }
 
     /// The descriptors that are readable when frames have arrived.
     pub(super) fn fds(&self) -> Vec<RawFd> {
-        self.receiver.iter().map(PacketReceiver::fd).collect()
+        let packet = self.receiver.iter().map(PacketReceiver::fd);
+        packet.chain(self.xsk.iter().map(XskFrames::fd)).collect()
     }
 
-    /// Sends frames; returns how many the kernel took.
-    pub(super) fn send(&mut self, frames: &mut dyn Iterator<Item = &[u8]>) -> io::Result<usize> {
+    /// Sends frames, the first of `first_len` bytes; returns how many the kernel took.
+    pub(super) fn send(
+        &mut self,
+        first_len: usize,
+        frames: &mut dyn Iterator<Item = &[u8]>,
+    ) -> io::Result<usize> {
+        if let Some(xsk) = &mut self.xsk
+            && XskFrames::fits(first_len)
+        {
+            return Ok(xsk.send(frames));
+        }
         match &self.sender {
             Some(sender) => sender.send(frames),
             None => Err(io::Error::from_raw_os_error(libc::ENODEV)),
@@ -108,20 +208,20 @@ impl Ports {
     /// Takes the frames that have arrived, up to a batch; returns their number.
     pub(super) fn fetch(&mut self) -> usize {
         self.fetched = self.receiver.as_mut().map_or(0, PacketReceiver::fetch);
-        self.fetched
+        self.fetched + self.xsk.as_mut().map_or(0, XskFrames::fetch)
     }
 
     /// Returns frame `i` of the last [`fetch`](Self::fetch), and whether this host sent it; `None` for one that
     /// a NIC would not have received.
     pub(super) fn frame(&mut self, i: usize) -> Option<(&[u8], bool)> {
-        self.receiver.as_mut()?.frame(i)
+        match i.checked_sub(self.fetched) {
+            None => self.receiver.as_mut()?.frame(i),
+            Some(i) => self.xsk.as_ref()?.frame(i).map(|frame| (frame, false)),
+        }
     }
-
-    /// Gives the memory of the frames of the last [`fetch`](Self::fetch) back.
-    pub(super) fn release(&mut self) {}
 
     pub(super) fn rows(&self) -> Vec<Row> {
         let oversize = self.oversize + self.receiver.as_ref().map_or(0, |receiver| receiver.oversize);
-        vec![("raw_rx_oversize", oversize)]
+        vec![("raw_rx_oversize", oversize), ("raw_not_xsk", u64::from(self.is_xsk_refused))]
     }
 }

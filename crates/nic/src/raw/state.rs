@@ -230,9 +230,10 @@ impl State {
                 self.finish(now, failure);
                 continue;
             }
+            let first_len = first.frame.len();
             let frames = self.staged.iter().take_while(|staged| staged.failure.is_none());
             let mut frames = frames.map(|staged| staged.frame.as_slice()).take(SEND_FRAMES_MAX);
-            match self.ports.send(&mut frames) {
+            match self.ports.send(first_len, &mut frames) {
                 Ok(count) if count > 0 => {
                     self.stalled = None;
                     self.counters.tx_frames += count as u64;
@@ -317,7 +318,6 @@ impl State {
         }
         drop(core);
         self.reached = reached;
-        self.ports.release();
         failed.into_iter().for_each(|id| self.set_state(now, id, QpState::Err));
         count
     }
