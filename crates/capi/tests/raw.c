@@ -3,7 +3,10 @@
  * builder, RSS. Without CAP_NET_RAW: the refusals that hardware drivers give. Exits 77 without a device.
  */
 #include "pair.h"
+#include <arpa/inet.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* A local experimental Ethernet type (IEEE 802), which the network stack ignores. */
 #define TYPE_HIGH 0x88
@@ -199,6 +202,33 @@ static void transfers(void)
 	ibv_ack_cq_events(cq, 1);
 	wc = take(cq);
 	CHECK(wc.wr_id == 12 && wc.byte_len == FRAME && !memcmp(buf, buf + 8192, FRAME));
+
+	/* With a VLAN tag, which the kernel keeps beside the frame. */
+	struct rule tagged = rule_to(5);
+	tagged.eth.val.vlan_tag = htons(7);
+	tagged.eth.mask.vlan_tag = htons(0xfff);
+	struct ibv_flow *vlan = ibv_create_flow(b, &tagged.attr);
+	CHECK(vlan && !post_recv(b, 4096, 2048, 21));
+	sge = frame(0, 5, 0x11);
+	/* Untagged, so no rule takes it. */
+	CHECK(!post_send(a, &sge, IBV_WR_SEND, 0) && take(cq).wr_id == 7);
+	memcpy(buf + 12, (uint8_t[]){ 0x81, 0, 0x20, 7, TYPE_HIGH, TYPE_LOW }, 6);
+	CHECK(!post_send(a, &sge, IBV_WR_SEND, 0) && take(cq).wr_id == 7);
+	wc = take(cq);
+	CHECK(wc.wr_id == 21 && wc.byte_len == FRAME && !memcmp(buf, buf + 4096, FRAME));
+	CHECK(!ibv_destroy_flow(vlan));
+	sge = frame(0, 2, 0x55);
+
+	/* A forked child has no sockets; what it destroys stays in the parent. */
+	pid_t child = fork();
+	if (!child) {
+		sge.length = FRAME;
+		post_send(a, &sge, IBV_WR_SEND, 0);
+		_exit(ibv_destroy_flow(flow) || ibv_destroy_qp(a));
+	}
+	int status;
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && !status);
+	CHECK(!ibv_poll_cq(cq, 1, &wc));
 
 	/* A frame that is longer than the receive ends it; the others are flushed. */
 	CHECK(!post_recv(b, 4096, FRAME - 1, 13) && !post_recv(b, 4096, 2048, 14));

@@ -166,8 +166,9 @@ impl Ports {
             return Err(io::Error::from_raw_os_error(error.errno()));
         }
         self.is_xsk_refused = true;
-        // `lo` has no AF_XDP at all, which is no surprise.
-        if !matches!(error, XskError::NotEthernet) {
+        let is_own = matches!(error, XskError::Owned { pid } if pid == Some(std::process::id()));
+        // `lo` has no AF_XDP at all, and the user chose AF_XDP for RoCE: neither is a surprise.
+        if !matches!(error, XskError::NotEthernet) && !is_own {
             notice(format_args!(
                 "raw packet queue pairs on {} use packet sockets, and the network stack gets their frames as \
                  well: {error}",
