@@ -14,7 +14,7 @@ use table::What;
 
 /// Features, and the names that stand for each: exported functions, or, after a dot, operations of the
 /// context, which inline functions call. `*` stands for any letters. The names of a feature must agree.
-const FEATURES: [(&str, &[&str]); 37] = [
+const FEATURES: [(&str, &[&str]); 38] = [
     ("protection domains", &["ibv_alloc_pd"]),
     ("memory regions", &["ibv_reg_mr", "ibv_reg_mr_iova*"]),
     (
