@@ -10,7 +10,8 @@ use crate::case::{Case, LIMIT, Need, beside, carried, good, prepare};
 
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 const PYTHON: &str = "/usr/bin/python3";
-/// Of 273 tests of rdma-core 44, the others need hardware. Lines that end with "ok": a few tests print on theirs.
+/// Of 273 tests of rdma-core 44, the others need hardware. Lines that end with "ok": a few tests print on
+/// theirs.
 const PASSED_MIN: usize = 130;
 /// Root also passes the tests of raw packet queue pairs, flow rules and RSS.
 const PASSED_MIN_ROOT: usize = 142;

@@ -46,7 +46,8 @@ fn run(lab: &Lab, place: &Place, name: &str, way: &str, tool: &str, words: &[&st
     let common = ["env", "ROXIE_STATS=1", &way_word, tool, "-d", "roxie0", "-F"];
     let line = |role, own, peer| [&common[..], &[role, "-B", own, "-E", peer], words].concat();
     let mut server = start(lab, place, Side::Server, name, &line("--server", &here, &there))?;
-    // The receiving packet socket has the protocol 3 (ETH_P_ALL); an AF_XDP socket makes the program attached.
+    // The receiving packet socket has the protocol 3 (ETH_P_ALL); an AF_XDP socket makes the program
+    // attached.
     let ready = || match way {
         "packet" => server.net("packet").lines().any(|line| line.contains(" 0003 ")),
         _ => lab.ip(place, Side::Server, "link show veth0").is_ok_and(|link| link.contains("prog/xdp")),

@@ -106,7 +106,8 @@ static void refusals(void)
 	struct {
 		struct ibv_flow_attr attr;
 		struct ibv_flow_spec_action_tag tag;
-	} tag = { .attr = { .num_of_specs = 1, .port = 1 }, .tag = { IBV_FLOW_SPEC_ACTION_TAG, sizeof(tag.tag), 1 } };
+	} tag = { .attr = { .num_of_specs = 1, .port = 1 },
+		.tag = { IBV_FLOW_SPEC_ACTION_TAG, sizeof(tag.tag), 1 } };
 
 	CHECK(srq && rc);
 	CHECK(!create(IBV_QPT_RAW_PACKET, srq, 4) && errno == EOPNOTSUPP);

@@ -234,8 +234,8 @@ impl FrameBatch {
         Ok(self.count)
     }
 
-    /// Returns frame `i` of the last [`receive`](Self::receive), after [`HEADROOM`](Self::HEADROOM) bytes that
-    /// the caller may overwrite.
+    /// Returns frame `i` of the last [`receive`](Self::receive), after [`HEADROOM`](Self::HEADROOM) bytes
+    /// that the caller may overwrite.
     ///
     /// # Panics
     /// If the last call received fewer frames.

@@ -196,8 +196,8 @@ impl Batch {
         self.requests.iter().try_for_each(|request| batch.send(&self.send_wr(request, &mut copied)))
     }
 
-    /// As [`post`](Self::post), after the queue pair has refused the first request because it stands for a raw
-    /// packet queue pair.
+    /// As [`post`](Self::post), after the queue pair has refused the first request because it stands for a
+    /// raw packet queue pair.
     #[cold]
     fn post_raw(&self, raw: &RawQp) -> Result<(), VerbsError> {
         self.requests.iter().try_for_each(|request| {

@@ -39,7 +39,8 @@ pub(crate) struct Place {
     others: OnceLock<Vec<Arc<Engine>>>,
     /// Raw packet queue pairs, once there was one; set in the first engine only.
     raw: OnceLock<Arc<Raw>>,
-    /// There is more to poll than the engines of a completion queue: other engines, or raw packet queue pairs.
+    /// There is more to poll than the engines of a completion queue: other engines, or raw packet queue
+    /// pairs.
     has_more: AtomicBool,
     /// Held while the tables of keys are made equal.
     pub(crate) keys: Mutex<()>,

@@ -1,5 +1,5 @@
-//! Raw packet queue pairs: whole Ethernet frames between the application and the netdev of the device, and the
-//! flow rules that say which frames they get (ibv_create_flow(3)).
+//! Raw packet queue pairs: whole Ethernet frames between the application and the netdev of the device, and
+//! the flow rules that say which frames they get (ibv_create_flow(3)).
 //!
 //! Frames go through an AF_XDP socket if this process may attach an XDP program to the netdev, else through
 //! packet sockets ([`ports`]). This is beside the engine and its port: a raw queue pair has an RC queue pair

@@ -21,8 +21,8 @@ pub(super) struct PacketReceiver {
 
 /// Frames taken at a time.
 const BATCH: usize = 64;
-/// Bytes that the kernel may hold for this process: some 2000 frames of 1500 bytes, as many as a ring of a NIC
-/// has. Half: losses while the application does not run for a millisecond.
+/// Bytes that the kernel may hold for this process: some 2000 frames of 1500 bytes, as many as a ring of a
+/// NIC has. Half: losses while the application does not run for a millisecond.
 const BUFFER_BYTES: i32 = 8 << 20;
 
 impl PacketReceiver {

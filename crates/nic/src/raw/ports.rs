@@ -212,8 +212,8 @@ impl Ports {
         self.fetched + self.xsk.as_mut().map_or(0, XskFrames::fetch)
     }
 
-    /// Returns frame `i` of the last [`fetch`](Self::fetch), and whether this host sent it; `None` for one that
-    /// a NIC would not have received.
+    /// Returns frame `i` of the last [`fetch`](Self::fetch), and whether this host sent it; `None` for one
+    /// that a NIC would not have received.
     pub(super) fn frame(&mut self, i: usize) -> Option<(&[u8], bool)> {
         match i.checked_sub(self.fetched) {
             None => self.receiver.as_mut()?.frame(i),

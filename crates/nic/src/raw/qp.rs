@@ -77,8 +77,8 @@ pub(super) fn open(state: &mut State) -> Result<(), VerbsError> {
         let error = verbs_error(&error);
         if error == VerbsError::NotPermitted {
             notice(format_args!(
-                "raw packet queue pairs need CAP_NET_RAW: run the program as root, or in a network namespace of \
-                 your own ('roxie lab')"
+                "raw packet queue pairs need CAP_NET_RAW: run the program as root, or in a network namespace \
+                 of your own ('roxie lab')"
             ));
         }
         error
@@ -184,8 +184,8 @@ impl RawQp {
     /// Changes the state (ibv_modify_qp(3)).
     ///
     /// # Errors
-    /// `Invalid` for a mask that does not fit the transition, or a port other than 1; `NotSupported` for an RSS
-    /// queue pair, and for a rate limit.
+    /// `Invalid` for a mask that does not fit the transition, or a port other than 1; `NotSupported` for an
+    /// RSS queue pair, and for a rate limit.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         if self.is_rss() || mask.contains(QpAttrMask::RATE_LIMIT) {
             return Err(VerbsError::NotSupported);
@@ -233,8 +233,8 @@ impl RawQp {
         Ok(QpAttr { state, cur_state: state, port_num, ..QpAttr::default() })
     }
 
-    /// Posts sends, each a whole frame from the Ethernet header on, and rings the doorbell. Returns the number
-    /// of requests that were posted before the first refused one.
+    /// Posts sends, each a whole frame from the Ethernet header on, and rings the doorbell. Returns the
+    /// number of requests that were posted before the first refused one.
     ///
     /// # Errors
     /// With the number: `Invalid` before RTS, for another operation than SEND, for an RSS queue pair, less
@@ -266,8 +266,8 @@ impl RawQp {
     /// Creates a flow rule that leads frames to this queue pair.
     ///
     /// # Errors
-    /// `Invalid` for specifications of a rule that takes none; `NoSpc` for a priority above 15; `NoMem` at the
-    /// limit of the device.
+    /// `Invalid` for specifications of a rule that takes none; `NoSpc` for a priority above 15; `NoMem` at
+    /// the limit of the device.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow, VerbsError> {
         let id = self.0.raw.with(|state, _| state.add_flow(attr, self.0.id))??;
         // The thread must watch the new sockets, too.

@@ -31,8 +31,8 @@ impl RxHash {
     /// Checks the parameters of an RSS queue pair.
     ///
     /// # Errors
-    /// `Invalid` for a key of another length; `NotSupported` for another function or field, for fields of both
-    /// IP versions, and for ports of both TCP and UDP.
+    /// `Invalid` for a key of another length; `NotSupported` for another function or field, for fields of
+    /// both IP versions, and for ports of both TCP and UDP.
     pub fn new(function: u8, key: &[u8], fields: u64) -> Result<Self, VerbsError> {
         let both = |a: u64, b: u64| fields & a != 0 && fields & b != 0;
         let mixes = both(Self::SRC_IPV4 | Self::DST_IPV4, Self::SRC_IPV6 | Self::DST_IPV6)

@@ -50,7 +50,7 @@ struct Staged {
     wr_id: u64,
     is_signaled: bool,
     frame: Vec<u8>,
-    /// It is not sent, but completes with this error when its turn comes.
+    /// It is not sent, but completes with this error after all earlier ones.
     failure: Option<WcStatus>,
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use super::Raw;
 use sys::{PollFd, poll, spawn_without_signals};
 
-/// Time between two checks whether application threads still poll. Half: the checks take 2 % of a CPU. Double:
+/// Time between two checks whether application threads still poll. Half: the checks take 2 % of a CPU.
+/// Double:
 /// a frame waits longer after the application has stopped to poll without arming its completion queue.
 const CHECK_NS: u64 = 1_000_000;
 /// Time between two attempts to send frames that the kernel did not take.
@@ -32,7 +33,7 @@ pub(super) fn spawn(raw: &Arc<Raw>) -> std::io::Result<()> {
 }
 
 /// Serves the ports once, unless an application thread has polled since the last round. Returns how long to
-/// sleep on `fds`; `None` if the device is gone.
+/// sleep on `fds`; `None` if the device was dropped.
 fn round(weak: &Weak<Raw>, seen: &mut u64, fds: &mut Vec<PollFd>) -> Option<u64> {
     let raw = weak.upgrade()?;
     let engine = raw.engine.upgrade()?;

@@ -1,5 +1,5 @@
-//! Frames through AF_XDP sockets, one for each receive queue of the netdev. An XDP program takes the frames of
-//! the flow rules from the network stack (`program.rs`).
+//! Frames through AF_XDP sockets, one for each receive queue of the netdev. An XDP program takes the frames
+//! of the flow rules from the network stack (`program.rs`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
