@@ -30,6 +30,10 @@ pub(crate) fn cases() -> Vec<Case> {
             }));
         }
     }
+    for way in ["packet", "xsk"] {
+        let title = format!("each kind of flow rule gets its frames, by {way}");
+        cases.push(Case::new(root, &title, PYVERBS, move |lab, name| rules(lab, &root, name, way)));
+    }
     let ordinary = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     cases.push(Case::new(
         ordinary,
@@ -69,6 +73,32 @@ fn run(lab: &Lab, place: &Place, name: &str, way: &str, tool: &str, words: &[&st
     let link = lab.ip(place, Side::Server, "link show veth0").map_err(|error| error.to_string())?;
     if link.contains("prog/xdp") {
         return Err(format!("a program is left: {link}"));
+    }
+    Ok(())
+}
+
+/// The program that `find` looks for in its place: the file of python3-pyverbs.
+const PYVERBS: &str = "/usr/lib/python3/dist-packages/pyverbs/__init__.py";
+/// The program of both sides, and the frames that each kind of rule gets: to the address of the normal rule,
+/// to another address, to a group.
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/programs/raw_rules.py");
+const KINDS: [(&str, &str); 4] =
+    [("normal", "5 0 0"), ("sniffer", "5 5 5"), ("default", "0 5 0"), ("multicast", "0 0 5")];
+
+fn rules(lab: &Lab, place: &Place, name: &str, way: &str) -> Result<(), String> {
+    let way_word = format!("ROXIE_RAW_PORT={way}");
+    let python = ["env", &way_word, "/usr/bin/python3", RULES];
+    let kinds = KINDS.map(|(kind, _)| kind);
+    let mut receiver = start(lab, place, Side::Server, name, &[&python[..], &["receive"], &kinds].concat())?;
+    if !eventually(READY, || receiver.output().contains("ready") || receiver.has_ended()) {
+        return Err(receiver.wait(Duration::ZERO).describe());
+    }
+    let sender = start(lab, place, Side::Client, name, &[&python[..], &["send"]].concat())?.wait(SHORT);
+    let received = receiver.wait(LONG);
+    for (kind, counts) in KINDS {
+        if !received.output.contains(&format!("{kind} {counts}\n")) {
+            return Err(format!("{kind}\n{}{}", received.describe(), sender.describe()));
+        }
     }
     Ok(())
 }
