@@ -24,6 +24,7 @@ mod mckey;
 mod one_file;
 mod perftest;
 mod pingpong;
+mod raw;
 mod reasons;
 mod rping;
 mod rsocket;
@@ -89,6 +90,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(mckey::cases(scale));
     cases.extend(rsocket::cases(scale));
     cases.extend(perftest::cases(scale));
+    cases.extend(raw::cases());
     cases.extend(cycles::cases(scale));
     cases.extend(churn::cases(minutes));
     cases.extend(capture::cases());

@@ -14,7 +14,7 @@ use table::What;
 
 /// Features, and the names that stand for each: exported functions, or, after a dot, operations of the
 /// context, which inline functions call. `*` stands for any letters. The names of a feature must agree.
-const FEATURES: [(&str, &[&str]); 37] = [
+const FEATURES: [(&str, &[&str]); 38] = [
     ("protection domains", &["ibv_alloc_pd"]),
     ("memory regions", &["ibv_reg_mr", "ibv_reg_mr_iova*"]),
     (
@@ -41,7 +41,8 @@ const FEATURES: [(&str, &[&str]); 37] = [
         "rsockets (streams, datagrams)",
         &["ra*", "rb*", "rc*", "re*", "rf*", "rg*", "ri*", "rl*", "rp*", "rr*", "rs*", "rw*"],
     ),
-    ("flow steering and raw packets", &[".ibv_*_flow", ".*_flow_action*", ".*_wq", ".*_rwq_ind_table"]),
+    ("flow steering and raw packets", &[".ibv_*_flow", ".*_wq", ".*_rwq_ind_table"]),
+    ("flow actions of IPsec", &[".*_flow_action*"]),
     ("flow counters", &[".*_counters*"]),
     ("completion counters", &["*ibv_*comp_cntr*"]),
     ("completion moderation", &[".modify_cq"]),

@@ -56,6 +56,7 @@ fn constants() -> impl Iterator<Item = &'static (&'static str, i64)> {
         abi::device::CONSTANTS,
         abi::memory::CONSTANTS,
         abi::objects::CONSTANTS,
+        abi::steering::CONSTANTS,
         abi::work::CONSTANTS,
     ]
     .into_iter()
@@ -70,6 +71,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
         abi::device::LAYOUTS,
         abi::memory::LAYOUTS,
         abi::objects::LAYOUTS,
+        abi::steering::LAYOUTS,
         abi::work::LAYOUTS,
     ]
     .into_iter()

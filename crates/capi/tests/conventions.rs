@@ -3,8 +3,8 @@
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
 //! own, `events.c` waits for events, `xrc.c` shares receive queues, `xrc_processes.c` between processes,
-//! `killed_peer.c` kills a process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses
-//! sockets, `limits.c` exhausts the device.
+//! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by
+//! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
 
 mod c_program;
 mod libraries;
@@ -75,6 +75,11 @@ fn xrc_senders_reach_the_shared_receive_queues_of_their_domain() {
 #[test]
 fn processes_share_an_xrc_domain() {
     run("xrc_processes");
+}
+
+#[test]
+fn raw_packet_queue_pairs_get_the_frames_of_their_flow_rules() {
+    run("raw");
 }
 
 #[test]

@@ -161,7 +161,7 @@ static void limits(struct ibv_cq *cq)
 	bad.send_cq = NULL;
 	FAILS(EINVAL, ibv_create_qp(pd, &bad));
 	bad = init;
-	bad.qp_type = IBV_QPT_RAW_PACKET;
+	bad.qp_type = IBV_QPT_DRIVER;
 	FAILS(EOPNOTSUPP, ibv_create_qp(pd, &bad));
 
 	CHECK((qp = ibv_create_qp(pd, &init)));

@@ -21,6 +21,7 @@ use crate::engine::gsi::HeldState;
 use crate::engine::{Core, Engine};
 use crate::hook::control::Control;
 use crate::port::DeadPort;
+use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
 use crate::xrc_peers::XrcLocks;
 use sys::{KeptLock, LimitLock, now_ns};
@@ -55,6 +56,7 @@ struct DeviceLocks {
 struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
     xrc: XrcLocks,
+    raw: Option<KeptLock<Raw, State>>,
     core: KeptLock<Engine, Core>,
     held: KeptLock<Engine, HeldState>,
     registry: RegistryLocks,
@@ -132,6 +134,10 @@ impl EngineLocks {
             _cm: engine.cm.keep_locked(lock_deadline())?,
             held: KeptLock::take(engine, |engine| &engine.held.0, lock_deadline())?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, lock_deadline())?,
+            raw: match engine.place.raw() {
+                Some(raw) => Some(KeptLock::take(raw, |raw| &raw.state, lock_deadline())?),
+                None => None,
+            },
             core: KeptLock::take(engine, |engine| &engine.core, lock_deadline())?,
             xrc: XrcLocks::take(engine, lock_deadline())?,
             registry: engine.registry.membership()?.keep_locked(lock_deadline())?,
@@ -141,6 +147,9 @@ impl EngineLocks {
 
     fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
+        if let Some(raw) = &mut self.raw {
+            raw.close();
+        }
         self.core.tables.forget_undelivered();
         self.held.forget();
         self.xrc.release_in_child();

@@ -27,6 +27,7 @@ pub mod page_pool;
 pub mod port;
 mod printable;
 pub mod private_dir;
+pub mod raw;
 pub mod registry;
 pub mod rsocket;
 pub mod runtime;

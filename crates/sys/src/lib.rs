@@ -17,6 +17,7 @@ mod icmp;
 mod memory;
 mod mmap;
 mod netlink;
+mod packet;
 mod phase;
 mod poll;
 mod prefetch;
@@ -46,6 +47,7 @@ pub use netlink::{
     Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
     NetEvent, NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
 };
+pub use packet::{FrameBatch, FrameInfo, PacketSocket, SEND_FRAMES_MAX};
 pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{

@@ -31,6 +31,10 @@ pub enum VerbsError {
     TimedOut,
     /// Not connected (ENOTCONN).
     NotConn,
+    /// The process lacks a capability (EPERM).
+    NotPermitted,
+    /// No place for such an entry (ENOSPC).
+    NoSpc,
 }
 
 impl VerbsError {
@@ -51,6 +55,8 @@ impl VerbsError {
             Self::AddrNotAvail => 99,
             Self::TimedOut => 110,
             Self::NotConn => 107,
+            Self::NotPermitted => 1,
+            Self::NoSpc => 28,
         }
     }
 }
@@ -108,6 +114,8 @@ impl fmt::Display for VerbsError {
             Self::AddrNotAvail => "address not available",
             Self::TimedOut => "timed out",
             Self::NotConn => "not connected",
+            Self::NotPermitted => "a capability is missing",
+            Self::NoSpc => "no place for such an entry",
         })
     }
 }

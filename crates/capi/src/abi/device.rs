@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::timespec;
 
+use super::steering::ibv_rss_caps;
 use super::{constants, layouts};
 
 /// A GID as bytes on the wire; C's union makes it 8-byte aligned.
@@ -92,7 +93,7 @@ pub struct ibv_device_attr_ex {
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
     pub tso_caps: [u32; 2],
-    pub rss_caps: [u64; 4],
+    pub rss_caps: ibv_rss_caps,
     pub max_wq_type_rq: u32,
     pub packet_pacing_caps: [u32; 3],
     pub raw_packet_caps: u32,
@@ -163,6 +164,7 @@ constants! {
         IBV_DEVICE_MEM_WINDOW = 1 << 17,
         IBV_DEVICE_XRC = 1 << 20,
         IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
+        IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29,
         IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
         IBV_ODP_SUPPORT_SEND = 1,
         IBV_ODP_SUPPORT_RECV = 1 << 1,

@@ -13,6 +13,7 @@ pub mod counters;
 pub mod device;
 pub mod memory;
 pub mod objects;
+pub mod steering;
 pub mod work;
 
 /// A structure and where its members are, for the comparison with the C headers.

@@ -7,6 +7,7 @@ use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 
 use super::context::ibv_context;
 use super::device::ibv_gid;
+use super::steering::{ibv_rwq_ind_table, ibv_rx_hash_conf};
 use super::work::{ibv_ah, ibv_data_buf};
 use super::{constants, layouts};
 use roxie::transport::Sge;
@@ -312,8 +313,8 @@ pub struct ibv_qp_init_attr_ex {
     pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut c_void,
-    pub rx_hash_conf: [u64; 3],
+    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
+    pub rx_hash_conf: ibv_rx_hash_conf,
     pub source_qpn: u32,
     pub send_ops_flags: u64,
 }
@@ -418,6 +419,7 @@ constants! {
         IBV_QPT_RC = 2,
         IBV_QPT_UC = 3,
         IBV_QPT_UD = 4,
+        IBV_QPT_RAW_PACKET = 8,
         IBV_QPT_XRC_SEND = 9,
         IBV_QPT_XRC_RECV = 10,
         IBV_MIG_MIGRATED = 0,
@@ -443,6 +445,8 @@ constants! {
         IBV_QP_INIT_ATTR_PD = 1,
         IBV_QP_INIT_ATTR_XRCD = 1 << 1,
         IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
+        IBV_QP_INIT_ATTR_IND_TABLE = 1 << 4,
+        IBV_QP_INIT_ATTR_RX_HASH = 1 << 5,
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
         IBV_QP_OPEN_ATTR_NUM = 1,
         IBV_QP_OPEN_ATTR_XRCD = 1 << 1,

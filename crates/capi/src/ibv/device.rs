@@ -22,7 +22,7 @@ use crate::object::{Object, Tail};
 use crate::{exit, fork, refusal, signal};
 
 use super::handles::Command;
-use super::{buf, cq, cq_ex, dm, mw, pd_mr, post, qp, query, srq, td, xrc};
+use super::{buf, cq, cq_ex, dm, flow, mw, pd_mr, post, qp, query, srq, td, wq, xrc};
 
 /// `ibv_device` and what follows it.
 pub(crate) type DeviceObject = Object<ibv_device, DeviceTail>;
@@ -209,6 +209,13 @@ fn operations() -> Box<verbs_context> {
     verbs.close_xrcd = Some(xrc::close_xrcd);
     verbs.get_srq_num = Some(xrc::get_srq_num);
     verbs.open_qp = Some(xrc::open_qp);
+    verbs.create_wq = Some(wq::create_wq);
+    verbs.modify_wq = Some(wq::modify_wq);
+    verbs.destroy_wq = Some(wq::destroy_wq);
+    verbs.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    verbs.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    verbs.ibv_create_flow = Some(flow::create_flow);
+    verbs.ibv_destroy_flow = Some(flow::destroy_flow);
     verbs.sz = size_of::<verbs_context>();
     let context = &mut verbs.context;
     context.abi_compat = ptr::without_provenance_mut(usize::MAX);

@@ -18,6 +18,7 @@ use crate::handle::{Out, WorkRequest, Wr, WrList, typed};
 use super::ah::AhObject;
 use super::mw::wr_bind;
 use super::qp::QpObject;
+use super::raw;
 
 impl WorkRequest for ibv_send_wr {
     #[inline(always)]
@@ -69,18 +70,34 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: ibv_post_send(3).
-    let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
+    let (qp, mut list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
         unsafe { typed((qp, first, bad_wr)) };
     let Some(object) = qp else { return code(libc::EINVAL) };
     let qp = &object.tail.qp;
     let mut batch = qp.begin_post();
-    for wr in list {
+    while let Some(wr) = list.next() {
         let posted = send_wr(qp, &wr).and_then(|wr| batch.send(&wr));
         if let Err(error) = posted {
-            return refuse(&wr, bad_wr, error);
+            drop(batch);
+            return refuse_send(object, wr, list, bad_wr, error);
         }
     }
     0
+}
+
+/// As [`refuse`]; but a raw packet queue pair, of which `qp` refuses every request, takes it and the rest.
+#[cold]
+fn refuse_send(
+    object: &QpObject,
+    wr: Wr<ibv_send_wr>,
+    rest: WrList<ibv_send_wr>,
+    bad_wr: Option<Out<*mut ibv_send_wr>>,
+    error: VerbsError,
+) -> c_int {
+    match &object.tail.raw {
+        Some(raw) => raw::post_send(raw, wr, rest, bad_wr),
+        None => refuse(&wr, bad_wr, error),
+    }
 }
 
 /// Tells the application which work request of its list was refused, and returns the errno.
@@ -158,8 +175,24 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: ibv_post_recv(3).
     let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
         unsafe { typed((qp, first, bad_wr)) };
-    let Some(qp) = qp else { return code(libc::EINVAL) };
-    post_receives(list, bad_wr, |wr| qp.tail.qp.post_recv(wr))
+    let Some(object) = qp else { return code(libc::EINVAL) };
+    for wr in list {
+        let posted = recv_wr(&wr).and_then(|wr| object.tail.qp.post_recv(&wr));
+        if let Err(error) = posted {
+            // A raw packet queue pair, of which `qp` refuses every request, takes the whole list.
+            return match &object.tail.raw {
+                Some(raw) => raw::post_recv(raw, first, bad_wr),
+                None => refuse(&wr, bad_wr, error),
+            };
+        }
+    }
+    0
+}
+
+/// Returns the receive in the terms of the transport.
+#[inline(always)]
+fn recv_wr<'a>(wr: &Wr<'a, ibv_recv_wr>) -> Result<RecvWr<'a>, VerbsError> {
+    wr.sg_list().map(|sg_list| RecvWr { wr_id: wr.get().wr_id, sg_list })
 }
 
 /// Posts a list of receives one by one; returns 0 or an errno.
@@ -171,7 +204,7 @@ pub(crate) fn post_receives(
     mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
 ) -> c_int {
     for wr in list {
-        let posted = wr.sg_list().and_then(|sg_list| post(&RecvWr { wr_id: wr.get().wr_id, sg_list }));
+        let posted = recv_wr(&wr).and_then(|wr| post(&wr));
         if let Err(error) = posted {
             return refuse(&wr, bad_wr, error);
         }

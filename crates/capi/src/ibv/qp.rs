@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use roxie::cm::Id;
+use roxie::raw::RawQp;
 use roxie::transport::{QpAttr, QpAttrMask, QpCap, QpType, Sge, VerbsError};
 use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
 use roxie::wire::Gid;
@@ -15,10 +16,10 @@ use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QP_INIT_ATTR_XRCD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq,
-    ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_qp_rate_limit_attr, ibv_srq,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC,
+    IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
 use crate::errno::{busy, code, null, status};
 use crate::handle::{FromC, GivenUp, Out, members, typed};
@@ -29,6 +30,7 @@ use super::device::ContextObject;
 use super::events::{ObjectId, Queue, wait_acknowledged};
 use super::pd_mr::PdObject;
 use super::qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c};
+use super::raw;
 use super::srq::SrqObject;
 use super::wr::{self, Builder};
 use super::xrc::XrcdObject;
@@ -40,6 +42,8 @@ impl Tail for QpTail {}
 
 pub(crate) struct QpTail {
     pub(crate) qp: Qp,
+    /// A raw packet queue pair; `qp` then only reserves its number, in state RESET.
+    pub(crate) raw: Option<RawQp>,
     id: ObjectId,
     sq_sig_all: bool,
     /// Present if the application asked for the work request builder.
@@ -124,8 +128,18 @@ impl<'a> InitAttr<'a> {
         Self { attr, objects: PhantomData }
     }
 
+    /// Attributes of a queue pair that has no queues of its own.
+    pub(crate) fn without_queues(qp_context: *mut c_void, qp_type: c_int) -> Self {
+        let attr = ibv_qp_init_attr { qp_context, qp_type, ..ibv_qp_init_attr::target() };
+        Self { attr, objects: PhantomData }
+    }
+
+    pub(crate) fn set_cap(&mut self, cap: ibv_qp_cap) {
+        self.attr.cap = cap;
+    }
+
     /// The CQ of sends, the CQ of receives and the SRQ.
-    fn queues(&self) -> (Option<&'a CqObject>, Option<&'a CqObject>, Option<&'a SrqObject>) {
+    pub(crate) fn queues(&self) -> (Option<&'a CqObject>, Option<&'a CqObject>, Option<&'a SrqObject>) {
         // SAFETY: `typed` made this value, and its contract covers the pointers.
         unsafe { typed((self.attr.send_cq, self.attr.recv_cq, self.attr.srq)) }
     }
@@ -245,13 +259,22 @@ pub(crate) fn create_ex(
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const RSS: u32 = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
     let receives_xrc = attr.qp_type == IBV_QPT_XRC_RECV;
     if !attr.has(if receives_xrc { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD }) {
         return Err(libc::EINVAL);
     }
     let flags = if attr.has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !KNOWN != 0 || flags != 0 {
+    let known = if attr.qp_type == IBV_QPT_RAW_PACKET { KNOWN | RSS } else { KNOWN };
+    if attr.comp_mask & !known != 0 || flags != 0 {
         return Err(libc::EOPNOTSUPP);
+    }
+    if attr.has(RSS) {
+        // One without the other, or with a sending side, which an RSS queue pair does not have.
+        if attr.comp_mask & RSS != RSS || attr.has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+            return Err(libc::EINVAL);
+        }
+        return raw::create_rss(attr.pd(), attr);
     }
     let send_ops = attr.has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
     let mut init = attr.classic();
@@ -276,6 +299,7 @@ pub(crate) fn create(
         IBV_QPT_UD => QpType::Ud,
         IBV_QPT_XRC_SEND => QpType::XrcIni,
         IBV_QPT_XRC_RECV => return Err(libc::EINVAL),
+        IBV_QPT_RAW_PACKET => return raw::create(pd, init, send_ops),
         _ => return Err(libc::EOPNOTSUPP),
     };
     if send_ops.is_some_and(|ops| !wr::supports(ty, ops)) {
@@ -344,7 +368,8 @@ pub(crate) fn export(
         Builder::new(&qp.cap())
     });
     let sq_sig_all = init.sq_sig_all != 0;
-    let object = QpObject::boxed(public, QpTail { qp, id, sq_sig_all, builder, cm: Mutex::default() });
+    let object =
+        QpObject::boxed(public, QpTail { qp, raw: None, id, sq_sig_all, builder, cm: Mutex::default() });
     id.register(object.public());
     object
 }
@@ -374,7 +399,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     let (qp, attr): (Option<&QpObject>, Option<&ibv_qp_attr>) = unsafe { typed((qp, attr.cast_const())) };
     let (Some(qp), Some(attr)) = (qp, attr) else { return code(libc::EINVAL) };
     let Some(mask) = QpAttrMask::from_bits(mask as u32) else { return code(libc::EINVAL) };
-    let modified = attr_from_c(attr, mask).and_then(|attr| qp.tail.qp.modify(&attr, mask));
+    let modified = attr_from_c(attr, mask).and_then(|attr| match &qp.tail.raw {
+        Some(raw) => raw.modify(&attr, mask),
+        None => qp.tail.qp.modify(&attr, mask),
+    });
     if let Err(error) = modified {
         return code(error.errno());
     }
@@ -398,7 +426,10 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
         return code(libc::EINVAL);
     }
     let to = QpAttr { rate_limit: attr.rate_limit, ..QpAttr::default() };
-    status(qp.tail.qp.modify(&to, QpAttrMask::RATE_LIMIT))
+    status(match &qp.tail.raw {
+        Some(raw) => raw.modify(&to, QpAttrMask::RATE_LIMIT),
+        None => qp.tail.qp.modify(&to, QpAttrMask::RATE_LIMIT),
+    })
 }
 
 /// Fills every attribute, whatever `mask` asks for.
@@ -412,11 +443,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     let (qp, attr, init_attr): (Option<&QpObject>, Option<Out<ibv_qp_attr>>, Option<Out<ibv_qp_init_attr>>) =
         unsafe { typed((qp, attr, init_attr)) };
     let (Some(qp), Some(attr), Some(init_attr)) = (qp, attr, init_attr) else { return code(libc::EINVAL) };
-    let mut now = match qp.tail.qp.query() {
+    let raw = qp.tail.raw.as_ref();
+    let mut now = match raw.map_or_else(|| qp.tail.qp.query(), RawQp::query) {
         Ok(now) => attr_to_c(&now),
         Err(error) => return code(error.errno()),
     };
-    now.cap = cap_to_c(&qp.tail.qp.cap());
+    now.cap = cap_to_c(&raw.map_or_else(|| qp.tail.qp.cap(), RawQp::cap));
     qp.state().set(now.qp_state);
     init_attr.write(ibv_qp_init_attr {
         qp_context: qp.qp_context().get(),
@@ -438,11 +470,14 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 /// Destroys a QP once the application has acknowledged its events; returns 0, or `EBUSY` for a member of a
-/// multicast group.
+/// multicast group and for the target of a flow rule.
 #[track_caller]
 pub(crate) fn destroy(qp: GivenUp<QpObject>) -> c_int {
     if qp.tail.qp.in_group() {
         return busy("the queue pair is attached to a multicast group (ibv_detach_mcast)");
+    }
+    if qp.tail.raw.as_ref().is_some_and(RawQp::has_flows) {
+        return busy("flow rules send packets to the queue pair (ibv_destroy_flow)");
     }
     qp.tail.leave_cm();
     let id = qp.tail.id;

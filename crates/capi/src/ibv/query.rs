@@ -4,6 +4,7 @@
 use std::ffi::{c_char, c_int};
 
 use libc::size_t;
+use roxie::raw::{IndTable, RxHash};
 use roxie::verbs::Context;
 use sys::now_ns;
 
@@ -11,16 +12,17 @@ use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::device::{
     IB_UVERBS_DEVICE_ATOMIC_WRITE, IB_UVERBS_DEVICE_FLUSH_GLOBAL, IBV_ATOMIC_HCA,
-    IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
-    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
-    IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
-    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_ATOMIC_WRITE, IBV_ODP_SUPPORT_FLUSH, IBV_ODP_SUPPORT_IMPLICIT,
-    IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV,
-    IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
-    IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
-    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    IBV_DEVICE_MANAGED_FLOW_STEERING, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
+    IBV_DEVICE_SYS_IMAGE_GUID, IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET,
+    IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_ATOMIC_WRITE, IBV_ODP_SUPPORT_FLUSH,
+    IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
+    IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_device_attr,
+    ibv_device_attr_ex, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
-use crate::abi::objects::{IBV_QPT_RC, IBV_QPT_UC};
+use crate::abi::objects::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC};
+use crate::abi::steering::ibv_rss_caps;
 use crate::errno::code;
 use crate::handle::{Out, OutBytes, typed};
 use crate::refusal;
@@ -37,6 +39,7 @@ const DEVICE_CAPS: u32 = IBV_DEVICE_UD_AV_PORT_ENFORCE
     | IBV_DEVICE_MEM_WINDOW
     | IBV_DEVICE_XRC
     | IBV_DEVICE_MEM_MGT_EXTENSIONS
+    | IBV_DEVICE_MANAGED_FLOW_STEERING
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
 /// The operations that support on-demand paging: on RC, UC and UD.
@@ -65,6 +68,14 @@ const XRC_ODP_CAPS: u32 = IBV_ODP_SUPPORT_SEND
 
 /// Smallest and largest rate limit in kbit/s, and the QP types that have one.
 const PACKET_PACING_CAPS: [u32; 3] = [1, 4_000_000_000, 1 << IBV_QPT_RC | 1 << IBV_QPT_UC];
+
+const RSS_CAPS: ibv_rss_caps = ibv_rss_caps {
+    supported_qpts: 1 << IBV_QPT_RAW_PACKET,
+    max_rwq_indirection_tables: IndTable::COUNT_MAX,
+    max_rwq_indirection_table_size: IndTable::LEN_MAX,
+    rx_hash_fields_mask: RxHash::FIELDS,
+    rx_hash_function: RxHash::TOEPLITZ,
+};
 
 const DEVICE_CAPS_EX: u64 = IB_UVERBS_DEVICE_FLUSH_GLOBAL | IB_UVERBS_DEVICE_ATOMIC_WRITE;
 
@@ -100,6 +111,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr.vendor_part_id = from.vendor_part_id;
     attr.device_cap_flags = DEVICE_CAPS;
     attr.max_qp = from.max_qp as c_int;
+    attr.max_raw_ethy_qp = from.max_qp as c_int;
     attr.max_qp_wr = from.max_qp_wr as c_int;
     attr.max_sge = from.max_sge as c_int;
     attr.max_sge_rd = from.max_sge as c_int;
@@ -169,6 +181,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     full.hca_core_clock = CLOCK_KHZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.packet_pacing_caps = PACKET_PACING_CAPS;
+    full.rss_caps = RSS_CAPS;
+    full.max_wq_type_rq = device.max_qp;
     full.max_dm_size = device.max_dm_size as u64;
     full.phys_port_cnt_ex = u32::from(PORT);
     fill(&room, &full);

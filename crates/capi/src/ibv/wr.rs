@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use libc::{pthread_mutex_t, size_t};
+use roxie::raw::RawQp;
 use roxie::transport::{Dest, QpCap, QpType, SendFlags, SendWr, Sge, VerbsError, WrOp};
 use roxie::verbs::Qp;
 use roxie::wire::{Lkey, Rkey};
@@ -54,6 +55,11 @@ pub(crate) fn supports(ty: QpType, ops: u64) -> bool {
         QpType::Ud | QpType::Gsi => UD_OPS,
     };
     ops & !can == 0
+}
+
+/// Returns whether a raw packet queue pair can do all operations in `ops`.
+pub(crate) fn raw_supports(ops: u64) -> bool {
+    ops & !IBV_QP_EX_WITH_SEND == 0
 }
 
 /// The lock that the building thread holds from `wr_start` to `wr_complete` or `wr_abort`.
@@ -176,22 +182,44 @@ impl Batch {
         }
     }
 
+    fn post_to(&self, qp: &QpObject) -> Result<(), VerbsError> {
+        self.post(&qp.tail.qp).or_else(|error| match &qp.tail.raw {
+            Some(raw) => self.post_raw(raw),
+            None => Err(error),
+        })
+    }
+
     /// Posts the collected requests. Those before a refused request stay posted, unlike in a hardware queue.
     fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
         let mut batch = qp.begin_post();
-        for Request { wr_id, op, flags, dest, data } in &self.requests {
-            let copied;
-            let (sg_list, flags) = match data {
-                Data::Sges(range) => (&self.sges[range.clone()], *flags & !SendFlags::INLINE),
-                Data::Inline(range) => {
-                    let bytes = &self.inline[range.clone()];
-                    copied = [Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: Lkey(0) }];
-                    (&copied[..], *flags | SendFlags::INLINE)
-                }
-            };
-            batch.send(&SendWr { wr_id: *wr_id, op: *op, sg_list, flags, dest: *dest })?;
-        }
-        Ok(())
+        let mut copied = [Sge::default()];
+        self.requests.iter().try_for_each(|request| batch.send(&self.send_wr(request, &mut copied)))
+    }
+
+    /// As [`post`](Self::post), after the queue pair has refused the first request because it stands for a
+    /// raw packet queue pair.
+    #[cold]
+    fn post_raw(&self, raw: &RawQp) -> Result<(), VerbsError> {
+        self.requests.iter().try_for_each(|request| {
+            let mut copied = [Sge::default()];
+            let wr = self.send_wr(request, &mut copied);
+            raw.post_send(std::iter::once(Ok(wr))).map_err(|(_posted, error)| error)
+        })
+    }
+
+    /// Returns a request in the terms of the transport; `copied` holds the place of its inline data.
+    #[inline(always)]
+    fn send_wr<'a>(&'a self, request: &Request, copied: &'a mut [Sge; 1]) -> SendWr<'a> {
+        let Request { wr_id, op, flags, dest, ref data } = *request;
+        let (sg_list, flags) = match data {
+            Data::Sges(range) => (&self.sges[range.clone()], flags & !SendFlags::INLINE),
+            Data::Inline(range) => {
+                let bytes = &self.inline[range.clone()];
+                *copied = [Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: Lkey(0) }];
+                (&copied[..], flags | SendFlags::INLINE)
+            }
+        };
+        SendWr { wr_id, op, sg_list, flags, dest }
     }
 }
 
@@ -255,7 +283,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: ibv_wr_post(3).
     let posted = unsafe {
-        let posted = building(qp, |batch, qp| batch.error.map_or_else(|| batch.post(&qp.tail.qp), Err));
+        let posted = building(qp, |batch, qp| batch.error.map_or_else(|| batch.post_to(qp), Err));
         wr_abort(qp);
         posted
     };

@@ -93,7 +93,10 @@ fn modes(features: XdpFeatures) -> String {
         modes.push("offload");
     }
     let jumbo = if features.rx_fragments() { ", multi-buffer packets" } else { "" };
-    format!("{} mode; AF_XDP {zero_copy}{jumbo}", modes.join(", "))
+    let hints = [("receive", features.rx_hints()), ("transmit", features.tx_hints())];
+    let hints = hints.iter().filter(|(_, names)| !names.is_empty());
+    let hints: String = hints.map(|(way, names)| format!("; {way} hints {}", names.join(", "))).collect();
+    format!("{} mode; AF_XDP {zero_copy}{jumbo}{hints}", modes.join(", "))
 }
 
 /// The check for an interface with a program. roxie's own programs are attached and detached with

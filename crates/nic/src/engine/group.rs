@@ -15,13 +15,14 @@
 
 use std::iter;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::engine::inbox::Mad;
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
 use crate::port::BadVariable;
+use crate::raw::Raw;
 use crate::stats::Row;
 
 /// How many engines a device has.
@@ -36,6 +37,11 @@ pub(crate) struct Place {
     first: Weak<Engine>,
     /// The other engines; set in the first engine only.
     others: OnceLock<Vec<Arc<Engine>>>,
+    /// Raw packet queue pairs, once there was one; set in the first engine only.
+    raw: OnceLock<Arc<Raw>>,
+    /// There is more to poll than the engines of a completion queue: other engines, or raw packet queue
+    /// pairs.
+    has_more: AtomicBool,
     /// Held while the tables of keys are made equal.
     pub(crate) keys: Mutex<()>,
     /// Round-robin counter for [`next_in_turn`](Engine::next_in_turn).
@@ -90,6 +96,17 @@ impl Place {
     pub(crate) fn beside(first: &Arc<Engine>, index: usize) -> Self {
         Self { index, first: Arc::downgrade(first), ..Self::default() }
     }
+
+    pub(crate) fn raw(&self) -> Option<&Arc<Raw>> {
+        self.raw.get()
+    }
+
+    /// Sets the raw packet queue pairs, unless another thread did; returns those that are set.
+    pub(crate) fn set_raw(&self, new: Arc<Raw>) -> &Arc<Raw> {
+        let raw = self.raw.get_or_init(|| new);
+        self.has_more.store(true, Ordering::Relaxed);
+        raw
+    }
 }
 
 impl Engine {
@@ -98,6 +115,7 @@ impl Engine {
     pub(crate) fn set_siblings(&self, others: Vec<Arc<Self>>) {
         let first_time = self.place.others.set(others);
         debug_assert!(first_time.is_ok());
+        self.place.has_more.store(true, Ordering::Relaxed);
         let slots: Vec<u16> = self.all().map(|engine| engine.registry.slot()).collect();
         for engine in self.all() {
             engine.registry.set_sibling_slots(slots.clone());
@@ -128,16 +146,19 @@ impl Engine {
         index.checked_sub(1).and_then(|index| self.others().get(index)).unwrap_or(self)
     }
 
-    /// Polls now and then one of the other engines, if no thread polls it inline. The calling thread has
-    /// polled the engines in `polled`, a bit for each.
+    /// Polls the raw packet queue pairs, and now and then one of the other engines, if no thread polls it
+    /// inline. The calling thread has polled the engines in `polled`, a bit for each.
     #[inline]
     pub(crate) fn poll_sibling(self: &Arc<Self>, polled: u32) {
-        if !self.others().is_empty() {
+        if self.place.has_more.load(Ordering::Relaxed) {
             self.poll_neglected(polled);
         }
     }
 
     fn poll_neglected(self: &Arc<Self>, polled: u32) {
+        if self.place.raw().is_some_and(|raw| raw.poll(self)) || self.others().is_empty() {
+            return;
+        }
         let check = self.place.sibling_checks.fetch_add(1, Ordering::Relaxed);
         let index = check / self.tuning.sibling_polls % (1 + self.others().len());
         if !check.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
@@ -234,6 +255,7 @@ impl Engine {
                 None => sum.push((name, value)),
             }
         }
+        sum.extend(self.place.raw().map(|raw| raw.rows()).unwrap_or_default());
         sum
     }
 }

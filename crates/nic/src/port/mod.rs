@@ -15,7 +15,7 @@ mod headers;
 mod outlook;
 mod shm;
 mod udp;
-mod xsk;
+pub(crate) mod xsk;
 
 pub use choice::{BadVariable, LocalPath, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;

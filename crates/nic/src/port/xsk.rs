@@ -10,12 +10,12 @@
 
 mod error;
 mod open;
-mod owner;
+pub(crate) mod owner;
 mod paths;
 mod program;
 mod receive;
 mod segment;
-mod sockets;
+pub(crate) mod sockets;
 mod transmit;
 
 pub use error::XskError;

@@ -117,7 +117,7 @@ impl Cq {
         Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0), _share: share }))
     }
 
-    pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
+    pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
         &self.0.queue
     }
 
@@ -189,6 +189,9 @@ impl Cq {
         self.0.queue.arm(solicited_only);
         self.poll_engines();
         self.0.engine.all().for_each(Engine::hand_over);
+        if let Some(raw) = self.0.engine.place.raw() {
+            raw.hand_over();
+        }
     }
 
     /// Delays channel events until `count` completions are there, or `period_us` microseconds have passed

@@ -54,11 +54,11 @@ impl Pd {
         &self.0.engine
     }
 
-    pub(super) fn events(&self) -> &Arc<EventQueue<AsyncEvent>> {
+    pub(crate) fn events(&self) -> &Arc<EventQueue<AsyncEvent>> {
         &self.0.context.0.events
     }
 
-    pub(super) fn id(&self) -> PdId {
+    pub(crate) fn id(&self) -> PdId {
         self.0.id
     }
 

@@ -11,6 +11,8 @@ pub struct XdpFeatures {
     bits: u64,
     /// Most descriptors one packet may have in zero-copy mode.
     pub zero_copy_segments_max: u32,
+    rx_hints: u64,
+    tx_hints: u64,
 }
 
 impl XdpFeatures {
@@ -55,6 +57,25 @@ impl XdpFeatures {
     pub fn xmit_fragments(self) -> bool {
         self.bits & 1 << 6 != 0
     }
+
+    /// What programs can ask the driver about a received packet, by the kernel's names
+    /// (`bpf_xdp_metadata_rx_*`, since 6.3).
+    #[must_use]
+    pub fn rx_hints(self) -> Vec<&'static str> {
+        named(self.rx_hints, &["timestamp", "hash", "vlan-tag"])
+    }
+
+    /// What an AF_XDP socket can ask the driver to do with a packet to send, by the kernel's names (since
+    /// 6.8).
+    #[must_use]
+    pub fn tx_hints(self) -> Vec<&'static str> {
+        named(self.tx_hints, &["tx-timestamp", "tx-checksum", "tx-launch-time-fifo"])
+    }
+}
+
+/// Returns the names of the bits that are set, from the lowest bit on.
+fn named(bits: u64, names: &[&'static str]) -> Vec<&'static str> {
+    names.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0).map(|(_, name)| *name).collect()
 }
 
 /// The features by their names in the kernel.
@@ -80,6 +101,8 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 
 /// Returns the features of interface `ifindex`.
 ///
@@ -91,11 +114,13 @@ pub fn xdp_features(ifindex: u32) -> io::Result<XdpFeatures> {
     // genlmsghdr: command, version, u16 reserved.
     let mut body = vec![NETDEV_CMD_DEV_GET, 1, 0, 0];
     put_attribute(&mut body, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
-    let mut features = XdpFeatures { bits: 0, zero_copy_segments_max: 1 };
+    let mut features = XdpFeatures { zero_copy_segments_max: 1, ..XdpFeatures::default() };
     netlink.ask(family, 0, &body, &mut |_, bytes| {
         each_attribute(bytes.get(4..).unwrap_or_default(), |kind, value| match kind {
             NETDEV_A_DEV_XDP_FEATURES => features.bits = u64_at(value, 0).unwrap_or(0),
             NETDEV_A_DEV_XDP_ZC_MAX_SEGS => features.zero_copy_segments_max = u32_at(value, 0).unwrap_or(1),
+            NETDEV_A_DEV_XDP_RX_METADATA_FEATURES => features.rx_hints = u64_at(value, 0).unwrap_or(0),
+            NETDEV_A_DEV_XSK_FEATURES => features.tx_hints = u64_at(value, 0).unwrap_or(0),
             _ => {}
         });
     })?;
@@ -133,10 +158,30 @@ mod tests {
         }
     }
 
+    /// The driver has all receive hints since Linux 6.8 (veth.c, `veth_xdp_metadata_ops`).
+    #[test]
+    fn a_veth_reports_its_receive_hints() {
+        if !crate::testing::enter_new_netns() {
+            return;
+        }
+        crate::testing::ip("link add left type veth peer name right");
+        let links = Netlink::new().unwrap().links().unwrap();
+        let index = links.iter().find(|link| link.name == "left").unwrap().index;
+        match xdp_features(index) {
+            Ok(features) if !features.rx_hints().is_empty() => {
+                assert!(features.rx_hints().starts_with(&["timestamp", "hash"]), "{:?}", features.rx_hints());
+            }
+            older => eprintln!("skipped: needs Linux 6.8 ({older:?})"),
+        }
+    }
+
     #[test]
     fn bits_have_the_kernels_names() {
         // The features of a veth while a program is attached to its peer.
-        let veth = XdpFeatures { bits: 0x67, zero_copy_segments_max: 1 };
+        let veth = XdpFeatures { bits: 0x67, zero_copy_segments_max: 1, rx_hints: 7, tx_hints: 0 };
+        assert_eq!(veth.rx_hints(), ["timestamp", "hash", "vlan-tag"]);
+        assert!(veth.tx_hints().is_empty());
+        assert_eq!(XdpFeatures { tx_hints: 6, ..veth }.tx_hints(), ["tx-checksum", "tx-launch-time-fifo"]);
         assert_eq!(veth.to_string(), "basic redirect ndo_xmit rx_sg ndo_xmit_sg");
         assert!(veth.native() && veth.rx_fragments() && !veth.zero_copy() && !veth.offload());
     }

@@ -15,7 +15,7 @@ use crate::registry::identity::{Peer, Relation};
 
 /// This process's claim to an interface; released on drop.
 #[derive(Debug)]
-pub(super) struct Owner(OwnedFd);
+pub(crate) struct Owner(OwnedFd);
 
 /// Connections that may wait until [`Owner::accept_waiting`]; the kernel has a limit of its own.
 const BACKLOG: i32 = 4096;
@@ -36,7 +36,7 @@ impl Owner {
     ///
     /// # Errors
     /// [`XskError::Owned`] if another process has the interface.
-    pub(super) fn claim(ifindex: u32) -> Result<Owner, XskError> {
+    pub(crate) fn claim(ifindex: u32) -> Result<Owner, XskError> {
         for _ in 0..ATTEMPTS {
             let Some(bound) = Bound::first_free(ifindex)? else { break };
             if let Some(owner) = bound.listen(ifindex)? {
@@ -50,7 +50,7 @@ impl Owner {
 
     /// Accepts and closes the connections of processes that look up the owner; their connect(2) has told
     /// them.
-    pub(super) fn accept_waiting(&self) {
+    pub(crate) fn accept_waiting(&self) {
         while sys::accept(self.0.as_fd()).is_ok() {}
     }
 }
@@ -84,13 +84,13 @@ fn failed(error: io::Error) -> XskError {
 }
 
 /// Whether a process has claimed the interface.
-pub(super) fn is_claimed(ifindex: u32) -> bool {
+pub(crate) fn is_claimed(ifindex: u32) -> bool {
     names(ifindex).any(|name| owner_by(&name).is_some())
 }
 
 /// Returns the process that has claimed an interface; `None` if there is none, or it is not visible in
 /// this pid namespace.
-pub(super) fn of(ifindex: u32) -> Option<u32> {
+pub(crate) fn of(ifindex: u32) -> Option<u32> {
     let owner = names(ifindex).find_map(|name| owner_by(&name))?;
     u32::try_from(owner.credentials.pid).ok().filter(|pid| *pid != 0)
 }

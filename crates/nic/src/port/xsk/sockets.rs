@@ -1,7 +1,7 @@
 //! One AF_XDP socket per receive queue, their shared memory, and the two pools of its chunks.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use super::XskError;
 use crate::page_pool::{Audit, PagePool};
 use crate::xdp::Steering;
 use sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
-use sys::{Epoll, XdpFeatures, now_ns};
+use sys::{Epoll, XdpFeatures, XdpMode, now_ns};
 
 /// The sockets of a port.
 #[derive(Debug)]
-pub(super) struct Sockets {
-    pub(super) queues: Vec<Queue>,
+pub(crate) struct Sockets {
+    pub(crate) queues: Vec<Queue>,
     umem: Arc<Umem>,
-    pub(super) rx_pool: PagePool,
-    pub(super) tx_pool: PagePool,
-    pub(super) zero_copy: bool,
-    pub(super) fragments: bool,
+    pub(crate) rx_pool: PagePool,
+    pub(crate) tx_pool: PagePool,
+    pub(crate) zero_copy: bool,
+    pub(crate) fragments: bool,
     /// Why packets are copied although the driver reports zero-copy support.
-    pub(super) not_zero_copy: Option<XskError>,
+    pub(crate) not_zero_copy: Option<XskError>,
     /// The interface was removed, and the sockets are useless.
-    pub(super) gone: bool,
-    pub(super) counters: SocketCounters,
+    pub(crate) gone: bool,
+    pub(crate) counters: SocketCounters,
     /// Since when fewer than half of the transmit chunks are free.
     full_since_ns: Option<u64>,
 }
 
 /// A socket and its rings.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     // Unmapped before the socket is closed: fields are dropped in order.
-    pub(super) rings: Rings,
+    pub(crate) rings: Rings,
     socket: XskSocket,
     /// The kernel has not taken all packets in the transmit ring.
     stalled: bool,
@@ -48,17 +48,17 @@ pub(super) struct Queue {
 
 /// Counts of all queues.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SocketCounters {
+pub(crate) struct SocketCounters {
     /// System calls that made the kernel send.
-    pub(super) kicks: u64,
+    pub(crate) kicks: u64,
     /// Kicks after which the kernel had not taken everything, in spite of repetition.
-    pub(super) stalls: u64,
+    pub(crate) stalls: u64,
     /// Queues of drivers that send by interrupts only.
-    pub(super) interrupts: u64,
+    pub(crate) interrupts: u64,
     /// Kicks while the interface was down.
-    pub(super) down: u64,
+    pub(crate) down: u64,
     /// Kicks that failed for any other reason.
-    pub(super) errors: u64,
+    pub(crate) errors: u64,
 }
 
 /// The chunks at the end of a port.
@@ -72,17 +72,44 @@ pub struct Teardown {
     pub lost: u32,
 }
 
-/// Parameters of the sockets to open.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) ifindex: u32,
-    /// MTU of the interface; it decides whether a packet fits into one chunk.
-    pub(super) mtu: u32,
-    /// XDP features that the driver reports.
-    pub(super) features: XdpFeatures,
+/// The program that gives frames to the sockets.
+pub(crate) trait SocketMap {
+    /// Most receive queues that it gives frames of.
+    fn queues(&self) -> u32;
+    /// The mode in which it runs.
+    fn mode(&self) -> XdpMode;
+    /// Gives frames of receive queue `queue` to an AF_XDP socket bound to it.
+    ///
+    /// # Errors
+    /// As [`Steering::set_socket`].
+    fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()>;
 }
 
-pub(super) const CHUNK_LEN: u32 = 4096;
+impl SocketMap for Steering {
+    fn queues(&self) -> u32 {
+        Steering::queues(self)
+    }
+
+    fn mode(&self) -> XdpMode {
+        Steering::mode(self)
+    }
+
+    fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        Steering::set_socket(self, queue, socket)
+    }
+}
+
+/// Parameters of the sockets to open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) ifindex: u32,
+    /// MTU of the interface; it decides whether a packet fits into one chunk.
+    pub(crate) mtu: u32,
+    /// XDP features that the driver reports.
+    pub(crate) features: XdpFeatures,
+}
+
+pub(crate) const CHUNK_LEN: u32 = 4096;
 /// Descriptors of each ring; as many chunks are in each fill ring. Fewer if RLIMIT_MEMLOCK requires it.
 const RING_LEN: u32 = 2048;
 const RING_LEN_MIN: u32 = 256;
@@ -92,9 +119,9 @@ const TX_SPAN: u32 = 2;
 const RX_ROOM: u32 = CHUNK_LEN - 256;
 const ETHERNET_LEN: u32 = 14 + 4;
 /// Largest MTU origin packets fit into one chunk.
-pub(super) const SINGLE_MTU_MAX: u32 = RX_ROOM - ETHERNET_LEN;
+pub(crate) const SINGLE_MTU_MAX: u32 = RX_ROOM - ETHERNET_LEN;
 /// Most queues that are opened.
-pub(super) const QUEUES_MAX: u32 = 64;
+pub(crate) const QUEUES_MAX: u32 = 64;
 /// Limit of all receive chunks together, however many queues there are.
 const RX_UNITS_MAX: u32 = 16 * 1024;
 /// How long to retry on a queue that has a socket: the kernel takes tens of milliseconds to release a
@@ -111,10 +138,10 @@ const BUSY_POLL_BUDGET: i32 = 64;
 
 impl Sockets {
     /// Opens sockets on all queues and registers them with the steering program.
-    pub(super) fn open(plan: &Plan, steering: &Steering) -> Result<Sockets, XskError> {
+    pub(crate) fn open(plan: &Plan, map: &dyn SocketMap) -> Result<Sockets, XskError> {
         let mut ring_len = RING_LEN;
         loop {
-            match Sockets::with_rings(plan, steering, ring_len) {
+            match Sockets::with_rings(plan, map, ring_len) {
                 // More than RLIMIT_MEMLOCK allows without CAP_IPC_LOCK.
                 Err(XskError::Socket { error, .. })
                     if error.raw_os_error() == Some(libc::ENOBUFS) && ring_len > RING_LEN_MIN =>
@@ -126,9 +153,9 @@ impl Sockets {
         }
     }
 
-    fn with_rings(plan: &Plan, steering: &Steering, ring_len: u32) -> Result<Sockets, XskError> {
+    fn with_rings(plan: &Plan, map: &dyn SocketMap, ring_len: u32) -> Result<Sockets, XskError> {
         let single = plan.mtu <= SINGLE_MTU_MAX;
-        let native = steering.mode() == sys::XdpMode::Native;
+        let native = map.mode() == XdpMode::Native;
         let can_zero_copy = native && plan.features.zero_copy();
         let spans = plan.features.zero_copy_segments_max >= TX_SPAN;
         // In order of preference; each is tried and the kernel decides.
@@ -138,7 +165,7 @@ impl Sockets {
                 continue;
             }
             let attempt = if fragments || single {
-                Sockets::in_mode(plan, steering, ring_len, zero_copy, fragments)
+                Sockets::in_mode(plan, map, ring_len, zero_copy, fragments)
             } else {
                 Err(XskError::MtuTooLarge(plan.mtu))
             };
@@ -155,12 +182,12 @@ impl Sockets {
 
     fn in_mode(
         plan: &Plan,
-        steering: &Steering,
+        map: &dyn SocketMap,
         ring_len: u32,
         zero_copy: bool,
         fragments: bool,
     ) -> Result<Sockets, XskError> {
-        let queues = steering.queues().clamp(1, QUEUES_MAX);
+        let queues = map.queues().clamp(1, QUEUES_MAX);
         let rx_units = ring_len.min(RX_UNITS_MAX / queues).max(RING_LEN_MIN);
         let regions = [(rx_units * queues, 1), (ring_len, TX_SPAN)];
         let config = UmemConfig { chunk_len: CHUNK_LEN, ..UmemConfig::default() };
@@ -188,7 +215,7 @@ impl Sockets {
         };
         for queue in 0..queues {
             let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
-            match sockets.add(&bind, [rx_units, ring_len * TX_SPAN], steering) {
+            match sockets.add(&bind, [rx_units, ring_len * TX_SPAN], map) {
                 Ok(()) => {}
                 // The interface has fewer queues in use than it was created with.
                 Err(XskError::Socket { step: "bind", error })
@@ -203,7 +230,7 @@ impl Sockets {
         Ok(sockets)
     }
 
-    fn add(&mut self, bind: &Bind, lens: [u32; 2], steering: &Steering) -> Result<(), XskError> {
+    fn add(&mut self, bind: &Bind, lens: [u32; 2], map: &dyn SocketMap) -> Result<(), XskError> {
         let [rx_units, descriptors] = lens;
         let rx_len = rx_units.next_power_of_two();
         let sizes = [rx_len, descriptors, rx_len, descriptors];
@@ -231,19 +258,19 @@ impl Sockets {
         if first.is_none() {
             self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
         }
-        steering.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
+        map.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
         self.queues.push(Queue { rings, socket, stalled: false, dirty: false, polls, chunks_due: rx_units });
         Ok(())
     }
 
     /// Makes `epoll` watch all sockets.
-    pub(super) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+    pub(crate) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
         self.queues.iter().try_for_each(|queue| epoll.add(queue.socket.as_fd(), 0))
     }
 
     /// Gives empty chunks to the kernel, to each queue as many as it needs.
     #[inline]
-    pub(super) fn fill(&mut self) {
+    pub(crate) fn fill(&mut self) {
         let Sockets { queues, rx_pool, .. } = self;
         for queue in queues {
             if queue.chunks_due > 0 {
@@ -267,7 +294,7 @@ impl Sockets {
 
     /// Takes a chunk for a packet to send; fetches the sent ones if there is none.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Chunk> {
+    pub(crate) fn take(&mut self) -> Option<Chunk> {
         if self.tx_pool.is_empty() {
             self.reap();
         }
@@ -278,7 +305,7 @@ impl Sockets {
     /// driver that has sent nothing for a while, because its link is down, applies no back-pressure any
     /// more. Packets are then lost and counted, and the transport's timeout reports it.
     #[inline]
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         let enough = self.umem.regions()[1].units() as usize / 2;
         if self.tx_pool.len() < enough {
             self.reap();
@@ -296,7 +323,7 @@ impl Sockets {
     }
 
     /// Fetches the chunks of packets that were sent.
-    pub(super) fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let Sockets { queues, tx_pool, .. } = self;
         for queue in queues {
             while let Some(chunk) = queue.rings.completion.pop() {
@@ -307,7 +334,7 @@ impl Sockets {
 
     /// Queues a packet. The chunk is returned if the ring is full.
     #[inline]
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         queue: usize,
         chunk: Chunk,
@@ -321,7 +348,7 @@ impl Sockets {
     }
 
     /// Makes the kernel send the queued packets.
-    pub(super) fn kick(&mut self) {
+    pub(crate) fn kick(&mut self) {
         if self.gone {
             return;
         }
@@ -335,12 +362,12 @@ impl Sockets {
     }
 
     /// Whether the kernel has not taken everything.
-    pub(super) fn is_stalled(&self) -> bool {
+    pub(crate) fn is_stalled(&self) -> bool {
         self.queues.iter().any(|queue| queue.stalled)
     }
 
     /// The kernel's counters, summed over the queues.
-    pub(super) fn statistics(&self) -> XskStatistics {
+    pub(crate) fn statistics(&self) -> XskStatistics {
         let each = self.queues.iter().filter_map(|queue| queue.socket.statistics().ok());
         each.fold(XskStatistics::default(), |sum, one| XskStatistics {
             rx_dropped: sum.rx_dropped + one.rx_dropped,
@@ -353,17 +380,17 @@ impl Sockets {
     }
 
     /// Number of descriptors that named no chunk of the kernel's.
-    pub(super) fn strays(&self) -> u64 {
+    pub(crate) fn strays(&self) -> u64 {
         self.queues.iter().map(|queue| queue.rings.rx.strays() + queue.rings.completion.strays()).sum()
     }
 
     /// Returns the state of the receive chunks and of the transmit chunks.
-    pub(super) fn audit(&mut self) -> [Audit; 2] {
+    pub(crate) fn audit(&mut self) -> [Audit; 2] {
         [self.rx_pool.audit(), self.tx_pool.audit()]
     }
 
     /// Closes the sockets and accounts for every chunk. `held` are those outside the pools.
-    pub(super) fn close(&mut self, held: impl IntoIterator<Item = Chunk>) -> Teardown {
+    pub(crate) fn close(&mut self, held: impl IntoIterator<Item = Chunk>) -> Teardown {
         held.into_iter().for_each(drop);
         self.queues.clear();
         let mut reclaimed = 0;
@@ -383,7 +410,7 @@ impl Queue {
     /// The last of `descriptors` taken from the receive ring was processed: returns their entries to the
     /// kernel.
     #[inline]
-    pub(super) fn release(&mut self, descriptors: u32) {
+    pub(crate) fn release(&mut self, descriptors: u32) {
         self.rings.rx.release();
         self.chunks_due += descriptors;
     }

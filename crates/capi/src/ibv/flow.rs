@@ -1,0 +1,98 @@
+//! Flow rules (ibv_create_flow(3)).
+
+use std::ffi::c_int;
+
+use roxie::raw::{Flow, FlowAttr, FlowSpecs, FlowType, SPEC_HEADER_LEN, SPECS_MAX};
+use roxie::transport::VerbsError;
+
+use crate::abi::objects::{IBV_QPT_UD, ibv_qp};
+use crate::abi::steering::{
+    IBV_FLOW_ATTR_ALL_DEFAULT, IBV_FLOW_ATTR_FLAGS_DONT_TRAP, IBV_FLOW_ATTR_FLAGS_EGRESS,
+    IBV_FLOW_ATTR_MC_DEFAULT, IBV_FLOW_ATTR_NORMAL, IBV_FLOW_ATTR_SNIFFER, ibv_flow, ibv_flow_attr,
+};
+use crate::errno::{code, null};
+use crate::handle::{GivenUp, typed};
+use crate::object::{Object, Tail};
+
+use super::device::ContextObject;
+use super::handles::new_handle;
+use super::qp::QpObject;
+use super::query::PORT;
+
+type FlowObject = Object<ibv_flow, Flow>;
+
+impl Tail for Flow {}
+
+/// Implements `ibv_create_flow`.
+pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
+    // SAFETY: ibv_create_flow(3).
+    let (qp, attr_of): (Option<&QpObject>, Option<&ibv_flow_attr>) =
+        unsafe { typed((qp, attr.cast_const())) };
+    let (Some(qp), Some(attr_of)) = (qp, attr_of) else { return null(libc::EINVAL) };
+    let Some(raw) = &qp.tail.raw else {
+        return null(if qp.qp_type().get() == IBV_QPT_UD { libc::EOPNOTSUPP } else { libc::EINVAL });
+    };
+    if attr_of.comp_mask != 0 || attr_of.port != PORT || attr_of.num_of_specs > SPECS_MAX {
+        return null(libc::EINVAL);
+    }
+    let specs_at = attr.wrapping_add(1).cast_const().cast();
+    // SAFETY: ibv_create_flow(3): `num_of_specs` specifications follow the attributes.
+    let specs = unsafe { specs(specs_at, attr_of.num_of_specs) };
+    let created = specs.and_then(|specs| raw.create_flow(&flow_attr(attr_of, specs)?));
+    match created {
+        Ok(flow) => {
+            let context = qp.context().map_or(std::ptr::null_mut(), ContextObject::public);
+            FlowObject::export(ibv_flow { comp_mask: 0, context, handle: new_handle() }, flow)
+        }
+        Err(error) => null(error.errno()),
+    }
+}
+
+fn flow_attr(attr: &ibv_flow_attr, specs: FlowSpecs) -> Result<FlowAttr, VerbsError> {
+    let ty = match attr.r#type {
+        IBV_FLOW_ATTR_NORMAL => FlowType::Normal,
+        IBV_FLOW_ATTR_ALL_DEFAULT => FlowType::AllDefault,
+        IBV_FLOW_ATTR_MC_DEFAULT => FlowType::McDefault,
+        IBV_FLOW_ATTR_SNIFFER => FlowType::Sniffer,
+        _ => return Err(VerbsError::Invalid),
+    };
+    if attr.flags & !(IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS) != 0 {
+        return Err(VerbsError::Invalid);
+    }
+    if attr.flags & IBV_FLOW_ATTR_FLAGS_EGRESS != 0 {
+        return Err(VerbsError::NotSupported);
+    }
+    let dont_trap = attr.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
+    Ok(FlowAttr { ty, priority: attr.priority, dont_trap, specs })
+}
+
+/// Returns the `count` specifications that begin at `next`. As in libibverbs, their own sizes count and not
+/// the size in the attributes.
+///
+/// # Safety
+/// So many specifications are there, each as long as its member `size` says.
+unsafe fn specs(mut next: *const u8, count: u8) -> Result<FlowSpecs, VerbsError> {
+    let mut specs = FlowSpecs::default();
+    for _ in 0..count {
+        // SAFETY: a specification begins with its type and its size.
+        let header: Option<&[u8]> = unsafe { typed((next, SPEC_HEADER_LEN)) };
+        let size = header.map_or(0, |header| usize::from(u16::from_ne_bytes([header[4], header[5]])));
+        if size < SPEC_HEADER_LEN {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: the specification has so many bytes.
+        let spec: Option<&[u8]> = unsafe { typed((next, size)) };
+        specs.add(spec.ok_or(VerbsError::Invalid)?)?;
+        next = next.wrapping_add(size);
+    }
+    specs.check().map(|()| specs)
+}
+
+/// Implements `ibv_destroy_flow`.
+pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
+    // SAFETY: ibv_create_flow(3).
+    let flow: Option<GivenUp<FlowObject>> = unsafe { typed(flow) };
+    let Some(flow) = flow else { return code(libc::EINVAL) };
+    flow.free();
+    0
+}

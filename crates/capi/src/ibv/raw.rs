@@ -1,0 +1,125 @@
+//! Raw packet queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3)). Their number and their place in the tables
+//! are those of an RC queue pair in RESET, which refuses every work request; the refusal leads here.
+
+use std::ffi::c_int;
+use std::iter;
+use std::ptr;
+
+use roxie::raw::{RawQp, RawQpAttr, RxHash};
+use roxie::transport::{SendFlags, SendWr, VerbsError, WrOp};
+
+use crate::abi::objects::ibv_qp_init_attr_ex;
+use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_recv_wr, ibv_send_wr};
+use crate::errno::code;
+use crate::handle::{Out, Wr, WrList, typed};
+
+use super::events::ObjectId;
+use super::pd_mr::PdObject;
+use super::post::post_receives;
+use super::qp::{self, InitAttr, QpObject};
+use super::qp_attr::{cap_from_c, cap_to_c};
+use super::wq::TableObject;
+use super::wr::{self, Builder};
+
+/// Creates a queue pair and sets the capacities that it got, or returns an errno.
+pub(super) fn create(
+    pd: Option<&PdObject>,
+    init: &mut InitAttr,
+    send_ops: Option<u64>,
+) -> Result<Box<QpObject>, c_int> {
+    if send_ops.is_some_and(|ops| !wr::raw_supports(ops)) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let pd = pd.ok_or(libc::EINVAL)?;
+    let (send_cq, recv_cq, srq) = init.queues();
+    if srq.is_some() {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let (send_cq, recv_cq) = (send_cq.ok_or(libc::EINVAL)?, recv_cq.ok_or(libc::EINVAL)?);
+    let id = ObjectId::new();
+    let attr = RawQpAttr {
+        send_cq: send_cq.tail.cq.clone(),
+        recv_cq: recv_cq.tail.cq.clone(),
+        cap: cap_from_c(&init.cap),
+        sq_sig_all: init.sq_sig_all != 0,
+        cookie: id.0,
+    };
+    let raw = RawQp::new(&pd.tail, &attr).map_err(VerbsError::errno)?;
+    init.set_cap(cap_to_c(&raw.cap()));
+    Ok(export(pd, init, raw, id, send_ops))
+}
+
+/// Creates an RSS queue pair, or returns an errno.
+pub(super) fn create_rss(pd: Option<&PdObject>, attr: &ibv_qp_init_attr_ex) -> Result<Box<QpObject>, c_int> {
+    // SAFETY: ibv_create_qp_ex(3): `comp_mask` says that the attributes name a table, and have a key.
+    let (table, key): (Option<&TableObject>, Option<&[u8]>) = unsafe {
+        let conf = &attr.rx_hash_conf;
+        typed((attr.rwq_ind_tbl, (conf.rx_hash_key.cast_const(), usize::from(conf.rx_hash_key_len))))
+    };
+    let (Some(pd), Some(table), Some(key)) = (pd, table, key) else { return Err(libc::EINVAL) };
+    let conf = &attr.rx_hash_conf;
+    let hash =
+        RxHash::new(conf.rx_hash_function, key, conf.rx_hash_fields_mask).map_err(VerbsError::errno)?;
+    let id = ObjectId::new();
+    let raw = RawQp::new_rss(&pd.tail, &table.tail, hash, id.0).map_err(VerbsError::errno)?;
+    let init = InitAttr::without_queues(attr.qp_context, attr.qp_type);
+    Ok(export(pd, &init, raw, id, None))
+}
+
+fn export(pd: &PdObject, init: &InitAttr, raw: RawQp, id: ObjectId, send_ops: Option<u64>) -> Box<QpObject> {
+    let mut object = qp::export(pd.context().get(), pd.public(), init, raw.base().clone(), id, None);
+    if send_ops.is_some() {
+        wr::fill_operations(object.public_mut());
+        object.tail.builder = Some(Builder::new(&raw.cap()));
+    }
+    object.state().set(raw.state() as c_int);
+    object.tail.raw = Some(raw);
+    object
+}
+
+/// Posts sends of which the RC queue pair has refused the first.
+#[cold]
+pub(super) fn post_send(
+    raw: &RawQp,
+    first: Wr<ibv_send_wr>,
+    rest: WrList<ibv_send_wr>,
+    bad_wr: Option<Out<*mut ibv_send_wr>>,
+) -> c_int {
+    let mut refused = ptr::null_mut();
+    let requests = iter::once(first).chain(rest).map(|wr| {
+        refused = wr.as_ptr();
+        send_wr(&wr)
+    });
+    match raw.post_send(requests) {
+        Ok(()) => 0,
+        Err((_posted, error)) => {
+            if let Some(bad_wr) = bad_wr {
+                bad_wr.write(refused);
+            }
+            code(error.errno())
+        }
+    }
+}
+
+fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
+    let wr = request.get();
+    match wr.opcode {
+        IBV_WR_SEND => {}
+        IBV_WR_TSO => return Err(VerbsError::NotSupported),
+        _ => return Err(VerbsError::Invalid),
+    }
+    let flags = SendFlags::from_bits(wr.send_flags).ok_or(VerbsError::Invalid)?;
+    Ok(SendWr { wr_id: wr.wr_id, op: WrOp::Send, sg_list: request.sg_list()?, flags, dest: None })
+}
+
+/// Posts receives of which the RC queue pair has refused the first.
+#[cold]
+pub(super) fn post_recv(
+    raw: &RawQp,
+    first: *mut ibv_recv_wr,
+    bad_wr: Option<Out<*mut ibv_recv_wr>>,
+) -> c_int {
+    // SAFETY: ibv_post_recv(3); the list that the application posted.
+    let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
+    post_receives(list, bad_wr, |wr| raw.post_recv(wr))
+}

@@ -1,0 +1,174 @@
+//! Work queues and indirection tables (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+
+use std::ffi::c_int;
+
+use roxie::raw::{IndTable, RawWq, WqState};
+use roxie::transport::VerbsError;
+
+use crate::abi::Zeroed;
+use crate::abi::context::ibv_context;
+use crate::abi::steering::{
+    IBV_WQ_ATTR_CURR_STATE, IBV_WQ_ATTR_STATE, IBV_WQ_INIT_ATTR_FLAGS, IBV_WQS_ERR, IBV_WQS_RDY,
+    IBV_WQS_RESET, IBV_WQT_RQ, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr,
+    ibv_wq_init_attr,
+};
+use crate::abi::work::ibv_recv_wr;
+use crate::errno::{code, null};
+use crate::handle::{GivenUp, Out, WrList, members, typed};
+use crate::object::{Object, Tail};
+
+use super::cq::CqObject;
+use super::device::ContextObject;
+use super::handles::new_handle;
+use super::pd_mr::PdObject;
+use super::post::post_receives;
+
+pub(crate) type WqObject = Object<ibv_wq, RawWq>;
+pub(crate) type TableObject = Object<ibv_rwq_ind_table, IndTable>;
+
+impl Tail for RawWq {}
+
+impl Tail for IndTable {}
+
+members! { WqObject {
+    state: state as c_int;
+} }
+
+/// Implements `ibv_create_wq`.
+pub(crate) unsafe extern "C" fn create_wq(
+    context: *mut ibv_context,
+    attr: *mut ibv_wq_init_attr,
+) -> *mut ibv_wq {
+    // SAFETY: ibv_create_wq(3).
+    let (context, attr): (Option<&ContextObject>, Option<&mut ibv_wq_init_attr>) =
+        unsafe { typed((context, attr)) };
+    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
+    let flags = if attr.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 { attr.create_flags } else { 0 };
+    if attr.comp_mask & !IBV_WQ_INIT_ATTR_FLAGS != 0 || flags != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    // SAFETY: ibv_create_wq(3): the attributes name a domain and a CQ.
+    let (pd, cq): (Option<&PdObject>, Option<&CqObject>) = unsafe { typed((attr.pd, attr.cq)) };
+    let (Some(pd), Some(cq), IBV_WQT_RQ) = (pd, cq, attr.wq_type) else { return null(libc::EINVAL) };
+    let handle = new_handle();
+    let wq = match RawWq::new(&pd.tail, &cq.tail.cq, attr.max_wr, attr.max_sge, handle.into()) {
+        Ok(wq) => wq,
+        Err(error) => return null(error.errno()),
+    };
+    (attr.max_wr, attr.max_sge) = wq.sizes();
+    let mut public = ibv_wq::zeroed();
+    public.context = context.public();
+    public.wq_context = attr.wq_context;
+    (public.pd, public.cq) = (attr.pd, attr.cq);
+    (public.wq_num, public.handle) = (wq.number(), handle);
+    (public.state, public.wq_type) = (IBV_WQS_RESET, IBV_WQT_RQ);
+    public.post_recv = Some(post_recv);
+    WqObject::export(public, wq)
+}
+
+/// Implements `ibv_modify_wq`.
+pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
+    const KNOWN: u32 = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE;
+    // SAFETY: ibv_modify_wq(3).
+    let (wq, attr): (Option<&WqObject>, Option<&ibv_wq_attr>) = unsafe { typed((wq, attr.cast_const())) };
+    let (Some(wq), Some(attr)) = (wq, attr) else { return code(libc::EINVAL) };
+    if attr.attr_mask & !KNOWN != 0 {
+        return code(libc::EOPNOTSUPP);
+    }
+    if attr.attr_mask & IBV_WQ_ATTR_CURR_STATE != 0 && attr.curr_wq_state != wq.tail.state() as c_int {
+        return code(libc::EINVAL);
+    }
+    if attr.attr_mask & IBV_WQ_ATTR_STATE == 0 {
+        return 0;
+    }
+    let to = match attr.wq_state {
+        IBV_WQS_RESET => WqState::Reset,
+        IBV_WQS_RDY => WqState::Ready,
+        IBV_WQS_ERR => WqState::Err,
+        _ => return code(libc::EINVAL),
+    };
+    match wq.tail.modify(to) {
+        Ok(()) => {
+            wq.state().set(attr.wq_state);
+            0
+        }
+        Err(error) => code(error.errno()),
+    }
+}
+
+/// Implements `ibv_destroy_wq`.
+pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
+    // SAFETY: ibv_create_wq(3).
+    let wq: Option<GivenUp<WqObject>> = unsafe { typed(wq) };
+    let Some(wq) = wq else { return code(libc::EINVAL) };
+    if wq.tail.in_use() {
+        return code(libc::EBUSY);
+    }
+    wq.free();
+    0
+}
+
+/// Implements `ibv_post_wq_recv`.
+unsafe extern "C" fn post_recv(
+    wq: *mut ibv_wq,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: ibv_post_recv(3).
+    let (wq, list, bad_wr): (Option<&WqObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
+        unsafe { typed((wq, first, bad_wr)) };
+    let Some(wq) = wq else { return code(libc::EINVAL) };
+    post_receives(list, bad_wr, |wr| wq.tail.post_recv(wr))
+}
+
+/// Implements `ibv_create_rwq_ind_table`.
+pub(crate) unsafe extern "C" fn create_rwq_ind_table(
+    context: *mut ibv_context,
+    attr: *mut ibv_rwq_ind_table_init_attr,
+) -> *mut ibv_rwq_ind_table {
+    // SAFETY: ibv_create_rwq_ind_table(3).
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_rwq_ind_table_init_attr>) =
+        unsafe { typed((context, attr.cast_const())) };
+    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
+    if attr.comp_mask != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    if attr.log_ind_tbl_size > IndTable::LEN_MAX.ilog2() {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: ibv_create_rwq_ind_table(3): an array of so many work queues.
+    let entries: Option<&[*mut ibv_wq]> =
+        unsafe { typed((attr.ind_tbl.cast_const().cast(), 1_usize << attr.log_ind_tbl_size)) };
+    let wqs: Option<Vec<RawWq>> = entries.and_then(|entries| {
+        // SAFETY: as above.
+        entries
+            .iter()
+            .map(|wq| unsafe { typed::<Option<&WqObject>, _>(*wq) }.map(|wq| wq.tail.clone()))
+            .collect()
+    });
+    match wqs.ok_or(VerbsError::Invalid).and_then(IndTable::new) {
+        Ok(table) => {
+            let handle = new_handle() as c_int;
+            let public = ibv_rwq_ind_table {
+                context: context.public(),
+                ind_tbl_handle: handle,
+                ind_tbl_num: handle,
+                comp_mask: 0,
+            };
+            TableObject::export(public, table)
+        }
+        Err(error) => null(error.errno()),
+    }
+}
+
+/// Implements `ibv_destroy_rwq_ind_table`.
+pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
+    // SAFETY: ibv_create_rwq_ind_table(3).
+    let table: Option<GivenUp<TableObject>> = unsafe { typed(table) };
+    let Some(table) = table else { return code(libc::EINVAL) };
+    if table.tail.in_use() {
+        return code(libc::EBUSY);
+    }
+    table.free();
+    0
+}

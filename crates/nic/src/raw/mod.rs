@@ -1,0 +1,146 @@
+//! Raw packet queue pairs: whole Ethernet frames between the application and the netdev of the device, and
+//! the flow rules that say which frames they get (ibv_create_flow(3)).
+//!
+//! Frames go through an AF_XDP socket if this process may attach an XDP program to the netdev, else through
+//! packet sockets ([`ports`]). This is beside the engine and its port: a raw queue pair has an RC queue pair
+//! that never leaves RESET, which reserves its number and refuses the work requests that the C library would
+//! post to it; so the paths of RC contain no case for raw queue pairs.
+//!
+//! Application threads that poll an empty completion queue send and receive here ([`Raw::poll`]), else the
+//! thread of `thread.rs` does.
+//!
+//! Lock order: [`Raw::state`], then the lock of the first engine, for its table of keys.
+
+mod key;
+mod packet_port;
+mod ports;
+mod program;
+mod qp;
+mod queue;
+mod rss;
+mod spec;
+mod state;
+mod table;
+mod thread;
+mod wq;
+mod xsk_port;
+
+pub use qp::{Flow, RawQp, RawQpAttr};
+pub use rss::RxHash;
+pub use spec::{FlowSpecs, SPEC_HEADER_LEN, SPECS_MAX};
+pub use table::{FlowAttr, FlowType};
+pub use wq::{IndTable, RawWq, WqState};
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+
+use sys::EventFd;
+use transport::VerbsError;
+
+use crate::engine::Engine;
+use crate::runtime::Runtime;
+use crate::stats::Row;
+pub(crate) use state::State;
+
+/// The raw packet queue pairs of a device. See the module documentation.
+pub(crate) struct Raw {
+    pub(crate) state: Mutex<State>,
+    engine: Weak<Engine>,
+    /// There are rules, or frames to send.
+    is_active: AtomicBool,
+    /// Polls by application threads, so that the thread can tell whether they poll.
+    polls: AtomicU64,
+    /// The thread leaves the ports to application threads.
+    is_watching: AtomicBool,
+    /// Wakes the thread. It may sleep on it when this is dropped.
+    kick: Arc<EventFd>,
+}
+
+impl Raw {
+    /// Returns the raw packet queue pairs of a device, given its first engine.
+    ///
+    /// # Errors
+    /// `NotSupported` in a simulation; `NoMem` if the process is out of descriptors or threads.
+    pub(crate) fn of(engine: &Arc<Engine>) -> Result<&Arc<Self>, VerbsError> {
+        if !matches!(engine.runtime(), Runtime::Kernel) {
+            return Err(VerbsError::NotSupported);
+        }
+        if let Some(raw) = engine.place.raw() {
+            return Ok(raw);
+        }
+        let new = Arc::new(Self {
+            state: Mutex::new(State::new(engine.gids.get().ifindex)),
+            engine: Arc::downgrade(engine),
+            is_active: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            is_watching: AtomicBool::new(false),
+            kick: Arc::new(EventFd::new().map_err(|_| VerbsError::NoMem)?),
+        });
+        thread::spawn(&new).map_err(|_| VerbsError::NoMem)?;
+        Ok(engine.place.set_raw(new))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` on the state, with the first engine, whose lock gives access to memory; then sends what
+    /// waits.
+    fn with<R>(&self, work: impl FnOnce(&mut State, &Engine) -> R) -> Result<R, VerbsError> {
+        let engine = self.engine.upgrade().ok_or(VerbsError::NoDev)?;
+        let mut state = self.lock();
+        let done = work(&mut state, &engine);
+        state.transmit(engine.now());
+        let is_active = state.is_active();
+        let waits = state.has_staged();
+        if self.is_active.swap(is_active, Ordering::Relaxed) != is_active || waits {
+            self.kick.signal(1);
+        }
+        Ok(done)
+    }
+
+    /// Sends and receives one batch in the calling thread of the application, unless another thread does.
+    /// Returns whether frames arrived.
+    pub(crate) fn poll(&self, engine: &Engine) -> bool {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if !self.is_active.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        state.poll(engine) > 0
+    }
+
+    /// The calling thread stops polling: wakes the thread, which then receives.
+    pub(crate) fn hand_over(&self) {
+        if self.is_watching.load(Ordering::Relaxed) {
+            self.kick.signal(1);
+        }
+    }
+
+    /// Name and value of every counter.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        self.state.try_lock().map(|state| state.rows()).unwrap_or_default()
+    }
+}
+
+impl Drop for Raw {
+    /// Wakes the thread, which ends then.
+    fn drop(&mut self) {
+        self.kick.signal(1);
+    }
+}
+
+/// Returns the error of a verb for the error of a socket.
+fn verbs_error(error: &io::Error) -> VerbsError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => VerbsError::NotPermitted,
+        Some(libc::ENODEV | libc::ENXIO) => VerbsError::NoDev,
+        Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => VerbsError::NotSupported,
+        _ => VerbsError::NoMem,
+    }
+}

@@ -1,0 +1,277 @@
+//! Raw packet queue pairs and flow rules as handles (ibv_create_qp(3), ibv_create_flow(3)).
+
+use std::sync::Arc;
+
+use transport::{
+    MAX_QP_WR, MAX_SGE, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvQueue, RecvWr, SendWr, VerbsError,
+};
+use wire::Qpn;
+
+use super::queue::{Completer, Queue, SendSide};
+use super::rss::RxHash;
+use super::state::{Entry, State};
+use super::table::{FlowAttr, QueueId};
+use super::wq::IndTable;
+use super::{Raw, verbs_error};
+use crate::notice;
+use crate::verbs::{Cq, Pd, Qp, QpInitAttr};
+
+/// Largest amount of inline data of a raw packet queue pair, in bytes.
+const INLINE_MAX: u32 = 512;
+
+/// Attributes of a new raw packet queue pair.
+#[derive(Clone)]
+pub struct RawQpAttr {
+    /// CQ of the send completions.
+    pub send_cq: Cq,
+    /// CQ of the receive completions.
+    pub recv_cq: Cq,
+    /// Requested sizes.
+    pub cap: QpCap,
+    /// Every send makes a completion, not only signaled ones.
+    pub sq_sig_all: bool,
+    /// Identifies the queue pair in its events.
+    pub cookie: u64,
+}
+
+/// A raw packet queue pair.
+#[derive(Clone)]
+pub struct RawQp(Arc<Inner>);
+
+struct Inner {
+    raw: Arc<Raw>,
+    id: QueueId,
+    /// Reserves the number and keeps domain and completion queues in use; it never leaves RESET.
+    base: Qp,
+    cap: QpCap,
+    /// An RSS queue pair receives into the work queues of this table, and has no queues of its own.
+    table: Option<IndTable>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.raw.lock().remove(self.id);
+    }
+}
+
+/// A flow rule; dropping it removes the rule.
+pub struct Flow {
+    qp: RawQp,
+    id: u64,
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        // Fails only if the device has ended, and its rules with it.
+        let _ended = self.qp.0.raw.with(|state, _| state.remove_flow(self.id));
+        self.qp.0.raw.kick.signal(1);
+    }
+}
+
+/// Opens the sockets of the device.
+///
+/// # Errors
+/// `NotPermitted` without CAP_NET_RAW, with a notice; `NotSupported` for a netdev that is not Ethernet.
+pub(super) fn open(state: &mut State) -> Result<(), VerbsError> {
+    state.ports.open().map_err(|error| {
+        let error = verbs_error(&error);
+        if error == VerbsError::NotPermitted {
+            notice(format_args!(
+                "raw packet queue pairs need CAP_NET_RAW: run the program as root, or in a network namespace \
+                 of your own ('roxie lab')"
+            ));
+        }
+        error
+    })
+}
+
+/// Returns the RC queue pair in RESET that stands behind a raw queue.
+pub(super) fn base(pd: &Pd, cq: [&Cq; 2], cookie: u64) -> Result<Qp, VerbsError> {
+    let [send_cq, recv_cq] = cq.map(Clone::clone);
+    let (ty, srq, cap, sq_sig_all) = (QpType::Rc, None, QpCap::default(), false);
+    pd.create_qp(&QpInitAttr { ty, send_cq, recv_cq, srq, cap, sq_sig_all, cookie })
+}
+
+impl RawQp {
+    /// Creates a queue pair in state RESET.
+    ///
+    /// # Errors
+    /// `NotPermitted` without CAP_NET_RAW; `Invalid` for sizes beyond the device's limits; `NotSupported` for
+    /// a netdev that is not Ethernet; `NoMem` if the device has its largest number.
+    pub fn new(pd: &Pd, attr: &RawQpAttr) -> Result<Self, VerbsError> {
+        let mut cap = attr.cap;
+        let too_big = cap.max_send_wr > MAX_QP_WR
+            || cap.max_recv_wr > MAX_QP_WR
+            || cap.max_send_sge as usize > MAX_SGE
+            || cap.max_recv_sge as usize > MAX_SGE
+            || cap.max_inline_data > INLINE_MAX;
+        if too_big {
+            return Err(VerbsError::Invalid);
+        }
+        (cap.max_send_sge, cap.max_recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
+        let raw = Raw::of(pd.engine())?;
+        open(&mut raw.lock())?;
+        let base = base(pd, [&attr.send_cq, &attr.recv_cq], attr.cookie)?;
+        let completer = |cq: &Cq| Completer {
+            cq: Arc::clone(cq.queue()),
+            number: base.qpn().value(),
+            cookie: Some(attr.cookie),
+            events: Arc::clone(pd.events()),
+        };
+        let send = SendSide {
+            completer: completer(&attr.send_cq),
+            pd: pd.id(),
+            max_wr: cap.max_send_wr,
+            max_sge: cap.max_send_sge,
+            max_inline: cap.max_inline_data,
+            all_signaled: attr.sq_sig_all,
+            outstanding: 0,
+        };
+        let queue = Queue {
+            state: QpState::Reset,
+            receives: RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge, pd.id())?,
+            completer: completer(&attr.recv_cq),
+            send: Some(send),
+        };
+        let id = raw.lock().insert(Entry::Queue(Box::new(queue)));
+        Ok(Self(Arc::new(Inner { raw: Arc::clone(raw), id, base, cap, table: None })))
+    }
+
+    /// Creates an RSS queue pair: it only receives, into the work queues of `table`.
+    ///
+    /// # Errors
+    /// `NotPermitted` without CAP_NET_RAW; `NoMem` if the device has its largest number of queue pairs.
+    pub fn new_rss(pd: &Pd, table: &IndTable, hash: RxHash, cookie: u64) -> Result<Self, VerbsError> {
+        let raw = Raw::of(pd.engine())?;
+        open(&mut raw.lock())?;
+        let cq = table.cq();
+        let base = base(pd, [cq, cq], cookie)?;
+        let id = raw.lock().insert(Entry::Rss { hash, table: table.queues() });
+        let (raw, cap, table) = (Arc::clone(raw), QpCap::default(), Some(table.clone()));
+        Ok(Self(Arc::new(Inner { raw, id, base, cap, table })))
+    }
+
+    /// Returns the queue pair that reserves the number.
+    #[must_use]
+    pub fn base(&self) -> &Qp {
+        &self.0.base
+    }
+
+    /// Returns its number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.0.base.qpn()
+    }
+
+    /// Returns the granted sizes.
+    #[must_use]
+    pub fn cap(&self) -> QpCap {
+        self.0.cap
+    }
+
+    /// True for an RSS queue pair.
+    #[must_use]
+    pub fn is_rss(&self) -> bool {
+        self.0.table.is_some()
+    }
+
+    /// True while flow rules lead to it.
+    #[must_use]
+    pub fn has_flows(&self) -> bool {
+        self.0.raw.lock().has_flows(self.0.id)
+    }
+
+    /// Changes the state (ibv_modify_qp(3)).
+    ///
+    /// # Errors
+    /// `Invalid` for a mask that does not fit the transition, or a port other than 1; `NotSupported` for an
+    /// RSS queue pair, and for a rate limit.
+    pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        if self.is_rss() || mask.contains(QpAttrMask::RATE_LIMIT) {
+            return Err(VerbsError::NotSupported);
+        }
+        let id = self.0.id;
+        self.0.raw.with(|state, engine| {
+            let now = state.queue(id).ok_or(VerbsError::Invalid)?.state;
+            let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { now };
+            let wanted = match (now, to) {
+                (_, QpState::Reset | QpState::Err)
+                | (QpState::Init, QpState::Init | QpState::Rtr)
+                | (QpState::Rtr | QpState::Rts, QpState::Rts) => QpAttrMask::empty(),
+                (QpState::Reset, QpState::Init) => QpAttrMask::PORT,
+                _ => return Err(VerbsError::Invalid),
+            };
+            let given = mask & !(QpAttrMask::STATE | QpAttrMask::CUR_STATE);
+            let is_wrong = mask.contains(QpAttrMask::CUR_STATE) && attr.cur_state != now;
+            if given != wanted || is_wrong || (given.contains(QpAttrMask::PORT) && attr.port_num != 1) {
+                return Err(VerbsError::Invalid);
+            }
+            if now == QpState::Reset && to == QpState::Err {
+                return Err(VerbsError::Invalid);
+            }
+            state.set_state(engine.now(), id, to);
+            Ok(())
+        })?
+    }
+
+    /// Returns the current state; RTS for an RSS queue pair, which has no states.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.0.raw.lock().queue(self.0.id).map_or(QpState::Rts, |queue| queue.state)
+    }
+
+    /// Returns the current attributes.
+    ///
+    /// # Errors
+    /// `NotSupported` for an RSS queue pair.
+    pub fn query(&self) -> Result<QpAttr, VerbsError> {
+        if self.is_rss() {
+            return Err(VerbsError::NotSupported);
+        }
+        let state = self.state();
+        let port_num = u8::from(state != QpState::Reset);
+        Ok(QpAttr { state, cur_state: state, port_num, ..QpAttr::default() })
+    }
+
+    /// Posts sends, each a whole frame from the Ethernet header on, and rings the doorbell. Returns the
+    /// number of requests that were posted before the first refused one.
+    ///
+    /// # Errors
+    /// With the number: `Invalid` before RTS, for another operation than SEND, for an RSS queue pair, less
+    /// than 14 bytes, too many SGEs or too much inline data; `NoMem` when the queue is full.
+    pub fn post_send<'a>(
+        &self,
+        requests: impl Iterator<Item = Result<SendWr<'a>, VerbsError>>,
+    ) -> Result<(), (usize, VerbsError)> {
+        let id = self.0.id;
+        let posted = self.0.raw.with(|state, engine| {
+            let core = engine.lock();
+            for (i, wr) in requests.enumerate() {
+                wr.and_then(|wr| state.post_send(id, &wr, &core.tables.mrs)).map_err(|error| (i, error))?;
+            }
+            Ok(())
+        });
+        posted.map_err(|error| (0, error))?
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `Invalid` in RESET, for an RSS queue pair, and for too many SGEs; `NoMem` when the queue is full.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        let now = sys::now_ns();
+        self.0.raw.lock().post_recv(transport::Instant(now), self.0.id, wr)
+    }
+
+    /// Creates a flow rule that leads frames to this queue pair.
+    ///
+    /// # Errors
+    /// `Invalid` for specifications of a rule that takes none; `NoSpc` for a priority above 15; `NoMem` at
+    /// the limit of the device.
+    pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow, VerbsError> {
+        let id = self.0.raw.with(|state, _| state.add_flow(attr, self.0.id))??;
+        // The thread must watch the new sockets, too.
+        self.0.raw.kick.signal(1);
+        Ok(Flow { qp: self.clone(), id })
+    }
+}

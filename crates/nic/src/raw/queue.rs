@@ -1,0 +1,132 @@
+//! A raw packet queue pair or work queue: its receives, the count of its sends, its completions.
+
+use std::sync::Arc;
+
+use transport::{
+    AsyncEventKind, Instant, Memory, PdId, QpState, RecvQueue, RecvWr, VerbsError, Wc, WcOpcode, WcStatus,
+};
+
+use crate::cq::CompletionQueue;
+use crate::events::EventQueue;
+use crate::verbs::{AsyncElement, AsyncEvent};
+
+/// Where completions of one kind go, under which number, and who hears of a completion queue that overflows.
+#[derive(Clone, Debug)]
+pub(super) struct Completer {
+    pub(super) cq: Arc<CompletionQueue>,
+    pub(super) number: u32,
+    /// The queue pair in events; `None` for a work queue.
+    pub(super) cookie: Option<u64>,
+    pub(super) events: Arc<EventQueue<AsyncEvent>>,
+}
+
+impl Completer {
+    /// Adds a completion; false on an overflow, of which it raises the events.
+    pub(super) fn complete(
+        &self,
+        now: Instant,
+        wr_id: u64,
+        status: WcStatus,
+        opcode: WcOpcode,
+        byte_len: u32,
+    ) -> bool {
+        let wc = Wc { wr_id, status, opcode, byte_len, qp_num: self.number, ..Wc::default() };
+        // A frame has no bit that asks for an event, so every receive counts as solicited.
+        let is_solicited = opcode == WcOpcode::Recv || status != WcStatus::Success;
+        let is_added = self.cq.adding(now).push(wc, is_solicited);
+        if !is_added {
+            let cq = AsyncElement::Cq(self.cq.cookie());
+            self.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element: cq });
+            if let Some(cookie) = self.cookie {
+                let qp = AsyncElement::Qp(cookie);
+                self.events.push(AsyncEvent { kind: AsyncEventKind::QpFatal, element: qp });
+            }
+        }
+        is_added
+    }
+}
+
+/// The sending side of a queue pair.
+#[derive(Debug)]
+pub(super) struct SendSide {
+    pub(super) completer: Completer,
+    pub(super) pd: PdId,
+    pub(super) max_wr: u32,
+    pub(super) max_sge: u32,
+    pub(super) max_inline: u32,
+    pub(super) all_signaled: bool,
+    /// Frames that the kernel has not taken yet.
+    pub(super) outstanding: u32,
+}
+
+/// A queue pair, or a work queue, whose states are RESET, RTS (ready) and ERR.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) state: QpState,
+    pub(super) receives: RecvQueue,
+    pub(super) completer: Completer,
+    /// `None` for a work queue.
+    pub(super) send: Option<SendSide>,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Delivery {
+    Done,
+    /// The queue does not receive now, or no receive is posted.
+    NoReceive,
+    /// The receive failed, and the queue with it.
+    Failed,
+}
+
+impl Queue {
+    /// Puts a frame into the next receive.
+    pub(super) fn deliver(&mut self, now: Instant, memory: &impl Memory, frame: &[u8]) -> Delivery {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts) {
+            return Delivery::NoReceive;
+        }
+        let Some((wqe, _limit)) = self.receives.withdraw() else { return Delivery::NoReceive };
+        let status = if frame.len() as u64 > wqe.room() {
+            WcStatus::LocLenErr
+        } else if wqe.write(memory, 0, frame).is_err() {
+            WcStatus::LocProtErr
+        } else {
+            WcStatus::Success
+        };
+        let len = frame.len() as u32;
+        let is_added = self.completer.complete(now, wqe.wr_id(), status, WcOpcode::Recv, len);
+        if is_added && status == WcStatus::Success { Delivery::Done } else { Delivery::Failed }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `Invalid` in RESET and for too many SGEs, `NoMem` when the queue is full.
+    pub(super) fn post_recv(&mut self, now: Instant, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        if self.state == QpState::Reset {
+            return Err(VerbsError::Invalid);
+        }
+        self.receives.post(wr)?;
+        if self.state == QpState::Err {
+            self.flush_receives(now);
+        }
+        Ok(())
+    }
+
+    /// Completes every receive with a flush error.
+    pub(super) fn flush_receives(&mut self, now: Instant) {
+        while let Some((wqe, _limit)) = self.receives.withdraw() {
+            // After an overflow the completion queue is lost, and its events were raised.
+            let _lost = self.completer.complete(now, wqe.wr_id(), WcStatus::WrFlushErr, WcOpcode::Recv, 0);
+        }
+    }
+
+    /// Removes every receive and completion, as the transition to RESET does.
+    pub(super) fn clear(&mut self) {
+        while self.receives.withdraw().is_some() {}
+        self.completer.cq.purge(self.completer.number);
+        if let Some(send) = &self.send {
+            send.completer.cq.purge(send.completer.number);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Work queues and indirection tables (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+
+use std::sync::Arc;
+
+use transport::{Instant, MAX_QP_WR, MAX_SGE, QpState, RecvQueue, RecvWr, VerbsError};
+
+use super::Raw;
+use super::qp::{base, open};
+use super::queue::{Completer, Queue};
+use super::state::Entry;
+use super::table::QueueId;
+use crate::verbs::{Cq, Pd, Qp};
+
+/// States of a work queue (`enum ibv_wq_state`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WqState {
+    /// It takes no receives.
+    Reset = 0,
+    /// It receives.
+    Ready = 1,
+    /// Receives complete with an error.
+    Err = 2,
+}
+
+/// A work queue: receives of RSS queue pairs.
+#[derive(Clone)]
+pub struct RawWq(Arc<WqInner>);
+
+struct WqInner {
+    raw: Arc<Raw>,
+    id: QueueId,
+    base: Qp,
+    cq: Cq,
+    sizes: (u32, u32),
+}
+
+impl Drop for WqInner {
+    fn drop(&mut self) {
+        self.raw.lock().remove(self.id);
+    }
+}
+
+impl RawWq {
+    /// Creates a work queue in state RESET, for `max_wr` receives of up to `max_sge` elements.
+    ///
+    /// # Errors
+    /// As [`RawQp::new`](super::RawQp::new).
+    pub fn new(pd: &Pd, cq: &Cq, max_wr: u32, max_sge: u32, cookie: u64) -> Result<Self, VerbsError> {
+        if max_wr > MAX_QP_WR || max_sge as usize > MAX_SGE {
+            return Err(VerbsError::Invalid);
+        }
+        let max_sge = max_sge.max(1);
+        let raw = Raw::of(pd.engine())?;
+        open(&mut raw.lock())?;
+        let base = base(pd, [cq, cq], cookie)?;
+        let completer = Completer {
+            cq: Arc::clone(cq.queue()),
+            number: base.qpn().value(),
+            cookie: None,
+            events: Arc::clone(pd.events()),
+        };
+        let receives = RecvQueue::new(max_wr, max_sge, pd.id())?;
+        let queue = Queue { state: QpState::Reset, receives, completer, send: None };
+        let id = raw.lock().insert(Entry::Queue(Box::new(queue)));
+        Ok(Self(Arc::new(WqInner {
+            raw: Arc::clone(raw),
+            id,
+            base,
+            cq: cq.clone(),
+            sizes: (max_wr, max_sge),
+        })))
+    }
+
+    /// Returns its number, which its completions have as queue pair number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.base.qpn().value()
+    }
+
+    /// Returns the granted numbers of receives and of elements in each.
+    #[must_use]
+    pub fn sizes(&self) -> (u32, u32) {
+        self.0.sizes
+    }
+
+    /// True while an indirection table refers to it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Returns the state.
+    #[must_use]
+    pub fn state(&self) -> WqState {
+        match self.0.raw.lock().queue(self.0.id).map(|queue| queue.state) {
+            Some(QpState::Rts) => WqState::Ready,
+            Some(QpState::Reset) => WqState::Reset,
+            _ => WqState::Err,
+        }
+    }
+
+    /// Changes the state (ibv_modify_wq(3)): from RESET to ready, and from any state to ERR and RESET.
+    ///
+    /// # Errors
+    /// `Invalid` for other transitions.
+    pub fn modify(&self, to: WqState) -> Result<(), VerbsError> {
+        let (from, id) = (self.state(), self.0.id);
+        let state = match (from, to) {
+            (WqState::Reset | WqState::Ready, WqState::Ready) => QpState::Rts,
+            (_, WqState::Reset) => QpState::Reset,
+            (WqState::Ready | WqState::Err, WqState::Err) => QpState::Err,
+            _ => return Err(VerbsError::Invalid),
+        };
+        if from != to {
+            self.0.raw.with(|raw, engine| raw.set_state(engine.now(), id, state))?;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `Invalid` in RESET and for too many SGEs; `NoMem` when the queue is full.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.0.raw.lock().post_recv(Instant(sys::now_ns()), self.0.id, wr)
+    }
+}
+
+/// A table of work queues; the hash of a frame selects one.
+#[derive(Clone)]
+pub struct IndTable(Arc<TableInner>);
+
+struct TableInner {
+    raw: Arc<Raw>,
+    wqs: Vec<RawWq>,
+}
+
+impl Drop for TableInner {
+    fn drop(&mut self) {
+        self.raw.lock().tables -= 1;
+    }
+}
+
+impl IndTable {
+    /// Most entries of a table; its logarithm is that of the smallest ConnectX.
+    pub const LEN_MAX: u32 = 128;
+    /// Most tables of a device.
+    pub const COUNT_MAX: u32 = 1024;
+
+    /// Creates a table.
+    ///
+    /// # Errors
+    /// `Invalid` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX); `NoMem` if
+    /// the device has its largest number.
+    pub fn new(wqs: Vec<RawWq>) -> Result<Self, VerbsError> {
+        let Some(first) = wqs.first() else { return Err(VerbsError::Invalid) };
+        if !wqs.len().is_power_of_two() || wqs.len() > Self::LEN_MAX as usize {
+            return Err(VerbsError::Invalid);
+        }
+        let raw = Arc::clone(&first.0.raw);
+        let mut state = raw.lock();
+        if state.tables >= Self::COUNT_MAX {
+            return Err(VerbsError::NoMem);
+        }
+        state.tables += 1;
+        drop(state);
+        Ok(Self(Arc::new(TableInner { raw, wqs })))
+    }
+
+    /// True while an RSS queue pair uses it.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Returns the completion queue of the first work queue.
+    pub(super) fn cq(&self) -> &Cq {
+        &self.0.wqs[0].0.cq
+    }
+
+    /// Returns the entries.
+    pub(super) fn queues(&self) -> Box<[QueueId]> {
+        self.0.wqs.iter().map(|wq| wq.0.id).collect()
+    }
+}

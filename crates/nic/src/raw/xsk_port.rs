@@ -1,0 +1,217 @@
+//! Frames through AF_XDP sockets, one for each receive queue of the netdev. An XDP program takes the frames
+//! of the flow rules from the network stack (`program.rs`).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use bpf::MapRef;
+use sys::{Epoll, Netlink, XdpMode, xdp_features};
+
+use super::program::{self, RULES, SOCKETS};
+use super::table::{FlowRules, FlowType, Rule};
+use crate::port::XskError;
+use crate::port::xsk::owner::Owner;
+use crate::port::xsk::sockets::{CHUNK_LEN, Plan, QUEUES_MAX, SocketMap, Sockets};
+use crate::xdp::{AttachError, Attached, Mode, attach};
+
+/// The AF_XDP sockets of a netdev, and the program.
+#[derive(Debug)]
+pub(super) struct XskFrames {
+    sockets: Sockets,
+    program: RawProgram,
+    /// The frames of the last `fetch`, one behind the other, and their ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    epoll: Epoll,
+    /// Fork generation of the process that opened it.
+    generation: u32,
+    /// Claims the netdev; released last.
+    _owner: Owner,
+}
+
+#[derive(Debug)]
+struct RawProgram {
+    attached: Attached,
+    rules: MapRef,
+    sockets: MapRef,
+    queues: u32,
+    /// Rules in the map.
+    len: usize,
+}
+
+/// Frames taken from one queue at a time.
+const BATCH: u32 = 64;
+/// Longest frame that is sent here.
+const SEND_MAX: usize = 2 * CHUNK_LEN as usize;
+
+impl SocketMap for RawProgram {
+    fn queues(&self) -> u32 {
+        self.queues
+    }
+
+    fn mode(&self) -> XdpMode {
+        self.attached.mode()
+    }
+
+    fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = socket.as_raw_fd().to_ne_bytes();
+        self.map(self.sockets)?.update(&queue.to_ne_bytes(), &fd)
+    }
+}
+
+impl RawProgram {
+    fn attach(ifindex: u32, queues: u32) -> Result<Self, AttachError> {
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let mut program = program::program(queues).map_err(|_| invalid())?;
+        let [rules, sockets] = [RULES, SOCKETS].map(|name| program.map(name));
+        let (rules, sockets) = (rules.ok_or_else(invalid)?, sockets.ok_or_else(invalid)?);
+        program.frags = true;
+        let attached = match attach(ifindex, &program, Mode::Auto) {
+            // A kernel before 5.18 has no programs for frames of several fragments.
+            Err(AttachError::Load(error)) if error.error.raw_os_error() == Some(libc::EINVAL) => {
+                program.frags = false;
+                attach(ifindex, &program, Mode::Auto)?
+            }
+            done => done?,
+        };
+        Ok(Self { attached, rules, sockets, queues, len: 0 })
+    }
+
+    fn map(&self, map: MapRef) -> io::Result<&sys::bpf::Map> {
+        self.attached.map(map).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    /// Writes the rules in an order in which none of them is missing meanwhile.
+    fn set_rules(&mut self, rules: &[[u8; program::RULE_LEN]]) -> io::Result<()> {
+        let map = self.map(self.rules)?;
+        let put = |i: usize| {
+            let end = program::encode(None);
+            map.update(&(i as u32).to_ne_bytes(), rules.get(i).unwrap_or(&end))
+        };
+        let longest = self.len.max(rules.len());
+        if rules.len() >= self.len {
+            (0..longest).rev().try_for_each(put)?;
+        } else {
+            (0..longest).try_for_each(put)?;
+        }
+        self.len = rules.len();
+        Ok(())
+    }
+}
+
+impl XskFrames {
+    /// Attaches the program, without a rule, and opens the sockets.
+    pub(super) fn open(ifindex: u32) -> Result<Self, XskError> {
+        let during = |step| move |error| XskError::Socket { step, error };
+        let link =
+            Netlink::new().and_then(|mut netlink| netlink.link(ifindex)).map_err(during("interface"))?;
+        if !link.is_ethernet || link.is_loopback {
+            return Err(XskError::NotEthernet);
+        }
+        let owner = Owner::claim(ifindex)?;
+        let program = RawProgram::attach(ifindex, link.rx_queues.clamp(1, QUEUES_MAX))?;
+        let features = xdp_features(ifindex).unwrap_or_default();
+        let sockets = Sockets::open(&Plan { ifindex, mtu: link.mtu, features }, &program)?;
+        let epoll = Epoll::new().map_err(during("epoll"))?;
+        sockets.watch(&epoll).map_err(during("epoll"))?;
+        let (bytes, ends, generation) = (Vec::new(), Vec::new(), sys::generation());
+        Ok(Self { sockets, program, bytes, ends, epoll, generation, _owner: owner })
+    }
+
+    /// Makes the program take the frames of the rules from the network stack.
+    pub(super) fn follow(&mut self, rules: &FlowRules) -> io::Result<()> {
+        // A frame that another rule sees as well must arrive here, also to be dropped.
+        let has_others = rules
+            .iter()
+            .any(|rule| rule.ty == FlowType::Sniffer || (rule.ty == FlowType::Normal && rule.dont_trap));
+        let takes = rules.iter().filter(|rule| rule.takes());
+        let encoded = |rule: &Rule| program::encode(Some((&rule.matches, rule.drops && !has_others)));
+        let list: Vec<_> = takes.map(encoded).collect();
+        self.program.set_rules(&list)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Takes the frames that have arrived; returns their number.
+    pub(super) fn fetch(&mut self) -> usize {
+        self.bytes.clear();
+        self.ends.clear();
+        let mut descriptors = 0;
+        for queue in &mut self.sockets.queues {
+            let mut taken = 0;
+            while taken < BATCH
+                && let Some(piece) = queue.rings.rx.pop()
+            {
+                taken += 1;
+                self.bytes.extend_from_slice(piece.bytes());
+                let more = piece.more;
+                self.sockets.rx_pool.put(piece.chunk);
+                if !more {
+                    self.ends.push(self.bytes.len());
+                }
+            }
+            // The kernel publishes all pieces of a frame at once.
+            while self.ends.last().copied().unwrap_or(0) < self.bytes.len()
+                && let Some(piece) = queue.rings.rx.pop()
+            {
+                taken += 1;
+                self.bytes.extend_from_slice(piece.bytes());
+                let more = piece.more;
+                self.sockets.rx_pool.put(piece.chunk);
+                if !more {
+                    self.ends.push(self.bytes.len());
+                }
+            }
+            if taken > 0 {
+                queue.release(taken);
+                descriptors += taken;
+            }
+        }
+        if descriptors > 0 {
+            self.sockets.fill();
+        }
+        if self.sockets.is_stalled() {
+            self.sockets.kick();
+        }
+        self.ends.len()
+    }
+
+    /// Returns frame `i` of the last [`fetch`](Self::fetch).
+    pub(super) fn frame(&self, i: usize) -> Option<&[u8]> {
+        let start = if i == 0 { 0 } else { *self.ends.get(i - 1)? };
+        self.bytes.get(start..*self.ends.get(i)?)
+    }
+
+    /// Whether a frame of `len` bytes can be sent here.
+    pub(super) fn fits(len: usize) -> bool {
+        len <= SEND_MAX
+    }
+
+    /// Sends the frames before the first one that does not [fit](Self::fits); returns how many were taken.
+    pub(super) fn send(&mut self, frames: &mut dyn Iterator<Item = &[u8]>) -> usize {
+        let mut count = 0;
+        for frame in frames.take_while(|frame| Self::fits(frame.len())) {
+            let Some(mut chunk) = self.sockets.take() else { break };
+            chunk.bytes_mut()[..frame.len()].copy_from_slice(frame);
+            if let Err(chunk) = self.sockets.push(0, chunk, 0, frame.len()) {
+                self.sockets.tx_pool.put(chunk);
+                break;
+            }
+            count += 1;
+        }
+        self.sockets.kick();
+        count
+    }
+}
+
+impl Drop for XskFrames {
+    fn drop(&mut self) {
+        // A forked child only closes its descriptors; program, maps and rings belong to the parent.
+        if self.generation == sys::generation() {
+            let teardown = self.sockets.close([]);
+            debug_assert_eq!(teardown.lost, 0, "every chunk is accounted for");
+        }
+    }
+}
