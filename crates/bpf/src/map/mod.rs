@@ -13,7 +13,7 @@ mod lpm;
 mod ring;
 mod values;
 
-pub use def::{MapDef, MapKind, MapRef};
+pub use def::{Initial, MapDef, MapKind, MapRef};
 pub use error::MapError;
 pub use ring::Ring;
 
@@ -117,7 +117,14 @@ impl Map {
             }
             MapKind::Ringbuf => Store::Ring(Ring::new(def.max_entries)?),
             MapKind::PerfEventArray => Store::Ring(Ring::new(PERF_RING_BYTES)?),
-            MapKind::ProgArray | MapKind::Queue | MapKind::Stack => return Err(MapError::Unsupported),
+            MapKind::ProgArray
+            | MapKind::Queue
+            | MapKind::Stack
+            | MapKind::ArrayOfMaps
+            | MapKind::HashOfMaps
+            | MapKind::BloomFilter
+            | MapKind::StackTrace
+            | MapKind::UserRingbuf => return Err(MapError::Unsupported),
         };
         if let (Store::Array(values), false) = (&store, def.initial.is_empty()) {
             if def.initial.len() > def.value_size as usize {

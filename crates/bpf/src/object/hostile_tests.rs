@@ -9,7 +9,7 @@ use object::write::{Object, Symbol, SymbolSection};
 use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
 use roxie_tests::random::Rng;
 
-use super::check::FILE_MAX;
+use super::elf::FILE_MAX;
 use super::{clang, programs_of, write};
 use crate::map::Map;
 use crate::program::{Program, ProgramKind};

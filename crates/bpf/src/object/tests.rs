@@ -1,7 +1,8 @@
 //! Tests with objects that clang builds from the sources in `xdp/`.
 
 use super::{clang, *};
-use crate::map::{Map, UpdateMode};
+use crate::btf::Btf;
+use crate::map::{Map, MapKind, UpdateMode};
 use crate::vm::{Env, Image, Machine, XdpBuff};
 use crate::{Helper, ProgramKind, XdpAction};
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use ::bpf::{MapDef, MapKind};
 
@@ -29,6 +30,11 @@ struct CreateAttr {
     numa_node: u32,
     name: [u8; 16],
     ifindex: u32,
+    btf_fd: u32,
+    key_type: u32,
+    value_type: u32,
+    kernel_value_type: u32,
+    extra: u64,
 }
 
 #[repr(C)]
@@ -61,6 +67,23 @@ impl Map {
     /// # Errors
     /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
     pub fn create(def: &MapDef) -> io::Result<Map> {
+        Map::create_with(def, None)
+    }
+
+    /// As [`Map::create`], with `types` for the keys and values of the definition. A kernel that refuses the
+    /// types of this map gets it without them.
+    pub(super) fn create_with(def: &MapDef, types: Option<BorrowedFd<'_>>) -> io::Result<Map> {
+        let typed = types.filter(|_| def.types != [0, 0] && def.kind.has_types());
+        let inner = def.inner.as_deref().map(|inner| Map::create_with(inner, types)).transpose()?;
+        match Map::create_typed(def, typed, inner.as_ref()) {
+            Err(error) if typed.is_some() && error.raw_os_error() != Some(libc::EPERM) => {
+                Map::create_typed(def, None, inner.as_ref())
+            }
+            done => done,
+        }
+    }
+
+    fn create_typed(def: &MapDef, types: Option<BorrowedFd<'_>>, inner: Option<&Map>) -> io::Result<Map> {
         let max_entries = match (def.kind, def.max_entries) {
             (MapKind::PerfEventArray, 0) => possible_cpus() as u32,
             (_, entries) => entries,
@@ -72,8 +95,13 @@ impl Map {
             max_entries,
             flags: def.flags,
             name: name(&def.name),
+            inner_map_fd: inner.map_or(0, |map| map.fd.as_raw_fd() as u32),
+            extra: def.extra,
             ..CreateAttr::default()
         };
+        if let Some(types) = types {
+            (attr.btf_fd, [attr.key_type, attr.value_type]) = (types.as_raw_fd() as u32, def.types);
+        }
         let fd = call_fd(Command::MapCreate, &mut attr)?;
         let map =
             Map { fd, kind: def.kind, key_len: def.key_size as usize, value_len: def.value_size as usize };
@@ -112,6 +140,33 @@ impl Map {
     pub fn name(&self) -> io::Result<String> {
         let about: MapInfo = info(self.fd.as_fd())?;
         Ok(text(&about.name))
+    }
+
+    /// Opens the map of this definition that is pinned at `path`, or creates it and pins it there
+    /// (`LIBBPF_PIN_BY_NAME`).
+    ///
+    /// # Errors
+    /// `EEXIST` if the pin is of a map with another definition; those of [`Map::create`] and
+    /// [`pin`](super::pin).
+    pub(super) fn shared(def: &MapDef, types: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Map> {
+        match object::get_pinned(path) {
+            Ok(fd) => {
+                let about: MapInfo = info(fd.as_fd())?;
+                let there = [about.kind, about.key_len, about.value_len, about.max_entries, about.flags];
+                let wanted = [def.kind.number(), def.key_size, def.value_size, def.max_entries, def.flags];
+                let sized_by_cpus = def.kind == MapKind::PerfEventArray && def.max_entries == 0;
+                if there != wanted && !(sized_by_cpus && there[..3] == wanted[..3]) {
+                    return Err(io::Error::from_raw_os_error(libc::EEXIST));
+                }
+                Map::from_fd(fd)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                let map = Map::create_with(def, types)?;
+                object::pin(map.fd.as_fd(), path)?;
+                Ok(map)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Maximum number of entries.

@@ -335,11 +335,16 @@ impl<'a> Reader<'a> {
                 let (key_size, value_size) = (fields.u32()?, fields.u32()?);
                 let (max_entries, flags) = (fields.u32()?, fields.u32()?);
                 let (initial, frozen) = (fields.bytes()?.to_vec(), fields.u8()? != 0);
-                Some(MapDef { name, kind, key_size, value_size, max_entries, flags, initial, frozen })
+                Some(MapDef {
+                    flags,
+                    initial,
+                    frozen,
+                    ..MapDef::new(&name, kind, key_size, value_size, max_entries)
+                })
             })?,
             kind: ProgramKind::Xdp,
-            // The interpreter does not use it.
-            btf: None,
+            // The interpreter does not use the types.
+            ..Program::default()
         })
     }
 }
