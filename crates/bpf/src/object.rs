@@ -46,8 +46,6 @@ use crate::insn::{DecodeError, decode_all};
 use crate::map::{Initial, MapDef};
 use crate::program::{Program, ProgramKind};
 
-pub(crate) use adapt::POISON;
-
 /// Most XDP programs of an object file, and most bytes of the code and types of all of them.
 const PROGRAMS_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 << 20;
@@ -114,17 +112,21 @@ pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Progra
 /// [`ObjectError`] if the file or its type information is malformed, or contains no XDP program.
 pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, ObjectError> {
     let file = elf::File::parse(elf).map_err(ObjectError::Parse)?;
-    let data = |name: &str| file.section(name).map(|(_, section)| section.data).filter(|data| !data.is_empty());
+    let data =
+        |name: &str| file.section(name).map(|(_, section)| section.data).filter(|data| !data.is_empty());
     let malformed = || ObjectError::Parse("its type information is malformed".to_owned());
     let types = data(".BTF").map(|blob| Types::parse(blob).ok_or_else(malformed)).transpose()?;
     let ext = match (data(".BTF.ext"), &types) {
-        (Some(ext), Some(types)) => Ext::parse(ext, types).map_err(|why| ObjectError::Parse(why.to_owned()))?,
+        (Some(ext), Some(types)) => {
+            Ext::parse(ext, types).map_err(|why| ObjectError::Parse(why.to_owned()))?
+        }
         _ => Ext::default(),
     };
     let entries = entries(&file)?;
     let kernel_types = kernel.types.filter(|_| needs_kernel(&file, &ext));
     let kernel_types = kernel_types.map(|blob| {
-        Types::parse(blob).ok_or_else(|| ObjectError::Parse("the kernel's type information is malformed".into()))
+        Types::parse(blob)
+            .ok_or_else(|| ObjectError::Parse("the kernel's type information is malformed".into()))
     });
     let kernel_types = kernel_types.transpose()?;
     let is_weak = |name: &str| file.symbols.iter().any(|symbol| symbol.name == name && symbol.is_weak);

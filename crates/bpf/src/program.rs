@@ -69,6 +69,13 @@ pub struct Program {
     pub tails: Vec<Program>,
 }
 
+/// The helper number in an instruction that has no equivalent in this kernel. The verifier accepts it where
+/// it is never reached, and names the number where it is (libbpf uses the same one).
+pub(crate) const POISON: i32 = 195_896_080;
+/// Helper number of a call to a weak function that the kernel does not have. A program asks with
+/// `bpf_ksym_exists()` first, so that the verifier finds the call unreachable.
+pub(crate) const NO_KFUNC: i32 = 2_002_000_000;
+
 /// A function of the kernel that programs can call (kfunc).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Kfunc {

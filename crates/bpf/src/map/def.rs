@@ -100,6 +100,15 @@ impl MapKind {
         )
     }
 
+    /// Returns whether the map is an array with entries that do not exist until they are written.
+    #[must_use]
+    pub const fn is_sparse(self) -> bool {
+        matches!(
+            self,
+            MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap | MapKind::ProgArray | MapKind::ArrayOfMaps
+        )
+    }
+
     /// Returns whether the values are maps.
     #[must_use]
     pub const fn holds_maps(self) -> bool {
@@ -208,7 +217,9 @@ impl MapDef {
         let of_keys = match self.kind {
             MapKind::Ringbuf => return entries,
             MapKind::PerfEventArray => return u64::from(PERF_RING_BYTES),
-            MapKind::Array | MapKind::PercpuArray | MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => 0,
+            MapKind::StackTrace | MapKind::UserRingbuf => return 0,
+            MapKind::Array | MapKind::PercpuArray => 0,
+            kind if kind.is_sparse() => 0,
             // The key, its links, and up to two buckets.
             _ => u64::from(self.key_size) + 24,
         };

@@ -6,6 +6,7 @@
 use super::ext::Record;
 use super::types::{Member, Type, Types, kind};
 use crate::insn::Slot;
+use crate::program::POISON;
 
 /// Most steps of a path, and most members that are searched for one name.
 const PATH_MAX: usize = 64;
@@ -27,10 +28,6 @@ const TYPE_SIZE: u32 = 9;
 const ENUMVAL_EXISTS: u32 = 10;
 const ENUMVAL_VALUE: u32 = 11;
 const TYPE_MATCHES: u32 = 12;
-
-/// The helper number in an instruction that has no equivalent in this kernel. The verifier accepts it where
-/// it is never reached, and names the number where it is (libbpf uses the same one).
-pub(crate) const POISON: i32 = 195_896_080;
 
 /// An access along a path: the last member or element.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +69,16 @@ pub(super) fn adapt(
         let local = Local { types, root, path: &path, kind };
         local.value_in(kernel, name).ok_or_else(wrong)?
     };
-    let own = matches!(kind, FIELD_BYTE_OFFSET | FIELD_BYTE_SIZE).then(|| place(types, root, &path)).flatten();
+    let own =
+        matches!(kind, FIELD_BYTE_OFFSET | FIELD_BYTE_SIZE).then(|| place(types, root, &path)).flatten();
     let load = own.filter(|own| kind == FIELD_BYTE_OFFSET && own.bits == 0).and_then(|own| {
         // A load must be as wide as the kernel's field.
-        Some((types.size(own.ty)?, value.and_then(|_| Local { types, root, path: &path, kind: FIELD_BYTE_SIZE }
-            .value_in(kernel?, name).flatten())?))
+        Some((
+            types.size(own.ty)?,
+            value.and_then(|_| {
+                Local { types, root, path: &path, kind: FIELD_BYTE_SIZE }.value_in(kernel?, name).flatten()
+            })?,
+        ))
     });
     patch(slots, at, value, load).map_err(|why| format!("type {}: {why}", String::from_utf8_lossy(name)))?;
     Ok(true)
@@ -102,13 +104,9 @@ impl Local<'_, '_> {
         let (_, own) = self.types.resolved(self.root)?;
         let own_kind = self.types.get(self.root)?.kind;
         let candidates = kernel.named(name).iter().copied().take(CANDIDATES_MAX).filter(|ty| {
-            kernel.get(*ty).is_some_and(|ty| {
-                ty.kind == own_kind || is_enum(ty.kind) && is_enum(own_kind)
-            })
+            kernel.get(*ty).is_some_and(|ty| ty.kind == own_kind || is_enum(ty.kind) && is_enum(own_kind))
         });
-        let mut found = candidates.filter(|ty| {
-            kernel.resolved(*ty).is_some_and(|(_, ty)| fits(&own, &ty))
-        });
+        let mut found = candidates.filter(|ty| kernel.resolved(*ty).is_some_and(|(_, ty)| fits(&own, &ty)));
         match self.kind {
             FIELD_BYTE_OFFSET..=FIELD_RSHIFT_U64 => {
                 let steps = steps(self.types, self.root, self.path)?;
@@ -126,7 +124,8 @@ impl Local<'_, '_> {
                 let value = found.find_map(|ty| {
                     let (_, ty) = kernel.resolved(ty)?;
                     let mut all = ty.enumerators().into_iter();
-                    all.find(|(n, _)| kernel.text(*n).map(flavorless_text) == Some(name)).map(|(_, value)| value)
+                    all.find(|(n, _)| kernel.text(*n).map(flavorless_text) == Some(name))
+                        .map(|(_, value)| value)
                 });
                 Some(if self.kind == ENUMVAL_EXISTS { Some(value.is_some().into()) } else { value })
             }

@@ -95,7 +95,10 @@ impl<'a> File<'a> {
                 return Err("its sections are too large".to_owned());
             }
             if is_code && name.len() > NAME_MAX {
-                return Err(format!("the name of section {} is longer than {NAME_MAX} bytes", sections.len()));
+                return Err(format!(
+                    "the name of section {} is longer than {NAME_MAX} bytes",
+                    sections.len()
+                ));
             }
             let size = if data.is_empty() { section.sh_size(endian) } else { data.len() as u64 };
             sections.push(Section { name, data, size, is_code, relocations: Vec::new() });
@@ -106,7 +109,8 @@ impl<'a> File<'a> {
         }
         let mut this = Self { sections, symbols: Vec::new() };
         for (index, symbol) in symbols.enumerate() {
-            let section = symbols.symbol_section(endian, symbol, SymbolIndex(index.0)).map_err(|_| DAMAGED)?;
+            let section =
+                symbols.symbol_section(endian, symbol, SymbolIndex(index.0)).map_err(|_| DAMAGED)?;
             let section = section.map(|SectionIndex(number)| number);
             if section.is_some_and(|number| number >= this.sections.len()) {
                 return Err(DAMAGED.to_owned());

@@ -15,7 +15,7 @@ use super::types::{Types, kind};
 use super::{Kernel, ObjectError};
 use crate::btf::{Btf, FuncInfo};
 use crate::insn::{Imm64, Insn, Reg, Slot, encode};
-use crate::program::Kfunc;
+use crate::program::{Kfunc, NO_KFUNC};
 
 /// Most functions and slots of one program. The kernel permits 256 functions and a million instructions.
 const FUNCTIONS_MAX: usize = 256;
@@ -26,10 +26,6 @@ const LOAD_IMM64: u8 = 0x18;
 const CALL: u8 = 0x85;
 const CALL_LOCAL: u8 = 1;
 const CALL_KFUNC: u8 = 2;
-/// Helper number of a call to a weak function that the kernel does not have. A program asks with
-/// `bpf_ksym_exists()` first, so that the verifier finds the call unreachable.
-const NO_KFUNC: i32 = 2_002_000_000;
-
 /// A function of the file: its section, its first byte, and the byte behind its last one.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Function {
@@ -135,7 +131,8 @@ impl<'a> Linker<'_, 'a> {
             if (is_call || is_address) && !relocated[at] {
                 // A call within the section needs no relocation.
                 let target = function.start as i64 + (at as i64 + 1 + i64::from(slot.imm)) * Slot::LEN as i64;
-                let callee = u64::try_from(target).ok().and_then(|start| self.function(function.section, start));
+                let callee =
+                    u64::try_from(target).ok().and_then(|start| self.function(function.section, start));
                 let byte = function.start + (at * Slot::LEN) as u64;
                 let callee = callee.ok_or_else(|| fault(byte, "", "it calls what is no function"))?;
                 layout.calls.push((base + at, callee));
@@ -214,7 +211,8 @@ impl<'a> Linker<'_, 'a> {
         let offset = symbol.value.checked_add_signed(i64::from(slot.imm));
         let offset = offset.ok_or("the reference is outside of its section")?;
         let found = self.maps.iter().position(|map| {
-            map.section == section && (map.start..map.end).contains(&offset) || map.section == section && map.is_data
+            map.section == section && (map.start..map.end).contains(&offset)
+                || map.section == section && map.is_data
         });
         let map = found.ok_or("the reference is to no map and no data")?;
         if let Some(why) = &self.maps[map].broken {
@@ -285,7 +283,8 @@ impl<'a> Linker<'_, 'a> {
         let (mut functions, mut lines) = (Vec::new(), Vec::new());
         for &(function, base) in &layout.placed {
             let section = self.file.sections[function.section].name;
-            let slot_of = |at: u32| base as u32 + ((u64::from(at) - function.start) / Slot::LEN as u64) as u32;
+            let slot_of =
+                |at: u32| base as u32 + ((u64::from(at) - function.start) / Slot::LEN as u64) as u32;
             let first = within(&self.ext.functions, section, function.start, function.start + 1);
             let Some(record) = first.first() else { return };
             functions.push(FuncInfo { slot: base as u32, type_id: record.word(1) });

@@ -66,7 +66,8 @@ fn is_data(name: &str) -> bool {
 }
 
 fn data_sections(file: &File<'_>, types: Option<&Types<'_>>) -> Vec<Found> {
-    let data = file.sections.iter().enumerate().filter(|(_, section)| is_data(section.name) && section.size > 0);
+    let data =
+        file.sections.iter().enumerate().filter(|(_, section)| is_data(section.name) && section.size > 0);
     data.map(|(number, section)| {
         let frozen = section.name.starts_with(".rodata");
         let flags = if frozen { MapDef::RDONLY_PROG } else { 0 };
@@ -235,7 +236,9 @@ fn references(file: &File<'_>, types: Option<&Types<'_>>, found: &mut [Found]) -
     for relocation in &section.relocations {
         let target = file.symbols.get(relocation.symbol).ok_or("a relocation of .maps has no symbol")?;
         let around = |map: &Found| map.section == number && (map.start..map.end).contains(&relocation.at);
-        let Some(index) = found.iter().position(around).filter(|at| found[*at].broken.is_none()) else { continue };
+        let Some(index) = found.iter().position(around).filter(|at| found[*at].broken.is_none()) else {
+            continue;
+        };
         let wrong = |why: &str| format!("map {}: {why}", found[index].def.name);
         let values = types.and_then(|types| values_at(types, &found[index].def.name));
         let values = values.ok_or_else(|| wrong("it has initial values of an unknown form"))?;

@@ -144,10 +144,7 @@ impl<'a> Type<'a> {
 
     /// Whether it only names or qualifies another type.
     pub(super) fn is_modifier(&self) -> bool {
-        matches!(
-            self.kind,
-            kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG
-        )
+        matches!(self.kind, kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG)
     }
 }
 
@@ -173,14 +170,16 @@ fn words<const BYTES: usize, const WORDS: usize>(bytes: &[u8; BYTES]) -> [u32; W
 
 /// Returns the length of a record of this kind (`linux/btf.h`), or `None` for an unknown kind.
 fn record_len(kind: u32, count: usize) -> Option<usize> {
-    Some(12 + match kind {
-        kind::INT | kind::VAR | kind::DECL_TAG => 4,
-        kind::ARRAY => 12,
-        kind::ENUM | kind::FUNC_PROTO => 8 * count,
-        kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12 * count,
-        kind::PTR | kind::FWD..=kind::FUNC | kind::FLOAT | kind::TYPE_TAG => 0,
-        _ => return None,
-    })
+    Some(
+        12 + match kind {
+            kind::INT | kind::VAR | kind::DECL_TAG => 4,
+            kind::ARRAY => 12,
+            kind::ENUM | kind::FUNC_PROTO => 8 * count,
+            kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12 * count,
+            kind::PTR | kind::FWD..=kind::FUNC | kind::FLOAT | kind::TYPE_TAG => 0,
+            _ => return None,
+        },
+    )
 }
 
 impl<'a> Types<'a> {

@@ -354,7 +354,9 @@ fn explained(program: &::bpf::Program, mut log: String) -> String {
         log.push_str("\nnote: helper 195896080 stands for a field or type that this kernel does not have");
     }
     if log.contains("#2002000000") {
-        log.push_str("\nnote: helper 2002000000 stands for a weak kernel function that this kernel does not have");
+        log.push_str(
+            "\nnote: helper 2002000000 stands for a weak kernel function that this kernel does not have",
+        );
     }
     if !program.kfuncs.is_empty() {
         let names: Vec<&str> = program.kfuncs.iter().map(|kfunc| kfunc.name.as_str()).collect();
