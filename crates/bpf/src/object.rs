@@ -60,9 +60,21 @@ pub struct Kernel<'a> {
     pub version: Option<u32>,
     /// Its configuration, as `/proc/config.gz` has it.
     pub config: Option<&'a str>,
+    /// Number of possible CPUs: the size of arrays whose definition has 0 entries. Tools set it before they
+    /// load the program.
+    pub cpus: Option<u32>,
 }
 
 impl<'a> Kernel<'a> {
+    /// Returns [`version`](Self::version) for a release (`/proc/sys/kernel/osrelease`), such as `6.12.3-amd64`.
+    #[must_use]
+    pub fn version_of(release: &str) -> Option<u32> {
+        let numbers = release.trim().split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+        let mut numbers = numbers.map(|number: u32| number.min(255));
+        let (version, patch_level) = (numbers.next()?, numbers.next()?);
+        Some(version << 16 | patch_level << 8 | numbers.next().unwrap_or(0))
+    }
+
     /// Returns an entry of the configuration.
     fn config(&self, name: &str) -> Option<&'a str> {
         let mut entries = self.config?.lines().filter_map(|line| line.split_once('='));
@@ -134,7 +146,7 @@ pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, Obj
         Some(types) => externs::configuration(types, kernel, is_weak).map_err(ObjectError::Link)?,
         None => Configuration::default(),
     };
-    let found = maps::find(&file, types.as_ref(), Some(&config)).map_err(ObjectError::Map)?;
+    let found = maps::find(&file, types.as_ref(), &config, kernel.cpus).map_err(ObjectError::Map)?;
     let linker = Linker {
         file: &file,
         types: types.as_ref(),

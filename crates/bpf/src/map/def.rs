@@ -209,6 +209,16 @@ impl MapDef {
         }
     }
 
+    /// Returns the number of entries on a host with this many CPUs: maps with an entry for each CPU may leave
+    /// it out.
+    #[must_use]
+    pub fn entries_for(&self, cpus: u32) -> u32 {
+        match (self.kind, self.max_entries) {
+            (MapKind::PerfEventArray | MapKind::Cpumap, 0) => cpus,
+            (_, entries) => entries,
+        }
+    }
+
     /// Returns the memory that the map needs for programs on `cpus` threads, in bytes.
     #[must_use]
     pub fn memory_bytes(&self, cpus: u32) -> u64 {

@@ -85,6 +85,9 @@ impl UpdateMode {
 /// events.
 const PERF_RING_BYTES: u32 = 1 << 18;
 
+/// Entries of a CPUMAP whose definition has none. In the kernel it is the number of CPUs.
+const CPUMAP_ENTRIES: u32 = 64;
+
 impl Map {
     /// Creates a map for programs on `cpus` threads, with the initial contents of its definition.
     ///
@@ -92,6 +95,9 @@ impl Map {
     /// [`MapError::Invalid`], [`MapError::Unsupported`] or [`MapError::NoMemory`] if the definition cannot be
     /// used.
     pub fn new(def: &MapDef, cpus: u32) -> Result<Arc<Map>, MapError> {
+        if def.kind == MapKind::Cpumap && def.max_entries == 0 {
+            return Map::new(&MapDef { max_entries: CPUMAP_ENTRIES, ..def.clone() }, cpus);
+        }
         // Before anything is allocated: no error follows if the memory is not there.
         if def.memory_bytes(cpus) > MapError::BYTES_MAX {
             return Err(MapError::NoMemory);

@@ -121,13 +121,15 @@ impl<'a> File<'a> {
                 section,
                 value: symbol.st_value(endian),
                 size: symbol.st_size(endian),
-                is_function: symbol.st_type() == STT_FUNC,
+                is_function: symbol.st_type() == STT_FUNC
+                    || is_old_function(&this, section, symbol.st_type(), symbol.st_bind()),
                 is_section: symbol.st_type() == STT_SECTION,
                 is_local: symbol.st_bind() == elf::STB_LOCAL,
                 is_weak: symbol.st_bind() == elf::STB_WEAK,
                 is_hidden: matches!(symbol.st_visibility(), elf::STV_HIDDEN | elf::STV_INTERNAL),
             });
         }
+        this.measure_functions();
         let mut count = 0;
         for section in table.iter() {
             let Some((list, _)) = section.rel(endian, file).map_err(|_| DAMAGED)? else { continue };
@@ -146,6 +148,24 @@ impl<'a> File<'a> {
             section.relocations.sort_by_key(|relocation| relocation.at);
         }
         Ok(this)
+    }
+
+    /// A function without a length ends where the next one begins, or its section ends.
+    fn measure_functions(&mut self) {
+        let mut starts: Vec<(usize, u64)> = Vec::new();
+        for symbol in self.symbols.iter().filter(|symbol| symbol.is_function) {
+            starts.extend(symbol.section.map(|section| (section, symbol.value)));
+        }
+        starts.sort_unstable();
+        for symbol in self.symbols.iter_mut().filter(|symbol| symbol.is_function && symbol.size == 0) {
+            let Some(section) = symbol.section else { continue };
+            let next = starts.partition_point(|start| *start <= (section, symbol.value));
+            let end = match starts.get(next) {
+                Some((other, start)) if *other == section => *start,
+                _ => self.sections[section].size,
+            };
+            symbol.size = end.saturating_sub(symbol.value);
+        }
     }
 
     /// Returns the section of that name and its number.
@@ -171,4 +191,11 @@ impl<'a> File<'a> {
         let last = list.partition_point(|relocation| relocation.at < end);
         list.get(first..last).unwrap_or_default()
     }
+}
+
+/// Clang before version 8 gives functions neither a type nor a length.
+fn is_old_function(file: &File<'_>, section: Option<usize>, kind: u8, bind: u8) -> bool {
+    kind == elf::STT_NOTYPE
+        && bind != elf::STB_LOCAL
+        && section.and_then(|section| file.sections.get(section)).is_some_and(|section| section.is_code)
 }

@@ -36,10 +36,11 @@ pub(super) struct Found {
 pub(super) fn find(
     file: &File<'_>,
     types: Option<&Types<'_>>,
-    config: Option<&Configuration>,
+    config: &Configuration,
+    cpus: Option<u32>,
 ) -> Result<Vec<Found>, String> {
     let mut found = data_sections(file, types);
-    if let Some(config) = config.filter(|config| !config.is_empty()) {
+    if !config.is_empty() {
         let mut def = MapDef::array(CONFIG_SECTION, config.bytes.len() as u32, 1);
         (def.initial, def.frozen, def.flags) = (config.bytes.clone(), true, MapDef::RDONLY_PROG);
         found.push(Found { def, section: usize::MAX, start: 0, end: u64::MAX, is_data: true, broken: None });
@@ -52,12 +53,36 @@ pub(super) fn find(
             old(file, number, &mut found)?;
         }
     }
+    let is_array = |kind| matches!(kind, MapKind::Array | MapKind::PercpuArray | MapKind::Xskmap);
+    for map in found.iter_mut().filter(|map| map.broken.is_none() && !has_size(&map.def)) {
+        if let Some(cpus) = cpus.filter(|_| is_array(map.def.kind)) {
+            map.def.max_entries = cpus;
+            continue;
+        }
+        let name = &map.def.name;
+        map.broken =
+            Some(format!("map {name}: its definition has 0 entries; the program's own tool sets them"));
+    }
     if found.len() > MAPS_MAX {
         return Err(format!("it has more than {MAPS_MAX} maps"));
     }
     found.sort_by(|a, b| (a.broken.is_some(), &a.def.name).cmp(&(b.broken.is_some(), &b.def.name)));
     references(file, types, &mut found)?;
     Ok(found)
+}
+
+/// Whether the map can be created. Maps with an entry for each CPU, and those with initial entries, need no
+/// number.
+fn has_size(def: &MapDef) -> bool {
+    def.max_entries > 0
+        || matches!(
+            def.kind,
+            MapKind::PerfEventArray
+                | MapKind::Cpumap
+                | MapKind::ProgArray
+                | MapKind::ArrayOfMaps
+                | MapKind::HashOfMaps
+        )
 }
 
 /// Whether the section becomes an array with this content.

@@ -7,7 +7,7 @@ pub(super) type Place = (ProgramKind, bool);
 
 /// Returns where the programs of a section run; `None` if the name is not one of XDP. Names are those of
 /// libbpf (`xdp`, `xdp.frags`, `xdp/devmap`, `xdp.frags/cpumap`, `?xdp`) and the older ones with any ending
-/// (`xdp/NAME`, `xdp_NAME`, `xdp_devmap/NAME`).
+/// (`xdp/NAME`, `xdp_NAME`, `xdp_devmap/NAME`, `xdp1`).
 pub(super) fn place_of(name: &str) -> Option<Place> {
     let name = name.strip_prefix('?').unwrap_or(name);
     let (rest, frags) = match name.strip_prefix("xdp.frags") {
@@ -16,7 +16,10 @@ pub(super) fn place_of(name: &str) -> Option<Place> {
     };
     let ending = match rest.strip_prefix(if frags { &['/'][..] } else { &['/', '_'] }) {
         Some(ending) => ending,
-        None => return rest.is_empty().then_some((ProgramKind::Xdp, frags)),
+        None => {
+            let is_number = rest.bytes().all(|byte| byte.is_ascii_digit());
+            return is_number.then_some((ProgramKind::Xdp, frags));
+        }
     };
     let kind = match ending.split('/').next() {
         Some("devmap") => ProgramKind::XdpDevmap,
@@ -38,6 +41,8 @@ mod tests {
         for (section, kind, frags) in [
             ("xdp", ProgramKind::Xdp, false),
             ("xdp.frags", ProgramKind::Xdp, true),
+            ("xdp1", ProgramKind::Xdp, false),
+            ("?xdp", ProgramKind::Xdp, false),
             ("xdp/drop", ProgramKind::Xdp, false),
             ("xdp_drop", ProgramKind::Xdp, false),
             ("xdp_drop/first", ProgramKind::Xdp, false),

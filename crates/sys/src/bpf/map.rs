@@ -61,8 +61,8 @@ struct FreezeAttr {
 unsafe impl Attr for FreezeAttr {}
 
 impl Map {
-    /// Creates a map with its first value in place. A perf event array without a size gets an entry for each
-    /// possible CPU.
+    /// Creates a map with its first value in place. A perf event array or CPUMAP without a size gets an entry
+    /// for each possible CPU.
     ///
     /// # Errors
     /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
@@ -84,10 +84,7 @@ impl Map {
     }
 
     fn create_typed(def: &MapDef, types: Option<BorrowedFd<'_>>, inner: Option<&Map>) -> io::Result<Map> {
-        let max_entries = match (def.kind, def.max_entries) {
-            (MapKind::PerfEventArray, 0) => possible_cpus() as u32,
-            (_, entries) => entries,
-        };
+        let max_entries = def.entries_for(possible_cpus() as u32);
         let mut attr = CreateAttr {
             kind: def.kind.number(),
             key_len: def.key_size,
@@ -152,10 +149,14 @@ impl Map {
         match object::get_pinned(path) {
             Ok(fd) => {
                 let about: MapInfo = info(fd.as_fd())?;
-                let there = [about.kind, about.key_len, about.value_len, about.max_entries, about.flags];
-                let wanted = [def.kind.number(), def.key_size, def.value_size, def.max_entries, def.flags];
-                let sized_by_cpus = def.kind == MapKind::PerfEventArray && def.max_entries == 0;
-                if there != wanted && !(sized_by_cpus && there[..3] == wanted[..3]) {
+                // The kernel adds this flag to maps of devices.
+                let is_device = matches!(def.kind, MapKind::Devmap | MapKind::DevmapHash);
+                let added = if is_device { MapDef::RDONLY_PROG & !def.flags } else { 0 };
+                let flags = about.flags & !added;
+                let there = [about.kind, about.key_len, about.value_len, about.max_entries, flags];
+                let entries = def.entries_for(possible_cpus() as u32);
+                let wanted = [def.kind.number(), def.key_size, def.value_size, entries, def.flags];
+                if there != wanted {
                     return Err(io::Error::from_raw_os_error(libc::EEXIST));
                 }
                 Map::from_fd(fd)
