@@ -281,9 +281,10 @@ impl AsFd for Map {
     }
 }
 
-/// Number of possible CPUs, from `0-N` or `0` (the kernel's upper bound if the file is missing: too many
-/// is safe).
-fn possible_cpus() -> usize {
+/// Returns the number of possible CPUs, from `0-N` or `0` (the kernel's upper bound if the file is missing:
+/// too many is safe).
+#[must_use]
+pub fn possible_cpus() -> usize {
     /// NR_CPUS_MAXSMP of the kernel.
     const CPUS_MAX: usize = 8192;
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();

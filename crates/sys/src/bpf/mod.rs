@@ -12,7 +12,7 @@ mod ring;
 mod tcx;
 
 pub use link::{XdpLink, extensions_of};
-pub use map::Map;
+pub use map::{Map, possible_cpus};
 pub use object::{get_pinned, pin, program_ids};
 pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};
 pub use ring::RingReader;
