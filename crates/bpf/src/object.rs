@@ -305,4 +305,6 @@ mod clang;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
+mod kernel_tests;
+#[cfg(test)]
 mod tests;
