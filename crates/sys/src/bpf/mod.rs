@@ -104,4 +104,6 @@ fn pointer_mut<T>(slice: &mut [T]) -> u64 {
 }
 
 #[cfg(test)]
+mod object_tests;
+#[cfg(test)]
 mod tests;
