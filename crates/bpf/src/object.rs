@@ -60,13 +60,14 @@ pub struct Kernel<'a> {
     pub version: Option<u32>,
     /// Its configuration, as `/proc/config.gz` has it.
     pub config: Option<&'a str>,
-    /// Number of possible CPUs: the size of arrays whose definition has 0 entries. Tools set it before they
-    /// load the program.
+    /// Number of possible CPUs: the size of arrays with 0 entries in their definition. The program's own tool
+    /// would set it.
     pub cpus: Option<u32>,
 }
 
 impl<'a> Kernel<'a> {
-    /// Returns [`version`](Self::version) for a release (`/proc/sys/kernel/osrelease`), such as `6.12.3-amd64`.
+    /// Returns [`version`](Self::version) for a release, such as `6.12.3-amd64`
+    /// (`/proc/sys/kernel/osrelease`).
     #[must_use]
     pub fn version_of(release: &str) -> Option<u32> {
         let numbers = release.trim().split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());

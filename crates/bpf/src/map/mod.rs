@@ -45,8 +45,8 @@ pub struct Map {
 
 #[derive(Debug)]
 enum Store {
-    /// Every key below `max_entries` has its entry. Maps of redirect targets, programs and maps are stored this
-    /// way too: an entry exists if the first 32 bits of its value are not 0.
+    /// Every key below `max_entries` has its entry. Maps of redirect targets, programs and maps are stored
+    /// this way too: an entry exists if the first 32 bits of its value are not 0.
     Array(Values),
     Hash(Mutex<Keys>, Values),
     Lpm(Mutex<Lpm>, Values),
@@ -85,7 +85,7 @@ impl UpdateMode {
 /// events.
 const PERF_RING_BYTES: u32 = 1 << 18;
 
-/// Entries of a CPUMAP whose definition has none. In the kernel it is the number of CPUs.
+/// Entries of a CPUMAP without a size in its definition. In the kernel it is the number of CPUs.
 const CPUMAP_ENTRIES: u32 = 64;
 
 impl Map {

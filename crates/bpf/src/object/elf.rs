@@ -2,7 +2,7 @@
 //! has a size that the file alone names.
 
 use object::elf::{self, FileHeader64, SHF_EXECINSTR, STT_FUNC, STT_SECTION};
-use object::read::elf::{FileHeader, SectionHeader, Sym};
+use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
 use object::{Endianness, SectionIndex, SymbolIndex};
 
 use crate::insn::Slot;
@@ -82,27 +82,7 @@ impl<'a> File<'a> {
         if table.len() > SECTIONS_MAX {
             return Err(format!("it has more than {SECTIONS_MAX} sections"));
         }
-        let (mut sections, mut zeros) = (Vec::new(), 0_u64);
-        for section in table.iter() {
-            let name = table.section_name(endian, section).map_err(|_| DAMAGED)?;
-            let name = std::str::from_utf8(name).map_err(|_| DAMAGED)?;
-            let data = section.data(endian, file).map_err(|_| DAMAGED)?;
-            let is_code = section.sh_flags(endian) & u64::from(SHF_EXECINSTR) != 0;
-            if section.sh_type(endian) == elf::SHT_NOBITS {
-                zeros = zeros.saturating_add(section.sh_size(endian));
-            }
-            if zeros > FILE_MAX {
-                return Err("its sections are too large".to_owned());
-            }
-            if is_code && name.len() > NAME_MAX {
-                return Err(format!(
-                    "the name of section {} is longer than {NAME_MAX} bytes",
-                    sections.len()
-                ));
-            }
-            let size = if data.is_empty() { section.sh_size(endian) } else { data.len() as u64 };
-            sections.push(Section { name, data, size, is_code, relocations: Vec::new() });
-        }
+        let sections = sections(&table, endian, file)?;
         let symbols = table.symbols(endian, file, elf::SHT_SYMTAB).map_err(wrong)?;
         if symbols.len() > SYMBOLS_MAX {
             return Err(format!("it has more than {SYMBOLS_MAX} symbols"));
@@ -198,4 +178,28 @@ fn is_old_function(file: &File<'_>, section: Option<usize>, kind: u8, bind: u8) 
     kind == elf::STT_NOTYPE
         && bind != elf::STB_LOCAL
         && section.and_then(|section| file.sections.get(section)).is_some_and(|section| section.is_code)
+}
+
+type Table<'a> = SectionTable<'a, FileHeader64<Endianness>>;
+
+fn sections<'a>(table: &Table<'a>, endian: Endianness, file: &'a [u8]) -> Result<Vec<Section<'a>>, String> {
+    let (mut sections, mut zeros) = (Vec::new(), 0_u64);
+    for section in table.iter() {
+        let name = table.section_name(endian, section).map_err(|_| DAMAGED)?;
+        let name = std::str::from_utf8(name).map_err(|_| DAMAGED)?;
+        let data = section.data(endian, file).map_err(|_| DAMAGED)?;
+        let is_code = section.sh_flags(endian) & u64::from(SHF_EXECINSTR) != 0;
+        if section.sh_type(endian) == elf::SHT_NOBITS {
+            zeros = zeros.saturating_add(section.sh_size(endian));
+        }
+        if zeros > FILE_MAX {
+            return Err("its sections are too large".to_owned());
+        }
+        if is_code && name.len() > NAME_MAX {
+            return Err(format!("the name of section {} is longer than {NAME_MAX} bytes", sections.len()));
+        }
+        let size = if data.is_empty() { section.sh_size(endian) } else { data.len() as u64 };
+        sections.push(Section { name, data, size, is_code, relocations: Vec::new() });
+    }
+    Ok(sections)
 }

@@ -54,7 +54,7 @@ pub(super) struct Linked {
     pub(super) line_info: Vec<u8>,
 }
 
-/// Functions in their order, with the first slot of each, and calls whose targets are not placed yet.
+/// Functions in their order, with the first slot of each, and calls to functions that are not placed yet.
 #[derive(Default)]
 struct Layout {
     out: Linked,
@@ -65,7 +65,7 @@ struct Layout {
 }
 
 impl<'a> Linker<'_, 'a> {
-    /// Links the program whose main function is `main`.
+    /// Links the program with the main function `main`.
     ///
     /// # Errors
     /// [`ObjectError::Link`] with section, offset and symbol; [`ObjectError::NeedsKernelTypes`].

@@ -45,7 +45,7 @@ pub(super) struct Iteration {
     ctx: u64,
     done: u64,
     count: u64,
-    /// The map whose entries are visited.
+    /// The map with the visited entries.
     map: Option<usize>,
 }
 

@@ -108,7 +108,7 @@ pub(super) fn has_kfunc(kfunc: &Kfunc) -> bool {
     kfunc.is_device_bound() || matches!(kfunc.name.as_str(), "bpf_rcu_read_lock" | "bpf_rcu_read_unlock")
 }
 
-/// Calls it. Metadata of the receiving device is not available, as on a device whose driver has none.
+/// Calls it. Metadata of the receiving device is not available, as with a driver that has none.
 pub(super) fn kfunc(kfunc: &Kfunc) -> u64 {
     if kfunc.is_device_bound() { failed(EOPNOTSUPP) } else { 0 }
 }

@@ -116,8 +116,8 @@ fn load(program: &bpf::Program, link: &Link) -> Outcome<(Program, Vec<Map>)> {
 fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
     if !program.tails.is_empty() && !args.foreground && args.pin.is_none() {
         eprintln!(
-            "roxie: warning: the kernel empties the program arrays of {} when this command ends, and its tail \
-             calls have no effect; keep them with --pin DIR or --foreground",
+            "roxie: warning: the kernel empties the program arrays of {} when this command ends, and its \
+             tail calls have no effect; keep them with --pin DIR or --foreground",
             program.name
         );
     }
