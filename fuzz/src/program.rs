@@ -125,7 +125,7 @@ fn program(mut draw: Draw<'_>) -> Program {
     }
     slots.push(Slot { opcode: 0x95, ..Slot::default() });
     let (name, kind) = ("fuzz".to_owned(), ProgramKind::Xdp);
-    Program { name, kind, slots, maps, license: String::new(), frags: false, btf: None }
+    Program { name, kind, slots, maps, license: String::new(), ..Program::default() }
 }
 
 fn maps() -> Vec<MapDef> {

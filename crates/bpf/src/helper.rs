@@ -1,6 +1,8 @@
 //! Kernel helper functions by number (`linux/bpf.h`, `__BPF_FUNC_MAPPER`) that XDP programs and roxie's
 //! classifiers use.
 
+mod names;
+
 macro_rules! helpers {
     ($($variant:ident = $id:literal $name:literal,)*) => {
         /// A kernel function that a program can call by number.
@@ -78,6 +80,11 @@ helpers! {
     KtimeGetTaiNs = 208 "ktime_get_tai_ns",
 }
 
+/// Returns the name of the helper with this number, without the prefix `bpf_`.
+pub(crate) fn name_of(id: i32) -> Option<&'static str> {
+    usize::try_from(id).ok().and_then(|id| names::NAMES.get(id).copied())
+}
+
 impl Helper {
     /// Returns the number of the helper.
     #[must_use]
@@ -89,6 +96,14 @@ impl Helper {
 #[cfg(test)]
 mod tests {
     use super::Helper;
+
+    #[test]
+    fn the_list_of_all_names_has_each_helper_at_its_number() {
+        for helper in Helper::ALL {
+            assert_eq!(super::name_of(helper.id()), Some(helper.name()));
+        }
+        assert_eq!((super::name_of(-1), super::name_of(212)), (None, None));
+    }
 
     #[test]
     fn helper_numbers_agree_with_the_installed_kernel_header() {

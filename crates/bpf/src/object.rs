@@ -1,12 +1,11 @@
 //! Programs from ELF object files of `clang -target bpf`, and object files of assembled programs
 //! ([`write()`]).
 //!
-//! `aya-obj` parses and links the file and adapts it to the kernel's structures. This module converts the
-//! result to [`Program`]s. Maps come from section `.maps` and the older `maps`. A data section becomes an
-//! array with one entry that starts with the section's contents; `.rodata` is constant.
-//!
-//! Requests to pin a map and maps of maps are not supported. Programs of types other than XDP are skipped.
-//! `aya-obj` panics on some malformed files, so `check` refuses them first.
+//! Each program is linked on its own: its functions, their references to maps and global data, and the
+//! adaptation to the kernel's structures (CO-RE). What is wrong with one program does not affect another one
+//! ([`candidates`]). Maps come from section `.maps` and the older `maps`. A data section becomes an array
+//! with one entry that starts with the section's contents; `.rodata` is constant. Programs of types other
+//! than XDP are skipped. A malformed file gives an error, never a panic.
 //!
 //! ```
 //! use roxie_bpf::object::{programs_of, write};
@@ -22,131 +21,247 @@
 //! ```
 
 mod adapt;
-mod check;
+mod elf;
+mod ext;
+mod externs;
+mod kernel_types;
+mod link;
+mod maps;
 mod sections;
 mod types;
 mod write;
 
-pub use check::FILE_MAX;
+pub use elf::FILE_MAX;
 pub use write::write;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt;
 
-use aya_obj::btf::BtfFeatures;
-use aya_obj::{EbpfSectionKind, Function};
+use ext::Ext;
+use externs::Configuration;
+use link::{Function, Linker};
+use types::Types;
 
-use crate::btf::{Btf, FuncInfo};
-use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
-use crate::map::{MapDef, MapKind};
-use crate::program::Program;
+use crate::insn::{DecodeError, decode_all};
+use crate::map::{Initial, MapDef};
+use crate::program::{Program, ProgramKind};
+
+/// Most XDP programs of an object file, and most bytes of the code and types of all of them.
+const PROGRAMS_MAX: usize = 1024;
+const BYTES_MAX: usize = 256 << 20;
+
+/// What programs take from the running kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel<'a> {
+    /// Its types (`/sys/kernel/btf/vmlinux`). Programs that adapt to its structures or call its functions
+    /// (kfuncs) need them.
+    pub types: Option<&'a [u8]>,
+    /// `LINUX_VERSION_CODE`: 65536 times the version, plus 256 times the patch level, plus the sublevel.
+    pub version: Option<u32>,
+    /// Its configuration, as `/proc/config.gz` has it.
+    pub config: Option<&'a str>,
+    /// Number of possible CPUs: the size of arrays with 0 entries in their definition. The program's own tool
+    /// would set it.
+    pub cpus: Option<u32>,
+}
+
+impl<'a> Kernel<'a> {
+    /// Returns [`version`](Self::version) for a release, such as `6.12.3-amd64`
+    /// (`/proc/sys/kernel/osrelease`).
+    #[must_use]
+    pub fn version_of(release: &str) -> Option<u32> {
+        let numbers = release.trim().split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+        let mut numbers = numbers.map(|number: u32| number.min(255));
+        let (version, patch_level) = (numbers.next()?, numbers.next()?);
+        Some(version << 16 | patch_level << 8 | numbers.next().unwrap_or(0))
+    }
+
+    /// Returns an entry of the configuration.
+    fn config(&self, name: &str) -> Option<&'a str> {
+        let mut entries = self.config?.lines().filter_map(|line| line.split_once('='));
+        entries.find(|(key, _)| *key == name).map(|(_, value)| value.trim())
+    }
+}
+
+/// An XDP program of an object file.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// Name of its section.
+    pub section: String,
+    /// Place where it runs.
+    pub kind: ProgramKind,
+    /// The program, or why it cannot be linked.
+    pub program: Result<Program, ObjectError>,
+}
 
 /// Returns the XDP programs of an object file, sorted by name. Each has all maps of the file in the same
-/// order, so that programs that share a map agree on its index.
+/// order, so that programs that share a map agree on its index. Programs that cannot be linked are left out
+/// if there is another one; [`candidates`] returns them too.
 ///
 /// `kernel_types` is the type information of the running kernel (`/sys/kernel/btf/vmlinux`). Programs that
 /// adapt to the layout of kernel structures need it.
 ///
 /// # Errors
-/// [`ObjectError`] if the file is malformed, cannot be linked, has an unsupported map, or contains no XDP
-/// program.
+/// [`ObjectError`] if the file is malformed, contains no XDP program, or none that can be linked.
 pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
-    check::check(elf, kernel_types).map_err(parse_error)?;
-    let sections::Prepared { file, places } = sections::prepare(elf).map_err(parse_error)?;
-    let mut object = aya_obj::Object::parse(&file).map_err(parse_error)?;
-    if object.has_btf_relocations() {
-        let types = kernel_types.ok_or(ObjectError::NeedsKernelTypes)?;
-        let types = aya_obj::btf::Btf::parse(types, object.endianness).map_err(parse_error)?;
-        object.relocate_btf(&types).map_err(link_error)?;
+    let kernel = Kernel { types: kernel_types, ..Kernel::default() };
+    let (mut programs, mut first_error) = (Vec::new(), ObjectError::NoPrograms);
+    for candidate in candidates(elf, &kernel)? {
+        match candidate.program {
+            Ok(program) => programs.push(program),
+            Err(error) if first_error == ObjectError::NoPrograms => first_error = error,
+            Err(_) => {}
+        }
     }
+    if programs.is_empty() { Err(first_error) } else { Ok(programs) }
+}
 
-    let mut sources: Vec<(String, aya_obj::Map)> =
-        object.maps.iter().map(|(name, map)| (name.clone(), map.clone())).collect();
-    sources.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let maps = sources.iter().map(|(name, map)| map_def(name, map)).collect::<Result<Vec<_>, _>>()?;
+/// Returns the XDP programs of an object file, sorted by name, also those that cannot be linked. Each has
+/// all maps of the file in the same order.
+///
+/// # Errors
+/// [`ObjectError`] if the file or its type information is malformed, or contains no XDP program.
+pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, ObjectError> {
+    let file = elf::File::parse(elf).map_err(ObjectError::Parse)?;
+    let data =
+        |name: &str| file.section(name).map(|(_, section)| section.data).filter(|data| !data.is_empty());
+    let malformed = || ObjectError::Parse("its type information is malformed".to_owned());
+    let types = data(".BTF").map(|blob| Types::parse(blob).ok_or_else(malformed)).transpose()?;
+    let ext = match (data(".BTF.ext"), &types) {
+        (Some(ext), Some(types)) => {
+            Ext::parse(ext, types).map_err(|why| ObjectError::Parse(why.to_owned()))?
+        }
+        _ => Ext::default(),
+    };
+    let entries = entries(&file)?;
+    let kernel_types = kernel.types.filter(|_| needs_kernel(&file, &ext));
+    let kernel_types = kernel_types.map(|blob| {
+        Types::parse(blob)
+            .ok_or_else(|| ObjectError::Parse("the kernel's type information is malformed".into()))
+    });
+    let kernel_types = kernel_types.transpose()?;
+    let is_weak = |name: &str| file.symbols.iter().any(|symbol| symbol.name == name && symbol.is_weak);
+    let config = match &types {
+        Some(types) => externs::configuration(types, kernel, is_weak).map_err(ObjectError::Link)?,
+        None => Configuration::default(),
+    };
+    let found = maps::find(&file, types.as_ref(), &config, kernel.cpus).map_err(ObjectError::Map)?;
+    let linker = Linker {
+        file: &file,
+        types: types.as_ref(),
+        ext: &ext,
+        maps: &found,
+        config: &config,
+        kernel,
+        kernel_types: kernel_types.as_ref(),
+    };
+    let blob = types.as_ref().map(|types| kernel_types::for_kernel(&file, types));
+    let defs: Vec<MapDef> =
+        found.iter().filter(|map| map.broken.is_none()).map(|map| map.def.clone()).collect();
+    let license = data("license").map(|bytes| bytes.split(|&byte| byte == 0).next().unwrap_or_default());
+    let license = String::from_utf8_lossy(license.unwrap_or_default()).into_owned();
 
-    // Map indices take the place of file descriptors until the instructions are decoded.
-    let text: HashSet<usize> = object.functions.keys().map(|&(section, _)| section).collect();
-    let indices = (0..).zip(&sources).map(|(index, (name, map))| (name.as_str(), index, map));
-    object.relocate_maps(indices, &text).map_err(link_error)?;
-    object.relocate_calls(&text).map_err(link_error)?;
-    let every_feature = BtfFeatures::new(true, true, true, true, true, true, true, true);
-    let types = object.fixup_and_sanitize_btf(&every_feature).map_err(parse_error)?;
-    let types = types.map(|types| types.to_bytes());
-
-    let mut programs = Vec::new();
-    for (name, source) in &object.programs {
-        let Some(&(kind, frags)) = places.get(&source.function_key().0) else { continue };
-        let function = object.functions.get(&source.function_key());
-        let function = function.ok_or_else(|| ObjectError::Link(format!("{name} has no code")))?;
-        programs.push(Program {
-            name: name.clone(),
-            kind,
-            slots: slots_of(function).map_err(|error| ObjectError::Code(name.clone(), error))?,
-            maps: maps.clone(),
-            license: source.license.to_string_lossy().into_owned(),
-            frags,
-            btf: types.as_ref().and_then(|types| btf_of(types, function)),
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    for Entry { name, section, kind, frags, function } in entries {
+        let program = linker.link(&name, function).and_then(|linked| {
+            decode_all(&linked.slots).map_err(|error| ObjectError::Code(name.clone(), error))?;
+            let btf = link::btf_of(blob.as_deref(), &linked);
+            bytes += linked.slots.len() * 16 + btf.as_ref().map_or(0, |btf| btf.blob.len());
+            bytes += defs.iter().map(|def| def.initial.len()).sum::<usize>();
+            if bytes > BYTES_MAX {
+                return Err(ObjectError::Parse("its sections are too large".to_owned()));
+            }
+            Ok(Program {
+                name: name.clone(),
+                kind,
+                slots: linked.slots,
+                maps: defs.clone(),
+                license: license.clone(),
+                frags,
+                btf,
+                kfuncs: linked.kfuncs,
+                tails: Vec::new(),
+            })
         });
+        all.push(Candidate { name, section, kind, program });
     }
-    if programs.is_empty() {
-        return Err(ObjectError::NoPrograms);
-    }
-    programs.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(programs)
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    add_tails(&mut all);
+    Ok(all)
 }
 
-fn map_def(name: &str, map: &aya_obj::Map) -> Result<MapDef, ObjectError> {
-    let unsupported = || ObjectError::Map(name.to_owned());
-    let kind = MapKind::from_number(map.map_type()).ok_or_else(unsupported)?;
-    if map.inner().is_some() {
-        return Err(unsupported());
-    }
-    Ok(MapDef {
-        flags: map.map_flags(),
-        initial: map.data().to_vec(),
-        frozen: map.section_kind() == EbpfSectionKind::Rodata,
-        ..MapDef::new(name, kind, map.key_size(), map.value_size(), map.max_entries())
-    })
+/// A symbol that is the main function of an XDP program.
+struct Entry {
+    name: String,
+    section: String,
+    kind: ProgramKind,
+    frags: bool,
+    function: Function,
 }
 
-/// Returns the linked code. Relocation stored map indices in place of file descriptors.
-fn slots_of(function: &Function) -> Result<Vec<Slot>, DecodeError> {
-    let slots: Vec<Slot> = function
-        .instructions
-        .iter()
-        .map(|insn| Slot {
-            opcode: insn.code,
-            dst: insn.dst_reg(),
-            src: insn.src_reg(),
-            off: insn.off,
-            imm: insn.imm,
-        })
-        .collect();
-    let mut out = Vec::with_capacity(slots.len());
-    for (_, insn) in decode_all(&slots)? {
-        let insn = match insn {
-            Insn::LoadImm64 { dst, imm: Imm64::MapFd(map) } => {
-                Insn::LoadImm64 { dst, imm: Imm64::Map(map as u32) }
-            }
-            Insn::LoadImm64 { dst, imm: Imm64::MapFdValue { fd, off } } => {
-                Insn::LoadImm64 { dst, imm: Imm64::MapValue { map: fd as u32, off } }
-            }
-            other => other,
+fn entries(file: &elf::File<'_>) -> Result<Vec<Entry>, ObjectError> {
+    let (mut entries, mut similar) = (Vec::new(), None);
+    for symbol in file.symbols.iter().filter(|symbol| symbol.is_function && !symbol.is_local) {
+        let Some(number) = symbol.section else { continue };
+        let section = &file.sections[number];
+        if !section.is_code || section.name.starts_with(".text") {
+            continue;
+        }
+        let Some((kind, frags)) = sections::place_of(section.name) else {
+            similar = similar.or(Some(section.name).filter(|name| name.starts_with("xdp")));
+            continue;
         };
-        encode(&insn, &mut out);
+        let end = symbol.value.checked_add(symbol.size);
+        let end = end.ok_or_else(|| ObjectError::Parse(format!("{}: its size is wrong", symbol.name)))?;
+        let function = Function { section: number, start: symbol.value, end };
+        let (name, section) = (symbol.name.to_owned(), section.name.to_owned());
+        entries.push(Entry { name, section, kind, frags, function });
     }
-    Ok(out)
+    match (entries.len(), similar) {
+        (0, Some(name)) => Err(ObjectError::Parse(format!("section {name} has no name of an XDP section"))),
+        (0, None) => Err(ObjectError::NoPrograms),
+        (count, _) if count > PROGRAMS_MAX => {
+            Err(ObjectError::Parse(format!("it has more than {PROGRAMS_MAX} programs")))
+        }
+        _ => Ok(entries),
+    }
 }
 
-/// Returns the type information, or `None` if the object has types but no record for this program's
-/// functions.
-fn btf_of(types: &[u8], function: &Function) -> Option<Btf> {
-    let records = &function.func_info.func_info;
-    let func_info: Vec<FuncInfo> =
-        records.iter().map(|record| FuncInfo { slot: record.insn_off, type_id: record.type_id }).collect();
-    let line_info = function.line_info.line_info_bytes();
-    (!func_info.is_empty()).then(|| Btf { blob: types.to_vec(), func_info, line_info })
+/// Whether a program may need the kernel's types: it adapts instructions, or refers to a symbol that the
+/// file does not define.
+fn needs_kernel(file: &elf::File<'_>, ext: &Ext<'_>) -> bool {
+    !ext.adaptations.is_empty()
+        || file.symbols.iter().any(|symbol| symbol.section.is_none() && !symbol.name.is_empty())
+}
+
+/// Gives each program the programs that initial values of its program arrays name, and those that these
+/// name in turn.
+fn add_tails(all: &mut [Candidate]) {
+    let linked: Vec<Option<Program>> = all.iter().map(|one| one.program.as_ref().ok().cloned()).collect();
+    if !linked.iter().flatten().any(|program| program.maps.iter().any(|map| !map.entries.is_empty())) {
+        return;
+    }
+    for one in all.iter_mut() {
+        let Ok(program) = &mut one.program else { continue };
+        let (mut seen, mut todo) = (BTreeSet::from([program.name.clone()]), vec![program.clone()]);
+        while let Some(next) = todo.pop() {
+            let used: BTreeSet<usize> =
+                next.map_slots().unwrap_or_default().iter().map(|(_, map)| map.index()).collect();
+            let entries = used.iter().filter_map(|map| next.maps.get(*map)).flat_map(|map| &map.entries);
+            for (_, initial) in entries {
+                let Initial::Program(name) = initial else { continue };
+                if !seen.insert(name.clone()) {
+                    continue;
+                }
+                if let Some(found) = linked.iter().flatten().find(|program| program.name == *name) {
+                    program.tails.push(found.clone());
+                    todo.push(found.clone());
+                }
+            }
+        }
+    }
 }
 
 /// Reason why an object file gives no programs, or a program no object file.
@@ -154,9 +269,9 @@ fn btf_of(types: &[u8], function: &Function) -> Option<Btf> {
 pub enum ObjectError {
     /// The file or its type information is malformed.
     Parse(String),
-    /// A symbol, map or function is missing.
+    /// A reference cannot be resolved: the text names program, section, offset and symbol.
     Link(String),
-    /// The map has an unknown type, or contains maps.
+    /// The text names the map and what is wrong with its definition.
     Map(String),
     /// The named program has slots that are no instructions.
     Code(String, DecodeError),
@@ -168,20 +283,12 @@ pub enum ObjectError {
     NeedsKernelTypes,
 }
 
-fn parse_error(error: impl fmt::Display) -> ObjectError {
-    ObjectError::Parse(error.to_string())
-}
-
-fn link_error(error: impl fmt::Display) -> ObjectError {
-    ObjectError::Link(error.to_string())
-}
-
 impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ObjectError::Parse(reason) => write!(f, "the object file cannot be read: {reason}"),
             ObjectError::Link(reason) => write!(f, "the object file cannot be linked: {reason}"),
-            ObjectError::Map(name) => write!(f, "maps like {name} are not supported"),
+            ObjectError::Map(reason) => write!(f, "the object file cannot be read: {reason}"),
             ObjectError::Code(name, error) => write!(f, "program {name}: {error}"),
             ObjectError::Unwritable(reason) => write!(f, "cannot write an object file of program {reason}"),
             ObjectError::NoPrograms => f.write_str("the object file has no XDP program"),
@@ -198,5 +305,7 @@ impl std::error::Error for ObjectError {}
 mod clang;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod kernel_tests;
 #[cfg(test)]
 mod tests;

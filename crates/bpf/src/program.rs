@@ -47,7 +47,7 @@ impl ProgramKind {
 ///
 /// Instructions refer to maps by their index in `maps` ([`Imm64::Map`], [`Imm64::MapValue`]). The loader
 /// creates the maps; [`Program::link`] replaces the indices by file descriptors.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Program {
     /// Name; the kernel takes up to 15 letters, digits, `_` and `.`.
     pub name: String,
@@ -63,6 +63,35 @@ pub struct Program {
     pub frags: bool,
     /// Type information with function names. The libxdp dispatcher and xdpdump need it.
     pub btf: Option<Btf>,
+    /// Functions of the kernel that the code calls; the instructions have the index.
+    pub kfuncs: Vec<Kfunc>,
+    /// Programs that initial values of program arrays name. They have the same maps, and no `tails`.
+    pub tails: Vec<Program>,
+}
+
+/// The helper number in an instruction that has no equivalent in this kernel. The verifier accepts it where
+/// it is never reached, and names the number where it is (libbpf uses the same one).
+pub(crate) const POISON: i32 = 195_896_080;
+/// Helper number of a call to a weak function that the kernel does not have. A program asks with
+/// `bpf_ksym_exists()` first, so that the verifier finds the call unreachable.
+pub(crate) const NO_KFUNC: i32 = 2_002_000_000;
+
+/// A function of the kernel that programs can call (kfunc).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Kfunc {
+    /// Its name.
+    pub name: String,
+    /// Id of its type in the kernel's BTF; `None` if those types were not known.
+    pub id: Option<u32>,
+}
+
+impl Kfunc {
+    /// Whether it reads metadata of the receiving device. A program with such a function is loaded for one
+    /// interface (`BPF_F_XDP_DEV_BOUND_ONLY`).
+    #[must_use]
+    pub fn is_device_bound(&self) -> bool {
+        self.name.starts_with("bpf_xdp_metadata_rx_")
+    }
 }
 
 impl Program {
@@ -75,6 +104,12 @@ impl Program {
     #[must_use]
     pub fn flags(&self) -> u32 {
         if self.frags { Self::HAS_FRAGS } else { 0 }
+    }
+
+    /// Returns whether the program must be loaded for one interface.
+    #[must_use]
+    pub fn is_device_bound(&self) -> bool {
+        self.kfuncs.iter().any(Kfunc::is_device_bound)
     }
 
     /// Returns the map with this name.
@@ -114,6 +149,12 @@ impl Program {
                 Insn::LoadImm64 { dst, imm: Imm64::MapValue { map, off } } => {
                     Insn::LoadImm64 { dst, imm: Imm64::MapFdValue { fd: fd_of(map)?, off } }
                 }
+                Insn::CallKfunc { id, btf: 0 } if !self.kfuncs.is_empty() => {
+                    let kfunc = usize::try_from(id).ok().and_then(|index| self.kfuncs.get(index));
+                    let kfunc = kfunc.ok_or(LinkError::NoSuchKfunc(id))?;
+                    let id = kfunc.id.ok_or_else(|| LinkError::UnknownKfunc(kfunc.name.clone()))?;
+                    Insn::CallKfunc { id: id as i32, btf: 0 }
+                }
                 other => other,
             };
             encode(&insn, &mut linked);
@@ -123,12 +164,16 @@ impl Program {
 }
 
 /// Reason why [`Program::link`] failed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkError {
     /// The code is malformed.
     Decode(DecodeError),
     /// The code refers to a map that has no file descriptor.
     NoSuchMap(u32),
+    /// The code calls a kernel function that is not in [`Program::kfuncs`].
+    NoSuchKfunc(i32),
+    /// The id of this kernel function is not known: the program was linked without the kernel's types.
+    UnknownKfunc(String),
 }
 
 impl From<DecodeError> for LinkError {
@@ -143,6 +188,12 @@ impl fmt::Display for LinkError {
             LinkError::Decode(error) => error.fmt(f),
             LinkError::NoSuchMap(map) => {
                 write!(f, "the program refers to map {map}, which it does not define")
+            }
+            LinkError::NoSuchKfunc(index) => {
+                write!(f, "the program calls kernel function {index}, which it does not name")
+            }
+            LinkError::UnknownKfunc(name) => {
+                write!(f, "kernel function {name}: the kernel's types (/sys/kernel/btf/vmlinux) are needed")
             }
         }
     }

@@ -191,6 +191,7 @@ impl Asm {
             license: Program::LICENSE.to_owned(),
             frags: false,
             btf: Some(btf),
+            ..Program::default()
         })
     }
 

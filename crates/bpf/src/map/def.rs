@@ -44,8 +44,14 @@ map_kinds! {
     LruHash = 9 "lru_hash",
     /// LRU hash table with one value per CPU.
     LruPercpuHash = 10 "lru_percpu_hash",
+    /// Call stacks of the kernel.
+    StackTrace = 7 "stack_trace",
     /// Trie that finds the longest matching prefix.
     LpmTrie = 11 "lpm_trie",
+    /// Array of maps.
+    ArrayOfMaps = 12 "array_of_maps",
+    /// Hash table of maps.
+    HashOfMaps = 13 "hash_of_maps",
     /// Array of devices for redirects.
     Devmap = 14 "devmap",
     /// Array of CPUs for redirects.
@@ -60,6 +66,10 @@ map_kinds! {
     DevmapHash = 25 "devmap_hash",
     /// Ring buffer with records for user space.
     Ringbuf = 27 "ringbuf",
+    /// Bloom filter: tells whether a value was not pushed.
+    BloomFilter = 30 "bloom_filter",
+    /// Ring buffer with records from user space.
+    UserRingbuf = 31 "user_ringbuf",
 }
 
 impl MapKind {
@@ -73,6 +83,36 @@ impl MapKind {
     #[must_use]
     pub fn from_number(number: u32) -> Option<MapKind> {
         Self::ALL.iter().copied().find(|kind| kind.number() == number)
+    }
+
+    /// Returns whether the kernel accepts types of keys and values for maps of this type.
+    #[must_use]
+    pub const fn has_types(self) -> bool {
+        matches!(
+            self,
+            MapKind::Hash
+                | MapKind::Array
+                | MapKind::PercpuHash
+                | MapKind::PercpuArray
+                | MapKind::LruHash
+                | MapKind::LruPercpuHash
+                | MapKind::LpmTrie
+        )
+    }
+
+    /// Returns whether the map is an array with entries that do not exist until they are written.
+    #[must_use]
+    pub const fn is_sparse(self) -> bool {
+        matches!(
+            self,
+            MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap | MapKind::ProgArray | MapKind::ArrayOfMaps
+        )
+    }
+
+    /// Returns whether the values are maps.
+    #[must_use]
+    pub const fn holds_maps(self) -> bool {
+        matches!(self, MapKind::ArrayOfMaps | MapKind::HashOfMaps)
     }
 
     /// Returns whether every CPU has its own value. User space reads these maps as an array of values, each
@@ -101,6 +141,15 @@ impl MapRef {
     }
 }
 
+/// Initial value of an entry that is not bytes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Initial {
+    /// A program of the same object file, by name.
+    Program(String),
+    /// A map, by its index in [`Program::maps`](crate::Program::maps).
+    Map(u32),
+}
+
 /// Definition of a map: all that is needed to create it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MapDef {
@@ -121,6 +170,16 @@ pub struct MapDef {
     pub initial: Vec<u8>,
     /// The contents are constant once `initial` is in place (`BPF_MAP_FREEZE`).
     pub frozen: bool,
+    /// Initial entries of maps of programs and maps of maps, by index.
+    pub entries: Vec<(u32, Initial)>,
+    /// Definition of the maps in a map of maps.
+    pub inner: Option<Box<MapDef>>,
+    /// The map is shared by name in a bpf file system (`LIBBPF_PIN_BY_NAME`).
+    pub pinned: bool,
+    /// Attribute of the type of map: the number of hash functions of a Bloom filter.
+    pub extra: u64,
+    /// Types of keys and values in [`Program::btf`](crate::Program::btf); 0 if there are none.
+    pub types: [u32; 2],
 }
 
 impl MapDef {
@@ -133,7 +192,6 @@ impl MapDef {
     #[must_use]
     pub fn new(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
         let flags = if kind == MapKind::LpmTrie { Self::NO_PREALLOC } else { 0 };
-        let initial = Vec::new();
         MapDef {
             name: name.to_owned(),
             kind,
@@ -141,8 +199,23 @@ impl MapDef {
             value_size,
             max_entries,
             flags,
-            initial,
+            initial: Vec::new(),
             frozen: false,
+            entries: Vec::new(),
+            inner: None,
+            pinned: false,
+            extra: 0,
+            types: [0; 2],
+        }
+    }
+
+    /// Returns the number of entries on a host with this many CPUs: maps with an entry for each CPU may leave
+    /// it out.
+    #[must_use]
+    pub fn entries_for(&self, cpus: u32) -> u32 {
+        match (self.kind, self.max_entries) {
+            (MapKind::PerfEventArray | MapKind::Cpumap, 0) => cpus,
+            (_, entries) => entries,
         }
     }
 
@@ -154,7 +227,9 @@ impl MapDef {
         let of_keys = match self.kind {
             MapKind::Ringbuf => return entries,
             MapKind::PerfEventArray => return u64::from(PERF_RING_BYTES),
-            MapKind::Array | MapKind::PercpuArray | MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => 0,
+            MapKind::StackTrace | MapKind::UserRingbuf => return 0,
+            MapKind::Array | MapKind::PercpuArray => 0,
+            kind if kind.is_sparse() => 0,
             // The key, its links, and up to two buckets.
             _ => u64::from(self.key_size) + 24,
         };

@@ -10,10 +10,11 @@ mod def;
 mod error;
 mod keys;
 mod lpm;
+mod queue;
 mod ring;
 mod values;
 
-pub use def::{MapDef, MapKind, MapRef};
+pub use def::{Initial, MapDef, MapKind, MapRef};
 pub use error::MapError;
 pub use ring::Ring;
 
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keys::Keys;
 use lpm::Lpm;
+use queue::Pushed;
 use values::Values;
 
 /// A map with its contents.
@@ -43,12 +45,16 @@ pub struct Map {
 
 #[derive(Debug)]
 enum Store {
-    /// Every key below `max_entries` has its entry. Maps of redirect targets are stored this way too: an
-    /// entry exists if the first 32 bits of its value are not 0.
+    /// Every key below `max_entries` has its entry. Maps of redirect targets, programs and maps are stored
+    /// this way too: an entry exists if the first 32 bits of its value are not 0.
     Array(Values),
     Hash(Mutex<Keys>, Values),
     Lpm(Mutex<Lpm>, Values),
     Ring(Ring),
+    /// Queues, stacks and Bloom filters.
+    Pushed(Pushed),
+    /// A map that programs of the machine cannot use.
+    Unusable,
 }
 
 /// Condition of an update on the existing entry (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
@@ -79,6 +85,9 @@ impl UpdateMode {
 /// events.
 const PERF_RING_BYTES: u32 = 1 << 18;
 
+/// Entries of a CPUMAP without a size in its definition. In the kernel it is the number of CPUs.
+const CPUMAP_ENTRIES: u32 = 64;
+
 impl Map {
     /// Creates a map for programs on `cpus` threads, with the initial contents of its definition.
     ///
@@ -86,6 +95,9 @@ impl Map {
     /// [`MapError::Invalid`], [`MapError::Unsupported`] or [`MapError::NoMemory`] if the definition cannot be
     /// used.
     pub fn new(def: &MapDef, cpus: u32) -> Result<Arc<Map>, MapError> {
+        if def.kind == MapKind::Cpumap && def.max_entries == 0 {
+            return Map::new(&MapDef { max_entries: CPUMAP_ENTRIES, ..def.clone() }, cpus);
+        }
         // Before anything is allocated: no error follows if the memory is not there.
         if def.memory_bytes(cpus) > MapError::BYTES_MAX {
             return Err(MapError::NoMemory);
@@ -98,7 +110,13 @@ impl Map {
             if is_valid { Ok(()) } else { Err(MapError::Invalid) }
         };
         let store = match def.kind {
-            MapKind::Array | MapKind::PercpuArray | MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => {
+            MapKind::Array
+            | MapKind::PercpuArray
+            | MapKind::Devmap
+            | MapKind::Cpumap
+            | MapKind::Xskmap
+            | MapKind::ProgArray
+            | MapKind::ArrayOfMaps => {
                 sized(true)?;
                 Store::Array(values()?)
             }
@@ -106,7 +124,8 @@ impl Map {
             | MapKind::PercpuHash
             | MapKind::LruHash
             | MapKind::LruPercpuHash
-            | MapKind::DevmapHash => {
+            | MapKind::DevmapHash
+            | MapKind::HashOfMaps => {
                 sized(false)?;
                 let lru = matches!(def.kind, MapKind::LruHash | MapKind::LruPercpuHash);
                 Store::Hash(Mutex::new(Keys::new(def.key_size, def.max_entries, lru)), values()?)
@@ -117,7 +136,8 @@ impl Map {
             }
             MapKind::Ringbuf => Store::Ring(Ring::new(def.max_entries)?),
             MapKind::PerfEventArray => Store::Ring(Ring::new(PERF_RING_BYTES)?),
-            MapKind::ProgArray | MapKind::Queue | MapKind::Stack => return Err(MapError::Unsupported),
+            MapKind::Queue | MapKind::Stack | MapKind::BloomFilter => Store::Pushed(Pushed::new(def)?),
+            MapKind::StackTrace | MapKind::UserRingbuf => Store::Unusable,
         };
         if let (Store::Array(values), false) = (&store, def.initial.is_empty()) {
             if def.initial.len() > def.value_size as usize {
@@ -210,7 +230,7 @@ impl Map {
                 .collect(),
             Store::Hash(keys, _) => lock(keys).all(),
             Store::Lpm(lpm, _) => lock(lpm).all(),
-            Store::Ring(_) => Vec::new(),
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => Vec::new(),
         }
     }
 
@@ -219,13 +239,13 @@ impl Map {
         match &self.store {
             Store::Array(values) => {
                 let index = u32::from_le_bytes(key.try_into().ok()?);
-                let target = matches!(self.def.kind, MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap);
+                let target = self.def.kind.is_sparse();
                 let there = index < self.def.max_entries && (!target || values.first_word(index) as u32 != 0);
                 there.then_some(index)
             }
             Store::Hash(keys, _) => lock(keys).find(key),
             Store::Lpm(lpm, _) => lock(lpm).longest(key),
-            Store::Ring(_) => None,
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => None,
         }
     }
 
@@ -270,31 +290,42 @@ impl Map {
             }
             Store::Hash(keys, _) => lock(keys).claim(key, mode),
             Store::Lpm(lpm, _) => lock(lpm).claim(key, mode),
-            Store::Ring(_) => Err(MapError::Unsupported),
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => Err(MapError::Unsupported),
         }
     }
 
     fn remove(&self, key: &[u8]) -> Result<(), MapError> {
         match &self.store {
-            Store::Array(values) => match self.def.kind {
-                MapKind::Devmap | MapKind::Cpumap | MapKind::Xskmap => {
-                    let index = self.entry(key).ok_or(MapError::NoEntry)?;
-                    values.clear(0, index);
-                    Ok(())
-                }
-                _ => Err(MapError::Invalid),
-            },
+            Store::Array(values) if self.def.kind.is_sparse() => {
+                let index = self.entry(key).ok_or(MapError::NoEntry)?;
+                values.clear(0, index);
+                Ok(())
+            }
+            Store::Array(_) => Err(MapError::Invalid),
             Store::Hash(keys, _) => lock(keys).remove(key),
             Store::Lpm(lpm, _) => lock(lpm).remove(key),
-            Store::Ring(_) => Err(MapError::Unsupported),
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => Err(MapError::Unsupported),
         }
     }
 
     pub(crate) fn values(&self) -> Option<&Values> {
         match &self.store {
             Store::Array(values) | Store::Hash(_, values) | Store::Lpm(_, values) => Some(values),
-            Store::Ring(_) => None,
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => None,
         }
+    }
+
+    /// Returns the values of a queue, stack or Bloom filter.
+    pub(crate) fn pushed(&self) -> Option<&Pushed> {
+        match &self.store {
+            Store::Pushed(pushed) => Some(pushed),
+            _ => None,
+        }
+    }
+
+    /// Returns whether programs of the machine can use the map.
+    pub(crate) fn is_usable(&self) -> bool {
+        !matches!(self.store, Store::Unusable)
     }
 }
 

@@ -134,7 +134,8 @@ fn invalid_map_definitions_are_refused() {
     // Small values, but the keys and their links take 3 GiB.
     assert_eq!(refused(MapKind::Hash, 1, 1, 1 << 27), MapError::NoMemory);
     assert_eq!(refused(MapKind::LpmTrie, 8, 1, u32::MAX), MapError::NoMemory);
-    assert_eq!(refused(MapKind::ProgArray, 4, 4, 1), MapError::Unsupported);
+    assert_eq!(refused(MapKind::Queue, 4, 4, 1), MapError::Invalid);
+    assert_eq!(refused(MapKind::BloomFilter, 0, 0, 1), MapError::Invalid);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use object::write::{Object, Symbol, SymbolSection};
 use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
 use roxie_tests::random::Rng;
 
-use super::check::FILE_MAX;
-use super::{clang, programs_of, write};
+use super::elf::FILE_MAX;
+use super::{Kernel, candidates, clang, programs_of, write};
 use crate::map::Map;
 use crate::program::{Program, ProgramKind};
 use crate::vet::vet;
@@ -38,10 +38,11 @@ fn recipes() -> Vec<(String, Vec<u8>)> {
 }
 
 fn compiled() -> Vec<(String, Vec<u8>)> {
-    let names = ["adapt", "filter", "flows", "hash", "mixed", "redirect", "tail"];
-    let adapt = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/object/adapt.c");
-    let built =
-        |name: &str| if name == "adapt" { clang::build_file(&adapt, "v3") } else { clang::build(name, "v3") };
+    let names = ["adapt", "calls", "filter", "flows", "hash", "kernel", "mixed", "redirect", "tail"];
+    let built = |name: &str| {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/object/{name}.c"));
+        if own.exists() { clang::build_file(&own, "v3") } else { clang::build(name, "v3") }
+    };
     let build = |name: &str| match built(name) {
         Ok(object) => Some((name.to_owned(), object)),
         Err(reason) => {
@@ -65,9 +66,16 @@ fn use_program(program: &Program) {
 }
 
 fn read(file: &[u8], kernel_types: Option<&[u8]>) {
-    if let Ok(programs) = programs_of(file, kernel_types) {
-        programs.iter().for_each(use_program);
-        assert!(programs.iter().all(|program| program.maps.len() <= 1000));
+    let config = Some("CONFIG_BPF=y\n");
+    let kernel = Kernel { types: kernel_types, version: Some(6 << 16), config, cpus: Some(2) };
+    for candidate in candidates(file, &kernel).unwrap_or_default() {
+        match candidate.program {
+            Ok(program) => {
+                use_program(&program);
+                assert!(program.maps.len() <= 1000);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
     }
 }
 

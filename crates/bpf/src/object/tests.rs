@@ -1,7 +1,8 @@
 //! Tests with objects that clang builds from the sources in `xdp/`.
 
 use super::{clang, *};
-use crate::map::{Map, UpdateMode};
+use crate::btf::Btf;
+use crate::map::{Map, MapKind, UpdateMode};
 use crate::vm::{Env, Image, Machine, XdpBuff};
 use crate::{Helper, ProgramKind, XdpAction};
 
@@ -126,7 +127,7 @@ fn global_data_is_initialized_and_constants_are_read_only() {
 #[test]
 fn every_example_of_the_xdp_directory_loads_into_the_machine() {
     for name in [
-        "count", "echo", "filter", "flows", "hash", "patch", "prefixes", "redirect", "roce", "tail",
+        "calls", "count", "echo", "filter", "flows", "hash", "patch", "prefixes", "redirect", "roce", "tail",
         "tunnel", "verdicts", "vlan",
     ] {
         for version in ["v1", "v2", "v3"] {

@@ -1,20 +1,16 @@
-//! Type information (BTF) of an object file or of the kernel, checked record by record.
-//!
-//! `aya-obj` indexes its tables with the numbers of these records. A blob that [`Types::parse`] accepts gives
-//! it none that is outside a table, and no value that its enumerations do not have.
+//! Types (BTF) of an object file or of the kernel, read without a panic (`linux/btf.h`).
 
-use std::collections::HashSet;
+use std::cell::OnceCell;
+use std::collections::HashMap;
 
-/// Length of the header that compilers write.
+/// Length and first bytes of the header.
 const HEADER_LEN: usize = 24;
 const MAGIC: u32 = 0xeb9f;
-/// Largest type in bytes: its length in bits is a 32-bit number.
-const SIZE_MAX: u32 = 1 << 28;
-/// Qualifiers and names in front of a type.
+/// Most names and qualifiers in front of a type, and most arrays within each other.
 const DEPTH_MAX: usize = 32;
 
-/// Kinds of types (`linux/btf.h`).
-pub(super) mod kind {
+/// Kinds of types (`BTF_KIND_*`).
+pub(crate) mod kind {
     pub(crate) const INT: u32 = 1;
     pub(crate) const PTR: u32 = 2;
     pub(crate) const ARRAY: u32 = 3;
@@ -26,6 +22,7 @@ pub(super) mod kind {
     pub(crate) const VOLATILE: u32 = 9;
     pub(crate) const CONST: u32 = 10;
     pub(crate) const RESTRICT: u32 = 11;
+    pub(crate) const FUNC: u32 = 12;
     pub(crate) const FUNC_PROTO: u32 = 13;
     pub(crate) const VAR: u32 = 14;
     pub(crate) const DATASEC: u32 = 15;
@@ -35,46 +32,154 @@ pub(super) mod kind {
     pub(crate) const ENUM64: u32 = 19;
 }
 
+/// Linkage of a variable or function that another object defines.
+pub(super) const EXTERN: u32 = 2;
+
 /// A member of a structure or union.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) name: u32,
     pub(super) ty: u32,
+    /// Offset in bits.
+    pub(super) at: u32,
     /// Bits of a bit field; 0 for other members.
     pub(super) bits: u32,
 }
 
-#[derive(Debug)]
-pub(super) struct Type {
-    pub(super) kind: u32,
-    pub(super) name: u32,
-    /// The type that it refers to, or its size.
-    pub(super) word: u32,
-    pub(super) members: Vec<Member>,
-    /// Element type of an array, and their number.
-    pub(super) element: u32,
-    count: u32,
+/// A variable in a section: its type, offset and length in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) ty: u32,
+    pub(super) at: u32,
+    pub(super) len: u32,
 }
 
-impl Type {
+/// One type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Type<'a> {
+    pub(super) kind: u32,
+    pub(super) name: u32,
+    /// Number of members or parameters; the linkage of a function.
+    pub(super) count: u32,
+    /// Bit fields in a structure, or signed enumerators.
+    pub(super) flag: bool,
+    /// The type that it refers to, or its size.
+    pub(super) word: u32,
+    /// What follows the common part.
+    body: &'a [u8],
+}
+
+impl<'a> Type<'a> {
+    /// Returns the members of a structure or union.
+    pub(super) fn members(&self) -> impl Iterator<Item = Member> + use<'a> {
+        let is_record = matches!(self.kind, kind::STRUCT | kind::UNION);
+        let body = if is_record { self.body } else { &[] };
+        let with_bits = self.flag;
+        body.as_chunks::<12>().0.iter().map(move |item| {
+            let [name, ty, at] = words(item);
+            let (at, bits) = if with_bits { (at & 0xff_ffff, at >> 24) } else { (at, 0) };
+            Member { name, ty, at, bits }
+        })
+    }
+
+    /// Returns the variables of a section.
+    pub(super) fn variables(&self) -> impl Iterator<Item = Placed> + use<'a> {
+        let body = if self.kind == kind::DATASEC { self.body } else { &[] };
+        body.as_chunks::<12>().0.iter().map(|item| {
+            let [ty, at, len] = words(item);
+            Placed { ty, at, len }
+        })
+    }
+
+    /// Returns the names and values of an enumeration.
+    pub(super) fn enumerators(&self) -> Vec<(u32, u64)> {
+        let narrow = |item: &[u8; 8]| {
+            let [name, value] = words(item);
+            (name, if self.flag { value as i32 as u64 } else { value.into() })
+        };
+        let wide = |item: &[u8; 12]| {
+            let [name, low, high] = words(item);
+            (name, u64::from(high) << 32 | u64::from(low))
+        };
+        match self.kind {
+            kind::ENUM => self.body.as_chunks::<8>().0.iter().map(narrow).collect(),
+            kind::ENUM64 => self.body.as_chunks::<12>().0.iter().map(wide).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the type of the elements of an array and their number.
+    pub(super) fn array(&self) -> Option<(u32, u32)> {
+        if self.kind != kind::ARRAY {
+            return None;
+        }
+        let [element, _, count] = words(self.body.first_chunk::<12>()?);
+        Some((element, count))
+    }
+
+    /// Returns the linkage of a variable or function.
+    pub(super) fn linkage(&self) -> u32 {
+        match self.kind {
+            kind::VAR => word(self.body, 0).unwrap_or(0),
+            kind::FUNC => self.count,
+            _ => 0,
+        }
+    }
+
+    /// Returns whether an integer is signed. Enumerations are if an enumerator is.
+    pub(super) fn is_signed(&self) -> bool {
+        match self.kind {
+            kind::INT => word(self.body, 0).is_some_and(|encoding| encoding >> 24 & 1 != 0),
+            _ => self.flag,
+        }
+    }
+
     /// Whether `word` is its size.
-    fn is_sized(&self) -> bool {
+    pub(super) fn is_sized(&self) -> bool {
         matches!(
             self.kind,
             kind::INT | kind::STRUCT..=kind::ENUM | kind::DATASEC | kind::FLOAT | kind::ENUM64
         )
     }
+
+    /// Whether it only names or qualifies another type.
+    pub(super) fn is_modifier(&self) -> bool {
+        matches!(self.kind, kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG)
+    }
 }
 
-/// All types; the index is the number of the type.
+/// All types of one blob. Number 0 is `void`.
 #[derive(Debug)]
 pub(super) struct Types<'a> {
-    types: Vec<Type>,
+    records: &'a [u8],
     strings: &'a [u8],
+    /// Offset of each record.
+    at: Vec<u32>,
+    /// Numbers of the types by name without flavor.
+    by_name: OnceCell<HashMap<&'a [u8], Vec<u32>>>,
 }
 
+/// Returns the 32-bit number at an offset.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn words<const BYTES: usize, const WORDS: usize>(bytes: &[u8; BYTES]) -> [u32; WORDS] {
+    std::array::from_fn(|index| word(bytes, index * 4).unwrap_or(0))
+}
+
+/// Returns the length of a record of this kind (`linux/btf.h`), or `None` for an unknown kind.
+fn record_len(kind: u32, count: usize) -> Option<usize> {
+    Some(
+        12 + match kind {
+            kind::INT | kind::VAR | kind::DECL_TAG => 4,
+            kind::ARRAY => 12,
+            kind::ENUM | kind::FUNC_PROTO => 8 * count,
+            kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12 * count,
+            kind::PTR | kind::FWD..=kind::FUNC | kind::FLOAT | kind::TYPE_TAG => 0,
+            _ => return None,
+        },
+    )
 }
 
 impl<'a> Types<'a> {
@@ -83,109 +188,48 @@ impl<'a> Types<'a> {
         let field = |at| word(blob, at).map(|value| value as usize);
         let [header_len, type_start, type_len] = [field(4)?, field(8)?, field(12)?];
         let [string_start, string_len] = [field(16)?, field(20)?];
-        let is_plain = header_len == HEADER_LEN && type_start == 0 && string_start == type_len;
-        if word(blob, 0)? & 0xffff != MAGIC || !is_plain {
+        if word(blob, 0)? & 0xffff != MAGIC || header_len < HEADER_LEN {
             return None;
         }
-        let rest = blob.get(HEADER_LEN..)?;
+        let rest = blob.get(header_len..)?;
         let strings = rest.get(string_start..)?.get(..string_len)?;
         if strings.first() != Some(&0) || strings.last() != Some(&0) {
             return None;
         }
-        let void = Type { kind: 0, name: 0, word: 0, members: Vec::new(), element: 0, count: 0 };
-        let mut this = Self { types: vec![void], strings };
-        let mut records = rest.get(..type_len)?;
-        while !records.is_empty() {
-            let (ty, len) = this.record(records)?;
-            this.types.push(ty);
-            records = records.get(len..)?;
+        let records = rest.get(type_start..)?.get(..type_len)?;
+        let (mut at, mut next) = (vec![0], 0);
+        while next < records.len() {
+            at.push(u32::try_from(next).ok()?);
+            let info = word(records, next + 4)?;
+            let len = record_len(info >> 24 & 0x1f, info as usize & 0xffff)?;
+            records.get(next..)?.get(..len)?;
+            next += len;
         }
-        let numbers_are_valid = this.types.iter().all(|ty| {
-            let refers =
-                matches!(ty.kind, kind::PTR | kind::TYPEDEF..=kind::VAR | kind::DECL_TAG | kind::TYPE_TAG);
-            (!refers || this.get(ty.word).is_some())
-                && (!ty.is_sized() || ty.word <= SIZE_MAX)
-                && this.get(ty.element).is_some()
-                && ty.members.iter().all(|member| this.is_sound(member))
-                && (ty.kind != kind::ARRAY || this.fits(ty))
-        });
-        numbers_are_valid.then_some(this)
+        Some(Self { records, strings, at, by_name: OnceCell::new() })
     }
 
-    /// Parses the first record; returns it and its length.
-    fn record(&self, records: &[u8]) -> Option<(Type, usize)> {
-        let [name, info, ty] = [word(records, 0)?, word(records, 4)?, word(records, 8)?];
-        let (kind, count) = (info >> 24 & 0x1f, info as usize & 0xffff);
-        self.text(name)?;
-        let item_len = match kind {
-            kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12,
-            kind::ENUM | kind::FUNC_PROTO => 8,
-            _ => 0,
-        };
-        let fixed_len = match kind {
-            kind::INT | kind::VAR | kind::DECL_TAG => 4,
-            kind::ARRAY => 12,
-            1..=kind::ENUM64 => 0,
-            _ => return None,
-        };
-        let len = 12 + fixed_len + item_len * count;
-        let body = records.get(12..len)?;
-        let is_named = kind != kind::DATASEC;
-        let mut members = Vec::new();
-        if item_len > 0 {
-            for item in body.chunks_exact(item_len) {
-                let [first, second] = [word(item, 0)?, word(item, 4)?];
-                if is_named {
-                    self.text(first)?;
-                }
-                if matches!(kind, kind::STRUCT | kind::UNION) {
-                    let bits = if info >> 31 == 1 { word(item, 8)? >> 24 } else { 0 };
-                    members.push(Member { name: first, ty: second, bits });
-                }
-            }
-        }
-        // The linkage of a variable: static, global or external.
-        if kind == kind::VAR && word(body, 0)? > 2 {
-            return None;
-        }
-        let is_array = kind == kind::ARRAY;
-        let (element, count) = if is_array { (word(body, 0)?, word(body, 8)?) } else { (0, 0) };
-        Some((Type { kind, name, word: ty, members, element, count }, len))
+    /// Returns a type; `None` for `void` and for numbers without a type.
+    pub(super) fn get(&self, ty: u32) -> Option<Type<'a>> {
+        let at = *self.at.get(ty as usize).filter(|_| ty != 0)? as usize;
+        let [name, info, word] = words(self.records.get(at..)?.first_chunk::<12>()?);
+        let (kind, count) = (info >> 24 & 0x1f, info & 0xffff);
+        let body = self.records.get(at + 12..at + record_len(kind, count as usize)?)?;
+        Some(Type { kind, name, count, flag: info >> 31 == 1, word, body })
     }
 
-    /// Whether the member's type exists; for a bit field an integer or enumeration of a size that a CPU
-    /// loads.
-    fn is_sound(&self, member: &Member) -> bool {
-        match self.get(member.ty) {
-            None => false,
-            Some(_) if member.bits == 0 => true,
-            Some(_) => self.resolved(member.ty).and_then(|ty| self.get(ty)).is_some_and(|ty| {
-                matches!(ty.kind, kind::INT | kind::ENUM | kind::ENUM64)
-                    && [1, 2, 4, 8, 16].contains(&ty.word)
-            }),
-        }
+    /// Returns the numbers of all types.
+    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
+        1..self.at.len() as u32
     }
 
-    /// Whether the array is no larger than [`SIZE_MAX`].
-    fn fits(&self, array: &Type) -> bool {
-        let (mut count, mut at) = (array.count, array.element);
-        let is_small = |size: u32, count: u32| size.checked_mul(count).is_some_and(|size| size <= SIZE_MAX);
-        for _ in 0..DEPTH_MAX {
-            let Some(ty) = self.get(at) else { return false };
-            match ty.kind {
-                kind::ARRAY => (count, at) = (ty.count, ty.element),
-                kind::PTR => return is_small(8, count),
-                _ if ty.is_sized() => return is_small(ty.word, count),
-                0 | kind::FWD | kind::FUNC_PROTO => return true,
-                _ => at = ty.word,
-            }
-        }
-        // The function that needs the size returns an error.
-        true
+    /// Returns the bytes of all records, and of all names.
+    pub(super) fn parts(&self) -> (&'a [u8], &'a [u8]) {
+        (self.records, self.strings)
     }
 
-    pub(super) fn get(&self, ty: u32) -> Option<&Type> {
-        self.types.get(ty as usize)
+    /// Returns the offset of a record.
+    pub(super) fn offset(&self, ty: u32) -> Option<usize> {
+        self.at.get(ty as usize).map(|at| *at as usize)
     }
 
     /// Returns the text at an offset; `None` if there is none.
@@ -193,48 +237,65 @@ impl<'a> Types<'a> {
         self.strings.get(at as usize..)?.split(|byte| *byte == 0).next()
     }
 
-    /// Returns the type without names and qualifiers; `None` if there are too many of them.
-    pub(super) fn resolved(&self, mut ty: u32) -> Option<u32> {
+    /// Returns the text at an offset if it is UTF-8.
+    pub(super) fn name(&self, at: u32) -> Option<&'a str> {
+        self.text(at).and_then(|text| std::str::from_utf8(text).ok())
+    }
+
+    /// Returns the type without names and qualifiers, and its number.
+    pub(super) fn resolved(&self, mut ty: u32) -> Option<(u32, Type<'a>)> {
         for _ in 0..DEPTH_MAX {
             let at = self.get(ty)?;
-            match at.kind {
-                kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => {
-                    ty = at.word
-                }
-                _ => return Some(ty),
+            if !at.is_modifier() {
+                return Some((ty, at));
+            }
+            ty = at.word;
+        }
+        None
+    }
+
+    /// Returns the size of a type in bytes.
+    pub(super) fn size(&self, mut ty: u32) -> Option<u32> {
+        let mut count = 1_u32;
+        for _ in 0..DEPTH_MAX {
+            let (_, at) = self.resolved(ty)?;
+            match at.array() {
+                Some((element, len)) => (ty, count) = (element, count.checked_mul(len)?),
+                None if at.kind == kind::PTR => return count.checked_mul(8),
+                None if at.is_sized() => return count.checked_mul(at.word),
+                None if at.kind == kind::VAR => ty = at.word,
+                None => return None,
             }
         }
         None
     }
 
-    /// Returns the types with this kind and this name, without the suffix that a flavor adds.
-    pub(super) fn candidates(&self, kind: u32, name: &[u8]) -> impl Iterator<Item = u32> {
-        let numbered = (0..).zip(&self.types);
-        let is_meant = move |ty: &Type| {
-            ty.kind == kind && self.text(ty.name).is_some_and(|text| flavorless(text) == flavorless(name))
-        };
-        numbered.filter(move |(_, ty)| is_meant(ty)).map(|(number, _)| number)
-    }
-
-    /// Returns the member with this name of a structure or union, also inside of members without a name.
-    pub(super) fn member(&self, ty: u32, name: &[u8]) -> Option<Member> {
-        let (mut seen, mut left) = (HashSet::new(), vec![ty]);
-        while let Some(ty) = left.pop() {
-            let Some(ty) = self.resolved(ty).filter(|ty| seen.insert(*ty)) else { continue };
-            let members = &self.get(ty)?.members;
-            for member in members {
-                match self.text(member.name)? {
-                    b"" => left.push(member.ty),
-                    text if text == name => return Some(*member),
-                    _ => {}
+    /// Returns the numbers of the types with this name, without the suffix that a flavor adds.
+    pub(super) fn named(&self, name: &[u8]) -> &[u32] {
+        let by_name = self.by_name.get_or_init(|| {
+            let mut by_name: HashMap<&'a [u8], Vec<u32>> = HashMap::new();
+            for ty in self.numbers() {
+                let text = self.get(ty).and_then(|at| self.text(at.name)).unwrap_or_default();
+                if !text.is_empty() {
+                    by_name.entry(flavorless(text)).or_default().push(ty);
                 }
             }
-        }
-        None
+            by_name
+        });
+        by_name.get(flavorless(name)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the type of this kind and exactly this name.
+    pub(super) fn find(&self, kind: u32, name: &str) -> Option<u32> {
+        let is_it = |ty: &Type<'_>| ty.kind == kind && self.text(ty.name) == Some(name.as_bytes());
+        self.named(name.as_bytes()).iter().copied().find(|ty| self.get(*ty).is_some_and(|ty| is_it(&ty)))
     }
 }
 
+/// Returns a name without its flavor (`task_struct___old`).
 fn flavorless(name: &[u8]) -> &[u8] {
-    let end = name.windows(3).position(|part| part == b"___");
-    &name[..end.unwrap_or(name.len())]
+    match name.windows(3).rposition(|part| part == b"___") {
+        Some(end) if end > 0 => &name[..end],
+        _ => name,
+    }
 }

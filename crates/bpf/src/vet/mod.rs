@@ -118,7 +118,7 @@ impl Code {
         for at in 0..code.insns.len() {
             let target = match code.insns[at].1 {
                 Insn::CallLocal { off } => code.target(at, off.into())?,
-                Insn::LoadImm64 { imm: Imm64::Func(_), .. } => return None,
+                Insn::LoadImm64 { imm: Imm64::Func(off), .. } => code.target(at, off.into())?,
                 _ => continue,
             };
             code.functions.insert(target);
@@ -159,7 +159,8 @@ impl Code {
             if std::mem::replace(&mut reached[at], true) {
                 continue;
             }
-            if let Insn::CallLocal { off } = self.insns[at].1 {
+            if let Insn::CallLocal { off } | Insn::LoadImm64 { imm: Imm64::Func(off), .. } = self.insns[at].1
+            {
                 todo.extend(self.target(at, off.into()));
             }
             for next in self.following(at) {

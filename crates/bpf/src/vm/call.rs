@@ -7,7 +7,7 @@ use super::Env;
 use super::image::Image;
 use super::memory::Memory;
 use super::outcome::{FaultKind, Redirect};
-use super::{output, space, trace};
+use super::{extra, output, space, trace};
 use crate::helper::Helper;
 use crate::map::{Map, MapError, MapKind, MapRef, UpdateMode};
 use crate::xdp::XdpAction;
@@ -21,12 +21,17 @@ pub(super) struct Scratch {
     pub(super) reserved: Vec<(usize, u32)>,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
+    pub(super) tail_calls: u32,
+    /// Keys of the maps that `bpf_for_each_map_elem` visits, innermost last.
+    pub(super) walks: Vec<Vec<Vec<u8>>>,
 }
 
 impl Scratch {
     pub(super) fn begin(&mut self, cpu: u32) {
         self.cpu = cpu;
         self.redirect = None;
+        self.tail_calls = 0;
+        self.walks.clear();
     }
 
     /// Discards the records that the program left reserved. Returns the redirect that the program requested.
@@ -73,22 +78,7 @@ const EXCLUDE_INGRESS: u64 = 1 << 4;
 /// Returns whether programs may call this helper.
 pub(super) fn available(id: i32) -> bool {
     match Helper::from_id(id) {
-        Some(
-            Helper::TailCall
-            | Helper::MapPushElem
-            | Helper::MapPopElem
-            | Helper::MapPeekElem
-            | Helper::SpinLock
-            | Helper::SpinUnlock
-            | Helper::Jiffies64
-            | Helper::CheckMtu
-            | Helper::ForEachMapElem
-            | Helper::TraceVprintk
-            | Helper::Loop
-            | Helper::Strncmp
-            | Helper::KtimeGetTaiNs,
-        )
-        | None => false,
+        Some(Helper::SkbLoadBytes) | None => false,
         Some(_) => true,
     }
 }
@@ -108,7 +98,9 @@ pub(super) fn helper(
         Helper::MapLookupPercpuElem => call.map_lookup(Some(args[2] as u32)),
         Helper::MapUpdateElem => call.map_update(),
         Helper::MapDeleteElem => call.map_delete(),
-        Helper::KtimeGetNs | Helper::KtimeGetBootNs | Helper::KtimeGetCoarseNs => Ok(env.ktime_ns()),
+        Helper::KtimeGetNs | Helper::KtimeGetBootNs | Helper::KtimeGetCoarseNs | Helper::KtimeGetTaiNs => {
+            Ok(env.ktime_ns())
+        }
         Helper::GetPrandomU32 => Ok(env.random().into()),
         Helper::GetSmpProcessorId => Ok(call.scratch.cpu.into()),
         Helper::GetNumaNodeId => Ok(0),
@@ -132,22 +124,19 @@ pub(super) fn helper(
         Helper::RingbufDiscard => output::ringbuf_finish(&mut call, true),
         Helper::RingbufQuery => output::ringbuf_query(&mut call),
         Helper::PerfEventOutput => output::perf_event_output(&mut call),
-        // Has its own operation code.
+        Helper::MapPushElem => extra::push(&mut call),
+        Helper::MapPopElem => extra::take(&mut call, true),
+        Helper::MapPeekElem => extra::take(&mut call, false),
+        Helper::SpinLock | Helper::SpinUnlock => extra::spin_lock(&mut call),
+        Helper::Jiffies64 => Ok(extra::jiffies(env)),
+        Helper::CheckMtu => extra::check_mtu(&mut call, env),
+        Helper::Strncmp => extra::strncmp(&mut call),
+        Helper::TraceVprintk => trace::vprintk(&mut call, env),
+        // These have their own operation codes, or are not available.
         Helper::MapLookupElem
-        // Not available.
         | Helper::TailCall
-        | Helper::MapPushElem
-        | Helper::MapPopElem
-        | Helper::MapPeekElem
-        | Helper::SpinLock
-        | Helper::SpinUnlock
-        | Helper::Jiffies64
-        | Helper::CheckMtu
         | Helper::ForEachMapElem
-        | Helper::TraceVprintk
         | Helper::Loop
-        | Helper::Strncmp
-        | Helper::KtimeGetTaiNs
         | Helper::SkbLoadBytes => Err(FaultKind::Argument),
     }
 }
@@ -213,12 +202,19 @@ impl<'c> Call<'c, '_, '_> {
             Some(cpu) => cpu,
             None => self.scratch.cpu,
         };
-        Ok(map.entry(&self.scratch.key).map_or(0, |entry| base + values.offset(cpu, entry) as u64))
+        let entry = map.entry(&self.scratch.key);
+        if map.def().kind.holds_maps() {
+            // The value is the index of the inner map plus one.
+            let inner = entry.and_then(|entry| (values.first_word(entry) as u32).checked_sub(1));
+            return Ok(inner.map_or(0, |inner| space::base(space::HANDLES) + u64::from(inner)));
+        }
+        Ok(entry.map_or(0, |entry| base + values.offset(cpu, entry) as u64))
     }
 
     fn map_update(&mut self) -> Answer {
         let (_, map) = self.map(0)?;
-        if map.values().is_none() || is_target(map) {
+        let kind = map.def().kind;
+        if map.values().is_none() || is_target(map) || !extra::is_written_by_programs(kind) {
             return Err(FaultKind::Argument);
         }
         self.read_key(map)?;
@@ -229,7 +225,8 @@ impl<'c> Call<'c, '_, '_> {
 
     fn map_delete(&mut self) -> Answer {
         let (_, map) = self.map(0)?;
-        if map.values().is_none() || is_target(map) {
+        let kind = map.def().kind;
+        if map.values().is_none() || is_target(map) || !extra::is_written_by_programs(kind) {
             return Err(FaultKind::Argument);
         }
         self.read_key(map)?;

@@ -2,6 +2,7 @@
 
 use super::buff::XdpBuff;
 use super::call::Scratch;
+use super::control::{self, Frames, Return, Then};
 use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory, Stack};
 use super::op::{self, Code, operations};
@@ -9,7 +10,7 @@ use super::outcome::{Fault, FaultKind, Outcome};
 use super::record::Watch;
 use super::replay::{Context, Replay};
 use super::space;
-use super::{Env, call};
+use super::{Env, call, extra};
 
 /// Runs programs on one thread.
 ///
@@ -42,14 +43,7 @@ pub struct Machine {
     stack: Box<Stack>,
     returns: [Return; FRAMES - 1],
     scratch: Scratch,
-}
-
-/// Where an inner function returns to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Return {
-    op: usize,
-    /// Saved registers R6..R9.
-    saved: [u64; 4],
+    keys: Vec<u8>,
 }
 
 impl Machine {
@@ -65,6 +59,7 @@ impl Machine {
             stack: Box::new([0; FRAME_LEN * FRAMES]),
             returns: Default::default(),
             scratch: Scratch::default(),
+            keys: Vec::new(),
         }
     }
 
@@ -125,7 +120,7 @@ impl Machine {
         watch: &mut W,
     ) -> Outcome {
         self.scratch.begin(self.cpu);
-        let mut memory = Memory { stack: &mut self.stack, buff, space: &image.space };
+        let mut memory = Memory { stack: &mut self.stack, buff, space: &image.space, keys: &mut self.keys };
         let ended =
             execute(image, &mut memory, &mut self.returns, &mut self.scratch, env, self.budget, watch);
         let redirect = self.scratch.end(image);
@@ -160,7 +155,7 @@ fn execute<W: Watch>(
     let mut r = [0_u64; 16];
     r[1] = space::base(space::CTX);
     r[10] = space::base(space::STACK) + FRAME_LEN as u64;
-    let mut depth = 0;
+    let mut depth = 0_usize;
     let mut next = 0;
     loop {
         let at = next;
@@ -304,13 +299,31 @@ fn execute<W: Watch>(
                     Code::CallLocal => {
                         budget = budget.checked_sub(op.imm as u64).ok_or((at, FaultKind::Budget))?;
                         let frame = returns.get_mut(depth).ok_or((at, FaultKind::CallDepth))?;
-                        *frame = Return { op: next, saved: [r[6], r[7], r[8], r[9]] };
+                        *frame = Return { op: next, saved: [r[6], r[7], r[8], r[9]], then: Then::Continue };
                         depth += 1;
                         r[10] += FRAME_LEN as u64;
                         next = op.off as usize;
                     }
+                    Code::Control => {
+                        let (returns, depth, budget) = (&mut *returns, &mut depth, &mut budget);
+                        let mut frames = Frames { r: &mut r, returns, depth, budget };
+                        next = control::begin(op.imm as i32, next, &mut frames, image, memory, scratch)
+                            .map_err(|kind| (at, kind))?;
+                    }
+                    Code::CallKfunc => {
+                        let kfunc = image.kfuncs.get(op.imm as usize).ok_or((at, FaultKind::Argument))?;
+                        r[0] = extra::kfunc(kfunc);
+                    }
+                    Code::Poison => return Err((at, FaultKind::Missing)),
                     Code::Exit => {
                         let Some(frame) = depth.checked_sub(1) else { return Ok(r[0]) };
+                        if let Then::Iterate(iteration) = returns[frame].then {
+                            let (returns, depth, budget) = (&mut *returns, &mut depth, &mut budget);
+                            let mut frames = Frames { r: &mut r, returns, depth, budget };
+                            next = control::resume(iteration, &mut frames, image, memory, scratch)
+                                .map_err(|kind| (at, kind))?;
+                            continue;
+                        }
                         depth = frame;
                         next = returns[frame].op;
                         r[6..10].copy_from_slice(&returns[frame].saved);

@@ -1,14 +1,15 @@
 //! A program that is ready to run: checked, lowered to operations, with its maps.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::check;
 use super::op::Op;
-use super::space::{Arrays, Space};
+use super::space::{self, Arrays, Space};
 use crate::insn::DecodeError;
-use crate::map::{Map, MapRef};
-use crate::program::Program;
+use crate::map::{Initial, Map, MapRef, UpdateMode};
+use crate::program::{Kfunc, Program};
 
 /// A program that can run on any number of threads.
 #[derive(Debug)]
@@ -22,6 +23,11 @@ pub struct Image {
     pub(super) arrays: Arrays,
     /// The return value, if the program only returns a constant.
     pub(super) constant: Option<u32>,
+    pub(super) kfuncs: Box<[Kfunc]>,
+    /// First operation and length of the program and of those in its program arrays.
+    pub(super) programs: Box<[(usize, u64)]>,
+    /// Length of each function, by its first operation.
+    functions: BTreeMap<usize, u64>,
 }
 
 impl Image {
@@ -36,13 +42,23 @@ impl Image {
             return Err(whole(LoadErrorKind::NumberOfMaps));
         }
         let space = Space::new(&maps).ok_or(whole(LoadErrorKind::MapsTooLarge))?;
-        let (ops, slots) = check::lower(program, &maps, &space)?;
+        for (index, map) in maps.iter().enumerate() {
+            fill(program, index, map);
+        }
+        let mut lowered = check::Lowered::default();
+        for part in std::iter::once(program).chain(&program.tails) {
+            check::lower(part, &maps, &space, &mut lowered)?;
+        }
+        let check::Lowered { ops, slots, programs, functions, kfuncs } = lowered;
         Ok(Image {
             name: program.name.clone(),
             constant: Op::constant(&ops),
             arrays: Arrays::new(&maps, &space),
-            ops,
-            slots,
+            ops: ops.into(),
+            slots: slots.into(),
+            kfuncs: kfuncs.into(),
+            programs: programs.into(),
+            functions,
             maps: maps.into(),
             space,
         })
@@ -66,13 +82,39 @@ impl Image {
         self.maps.get(map.index())
     }
 
+    /// Returns the first operation and the length of a function that is an argument of a helper.
+    pub(super) fn function(&self, address: u64) -> Option<(usize, u64)> {
+        let at = space::offset(address);
+        let len = self.functions.get(&at).filter(|_| address >> space::SEGMENT_BITS == space::FUNCTIONS);
+        len.map(|len| (at, *len))
+    }
+
     pub(super) fn slot_of(&self, op: usize) -> u32 {
         self.slots.get(op).copied().unwrap_or(0)
     }
 }
 
+/// Enters the initial values of a map of programs or maps: a program is its number, the map its index, both
+/// plus one. A program array belongs to one image.
+fn fill(program: &Program, index: usize, map: &Map) {
+    for (key, initial) in program.maps.get(index).into_iter().flat_map(|def| &def.entries) {
+        let number = match initial {
+            Initial::Map(inner) => Some(*inner),
+            Initial::Program(name) if *name == program.name => Some(0),
+            Initial::Program(name) => {
+                let position = program.tails.iter().position(|tail| tail.name == *name);
+                position.map(|position| position as u32 + 1)
+            }
+        };
+        if let Some(number) = number {
+            // A key beyond the map's size has no entry; the kernel refuses the map.
+            let _outside = map.update(&key.to_le_bytes(), &(number + 1).to_le_bytes(), UpdateMode::Any);
+        }
+    }
+}
+
 /// Reason why the machine rejects a program.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LoadError {
     /// Slot of the instruction.
     pub slot: usize,
@@ -81,7 +123,7 @@ pub struct LoadError {
 }
 
 /// Reason of a [`LoadError`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LoadErrorKind {
     /// The program has no instructions.
     Empty,
@@ -101,6 +143,10 @@ pub enum LoadErrorKind {
     Map,
     /// The machine does not have this helper.
     Helper(i32),
+    /// The machine does not have this function of the kernel.
+    Kfunc(String),
+    /// Programs of the machine cannot use this map.
+    MapKind(String),
     /// The program uses kernel functions, kernel variables, addresses of functions, or file descriptors of
     /// maps.
     Unsupported,
@@ -108,11 +154,11 @@ pub enum LoadErrorKind {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let LoadErrorKind::Decode(error) = self.kind {
+        if let LoadErrorKind::Decode(error) = &self.kind {
             return error.fmt(f);
         }
         write!(f, "slot {}: ", self.slot)?;
-        match self.kind {
+        match &self.kind {
             LoadErrorKind::Empty => f.write_str("the program has no instructions"),
             LoadErrorKind::NumberOfMaps => {
                 f.write_str("the number of maps differs from the program's definition")
@@ -123,8 +169,10 @@ impl fmt::Display for LoadError {
             LoadErrorKind::NoExit => f.write_str("a function does not end with an exit or a jump"),
             LoadErrorKind::WritesFramePointer => f.write_str("r10 is read-only"),
             LoadErrorKind::Map => f.write_str("no such map, or an offset beyond its value"),
-            LoadErrorKind::Helper(id) => match crate::Helper::from_id(id) {
-                Some(helper) => write!(f, "helper bpf_{} is not available here", helper.name()),
+            LoadErrorKind::Kfunc(name) => write!(f, "kernel function {name} is not available here"),
+            LoadErrorKind::MapKind(name) => write!(f, "maps like {name} are not available here"),
+            LoadErrorKind::Helper(id) => match crate::helper::name_of(*id) {
+                Some(name) => write!(f, "helper bpf_{name} is not available here"),
                 None => write!(f, "helper {id} is not available here"),
             },
             LoadErrorKind::Unsupported => {

@@ -9,6 +9,9 @@ use crate::xdp::XdpMd;
 pub(super) const FRAME_LEN: usize = 512;
 pub(super) const FRAMES: usize = 8;
 
+/// Longest key of a map in bytes. The key of each frame's callback has its own place.
+pub(super) const KEY_MAX: usize = 512;
+
 /// The stack frames of one thread.
 pub(super) type Stack = [u8; FRAME_LEN * FRAMES];
 
@@ -17,6 +20,8 @@ pub(super) struct Memory<'r, 'b> {
     pub(super) stack: &'r mut Stack,
     pub(super) buff: &'r mut XdpBuff<'b>,
     pub(super) space: &'r Space,
+    /// Keys for callbacks; empty until one is needed.
+    pub(super) keys: &'r mut Vec<u8>,
 }
 
 impl Memory<'_, '_> {
@@ -46,6 +51,12 @@ impl Memory<'_, '_> {
                 Some(u64::from_le_bytes(word))
             }
             space::CTX if len == 4 => self.context(space::offset(address)),
+            space::KEYS => {
+                let bytes = self.keys.get(space::offset(address)..)?.get(..len)?;
+                let mut word = [0; 8];
+                word[..len].copy_from_slice(bytes);
+                Some(u64::from_le_bytes(word))
+            }
             _ => self.space.load(address, len),
         }
     }
@@ -124,6 +135,7 @@ impl Memory<'_, '_> {
                 out.extend_from_slice(self.buff.buffer().get(at..at + len)?);
             }
             space::STACK => out.extend_from_slice(self.stack.get(at..at + len)?),
+            space::KEYS => out.extend_from_slice(self.keys.get(at..at + len)?),
             _ => {
                 let whole = len / 8 * 8;
                 for at in (0..whole as u64).step_by(8) {
@@ -163,6 +175,16 @@ impl Memory<'_, '_> {
             }
         }
         Some(())
+    }
+
+    /// Copies a key to where the callback in frame `depth` can read it. Returns its address.
+    pub(super) fn show_key(&mut self, depth: usize, key: &[u8]) -> Option<u64> {
+        let at = depth * KEY_MAX;
+        if self.keys.len() < at + KEY_MAX {
+            self.keys.resize(at + KEY_MAX, 0);
+        }
+        self.keys.get_mut(at..)?.get_mut(..key.len())?.copy_from_slice(key);
+        Some(space::base(space::KEYS) + at as u64)
     }
 
     fn context(&self, at: usize) -> Option<u64> {

@@ -14,7 +14,9 @@
 mod buff;
 mod call;
 mod check;
+mod control;
 mod exec;
+mod extra;
 mod fuse;
 mod image;
 mod memory;
@@ -45,6 +47,13 @@ pub trait Env {
     fn fib_lookup(&mut self, query: &mut [u8; 64]) -> i64 {
         let _ = query;
         FIB_FWD_DISABLED
+    }
+
+    /// Returns the MTU of the interface with this index for `bpf_check_mtu`. The default is that there is no
+    /// such interface.
+    fn mtu(&mut self, ifindex: u32) -> Option<u32> {
+        let _ = ifindex;
+        None
     }
 
     /// Receives a line of `bpf_trace_printk`.

@@ -112,6 +112,12 @@ macro_rules! codes {
             CallHelper,
             /// `bpf_map_lookup_elem`, the helper that programs call most.
             LookupElem,
+            /// A helper that changes the flow of control: `imm` is its number.
+            Control,
+            /// Function of the kernel: `imm` is its index.
+            CallKfunc,
+            /// An instruction that has no equivalent here. Programs ask first, and do not reach it.
+            Poison,
             /// `dst = src + imm`, then skip one operation; see `fuse`.
             CopyAdd,
             /// As `CopyAdd`, then the comparison in the third operation.
@@ -254,6 +260,7 @@ impl Op {
                 Op { off: off.into(), imm: atomic_number(op), ..Op::on(code, base).with(src.into()) }
             }
             Insn::CallHelper { id } if id == Helper::MapLookupElem.id() => Op::new(Code::LookupElem),
+            Insn::CallHelper { id } if is_control(id) => Op { imm: id.into(), ..Op::new(Code::Control) },
             Insn::CallHelper { id } => Op { imm: id.into(), ..Op::new(Code::CallHelper) },
             Insn::Exit => Op::new(Code::Exit),
             Insn::LoadImm64 { .. }
@@ -285,6 +292,11 @@ impl Op {
     pub(super) fn imm(dst: Reg, value: u64) -> Op {
         Op { imm: value as i64, ..Op::on(Code::Imm, dst) }
     }
+}
+
+/// Whether the helper with this number changes the flow of control.
+pub(super) fn is_control(id: i32) -> bool {
+    matches!(Helper::from_id(id), Some(Helper::TailCall | Helper::Loop | Helper::ForEachMapElem))
 }
 
 /// Encodes an atomic operation: the low bits are the number of the operation, bit 3 tells that the source

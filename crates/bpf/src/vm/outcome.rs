@@ -66,6 +66,8 @@ pub enum FaultKind {
     CallDepth,
     /// An argument is invalid for this helper.
     Argument,
+    /// The instruction accesses a field or function that this kernel does not have, without asking first.
+    Missing,
 }
 
 impl fmt::Display for Fault {
@@ -80,6 +82,7 @@ impl fmt::Display for FaultKind {
             FaultKind::Access { address } => write!(f, "invalid access at {address:#x}"),
             FaultKind::Budget => f.write_str("the program runs for too long"),
             FaultKind::CallDepth => f.write_str("calls are nested too deeply"),
+            FaultKind::Missing => f.write_str("access to what this kernel does not have"),
             FaultKind::Argument => f.write_str("invalid argument of a helper"),
         }
     }

@@ -184,6 +184,7 @@ impl Recorder {
             Code::LookupElem | Code::CallHelper | Code::CallLocal | Code::Exit => {
                 self.follow_call(image, op, r, memory)?;
             }
+            Code::Control | Code::CallKfunc | Code::Poison => return Err(Over),
             // Arithmetic and branches.
             code => {
                 self.look(d);

@@ -7,6 +7,8 @@
 //! | 2 | stack: frames of 512 bytes, the first at the bottom |
 //! | 3 | buffer of the packet |
 //! | 4 | maps as arguments of helpers: the offset is the index |
+//! | 5 | functions as arguments of helpers: the offset is the first operation |
+//! | 6 | keys that `bpf_for_each_map_elem` shows to its callback |
 //! | from 16 | values of maps and rings, as many segments as each needs |
 
 use std::sync::Arc;
@@ -19,6 +21,8 @@ pub(super) const CTX: u64 = 1;
 pub(super) const STACK: u64 = 2;
 pub(super) const PACKET: u64 = 3;
 pub(super) const HANDLES: u64 = 4;
+pub(super) const FUNCTIONS: u64 = 5;
+pub(super) const KEYS: u64 = 6;
 const FIRST_MAP: usize = 16;
 
 pub(super) const fn base(segment: u64) -> u64 {

@@ -9,9 +9,34 @@ use super::outcome::FaultKind;
 /// Maximum length of a format and of a string that it prints, in bytes.
 const FORMAT_MAX: u64 = 512;
 
+/// Maximum number of values of `bpf_trace_vprintk` (`MAX_BPRINTF_VARARGS`).
+const VALUES_MAX: u64 = 12;
+
 /// `bpf_trace_printk(format, format_size, ...)`. Returns the length of the line.
 pub(super) fn printk(call: &mut Call<'_, '_, '_>, env: &mut dyn Env) -> Result<u64, FaultKind> {
     let [format, len, values @ ..] = call.args;
+    print(call, env, format, len, &values)
+}
+
+/// `bpf_trace_vprintk(format, format_size, values, values_size)`
+pub(super) fn vprintk(call: &mut Call<'_, '_, '_>, env: &mut dyn Env) -> Result<u64, FaultKind> {
+    let [format, len, values, values_len, _] = call.args;
+    if !values_len.is_multiple_of(8) || values_len > VALUES_MAX * 8 {
+        return Ok(failed(EINVAL));
+    }
+    call.read_value(values, values_len)?;
+    let words = call.scratch.value.as_chunks::<8>().0;
+    let values: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    print(call, env, format, len, &values)
+}
+
+fn print(
+    call: &mut Call<'_, '_, '_>,
+    env: &mut dyn Env,
+    format: u64,
+    len: u64,
+    values: &[u64],
+) -> Result<u64, FaultKind> {
     if len > FORMAT_MAX {
         return Err(FaultKind::Argument);
     }
@@ -19,7 +44,7 @@ pub(super) fn printk(call: &mut Call<'_, '_, '_>, env: &mut dyn Env) -> Result<u
     let Some(end) = call.scratch.value.iter().position(|&byte| byte == 0) else { return Ok(failed(EINVAL)) };
     let text = String::from_utf8_lossy(&call.scratch.value[..end]).into_owned();
     let mut line = String::new();
-    let mut values = values.into_iter();
+    let mut values = values.iter().copied();
     let mut chars = text.chars().peekable();
     while let Some(char) = chars.next() {
         if char != '%' {

@@ -25,7 +25,8 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     }
     let link = interface(&args.netdev)?;
     ability::check(&link, args.mode, &source)?;
-    let (program, maps) = load(&source.program)?;
+    let (program, maps) = load(&source.program, &link)?;
+    warn_of_tail_calls(args, &source.program);
     for fill in &source.fill {
         let Some(map) = source.program.map(fill.map()).and_then(|at| maps.get(at.index())) else { continue };
         fill.put(&link, map)?;
@@ -98,17 +99,28 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Loads the program; kernels before 5.18 get one without fragments.
-fn load(program: &bpf::Program) -> Outcome<(Program, Vec<Map>)> {
-    match Program::load_with_maps(program) {
+fn load(program: &bpf::Program, link: &Link) -> Outcome<(Program, Vec<Map>)> {
+    match Program::load_for(program, Some(link.index)) {
         Err(error)
             if program.frags && error.error.raw_os_error() == Some(INVALID) && error.log.is_empty() =>
         {
             let single = bpf::Program { frags: false, ..program.clone() };
-            Program::load_with_maps(&single)
+            Program::load_for(&single, Some(link.index))
         }
         done => done,
     }
     .map_err(|error| unloaded(&program.name, &error))
+}
+
+/// The kernel empties a program array when no process and no pin holds it.
+fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
+    if !program.tails.is_empty() && !args.foreground && args.pin.is_none() {
+        eprintln!(
+            "roxie: warning: the kernel empties the program arrays of {} when this command ends, and its \
+             tail calls have no effect; keep them with --pin DIR or --foreground",
+            program.name
+        );
+    }
 }
 
 const INVALID: i32 = nix::errno::Errno::EINVAL as i32;

@@ -1,10 +1,8 @@
 //! The program to load: from an object file, or from a recipe.
 
-use std::fs;
-use std::path::Path;
-
+use bpf::object::Candidate;
 use bpf::{Action, Program, ProgramKind};
-use roxie::hook::read_object;
+use roxie::hook::{KernelFacts, read_object};
 
 use super::args::SourceArgs;
 use super::fill::Fill;
@@ -22,9 +20,6 @@ pub(super) struct Source {
     pub(super) queues: Option<u32>,
 }
 
-/// Type information of the running kernel.
-const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
-
 /// Loads the program that the arguments name.
 pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
     if let Some(text) = &args.recipe {
@@ -37,52 +32,37 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
     let Some(path) = &args.object else {
         return Err(Failure::new("neither an object file nor a recipe").code(2));
     };
-    let programs = programs_of(path)?;
-    let program = choose(programs, args.section.as_deref(), args.prog.as_deref())
-        .during(&path.display().to_string())?;
+    let name = path.display().to_string();
+    let object = read_object(path).during(&name)?;
+    let found = bpf::object::candidates(&object, &KernelFacts::read().kernel()).during(&name)?;
+    let chosen = choose(found, args.section.as_deref(), args.prog.as_deref()).during(&name)?;
+    let program = chosen.program.during(&name)?;
     Ok(Source { program, fill: Vec::new(), action: None, queues: None })
 }
 
-fn programs_of(path: &Path) -> Outcome<Vec<Program>> {
-    let name = path.display().to_string();
-    let object = read_object(path).during(&name)?;
-    // Only programs with relocations against the kernel's types need these; the error names them.
-    let types = fs::read(KERNEL_TYPES).ok();
-    bpf::object::programs_of(&object, types.as_deref()).during(&name)
-}
-
-/// Section of an object file that XDP programs are in.
-fn section(program: &Program) -> &'static str {
-    match (program.kind, program.frags) {
-        (ProgramKind::Xdp, false) => "xdp",
-        (ProgramKind::Xdp, true) => "xdp.frags",
-        (ProgramKind::XdpCpumap, false) => "xdp/cpumap",
-        (ProgramKind::XdpCpumap, true) => "xdp.frags/cpumap",
-        (ProgramKind::XdpDevmap, false) => "xdp/devmap",
-        (ProgramKind::XdpDevmap, true) => "xdp.frags/devmap",
-        (ProgramKind::Classifier, _) => "tc",
-    }
-}
-
 /// Finds the program with this section and name.
-fn choose(all: Vec<Program>, wanted_section: Option<&str>, wanted: Option<&str>) -> Result<Program, String> {
+fn choose(
+    all: Vec<Candidate>,
+    wanted_section: Option<&str>,
+    wanted: Option<&str>,
+) -> Result<Candidate, String> {
     let (all, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|program| program.kind == ProgramKind::Xdp);
-    let list = |programs: &[Program]| {
-        let words = programs.iter().map(|program| format!("{} ({})", program.name, section(program)));
+    let list = |programs: &[Candidate]| {
+        let words = programs.iter().map(|program| format!("{} ({})", program.name, program.section));
         words.collect::<Vec<_>>().join(", ")
     };
     if let Some(program) = others.iter().find(|program| {
-        wanted_section.is_some_and(|s| s == section(program)) || wanted == Some(&program.name)
+        wanted_section.is_some_and(|wanted| wanted == program.section) || wanted == Some(&program.name)
     }) {
         return Err(format!(
             "{} is for an entry of a map, not for an interface",
             list(std::slice::from_ref(program))
         ));
     }
-    let mut found: Vec<Program> = all
+    let mut found: Vec<Candidate> = all
         .iter()
-        .filter(|program| wanted_section.is_none_or(|wanted| wanted == section(program)))
+        .filter(|program| wanted_section.is_none_or(|wanted| wanted == program.section))
         .filter(|program| wanted.is_none_or(|wanted| wanted == program.name))
         .cloned()
         .collect();
@@ -104,16 +84,16 @@ mod tests {
 
     use super::*;
 
-    fn programs() -> Vec<Program> {
-        let program = |name: &str, kind, frags| {
-            let recipe = Recipe { frags, ..Recipe::verdict(XdpAction::Pass) };
-            recipe.program(name, kind).unwrap()
+    fn programs() -> Vec<Candidate> {
+        let program = |name: &str, kind, section: &str| {
+            let program = Recipe::verdict(XdpAction::Pass).program(name, kind).unwrap();
+            Candidate { name: name.to_owned(), section: section.to_owned(), kind, program: Ok(program) }
         };
         vec![
-            program("first", ProgramKind::Xdp, false),
-            program("second", ProgramKind::Xdp, true),
-            program("third", ProgramKind::Xdp, true),
-            program("inner", ProgramKind::XdpCpumap, false),
+            program("first", ProgramKind::Xdp, "xdp"),
+            program("second", ProgramKind::Xdp, "xdp.frags"),
+            program("third", ProgramKind::Xdp, "xdp.frags"),
+            program("inner", ProgramKind::XdpCpumap, "xdp/cpumap"),
         ]
     }
 

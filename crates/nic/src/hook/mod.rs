@@ -58,7 +58,7 @@ pub use chosen::Chosen;
 pub use counters::HookCounters;
 pub use error::HookError;
 pub use impair::Impair;
-pub use object::read as read_object;
+pub use object::{KernelFacts, read as read_object};
 pub use packet::HookPacket;
 pub use parameters::quantity;
 pub use plan::{HookPlan, absolute};

@@ -4,25 +4,63 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use bpf::object::{FILE_MAX, ObjectError, programs_of};
+use bpf::object::{Candidate, FILE_MAX, Kernel, candidates};
 use bpf::{Program, ProgramKind};
+use flate2::read::GzDecoder;
 
 use super::HookError;
 
-/// BTF of the running kernel, for programs that adapt to its structures.
-const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+/// What object files take from the running kernel.
+#[derive(Clone, Debug, Default)]
+pub struct KernelFacts {
+    types: Option<Vec<u8>>,
+    version: Option<u32>,
+    config: Option<String>,
+    cpus: Option<u32>,
+}
+
+impl KernelFacts {
+    /// Reads them. What cannot be read is left out; an error names it if a program needs it.
+    #[must_use]
+    pub fn read() -> KernelFacts {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let config = format!("/boot/config-{}", release.trim());
+        KernelFacts {
+            types: fs::read("/sys/kernel/btf/vmlinux").ok(),
+            version: Kernel::version_of(&release),
+            config: compressed_config().or_else(|| fs::read_to_string(config).ok()),
+            cpus: Some(sys::bpf::possible_cpus() as u32),
+        }
+    }
+
+    /// Returns them in the form that [`bpf::object::candidates`] takes.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel<'_> {
+        let (types, config) = (self.types.as_deref(), self.config.as_deref());
+        Kernel { types, version: self.version, config, cpus: self.cpus }
+    }
+}
+
+/// Returns the contents of `/proc/config.gz`.
+fn compressed_config() -> Option<String> {
+    let mut text = String::new();
+    let file = File::open("/proc/config.gz").ok()?;
+    GzDecoder::new(file).take(CONFIG_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Most bytes of a kernel's configuration; those of distributions have some 300 KB.
+const CONFIG_MAX: u64 = 4 << 20;
 
 /// Reads the program that `PATH` or `PATH:PROGRAM` names.
 pub(super) fn program(text: &str) -> Result<Program, HookError> {
     let (path, name) = split(text);
     let path = PathBuf::from(path);
     let bytes = read(&path).map_err(|error| HookError::File { path: path.clone(), error })?;
-    let programs = programs_of(&bytes, None).or_else(|error| match error {
-        ObjectError::NeedsKernelTypes => programs_of(&bytes, fs::read(KERNEL_TYPES).ok().as_deref()),
-        error => Err(error),
-    });
-    let programs = programs.map_err(|error| HookError::Object { path: path.clone(), error })?;
-    choose(programs, name).map_err(|programs| HookError::Which { path, programs })
+    let found = candidates(&bytes, &KernelFacts::read().kernel());
+    let found = found.map_err(|error| HookError::Object { path: path.clone(), error })?;
+    let chosen = choose(found, name).map_err(|programs| HookError::Which { path: path.clone(), programs })?;
+    chosen.program.map_err(|error| HookError::Object { path, error })
 }
 
 /// Reads an object file; of a longer file only so much that it is refused.
@@ -36,10 +74,10 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the program of this name, or the only one without a name. Else the names of all.
-fn choose(mut programs: Vec<Program>, name: Option<&str>) -> Result<Program, Vec<String>> {
+fn choose(mut programs: Vec<Candidate>, name: Option<&str>) -> Result<Candidate, Vec<String>> {
     // Programs for entries of maps get no packets of their own.
     programs.retain(|program| program.kind == ProgramKind::Xdp);
-    let is_it = |program: &Program| name.is_none_or(|name| program.name == name);
+    let is_it = |program: &Candidate| name.is_none_or(|name| program.name == name);
     let mut fitting = programs.iter().enumerate().filter(|(_, program)| is_it(program));
     match (fitting.next().map(|(at, _)| at), fitting.next()) {
         (Some(at), None) => Ok(programs.swap_remove(at)),
@@ -61,8 +99,9 @@ mod tests {
     use super::*;
     use bpf::{Recipe, XdpAction};
 
-    fn named(name: &str, kind: ProgramKind) -> Program {
-        Recipe::verdict(XdpAction::Pass).program(name, kind).unwrap()
+    fn named(name: &str, kind: ProgramKind) -> Candidate {
+        let program = Recipe::verdict(XdpAction::Pass).program(name, kind).unwrap();
+        Candidate { name: name.to_owned(), section: "xdp".to_owned(), kind, program: Ok(program) }
     }
 
     #[test]

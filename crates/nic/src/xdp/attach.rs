@@ -64,7 +64,7 @@ pub enum Presence {
 /// # Errors
 /// [`AttachError::Occupied`] if there is a program already, in any mode.
 pub fn attach(ifindex: u32, program: &bpf::Program, mode: Mode) -> Result<Attached, AttachError> {
-    let (program, maps) = Program::load_with_maps(program)?;
+    let (program, maps) = Program::load_for(program, Some(ifindex))?;
     attach_loaded(ifindex, program, maps, mode)
 }
 
@@ -150,7 +150,7 @@ impl Attached {
     /// # Errors
     /// [`AttachError::Refused`] if another program is attached by now, or the interface was removed.
     pub fn replace(&mut self, program: &bpf::Program) -> Result<(), AttachError> {
-        let (program, maps) = Program::load_with_maps(program)?;
+        let (program, maps) = Program::load_for(program, Some(self.ifindex))?;
         self.link.replace(&program, Some(&self.program)).map_err(|error| AttachError::Refused {
             mode: self.mode,
             error,

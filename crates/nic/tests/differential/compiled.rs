@@ -140,6 +140,12 @@ fn kernel_and_interpreter_agree_on_compiled_functions_and_loops() {
     );
 }
 
+/// Helpers that call functions of the program, tail calls, maps of maps, queues and spin locks.
+#[test]
+fn kernel_and_interpreter_agree_on_compiled_callbacks_and_tail_calls() {
+    agree("calls", &[], |_| {});
+}
+
 #[test]
 fn kernel_and_interpreter_agree_on_compiled_redirects() {
     agree("redirect", &[], |twins| {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use ::bpf::{MapDef, MapKind};
 
@@ -29,6 +30,11 @@ struct CreateAttr {
     numa_node: u32,
     name: [u8; 16],
     ifindex: u32,
+    btf_fd: u32,
+    key_type: u32,
+    value_type: u32,
+    kernel_value_type: u32,
+    extra: u64,
 }
 
 #[repr(C)]
@@ -55,16 +61,30 @@ struct FreezeAttr {
 unsafe impl Attr for FreezeAttr {}
 
 impl Map {
-    /// Creates a map with its first value in place. A perf event array without a size gets an entry for each
-    /// possible CPU.
+    /// Creates a map with its first value in place. A perf event array or CPUMAP without a size gets an entry
+    /// for each possible CPU.
     ///
     /// # Errors
     /// `EPERM` without CAP_BPF; `EINVAL` for sizes the kind does not allow; `ENOMEM`.
     pub fn create(def: &MapDef) -> io::Result<Map> {
-        let max_entries = match (def.kind, def.max_entries) {
-            (MapKind::PerfEventArray, 0) => possible_cpus() as u32,
-            (_, entries) => entries,
-        };
+        Map::create_with(def, None)
+    }
+
+    /// As [`Map::create`], with `types` for the keys and values of the definition. A kernel that refuses the
+    /// types of this map gets it without them.
+    pub(super) fn create_with(def: &MapDef, types: Option<BorrowedFd<'_>>) -> io::Result<Map> {
+        let typed = types.filter(|_| def.types != [0, 0] && def.kind.has_types());
+        let inner = def.inner.as_deref().map(|inner| Map::create_with(inner, types)).transpose()?;
+        match Map::create_typed(def, typed, inner.as_ref()) {
+            Err(error) if typed.is_some() && error.raw_os_error() != Some(libc::EPERM) => {
+                Map::create_typed(def, None, inner.as_ref())
+            }
+            done => done,
+        }
+    }
+
+    fn create_typed(def: &MapDef, types: Option<BorrowedFd<'_>>, inner: Option<&Map>) -> io::Result<Map> {
+        let max_entries = def.entries_for(possible_cpus() as u32);
         let mut attr = CreateAttr {
             kind: def.kind.number(),
             key_len: def.key_size,
@@ -72,8 +92,13 @@ impl Map {
             max_entries,
             flags: def.flags,
             name: name(&def.name),
+            inner_map_fd: inner.map_or(0, |map| map.fd.as_raw_fd() as u32),
+            extra: def.extra,
             ..CreateAttr::default()
         };
+        if let Some(types) = types {
+            (attr.btf_fd, [attr.key_type, attr.value_type]) = (types.as_raw_fd() as u32, def.types);
+        }
         let fd = call_fd(Command::MapCreate, &mut attr)?;
         let map =
             Map { fd, kind: def.kind, key_len: def.key_size as usize, value_len: def.value_size as usize };
@@ -112,6 +137,37 @@ impl Map {
     pub fn name(&self) -> io::Result<String> {
         let about: MapInfo = info(self.fd.as_fd())?;
         Ok(text(&about.name))
+    }
+
+    /// Opens the map of this definition that is pinned at `path`, or creates it and pins it there
+    /// (`LIBBPF_PIN_BY_NAME`).
+    ///
+    /// # Errors
+    /// `EEXIST` if the pin is of a map with another definition; those of [`Map::create`] and
+    /// [`pin`](super::pin).
+    pub(super) fn shared(def: &MapDef, types: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Map> {
+        match object::get_pinned(path) {
+            Ok(fd) => {
+                let about: MapInfo = info(fd.as_fd())?;
+                // The kernel adds this flag to maps of devices.
+                let is_device = matches!(def.kind, MapKind::Devmap | MapKind::DevmapHash);
+                let added = if is_device { MapDef::RDONLY_PROG & !def.flags } else { 0 };
+                let flags = about.flags & !added;
+                let there = [about.kind, about.key_len, about.value_len, about.max_entries, flags];
+                let entries = def.entries_for(possible_cpus() as u32);
+                let wanted = [def.kind.number(), def.key_size, def.value_size, entries, def.flags];
+                if there != wanted {
+                    return Err(io::Error::from_raw_os_error(libc::EEXIST));
+                }
+                Map::from_fd(fd)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                let map = Map::create_with(def, types)?;
+                object::pin(map.fd.as_fd(), path)?;
+                Ok(map)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Maximum number of entries.
@@ -225,9 +281,10 @@ impl AsFd for Map {
     }
 }
 
-/// Number of possible CPUs, from `0-N` or `0` (the kernel's upper bound if the file is missing: too many
-/// is safe).
-fn possible_cpus() -> usize {
+/// Returns the number of possible CPUs, from `0-N` or `0` (the kernel's upper bound if the file is missing:
+/// too many is safe).
+#[must_use]
+pub fn possible_cpus() -> usize {
     /// NR_CPUS_MAXSMP of the kernel.
     const CPUS_MAX: usize = 8192;
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();

@@ -12,7 +12,7 @@ mod ring;
 mod tcx;
 
 pub use link::{XdpLink, extensions_of};
-pub use map::Map;
+pub use map::{Map, possible_cpus};
 pub use object::{get_pinned, pin, program_ids};
 pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};
 pub use ring::RingReader;
@@ -103,5 +103,7 @@ fn pointer_mut<T>(slice: &mut [T]) -> u64 {
     if slice.is_empty() { 0 } else { slice.as_mut_ptr() as u64 }
 }
 
+#[cfg(test)]
+mod object_tests;
 #[cfg(test)]
 mod tests;

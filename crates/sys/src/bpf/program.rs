@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use ::bpf::MapDef;
 
@@ -145,14 +146,58 @@ impl Program {
     /// # Errors
     /// The kernel's error, and its verifier's log.
     pub fn load(program: &::bpf::Program, maps: &[Map]) -> Result<Program, LoadError> {
+        let btf = program.btf.as_ref().map(|btf| load_btf(&btf.blob)).transpose()?;
+        Program::load_typed(program, maps, btf.as_ref(), None)
+    }
+
+    /// Creates the maps of `program`, then loads it; returns the maps in order.
+    ///
+    /// # Errors
+    /// As [`Program::load`]; those of [`Map::create`].
+    pub fn load_with_maps(program: &::bpf::Program) -> Result<(Program, Vec<Map>), LoadError> {
+        Program::load_for(program, None)
+    }
+
+    /// As [`Program::load_with_maps`], for this interface: a program that reads metadata of the receiving
+    /// device is bound to it (`BPF_F_XDP_DEV_BOUND_ONLY`). Initial values of program arrays are loaded and
+    /// entered too. They are lost when no descriptor of their array is open and no pin exists.
+    ///
+    /// # Errors
+    /// As [`Program::load_with_maps`].
+    pub fn load_for(
+        program: &::bpf::Program,
+        ifindex: Option<u32>,
+    ) -> Result<(Program, Vec<Map>), LoadError> {
+        let btf = program.btf.as_ref().map(|btf| load_btf(&btf.blob)).transpose()?;
+        let types = btf.as_ref().map(AsFd::as_fd);
+        let mut maps = Vec::new();
+        for def in &program.maps {
+            maps.push(create(def, types)?);
+        }
+        enter_maps(program, &maps)?;
+        let loaded = Program::load_typed(program, &maps, btf.as_ref(), ifindex)?;
+        for tail in &program.tails {
+            let program_of_entry = Program::load_typed(tail, &maps, btf.as_ref(), ifindex)?;
+            enter_program(&tail.name, &program_of_entry, program, &maps)?;
+        }
+        enter_program(&program.name, &loaded, program, &maps)?;
+        Ok((loaded, maps))
+    }
+
+    fn load_typed(
+        program: &::bpf::Program,
+        maps: &[Map],
+        btf: Option<&OwnedFd>,
+        ifindex: Option<u32>,
+    ) -> Result<Program, LoadError> {
         let fds: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = program.link(&fds).map_err(|error| LoadError {
             map: None,
             error: io::ErrorKind::InvalidInput.into(),
             log: error.to_string(),
         })?;
-        let btf = program.btf.as_ref().map(|btf| load_btf(&btf.blob)).transpose()?;
-        let job = Job { program, code, btf, functions: functions(program) };
+        let bound = ifindex.filter(|_| program.is_device_bound());
+        let job = Job { program, code, btf, functions: functions(program), bound };
         let error = match job.load(&mut []) {
             Ok(program) => return Ok(program),
             Err(error) => error,
@@ -166,24 +211,7 @@ impl Program {
                 Err(_) => break,
             }
         }
-        Err(LoadError { map: None, error, log: text(&log) })
-    }
-
-    /// Creates the maps of `program`, then loads it; returns the maps in order.
-    ///
-    /// # Errors
-    /// As [`Program::load`]; those of [`Map::create`].
-    pub fn load_with_maps(program: &::bpf::Program) -> Result<(Program, Vec<Map>), LoadError> {
-        let create = |def: &MapDef| {
-            Map::create(def).map_err(|error| {
-                let (key, value, entries) = (def.key_size, def.value_size, def.max_entries);
-                let sizes = format!("key {key} bytes, value {value} bytes, {entries} entries");
-                let map = Some(format!("{} ({}, {sizes})", def.name, def.kind));
-                LoadError { map, error, log: String::new() }
-            })
-        };
-        let maps = program.maps.iter().map(create).collect::<Result<Vec<Map>, LoadError>>()?;
-        Ok((Program::load(program, &maps)?, maps))
+        Err(LoadError { map: None, error, log: explained(program, text(&log)) })
     }
 
     /// Opens the program with that id.
@@ -254,8 +282,87 @@ impl Program {
 struct Job<'a> {
     program: &'a ::bpf::Program,
     code: Vec<u8>,
-    btf: Option<OwnedFd>,
+    btf: Option<&'a OwnedFd>,
     functions: Vec<u8>,
+    /// The interface that the program is bound to.
+    bound: Option<u32>,
+}
+
+/// Load flag `BPF_F_XDP_DEV_BOUND_ONLY`.
+const DEVICE_BOUND: u32 = 1 << 6;
+/// Directory of maps that programs share by name (`LIBBPF_PIN_BY_NAME`).
+const PINS: &str = "/sys/fs/bpf";
+
+/// Creates a map, or opens the one that is pinned by name.
+fn create(def: &MapDef, types: Option<BorrowedFd<'_>>) -> Result<Map, LoadError> {
+    let path = Path::new(PINS).join(def.name.replace('/', "_"));
+    let made = if def.pinned { Map::shared(def, types, &path) } else { Map::create_with(def, types) };
+    made.map_err(|error| {
+        let (key, value, entries) = (def.key_size, def.value_size, def.max_entries);
+        let sizes = format!("key {key} bytes, value {value} bytes, {entries} entries");
+        let pin = match error.raw_os_error() {
+            _ if !def.pinned => String::new(),
+            Some(libc::EEXIST) => format!(", a map of another form is pinned at {}", path.display()),
+            _ => format!(", pinned at {}: needs a bpf file system there", path.display()),
+        };
+        let map = Some(format!("{} ({}, {sizes}{pin})", def.name, def.kind));
+        LoadError { map, error, log: String::new() }
+    })
+}
+
+/// Enters the initial values of maps of maps.
+fn enter_maps(program: &::bpf::Program, maps: &[Map]) -> Result<(), LoadError> {
+    for (def, map) in program.maps.iter().zip(maps) {
+        for (key, initial) in &def.entries {
+            let ::bpf::Initial::Map(inner) = initial else { continue };
+            let Some(inner) = maps.get(*inner as usize) else { continue };
+            enter(def, map, *key, inner.as_fd())?;
+        }
+    }
+    Ok(())
+}
+
+/// Enters a program where initial values of program arrays name it.
+fn enter_program(
+    name: &str,
+    entered: &Program,
+    program: &::bpf::Program,
+    maps: &[Map],
+) -> Result<(), LoadError> {
+    for (def, map) in program.maps.iter().zip(maps) {
+        for (key, initial) in &def.entries {
+            if *initial == ::bpf::Initial::Program(name.to_owned()) {
+                enter(def, map, *key, entered.as_fd())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn enter(def: &MapDef, map: &Map, key: u32, fd: BorrowedFd<'_>) -> Result<(), LoadError> {
+    let value = fd.as_raw_fd().to_ne_bytes();
+    map.update(&key.to_ne_bytes(), &value).map_err(|error| LoadError {
+        map: Some(format!("{}, entry {key}", def.name)),
+        error,
+        log: String::new(),
+    })
+}
+
+/// Adds what the verifier's log does not tell: which record or kernel function is meant by a number.
+fn explained(program: &::bpf::Program, mut log: String) -> String {
+    if log.contains("#195896080") {
+        log.push_str("\nnote: helper 195896080 stands for a field or type that this kernel does not have");
+    }
+    if log.contains("#2002000000") {
+        log.push_str(
+            "\nnote: helper 2002000000 stands for a weak kernel function that this kernel does not have",
+        );
+    }
+    if !program.kfuncs.is_empty() {
+        let names: Vec<&str> = program.kfuncs.iter().map(|kfunc| kfunc.name.as_str()).collect();
+        log.push_str(&format!("\nnote: the program calls these kernel functions: {}", names.join(", ")));
+    }
+    log
 }
 
 impl Job<'_> {
@@ -269,7 +376,8 @@ impl Job<'_> {
             log_level: u32::from(!log.is_empty()),
             log_len: log.len() as u32,
             log: pointer_mut(log),
-            flags: self.program.flags(),
+            flags: self.program.flags() | if self.bound.is_some() { DEVICE_BOUND } else { 0 },
+            ifindex: self.bound.unwrap_or(0),
             name: name(&self.program.name),
             // Kernels before 5.9 require 0 for programs on interfaces; later ones ignore the field.
             expected_attach_type: match self.program.kind {
@@ -278,7 +386,7 @@ impl Job<'_> {
             },
             ..LoadAttr::default()
         };
-        if let (Some(fd), Some(btf)) = (&self.btf, &self.program.btf) {
+        if let (Some(fd), Some(btf)) = (self.btf, &self.program.btf) {
             attr.btf_fd = fd.as_raw_fd() as u32;
             attr.func_info_len = ::bpf::Btf::FUNC_INFO_LEN;
             attr.func_info = pointer(&self.functions);

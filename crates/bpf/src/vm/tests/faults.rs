@@ -213,12 +213,14 @@ fn unavailable_helpers_are_refused_by_name() {
     let wide = |imm| [Insn::LoadImm64 { dst: Reg::R1, imm }, Insn::Exit];
     assert_eq!(refused(&wide(Imm64::Map(1))), LoadErrorKind::Map);
     assert_eq!(refused(&wide(Imm64::MapValue { map: 0, off: 8 })), LoadErrorKind::Map);
-    for imm in [Imm64::MapFd(3), Imm64::BtfId { id: 1, btf_fd: 0 }, Imm64::Func(0)] {
+    assert_eq!(refused(&wide(Imm64::Func(7))), LoadErrorKind::Target);
+    for imm in [Imm64::MapFd(3), Imm64::BtfId { id: 1, btf_fd: 0 }] {
         assert_eq!(refused(&wide(imm)), LoadErrorKind::Unsupported);
     }
     assert_eq!(refused(&[Insn::CallKfunc { id: 1, btf: 0 }, Insn::Exit]), LoadErrorKind::Unsupported);
     let call = |id| LoadError { slot: 4, kind: refused(&[Insn::CallHelper { id }, Insn::Exit]) }.to_string();
-    assert_eq!(call(Helper::TailCall.id()), "slot 4: helper bpf_tail_call is not available here");
+    assert_eq!(call(Helper::SkbLoadBytes.id()), "slot 4: helper bpf_skb_load_bytes is not available here");
+    assert_eq!(call(110), "slot 4: helper bpf_tcp_gen_syncookie is not available here");
     assert_eq!(call(9999), "slot 4: helper 9999 is not available here");
 }
 

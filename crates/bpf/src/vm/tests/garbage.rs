@@ -98,7 +98,7 @@ proptest! {
             maps: maps(),
             license: String::new(),
             frags: false,
-            btf: None,
+            ..Program::default()
         };
         let maps = program.maps.iter().map(|def| Map::new(def, 2).unwrap()).collect();
         let Ok(image) = Image::new(&program, maps) else { return Ok(()) };
@@ -143,7 +143,7 @@ proptest! {
             maps: Vec::new(),
             license: String::new(),
             frags: false,
-            btf: None,
+            ..Program::default()
         };
         let _listing = program.listing().to_string();
         if let Ok(image) = Image::new(&program, Vec::new()) {

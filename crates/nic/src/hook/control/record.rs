@@ -1,9 +1,9 @@
 //! Encoding of requests and replies: a version, a kind, then the fields, little-endian; texts and lists
 //! are preceded by their length. A record with trailing bytes is invalid.
 
+mod program;
 mod status;
 
-use bpf::{MapDef, MapKind, Program, ProgramKind, Slot};
 use wire::capture::{Conditions, OpcodeSet, PsnRange};
 use wire::{Psn, Qpn};
 
@@ -13,7 +13,7 @@ use super::{Reply, Request};
 use crate::printable;
 
 /// Changes with every change of the layout.
-const VERSION: u32 = 0x524f_5805;
+const VERSION: u32 = 0x524f_5806;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -231,21 +231,6 @@ impl Writer {
         self.u32(frame.len);
         self.bytes(&frame.bytes);
     }
-
-    fn program(&mut self, program: &Program) {
-        self.text(&program.name);
-        self.text(&program.license);
-        self.u8(u8::from(program.frags));
-        self.list(&program.slots, |out, slot| out.0.extend(slot.to_bytes()));
-        self.list(&program.maps, |out, map| {
-            out.text(&map.name);
-            for field in [map.kind.number(), map.key_size, map.value_size, map.max_entries, map.flags] {
-                out.u32(field);
-            }
-            out.bytes(&map.initial);
-            out.u8(u8::from(map.frozen));
-        });
-    }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -320,26 +305,6 @@ impl<'a> Reader<'a> {
             key: self.u32()?,
             len: self.u32()?,
             bytes: self.bytes()?.to_vec(),
-        })
-    }
-
-    fn program(&mut self) -> Option<Program> {
-        Some(Program {
-            name: self.text()?,
-            license: self.text()?,
-            frags: self.u8()? != 0,
-            slots: self.list(|fields| fields.array().map(Slot::parse))?,
-            maps: self.list(|fields| {
-                let name = fields.text()?;
-                let kind = MapKind::from_number(fields.u32()?)?;
-                let (key_size, value_size) = (fields.u32()?, fields.u32()?);
-                let (max_entries, flags) = (fields.u32()?, fields.u32()?);
-                let (initial, frozen) = (fields.bytes()?.to_vec(), fields.u8()? != 0);
-                Some(MapDef { name, kind, key_size, value_size, max_entries, flags, initial, frozen })
-            })?,
-            kind: ProgramKind::Xdp,
-            // The interpreter does not use it.
-            btf: None,
         })
     }
 }
