@@ -114,6 +114,26 @@ fn crates_depend_only_along_the_arrows() {
     }
 }
 
+/// What a registry shows of a crate, and refuses without.
+#[test]
+fn crates_can_be_published() {
+    for (name, _) in ARROWS {
+        let dir = root().join("crates").join(name);
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).expect("exists");
+        for field in ["description = ", "license.workspace", "readme = ", "keywords = ", "categories = "] {
+            assert!(manifest.lines().any(|line| line.starts_with(field)), "crates/{name}: no {field}");
+        }
+        let words = |field| {
+            manifest
+                .lines()
+                .find(|line| line.starts_with(field))
+                .map_or(0, |line| line.matches(',').count() + 1)
+        };
+        assert!(words("keywords") <= 5 && words("categories") <= 5, "crates/{name}: at most five");
+        assert!(dir.join("README.md").is_file(), "crates/{name} has no README.md");
+    }
+}
+
 #[test]
 fn no_file_is_longer_than_600_lines() {
     none("split these files by role", &size::long_files(&tree::files()));

@@ -31,6 +31,8 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.extend([
             case(place, "roxie demo", "taskset", demo),
             case(veth, "roxie demo --netdev", "taskset", demo_netdev),
+            case(place, "roxie demo --json", "taskset", demo_json),
+            case(place, "roxie bench", "taskset", bench),
             case(veth, "roxie devinfo", "taskset", devinfo_facts),
             case(place, "roxie doctor", "taskset", doctor),
             case(place, "roxie env", "sh", environment),
@@ -104,7 +106,8 @@ fn demo(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if start.elapsed() > DEMO_MAX {
         return Err(format!("took {:.1} s\n{}", start.elapsed().as_secs_f64(), ended.describe()));
     }
-    let facts = ["SEND", "WRITE", "READ", "compare-and-swap", "fetch-and-add", "ICRC", "port shm", "p99"];
+    let facts =
+        ["SEND", "WRITE", "READ", "compare-and-swap", "fetch-and-add", "ICRC", "port shm", "p99", "loss 2 %"];
     facts.iter().try_for_each(|fact| says(&ended, fact))?;
     let plain = !ended.output.contains('\x1b') && !ended.output.contains('\r');
     if plain { Ok(()) } else { Err(format!("terminal codes in a file\n{}", ended.describe())) }
@@ -114,6 +117,31 @@ fn demo_netdev(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = ["demo", "--no-figures", "--netdev", lab.netdev(place)];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, lab.address(place))
+}
+
+fn demo_json(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(roxie(lab, place, Side::Server, name, &["demo", "--json"])?)?;
+    let value: Value = serde_json::from_str(&ended.output).map_err(|error| error.to_string())?;
+    let positive = |number: &Value| number.as_f64().is_some_and(|number| number > 0.0);
+    let lengths = ["verified", "figures"].map(|list| value[list].as_array().map_or(0, Vec::len));
+    let numbers = (0..5).all(|row| positive(&value["figures"][row]["number"]));
+    let lossy = value["loss"]["verified"].as_array().map_or(0, Vec::len);
+    let counted = positive(&value["loss"]["dropped"]) && positive(&value["loss"]["retransmitted"]);
+    if value["ok"] == true && lengths == [5, 5] && numbers && lossy == 5 && counted {
+        Ok(())
+    } else {
+        Err(ended.describe())
+    }
+}
+
+fn bench(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let ended = good(roxie(lab, place, Side::Server, name, &["bench", "--json"])?)?;
+    let value: Value = serde_json::from_str(&ended.output).map_err(|error| error.to_string())?;
+    let rows = value["rows"].as_array().cloned().unwrap_or_default();
+    let measured = |row: &Value| {
+        ["rdma_udp", "rdma_shm", "tcp"].iter().all(|path| row[*path].as_f64().is_some_and(|n| n > 0.0))
+    };
+    if rows.len() == 5 && rows.iter().all(measured) { Ok(()) } else { Err(ended.describe()) }
 }
 
 fn devinfo_facts(lab: &Lab, place: &Place, _: &str) -> Result<(), String> {
@@ -130,7 +158,9 @@ fn devinfo_facts(lab: &Lab, place: &Place, _: &str) -> Result<(), String> {
 
 fn doctor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = good(roxie(lab, place, Side::Server, name, &["doctor"])?)?;
-    ["kernel", "UDP GSO/GRO", "port 4791", "libraries"].iter().try_for_each(|check| says(&ended, check))?;
+    ["kernel", "UDP GSO/GRO", "port 4791", "libraries", "memfd", "a SEND arrived"]
+        .iter()
+        .try_for_each(|check| says(&ended, check))?;
     let ended = good(roxie(lab, place, Side::Server, name, &["doctor", "--json"])?)?;
     let value: Value = serde_json::from_str(&ended.output).map_err(|error| error.to_string())?;
     if value["ok"] == true { Ok(()) } else { Err(ended.describe()) }

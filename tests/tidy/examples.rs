@@ -5,13 +5,14 @@ use std::path::Path;
 use crate::tree::File;
 
 /// Where there must be an example.
-const SHOWN: [&str; 6] = [
+const SHOWN: [&str; 7] = [
     "crates/wire/src/",
     "crates/bpf/src/",
     "crates/transport/src/",
     "crates/capture/src/",
     "crates/nic/src/verbs/",
     "crates/nic/src/cm/",
+    "crates/nic/src/net/",
 ];
 /// What `rustdoc` may be told about an example that it runs.
 const RUN: [&str; 3] = ["rust", "should_panic", "edition2024"];

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell::{Outcome, at, exists, output, run, write};
-use crate::{archive, build, deb, image, rpm, sbom};
+use crate::{archive, build, deb, image, rpm, sbom, wheel};
 
 /// What the command line says.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     out: Option<PathBuf>,
     host: bool,
+    program: Option<PathBuf>,
 }
 
 impl Options {
@@ -23,6 +24,9 @@ impl Options {
             match *word {
                 "--host" => options.host = true,
                 "--out" => options.out = Some(words.next().ok_or("--out needs a directory")?.into()),
+                "--program" => {
+                    options.program = Some(words.next().ok_or("--program needs a file")?.into());
+                }
                 other => return Err(format!("unknown option {other}; see 'cargo xtask --help'")),
             }
         }
@@ -56,8 +60,8 @@ impl Release {
     }
 }
 
-/// Makes all packages.
-pub(crate) fn dist(options: &Options) -> Outcome {
+/// The release of this commit in `options.out`, still without a tree.
+fn release(options: &Options) -> Outcome<Release> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the source").to_owned();
     let out = match &options.out {
         Some(dir) => at(dir, std::path::absolute(dir))?,
@@ -68,14 +72,27 @@ pub(crate) fn dist(options: &Options) -> Outcome {
         Ok(epoch) => epoch,
         Err(_) => output(Command::new("git").current_dir(&root).args(["log", "-1", "--format=%ct"]))?,
     };
-    warn_if_dirty(&root);
-    let built = build::build(&root, &out, options.host, &epoch)?;
-    let mut release =
-        Release { version: env!("CARGO_PKG_VERSION").to_owned(), epoch, tree: PathBuf::new(), root, out };
+    Ok(Release { version: env!("CARGO_PKG_VERSION").to_owned(), epoch, tree: PathBuf::new(), root, out })
+}
+
+/// Makes the Python wheel of a program that `roxie self bundle` has made.
+pub(crate) fn wheel(options: &Options) -> Outcome {
+    let release = release(options)?;
+    let program = options.program.as_ref().ok_or("'cargo xtask wheel' needs --program FILE")?;
+    println!("{}", wheel::make(&release, program, options.host)?.display());
+    Ok(())
+}
+
+/// Makes all packages.
+pub(crate) fn dist(options: &Options) -> Outcome {
+    let mut release = release(options)?;
+    warn_if_dirty(&release.root);
+    let built = build::build(&release.root, &release.out, options.host, &release.epoch)?;
     release.tree = release.work("tree")?;
     run(Command::new(&built.program).args(["self", "install", "--prefix"]).arg(&release.tree))?;
 
-    let mut made = vec![built.program, sbom::write(&release)?, archive::make(&release)?];
+    let wheel = wheel::make(&release, &built.program, options.host)?;
+    let mut made = vec![built.program, sbom::write(&release)?, archive::make(&release)?, wheel];
     made.push(image::make(&release)?);
     for (program, package, make) in [
         ("dpkg-deb", "the .deb", deb::make as fn(&Release) -> Outcome<PathBuf>),

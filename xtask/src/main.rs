@@ -9,26 +9,33 @@ mod image;
 mod rpm;
 mod sbom;
 mod shell;
+mod wheel;
 
 use std::process::ExitCode;
 
 const HELP: &str = "\
 Usage: cargo xtask dist [--out DIR] [--host]
+       cargo xtask wheel --program FILE [--out DIR] [--host]
 
-Makes the packages of this commit: roxie (one file), tar.gz, .deb, .rpm, a container context, the list of
-dependencies (CycloneDX) and SHA256SUMS. All files have the time of the commit.
+dist makes the packages of this commit: roxie (one file), tar.gz, .deb, .rpm, a Python wheel, a container
+context, the list of dependencies (CycloneDX) and SHA256SUMS. All files have the time of the commit.
+wheel makes only the Python wheel, of a program that 'roxie self bundle FILE' has made.
 
   --out DIR   directory of the packages [default: target/dist]
+  --program FILE   the program in the wheel
   --host      link to this machine's C library instead of glibc 2.28, without the zig linker
 
-The zig linker comes from PyPI into target/dist-tools-VERSIONS. .rpm needs rpmbuild, .deb needs dpkg-deb;
-what is missing is named and left out.";
+The zig linker and setuptools come from PyPI into target/dist-*tools*. .rpm needs rpmbuild, .deb needs
+dpkg-deb; what is missing is named and left out.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["dist", ref options @ ..] => dist::Options::parse(options).and_then(|options| dist::dist(&options)),
+        ["wheel", ref options @ ..] => {
+            dist::Options::parse(options).and_then(|options| dist::wheel(&options))
+        }
         ["--help" | "-h" | "help"] => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Interop(InteropArgs),
     Sim(SimArgs),
     Demo(DemoArgs),
+    Bench(BenchArgs),
     #[command(name = "self")]
     Own(OwnArgs),
     /// The process that holds a lab.
@@ -315,8 +316,9 @@ pub(crate) struct DevinfoArgs {
 ///
 /// Checks the kernel, UDP segmentation offload, UDP port 4791 and the process that uses it, the limits of
 /// this process, socket buffers, network interfaces with their path MTU and XDP modes, the privileges for
-/// AF_XDP, the libraries, kernel Soft-RoCE, and user namespaces. Changes nothing. Every line that is not
-/// 'ok' says what to do.
+/// AF_XDP, the libraries, kernel Soft-RoCE, user namespaces, and the kernel features that roxie uses, one by
+/// one. Opens the device, and sends a message from one of its queue pairs to another. Changes nothing. Every
+/// line that is not 'ok' says what to do.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
@@ -340,7 +342,8 @@ pub(crate) struct DoctorArgs {
 /// Starts two processes and connects them through the connection manager (REQ, REP, RTU). One of them does
 /// SENDs, WRITEs, READs, compare-and-swaps and fetch-and-adds of 0 bytes to 1 MiB; both compare every byte,
 /// including those that must not change. Then it measures bandwidth, message rate and latency for a few
-/// seconds. Needs no root, no configuration and no other software.
+/// seconds, and verifies everything again while 2 % of the client's packets are dropped. Needs no root, no
+/// configuration and no other software.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
@@ -352,14 +355,41 @@ Examples:
   roxie demo --netdev eth0
           Both processes on this machine, with the address of eth0
   roxie demo --no-figures
-          Only the verification, in about a second")]
+          Only the verification, in about a second
+  roxie demo --json | jq '.figures[] | {what, number, unit}'
+          The measurements, for programs")]
 pub(crate) struct DemoArgs {
     /// Network interface; both processes use its first address [default: lo, 127.0.0.1]
     #[arg(long, short = 'i', value_name = "IF")]
     pub(crate) netdev: Option<String>,
-    /// Skip the measurements
+    /// Skip the measurements and the run with loss
     #[arg(long)]
     pub(crate) no_figures: bool,
+    /// Print one JSON object at the end instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Measure this machine: RDMA over UDP sockets, RDMA through shared memory, and TCP
+///
+/// Measures bandwidth, message rate and latency between two processes of this machine, first as 'roxie demo'
+/// does, with packets through UDP sockets and then through shared memory, then over TCP sockets between two
+/// threads. Prints a Markdown table with the CPU and the kernel, for reports and comparisons. Takes about
+/// twenty seconds; other programs that run meanwhile change the result.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie bench
+          The table, for loopback
+  roxie bench --json | jq '.rows[] | select(.name == \"8 B one way\")'
+          The numbers, for programs")]
+pub(crate) struct BenchArgs {
+    /// Network interface whose first address is used [default: lo, 127.0.0.1]
+    #[arg(long, short = 'i', value_name = "IF")]
+    pub(crate) netdev: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of one process of the demo.

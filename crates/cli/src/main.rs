@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod capture;
 mod cpu;
 mod demo;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Own(args) => own::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),
     };

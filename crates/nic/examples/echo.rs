@@ -96,6 +96,8 @@ fn server(context: &Context, address: SocketAddr) -> Outcome<()> {
     end.send(&message)?;
     end.wait(WcOpcode::Send)?;
     expect(&channel, CmEventKind::Disconnected)?;
+    // Answers the client, which waits for it.
+    id.disconnect()?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! blocks unless the program set `O_NONBLOCK`. Destroying an object removes its unread events.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use sys::EventFd;
@@ -23,6 +23,10 @@ impl<T> EventQueue<T> {
 
     pub(crate) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// True if `O_NONBLOCK` is set on the descriptor.

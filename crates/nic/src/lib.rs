@@ -22,6 +22,8 @@ mod keys;
 mod moderation;
 mod mr;
 mod multicast;
+#[cfg(any(feature = "tokio", feature = "smol"))]
+pub mod net;
 mod notice;
 pub mod page_pool;
 pub mod port;

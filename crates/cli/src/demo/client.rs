@@ -43,7 +43,11 @@ pub(crate) fn run(args: &DemoRoleArgs) -> Outcome {
         if !args.no_figures {
             figures::measure(&end, remote)?;
         }
-        expect("the end", end.ask(Order::Bye)?)
+        expect("the end", end.ask(Order::Bye)?)?;
+        let counters = context.device().counters();
+        let count = |name| counters.iter().find(|(found, _)| *found == name).map_or(0, |(_, count)| *count);
+        let (dropped, retransmitted) = (count("tx_xdp_drop"), count("retransmitted_pkts"));
+        Report::Counters { dropped, retransmitted }.say()
     })
 }
 

@@ -95,7 +95,8 @@ fn stream(end: &Endpoint, name: &str, op: impl Fn(usize) -> WrOp) -> Outcome<f64
 
 fn bandwidth(what: &str, rate: f64) -> Outcome {
     let value = format!("{:.2} GB/s", rate / 1e9);
-    figure(what, value, format!("{:.1} Gbit/s of payload, content checked", rate * 8.0 / 1e9))
+    let note = format!("{:.1} Gbit/s of payload, content checked", rate * 8.0 / 1e9);
+    figure(what, value, note, (rate, "B/s"))
 }
 
 fn rate(end: &Endpoint, remote: Remote) -> Outcome {
@@ -128,7 +129,8 @@ fn rate(end: &Endpoint, remote: Remote) -> Outcome {
         done += 1;
     }
     let rate = (posted * LIST) as f64 / start.elapsed().as_secs_f64();
-    figure("WRITE 8 B", format!("{:.2} M messages/s", rate / 1e6), format!("post lists of {LIST}, inline"))
+    let note = format!("post lists of {LIST}, inline");
+    figure("WRITE 8 B", format!("{:.2} M messages/s", rate / 1e6), note, (rate, "messages/s"))
 }
 
 fn latency(end: &Endpoint) -> Outcome {
@@ -154,7 +156,8 @@ fn latency(end: &Endpoint) -> Outcome {
         // One way is half a round trip.
         let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6 / 2.0;
         let value = format!("{:.1} us p50, {:.1} us p99", at(0.5), at(0.99));
-        figure("SEND 8 B", value, format!("one way (half of {} round trips), both sides polling", took.len()))
+        let note = format!("one way (half of {} round trips), both sides polling", took.len());
+        figure("SEND 8 B", value, note, (at(0.5), "us"))
     })
 }
 
@@ -168,6 +171,6 @@ fn many(end: &Endpoint, order: Order, work: impl FnOnce(&Endpoint) -> Outcome) -
     end.perform("SEND with immediate data", WrOp::SendImm([0; 4]), &[]).map(drop)
 }
 
-fn figure(what: &str, value: String, note: String) -> Outcome {
-    Report::Figure { what: what.to_owned(), value, note }.say()
+fn figure(what: &str, value: String, note: String, (number, unit): (f64, &str)) -> Outcome {
+    Report::Figure { what: what.to_owned(), value, note, number, unit: unit.to_owned() }.say()
 }

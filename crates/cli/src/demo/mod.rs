@@ -1,7 +1,7 @@
 //! `roxie demo`: RDMA between two processes, every byte verified, then a few measurements.
 //!
 //! The parent starts a server and a client (this same program), reads their reports, prints them, and makes
-//! sure that both end. All RDMA happens in the children.
+//! sure that both end. All RDMA happens in the children. A second pair does the same with loss.
 
 mod client;
 mod connection;
@@ -21,12 +21,14 @@ use std::time::{Duration, Instant};
 
 use roxie::port::{LocalPath, PortChoice};
 use roxie::verbs::Context;
+use serde_json::{Value, json};
 
 use crate::args::{DemoArgs, DeviceArgs};
 use crate::devinfo;
 use crate::failure::{During, Failure, Outcome};
-use crate::terminal::{Terminal, Tone};
-use report::Report;
+use crate::terminal::{self, Terminal, Tone};
+
+pub(crate) use report::Report;
 
 pub(crate) use client::run as client;
 pub(crate) use server::run as server;
@@ -36,32 +38,177 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Time that a child has to report after its peer has failed: its reason is usually the better one.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// Loss in the last run: the client's egress hook. Of some thousand packets it drops more than a hundred.
+const LOSSY: (&str, &str) = ("ROXIE_EGRESS", "impair:loss=2%,seed=7");
+
 /// Runs the demo.
 pub(crate) fn run(args: &DemoArgs) -> Outcome {
-    let terminal = Terminal::stdout();
-    let start = Instant::now();
+    let terminal = if args.json { None } else { Some(Terminal::stdout()) };
     let netdev = args.netdev.clone().unwrap_or_else(|| "lo".to_owned());
-    let context = devinfo::open(&DeviceArgs { netdev: Some(netdev.clone()), name: None }, None)?;
-    let address = address(&context)?;
-    let mtu = context.query_port().active_mtu.bytes();
-    terminal.line(&format!(
-        "{}: two processes on {address} ({netdev}), port {}, path MTU {mtu}",
-        terminal.paint(Tone::Strong, "roxie demo"),
-        port()
-    ));
-
-    let mut words = vec!["--address".to_owned(), address, "--netdev".to_owned(), netdev];
-    if args.no_figures {
-        words.push("--no-figures".to_owned());
+    let mut run = Run::new(&netdev, terminal)?;
+    let outcome = run.all(args.no_figures);
+    if args.json {
+        terminal::print(&run.json(outcome.as_ref().err()).to_string());
     }
-    let mut family = Family::new(start);
-    family.spawn(Role::Server, &words)?;
-    let outcome = watch(terminal, &mut family, &words);
-    family.end();
-    outcome?;
-    let took = start.elapsed().as_secs_f64();
-    terminal.line(&terminal.paint(Tone::Good, &format!("Everything verified, {took:.1} s.")));
-    Ok(())
+    outcome
+}
+
+/// One run of the command.
+pub(crate) struct Run {
+    terminal: Option<Terminal>,
+    start: Instant,
+    netdev: String,
+    address: String,
+    mtu: usize,
+    /// What the children reported.
+    reports: Vec<Report>,
+    /// What the children of the run with loss reported.
+    lossy: Vec<Report>,
+}
+
+impl Run {
+    /// Opens the interface. Without `terminal` nothing is printed.
+    pub(crate) fn new(netdev: &str, terminal: Option<Terminal>) -> Outcome<Self> {
+        let context = devinfo::open(&DeviceArgs { netdev: Some(netdev.to_owned()), name: None }, None)?;
+        Ok(Self {
+            terminal,
+            start: Instant::now(),
+            netdev: netdev.to_owned(),
+            address: address(&context)?,
+            mtu: context.query_port().active_mtu.bytes(),
+            reports: Vec::new(),
+            lossy: Vec::new(),
+        })
+    }
+
+    /// The address of both processes.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The path MTU in bytes.
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn all(&mut self, no_figures: bool) -> Outcome {
+        if let Some(terminal) = self.terminal {
+            terminal.line(&format!(
+                "{}: two processes on {} ({}), port {}, path MTU {}",
+                terminal.paint(Tone::Strong, "roxie demo"),
+                self.address,
+                self.netdev,
+                port(),
+                self.mtu
+            ));
+        }
+        let mut reports = Vec::new();
+        let outcome = self.pair(no_figures, &[], &[], &mut |report| reports.push(report.clone()));
+        self.reports = reports;
+        outcome?;
+        if !no_figures {
+            self.with_loss()?;
+        }
+        if let Some(terminal) = self.terminal {
+            let took = self.start.elapsed().as_secs_f64();
+            terminal.line(&terminal.paint(Tone::Good, &format!("Everything verified, {took:.1} s.")));
+        }
+        Ok(())
+    }
+
+    /// Verifies everything once more, while the client loses packets.
+    fn with_loss(&mut self) -> Outcome {
+        let terminal = self.terminal;
+        if let Some(terminal) = terminal {
+            terminal.line(&format!("Loss: the client's egress hook is {}", LOSSY.1));
+        }
+        let mut reports = Vec::new();
+        let run = Self { terminal: None, ..Self::new(&self.netdev, None)? };
+        let outcome = run.pair(true, &[], &[LOSSY], &mut |report| {
+            if let (Some(terminal), Report::Doing { what }) = (terminal, report) {
+                terminal.progress(what);
+            }
+            reports.push(report.clone());
+        });
+        self.lossy = reports;
+        outcome?;
+        let counters = |report: &Report| match report {
+            Report::Counters { dropped, retransmitted } => Some((*dropped, *retransmitted)),
+            _ => None,
+        };
+        let (dropped, retransmitted) = self.lossy.iter().find_map(counters).unwrap_or_default();
+        if dropped == 0 || retransmitted == 0 {
+            return Err(Failure::new(format!(
+                "the hook dropped {dropped} packets, and {retransmitted} were retransmitted"
+            )));
+        }
+        if let Some(terminal) = terminal {
+            let what = format!("{dropped} packets dropped, {retransmitted} retransmitted, same operations");
+            terminal.line(&format!(
+                "  {:<18} {what}  {}",
+                "loss 2 %",
+                terminal.paint(Tone::Good, "verified")
+            ));
+        }
+        Ok(())
+    }
+
+    /// Runs a server and a client with further environment variables; `seen` gets every report.
+    pub(crate) fn pair(
+        &self,
+        no_figures: bool,
+        server: &[(&str, &str)],
+        client: &[(&str, &str)],
+        seen: &mut dyn FnMut(&Report),
+    ) -> Outcome {
+        let mut words =
+            vec!["--address".to_owned(), self.address.clone(), "--netdev".to_owned(), self.netdev.clone()];
+        if no_figures {
+            words.push("--no-figures".to_owned());
+        }
+        let mut family = Family::new(Instant::now());
+        family.spawn(Role::Server, &words, server)?;
+        let outcome = watch(self.terminal, &mut family, &words, client, seen);
+        family.end();
+        outcome
+    }
+
+    fn json(&self, failure: Option<&Failure>) -> Value {
+        let figures = |report: &Report| match report {
+            Report::Figure { what, number, unit, note, .. } => {
+                Some(json!({ "what": what, "number": number, "unit": unit, "note": note }))
+            }
+            _ => None,
+        };
+        let verified = |report: &Report| match report {
+            Report::Verified { operation, what } => Some(json!({ "operation": operation, "what": what })),
+            _ => None,
+        };
+        let counters = |report: &Report| match report {
+            Report::Counters { dropped, retransmitted } => {
+                Some(json!({ "dropped": dropped, "retransmitted": retransmitted }))
+            }
+            _ => None,
+        };
+        let lossy: Vec<_> = self.lossy.iter().filter_map(verified).collect();
+        let mut loss = self.lossy.iter().find_map(counters).unwrap_or(Value::Null);
+        if let Some(loss) = loss.as_object_mut() {
+            loss.insert("hook".to_owned(), LOSSY.1.into());
+            loss.insert("verified".to_owned(), lossy.into());
+        }
+        json!({
+            "ok": failure.is_none(),
+            "error": failure.map(|failure| failure.what.clone()),
+            "address": self.address,
+            "netdev": self.netdev,
+            "port": PortChoice::from_env().unwrap_or_default().local.to_string(),
+            "path_mtu": self.mtu,
+            "verified": self.reports.iter().filter_map(verified).collect::<Vec<_>>(),
+            "figures": self.reports.iter().filter_map(figures).collect::<Vec<_>>(),
+            "loss": loss,
+            "seconds": self.start.elapsed().as_secs_f64(),
+        })
+    }
 }
 
 /// The ports that move packets between the two processes.
@@ -80,41 +227,56 @@ fn address(context: &Context) -> Outcome<String> {
         .ok_or_else(|| Failure::new("the interface has no address").hint("choose another with --netdev"))
 }
 
-fn watch(terminal: Terminal, family: &mut Family, words: &[String]) -> Outcome {
+fn watch(
+    terminal: Option<Terminal>,
+    family: &mut Family,
+    words: &[String],
+    env: &[(&str, &str)],
+    seen: &mut dyn FnMut(&Report),
+) -> Outcome {
     let mut figures = false;
     loop {
-        match family.next()? {
+        let (role, report) = family.next()?;
+        seen(&report);
+        if let Some(terminal) = terminal {
+            show(terminal, &report, &mut figures);
+        }
+        match (role, report) {
             (_, Report::Listening { port }) => {
                 let port = ["--port".to_owned(), port.to_string()];
-                family.spawn(Role::Client, &[words, &port].concat())?;
-            }
-            (_, Report::Doing { what }) => terminal.progress(&what),
-            (_, Report::Connected { local_qpn, remote_qpn, took_us }) => terminal.line(&format!(
-                "  {:<18} REQ, REP, RTU: QP {local_qpn:#08x} <-> {remote_qpn:#08x} in {:.1} ms",
-                "connect",
-                f64::from(took_us) / 1000.0
-            )),
-            (_, Report::Verified { operation, what }) => {
-                terminal
-                    .line(&format!("  {operation:<18} {what}  {}", terminal.paint(Tone::Good, "verified")));
-            }
-            (_, Report::Figure { what, value, note }) => {
-                if !figures {
-                    terminal.line(&format!("Figures: one core a process, port {}", port()));
-                    figures = true;
-                }
-                terminal.line(&format!(
-                    "  {what:<18} {}  {note}",
-                    terminal.paint(Tone::Strong, &format!("{value:<22}"))
-                ));
+                family.spawn(Role::Client, &[words, &port].concat(), env)?;
             }
             (Role::Client, Report::Done) => return Ok(()),
-            (Role::Server, Report::Done) => {}
             (role, Report::Failed { why }) => return Err(Failure::new(format!("{}: {why}", role.name()))),
             (role, Report::Ended { how }) => {
                 return Err(Failure::new(format!("the {} process {how}", role.name())));
             }
+            _ => {}
         }
+    }
+}
+
+/// Prints what a person wants to see of a report; `figures` says whether their heading is printed.
+fn show(terminal: Terminal, report: &Report, figures: &mut bool) {
+    match report {
+        Report::Doing { what } => terminal.progress(what),
+        Report::Connected { local_qpn, remote_qpn, took_us } => terminal.line(&format!(
+            "  {:<18} REQ, REP, RTU: QP {local_qpn:#08x} <-> {remote_qpn:#08x} in {:.1} ms",
+            "connect",
+            f64::from(*took_us) / 1000.0
+        )),
+        Report::Verified { operation, what } => {
+            terminal.line(&format!("  {operation:<18} {what}  {}", terminal.paint(Tone::Good, "verified")));
+        }
+        Report::Figure { what, value, note, .. } => {
+            if !*figures {
+                terminal.line(&format!("Figures: one core a process, port {}", port()));
+                *figures = true;
+            }
+            let value = terminal.paint(Tone::Strong, &format!("{value:<22}"));
+            terminal.line(&format!("  {what:<18} {value}  {note}"));
+        }
+        _ => {}
     }
 }
 
@@ -149,10 +311,11 @@ impl Family {
         Self { children: Vec::new(), said, says, start }
     }
 
-    fn spawn(&mut self, role: Role, words: &[String]) -> Outcome {
+    fn spawn(&mut self, role: Role, words: &[String], env: &[(&str, &str)]) -> Outcome {
         let exe = std::env::current_exe().during("finding my own executable")?;
         let mut command = Command::new(exe);
         command.arg(format!("demo-{}", role.name())).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.envs(env.iter().copied());
         let mut child = command.spawn().during("starting a process")?;
         let output = child.stdout.take();
         self.children.push((role, child));

@@ -11,7 +11,7 @@ use crate::failure::{During, Failure, Outcome};
 /// One report.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase", tag = "say")]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// The server takes connections.
     Listening { port: u16 },
     /// The connection is established.
@@ -20,8 +20,10 @@ pub(super) enum Report {
     Doing { what: String },
     /// An operation was verified, byte by byte.
     Verified { operation: String, what: String },
-    /// A measurement.
-    Figure { what: String, value: String, note: String },
+    /// A measurement: as text, and as a number with its unit.
+    Figure { what: String, value: String, note: String, number: f64, unit: String },
+    /// The device's counters at the end of the client.
+    Counters { dropped: u64, retransmitted: u64 },
     /// The child finished without an error.
     Done,
     /// The child failed.

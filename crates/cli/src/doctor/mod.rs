@@ -1,6 +1,9 @@
-//! `roxie doctor`: what works on this machine and what does not, each line with a remedy. Changes nothing.
+//! `roxie doctor`: what works on this machine and what does not, each line with a remedy. It opens the device
+//! and sends a message from one queue pair to another; it changes nothing.
 
 mod device;
+mod features;
+mod message;
 mod port;
 mod system;
 mod xdp;
@@ -69,7 +72,9 @@ pub(crate) fn print(args: &DoctorArgs) -> Outcome {
     let mut checks = system::checks();
     checks.extend(port::checks());
     checks.extend(xdp::checks());
+    checks.extend(features::checks());
     checks.extend(device::checks(&args.device));
+    checks.push(message::check(&args.device));
     let bad = checks.iter().filter(|check| check.status == Status::Bad).count();
     let report = Report { ok: bad == 0, checks };
     if args.json {

@@ -1,7 +1,7 @@
 //! Event channels (rdma_create_event_channel(3), rdma_get_cm_event(3)).
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 
 use transport::cm::{CmEventKind as Protocol, PeerParams, SidrStatus};
@@ -86,6 +86,13 @@ impl EventChannel {
         for child in children {
             child.request_taken();
         }
+    }
+}
+
+impl AsFd for EventChannel {
+    /// The descriptor is readable while events are unread.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

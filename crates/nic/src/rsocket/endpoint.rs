@@ -148,6 +148,12 @@ impl Endpoint {
         self.queues.arm()
     }
 
+    /// Returns the descriptor of completion events.
+    #[cfg(any(feature = "tokio", feature = "smol"))]
+    pub(super) fn completion_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.queues.channel)
+    }
+
     /// Returns the number of unread bytes.
     pub(super) fn unread(&self) -> usize {
         self.inbound.unread()

@@ -20,6 +20,8 @@ mod queues;
 mod settings;
 mod socket;
 mod stream;
+#[cfg(any(feature = "tokio", feature = "smol"))]
+mod tasks;
 mod transfer;
 mod wait;
 

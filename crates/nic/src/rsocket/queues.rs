@@ -12,7 +12,7 @@ use sys::PollFd;
 pub(super) struct Queues {
     pub(super) qp: Qp,
     pub(super) cq: Cq,
-    channel: CompChannel,
+    pub(super) channel: CompChannel,
     pub(super) pd: Pd,
 }
 

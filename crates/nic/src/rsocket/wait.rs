@@ -1,35 +1,49 @@
 //! Waiting calls, and [`poll`]. A waiting thread registers its eventfd with each socket, arms the completion
 //! queues, and sleeps. A thread that makes progress on a socket wakes all threads that are registered there,
-//! because it may have consumed the event that they wait for.
+//! because it may have consumed the event that they wait for. Asynchronous tasks (`net`) register a waker
+//! instead.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 
 use super::settings::Settings;
 use super::socket::Socket;
 use super::stream::{Inner, Phase, State};
 use sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
 
-/// The eventfds of the threads that wait for a socket.
+/// The eventfds of the threads that wait for a socket, and the waker of its tasks.
 #[derive(Default)]
-pub(super) struct Waiters(Mutex<Vec<Arc<EventFd>>>);
+pub(super) struct Waiters {
+    threads: Mutex<Vec<Arc<EventFd>>>,
+    tasks: OnceLock<Waker>,
+}
 
 impl Waiters {
-    /// Wakes all waiting threads.
+    /// Wakes all waiting threads and tasks.
     pub(super) fn notify(&self) {
-        for eventfd in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        for eventfd in &*self.threads.lock().unwrap_or_else(PoisonError::into_inner) {
             eventfd.signal(1);
+        }
+        if let Some(tasks) = self.tasks.get() {
+            tasks.wake_by_ref();
         }
     }
 
+    /// Registers the waker of all tasks; the first one stays.
+    #[cfg(any(feature = "tokio", feature = "smol"))]
+    pub(super) fn set_tasks(&self, tasks: Waker) {
+        let _first_stays = self.tasks.set(tasks);
+    }
+
     fn add(&self, eventfd: &Arc<EventFd>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(eventfd));
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(eventfd));
     }
 
     fn remove(&self, eventfd: &Arc<EventFd>) {
-        let mut waiters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiters = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = waiters.iter().position(|other| Arc::ptr_eq(other, eventfd)) {
             waiters.swap_remove(at);
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -63,6 +63,13 @@ impl CompChannel {
             }
         }
         self.events.get()
+    }
+}
+
+impl AsFd for CompChannel {
+    /// The descriptor is readable while events are unread.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 }
 

@@ -1,0 +1,30 @@
+"""pytest: the option --roxie and the fixture rdma_device.
+
+The libraries must be in place before the interpreter starts. So pytest with --roxie replaces itself by
+`roxie run -- pytest`. It does so when the plugin registers its option, before pytest captures the output.
+"""
+
+import os
+import sys
+
+import pytest
+
+from . import command, is_active
+
+OPTION = "--roxie"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the option; start pytest anew if it is given."""
+    parser.addoption(OPTION, action="store_true", help="run the tests on roxie's RDMA device")
+    if OPTION in sys.argv[1:] and not is_active():
+        words = command([sys.executable, *sys.orig_argv[1:]])
+        os.execv(words[0], words)
+
+
+@pytest.fixture(scope="session")
+def rdma_device() -> str:
+    """Return the name of the RDMA device; skip the test without --roxie."""
+    if not is_active():
+        pytest.skip(f"needs an RDMA device: start pytest with {OPTION}")
+    return os.environ.get("ROXIE_NAME") or "roxie0"

@@ -1,0 +1,36 @@
+"""Tests of the installed wheel: `pytest` and `pytest --roxie`."""
+
+import subprocess
+import sys
+
+import pytest
+
+import roxie
+
+
+def test_a_program_sees_the_device():
+    done = roxie.run([sys.executable, "-c", "import os; print(os.environ['LD_AUDIT'])"],
+                     netdev="lo", check=True, capture_output=True, text=True, timeout=60)
+    assert "libroxie_audit.so" in done.stdout
+
+
+def test_a_failed_program_raises():
+    with pytest.raises(subprocess.CalledProcessError):
+        roxie.run(["false"], check=True, timeout=60)
+
+
+def test_options_become_words():
+    words = roxie.command(["rping", "-s"], netdev="lo", device_files="off")
+    assert words[1:] == ["run", "--netdev", "lo", "--device-files", "off", "--", "rping", "-s"]
+
+
+def test_the_module_is_the_program():
+    done = subprocess.run([sys.executable, "-m", "roxie", "--version"], check=True, capture_output=True,
+                          text=True, timeout=60)
+    assert done.stdout.startswith("roxie ")
+
+
+def test_the_fixture_names_the_device(rdma_device):
+    device = pytest.importorskip("pyverbs.device")
+    with device.Context(name=rdma_device) as context:
+        assert context.query_device().phys_port_cnt == 1
