@@ -46,7 +46,7 @@ fn control(release: &Release, size: &str) -> String {
         "Package: roxie\n\
          Version: {}\n\
          Architecture: amd64\n\
-         Maintainer: The roxie developers <roxie@localhost>\n\
+         Maintainer: The roxie developers <maintainers@roxie.invalid>\n\
          Installed-Size: {size}\n\
          Depends: libc6 (>= {GLIBC}), libgcc-s1 | libgcc1\n\
          Suggests: ibverbs-utils, perftest, rdmacm-utils\n\
@@ -88,7 +88,7 @@ fn changelog(release: &Release) -> Outcome<String> {
     let date = output(Command::new("date").args(["-u", "-R", "-d"]).arg(format!("@{}", release.epoch)))?;
     Ok(format!(
         "roxie ({}) unstable; urgency=medium\n\n  * CHANGELOG.md of the source lists the changes.\n\n \
-         -- The roxie developers <roxie@localhost>  {date}\n",
+         -- The roxie developers <maintainers@roxie.invalid>  {date}\n",
         release.version
     ))
 }
