@@ -51,7 +51,7 @@ pub(super) fn configuration(
         }
         config.bytes.resize(at + len, 0);
         let (_, ty) = types.resolved(variable.word).ok_or_else(|| format!("extern {name}: no type"))?;
-        match value(name, ty.kind, &types.text(ty.name).unwrap_or_default(), len, kernel) {
+        match value(name, ty.kind, types.text(ty.name).unwrap_or_default(), len, kernel) {
             Some(value) => {
                 let len = value.len().min(len);
                 config.bytes[at..at + len].copy_from_slice(&value[..len]);

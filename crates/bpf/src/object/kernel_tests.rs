@@ -136,7 +136,7 @@ fn callbacks_run_once_for_each_iteration_and_entry() {
     let value = |key| value(&program, &maps, "results", key);
     // 70 & 63 = 6 iterations; index 6 would stop.
     run(&image, 70);
-    assert_eq!((value(0), value(1)), (6, (0 + 1 + 2 + 3 + 4 + 5) * 3));
+    assert_eq!((value(0), value(1)), (6, (1 + 2 + 3 + 4 + 5) * 3));
     assert_eq!((value(2), value(3)), (1, 6 * 70), "one entry with key 70 & 31");
     // Index 0..5 of the outer loop, each with that many inner iterations.
     assert_eq!(value(4), 5);

@@ -211,8 +211,7 @@ impl<'a> Linker<'_, 'a> {
         let offset = symbol.value.checked_add_signed(i64::from(slot.imm));
         let offset = offset.ok_or("the reference is outside of its section")?;
         let found = self.maps.iter().position(|map| {
-            map.section == section && (map.start..map.end).contains(&offset)
-                || map.section == section && map.is_data
+            map.section == section && (map.is_data || (map.start..map.end).contains(&offset))
         });
         let map = found.ok_or("the reference is to no map and no data")?;
         if let Some(why) = &self.maps[map].broken {
