@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bpf_data;
 mod capture;
 mod cpu;
 mod demo;

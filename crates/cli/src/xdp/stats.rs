@@ -77,14 +77,16 @@ impl Snapshot {
             self.rows.push(("program", "runs".to_owned(), info.runs.0));
             self.rows.push(("program", "run_time_ns".to_owned(), info.runs.1));
         }
+        let mut counters = Vec::new();
         for id in program.map_ids().during("program")? {
             let map = Map::by_id(id).during("map")?;
             // Other programs may have maps with the same name.
             if map.kind() != MapKind::PercpuArray || map.value_len() != Counter::LEN {
                 continue;
             }
-            match map.name().during("map")?.as_str() {
-                COUNTERS if has_verdicts(&map)? => self.verdicts(&map)?,
+            let name = map.name().during("map")?;
+            match name.split('.').next().unwrap_or(&name) {
+                COUNTERS if has_verdicts(&map)? => counters.push((name.clone(), map)),
                 SAMPLE_STATE => {
                     let sums = pair(&map, 0)?;
                     self.rows.push(("samples", "seen".to_owned(), sums.packets));
@@ -93,12 +95,22 @@ impl Snapshot {
                 _ => {}
             }
         }
-        Ok(())
+        // Joined recipes: a packet goes to the next one only if it passes, so all but the last count PASS of
+        // packets that others decide about.
+        counters.sort_by_key(|(name, _)| (name.len(), name.clone()));
+        let maps: Vec<Map> = counters.into_iter().map(|(_, map)| map).collect();
+        if maps.is_empty() { Ok(()) } else { self.verdicts(&maps) }
     }
 
-    fn verdicts(&mut self, map: &Map) -> Outcome {
+    fn verdicts(&mut self, maps: &[Map]) -> Outcome {
         for action in XdpAction::ALL {
-            let counter = pair(map, action.number())?;
+            let deciding = if action == XdpAction::Pass { maps.len() - 1 } else { 0 };
+            let mut counter = Counter::default();
+            for map in &maps[deciding..] {
+                let one = pair(map, action.number())?;
+                counter.packets += one.packets;
+                counter.bytes += one.bytes;
+            }
             self.rows.push(("verdicts", format!("{action}.packets"), counter.packets));
             self.rows.push(("verdicts", format!("{action}.bytes"), counter.bytes));
         }
