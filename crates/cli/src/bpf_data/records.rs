@@ -60,7 +60,8 @@ pub(crate) struct RecordOutput {
     number: u64,
 }
 
-/// The place of packets that a process sends.
+/// The places of packets that a process receives and sends.
+const INGRESS: &str = "ingress";
 const EGRESS: &str = "egress";
 /// Most characters of a payload or of bytes in one line.
 const SHOWN: usize = 48;
@@ -150,6 +151,10 @@ impl RecordOutput {
         if seen.is_err() {
             let start: Vec<String> = bytes.iter().take(32).map(|byte| format!("{byte:02x}")).collect();
             let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+            let place = match place {
+                INGRESS | EGRESS => place.to_owned(),
+                _ => format!("queue {}, packet {} of its CPU", header.rx_queue, header.sequence),
+            };
             terminal::print(&format!(
                 "{seconds:>10}.{rest:09} {} bytes, {place}: {}",
                 header.len,
@@ -169,7 +174,11 @@ impl RecordOutput {
         };
         let mut line = String::new();
         self.show.packet(&mut line, &record, &seen);
-        self.line(place, line.trim());
+        let place = match place {
+            INGRESS | EGRESS => place.to_owned(),
+            _ => format!("queue {}", header.rx_queue),
+        };
+        self.line(&place, line.trim());
         if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
             terminal::print(&format!("{:<10}{payload}", ""));
         }

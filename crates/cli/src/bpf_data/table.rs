@@ -131,7 +131,8 @@ impl Table for Hooked {
                 .collect();
             left -= entries.len();
             take(entries)?;
-            from = page.next.filter(|_| left > 0);
+            // The process must not keep this command reading for ever.
+            from = page.next.filter(|next| left > 0 && *next < self.map.def.max_entries);
         }
         Ok(())
     }

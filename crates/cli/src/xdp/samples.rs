@@ -9,7 +9,7 @@ use sys::bpf::{PerfReader, RingReader};
 use sys::{PollFd, poll};
 
 use super::args::SamplesArgs;
-use super::{map, stats};
+use super::{interface, map, stats};
 use crate::bpf_data::{Content, Kernel, RecordOutput, Table};
 use crate::failure::{During, Failure, Outcome};
 
@@ -50,6 +50,9 @@ impl Reader {
 /// Reads until enough records have arrived.
 pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     let netdev = &args.netdev;
+    if interface(netdev)?.xdp.is_empty() {
+        return Err(no_samples(netdev));
+    }
     let (tables, types) = map::of_program(netdev)?;
     let mut readers = Vec::new();
     for table in &tables {

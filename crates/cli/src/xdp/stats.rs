@@ -10,6 +10,7 @@ use sys::bpf::{Map, Program};
 use sys::{Link, Netlink, driver_counters};
 
 use super::args::StatsArgs;
+use super::fill::ON_CPU;
 use super::{interface, list};
 use crate::failure::{During, Failure, Outcome};
 use crate::losses;
@@ -62,6 +63,21 @@ impl Snapshot {
         ] {
             snapshot.rows.push(("interface", name.to_owned(), value));
         }
+        // Kernels before 6.8 do not report them.
+        let pools = sys::page_pools(link.index).unwrap_or_default();
+        for (name, value) in [
+            ("pools", pools.pools.into()),
+            ("pages_in_flight", pools.inflight_pages),
+            ("bytes_in_flight", pools.inflight_bytes),
+            ("pages_from_cache", pools.alloc_fast),
+            ("pages_from_allocator", pools.alloc_slow),
+            ("pages_recycled", pools.recycled),
+            ("pages_released", pools.released),
+        ] {
+            if pools.pools > 0 {
+                snapshot.rows.push((PAGE_POOL, name.to_owned(), value));
+            }
+        }
         // Some drivers have none.
         let driver = driver_counters(&link.name).unwrap_or_default();
         let ours = driver.into_iter().filter(|(name, _)| name.contains("xdp") || name.contains("xsk"));
@@ -80,6 +96,9 @@ impl Snapshot {
         let mut counters = Vec::new();
         for id in program.map_ids().during("program")? {
             let map = Map::by_id(id).during("map")?;
+            if map.kind() == MapKind::Cpumap {
+                self.on_cpus(&map)?;
+            }
             // Other programs may have maps with the same name.
             if map.kind() != MapKind::PercpuArray || map.value_len() != Counter::LEN {
                 continue;
@@ -99,7 +118,48 @@ impl Snapshot {
         // packets that others decide about.
         counters.sort_by_key(|(name, _)| (name.len(), name.clone()));
         let maps: Vec<Map> = counters.into_iter().map(|(_, map)| map).collect();
-        if maps.is_empty() { Ok(()) } else { self.verdicts(&maps) }
+        if maps.is_empty() {
+            return Ok(());
+        }
+        self.verdicts(&maps)?;
+        let count = |group: &str, name: &str| {
+            self.rows.iter().find(|row| row.0 == group && row.1 == name).map(|row| row.2)
+        };
+        if let (Some(arrived), Some(sent)) =
+            (count(CPUMAP, "arrived.packets"), count("verdicts", "XDP_REDIRECT.packets"))
+        {
+            // Some may wait in the queue; a queue that is full drops.
+            self.rows.push((CPUMAP, "not_arrived.packets".to_owned(), sent.saturating_sub(arrived)));
+        }
+        Ok(())
+    }
+
+    /// Packets that arrived at the CPUs of a CPUMAP, counted by the program in its entries, if roxie made it.
+    fn on_cpus(&mut self, map: &Map) -> Outcome {
+        let mut value = vec![0; map.value_size()];
+        let mut ids = Vec::new();
+        for cpu in 0..map.max_entries().during("map")? {
+            let there = map.lookup(&cpu.to_ne_bytes(), &mut value).during("map")?;
+            let id = value.get(4..8).and_then(|id| id.first_chunk()).map_or(0, |id| u32::from_ne_bytes(*id));
+            if there && id != 0 && !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        for id in ids {
+            let program = Program::by_id(id).during("program")?;
+            if program.info().during("program")?.name != ON_CPU {
+                continue;
+            }
+            for id in program.map_ids().during("program")? {
+                let map = Map::by_id(id).during("map")?;
+                if map.name().during("map")? == COUNTERS {
+                    let counter = pair(&map, XdpAction::Pass.number())?;
+                    self.rows.push((CPUMAP, "arrived.packets".to_owned(), counter.packets));
+                    self.rows.push((CPUMAP, "arrived.bytes".to_owned(), counter.bytes));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn verdicts(&mut self, maps: &[Map]) -> Outcome {
@@ -142,7 +202,11 @@ pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
     }))
 }
 
-const GROUPS: [&str; 6] = ["verdicts", "samples", "program", "interface", "driver", LOST];
+const GROUPS: [&str; 8] = ["verdicts", "samples", CPUMAP, "program", "interface", "driver", PAGE_POOL, LOST];
+/// Group of the packets that were redirected to other CPUs.
+const CPUMAP: &str = "cpumap";
+/// Group of the memory that the driver receives into.
+const PAGE_POOL: &str = "page_pool";
 /// Group of the counters that mean lost packets; they are also in the other groups. In the order of the
 /// receive path.
 const LOST: &str = "lost";

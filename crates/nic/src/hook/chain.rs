@@ -30,6 +30,9 @@ struct Owner {
     stage: usize,
 }
 
+/// Characters of a program's name in replies to other processes; the kernel keeps 15.
+const NAME_MAX: usize = 64;
+
 impl Hook {
     /// Creates a hook of native stages.
     #[must_use]
@@ -45,7 +48,8 @@ impl Hook {
         let stage = ProgramStage::new(program)?;
         let maps = stage.maps().to_vec();
         let types = program.btf.as_ref().map(|btf| btf.blob.clone()).unwrap_or_default();
-        let owner = Owner { name: program.name.clone(), types, maps: 0..maps.len(), stage: 0 };
+        let name = program.name.chars().take(NAME_MAX).collect();
+        let owner = Owner { name, types, maps: 0..maps.len(), stage: 0 };
         Ok(Hook { maps, programs: vec![owner], ..Hook::new(&program.name, vec![Box::new(stage)]) })
     }
 

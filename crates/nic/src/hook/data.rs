@@ -15,6 +15,8 @@ use super::{Hook, HookError, HookPoint, Hooks};
 pub(crate) const DATA_BYTES_MAX: usize = 128 * 1024;
 /// Bytes that an item takes in a reply besides its own.
 pub(crate) const ITEM_COST: usize = 16;
+/// Bytes that the description of a map takes besides its name, at most: numbers and the program's name.
+const MAP_COST: usize = 512;
 /// Longest record of a ring buffer in a reply; the rest of a longer one is cut.
 const RECORD_BYTES_MAX: usize = 64 * 1024;
 
@@ -134,9 +136,13 @@ impl Hooks {
     }
 
     fn map_list(&self) -> Vec<HookMap> {
-        let mut list = Vec::new();
+        let (mut list, mut used) = (Vec::new(), 0);
         for (at, point) in [(HookPoint::Ingress, &self.ingress), (HookPoint::Egress, &self.egress)] {
             for (index, map) in (0..).zip(point.hook.iter().flat_map(Hook::maps)) {
+                used += map.def().name.len() + MAP_COST;
+                if used > DATA_BYTES_MAX {
+                    return list;
+                }
                 let hook = point.hook.as_ref().map(|hook| hook.program_of(index as usize).to_owned());
                 list.push(HookMap {
                     id: MapId { hook: point.id, index },

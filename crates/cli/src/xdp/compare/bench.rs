@@ -67,12 +67,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Outcome {
         terminal::print(&report.to_string());
     } else {
         let plural = if packets.len() == 1 { "packet" } else { "packets" };
-        terminal.line(&format!(
-            "nanoseconds per packet: {} {plural} of {}, {} runs each, the fastest of {ROUNDS} rounds",
-            packets.len(),
-            args.capture.as_ref().map_or_else(|| "roxie".to_owned(), |path| path.display().to_string()),
-            args.repeat
-        ));
+        let from = args.capture.as_ref().map_or_else(String::new, |path| format!(" of {}", path.display()));
+        terminal.line(&format!("nanoseconds per packet: {} {plural}{from},", packets.len()));
+        terminal.line(&format!("{} runs each, the fastest of {ROUNDS} rounds", args.repeat));
     }
     match refused {
         0 => Ok(()),

@@ -148,9 +148,8 @@ impl Twins {
     /// The maps that cannot be compared, with the reason.
     pub(super) fn not_compared(&self) -> Vec<(String, &'static str)> {
         let reason = |kind: MapKind| match kind {
-            MapKind::ProgArray | MapKind::Xskmap | MapKind::Cpumap => {
-                Some("the kernel does not show entries")
-            }
+            MapKind::ProgArray | MapKind::Xskmap => Some("the kernel does not show entries"),
+            MapKind::Cpumap => Some("its CPUs are processes in the machine"),
             MapKind::PerfEventArray => Some("a perf event array is not opened"),
             MapKind::Queue | MapKind::Stack => Some("reading would remove entries"),
             _ => None,

@@ -84,10 +84,8 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     if lossy > 0
         && let Some(terminal) = sink.terminal
     {
-        terminal.line(
-            "LOSSY: every packet is accounted for, but more were sent than the receiver takes; with fewer \
-             packets (--count) its buffer holds them",
-        );
+        terminal.line("LOSSY: every packet is accounted for; more were sent than the receiver takes.");
+        terminal.line("       With fewer packets (--count) its buffer holds them.");
     }
     if args.json {
         let rows: Vec<_> = sink.rows.iter().map(Row::json).collect();

@@ -63,7 +63,7 @@ impl Row {
     pub(super) fn show(&self, terminal: Terminal) {
         let (tone, word, why) = match &self.verdict {
             Verdict::Exact => (Tone::Good, "ok", String::new()),
-            Verdict::Lossy => (Tone::Warn, "LOSSY", format!(": {}", self.loss())),
+            Verdict::Lossy => (Tone::Warn, "LOSSY", String::new()),
             Verdict::Wrong(why) => (Tone::Bad, "FAILED", format!(": {why}")),
             Verdict::Skipped(why) => {
                 let word = terminal.paint(Tone::Faint, "skipped");
@@ -80,7 +80,8 @@ impl Row {
             self.mpps()
         ));
         for (name, count) in &self.drops {
-            terminal.line(&format!("{:<28} {:>29} {name}", "", count));
+            let share = percent(*count, self.sent);
+            terminal.line(&format!("{:<28} {count:>29} {name}, {share}", ""));
         }
     }
 
