@@ -31,7 +31,7 @@ const EXIT: u8 = 0x95;
 /// Slots of the dispatcher for each part: `r1 = r6; call; if r0 != XDP_PASS goto exit`.
 const PER_PART: usize = 3;
 
-/// Joins programs in order. A map whose name an earlier part has gets the name with a number: `counters.2`.
+/// Joins programs in order. If an earlier part has a map of the same name, a map gets a number: `counters.2`.
 /// Type information is lost, except for assembled programs, which have only that of their functions.
 ///
 /// # Errors

@@ -51,8 +51,8 @@ pub fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(names.zip(values).collect())
 }
 
-/// Whether interface `name` computes checksums of sent packets, so that sockets leave them to it (`ethtool -k`,
-/// tx-checksumming).
+/// Whether interface `name` computes checksums of sent packets, so that sockets leave them to it (`ethtool
+/// -k`, tx-checksumming).
 ///
 /// # Errors
 /// `EOPNOTSUPP` if the driver does not say; `ENODEV`.

@@ -15,8 +15,8 @@ pub struct Page {
 const EXAMINED_MAX: u32 = 1 << 14;
 
 impl Map {
-    /// Returns entries from number `from` on, of at most `room` bytes together, with `cost` bytes more for each.
-    /// Entries of arrays whose values are all zero are left out unless `with_zeros` is set. An entry that
+    /// Returns entries from number `from` on, of at most `room` bytes together, with `cost` bytes more for
+    /// each. Entries of arrays that are all zero are left out unless `with_zeros` is set. An entry that
     /// alone is longer than `room` is left out, too.
     ///
     /// An entry that exists all the time is returned once; one that is added or removed meanwhile may be

@@ -1,13 +1,14 @@
 //! Completes the TCP or UDP checksum of packets that leave by a redirect or go back.
 //!
 //! A local socket leaves the checksum to the device: the field holds the folded sum of the pseudo header
-//! (`CHECKSUM_PARTIAL`). A virtual device passes such packets on with this note beside them. XDP frames have no
-//! room for the note, so the receiver of a redirected packet sees a wrong checksum and drops it. This block
-//! recognizes the sum of the pseudo header in the field, and computes the checksum. A complete checksum that
-//! happens to be equal stays as it is, because the computation then gives the same number. RFC 1071.
+//! (`CHECKSUM_PARTIAL`). A virtual device passes such packets on with this note beside them. XDP frames
+//! cannot hold the note, so the receiver of a redirected packet sees a wrong checksum and drops it. This
+//! block recognizes the sum of the pseudo header in the field, and computes the checksum. A complete
+//! checksum that happens to be equal stays as it is, because the computation then gives the same number.
+//! RFC 1071.
 //!
-//! The block is for programs in the driver. In the network stack the note stays with the packet, and the device
-//! completes the checksum itself.
+//! The block is for programs in the driver. In the network stack the note stays with the packet, and the
+//! device completes the checksum itself.
 
 use super::emit::{Emit, eth, net16};
 use crate::asm::{Asm, Function, Label};
@@ -166,7 +167,7 @@ mod tests {
         sum
     }
 
-    /// A packet whose field holds the sum of the pseudo header; where the field is, and the pseudo header.
+    /// A packet with the sum of the pseudo header in its field; where the field is, and the pseudo header.
     fn partial(is_v6: bool, protocol: u8, payload: usize) -> (Vec<u8>, usize, Vec<u8>) {
         let header = if protocol == 6 { 20 } else { 8 };
         let segment: Vec<u8> = (0..header + payload).map(|at| (at * 7 + 3) as u8).collect();

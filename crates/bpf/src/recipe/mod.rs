@@ -82,8 +82,8 @@ pub enum Stage {
     Access(Access),
     /// Drops packets at random.
     Lose(Lose),
-    /// Completes TCP and UDP checksums of packets that leave by a redirect or go back, which a local socket left
-    /// to the device. For programs in the driver only: in the network stack the device completes them.
+    /// Completes TCP and UDP checksums of packets that leave by a redirect or go back, which a local socket
+    /// left to the device. For programs in the driver only: in the network stack the device completes them.
     Checksum,
     /// Drops packets of a source that sends faster than allowed. Needs [`Select::Ip`] or [`Select::Roce`].
     Police(Police),

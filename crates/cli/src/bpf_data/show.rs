@@ -13,7 +13,7 @@ use super::types::as_json;
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
-/// An interface or a process, whose programs have maps.
+/// An interface or a process with programs that have maps.
 pub(crate) trait Source: ClapArgs {
     /// Its name, for messages.
     fn subject(&self) -> String;

@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 /// Entries of a map: the key, and the value of each CPU.
 pub(crate) type Entries = Vec<(Vec<u8>, Vec<Vec<u8>>)>;
 
-/// A map whose entries can be read and changed.
+/// A map with entries that can be read and changed.
 pub(crate) trait Table {
     /// Definition and types.
     fn view(&self) -> &MapView;
@@ -24,7 +24,7 @@ pub(crate) trait Table {
     /// The program that has it, and where that is, if there are several places: `ingress`.
     fn place(&self) -> Option<(String, String)>;
 
-    /// Passes entries to `take`, in pieces. Entries of arrays whose values are all zero are left out unless
+    /// Passes entries to `take`, in pieces. Entries of arrays that are all zero are left out unless
     /// `zeros` is set.
     fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome;
 

@@ -11,7 +11,7 @@ use crate::engines::UsersArgs;
 /// Hooks that see every packet of the device.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct HookArgs {
-    /// Hook on received packets: OBJECT[:PROGRAM], count, sample:..., impair:..., police:...; join several with '+'
+    /// Hook on received packets: OBJECT[:PROGRAM], count, sample, impair:..., police:..., joined by '+'
     ///
     /// OBJECT is a file built by 'clang -target bpf'. roxie runs its XDP program in user space, without
     /// privileges, on every packet before the transport handles it. The verdicts are those of XDP.
@@ -95,7 +95,7 @@ pub(crate) struct HookAttachArgs {
     pub(crate) pid: u32,
     /// Position of the hook
     pub(crate) point: PointArg,
-    /// OBJECT[:PROGRAM], count, sample:..., impair:... or police:...; join several with '+'
+    /// OBJECT[:PROGRAM], count, sample, impair:... or police:...; several joined by '+'
     pub(crate) hook: String,
     /// Replace the hook that is attached, if there is one
     #[arg(long)]
@@ -158,9 +158,10 @@ pub(crate) struct HookFramesArgs {
 
 /// Show what programs of a process send to user space: samples, ring buffers, perf events; live
 ///
-/// Runs until Ctrl-C or the end of the process. Each record goes to one reader. Samples of 'sample' are shown as
-/// packets with opcode and payload. Records of other programs are shown by the structure that --type names, or
-/// that has the name of the map; otherwise as bytes. Needs no root: the caller must be the user of the process.
+/// Runs until Ctrl-C or the end of the process. Each record goes to one reader. Samples of 'sample' are
+/// shown as packets with opcode and payload. Records of other programs are shown by the structure that
+/// --type names, or that has the name of the map; otherwise as bytes. Needs no root: the caller must be the
+/// user of the process.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Examples:

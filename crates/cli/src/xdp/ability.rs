@@ -84,8 +84,8 @@ pub(super) fn runs_in_driver(link: &Link, mode: ModeArg) -> bool {
     mode != ModeArg::Generic && xdp_features(link.index).is_ok_and(|features| features.native())
 }
 
-/// Whether the peer of a veth leaves checksums to its device. True if that cannot be known: the peer may be in
-/// another namespace.
+/// Whether the peer of a veth leaves checksums to its device. True if that cannot be known: the peer may be
+/// in another namespace.
 fn leaves_checksums(link: &Link) -> bool {
     let counters = sys::driver_counters(&link.name).unwrap_or_default();
     let peer = counters.iter().find(|(name, _)| name == "peer_ifindex").map(|(_, index)| *index);

@@ -266,8 +266,8 @@ pub(crate) struct BenchArgs {
 /// Tests each verdict (PASS, DROP, TX, REDIRECT to a device, to a CPU and to an AF_XDP socket),
 /// ndo_xdp_xmit, AF_XDP sockets in both directions, and multi-buffer packets. Each test compares the
 /// packets sent with the packets received and those counted as dropped. A packet that is in neither count
-/// fails the test. LOSSY: all are counted, but more were sent than the receiver takes; the share and the place
-/// are shown.
+/// fails the test. LOSSY: all are counted, but more were sent than the receiver takes; the share and the
+/// place are shown.
 ///
 /// Without --netdev the tests run on veth pairs in a network namespace, which the kernel removes when the
 /// command ends. With --netdev each test attaches its program to that interface and detaches it afterwards;
@@ -341,9 +341,9 @@ pub(crate) struct SendArgs {
 
 /// Show what the program on an interface sends to user space: samples, ring buffers, perf events; live
 ///
-/// Runs until Ctrl-C. A record is delivered to one reader only, so run one reader per interface. Samples of the
-/// recipe 'sample' are shown as packets. Records of other programs are shown by the structure that --type names,
-/// or that has the name of the map; otherwise as bytes.
+/// Runs until Ctrl-C. A record is delivered to one reader only, so run one reader per interface. Samples of
+/// the recipe 'sample' are shown as packets. Records of other programs are shown by the structure that
+/// --type names, or that has the name of the map; otherwise as bytes.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Examples:
@@ -374,8 +374,8 @@ pub(crate) struct SamplesArgs {
 
 /// Show the lines that programs in the kernel print (bpf_printk), live
 ///
-/// Shows the lines of all programs of the machine: the kernel has one log, and does not say which program printed
-/// a line. Each line goes to one reader. Needs root, and a mounted tracefs.
+/// Shows the lines of all programs of the machine: the kernel has one log, and does not say which program
+/// printed a line. Each line goes to one reader. Needs root, and a mounted tracefs.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct LogArgs {
     /// Print JSON objects instead of lines

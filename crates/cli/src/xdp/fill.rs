@@ -99,8 +99,8 @@ impl Fill {
 /// Name of the program in the entries of a CPUMAP.
 pub(super) const ON_CPU: &str = "roxie_on_cpu";
 
-/// A program that counts what arrives at another CPU and passes it: the kernel counts no packets that a full queue
-/// drops. `None` on kernels before 5.9.
+/// A program that counts what arrives at another CPU and passes it: the kernel counts no packets that a
+/// full queue drops. `None` on kernels before 5.9.
 fn counter_on_cpu() -> Option<Program> {
     let recipe = Recipe { counters: true, frags: true, ..Recipe::verdict(XdpAction::Pass) };
     let program = recipe.program(ON_CPU, ProgramKind::XdpCpumap).ok()?;

@@ -1,4 +1,5 @@
-//! `roxie xdp samples`: prints records of the program on an interface, or writes its samples to a capture file.
+//! `roxie xdp samples`: prints records of the program on an interface, or writes its samples to a capture
+//! file.
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,5 +1,5 @@
-//! TCP, UDP, RoCE's UDP port and ping through every recipe that passes packets on, between two hosts with plain
-//! veths: their sockets leave checksums to the device.
+//! TCP, UDP, RoCE's UDP port and ping through every recipe that passes packets on, between two hosts with
+//! plain veths: their sockets leave checksums to the device.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -182,7 +182,7 @@ fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
         ["ra", "rb"].iter().for_each(|netdev| attach(netdev, recipe));
         assert_eq!(passes(&client, &server, address), ALL, "{recipe}");
     }
-    // The last one spreads over CPUs, whose packets are counted where they arrive.
+    // The last one spreads over CPUs. Packets are counted where they arrive.
     let stats: serde_json::Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
     let sent = &stats["verdicts"]["XDP_REDIRECT.packets"];
     assert!(sent.as_u64() > Some(0) && stats["cpumap"]["arrived.packets"] == *sent, "{stats}");

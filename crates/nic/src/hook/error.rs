@@ -141,7 +141,8 @@ impl HookError {
                     .to_owned(),
             ),
             HookError::File { .. } | HookError::Empty => Some(
-                "a hook is OBJECT[:PROGRAM], count, sample:..., impair:... or police:..., several joined by +".to_owned(),
+                "a hook is OBJECT[:PROGRAM], count, sample:..., impair:... or police:..., several joined by +"
+                    .to_owned(),
             ),
             _ => None,
         }

@@ -39,7 +39,7 @@ pub(super) const LINE_COST: usize = 64;
 const READER_NS: u64 = 2_000_000_000;
 
 impl Log {
-    /// Whether there is a reader. Forgets the lines of a reader that is gone.
+    /// Whether there is a reader. Forgets the lines of a reader that has stopped.
     pub(super) fn has_reader(&mut self, now_ns: u64) -> bool {
         match self.read_ns {
             None => false,
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn lines_are_kept_only_for_a_reader_and_only_so_many() {
         let mut log = Log::default();
-        log.push(1, "nobody reads");
+        log.push(1, "no reader");
         let mut room = usize::MAX;
         assert_eq!(log.read(2, &mut room), (Vec::new(), 0));
         (0..100_000).for_each(|_| log.push(3, "a line"));
@@ -105,7 +105,7 @@ mod tests {
         let mut room = 2 * (6 + LINE_COST) + 1;
         let (lines, lost) = log.read(4, &mut room);
         assert_eq!((lines.len(), lost, room), (2, 100_000 - kept as u64, 1));
-        log.push(4 + READER_NS, "the reader is gone");
+        log.push(4 + READER_NS, "the reader has stopped");
         assert_eq!((log.lines.len(), log.bytes, log.is_open()), (0, 0, false));
     }
 }

@@ -313,8 +313,8 @@ impl Hooks {
         }
     }
 
-    /// Takes the lines that the programs printed, of at most [`data::DATA_BYTES_MAX`] bytes, in order of time,
-    /// and the number of lost ones. The caller counts as their reader for two seconds.
+    /// Takes the lines that the programs printed, of at most [`data::DATA_BYTES_MAX`] bytes, in order of
+    /// time, and the number of lost ones. The caller counts as their reader for two seconds.
     fn read_log(&mut self, now_ns: u64) -> (Vec<LogLine>, u64) {
         let (mut lines, mut lost, mut room) = (Vec::new(), 0, data::DATA_BYTES_MAX);
         for at in HookPoint::ALL {

@@ -22,8 +22,8 @@ pub(super) enum PlannedStage {
 }
 
 impl HookPlan {
-    /// Parses stages joined by `+`, each either a native one (`count`, `sample:...`, `impair:...`, `police:...`) or an
-    /// object file, with the name of the program where it has several. Reads the files.
+    /// Parses stages joined by `+`, each either a native one (`count`, `sample:...`, `impair:...`,
+    /// `police:...`) or an object file, with the name of the program where it has several. Reads the files.
     ///
     /// # Errors
     /// What is wrong with the text or a file; see [`HookError::remedy`].

@@ -1,4 +1,5 @@
-//! The stage `sample`: the recipe of the same name, which copies the front of packets into the ring `samples`.
+//! The stage `sample`: the recipe of the same name, which copies the front of packets into the ring
+//! `samples`.
 
 use bpf::recipe::Sample;
 use bpf::{ProgramKind, Recipe, Stage, XdpAction};

@@ -1,5 +1,5 @@
-//! Page pools of network interfaces: the memory that drivers receive into (family `netdev` of generic netlink,
-//! linux/netdev.h, since 6.8; recycling counters with CONFIG_PAGE_POOL_STATS).
+//! Page pools of network interfaces: the memory that drivers receive into (family `netdev` of generic
+//! netlink, linux/netdev.h, since 6.8; recycling counters with CONFIG_PAGE_POOL_STATS).
 
 use std::io;
 

@@ -71,8 +71,8 @@ impl Remote {
         self.done(DataRequest::Delete { map, key: key.to_vec() })
     }
 
-    /// Takes the oldest records of a ring buffer or perf event array, as many as fit into a reply. Each record
-    /// goes to one reader.
+    /// Takes the oldest records of a ring buffer or perf event array, as many as fit into a reply. Each
+    /// record goes to one reader.
     ///
     /// # Errors
     /// The map is no ring, the hook was replaced, or the process does not answer.

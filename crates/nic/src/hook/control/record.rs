@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
             slots: self.list(|fields| fields.array().map(Slot::parse))?,
             maps: self.list(Reader::map)?,
             kind: ProgramKind::Xdp,
-            // The interpreter does not use it; it goes to those who read the maps.
+            // The interpreter does not use it; it goes to readers of the maps.
             btf: Some(self.bytes()?)
                 .filter(|blob| !blob.is_empty())
                 .map(|blob| Btf { blob: blob.to_vec(), ..Btf::default() }),
