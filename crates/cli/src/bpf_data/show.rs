@@ -79,7 +79,7 @@ fn only<T: Source>(target: &T, name: &str) -> Outcome<Box<dyn Table>> {
 
 fn list(tables: &[Box<dyn Table>], is_json: bool) -> Outcome {
     if is_json {
-        let row = |table: &Box<dyn Table>| {
+        let row = |table: &dyn Table| {
             let def = &table.view().def;
             let mut row = json!({
                 "name": def.name,
@@ -95,7 +95,7 @@ fn list(tables: &[Box<dyn Table>], is_json: bool) -> Outcome {
             }
             row
         };
-        terminal::print(&Value::Array(tables.iter().map(row).collect()).to_string());
+        terminal::print(&Value::Array(tables.iter().map(|table| row(table.as_ref())).collect()).to_string());
         return Ok(());
     }
     let terminal = Terminal::stdout();
