@@ -44,8 +44,7 @@ pub use memory::memory_file;
 pub use mmap::{Mmap, is_dma_buf};
 pub use netlink::{
     Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
-    NetEvent, NetEvents, Netlink, PagePools, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, page_pools,
-    xdp_features,
+    NetEvent, NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
 };
 pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};

@@ -19,7 +19,6 @@ pub(super) fn checks() -> Vec<Check> {
     let is_used =
         |link: &&Link| !link.xdp.is_empty() || sockets.iter().any(|socket| socket.ifindex == link.index);
     checks.extend(links.iter().filter(is_used).map(lost));
-    checks.extend(links.iter().filter_map(page_pool));
     checks
 }
 
@@ -40,23 +39,6 @@ fn lost(link: &Link) -> Check {
         remedy: Some(remedy),
         ..Check::note(NAME, format!("{}: packets lost: {}", link.name, places.join("; ")))
     }
-}
-
-/// The memory that a driver receives into, if it has page pools and the kernel reports them (6.8).
-fn page_pool(link: &Link) -> Option<Check> {
-    let pools = sys::page_pools(link.index).ok().filter(|pools| pools.pools > 0)?;
-    let plural = if pools.pools == 1 { "page pool" } else { "page pools" };
-    let mut text =
-        format!("{}: {} {plural}, {} pages in flight", link.name, pools.pools, pools.inflight_pages);
-    let returned = pools.recycled + pools.released;
-    if returned > 0 {
-        text += &format!(", {:.1} % of those returned were recycled", percent(pools.recycled, returned));
-    }
-    Some(Check::ok("XDP", text))
-}
-
-fn percent(part: u64, all: u64) -> f64 {
-    part as f64 / all as f64 * 100.0
 }
 
 /// The privileges that AF_XDP sockets and their program need (capabilities(7); programs since Linux 5.8,

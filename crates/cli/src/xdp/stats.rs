@@ -63,21 +63,6 @@ impl Snapshot {
         ] {
             snapshot.rows.push(("interface", name.to_owned(), value));
         }
-        // Kernels before 6.8 do not report them.
-        let pools = sys::page_pools(link.index).unwrap_or_default();
-        for (name, value) in [
-            ("pools", pools.pools.into()),
-            ("pages_in_flight", pools.inflight_pages),
-            ("bytes_in_flight", pools.inflight_bytes),
-            ("pages_from_cache", pools.alloc_fast),
-            ("pages_from_allocator", pools.alloc_slow),
-            ("pages_recycled", pools.recycled),
-            ("pages_released", pools.released),
-        ] {
-            if pools.pools > 0 {
-                snapshot.rows.push((PAGE_POOL, name.to_owned(), value));
-            }
-        }
         // Some drivers have none.
         let driver = driver_counters(&link.name).unwrap_or_default();
         let ours = driver.into_iter().filter(|(name, _)| name.contains("xdp") || name.contains("xsk"));
@@ -202,11 +187,9 @@ pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
     }))
 }
 
-const GROUPS: [&str; 8] = ["verdicts", "samples", CPUMAP, "program", "interface", "driver", PAGE_POOL, LOST];
+const GROUPS: [&str; 7] = ["verdicts", "samples", CPUMAP, "program", "interface", "driver", LOST];
 /// Group of the packets that were redirected to other CPUs.
 const CPUMAP: &str = "cpumap";
-/// Group of the memory that the driver receives into.
-const PAGE_POOL: &str = "page_pool";
 /// Group of the counters that mean lost packets; they are also in the other groups. In the order of the
 /// receive path.
 const LOST: &str = "lost";
@@ -255,7 +238,8 @@ fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: 
     terminal.line(&terminal.paint(Tone::Strong, &head));
     for group in GROUPS {
         for (name, value) in now.of(group).filter(|(_, value)| *value > 0) {
-            let shown = if group == LOST { format!("lost: {name}") } else { name.to_owned() };
+            let is_named = group == LOST || group == CPUMAP;
+            let shown = if is_named { format!("{group}: {name}") } else { name.to_owned() };
             let line = match rate(group, name, value) {
                 Some(0.0) => continue,
                 Some(rate) => format!("  {shown:<32} {rate:>16.0}/s"),

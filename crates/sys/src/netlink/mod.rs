@@ -12,7 +12,6 @@ mod make;
 mod message;
 mod neighbour;
 mod netdev;
-mod page_pool;
 mod route;
 mod xsk;
 
@@ -23,7 +22,6 @@ pub use link::{AttachedXdp, Link, XdpMode};
 pub use make::{Impairment, VethConfig};
 pub use neighbour::Neighbour;
 pub use netdev::{XdpFeatures, xdp_features};
-pub use page_pool::{PagePools, page_pools};
 pub use route::{Address, Route};
 pub use xsk::{BoundXsk, bound_xsks};
 

@@ -103,7 +103,7 @@ pub fn xdp_features(ifindex: u32) -> io::Result<XdpFeatures> {
 }
 
 /// Returns the message type of a generic netlink family.
-pub(super) fn family(netlink: &mut Netlink, name: &[u8]) -> io::Result<u16> {
+fn family(netlink: &mut Netlink, name: &[u8]) -> io::Result<u16> {
     let mut body = vec![libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
     put_attribute(&mut body, libc::CTRL_ATTR_FAMILY_NAME as u16, name);
     let mut id = None;
