@@ -102,6 +102,7 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err(format!("the hooks count nothing: {last:?}"));
     }
     good(hook(&["detach", &pid, "ingress"])?)?;
+    data(&pid, &hook)?;
     good(hook(&["attach", &pid, "egress", "impair:loss=100%", "--replace"])?)?;
     let ended = client.wait(LONG);
     server.wait(Duration::ZERO);
@@ -110,6 +111,38 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     // IBV_WC_RETRY_EXC_ERR
     says(&ended, "Failed status 12")
+}
+
+/// Reads samples and maps of a hook while the program runs, without privileges where the place has none.
+fn data(pid: &str, hook: &dyn Fn(&[&str]) -> Result<Ended, String>) -> Result<(), String> {
+    let samples = good(hook(&["samples", pid, "--at", "ingress", "--attach", "sample", "--count", "3"])?)?;
+    says(&samples, "ingress")?;
+    says(&samples, " RC ")?;
+    // The hook is detached with the command that attached it.
+    let detached = eventually(TRAFFIC_MAX, || {
+        hook(&["map", "list", pid]).is_ok_and(|ended| says(&ended, "no program with maps").is_ok())
+    });
+    if !detached {
+        return Err("the hook of 'samples --attach' stays".to_owned());
+    }
+    good(hook(&["attach", pid, "ingress", "sample:every=10"])?)?;
+    says(&good(hook(&["map", "list", pid])?)?, "sample_state")?;
+    let seen = || {
+        let ended = hook(&["map", "get", pid, "sample_state", "--json"]).and_then(good).ok()?;
+        let found: Value = serde_json::from_str(&ended.output).ok()?;
+        let value = found[0]["entries"][0]["values"][0].as_str()?;
+        value.split('+').next()?.parse::<u64>().ok()
+    };
+    if !eventually(TRAFFIC_MAX, || seen().is_some_and(|seen| seen > PACKETS)) {
+        return Err(format!("the program counts {:?} packets in its map", seen()));
+    }
+    // From far above, the program counts on.
+    let far = 1_u64 << 40;
+    good(hook(&["map", "set", pid, "sample_state", "0", &format!("{far}+0")])?)?;
+    if seen().is_none_or(|seen| seen < far) {
+        return Err(format!("the value that was set is not there: {:?}", seen()));
+    }
+    good(hook(&["detach", pid, "ingress"])?).map(drop)
 }
 
 /// The process that `roxie hook list --json` shows.

@@ -304,6 +304,8 @@ impl std::error::Error for ObjectError {}
 #[cfg(test)]
 mod clang;
 #[cfg(test)]
+pub(crate) use clang::build;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod kernel_tests;

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod bpf_data;
 mod capture;
 mod cpu;
 mod demo;

@@ -8,6 +8,7 @@ use super::{check, udp_socket};
 /// linux/ethtool.h
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
 /// Bytes of a name.
@@ -50,6 +51,17 @@ pub fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(names.zip(values).collect())
 }
 
+/// Whether interface `name` computes checksums of sent packets, so that sockets leave them to it (`ethtool
+/// -k`, tx-checksumming).
+///
+/// # Errors
+/// `EOPNOTSUPP` if the driver does not say; `ENODEV`.
+pub fn transmit_checksums(name: &str) -> io::Result<bool> {
+    let mut value = [ETHTOOL_GTXCSUM, 0];
+    ask(&udp_socket(false)?, name, &mut value)?;
+    Ok(value[1] != 0)
+}
+
 /// Issues one request; `words` begins with the command and has space for the answer, of the length that
 /// the kernel was told.
 fn ask(socket: &OwnedFd, name: &str, words: &mut [u32]) -> io::Result<()> {
@@ -83,6 +95,8 @@ mod tests {
         }
         let peer = counters.iter().find(|(name, _)| name == "peer_ifindex").unwrap().1;
         assert!(peer > 1 && peer < 1000, "{peer}");
+        assert!(transmit_checksums("veth0").unwrap(), "sockets leave checksums to a veth");
+        assert_eq!(transmit_checksums("nonesuch").unwrap_err().raw_os_error(), Some(libc::ENODEV));
         assert_eq!(driver_counters("lo").unwrap(), []);
         for name in ["nonesuch", "much-too-long-for-a-name"] {
             assert_eq!(driver_counters(name).unwrap_err().raw_os_error(), Some(libc::ENODEV));

@@ -37,7 +37,7 @@ pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
 pub use clock::{now_ns, process_cpu_ns, time_of_day_ns};
 pub use epoll::Epoll;
-pub use ethtool::driver_counters;
+pub use ethtool::{driver_counters, transmit_checksums};
 pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation};
 pub use icmp::{SendError, keep_errors, receive_error};

@@ -5,10 +5,12 @@
 #[cfg(feature = "object")]
 mod extension;
 mod reader;
+mod types;
 mod writer;
 
 #[cfg(feature = "object")]
 pub(crate) use extension::extended;
+pub use types::{Leaf, MapTypes, Typed, Types};
 pub(crate) use writer::{FunctionName, describe};
 
 /// Type information (BTF) of one program.

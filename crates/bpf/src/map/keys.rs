@@ -91,6 +91,16 @@ impl Keys {
         used.map(|(entry, _)| self.key(entry as u32).to_vec()).collect()
     }
 
+    /// Returns whether an entry is in use, and its key.
+    pub(super) fn at(&self, entry: u32) -> Option<&[u8]> {
+        self.links.get(entry as usize)?.used.then(|| self.key(entry))
+    }
+
+    /// Returns the entry with exactly this key, without counting as a use of it.
+    pub(super) fn position(&self, key: &[u8]) -> Option<u32> {
+        self.search(key)
+    }
+
     fn key(&self, entry: u32) -> &[u8] {
         &self.keys[entry as usize * self.key_size..][..self.key_size]
     }

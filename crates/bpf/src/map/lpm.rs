@@ -75,6 +75,18 @@ impl Lpm {
         Ok(())
     }
 
+    /// Returns the entry with exactly this prefix.
+    pub(super) fn exact(&mut self, key: &[u8]) -> Option<u32> {
+        let length = self.length_of(key).ok()?;
+        self.set_probe(key, length);
+        self.keys.position(&self.probe)
+    }
+
+    /// As [`Keys::at`].
+    pub(super) fn at(&self, entry: u32) -> Option<&[u8]> {
+        self.keys.at(entry)
+    }
+
     pub(super) fn all(&self) -> Vec<Vec<u8>> {
         self.keys.all()
     }

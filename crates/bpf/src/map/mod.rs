@@ -10,12 +10,14 @@ mod def;
 mod error;
 mod keys;
 mod lpm;
+mod page;
 mod queue;
 mod ring;
 mod values;
 
 pub use def::{Initial, MapDef, MapKind, MapRef};
 pub use error::MapError;
+pub use page::Page;
 pub use ring::Ring;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -166,17 +168,21 @@ impl Map {
     /// Returns the value of the key. For a per-CPU map it is the values of all CPUs, each padded to 8 bytes.
     #[must_use]
     pub fn lookup(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let entry = self.entry(key)?;
-        let values = self.values()?;
+        self.entry(key).map(|entry| self.read(entry))
+    }
+
+    /// Returns the value of an entry, in the form of [`Map::lookup`].
+    fn read(&self, entry: u32) -> Vec<u8> {
+        let Some(values) = self.values() else { return Vec::new() };
         if !self.def.kind.is_percpu() {
-            return Some(values.read(0, entry));
+            return values.read(0, entry);
         }
         let mut all = Vec::new();
         for cpu in 0..values.copies() {
             all.extend(values.read(cpu, entry));
             all.resize(all.len().next_multiple_of(8), 0);
         }
-        Some(all)
+        all
     }
 
     /// Creates or replaces an entry. The value of a per-CPU map has the form that [`Map::lookup`] returns.

@@ -49,10 +49,22 @@ impl Ring {
     /// Passes every finished record to `take`, oldest first, up to the first unfinished one. Returns the
     /// number of records.
     pub fn consume(&self, mut take: impl FnMut(&[u8])) -> usize {
+        self.consume_while(|record| {
+            take(record);
+            true
+        })
+    }
+
+    /// As [`consume`](Self::consume), until `take` returns false, which leaves the following records.
+    pub fn consume_while(&self, mut take: impl FnMut(&[u8]) -> bool) -> usize {
         let _guard = lock(&self.reader);
         let mut records = 0;
         let mut bytes = Vec::new();
+        let mut goes_on = true;
         loop {
+            if !goes_on {
+                return records;
+            }
             let position = self.consumed.load(Relaxed);
             let produced = self.produced();
             if position == produced {
@@ -68,7 +80,7 @@ impl Ring {
                 for at in (0..len).step_by(8) {
                     bytes.extend(self.word(position + HEADER_LEN + at).load(Relaxed).to_le_bytes());
                 }
-                take(&bytes[..len as usize]);
+                goes_on = take(&bytes[..len as usize]);
                 records += 1;
             }
             let next = position + HEADER_LEN + len.next_multiple_of(8);

@@ -127,8 +127,8 @@ fn global_data_is_initialized_and_constants_are_read_only() {
 #[test]
 fn every_example_of_the_xdp_directory_loads_into_the_machine() {
     for name in [
-        "calls", "count", "echo", "filter", "flows", "hash", "patch", "prefixes", "redirect", "roce", "tail",
-        "tunnel", "verdicts", "vlan",
+        "calls", "count", "echo", "filter", "flows", "hash", "packets", "patch", "prefixes", "redirect",
+        "roce", "tail", "tunnel", "verdicts", "vlan",
     ] {
         for version in ["v1", "v2", "v3"] {
             let object = match clang::build(name, version) {

@@ -86,7 +86,7 @@ impl Emit {
     }
 
     /// Emits the exits after the action, which left its verdict in R0.
-    pub(super) fn epilogue(mut self, counters: bool) -> Asm {
+    pub(super) fn epilogue(mut self, recipe: &Recipe) -> Asm {
         if self.pass.is_some() || self.drop.is_some() {
             self.asm.jump(self.done);
         }
@@ -100,10 +100,15 @@ impl Emit {
             self.asm.bind(pass).mov(Reg::R0, XdpAction::Pass.number() as i32);
         }
         self.asm.bind(self.done);
-        if counters {
+        let completes = recipe.stages.contains(&Stage::Checksum);
+        let complete = completes.then(|| super::checksum::call(&mut self));
+        if recipe.counters {
             super::count::emit(&mut self);
         }
         self.asm.exit();
+        if let Some(complete) = complete {
+            super::checksum::function(&mut self.asm, complete);
+        }
         self.asm
     }
 

@@ -8,6 +8,7 @@
 //! are free. A block ends by falling through or by a jump to an exit of `emit::Emit`.
 
 mod action;
+mod checksum;
 mod count;
 mod emit;
 mod error;
@@ -81,6 +82,9 @@ pub enum Stage {
     Access(Access),
     /// Drops packets at random.
     Lose(Lose),
+    /// Completes TCP and UDP checksums of packets that leave by a redirect or go back, which a local socket
+    /// left to the device. For programs in the driver only: in the network stack the device completes them.
+    Checksum,
     /// Drops packets of a source that sends faster than allowed. Needs [`Select::Ip`] or [`Select::Roce`].
     Police(Police),
 }
@@ -131,6 +135,8 @@ impl Recipe {
             match stage {
                 Stage::Addressed => select::addressed(self.select, &mut emit)?,
                 Stage::Owned => select::owned(self.select, &mut emit)?,
+                // At the end, when the verdict is known.
+                Stage::Checksum => {}
                 Stage::Sample(sample) => sample.emit(&mut emit)?,
                 Stage::Access(access) => access.emit(self.select, &mut emit)?,
                 Stage::Lose(lose) => lose.emit(&mut emit)?,
@@ -138,7 +144,7 @@ impl Recipe {
             }
         }
         self.action.emit(self.select, &mut emit)?;
-        let asm = emit.epilogue(self.counters);
+        let asm = emit.epilogue(self);
         let program = asm.finish().map_err(RecipeError::Asm)?;
         Ok(Program { kind, frags: self.frags, ..program })
     }

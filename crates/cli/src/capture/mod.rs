@@ -47,7 +47,7 @@ enum Command {
 }
 
 /// A source of packets: a file, standard input, or a live capture.
-type Packets = Source<Box<dyn Read + Send>>;
+pub(crate) type Packets = Source<Box<dyn Read + Send>>;
 
 /// The lowest priority that still runs on a busy machine.
 const NICE: i32 = 19;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &CaptureArgs) -> Outcome<ExitCode> {
 }
 
 /// Starts a live capture that SIGINT, SIGTERM and SIGHUP end in order.
-fn start(point: &CapturePoint, options: Options) -> Outcome<LiveCapture> {
+pub(crate) fn start(point: &CapturePoint, options: Options) -> Outcome<LiveCapture> {
     // From here on a signal ends the capture and not the process: captured packets are still written.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let stop = Some(Arc::new(ending.as_fd().try_clone_to_owned().during("signals")?));
@@ -90,7 +90,7 @@ pub(crate) fn start_unattended(point: &CapturePoint, mut options: Options) -> Ou
 }
 
 /// Opens a file, or standard input for `-`. Errors name it.
-fn open(path: &Path) -> Outcome<Packets> {
+pub(crate) fn open(path: &Path) -> Outcome<Packets> {
     let name = if target::is_standard(path) { "standard input".into() } else { path.display().to_string() };
     source::open(path).map_err(|error| cannot_open(error).of(&name))
 }

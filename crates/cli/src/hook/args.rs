@@ -4,17 +4,20 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
+use super::data::ProcessArgs;
+use crate::bpf_data::args::MapArgs;
 use crate::engines::UsersArgs;
 
 /// Hooks that see every packet of the device.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct HookArgs {
-    /// Hook on received packets: OBJECT[:PROGRAM], count, impair:..., police:...; join several with '+'
+    /// Hook on received packets: OBJECT[:PROGRAM], count, sample, impair:..., police:..., joined by '+'
     ///
     /// OBJECT is a file built by 'clang -target bpf'. roxie runs its XDP program in user space, without
     /// privileges, on every packet before the transport handles it. The verdicts are those of XDP.
     ///
-    /// 'count' counts packets and bytes. 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7'
+    /// 'count' counts packets and bytes. 'sample:every=1,snap=256' copies packets for 'roxie hook samples'.
+    /// 'impair:loss=1%,duplicate=0.1%,delay=2ms,jitter=1ms,ecn=5%,seed=7'
     /// imitates a bad network; 'impair:loss=100%,opcode=write-last,nth=3' drops the third packet with that
     /// opcode. 'police:rate=125M,burst=1M' and 'police:pps=10K,burst=100' drop the packets of a source
     /// above that rate.
@@ -30,7 +33,7 @@ pub(crate) struct HookArgs {
     pub(crate) egress: Option<String>,
 }
 
-/// Programs in roxie's own receive and transmit path: attach, detach, list, count, redirected frames
+/// Programs in roxie's own receive and transmit path: attach, detach, list, count, maps, samples, log
 ///
 /// These commands change running processes; 'roxie run --ingress' and '--egress' start a process with
 /// hooks. Hooks see every packet of the process in user space. They need no privileges: the caller must be
@@ -60,6 +63,17 @@ pub(crate) enum HookCommand {
     List(HookListArgs),
     Stats(HookStatsArgs),
     Frames(HookFramesArgs),
+    #[command(after_long_help = "\
+Examples:
+  roxie hook map list 4711
+          Maps of all programs in process 4711
+  roxie hook map get 4711 counters
+          Their entries, by the types of the program; 'dump' and 'lookup' are other names of 'get'
+  roxie hook map set 4711 limits 10.0.0.1 5 --at ingress
+          The program sees the new entry from the next packet on; no root")]
+    Map(MapArgs<ProcessArgs>),
+    Samples(HookSamplesArgs),
+    Log(HookLogArgs),
 }
 
 /// Position of a hook.
@@ -81,7 +95,7 @@ pub(crate) struct HookAttachArgs {
     pub(crate) pid: u32,
     /// Position of the hook
     pub(crate) point: PointArg,
-    /// OBJECT[:PROGRAM], count, impair:... or police:...; join several with '+'
+    /// OBJECT[:PROGRAM], count, sample, impair:... or police:...; several joined by '+'
     pub(crate) hook: String,
     /// Replace the hook that is attached, if there is one
     #[arg(long)]
@@ -138,6 +152,60 @@ pub(crate) struct HookFramesArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
     /// End after N frames
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// Show what programs of a process send to user space: samples, ring buffers, perf events; live
+///
+/// Runs until Ctrl-C or the end of the process. Each record goes to one reader. Samples of 'sample' are
+/// shown as packets with opcode and payload. Records of other programs are shown by the structure that
+/// --type names, or that has the name of the map; otherwise as bytes. Needs no root: the caller must be the
+/// user of the process.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie hook samples 4711 --attach sample
+          Packets that process 4711 sends and receives, with opcode and payload
+  roxie hook samples 4711 --attach packets.o --type packet
+          Attach a program to both directions while this runs; show its records and printed lines
+  roxie hook samples 4711 --attach sample --write trace.pcap
+          Write a capture file")]
+pub(crate) struct HookSamplesArgs {
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+    /// Attach this hook, to both directions or --at, until this command ends; show its printed lines, too
+    #[arg(long, value_name = "HOOK")]
+    pub(crate) attach: Option<String>,
+    /// Only this map [default: all ring buffers and perf event arrays]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) map: Option<String>,
+    /// Show records as this structure of the program (BTF)
+    #[arg(long = "type", value_name = "STRUCT")]
+    pub(crate) type_name: Option<String>,
+    /// Print JSON objects instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write samples to a capture file (pcap, nanoseconds) instead; - for standard output
+    #[arg(long, short, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) write: Option<PathBuf>,
+    /// End after N records
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// Show the lines that programs of a process print (bpf_printk), live
+///
+/// Runs until Ctrl-C or the end of the process. The process keeps lines only while this command runs, at most
+/// 1 MiB. Needs no root: the caller must be the user of the process.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct HookLogArgs {
+    /// Process id
+    pub(crate) pid: u32,
+    /// Print JSON objects instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End after N lines
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }

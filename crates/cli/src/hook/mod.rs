@@ -1,6 +1,7 @@
 //! Hooks on the command line: those that a program starts with, and `roxie hook` for a running process.
 
 pub(crate) mod args;
+pub(crate) mod data;
 mod frames;
 mod report;
 
@@ -24,6 +25,9 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
         HookCommand::List(args) => report::list(args),
         HookCommand::Stats(args) => report::stats(args),
         HookCommand::Frames(args) => frames::frames(args),
+        HookCommand::Map(args) => crate::bpf_data::run(args),
+        HookCommand::Samples(args) => data::samples(args),
+        HookCommand::Log(args) => data::log(args),
     }
 }
 

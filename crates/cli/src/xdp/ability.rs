@@ -1,10 +1,9 @@
 //! Checks what interface, driver and this process support, before a program is attached.
 
-use bpf::Action;
+use bpf::{Action, MapKind};
 use sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
 
 use super::args::ModeArg;
-use super::fill::Fill;
 use super::interface;
 use super::source::Source;
 use crate::failure::{Failure, Outcome};
@@ -18,7 +17,7 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
             .hint(format!("queues={has} at most; without it, all of them"))
             .code(2));
     }
-    for ways in source.fill.iter().filter_map(Fill::cpus) {
+    for ways in source.fill.iter().filter_map(|(_, fill)| fill.cpus()) {
         if let Some(cpus) = online_cpus().filter(|cpus| ways > *cpus) {
             return Err(Failure::new(format!("ways={ways}: this machine has {cpus} CPUs"))
                 .hint(format!("ways={cpus} at most; without it, all of them"))
@@ -29,7 +28,7 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     // Kernels before 6.3 do not report features.
     let Ok(features) = xdp_features(link.index) else { return Ok(()) };
     let native = features.native() && mode != ModeArg::Generic;
-    let targets = source.fill.iter().flat_map(|fill| fill.targets());
+    let targets = source.fill.iter().flat_map(|(_, fill)| fill.targets());
     for name in targets {
         let target = interface(name)?;
         if native && xdp_features(target.index).is_ok_and(|features| !features.xmit()) {
@@ -41,10 +40,22 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     }
     // A veth needs the same for XDP_TX as for redirected packets; other drivers always send back what they
     // received.
-    if native && source.action == Some(Action::Reflect) && is_veth(link) && !features.xmit() {
+    if native && source.actions.contains(&Action::Reflect) && is_veth(link) && !features.xmit() {
         eprintln!(
             "roxie: warning: {} drops packets that are sent back: the peer of a veth takes them once it has \
              an XDP program itself, or GRO on ('ethtool -K PEER gro on')",
+            link.name
+        );
+    }
+    let leaves = source
+        .program
+        .maps
+        .iter()
+        .any(|map| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap));
+    if native && source.has_object && leaves && is_veth(link) && leaves_checksums(link) {
+        eprintln!(
+            "roxie: warning: packets of {0}'s peer have no checksum yet, and receivers drop those that this \
+             program redirects; at the peer: ethtool -K PEER tx off (recipes compute it)",
             link.name
         );
     }
@@ -67,6 +78,29 @@ fn online_cpus() -> Option<u32> {
 /// Longest IP packet that fits in a page with XDP's headroom and the kernel's data behind it, on most
 /// drivers.
 const SINGLE_BUFFER_MTU: u32 = 3498;
+
+/// Whether a program runs in the driver, as far as the driver says.
+pub(super) fn runs_in_driver(link: &Link, mode: ModeArg) -> bool {
+    mode != ModeArg::Generic && xdp_features(link.index).is_ok_and(|features| features.native())
+}
+
+/// Whether the peer of a veth leaves checksums to its device. True if that cannot be known: the peer may be
+/// in another namespace.
+fn leaves_checksums(link: &Link) -> bool {
+    let counters = sys::driver_counters(&link.name).unwrap_or_default();
+    let peer = counters.iter().find(|(name, _)| name == "peer_ifindex").map(|(_, index)| *index);
+    let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let here =
+        links.iter().find(|one| Some(u64::from(one.index)) == peer && one.kind.as_deref() == Some("veth"));
+    let back = |one: &Link| {
+        let counters = sys::driver_counters(&one.name).unwrap_or_default();
+        counters.iter().any(|(name, index)| name == "peer_ifindex" && *index == u64::from(link.index))
+    };
+    match here.filter(|one| back(one)) {
+        Some(peer) => sys::transmit_checksums(&peer.name).unwrap_or(true),
+        None => true,
+    }
+}
 
 fn is_veth(link: &Link) -> bool {
     link.kind.as_deref() == Some("veth")

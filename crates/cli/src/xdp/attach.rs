@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use roxie::xdp::{AttachError, Attached, Presence, attach_loaded, install};
-use sys::bpf::{LoadError, Map, Program, pin};
+use sys::bpf::{LoadError, Map, Program, ProgramInfo, pin};
 use sys::{Capability, Link, Netlink, XdpMode};
 
 use super::args::AttachArgs;
@@ -25,41 +25,61 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     }
     let link = interface(&args.netdev)?;
     ability::check(&link, args.mode, &source)?;
-    let (program, maps) = load(&source.program, &link)?;
-    warn_of_tail_calls(args, &source.program);
-    for fill in &source.fill {
-        let Some(map) = source.program.map(fill.map()).and_then(|at| maps.get(at.index())) else { continue };
-        fill.put(&link, map)?;
-    }
-    let pins = args.pin.as_deref().map(|dir| Pins::make(dir, &source.program, &maps)).transpose()?;
-    let info = program.info().during("program")?;
-    let said = |mode: XdpMode, not_native: Option<&str>, rest: &str| {
-        if let Some(why) = not_native {
-            eprintln!("roxie: warning: not in the driver: {why}");
-        }
-        let (name, id) = (&info.name, info.id);
-        Terminal::stdout().line(&format!("{}: {name} attached (id {id}, {mode} mode){rest}", link.name));
-    };
+    let native = ability::runs_in_driver(&link, args.mode);
+    let chosen = source.plain.as_ref().filter(|_| !native).unwrap_or(&source.program);
+    let (program, maps) = filled(&link, &source, chosen)?;
+    warn_of_tail_calls(args, chosen);
+    let pins = args.pin.as_deref().map(|dir| Pins::make(dir, chosen, &maps)).transpose()?;
+    let mut info = program.info().during("program")?;
     if args.foreground {
         let attached =
             attach_loaded(link.index, program, maps, args.mode.mode()).map_err(|e| refused(e, &link))?;
         if let Some(pins) = pins {
             pins.keep();
         }
-        said(attached.mode(), attached.not_native(), ", until this command ends");
+        said(&link, &info, attached.mode(), attached.not_native(), ", until this command ends");
         return stay(&attached, &link);
     }
-    let installed =
+    let mut installed =
         install(link.index, &program, args.mode.mode(), args.replace).map_err(|e| refused(e, &link))?;
+    // The driver refused it, and the network stack completes checksums itself.
+    if let (Some(plain), true, sys::XdpMode::Generic) =
+        (&source.plain, native && pins.is_none(), installed.mode)
+    {
+        let (program, _maps) = filled(&link, &source, plain)?;
+        info = program.info().during("program")?;
+        let generic = super::args::ModeArg::Generic.mode();
+        let again = install(link.index, &program, generic, true).map_err(|e| refused(e, &link))?;
+        installed =
+            roxie::xdp::Installed { replaced: installed.replaced, not_native: installed.not_native, ..again };
+    }
     if let Some(pins) = pins {
         pins.keep();
     }
     let replaced = installed.replaced.map_or_else(String::new, |id| format!(", in the place of id {id}"));
-    said(installed.mode, installed.not_native.as_deref(), &replaced);
+    said(&link, &info, installed.mode, installed.not_native.as_deref(), &replaced);
     if let Some(id) = installed.link {
         eprintln!("roxie: warning: bpf_link {id} holds the program: it is detached with that link");
     }
     Ok(())
+}
+
+fn said(link: &Link, info: &ProgramInfo, mode: XdpMode, not_native: Option<&str>, rest: &str) {
+    if let Some(why) = not_native {
+        eprintln!("roxie: warning: not in the driver: {why}");
+    }
+    let (name, id) = (&info.name, info.id);
+    Terminal::stdout().line(&format!("{}: {name} attached (id {id}, {mode} mode){rest}", link.name));
+}
+
+/// Loads a program of the source, and fills its maps.
+fn filled(link: &Link, source: &source::Source, program: &bpf::Program) -> Outcome<(Program, Vec<Map>)> {
+    let (program, maps) = load(program, Some(link))?;
+    for (index, fill) in &source.fill {
+        let Some(map) = maps.get(*index) else { continue };
+        fill.put(link, map)?;
+    }
+    Ok((program, maps))
 }
 
 /// Waits until a signal ends this command (and its bpf_link), or the program is detached.
@@ -99,13 +119,14 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Loads the program; kernels before 5.18 get one without fragments.
-fn load(program: &bpf::Program, link: &Link) -> Outcome<(Program, Vec<Map>)> {
-    match Program::load_for(program, Some(link.index)) {
+pub(super) fn load(program: &bpf::Program, link: Option<&Link>) -> Outcome<(Program, Vec<Map>)> {
+    let ifindex = link.map(|link| link.index);
+    match Program::load_for(program, ifindex) {
         Err(error)
             if program.frags && error.error.raw_os_error() == Some(INVALID) && error.log.is_empty() =>
         {
             let single = bpf::Program { frags: false, ..program.clone() };
-            Program::load_for(&single, Some(link.index))
+            Program::load_for(&single, ifindex)
         }
         done => done,
     }

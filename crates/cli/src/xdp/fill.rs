@@ -1,9 +1,11 @@
 //! Initial map entries of a program made from a recipe.
 
 use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
 
 use bpf::recipe::{ACCESS, ADDRESSES, Access, PORTS, SLOTS, Target, source_key};
-use sys::bpf::Map;
+use bpf::{ProgramKind, Recipe, XdpAction};
+use sys::bpf::{Map, Program};
 use sys::{Link, Netlink};
 
 use super::interface;
@@ -82,7 +84,25 @@ impl Fill {
             Fill::Devices(names) => {
                 (0u32..).zip(names).try_for_each(|(at, name)| put(&at.to_ne_bytes(), interface(name)?.index))
             }
-            Fill::Cpus { count, queue } => (0..*count).try_for_each(|cpu| put(&cpu.to_ne_bytes(), *queue)),
+            Fill::Cpus { count, queue } => {
+                let program = counter_on_cpu();
+                let fd = program.as_ref().map_or(0, |program| program.as_fd().as_raw_fd() as u32);
+                let mut value = [queue.to_ne_bytes(), fd.to_ne_bytes()].concat();
+                value.truncate(map.value_size());
+                (0..*count)
+                    .try_for_each(|cpu| map.update(&cpu.to_ne_bytes(), &value).during("filling map cpus"))
+            }
         }
     }
+}
+
+/// Name of the program in the entries of a CPUMAP.
+pub(super) const ON_CPU: &str = "roxie_on_cpu";
+
+/// A program that counts what arrives at another CPU and passes it: the kernel counts no packets that a
+/// full queue drops. `None` on kernels before 5.9.
+fn counter_on_cpu() -> Option<Program> {
+    let recipe = Recipe { counters: true, frags: true, ..Recipe::verdict(XdpAction::Pass) };
+    let program = recipe.program(ON_CPU, ProgramKind::XdpCpumap).ok()?;
+    Program::load_with_maps(&program).ok().map(|(program, _maps)| program)
 }

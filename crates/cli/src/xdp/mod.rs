@@ -6,11 +6,12 @@ mod recipe;
 mod ability;
 pub(crate) mod args;
 mod attach;
+mod compare;
 mod detach;
-mod entry;
 mod fill;
 mod list;
-mod map;
+mod log;
+pub(crate) mod map;
 mod object;
 mod samples;
 mod source;
@@ -22,6 +23,7 @@ use sys::bpf::Program;
 
 use crate::failure::Outcome;
 use crate::netdev::link as interface;
+pub(crate) use recipe::prefix;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &XdpArgs) -> Outcome {
@@ -30,9 +32,12 @@ pub(crate) fn run(args: &XdpArgs) -> Outcome {
         XdpCommand::Detach(args) => detach::detach(args),
         XdpCommand::List(args) => list::list(args),
         XdpCommand::Stats(args) => stats::stats(args),
-        XdpCommand::Map(args) => map::map(args),
+        XdpCommand::Map(args) => crate::bpf_data::run(args),
+        XdpCommand::Log(args) => log::log(args),
         XdpCommand::Samples(args) => samples::samples(args),
         XdpCommand::Object(args) => object::object(args),
+        XdpCommand::Diff(args) => compare::diff(args),
+        XdpCommand::Bench(args) => compare::bench(args),
         XdpCommand::Test(args) => test::test(args),
         XdpCommand::Send(args) => test::send(args),
     }

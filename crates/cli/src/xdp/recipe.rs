@@ -15,7 +15,7 @@ use keys::{Keys, usage};
 macro_rules! recipes {
     () => {
         "\
-Recipes: NAME or NAME:KEY=VALUE,...
+Recipes: NAME or NAME:KEY=VALUE,...; OBJECT[:PROGRAM]; several joined by '+'
   pass, drop, aborted
                 Return this verdict for every packet
   tx            Send packets back, with Ethernet and IP addresses exchanged
@@ -37,6 +37,9 @@ Recipes: NAME or NAME:KEY=VALUE,...
   tx, drop, redirect, police, access, lose and sample take only=all, only=ip or only=roce (UDP
   port=4791); other packets pass. Numbers may end in K, M, G (1000) or Ki, Mi, Gi (1024). Every
   recipe counts its verdicts: 'roxie xdp stats IF'.
+
+  Join recipes and object files by '+': a packet goes through them in order until one does not
+  pass it. count.o+access:deny=10.0.0.0/8+police:rate=125M
 "
     };
 }
@@ -64,6 +67,17 @@ const ROCE_PORT: u16 = 4791;
 /// Length of the queue to another CPU, in packets; the kernel's limit is 16384.
 const CPU_QUEUE: u32 = 2048;
 
+/// The names of all recipes.
+const NAMES: [&str; 12] = [
+    "pass", "drop", "aborted", "tx", "steer", "police", "access", "lose", "sample", "forward", "redirect",
+    "lb",
+];
+
+/// Whether there is a recipe of this name.
+pub(super) fn is_name(word: &str) -> bool {
+    NAMES.contains(&word)
+}
+
 /// Parses a recipe.
 pub(super) fn parse(text: &str) -> Outcome<Cooked> {
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
@@ -82,7 +96,7 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         "pass" => (Select::All, Vec::new(), verdict(XdpAction::Pass), Vec::new()),
         "aborted" => (Select::All, Vec::new(), verdict(XdpAction::Aborted), Vec::new()),
         "drop" => (keys.only("all")?, Vec::new(), verdict(XdpAction::Drop), Vec::new()),
-        "tx" => (keys.only("all")?, Vec::new(), Action::Reflect, Vec::new()),
+        "tx" => (keys.only("all")?, vec![Stage::Checksum], Action::Reflect, Vec::new()),
         "steer" => {
             let slots = keys.take("slots", "0-4095".to_owned())?;
             let slots = slot_range(&slots).ok_or_else(|| keys.wrong("slots", &slots))?;
@@ -121,14 +135,14 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         "forward" => {
             let to = keys.list("to")?;
             let action = Action::Forward { ports: to.len() as u32 };
-            (Select::All, Vec::new(), action, vec![Fill::Ports(to)])
+            (Select::All, vec![Stage::Checksum], action, vec![Fill::Ports(to)])
         }
         "redirect" => {
             let to = keys.list("to")?;
             if to.len() != 1 {
                 return Err(keys.wrong("to", &to.join("+")));
             }
-            (keys.only("all")?, Vec::new(), devices(1, Pick::Fixed(0)), vec![Fill::Devices(to)])
+            (keys.only("all")?, vec![Stage::Checksum], devices(1, Pick::Fixed(0)), vec![Fill::Devices(to)])
         }
         "lb" => balance(keys)?,
         _ => {
@@ -167,7 +181,10 @@ fn balance(keys: &mut Keys) -> Outcome<Blocks> {
             (devices(ways, Pick::Qpn { ways }), vec![Fill::Devices(to)])
         }
     };
-    Ok((roce(keys)?, Vec::new(), action, fill))
+    // AF_XDP sockets read packets as they are.
+    let is_xsk = matches!(action, Action::Redirect { target: Target::Xsk, .. });
+    let stages = if is_xsk { Vec::new() } else { vec![Stage::Checksum] };
+    Ok((roce(keys)?, stages, action, fill))
 }
 
 /// Default size of the table of `access`; `roxie xdp map set` adds entries to those of the recipe.
@@ -204,7 +221,7 @@ fn roce(keys: &mut Keys) -> Outcome<Select> {
 }
 
 /// `10.0.0.0/8`, `fd00::1`
-pub(super) fn prefix(text: &str) -> Option<(IpAddr, u8)> {
+pub(crate) fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, len) = match text.split_once('/') {
         Some((address, len)) => (address.parse::<IpAddr>().ok()?, len.parse::<u8>().ok()?),
         None => {

@@ -1,62 +1,107 @@
-//! `roxie xdp samples`: prints the samples of the recipe `sample`, or writes them to a capture file.
+//! `roxie xdp samples`: prints records of the program on an interface, or writes its samples to a capture
+//! file.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use bpf::MapKind;
-use bpf::recipe::{SAMPLE_STATE, SAMPLES, SampleHeader};
+use bpf::recipe::SAMPLE_STATE;
 use roxie_capture::live::realtime_offset;
-use sys::bpf::{Map, Program, RingReader};
+use sys::bpf::{PerfReader, RingReader};
 use sys::{PollFd, poll};
 
 use super::args::SamplesArgs;
-use super::{interface, stats};
+use super::{interface, map, stats};
+use crate::bpf_data::{Content, Kernel, RecordOutput, Table};
 use crate::failure::{During, Failure, Outcome};
-use crate::frames::FrameOutput;
 
-/// Longest wait for a sample.
+/// Longest wait for a record.
 const WAIT_NS: u64 = 200_000_000;
 
-/// Reads until enough samples have arrived.
-pub(super) fn samples(args: &SamplesArgs) -> Outcome {
-    let link = interface(&args.netdev)?;
-    let there = link.xdp.first().ok_or_else(|| no_samples(&link.name))?;
-    let program = Program::by_id(there.program_id).during("program (needs root)")?;
-    let maps = program.map_ids().during("program")?.into_iter().map(Map::by_id);
-    let maps: Vec<Map> = maps.collect::<io::Result<_>>().during("maps")?;
-    let named = |name: &str, kind: MapKind| {
-        maps.iter().find(|map| map.kind() == kind && map.name().is_ok_and(|known| known == name))
-    };
-    let ring = named(SAMPLES, MapKind::Ringbuf).ok_or_else(|| no_samples(&link.name))?;
-    let mut reader = RingReader::new(ring).during("ring buffer")?;
-    let mut out = FrameOutput::open(args.write.as_deref())?;
-    let mut left = args.count.unwrap_or(u64::MAX);
-    while left > 0 {
-        let offset = realtime_offset();
-        let mut failed = Ok(());
-        let read = reader.read(usize::try_from(left).unwrap_or(usize::MAX), |record| {
-            left -= 1;
-            if failed.is_ok() {
-                failed = SampleHeader::parse(record).map_or(Ok(()), |(header, bytes)| {
-                    let SampleHeader { time_ns, len, rx_queue, sequence, .. } = header;
-                    let place = format!("queue {rx_queue}, packet {sequence} of its CPU");
-                    out.put(time_ns + offset, len, &place, bytes)
-                });
-            }
-        });
-        failed.and_then(|()| out.flush()).during("writing samples")?;
-        if read == 0 && left > 0 {
-            poll(&mut [PollFd::readable(reader.as_fd().as_raw_fd())], Some(WAIT_NS)).during("poll")?;
+/// One map with records.
+enum Reader {
+    Ring(RingReader),
+    Perf(PerfReader),
+}
+
+impl Reader {
+    fn open(table: &Kernel) -> Outcome<Reader> {
+        let name = &table.view().def.name;
+        match table.view().def.kind {
+            MapKind::Ringbuf => RingReader::new(table.map()).map(Reader::Ring),
+            _ => PerfReader::new(table.map()).map(Reader::Perf),
+        }
+        .during(name)
+    }
+
+    fn fds(&self) -> Vec<PollFd> {
+        match self {
+            Reader::Ring(ring) => vec![PollFd::readable(ring.as_fd().as_raw_fd())],
+            Reader::Perf(perf) => perf.fds().map(|fd| PollFd::readable(fd.as_raw_fd())).collect(),
         }
     }
-    if let Some(state) = named(SAMPLE_STATE, MapKind::PercpuArray) {
-        let lost = stats::pair(state, 0)?.bytes;
-        if lost > 0 {
-            eprintln!(
-                "roxie: warning: {lost} samples were lost since the program was attached: they were not \
-                 read fast enough"
-            );
+
+    fn read(&mut self, limit: usize, take: impl FnMut(&[u8])) -> usize {
+        match self {
+            Reader::Ring(ring) => ring.read(limit, take),
+            Reader::Perf(perf) => perf.read(limit, take),
         }
+    }
+}
+
+/// Reads until enough records have arrived.
+pub(super) fn samples(args: &SamplesArgs) -> Outcome {
+    let netdev = &args.netdev;
+    if interface(netdev)?.xdp.is_empty() {
+        return Err(no_samples(netdev));
+    }
+    let (tables, types) = map::of_program(netdev)?;
+    let mut readers = Vec::new();
+    for table in &tables {
+        let def = &table.view().def;
+        let is_ring = matches!(def.kind, MapKind::Ringbuf | MapKind::PerfEventArray);
+        if is_ring && args.map.as_ref().is_none_or(|name| *name == def.name) {
+            let content = Content::of(&def.name, types.as_ref(), args.type_name.as_deref())?;
+            readers.push((Reader::open(table)?, content, def.name.clone()));
+        }
+    }
+    if readers.is_empty() {
+        return Err(no_samples(netdev));
+    }
+    let mut out = RecordOutput::open(args.write.as_deref(), args.json)?;
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        let (offset, mut any) = (realtime_offset(), false);
+        for (reader, content, name) in &mut readers {
+            let mut failed = Ok(());
+            let limit = usize::try_from(left).unwrap_or(usize::MAX);
+            let read = reader.read(limit, |record| {
+                if failed.is_ok() {
+                    failed = out.put(content, name, record, offset);
+                }
+            });
+            (any, left) = (any || read > 0, left - read as u64);
+            failed.and_then(|()| out.flush())?;
+        }
+        if !any && left > 0 {
+            let mut fds: Vec<PollFd> = readers.iter().flat_map(|(reader, ..)| reader.fds()).collect();
+            poll(&mut fds, Some(WAIT_NS)).during("poll")?;
+        }
+    }
+    let mut lost: u64 = readers
+        .iter()
+        .map(|(reader, ..)| if let Reader::Perf(perf) = reader { perf.lost() } else { 0 })
+        .sum();
+    let state = tables
+        .iter()
+        .find(|table| table.view().def.name == SAMPLE_STATE && table.view().def.kind == MapKind::PercpuArray);
+    if let Some(state) = state {
+        lost += stats::pair(state.map(), 0)?.bytes;
+    }
+    if lost > 0 {
+        eprintln!(
+            "roxie: warning: {lost} samples were lost since the program was attached: they were not \
+             read fast enough"
+        );
     }
     Ok(())
 }

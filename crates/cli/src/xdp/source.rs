@@ -1,7 +1,9 @@
 //! The program to load: from an object file, or from a recipe.
 
+use std::path::Path;
+
 use bpf::object::Candidate;
-use bpf::{Action, Program, ProgramKind};
+use bpf::{Action, Program, ProgramKind, Stage};
 use roxie::hook::{KernelFacts, read_object};
 
 use super::args::SourceArgs;
@@ -13,9 +15,15 @@ use crate::failure::{During, Failure, Outcome};
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) program: Program,
-    pub(super) fill: Vec<Fill>,
-    /// The last block of a program made from a recipe.
-    pub(super) action: Option<Action>,
+    /// The same without the completion of checksums, for programs that run in the network stack; `None` if it
+    /// completes none.
+    pub(super) plain: Option<Program>,
+    /// Whether a part is an object file, which completes no checksums.
+    pub(super) has_object: bool,
+    /// Initial entries, each with the index of its map.
+    pub(super) fill: Vec<(usize, Fill)>,
+    /// The last blocks of a program made from recipes.
+    pub(super) actions: Vec<Action>,
     /// See [`recipe::Cooked::queues`].
     pub(super) queues: Option<u32>,
 }
@@ -23,21 +31,111 @@ pub(super) struct Source {
 /// Loads the program that the arguments name.
 pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
     if let Some(text) = &args.recipe {
-        let cooked = recipe::parse(text)?;
-        let program = cooked.recipe.program(&cooked.name, ProgramKind::Xdp);
-        let program = program.map_err(|error| Failure::new(format!("recipe {text}: {error}")).code(2))?;
-        let action = Some(cooked.recipe.action);
-        return Ok(Source { program, fill: cooked.fill, action, queues: cooked.queues });
+        return parts(text);
     }
     let Some(path) = &args.object else {
         return Err(Failure::new("neither an object file nor a recipe").code(2));
     };
+    let program = one_of(path, args.section.as_deref(), args.prog.as_deref())?;
+    Ok(Source { program, plain: None, has_object: true, fill: Vec::new(), actions: Vec::new(), queues: None })
+}
+
+/// All programs that the arguments name: those of an object file unless one is chosen.
+pub(super) fn load_all(args: &SourceArgs) -> Outcome<Vec<Program>> {
+    match &args.object {
+        Some(path) if args.prog.is_none() && args.section.is_none() => {
+            let programs = candidates(path)?.into_iter().filter(|found| found.kind == ProgramKind::Xdp);
+            let name = path.display().to_string();
+            programs.map(|found| found.program.during(&name)).collect()
+        }
+        _ => load(args).map(|source| vec![source.program]),
+    }
+}
+
+/// Makes a program of recipes and object files that are joined by `+`.
+fn parts(text: &str) -> Outcome<Source> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("recipe {text}: {error}")).code(2);
+    let (mut programs, mut plains, mut fills) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut has_object, mut completes) = (false, false);
+    let (mut actions, mut queues) = (Vec::new(), None);
+    for part in split(text) {
+        if let Some((path, name)) = object_of(part) {
+            programs.push(one_of(path, None, name)?);
+            plains.extend(programs.last().cloned());
+            has_object = true;
+            fills.push(Vec::new());
+            continue;
+        }
+        let cooked = recipe::parse(part)?;
+        let make = |recipe: &bpf::Recipe| {
+            recipe.program(&cooked.name, ProgramKind::Xdp).map_err(|error| wrong(&error))
+        };
+        programs.push(make(&cooked.recipe)?);
+        let mut plain = cooked.recipe.clone();
+        plain.stages.retain(|stage| *stage != Stage::Checksum);
+        completes |= plain != cooked.recipe;
+        plains.push(make(&plain)?);
+        fills.push(cooked.fill);
+        actions.push(cooked.recipe.action);
+        queues = queues.max(cooked.queues);
+    }
+    let mut fill = Vec::new();
+    let index = |program: &Program, fill: &Fill| program.map(fill.map()).map(bpf::MapRef::index);
+    if let [program] = &programs[..] {
+        fill.extend(fills.concat().into_iter().filter_map(|fill| Some((index(program, &fill)?, fill))));
+        let plain = completes.then(|| plains.swap_remove(0));
+        return Ok(Source { program: programs.swap_remove(0), plain, has_object, fill, actions, queues });
+    }
+    let joined = bpf::join("roxie_joined", &programs).map_err(|error| wrong(&error))?;
+    for ((program, fills), first) in programs.iter().zip(fills).zip(&joined.first_map) {
+        fill.extend(fills.into_iter().filter_map(|fill| Some((index(program, &fill)? + first, fill))));
+    }
+    let plain = completes.then(|| bpf::join("roxie_joined", &plains)).transpose();
+    let plain = plain.map_err(|error| wrong(&error))?.map(|joined| joined.program);
+    Ok(Source { program: joined.program, plain, has_object, fill, actions, queues })
+}
+
+/// Splits at each `+` that a recipe's name or an object file follows: other ones are within parameters.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut start) = (Vec::new(), 0);
+    for (at, _) in text.match_indices('+') {
+        let rest = &text[at + 1..];
+        let next = rest.split('+').next().unwrap_or(rest);
+        if recipe::is_name(next.split(':').next().unwrap_or(next)) || object_of(next).is_some() {
+            parts.push(text[start..at].trim());
+            start = at + 1;
+        }
+    }
+    parts.push(text[start..].trim());
+    parts
+}
+
+/// The object file that `PATH` or `PATH:PROGRAM` names, if it is there.
+fn object_of(text: &str) -> Option<(&Path, Option<&str>)> {
+    let text = text.trim();
+    if recipe::is_name(text.split(':').next().unwrap_or(text)) {
+        return None;
+    }
+    let whole = Path::new(text);
+    if whole.is_file() || text.ends_with(".o") {
+        return Some((whole, None));
+    }
+    let (path, name) = text.rsplit_once(':')?;
+    (Path::new(path).is_file() || path.ends_with(".o")).then_some((Path::new(path), Some(name)))
+}
+
+/// The programs of an object file.
+fn candidates(path: &Path) -> Outcome<Vec<Candidate>> {
     let name = path.display().to_string();
     let object = read_object(path).during(&name)?;
-    let found = bpf::object::candidates(&object, &KernelFacts::read().kernel()).during(&name)?;
-    let chosen = choose(found, args.section.as_deref(), args.prog.as_deref()).during(&name)?;
-    let program = chosen.program.during(&name)?;
-    Ok(Source { program, fill: Vec::new(), action: None, queues: None })
+    bpf::object::candidates(&object, &KernelFacts::read().kernel()).during(&name)
+}
+
+/// The program of an object file with this section and name.
+fn one_of(path: &Path, section: Option<&str>, program: Option<&str>) -> Outcome<Program> {
+    let name = path.display().to_string();
+    let chosen = choose(candidates(path)?, section, program).during(&name)?;
+    chosen.program.during(&name)
 }
 
 /// Finds the program with this section and name.

@@ -10,6 +10,7 @@ use sys::bpf::{Map, Program};
 use sys::{Link, Netlink, driver_counters};
 
 use super::args::StatsArgs;
+use super::fill::ON_CPU;
 use super::{interface, list};
 use crate::failure::{During, Failure, Outcome};
 use crate::losses;
@@ -77,14 +78,19 @@ impl Snapshot {
             self.rows.push(("program", "runs".to_owned(), info.runs.0));
             self.rows.push(("program", "run_time_ns".to_owned(), info.runs.1));
         }
+        let mut counters = Vec::new();
         for id in program.map_ids().during("program")? {
             let map = Map::by_id(id).during("map")?;
+            if map.kind() == MapKind::Cpumap {
+                self.on_cpus(&map)?;
+            }
             // Other programs may have maps with the same name.
             if map.kind() != MapKind::PercpuArray || map.value_len() != Counter::LEN {
                 continue;
             }
-            match map.name().during("map")?.as_str() {
-                COUNTERS if has_verdicts(&map)? => self.verdicts(&map)?,
+            let name = map.name().during("map")?;
+            match name.split('.').next().unwrap_or(&name) {
+                COUNTERS if has_verdicts(&map)? => counters.push((name.clone(), map)),
                 SAMPLE_STATE => {
                     let sums = pair(&map, 0)?;
                     self.rows.push(("samples", "seen".to_owned(), sums.packets));
@@ -93,12 +99,63 @@ impl Snapshot {
                 _ => {}
             }
         }
+        // Joined recipes: a packet goes to the next one only if it passes, so all but the last count PASS of
+        // packets that others decide about.
+        counters.sort_by_key(|(name, _)| (name.len(), name.clone()));
+        let maps: Vec<Map> = counters.into_iter().map(|(_, map)| map).collect();
+        if maps.is_empty() {
+            return Ok(());
+        }
+        self.verdicts(&maps)?;
+        let count = |group: &str, name: &str| {
+            self.rows.iter().find(|row| row.0 == group && row.1 == name).map(|row| row.2)
+        };
+        if let (Some(arrived), Some(sent)) =
+            (count(CPUMAP, "arrived.packets"), count("verdicts", "XDP_REDIRECT.packets"))
+        {
+            // Some may wait in the queue; a queue that is full drops.
+            self.rows.push((CPUMAP, "not_arrived.packets".to_owned(), sent.saturating_sub(arrived)));
+        }
         Ok(())
     }
 
-    fn verdicts(&mut self, map: &Map) -> Outcome {
+    /// Packets that arrived at the CPUs of a CPUMAP, counted by the program in its entries, if roxie made it.
+    fn on_cpus(&mut self, map: &Map) -> Outcome {
+        let mut value = vec![0; map.value_size()];
+        let mut ids = Vec::new();
+        for cpu in 0..map.max_entries().during("map")? {
+            let there = map.lookup(&cpu.to_ne_bytes(), &mut value).during("map")?;
+            let id = value.get(4..8).and_then(|id| id.first_chunk()).map_or(0, |id| u32::from_ne_bytes(*id));
+            if there && id != 0 && !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        for id in ids {
+            let program = Program::by_id(id).during("program")?;
+            if program.info().during("program")?.name != ON_CPU {
+                continue;
+            }
+            for id in program.map_ids().during("program")? {
+                let map = Map::by_id(id).during("map")?;
+                if map.name().during("map")? == COUNTERS {
+                    let counter = pair(&map, XdpAction::Pass.number())?;
+                    self.rows.push((CPUMAP, "arrived.packets".to_owned(), counter.packets));
+                    self.rows.push((CPUMAP, "arrived.bytes".to_owned(), counter.bytes));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn verdicts(&mut self, maps: &[Map]) -> Outcome {
         for action in XdpAction::ALL {
-            let counter = pair(map, action.number())?;
+            let deciding = if action == XdpAction::Pass { maps.len() - 1 } else { 0 };
+            let mut counter = Counter::default();
+            for map in &maps[deciding..] {
+                let one = pair(map, action.number())?;
+                counter.packets += one.packets;
+                counter.bytes += one.bytes;
+            }
             self.rows.push(("verdicts", format!("{action}.packets"), counter.packets));
             self.rows.push(("verdicts", format!("{action}.bytes"), counter.bytes));
         }
@@ -130,7 +187,9 @@ pub(super) fn pair(map: &Map, index: u32) -> Outcome<Counter> {
     }))
 }
 
-const GROUPS: [&str; 6] = ["verdicts", "samples", "program", "interface", "driver", LOST];
+const GROUPS: [&str; 7] = ["verdicts", "samples", CPUMAP, "program", "interface", "driver", LOST];
+/// Group of the packets that were redirected to other CPUs.
+const CPUMAP: &str = "cpumap";
 /// Group of the counters that mean lost packets; they are also in the other groups. In the order of the
 /// receive path.
 const LOST: &str = "lost";
@@ -179,7 +238,8 @@ fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: 
     terminal.line(&terminal.paint(Tone::Strong, &head));
     for group in GROUPS {
         for (name, value) in now.of(group).filter(|(_, value)| *value > 0) {
-            let shown = if group == LOST { format!("lost: {name}") } else { name.to_owned() };
+            let is_named = group == LOST || group == CPUMAP;
+            let shown = if is_named { format!("{group}: {name}") } else { name.to_owned() };
             let line = match rate(group, name, value) {
                 Some(0.0) => continue,
                 Some(rate) => format!("  {shown:<32} {rate:>16.0}/s"),

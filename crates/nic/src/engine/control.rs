@@ -4,7 +4,7 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use super::Engine;
 use crate::hook::control::{Answers, Control, FRAMES_BYTES_MAX, Reply, Request};
-use crate::hook::{HookError, TapFilter};
+use crate::hook::{DataAccess, HookError, TapFilter};
 use crate::status::EngineStatus;
 
 impl Engine {
@@ -35,9 +35,17 @@ impl Answers for Engine {
     fn answer(&self, client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
         let done = match request {
             // Maps may be large, so the hook is built before the lock is taken.
-            Request::Attach { point, plan, replace } => plan
+            Request::Attach { point, plan, replace, held } => plan
                 .build()
-                .and_then(|hook| self.lock().hooks.attach(point, hook, replace))
+                .and_then(|hook| {
+                    let hooks = &mut self.lock().hooks;
+                    let before = hooks.attach(point, hook, replace)?;
+                    if held {
+                        hooks.hold(point, client);
+                    }
+                    // A former hook is freed without the lock.
+                    Ok(before)
+                })
                 .map(|_before| Reply::Done),
             Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
             Request::Frames => {
@@ -55,6 +63,12 @@ impl Answers for Engine {
                 let port = core.port.report().description;
                 Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
             }
+            Request::Data(request) => {
+                let now_ns = self.now().0;
+                let access = self.lock().hooks.data(request, now_ns);
+                // Maps are read without the engine's lock.
+                access.and_then(DataAccess::finish).map(Reply::Data)
+            }
             Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(self.now(), from))),
         };
         let refused = |error: HookError| Reply::Refused { why: error.to_string(), remedy: error.remedy() };
@@ -62,6 +76,8 @@ impl Answers for Engine {
     }
 
     fn forget(&self, client: u64) {
-        self.lock().hooks.untap(client);
+        let core = &mut *self.lock();
+        core.hooks.untap(client);
+        core.hooks.release_held(client);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bpf::{Map, Program};
 
 use super::packet::Scratch;
-use super::{HookError, HookPacket, ProgramStage, Stage, Verdict};
+use super::{HookError, HookPacket, HookPoint, LogLine, ProgramStage, Stage, Verdict};
 use crate::runtime::Runtime;
 
 /// A chain of stages that can be attached to the ingress or egress point of a device. A packet goes
@@ -16,13 +16,28 @@ pub struct Hook {
     name: String,
     stages: Vec<Box<dyn Stage>>,
     maps: Vec<Arc<Map>>,
+    programs: Vec<Owner>,
 }
+
+/// A program with maps.
+#[derive(Debug)]
+struct Owner {
+    name: String,
+    /// Type information (BTF), empty without.
+    types: Vec<u8>,
+    /// Its maps, as a range of all.
+    maps: Range<usize>,
+    stage: usize,
+}
+
+/// Characters of a program's name in replies to other processes; the kernel keeps 15.
+const NAME_MAX: usize = 64;
 
 impl Hook {
     /// Creates a hook of native stages.
     #[must_use]
     pub fn new(name: &str, stages: Vec<Box<dyn Stage>>) -> Hook {
-        Hook { name: name.to_owned(), stages, maps: Vec::new() }
+        Hook { name: name.to_owned(), stages, maps: Vec::new(), programs: Vec::new() }
     }
 
     /// Creates a hook that runs one program, with maps of its own.
@@ -32,15 +47,30 @@ impl Hook {
     pub fn program(program: &Program) -> Result<Hook, HookError> {
         let stage = ProgramStage::new(program)?;
         let maps = stage.maps().to_vec();
-        Ok(Hook { maps, ..Hook::new(&program.name, vec![Box::new(stage)]) })
+        let types = program.btf.as_ref().map(|btf| btf.blob.clone()).unwrap_or_default();
+        let name = program.name.chars().take(NAME_MAX).collect();
+        let owner = Owner { name, types, maps: 0..maps.len(), stage: 0 };
+        Ok(Hook { maps, programs: vec![owner], ..Hook::new(&program.name, vec![Box::new(stage)]) })
     }
 
     /// Returns a hook of this hook's stages, then those of `next`. Names are joined by `+`.
     #[must_use]
     pub fn then(mut self, next: Hook) -> Hook {
+        let (maps, stages) = (self.maps.len(), self.stages.len());
+        self.programs.extend(next.programs.into_iter().map(|owner| Owner {
+            maps: owner.maps.start + maps..owner.maps.end + maps,
+            stage: owner.stage + stages,
+            ..owner
+        }));
         self.stages.extend(next.stages);
         self.maps.extend(next.maps);
         Hook { name: format!("{}+{}", self.name, next.name), ..self }
+    }
+
+    /// Returns the same hook with another name.
+    #[must_use]
+    pub fn named(self, name: &str) -> Hook {
+        Hook { name: name.to_owned(), ..self }
     }
 
     /// The name, for people.
@@ -60,6 +90,45 @@ impl Hook {
     #[must_use]
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
+    }
+
+    /// Returns the name of the program that has the map with this index.
+    #[must_use]
+    pub fn program_of(&self, map: usize) -> &str {
+        self.owner(map).map_or("", |owner| &owner.name)
+    }
+
+    /// Returns the type information (BTF) of the program that has the map with this index.
+    #[must_use]
+    pub fn types_of(&self, map: usize) -> Option<&[u8]> {
+        self.owner(map).map(|owner| &owner.types[..]).filter(|types| !types.is_empty())
+    }
+
+    fn owner(&self, map: usize) -> Option<&Owner> {
+        self.programs.iter().find(|owner| owner.maps.contains(&map))
+    }
+
+    /// Appends the lines that its programs printed; returns the number of lost ones.
+    pub(super) fn read_log(
+        &mut self,
+        point: HookPoint,
+        now_ns: u64,
+        room: &mut usize,
+        out: &mut Vec<LogLine>,
+    ) -> u64 {
+        let mut all_lost = 0;
+        for owner in &self.programs {
+            let Some(stage) = self.stages.get_mut(owner.stage) else { continue };
+            let (lines, lost) = stage.read_log(now_ns, room);
+            all_lost += lost;
+            out.extend(lines.into_iter().map(|(time_ns, text)| LogLine {
+                time_ns,
+                point,
+                program: owner.name.clone(),
+                text,
+            }));
+        }
+        all_lost
     }
 
     /// Names and values of the stages' counters.

@@ -77,6 +77,15 @@ pub enum HookError {
         /// The valid parameters.
         usage: &'static str,
     },
+    /// The hook that had this map was replaced or detached.
+    MapGone,
+    /// An entry of the map does not fit into a reply.
+    ValueTooLarge {
+        /// The map.
+        name: String,
+        /// Size of an entry.
+        bytes: usize,
+    },
     /// The maximum number of taps is reached.
     Tapped {
         /// That number.
@@ -104,6 +113,11 @@ impl fmt::Display for HookError {
             HookError::Parameter { stage, text, usage } => {
                 write!(f, "stage {stage} does not understand {text:?}; it is {usage}")
             }
+            HookError::MapGone => f.write_str("the hook with this map was replaced or detached"),
+            HookError::ValueTooLarge { name, bytes } => {
+                let room = super::data::DATA_BYTES_MAX;
+                write!(f, "map {name}: an entry takes {bytes} bytes, and a reply has room for {room}")
+            }
             HookError::Tapped { taps } => write!(f, "{taps} captures of it are running already"),
             HookError::NoMemory(error) => write!(f, "memory for copies: {error}"),
             HookError::Empty => f.write_str("no stage is named"),
@@ -127,7 +141,8 @@ impl HookError {
                     .to_owned(),
             ),
             HookError::File { .. } | HookError::Empty => Some(
-                "a hook is OBJECT[:PROGRAM], count, impair:... or police:..., several joined by +".to_owned(),
+                "a hook is OBJECT[:PROGRAM], count, sample:..., impair:... or police:..., several joined by +"
+                    .to_owned(),
             ),
             _ => None,
         }

@@ -36,11 +36,13 @@ mod chosen;
 pub mod control;
 mod copies;
 mod counters;
+mod data;
 mod egress;
 mod error;
 mod held;
 mod impair;
 mod ingress;
+mod log;
 mod object;
 mod packet;
 mod parameters;
@@ -50,14 +52,18 @@ mod program;
 mod reader;
 mod redirect;
 mod ring;
+mod sample;
 mod stage;
 mod tap;
 
 pub use chain::Hook;
 pub use chosen::Chosen;
 pub use counters::HookCounters;
+pub(crate) use data::{DataAccess, DataReply, DataRequest};
+pub use data::{HookMap, HookRecords, MapId};
 pub use error::HookError;
 pub use impair::Impair;
+pub use log::LogLine;
 pub use object::{KernelFacts, read as read_object};
 pub use packet::HookPacket;
 pub use parameters::quantity;
@@ -152,6 +158,8 @@ pub(crate) struct Hooks {
     /// The flow of the headers in `scratch`, while packets are sent.
     egress_flow: Option<FlowId>,
     foreseen: Foreseen,
+    /// Hooks attached so far.
+    attached: u64,
     xmit: u64,
     xmit_errors: u64,
 }
@@ -160,6 +168,10 @@ pub(crate) struct Hooks {
 #[derive(Debug, Default)]
 struct Point {
     hook: Option<Hook>,
+    /// Number of the hook, for references to its maps.
+    id: u64,
+    /// The control connection that holds the hook: it is detached with it.
+    held_by: Option<u64>,
     /// Whether a hook or a tap needs the packets here; nothing else is checked while this is false.
     is_active: bool,
     /// Verdicts since the hook was attached, and those of earlier hooks.
@@ -184,6 +196,7 @@ impl Hooks {
             runtime: Runtime::Kernel,
             egress_flow: None,
             foreseen: Foreseen::default(),
+            attached: 0,
             xmit: 0,
             xmit_errors: 0,
         }
@@ -255,12 +268,15 @@ impl Hooks {
         hook: Hook,
         replace: bool,
     ) -> Result<Option<Hook>, HookError> {
+        let id = self.attached + 1;
         let point = self.point(at);
         if let Some(there) = point.hook.as_ref().filter(|_| !replace) {
             return Err(HookError::Occupied { point: at, name: there.name().to_owned() });
         }
+        (point.id, point.held_by) = (id, None);
         point.retired.absorb(&std::mem::take(&mut point.counters));
         let before = point.hook.replace(hook);
+        self.attached = id;
         self.update_active();
         Ok(before)
     }
@@ -269,9 +285,24 @@ impl Hooks {
     pub(crate) fn detach(&mut self, at: HookPoint) -> Result<Hook, HookError> {
         let point = self.point(at);
         point.retired.absorb(&std::mem::take(&mut point.counters));
+        point.held_by = None;
         let there = point.hook.take().ok_or(HookError::NothingThere { point: at });
         self.update_active();
         there
+    }
+
+    /// Ties the hook at a point to a control connection.
+    pub(crate) fn hold(&mut self, at: HookPoint, client: u64) {
+        self.point(at).held_by = Some(client);
+    }
+
+    /// Detaches the hooks that a control connection holds.
+    pub(crate) fn release_held(&mut self, client: u64) {
+        for at in HookPoint::ALL {
+            if self.point(at).held_by == Some(client) {
+                let _gone = self.detach(at);
+            }
+        }
     }
 
     /// To be called after a hook or a tap was added or removed.
@@ -280,6 +311,19 @@ impl Hooks {
         for point in [&mut self.ingress, &mut self.egress] {
             point.is_active = is_tapped || point.hook.is_some();
         }
+    }
+
+    /// Takes the lines that the programs printed, of at most [`data::DATA_BYTES_MAX`] bytes, in order of
+    /// time, and the number of lost ones. The caller counts as their reader for two seconds.
+    fn read_log(&mut self, now_ns: u64) -> (Vec<LogLine>, u64) {
+        let (mut lines, mut lost, mut room) = (Vec::new(), 0, data::DATA_BYTES_MAX);
+        for at in HookPoint::ALL {
+            if let Some(hook) = &mut self.point(at).hook {
+                lost += hook.read_log(at, now_ns, &mut room, &mut lines);
+            }
+        }
+        lines.sort_by_key(|line| line.time_ns);
+        (lines, lost)
     }
 
     /// The attached hooks.

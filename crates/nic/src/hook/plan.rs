@@ -4,7 +4,7 @@
 use bpf::Program;
 use bpf::vet::vet;
 
-use super::{Count, Hook, HookError, Impair, Police, object};
+use super::{Count, Hook, HookError, Impair, Police, object, sample};
 
 /// The description of a hook: files are read, but nothing is created. Can be sent to another process.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +22,8 @@ pub(super) enum PlannedStage {
 }
 
 impl HookPlan {
-    /// Parses stages joined by `+`, each either a native one (`count`, `impair:...`, `police:...`) or an
-    /// object file, with the name of the program where it has several. Reads the files.
+    /// Parses stages joined by `+`, each either a native one (`count`, `sample:...`, `impair:...`,
+    /// `police:...`) or an object file, with the name of the program where it has several. Reads the files.
     ///
     /// # Errors
     /// What is wrong with the text or a file; see [`HookError::remedy`].
@@ -47,6 +47,17 @@ impl HookPlan {
             }
         };
         self.stages.iter().filter_map(doubts).collect()
+    }
+
+    /// Returns the same plan without type information, which only readers of the maps need.
+    #[must_use]
+    pub fn without_types(mut self) -> HookPlan {
+        for stage in &mut self.stages {
+            if let PlannedStage::Program(program) = stage {
+                program.btf = None;
+            }
+        }
+        self
     }
 
     /// Creates the hook.
@@ -90,11 +101,14 @@ pub fn absolute(text: &str) -> Result<String, HookError> {
 }
 
 fn is_native(text: &str) -> bool {
-    matches!(text.split(':').next(), Some("count" | "impair" | "police"))
+    matches!(text.split(':').next(), Some("count" | "impair" | "police" | "sample"))
 }
 
 fn native(text: &str) -> Result<Hook, HookError> {
     let (word, parameters) = text.split_once(':').unwrap_or((text, ""));
+    if word == "sample" {
+        return Ok(sample::hook(parameters)?.named(text));
+    }
     let stage = match word {
         "count" => Count::parse(parameters)?.stage(),
         "impair" => Impair::parse(parameters)?.stage(),

@@ -6,6 +6,7 @@ use bpf::vet::{Objection, vet};
 use bpf::vm::{Env, Fault, Image, Machine, Redirect, Replay};
 use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 
+use super::log::Log;
 use super::packet::PAYLOAD_AT;
 use super::{HookError, HookPacket, Stage, Target, Verdict};
 use crate::registry::SLOTS;
@@ -26,6 +27,7 @@ pub struct ProgramStage {
     constant: Option<Verdict>,
     faults: u64,
     aborted: Option<Aborted>,
+    log: Log,
     /// For messages about the program.
     program: Program,
 }
@@ -74,6 +76,7 @@ impl ProgramStage {
             constant,
             faults: 0,
             aborted: None,
+            log: Log::default(),
             program: program.clone(),
         })
     }
@@ -117,8 +120,8 @@ impl Stage for ProgramStage {
         if let Some(verdict) = self.constant {
             return verdict;
         }
-        let Self { machine, image, replay, random, .. } = self;
-        let world = &mut World { random, runtime: packet.runtime };
+        let Self { machine, image, replay, random, log, .. } = self;
+        let world = &mut World { random, runtime: packet.runtime, log };
         // Longer than any valid packet: the transport would refuse it too.
         let Some(outcome) = packet.with_frame(|buff| machine.run_or_replay(image, replay, buff, world))
         else {
@@ -151,6 +154,10 @@ impl Stage for ProgramStage {
 
     fn rows(&self) -> Vec<(String, u64)> {
         vec![("faults".to_owned(), self.faults)]
+    }
+
+    fn read_log(&mut self, now_ns: u64, room: &mut usize) -> (Vec<(u64, String)>, u64) {
+        self.log.read(now_ns, room)
     }
 
     fn note(&self) -> Option<String> {
@@ -188,11 +195,12 @@ fn verdict(returned: u32, target: Target) -> Verdict {
     }
 }
 
-/// The time and random numbers for helper functions.
+/// The time, random numbers and the log for helper functions.
 #[derive(Debug)]
 struct World<'a> {
     random: &'a mut u64,
     runtime: &'a Runtime,
+    log: &'a mut Log,
 }
 
 impl Env for World<'_> {
@@ -206,5 +214,11 @@ impl Env for World<'_> {
         *random ^= *random << 25;
         *random ^= *random >> 27;
         (random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+    }
+
+    fn trace(&mut self, line: &str) {
+        if self.log.is_open() {
+            self.log.push(self.runtime.now_ns(), line);
+        }
     }
 }

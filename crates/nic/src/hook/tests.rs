@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-fn key(dst: &str) -> FlowKey {
+pub(super) fn key(dst: &str) -> FlowKey {
     let (src, dst) = (US.parse().unwrap(), dst.parse().unwrap());
     FlowKey { src, dst, dst_slot: 0x110, tos: 5, ttl: 64, flush_icrc: FlushIcrc::Iba }
 }

@@ -100,6 +100,7 @@ fn kernel_and_interpreter_agree_on_a_compiled_prefix_table() {
 #[test]
 fn kernel_and_interpreter_agree_on_a_compiled_roce_parser() {
     agree("roce", &[XdpAction::Pass, XdpAction::Tx], |_| {});
+    agree("packets", &[XdpAction::Pass], |_| {});
 }
 
 #[test]

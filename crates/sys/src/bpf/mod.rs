@@ -7,13 +7,16 @@
 mod link;
 mod map;
 mod object;
+mod perf;
 mod program;
 mod ring;
 mod tcx;
+mod types;
 
 pub use link::{XdpLink, extensions_of};
 pub use map::{Map, possible_cpus};
 pub use object::{get_pinned, pin, program_ids};
+pub use perf::PerfReader;
 pub use program::{LoadError, Program, ProgramInfo, TestOutcome, TestRun};
 pub use ring::RingReader;
 pub use tcx::{Direction, TcxLink};
@@ -42,6 +45,7 @@ enum Command {
     MapFdById = 14,
     ObjInfo = 15,
     BtfLoad = 18,
+    BtfFdById = 19,
     MapFreeze = 22,
     LinkCreate = 28,
     LinkUpdate = 29,

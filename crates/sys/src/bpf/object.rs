@@ -81,8 +81,12 @@ pub(super) struct ProgramRaw {
     flags: u32,
     netns_dev: u64,
     netns_ino: u64,
-    /// Counts and pointers of symbols, lengths, BTF and line information.
-    between: [u64; 11],
+    /// Counts and pointers of symbols and lengths.
+    symbols: [u64; 3],
+    pub(super) btf_id: u32,
+    func_info_len: u32,
+    /// Functions, source lines, tags.
+    between: [u64; 7],
     pub(super) run_time_ns: u64,
     pub(super) run_count: u64,
 }
@@ -113,7 +117,7 @@ pub(super) fn info<I: Info>(fd: BorrowedFd<'_>) -> io::Result<I> {
     Ok(info)
 }
 
-fn info_into<I: Info>(fd: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
+pub(super) fn info_into<I: Info>(fd: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
     let mut attr = InfoAttr {
         fd: fd.as_raw_fd() as u32,
         len: mem::size_of::<I>() as u32,
@@ -180,7 +184,7 @@ pub(super) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
     by_id(Command::LinkFdById, id)
 }
 
-fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
+pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     call_fd(command, &mut IdAttr { id, next_id: 0, flags: 0 })
 }
 

@@ -80,6 +80,13 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
         return Err(Failure::new("no such test").hint(format!("there are: {}", names.join(", "))).code(2));
     }
     let failed = sink.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
+    let lossy = sink.rows.iter().filter(|row| row.verdict == Verdict::Lossy).count();
+    if lossy > 0
+        && let Some(terminal) = sink.terminal
+    {
+        terminal.line("LOSSY: every packet is accounted for; more were sent than the receiver takes.");
+        terminal.line("       With fewer packets (--count) its buffer holds them.");
+    }
     if args.json {
         let rows: Vec<_> = sink.rows.iter().map(Row::json).collect();
         let report = json!({
@@ -89,6 +96,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             "mode": mode,
             "generator": source,
             "ok": failed == 0,
+            "lossy": lossy,
             "tests": rows,
         });
         terminal::print(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);

@@ -24,6 +24,8 @@ pub(super) struct Row {
 pub(super) enum Verdict {
     /// Every packet is accounted for.
     Exact,
+    /// Every packet is accounted for, and some were lost: more were sent than the receiver takes.
+    Lossy,
     /// What is wrong.
     Wrong(String),
     /// The test did not run; the reason.
@@ -39,7 +41,7 @@ impl Row {
 
     /// Fails the test for another reason, unless it has failed already.
     pub(super) fn require(mut self, holds: bool, what: impl Into<String>) -> Row {
-        if !holds && self.verdict == Verdict::Exact {
+        if !holds && matches!(self.verdict, Verdict::Exact | Verdict::Lossy) {
             self.verdict = Verdict::Wrong(what.into());
         }
         self
@@ -50,10 +52,18 @@ impl Row {
         if self.seconds > 0.0 { self.out as f64 / self.seconds / 1e6 } else { 0.0 }
     }
 
+    /// Where most of the lost packets were lost: `73.1 % lost at UDP socket`.
+    fn loss(&self) -> String {
+        let all: u64 = self.drops.iter().map(|drop| drop.1).sum();
+        let place = self.drops.iter().max_by_key(|drop| drop.1).map_or("?", |drop| &drop.0);
+        format!("{} lost at {place}", percent(all, self.sent))
+    }
+
     /// One line.
     pub(super) fn show(&self, terminal: Terminal) {
         let (tone, word, why) = match &self.verdict {
             Verdict::Exact => (Tone::Good, "ok", String::new()),
+            Verdict::Lossy => (Tone::Warn, "LOSSY", String::new()),
             Verdict::Wrong(why) => (Tone::Bad, "FAILED", format!(": {why}")),
             Verdict::Skipped(why) => {
                 let word = terminal.paint(Tone::Faint, "skipped");
@@ -70,7 +80,8 @@ impl Row {
             self.mpps()
         ));
         for (name, count) in &self.drops {
-            terminal.line(&format!("{:<28} {:>29} {name}", "", count));
+            let share = percent(*count, self.sent);
+            terminal.line(&format!("{:<28} {count:>29} {name}, {share}", ""));
         }
     }
 
@@ -83,8 +94,9 @@ impl Row {
     pub(super) fn json(&self) -> Value {
         let (result, why) = match &self.verdict {
             Verdict::Exact => ("ok", None),
-            Verdict::Wrong(why) => ("failed", Some(why)),
-            Verdict::Skipped(why) => ("skipped", Some(why)),
+            Verdict::Lossy => ("lossy", Some(self.loss())),
+            Verdict::Wrong(why) => ("failed", Some(why.clone())),
+            Verdict::Skipped(why) => ("skipped", Some(why.clone())),
         };
         let drops: serde_json::Map<_, _> =
             self.drops.iter().map(|(name, count)| (name.clone(), json!(count))).collect();
@@ -98,5 +110,34 @@ impl Row {
             "seconds": self.seconds,
             "mpps": self.mpps(),
         })
+    }
+}
+
+/// A share in percent, never rounded to 0 or to 100.
+fn percent(part: u64, all: u64) -> String {
+    let share = part as f64 / all.max(1) as f64 * 100.0;
+    match share {
+        share if share < 0.1 => "less than 0.1 %".to_owned(),
+        share if share > 99.9 && part < all => "more than 99.9 %".to_owned(),
+        share => format!("{share:.1} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_lost_packets_is_not_ok() {
+        let drops = vec![("rx_dropped".to_owned(), 2), ("UDP socket".to_owned(), 729)];
+        let row =
+            Row { sent: 1000, out: 269, drops, verdict: Verdict::Lossy, ..Row::skipped("XDP_PASS", "") };
+        assert_eq!(row.loss(), "73.1 % lost at UDP socket");
+        let json = row.json();
+        assert_eq!((&json["result"], &json["why"]), (&json!("lossy"), &json!("73.1 % lost at UDP socket")));
+        assert_eq!(
+            (percent(1, 1_000_000), percent(999_999, 1_000_000)),
+            ("less than 0.1 %".to_owned(), "more than 99.9 %".to_owned())
+        );
     }
 }

@@ -134,7 +134,30 @@ impl Remote {
     /// # Errors
     /// The process refuses, or does not answer.
     pub fn attach(&self, point: HookPoint, plan: &HookPlan, replace: bool) -> Result<(), ControlError> {
-        self.order(&Request::Attach { point, plan: plan.clone(), replace })
+        self.attach_by(point, plan, replace, false)
+    }
+
+    /// As [`attach`](Self::attach), until this connection is closed, also if this process is killed.
+    ///
+    /// # Errors
+    /// The process refuses, or does not answer.
+    pub fn attach_held(&self, point: HookPoint, plan: &HookPlan) -> Result<(), ControlError> {
+        self.attach_by(point, plan, false, true)
+    }
+
+    fn attach_by(
+        &self,
+        point: HookPoint,
+        plan: &HookPlan,
+        replace: bool,
+        held: bool,
+    ) -> Result<(), ControlError> {
+        let request = |plan: HookPlan| Request::Attach { point, plan, replace, held };
+        match self.order(&request(plan.clone())) {
+            // Only readers of its maps need the types.
+            Err(ControlError::TooLarge { .. }) => self.order(&request(plan.clone().without_types())),
+            done => done,
+        }
     }
 
     /// Like [`Device::detach_hook`](crate::verbs::Device::detach_hook).
@@ -227,7 +250,7 @@ impl Remote {
         }
     }
 
-    fn ask(&self, request: &Request) -> Result<Reply, ControlError> {
+    pub(super) fn ask(&self, request: &Request) -> Result<Reply, ControlError> {
         // Unexpected descriptors are closed.
         self.ask_for(request, &mut Vec::new())
     }

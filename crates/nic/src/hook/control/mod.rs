@@ -6,6 +6,7 @@
 //! are sent as instructions and map definitions: the process that runs them parses no object file.
 
 mod client;
+mod data;
 mod record;
 mod server;
 
@@ -15,7 +16,7 @@ pub use record::{check_reply, check_request};
 pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;
-use super::{HookPoint, HookStatus, KeptFrame, TapFilter};
+use super::{DataReply, DataRequest, HookPoint, HookStatus, KeptFrame, TapFilter};
 use crate::engine::QpIndex;
 use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpPage};
@@ -33,6 +34,8 @@ pub(crate) enum Request {
         point: HookPoint,
         plan: HookPlan,
         replace: bool,
+        /// Detach it when the connection of the client is closed.
+        held: bool,
     },
     Detach {
         point: HookPoint,
@@ -43,6 +46,8 @@ pub(crate) enum Request {
     Tap(TapFilter),
     /// Asks for the status of the engine.
     Engine,
+    /// Reads or changes data of attached programs.
+    Data(DataRequest),
     /// Asks for the status of queue pairs, from this index on.
     QueuePairs {
         from: QpIndex,
@@ -62,6 +67,7 @@ pub(crate) enum Reply {
     Frames(Vec<KeptFrame>),
     Engine(EngineStatus),
     QueuePairs(QpPage),
+    Data(DataReply),
 }
 
 impl DomainConfig {

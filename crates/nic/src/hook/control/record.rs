@@ -1,6 +1,7 @@
 //! Encoding of requests and replies: a version, a kind, then the fields, little-endian; texts and lists
 //! are preceded by their length. A record with trailing bytes is invalid.
 
+mod data;
 mod program;
 mod status;
 
@@ -13,16 +14,17 @@ use super::{Reply, Request};
 use crate::printable;
 
 /// Changes with every change of the layout.
-const VERSION: u32 = 0x524f_5806;
+const VERSION: u32 = 0x524f_5807;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         match self {
-            Request::Attach { point, plan, replace } => {
+            Request::Attach { point, plan, replace, held } => {
                 out.u8(1);
                 out.point(*point);
                 out.u8(u8::from(*replace));
+                out.u8(u8::from(*held));
                 out.list(&plan.stages, |out, stage| match stage {
                     PlannedStage::Native(text) => {
                         out.u8(0);
@@ -54,6 +56,10 @@ impl Request {
                 out.u8(7);
                 out.u32(*from);
             }
+            Request::Data(request) => {
+                out.u8(8);
+                out.data_request(request);
+            }
         }
         out.0
     }
@@ -62,13 +68,13 @@ impl Request {
         let mut fields = Reader::new(bytes)?;
         let request = match fields.u8()? {
             1 => {
-                let (point, replace) = (fields.point()?, fields.u8()? != 0);
+                let (point, replace, held) = (fields.point()?, fields.u8()? != 0, fields.u8()? != 0);
                 let stages = fields.list(|fields| match fields.u8()? {
                     0 => Some(PlannedStage::Native(fields.text()?)),
                     1 => Some(PlannedStage::Program(fields.program()?)),
                     _ => None,
                 });
-                Request::Attach { point, plan: HookPlan { stages: stages? }, replace }
+                Request::Attach { point, plan: HookPlan { stages: stages? }, replace, held }
             }
             2 => Request::Detach { point: fields.point()? },
             3 => Request::Status,
@@ -83,6 +89,7 @@ impl Request {
             }),
             6 => Request::Engine,
             7 => Request::QueuePairs { from: fields.u32()? },
+            8 => Request::Data(fields.data_request()?),
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -121,6 +128,10 @@ impl Reply {
                 out.u8(6);
                 out.page(page);
             }
+            Reply::Data(reply) => {
+                out.u8(7);
+                out.data_reply(reply);
+            }
         }
         out.0
     }
@@ -145,6 +156,7 @@ impl Reply {
             4 => Reply::Frames(fields.list(Reader::frame)?),
             5 => Reply::Engine(fields.engine()?),
             6 => Reply::QueuePairs(fields.page()?),
+            7 => Reply::Data(fields.data_reply()?),
             _ => return None,
         };
         fields.0.is_empty().then_some(reply)

@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bpf::{MapDef, Program, ProgramKind, Recipe};
+use bpf::{Btf, MapDef, Page, Program, ProgramKind, Recipe, UpdateMode};
 use transport::QpCounters;
 use wire::capture::{Conditions, PsnRange};
 use wire::{Opcode, Psn, Qpn};
 
 use super::*;
 use crate::hook::plan::PlannedStage;
-use crate::hook::{HookCounters, HookPlan};
+use crate::hook::{HookCounters, HookMap, HookPlan, HookRecords, LogLine, MapId};
 use crate::status::QpStatus;
 use sys::RecordWriter;
 
@@ -19,7 +19,7 @@ fn program() -> Program {
     let mut recipe = Recipe::steer(4791, 4);
     recipe.counters = true;
     let mut program = recipe.program("steer", ProgramKind::Xdp).unwrap();
-    program.btf = None;
+    program.btf = Some(Btf { blob: vec![0x9f, 0xeb, 1, 0], ..Btf::default() });
     program.maps.push(MapDef { initial: vec![1, 2, 3, 4], frozen: true, ..MapDef::array("more", 4, 1) });
     program
 }
@@ -27,7 +27,7 @@ fn program() -> Program {
 fn requests() -> Vec<Request> {
     let stages = vec![PlannedStage::Native("impair:loss=1%".to_owned()), PlannedStage::Program(program())];
     vec![
-        Request::Attach { point: HookPoint::Egress, plan: HookPlan { stages }, replace: true },
+        Request::Attach { point: HookPoint::Egress, plan: HookPlan { stages }, replace: true, held: true },
         Request::Detach { point: HookPoint::Ingress },
         Request::Status,
         Request::Frames,
@@ -47,6 +47,40 @@ fn requests() -> Vec<Request> {
         }),
         Request::Engine,
         Request::QueuePairs { from: 65_535 },
+    ]
+    .into_iter()
+    .chain(data_requests().into_iter().map(Request::Data))
+    .collect()
+}
+
+fn data_requests() -> Vec<DataRequest> {
+    let map = MapId { hook: u64::MAX, index: 3 };
+    vec![
+        DataRequest::Maps,
+        DataRequest::Types(map),
+        DataRequest::Page { map, from: 9, with_zeros: true },
+        DataRequest::Lookup { map, key: vec![1, 2] },
+        DataRequest::Update { map, key: vec![1], value: vec![2, 3], mode: UpdateMode::NoExist },
+        DataRequest::Delete { map, key: Vec::new() },
+        DataRequest::Records(map),
+        DataRequest::Log,
+    ]
+}
+
+fn data_replies() -> Vec<DataReply> {
+    let (id, point) = (MapId { hook: 1, index: 0 }, HookPoint::Egress);
+    let map = HookMap { id, point, program: "count".to_owned(), def: MapDef::array("counters", 16, 4) };
+    let line = LogLine { time_ns: 7, point, program: "count".to_owned(), text: "hello".to_owned() };
+    vec![
+        DataReply::Done,
+        DataReply::Maps(vec![map]),
+        DataReply::Types(vec![0x9f, 0xeb]),
+        DataReply::Page(Page { entries: vec![(vec![1], vec![2, 3])], next: Some(5) }),
+        DataReply::Page(Page::default()),
+        DataReply::Value(Some(vec![4])),
+        DataReply::Value(None),
+        DataReply::Records(HookRecords { records: vec![vec![5, 6], Vec::new()], lost: 8 }),
+        DataReply::Log { lines: vec![line], lost: 9 },
     ]
 }
 
@@ -87,6 +121,9 @@ fn replies() -> Vec<Reply> {
         }),
         Reply::QueuePairs(QpPage { qps: vec![QpStatus::default(), queue_pair()], next: Some(129) }),
     ]
+    .into_iter()
+    .chain(data_replies().into_iter().map(Reply::Data))
+    .collect()
 }
 
 #[test]
@@ -114,7 +151,7 @@ fn a_truncated_or_longer_record_is_invalid() {
     }
     // A list that announces more items than there are.
     let mut bytes = requests()[0].to_bytes();
-    bytes[7..11].copy_from_slice(&[0xff; 4]);
+    bytes[8..12].copy_from_slice(&[0xff; 4]);
     assert_eq!(Request::parse(&bytes), None);
 }
 
@@ -136,11 +173,16 @@ fn text_of_the_other_process_has_no_control_characters() {
     };
     let text = || hostile.to_owned();
     let qp = QpStatus { service: text(), state: text(), ..QpStatus::default() };
+    let (id, point) = (MapId { hook: 1, index: 0 }, HookPoint::Egress);
+    let map = HookMap { id, point, program: text(), def: MapDef::array(hostile, 16, 4) };
+    let lines = vec![LogLine { time_ns: 7, point, program: text(), text: text() }];
     for reply in [
         Reply::Refused { why: text(), remedy: Some(text()) },
         Reply::Status(vec![status]),
         Reply::Engine(engine),
         Reply::QueuePairs(QpPage { qps: vec![qp], next: None }),
+        Reply::Data(DataReply::Maps(vec![map])),
+        Reply::Data(DataReply::Log { lines, lost: 0 }),
     ] {
         let read = Reply::parse(&reply.to_bytes()).unwrap();
         let (all, raw) = (format!("{read:?}"), format!("{reply:?}"));
@@ -163,7 +205,7 @@ struct Owner {
 impl Answers for Owner {
     fn answer(&self, _client: u64, request: Request) -> (Reply, Option<OwnedFd>) {
         let reply = match request {
-            Request::Attach { point: HookPoint::Egress, plan, replace: true } => {
+            Request::Attach { point: HookPoint::Egress, plan, replace: true, held: false } => {
                 assert_eq!(plan.stages, [PlannedStage::Program(program())]);
                 Reply::Done
             }

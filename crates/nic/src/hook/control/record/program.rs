@@ -1,7 +1,7 @@
-//! Encoding of programs: code, maps, and what the machine needs besides. Types are left out, because the
-//! machine does not use them.
+//! Encoding of programs: code, maps, and what the machine needs besides. The types are for readers of the
+//! maps.
 
-use bpf::{Initial, Kfunc, MapDef, MapKind, Program, ProgramKind, Slot};
+use bpf::{Btf, Initial, Kfunc, MapDef, MapKind, Program, ProgramKind, Slot};
 
 use super::{Reader, Writer};
 
@@ -14,6 +14,7 @@ impl Writer {
         self.code(program);
         self.list(&program.maps, Writer::map);
         self.list(&program.tails, Writer::code);
+        self.bytes(program.btf.as_ref().map_or(&[], |btf| &btf.blob));
     }
 
     fn code(&mut self, program: &Program) {
@@ -24,7 +25,7 @@ impl Writer {
         self.list(&program.kfuncs, |out, kfunc| out.text(&kfunc.name));
     }
 
-    fn map(&mut self, map: &MapDef) {
+    pub(super) fn map(&mut self, map: &MapDef) {
         self.text(&map.name);
         for field in [map.kind.number(), map.key_size, map.value_size, map.max_entries, map.flags] {
             self.u32(field);
@@ -60,7 +61,9 @@ impl Reader<'_> {
             return None;
         }
         tails.iter_mut().for_each(|tail| tail.maps.clone_from(&maps));
-        Some(Program { maps, tails, ..program })
+        let blob = Some(self.bytes()?).filter(|blob| !blob.is_empty());
+        let btf = blob.map(|blob| Btf { blob: blob.to_vec(), ..Btf::default() });
+        Some(Program { maps, tails, btf, ..program })
     }
 
     fn code(&mut self) -> Option<Program> {
@@ -75,7 +78,7 @@ impl Reader<'_> {
         })
     }
 
-    fn map(&mut self) -> Option<MapDef> {
+    pub(super) fn map(&mut self) -> Option<MapDef> {
         let name = self.text()?;
         let kind = MapKind::from_number(self.u32()?)?;
         let (key_size, value_size) = (self.u32()?, self.u32()?);

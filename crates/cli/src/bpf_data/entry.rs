@@ -1,52 +1,56 @@
 //! Map entries as text: numbers, addresses, prefixes, interfaces, plain bytes.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bpf::MapKind;
 use bpf::recipe::{Access, source_key};
-use sys::bpf::Map;
 
-use super::interface;
-use super::recipe::prefix;
+use super::MapView;
+use super::types::{as_text, hex};
 use crate::failure::{Failure, Outcome};
+use crate::netdev::link;
+use crate::xdp::prefix;
 
 /// The forms of keys and values, for the help text and for error messages.
-pub(super) const FORMS: &str = "a number (12, 0x1f), several of 4 or 8 bytes (1+2), an address (10.0.0.1, \
+pub(crate) const FORMS: &str = "a number (12, 0x1f), several of 4 or 8 bytes (1+2), an address (10.0.0.1, \
                                 fd00::1), a prefix \
                                 (10.0.0.0/8), an interface (eth0), or bytes (hex:00ff)";
 
 /// Parses a key of this map.
-pub(super) fn key(map: &Map, text: &str) -> Outcome<Vec<u8>> {
-    let len = map.key_size();
+pub(super) fn key(map: &MapView, text: &str) -> Outcome<Vec<u8>> {
+    let len = map.def.key_size as usize;
     // The map keeps prefixes with their length in front, and addresses of both kinds in 16 bytes.
-    let found = match (map.kind(), prefix(text)) {
+    let found = match (map.def.kind, prefix(text)) {
         (MapKind::LpmTrie, Some((address, bits))) if len == 20 => Some(Access::key(address, bits).to_vec()),
-        _ => bytes(text, len),
+        (MapKind::LpmTrie, Some((IpAddr::V4(ip), bits))) if len == 8 => {
+            Some([u32::from(bits).to_ne_bytes(), ip.octets()].concat())
+        }
+        _ => map.key.parse(text, len).or_else(|| bytes(text, len)),
     };
     found.ok_or_else(|| wrong("key", text, len))
 }
 
-/// Parses a value of this map; the same for every CPU.
-pub(super) fn value(map: &Map, text: &str) -> Outcome<Vec<u8>> {
-    let len = map.value_len();
-    let is_device = matches!(map.kind(), MapKind::Devmap | MapKind::DevmapHash);
-    let one = match bytes(text, len) {
+/// Parses a value of this map, as one CPU has it.
+pub(super) fn value(map: &MapView, text: &str) -> Outcome<Vec<u8>> {
+    let len = map.def.value_size as usize;
+    if len > VALUE_BYTES_MAX {
+        return Err(Failure::new(format!("a value of {len} bytes cannot be set")));
+    }
+    let is_device = matches!(map.def.kind, MapKind::Devmap | MapKind::DevmapHash);
+    match map.value.parse(text, len).or_else(|| bytes(text, len)) {
         // The entry of a device map has an interface and, if set, a program.
         _ if is_device && text.parse::<u32>().is_err() => {
             let mut value = vec![0; len];
-            let index = interface(text)?.index.to_ne_bytes();
+            let index = link(text)?.index.to_ne_bytes();
             value.get_mut(..index.len()).ok_or_else(|| wrong("value", text, len))?.copy_from_slice(&index);
-            value
+            Ok(value)
         }
-        bytes => bytes.ok_or_else(|| wrong("value", text, len))?,
-    };
-    let mut all = one.clone();
-    if map.kind().is_percpu() {
-        all.resize(len.next_multiple_of(8), 0);
-        all = all.repeat(map.value_size() / all.len());
+        bytes => bytes.ok_or_else(|| wrong("value", text, len)),
     }
-    Ok(all)
 }
+
+/// Longest value that can be set: the length comes from another process.
+const VALUE_BYTES_MAX: usize = 128 * 1024;
 
 fn wrong(what: &str, text: &str, len: usize) -> Failure {
     Failure::new(format!("{what} '{text}' does not make {len} bytes")).hint(format!("write {FORMS}")).code(2)
@@ -85,37 +89,55 @@ fn bytes(text: &str, len: usize) -> Option<Vec<u8>> {
     Some(parts.into_iter().map(number).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// Formats a key or value of a map.
-pub(super) fn show(map: &Map, bytes: &[u8], is_key: bool) -> String {
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-    let address = |bytes: &[u8]| -> Option<IpAddr> {
-        let ip = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
-        Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))
-    };
-    match (map.kind(), bytes.len(), is_key) {
-        (MapKind::LpmTrie, 20, true) => match (address(&bytes[4..]), word(&bytes[..4])) {
+/// Formats a key.
+pub(super) fn show_key(map: &MapView, bytes: &[u8]) -> String {
+    let typed = || map.key.decode(bytes).map_or_else(|| plain(bytes, true), |value| as_text(&value));
+    match (map.def.kind, bytes.len()) {
+        (MapKind::LpmTrie, 20) => match (address(&bytes[4..]), word(&bytes[..4])) {
             (Some(ip @ IpAddr::V4(_)), bits @ 96..) => format!("{ip}/{}", bits - 96),
             (Some(ip), bits) => format!("{ip}/{bits}"),
             (None, _) => hex(bytes),
         },
-        (MapKind::Devmap | MapKind::DevmapHash, 4.., false) => device(word(&bytes[..4]) as u32),
-        (_, 16, true) => address(bytes).map_or_else(|| hex(bytes), |ip| ip.to_string()),
-        (_, 1 | 2 | 4 | 8, _) => word(bytes).to_string(),
-        (_, len, false) if len.is_multiple_of(8) && len <= 64 => {
+        (MapKind::LpmTrie, 8) => {
+            let ip = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
+            format!("{ip}/{}", word(&bytes[..4]))
+        }
+        _ => typed(),
+    }
+}
+
+/// Formats the value of one CPU.
+pub(super) fn show_value(map: &MapView, bytes: &[u8]) -> String {
+    match (map.def.kind, bytes.len()) {
+        (MapKind::Devmap | MapKind::DevmapHash, 4..) => device(word(&bytes[..4]) as u32),
+        _ => map.value.decode(bytes).map_or_else(|| plain(bytes, false), |value| as_text(&value)),
+    }
+}
+
+/// Bytes without a type.
+fn plain(bytes: &[u8], is_key: bool) -> String {
+    match bytes.len() {
+        16 if is_key => address(bytes).map_or_else(|| hex(bytes), |ip| ip.to_string()),
+        1 | 2 | 4 | 8 => word(bytes).to_string(),
+        len if !is_key && len.is_multiple_of(8) && len <= 64 => {
             bytes.chunks(8).map(|part| word(part).to_string()).collect::<Vec<_>>().join("+")
         }
         _ => hex(bytes),
     }
 }
 
+fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
+    Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))
+}
+
 fn device(index: u32) -> String {
     let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
     links.into_iter().find(|link| link.index == index).map_or_else(|| index.to_string(), |link| link.name)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("hex:{}", digits.concat())
 }
 
 #[cfg(test)]

@@ -1,0 +1,140 @@
+//! Reading the entries of a map piece by piece, so that a reader never holds the map for long.
+
+use super::{Map, Store, lock};
+
+/// Entries of a map, and where to continue.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Page {
+    /// Keys and values, in the form of [`Map::lookup`].
+    pub entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The entry number to continue from; `None` at the end.
+    pub next: Option<u32>,
+}
+
+/// Entry numbers that one call examines. The lock of the keys is held for about 100 us, at half for 50.
+const EXAMINED_MAX: u32 = 1 << 14;
+
+impl Map {
+    /// Returns entries from number `from` on, of at most `room` bytes together, with `cost` bytes more for
+    /// each. Entries of arrays that are all zero are left out unless `with_zeros` is set. An entry that
+    /// alone is longer than `room` is left out, too.
+    ///
+    /// An entry that exists all the time is returned once; one that is added or removed meanwhile may be
+    /// missing.
+    #[must_use]
+    pub fn page(&self, from: u32, room: usize, cost: usize, with_zeros: bool) -> Page {
+        let (mut page, mut used) = (Page::default(), 0);
+        let end = self.def.max_entries.min(from.saturating_add(EXAMINED_MAX));
+        let is_array = matches!(self.store, Store::Array(_));
+        for entry in from..end {
+            let Some((key, value)) = self.entry_at(entry) else { continue };
+            if is_array && !with_zeros && value.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let len = key.len() + value.len() + cost;
+            if len > room {
+                continue;
+            }
+            if used + len > room {
+                page.next = Some(entry);
+                return page;
+            }
+            used += len;
+            page.entries.push((key, value));
+        }
+        page.next = (end < self.def.max_entries && end > from).then_some(end);
+        page
+    }
+
+    /// Returns the value of exactly this key: in a trie, [`Map::lookup`] also finds shorter prefixes. Does
+    /// not count as a use of the entry in an LRU map.
+    #[must_use]
+    pub fn lookup_exact(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let entry = match &self.store {
+            Store::Hash(keys, _) => lock(keys).position(key)?,
+            Store::Lpm(lpm, _) => lock(lpm).exact(key)?,
+            Store::Array(_) | Store::Ring(_) | Store::Pushed(_) | Store::Unusable => return self.lookup(key),
+        };
+        Some(self.read(entry))
+    }
+
+    fn entry_at(&self, entry: u32) -> Option<(Vec<u8>, Vec<u8>)> {
+        let key = match &self.store {
+            Store::Array(_) => {
+                let key = entry.to_le_bytes().to_vec();
+                self.entry(&key)?;
+                key
+            }
+            Store::Hash(keys, _) => lock(keys).at(entry)?.to_vec(),
+            Store::Lpm(lpm, _) => lock(lpm).at(entry)?.to_vec(),
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => return None,
+        };
+        Some((key, self.read(entry)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::map::{Map, MapDef, MapKind, UpdateMode};
+
+    fn all(map: &Map, room: usize, with_zeros: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let page = map.page(at, room, 8, with_zeros);
+            assert!(page.next.is_none_or(|next| next > at));
+            all.extend(page.entries);
+            from = page.next;
+        }
+        all
+    }
+
+    #[test]
+    fn every_entry_of_a_map_is_in_one_page() {
+        for kind in [MapKind::Hash, MapKind::LruHash, MapKind::PercpuHash] {
+            let map = Map::new(&MapDef::new("flows", kind, 4, 4, 40_000), 2).unwrap();
+            for key in 0..40_000_u32 {
+                let value = if kind.is_percpu() { vec![7; 16] } else { vec![7; 4] };
+                map.update(&key.to_le_bytes(), &value, UpdateMode::Any).unwrap();
+            }
+            let mut keys: Vec<_> = all(&map, 1 << 10, false).into_iter().map(|(key, _)| key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(keys.len(), 40_000, "{kind}");
+        }
+    }
+
+    #[test]
+    fn zeros_of_an_array_are_left_out_unless_wanted() {
+        let map = Map::new(&MapDef::array("slots", 4, 100_000), 1).unwrap();
+        map.update(&99_999_u32.to_le_bytes(), &[1; 4], UpdateMode::Any).unwrap();
+        assert_eq!(all(&map, 100, false), [(99_999_u32.to_le_bytes().to_vec(), vec![1; 4])]);
+        assert_eq!(all(&map, 1 << 16, true).len(), 100_000);
+    }
+
+    #[test]
+    fn a_value_longer_than_the_room_does_not_stop_the_reader() {
+        let map = Map::new(&MapDef::array("large", 4096, 3), 1).unwrap();
+        assert_eq!(all(&map, 1000, true), []);
+    }
+
+    #[test]
+    fn only_the_same_prefix_is_found() {
+        let map = Map::new(&MapDef::new("access", MapKind::LpmTrie, 8, 4, 4), 1).unwrap();
+        let key = |bits: u32| [bits.to_le_bytes(), [10, 0, 0, 0]].concat();
+        map.update(&key(8), &[1; 4], UpdateMode::Any).unwrap();
+        assert_eq!((map.lookup(&key(16)), map.lookup_exact(&key(16))), (Some(vec![1; 4]), None));
+        assert_eq!(map.lookup_exact(&key(8)), Some(vec![1; 4]));
+        assert_eq!(all(&map, 100, false).len(), 1);
+    }
+
+    #[test]
+    fn looking_does_not_keep_an_entry_in_an_lru_map() {
+        let map = Map::new(&MapDef::new("flows", MapKind::LruHash, 4, 4, 2), 1).unwrap();
+        for key in [1_u32, 2] {
+            map.update(&key.to_le_bytes(), &[7; 4], UpdateMode::Any).unwrap();
+        }
+        assert!(map.lookup_exact(&1_u32.to_le_bytes()).is_some() && all(&map, 100, false).len() == 2);
+        map.update(&3_u32.to_le_bytes(), &[7; 4], UpdateMode::Any).unwrap();
+        assert_eq!(map.lookup_exact(&1_u32.to_le_bytes()), None, "the oldest by use");
+    }
+}

@@ -1,0 +1,186 @@
+//! `roxie xdp map` and `roxie hook map`.
+
+use std::io;
+
+use clap::Args as ClapArgs;
+use roxie::printable;
+use serde_json::{Value, json};
+
+use super::args::{MapArgs, MapCommand};
+use super::entry;
+use super::table::{Entries, Table};
+use super::types::as_json;
+use crate::failure::{Failure, Outcome};
+use crate::terminal::{self, Terminal, Tone};
+
+/// An interface or a process with programs that have maps.
+pub(crate) trait Source: ClapArgs {
+    /// Its name, for messages.
+    fn subject(&self) -> String;
+
+    /// The maps.
+    ///
+    /// # Errors
+    /// There is no program, or it cannot be looked into.
+    fn tables(&self) -> Outcome<Vec<Box<dyn Table>>>;
+}
+
+/// Runs the subcommand.
+pub(crate) fn run<T: Source>(args: &MapArgs<T>) -> Outcome {
+    match &args.command {
+        MapCommand::List { target, json } => list(&target.tables()?, *json),
+        MapCommand::Get { target, map, key, zeros, json } => {
+            let tables = named(target, map)?;
+            get(&target.subject(), &tables, key.as_deref(), *zeros, *json)
+        }
+        MapCommand::Set { target, map, key, value } => {
+            let table = only(target, map)?;
+            let (key, value) = (entry::key(table.view(), key)?, entry::value(table.view(), value)?);
+            table.update(&key, &value)
+        }
+        MapCommand::Delete { target, map, key } => {
+            let table = only(target, map)?;
+            if table.delete(&entry::key(table.view(), key)?)? {
+                return Ok(());
+            }
+            Err(Failure::new(format!("{}: there is no entry {key}", target.subject())))
+        }
+    }
+}
+
+/// The maps of this name.
+fn named<T: Source>(target: &T, name: &str) -> Outcome<Vec<Box<dyn Table>>> {
+    let tables = target.tables()?;
+    let mut names: Vec<String> = tables.iter().map(|table| table.view().def.name.clone()).collect();
+    let found: Vec<_> = tables.into_iter().filter(|table| table.view().def.name == name).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    names.sort();
+    names.dedup();
+    let there = match names.as_slice() {
+        [] => "it has none".to_owned(),
+        names => format!("there are: {}", names.join(", ")),
+    };
+    Err(Failure::new(format!("{}: its program has no map '{name}'", target.subject())).hint(there))
+}
+
+/// The one map of this name.
+fn only<T: Source>(target: &T, name: &str) -> Outcome<Box<dyn Table>> {
+    let mut found = named(target, name)?;
+    if found.len() == 1 {
+        return Ok(found.swap_remove(0));
+    }
+    let places: Vec<String> = found.iter().filter_map(|table| table.place()).map(|(_, at)| at).collect();
+    let failure =
+        format!("{}: several programs have a map '{name}': {}", target.subject(), places.join(", "));
+    Err(Failure::new(failure).hint("choose one with --at ingress or --at egress").code(2))
+}
+
+fn list(tables: &[Box<dyn Table>], is_json: bool) -> Outcome {
+    if is_json {
+        let row = |table: &dyn Table| {
+            let def = &table.view().def;
+            let mut row = json!({
+                "name": def.name,
+                "kind": def.kind.name(),
+                "key_size": def.key_size,
+                "value_size": def.value_size,
+                "max_entries": def.max_entries,
+                "typed": table.view().value.is_known(),
+            });
+            if let Some((program, point)) = table.place() {
+                row["program"] = json!(program);
+                row["point"] = json!(point);
+            }
+            row
+        };
+        terminal::print(&Value::Array(tables.iter().map(|table| row(table.as_ref())).collect()).to_string());
+        return Ok(());
+    }
+    let terminal = Terminal::stdout();
+    for table in tables {
+        let def = &table.view().def;
+        let place = table.place().map(|(program, at)| format!("{at:<8} {program:<15} ")).unwrap_or_default();
+        let sizes = match (def.key_size, def.value_size) {
+            (0, 0) => format!("{} bytes", def.max_entries),
+            (key, value) => format!("{key:>3} bytes to {value:>4} bytes"),
+        };
+        terminal.line(&format!("{place}{:<16} {:<16} {sizes}", def.name, def.kind.name()));
+    }
+    Ok(())
+}
+
+fn get(subject: &str, tables: &[Box<dyn Table>], key: Option<&str>, zeros: bool, is_json: bool) -> Outcome {
+    let mut all = Vec::new();
+    let mut found = false;
+    for table in tables {
+        let view = table.view();
+        if let (Some((program, at)), false) = (table.place(), is_json || tables.len() == 1) {
+            let terminal = Terminal::stdout();
+            terminal.line(&terminal.paint(Tone::Strong, &format!("{at}: {program}")));
+        }
+        let mut rows = Vec::new();
+        let mut take = |entries: Entries| {
+            for (key, values) in &entries {
+                if is_json {
+                    rows.push(as_object(view, key, values));
+                } else {
+                    let values: Vec<_> = values.iter().map(|value| entry::show_value(view, value)).collect();
+                    let key = printable(&entry::show_key(view, key));
+                    Terminal::stdout().line(&format!("{key:<24} {}", values.join("  ")));
+                }
+            }
+            Ok(())
+        };
+        match key {
+            Some(text) => {
+                let key = entry::key(view, text)?;
+                if let Some(values) = table.lookup(&key)? {
+                    found = true;
+                    take(vec![(key, values)])?;
+                }
+            }
+            None => {
+                found = true;
+                table.each(zeros, &mut take)?;
+            }
+        }
+        all.push((table.place(), rows));
+    }
+    if let (Some(key), false) = (key, found) {
+        let name = &tables[0].view().def.name;
+        return Err(Failure::new(format!("{subject}: {name} has no entry {key}")));
+    }
+    if is_json {
+        let value = |(place, rows): (Option<(String, String)>, Vec<Value>)| match place {
+            Some((program, point)) => vec![json!({ "program": program, "point": point, "entries": rows })],
+            None => rows,
+        };
+        terminal::print(&Value::Array(all.into_iter().flat_map(value).collect()).to_string());
+    }
+    Ok(())
+}
+
+/// An entry as JSON: by its types, or as the text that `set` takes.
+fn as_object(view: &super::MapView, key: &[u8], values: &[Vec<u8>]) -> Value {
+    let is_text_key = view.def.kind == bpf::MapKind::LpmTrie;
+    let key = match view.key.decode(key).filter(|_| !is_text_key) {
+        Some(typed) => as_json(&typed),
+        None => json!(entry::show_key(view, key)),
+    };
+    let value = |value: &Vec<u8>| match view.value.decode(value) {
+        Some(typed) => as_json(&typed),
+        None => json!(entry::show_value(view, value)),
+    };
+    json!({ "key": key, "values": values.iter().map(value).collect::<Vec<_>>() })
+}
+
+/// A failure to look into the program on an interface.
+pub(crate) fn unseen(netdev: &str, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("{netdev}: its program: {error}"));
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => failure.hint("maps are for root (CAP_SYS_ADMIN): try with sudo"),
+        _ => failure,
+    }
+}

@@ -1,0 +1,298 @@
+//! A map of a hook or of the kernel, behind one interface.
+
+use std::io;
+use std::rc::Rc;
+
+use bpf::{MapDef, MapKind, Types, UpdateMode};
+use roxie::hook::HookMap;
+use roxie::hook::control::{ControlError, Remote};
+use sys::bpf::{Map, Program};
+
+use super::MapView;
+use super::types::parse;
+use crate::engines::unanswered;
+use crate::failure::{Failure, Outcome};
+
+/// Entries of a map: the key, and the value of each CPU.
+pub(crate) type Entries = Vec<(Vec<u8>, Vec<Vec<u8>>)>;
+
+/// A map with entries that can be read and changed.
+pub(crate) trait Table {
+    /// Definition and types.
+    fn view(&self) -> &MapView;
+
+    /// The program that has it, and where that is, if there are several places: `ingress`.
+    fn place(&self) -> Option<(String, String)>;
+
+    /// Passes entries to `take`, in pieces. Entries of arrays that are all zero are left out unless
+    /// `zeros` is set.
+    fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome;
+
+    /// The values of exactly this key.
+    fn lookup(&self, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>>;
+
+    /// Sets the value of a key, for every CPU.
+    fn update(&self, key: &[u8], value: &[u8]) -> Outcome;
+
+    /// Deletes an entry; false if there is none.
+    fn delete(&self, key: &[u8]) -> Outcome<bool>;
+}
+
+/// Cuts the value as system calls give it into those of the CPUs.
+fn of_cpus(def: &MapDef, value: &[u8]) -> Vec<Vec<u8>> {
+    let len = def.value_size as usize;
+    if !def.kind.is_percpu() {
+        return vec![value.to_vec()];
+    }
+    value.chunks(len.next_multiple_of(8).max(1)).map(|one| one[..len.min(one.len())].to_vec()).collect()
+}
+
+/// A map in another process, which may be hostile.
+pub(crate) struct Hooked {
+    remote: Rc<Remote>,
+    map: HookMap,
+    types: Option<Rc<Types>>,
+    view: MapView,
+}
+
+/// Most maps of one engine that are listed, and most entries of one map that are read: what another process
+/// reports is limited. A hook has at most 1 GiB of maps.
+const MAPS_MAX: usize = 4096;
+const ENTRIES_MAX: usize = 1 << 24;
+
+impl Hooked {
+    /// All maps of an engine.
+    ///
+    /// # Errors
+    /// The process does not answer.
+    pub(crate) fn all(remote: &Rc<Remote>) -> Result<Vec<Hooked>, ControlError> {
+        let mut tables: Vec<Hooked> = Vec::new();
+        for map in remote.maps()?.into_iter().take(MAPS_MAX) {
+            // The maps of one program come one after the other and have the same types.
+            let known = tables.last().filter(|last: &&Hooked| {
+                (last.map.id.hook, &last.map.program) == (map.id.hook, &map.program)
+            });
+            let types = match known {
+                Some(last) => last.types.clone(),
+                None => parse(remote.types(map.id)?),
+            };
+            let view = MapView::new(map.def.clone(), types.as_ref());
+            tables.push(Hooked { remote: Rc::clone(remote), map, types, view });
+        }
+        Ok(tables)
+    }
+
+    /// The map as the process describes it.
+    pub(crate) fn map(&self) -> &HookMap {
+        &self.map
+    }
+
+    /// The engine.
+    pub(crate) fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// The types of its program.
+    pub(crate) fn types(&self) -> Option<&Rc<Types>> {
+        self.types.as_ref()
+    }
+
+    fn failed(&self, error: &ControlError) -> Failure {
+        unanswered(self.remote.pid(), error)
+    }
+
+    fn has_lengths(&self, key: &[u8], value: &[u8]) -> bool {
+        let def = &self.map.def;
+        let len = def.value_size as usize;
+        let len = if def.kind.is_percpu() { len.next_multiple_of(8) } else { len };
+        key.len() == def.key_size as usize && value.len() == len
+    }
+}
+
+impl Table for Hooked {
+    fn view(&self) -> &MapView {
+        &self.view
+    }
+
+    fn place(&self) -> Option<(String, String)> {
+        Some((self.map.program.clone(), self.map.point.to_string()))
+    }
+
+    fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome {
+        let (mut from, mut left) = (Some(0), ENTRIES_MAX);
+        while let Some(at) = from {
+            let page = self.remote.page(self.map.id, at, zeros).map_err(|error| self.failed(&error))?;
+            let entries: Entries = page
+                .entries
+                .into_iter()
+                .filter(|(key, value)| self.has_lengths(key, value))
+                .take(left)
+                .map(|(key, value)| (key, of_cpus(&self.map.def, &value)))
+                .collect();
+            left -= entries.len();
+            take(entries)?;
+            // The process must not keep this command reading for ever.
+            from = page.next.filter(|next| left > 0 && *next < self.map.def.max_entries);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>> {
+        let value = self.remote.lookup(self.map.id, key).map_err(|error| self.failed(&error))?;
+        let value = value.filter(|value| self.has_lengths(key, value));
+        Ok(value.map(|value| of_cpus(&self.map.def, &value)))
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> Outcome {
+        let mut value = value.to_vec();
+        if self.map.def.kind.is_percpu() {
+            // A hook's program runs on one thread, which has one value.
+            value.resize(value.len().next_multiple_of(8), 0);
+        }
+        let done = self.remote.update(self.map.id, key, &value, UpdateMode::Any);
+        done.map_err(|error| self.failed(&error))
+    }
+
+    fn delete(&self, key: &[u8]) -> Outcome<bool> {
+        if self.lookup(key)?.is_none() {
+            return Ok(false);
+        }
+        self.remote.delete(self.map.id, key).map_err(|error| self.failed(&error))?;
+        Ok(true)
+    }
+}
+
+/// A map of the kernel, of the program on an interface.
+pub(crate) struct Kernel {
+    netdev: String,
+    map: Map,
+    view: MapView,
+}
+
+impl Kernel {
+    /// All maps of the program on `netdev` that roxie knows the kinds of, and the types of the program.
+    ///
+    /// # Errors
+    /// The kernel refuses to show them.
+    pub(crate) fn all(netdev: &str, program: &Program) -> io::Result<(Vec<Kernel>, Option<Rc<Types>>)> {
+        // A program without types is shown without.
+        let types = program.types().ok().flatten().and_then(parse);
+        let mut tables = Vec::new();
+        for id in program.map_ids()? {
+            let map = match Map::by_id(id) {
+                Ok(map) => map,
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => continue,
+                Err(error) => return Err(error),
+            };
+            let def = MapDef::new(
+                &map.name()?,
+                map.kind(),
+                map.key_size() as u32,
+                map.value_len() as u32,
+                map.max_entries()?,
+            );
+            let view = MapView::new(def, types.as_ref());
+            tables.push(Kernel { netdev: netdev.to_owned(), map, view });
+        }
+        Ok((tables, types))
+    }
+
+    /// The map itself.
+    pub(crate) fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Whether there is an entry with exactly this key: a look-up in a table of prefixes also finds a shorter
+    /// prefix.
+    fn has(&self, key: &[u8]) -> io::Result<bool> {
+        if self.map.kind() != MapKind::LpmTrie {
+            return self.map.lookup(key, &mut vec![0; self.map.value_size()]);
+        }
+        let mut next = vec![0; self.map.key_size()];
+        let mut there = self.map.next_key(None, &mut next)?;
+        while there && next != key {
+            let last = next.clone();
+            there = self.map.next_key(Some(&last), &mut next)?;
+        }
+        Ok(there)
+    }
+
+    fn read(&self, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>> {
+        let mut value = vec![0; self.map.value_size()];
+        let there = self.map.lookup(key, &mut value).map_err(|error| self.refused("reading", &error))?;
+        Ok(there.then(|| of_cpus(&self.view.def, &value)))
+    }
+
+    fn refused(&self, what: &str, error: &io::Error) -> Failure {
+        let (netdev, kind) = (&self.netdev, self.map.kind());
+        if error.raw_os_error() == Some(nix::libc::E2BIG) {
+            return Failure::new(format!(
+                "{netdev}: {what}: the key is beyond the map's size, or the map is full"
+            ));
+        }
+        let failure = Failure::new(format!("{netdev}: {what}: {error}"));
+        match kind {
+            MapKind::Xskmap | MapKind::ProgArray => failure
+                .hint(format!("a map of kind {} can be read only by the process that made it", kind.name())),
+            MapKind::Ringbuf | MapKind::PerfEventArray => {
+                failure.hint(format!("it has records: 'roxie xdp samples {netdev} --map NAME' reads them"))
+            }
+            MapKind::Array | MapKind::PercpuArray => {
+                failure.hint("an array has every entry up to its size, and none can be deleted")
+            }
+            _ => failure,
+        }
+    }
+}
+
+impl Table for Kernel {
+    fn view(&self) -> &MapView {
+        &self.view
+    }
+
+    fn place(&self) -> Option<(String, String)> {
+        None
+    }
+
+    fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome {
+        let is_array = matches!(self.map.kind(), MapKind::Array | MapKind::PercpuArray);
+        let mut key = None;
+        let mut next = vec![0; self.map.key_size()];
+        while self.map.next_key(key.as_deref(), &mut next).map_err(|error| self.refused("reading", &error))? {
+            // The entry may have been deleted meanwhile.
+            if let Some(value) = self.read(&next)?
+                && (zeros || !is_array || value.concat().iter().any(|byte| *byte != 0))
+            {
+                take(vec![(next.clone(), value)])?;
+            }
+            key = Some(next.clone());
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>> {
+        if self.has(key).map_err(|error| self.refused("reading", &error))? {
+            self.read(key)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> Outcome {
+        let mut all = value.to_vec();
+        if self.map.kind().is_percpu() {
+            all.resize(value.len().next_multiple_of(8), 0);
+            all = all.repeat(self.map.value_size() / all.len().max(1));
+        }
+        self.map.update(key, &all).map_err(|error| self.refused("setting an entry", &error))
+    }
+
+    fn delete(&self, key: &[u8]) -> Outcome<bool> {
+        // Maps that cannot be read are not checked first.
+        if self.has(key).is_ok_and(|there| !there) {
+            return Ok(false);
+        }
+        self.map.delete(key).map_err(|error| self.refused("deleting an entry", &error))?;
+        Ok(true)
+    }
+}

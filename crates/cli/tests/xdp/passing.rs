@@ -1,0 +1,227 @@
+//! TCP, UDP, RoCE's UDP port and ping through every recipe that passes packets on, between two hosts with
+//! plain veths: their sockets leave checksums to the device.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+
+use crate::host::*;
+
+/// Bytes sent over TCP: some hundred segments.
+const TCP_BYTES: usize = 256 << 10;
+/// Longest wait for an answer.
+const WAIT: Duration = Duration::from_secs(5);
+const ROCE_PORT: u16 = 4791;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A host: a thread in a network namespace of its own, which does what it is given.
+struct Host {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    namespace: String,
+}
+
+impl Host {
+    fn new() -> Host {
+        let (jobs, todo): (Sender<Job>, Receiver<Job>) = channel();
+        let (tell, told) = channel();
+        let thread = spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            tell.send(format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid())).unwrap();
+            todo.into_iter().for_each(|job| job());
+        });
+        Host { jobs: Some(jobs), thread: Some(thread), namespace: told.recv().unwrap() }
+    }
+
+    /// Does the job in the namespace and waits for it.
+    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        self.begin(job).recv_timeout(4 * WAIT).expect("the job ends")
+    }
+
+    fn begin<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+        let (tell, told) = channel();
+        let job = Box::new(move || drop(tell.send(job())));
+        self.jobs.as_ref().unwrap().send(job).unwrap();
+        told
+    }
+
+    /// Moves the end of a veth here, with an address and a route.
+    fn take(&self, netdev: &'static str, address: &'static str, gateway: Option<&'static str>) {
+        ip(&["link", "set", netdev, "netns", &self.namespace]);
+        self.run(move || {
+            ip(&["link", "set", "lo", "up"]);
+            ip(&["address", "add", address, "dev", netdev]);
+            ip(&["link", "set", netdev, "up"]);
+            if let Some(gateway) = gateway {
+                ip(&["route", "add", "default", "via", gateway]);
+            }
+            // A veth takes redirected packets only while its peer has a program.
+            good(&["attach", netdev, "--recipe", "pass", "--mode", "native"]);
+        });
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+/// A client, a server and what is between them: the thread of the test.
+fn hosts(is_routed: bool) -> (Host, Host, &'static str) {
+    let (client, server) = (Host::new(), Host::new());
+    for (near, far) in [("ra", "a0"), ("rb", "b0")] {
+        ip(&["link", "add", near, "type", "veth", "peer", "name", far]);
+        ip(&["link", "set", near, "up"]);
+    }
+    if !is_routed {
+        client.take("a0", "10.3.0.2/24", None);
+        server.take("b0", "10.3.0.3/24", None);
+        return (client, server, "10.3.0.3");
+    }
+    ip(&["address", "add", "10.1.0.1/24", "dev", "ra"]);
+    ip(&["address", "add", "10.2.0.1/24", "dev", "rb"]);
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+    client.take("a0", "10.1.0.2/24", Some("10.1.0.1"));
+    server.take("b0", "10.2.0.2/24", Some("10.2.0.1"));
+    (client, server, "10.2.0.2")
+}
+
+/// What passed, by name.
+fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static str, bool)> {
+    let (ready, is_ready) = channel();
+    let received = server.begin(move || {
+        let listener = TcpListener::bind((address, 5000)).unwrap();
+        let sockets = [5001, ROCE_PORT].map(|port| UdpSocket::bind((address, port)).unwrap());
+        ready.send(()).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let echoes = sockets.map(|socket| {
+            let is_over = Arc::clone(&is_over);
+            spawn(move || {
+                socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+                let mut bytes = [0; 2048];
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Ok((len, from)) = socket.recv_from(&mut bytes) {
+                        // The checksum of the answer is left to the device, too.
+                        socket.send_to(&bytes[..len], from).unwrap();
+                    }
+                }
+            })
+        });
+        listener.set_nonblocking(true).unwrap();
+        let mut all = Vec::new();
+        let start = std::time::Instant::now();
+        while start.elapsed() < WAIT {
+            if let Ok((mut stream, _)) = listener.accept() {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(WAIT)).unwrap();
+                // A timeout leaves what has arrived.
+                let _ended = stream.read_to_end(&mut all);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        echoes.into_iter().for_each(|echo| echo.join().unwrap());
+        all.len()
+    });
+    is_ready.recv_timeout(WAIT).unwrap();
+    let mut passed = client.run(move || {
+        let has_ping = Command::new("ping").arg("-V").output().is_ok();
+        let ping = !has_ping
+            || Command::new("ping").args(["-c", "1", "-W", "3", address]).output().unwrap().status.success();
+        let echoed = |port: u16| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            // The first packets may wait for a neighbour.
+            (0..3).any(|_| {
+                socket.send_to(&[0x5a; 700], (address, port)).is_ok()
+                    && socket.recv(&mut [0; 2048]).is_ok_and(|len| len == 700)
+            })
+        };
+        let (udp, roce) = (echoed(5001), echoed(ROCE_PORT));
+        let stream = TcpStream::connect_timeout(&SocketAddr::new(address.parse().unwrap(), 5000), WAIT / 2);
+        if let Ok(mut stream) = stream {
+            stream.set_write_timeout(Some(WAIT)).unwrap();
+            let _sent = stream.write_all(&vec![7; TCP_BYTES]);
+        }
+        vec![("ping", ping), ("UDP", udp), ("RoCE", roce)]
+    });
+    let received = received.recv_timeout(4 * WAIT).unwrap();
+    passed.push(("TCP", received == TCP_BYTES));
+    passed
+}
+
+fn attach(netdev: &str, recipe: &str) {
+    good(&["attach", netdev, "--recipe", recipe, "--replace", "--mode", "native"]);
+}
+
+const ALL: [(&str, bool); 4] = [("ping", true), ("UDP", true), ("RoCE", true), ("TCP", true)];
+
+#[test]
+fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
+    if !enter() {
+        return;
+    }
+    let (client, server, address) = hosts(true);
+    for recipe in [
+        "forward:to=ra+rb",
+        "lb:to=cpu,ways=1",
+        "access:deny=192.0.2.0/24+police:rate=10G,burst=1G+forward:to=ra+rb",
+        "sample:every=10+lb:to=cpu,ways=1",
+    ] {
+        ["ra", "rb"].iter().for_each(|netdev| attach(netdev, recipe));
+        assert_eq!(passes(&client, &server, address), ALL, "{recipe}");
+    }
+    // The last one spreads over CPUs. Packets are counted where they arrive.
+    let stats: serde_json::Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
+    let sent = &stats["verdicts"]["XDP_REDIRECT.packets"];
+    assert!(sent.as_u64() > Some(0) && stats["cpumap"]["arrived.packets"] == *sent, "{stats}");
+    assert_eq!(stats["cpumap"]["not_arrived.packets"], 0, "{stats}");
+}
+
+#[test]
+fn everything_passes_through_a_redirect_to_another_interface() {
+    if !enter() {
+        return;
+    }
+    let (client, server, address) = hosts(false);
+    attach("ra", "redirect:to=rb");
+    attach("rb", "redirect:to=ra");
+    assert_eq!(passes(&client, &server, address), ALL);
+    // In the network stack the device completes checksums; the programs must not.
+    for (netdev, to) in [("ra", "redirect:to=rb"), ("rb", "redirect:to=ra")] {
+        good(&["detach", netdev]);
+        good(&["attach", netdev, "--recipe", to, "--mode", "generic"]);
+    }
+    assert_eq!(passes(&client, &server, address), ALL, "generic mode");
+}
+
+#[test]
+fn a_warning_names_packets_without_checksums_that_an_object_file_redirects() {
+    if !enter() {
+        return;
+    }
+    let Some(file) = object("leaves", include_str!("../../../../xdp/redirect.c")) else { return };
+    let attach = || {
+        let ended =
+            roxie(&["attach", "veth0", &file, "--prog", "to_device", "--replace", "--mode", "native"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.err
+    };
+    let said = attach();
+    assert!(said.contains("have no checksum yet") && said.contains("ethtool -K PEER tx off"), "{said}");
+    if Command::new("ethtool").args(["-K", "veth1", "tx", "off"]).status().is_ok_and(|ended| ended.success())
+    {
+        assert_eq!(attach(), "");
+    }
+}

@@ -1,0 +1,225 @@
+//! Reading records that programs have written to a perf event array (perf_event_open(2)).
+//!
+//! Each CPU has its own ring, which this process maps: one page with positions, then the storage. The kernel
+//! overwrites nothing that was not read; it counts what does not fit and says so in a record of its own.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::bpf::MapKind;
+
+use super::Map;
+use crate::{Mmap, check, page_size};
+
+/// The reading end of a perf event array: one ring for each CPU. Records are read as long as it lives; a map
+/// has one reader for each CPU, the last one.
+#[derive(Debug)]
+pub struct PerfReader {
+    rings: Vec<Ring>,
+    lost: u64,
+}
+
+#[derive(Debug)]
+struct Ring {
+    event: OwnedFd,
+    memory: Mmap,
+    page: usize,
+}
+
+/// Start of `struct perf_event_attr`, PERF_ATTR_SIZE_VER0.
+#[derive(Default)]
+#[repr(C)]
+struct EventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+}
+
+// `linux/perf_event.h`.
+const TYPE_SOFTWARE: u32 = 1;
+const COUNT_SW_BPF_OUTPUT: u64 = 10;
+const SAMPLE_RAW: u64 = 1 << 10;
+const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+/// Offsets of the positions in the first page.
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+/// Pages of the storage of one CPU, a power of two: 256 KiB.
+const PAGES: usize = 64;
+/// Length of `struct perf_event_header`.
+const HEADER_LEN: u64 = 8;
+
+impl PerfReader {
+    /// Opens a ring for each CPU that is online, and enters it into the map.
+    ///
+    /// # Errors
+    /// `EINVAL` if the map is no perf event array; `EPERM` or `EACCES` without CAP_PERFMON.
+    pub fn new(map: &Map) -> io::Result<PerfReader> {
+        if map.kind() != MapKind::PerfEventArray {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut rings = Vec::new();
+        for cpu in 0..map.max_entries()? {
+            let event = match open(cpu) {
+                Ok(event) => event,
+                // The CPU is not online.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
+                // There are fewer CPUs than entries.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !rings.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            let page = page_size();
+            let memory = Mmap::shared(event.as_fd(), page * (1 + PAGES), 0)?;
+            map.update(&cpu.to_ne_bytes(), &event.as_raw_fd().to_ne_bytes())?;
+            rings.push(Ring { event, memory, page });
+        }
+        Ok(PerfReader { rings, lost: 0 })
+    }
+
+    /// The descriptors to wait for.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.rings.iter().map(|ring| ring.event.as_fd())
+    }
+
+    /// Records that did not fit so far.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Hands records to `take`, at most `limit`; those of one CPU in order. Returns how many.
+    pub fn read(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
+        let mut records = 0;
+        for ring in &self.rings {
+            while records < limit {
+                match ring.next() {
+                    None => break,
+                    Some((RECORD_SAMPLE, bytes)) => {
+                        // A 32-bit length, then the data with padding.
+                        let Some((len, rest)) = bytes.split_first_chunk::<4>() else { continue };
+                        take(&rest[..rest.len().min(u32::from_ne_bytes(*len) as usize)]);
+                        records += 1;
+                    }
+                    Some((RECORD_LOST, bytes)) => {
+                        // An id, then the number.
+                        let count = bytes.get(8..16).and_then(|count| count.first_chunk());
+                        self.lost += count.map_or(0, |count| u64::from_ne_bytes(*count));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        records
+    }
+}
+
+fn open(cpu: u32) -> io::Result<OwnedFd> {
+    let attr = EventAttr {
+        kind: TYPE_SOFTWARE,
+        size: size_of::<EventAttr>() as u32,
+        config: COUNT_SW_BPF_OUTPUT,
+        sample_period: 1,
+        sample_type: SAMPLE_RAW,
+        wakeup_events: 1,
+        ..EventAttr::default()
+    };
+    // SAFETY: `attr` is valid for the size that it states, and the kernel only reads it.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(&attr),
+            -1 as libc::pid_t,
+            cpu as libc::c_int,
+            -1 as libc::c_int,
+            FLAG_FD_CLOEXEC,
+        )
+    };
+    let fd = check(fd as libc::c_int)?;
+    // SAFETY: the kernel has just installed it for this process, and it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Ring {
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: within the first page, eight-byte aligned; the kernel accesses it atomically.
+        unsafe { self.memory.start().add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// The next record: its type and what follows the header.
+    fn next(&self) -> Option<(u32, Vec<u8>)> {
+        let (head, tail) = (self.position(DATA_HEAD), self.position(DATA_TAIL));
+        let at = tail.load(Ordering::Relaxed);
+        // Acquire: the records below the position are written.
+        let available = head.load(Ordering::Acquire).wrapping_sub(at);
+        if available < HEADER_LEN {
+            return None;
+        }
+        let header = self.bytes(at, HEADER_LEN);
+        let kind = u32::from_ne_bytes(*header.first_chunk()?);
+        let len = u64::from(u16::from_ne_bytes(*header.last_chunk()?)).clamp(HEADER_LEN, available);
+        let rest = self.bytes(at.wrapping_add(HEADER_LEN), len - HEADER_LEN);
+        // Release: the record was read.
+        tail.store(at.wrapping_add(len), Ordering::Release);
+        Some((kind, rest))
+    }
+
+    fn bytes(&self, at: u64, len: u64) -> Vec<u8> {
+        let storage = self.page * PAGES;
+        let mut bytes = Vec::with_capacity(len as usize);
+        for offset in 0..len {
+            let offset = (at.wrapping_add(offset) as usize & (storage - 1)) + self.page;
+            // SAFETY: within the storage behind the first page; the kernel does not write what was not read.
+            bytes.push(unsafe { self.memory.start().add(offset).read() });
+        }
+        bytes
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use ::bpf::{Asm, Helper, MapDef, Reg, Size, XdpAction};
+
+    use super::*;
+    use crate::bpf::{Program, TestRun};
+
+    #[test]
+    fn records_of_every_cpu_are_read_complete_and_lost_ones_are_counted() {
+        let mut asm = Asm::new("event");
+        let events = asm.map(MapDef::new("events", MapKind::PerfEventArray, 4, 4, 0));
+        asm.load_map(Reg::R2, events).mov(Reg::R3, -1).store(Size::Dw, Reg::R10, -8, 0x0102_0304);
+        // BPF_F_CURRENT_CPU.
+        asm.alu32(::bpf::AluOp::Mov, Reg::R3, -1).mov(Reg::R4, Reg::R10).add(Reg::R4, -8).mov(Reg::R5, 8);
+        asm.call(Helper::PerfEventOutput).ret(XdpAction::Pass);
+        let (program, maps) = match Program::load_with_maps(&asm.finish().unwrap()) {
+            Err(error) if error.error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("skipped: needs root");
+                return;
+            }
+            loaded => loaded.unwrap(),
+        };
+        let mut reader = PerfReader::new(&maps[0]).unwrap();
+        let run = |repeat| {
+            program.test_run(&TestRun { packet: &[0; 60], repeat, ..TestRun::default() }).unwrap();
+        };
+        run(3);
+        let mut seen = Vec::new();
+        assert_eq!(reader.read(2, |record| seen.push(record[..8].to_vec())), 2);
+        assert_eq!(reader.read(usize::MAX, |record| seen.push(record[..8].to_vec())), 1);
+        assert_eq!(seen, vec![vec![4, 3, 2, 1, 0, 0, 0, 0]; 3]);
+        // More than the storage of one CPU.
+        run(100_000);
+        let kept = reader.read(usize::MAX, |_| {});
+        run(1);
+        reader.read(usize::MAX, |_| {});
+        assert!(kept > 1000 && kept < 100_000 && reader.lost() > 0, "{kept} {}", reader.lost());
+    }
+}
