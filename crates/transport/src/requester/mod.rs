@@ -388,6 +388,11 @@ impl Requester {
         self.rtt.smoothed_ns()
     }
 
+    /// Whether the ACK timer is what the requester waits for.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.is_ack_expected() && !self.retry.is_rnr_wait()
+    }
+
     /// Restarts the ACK timer: the queue pair continues to send after SQD.
     pub(crate) fn resume(&mut self, now: Instant) {
         self.retry.restart_timer(now);

@@ -371,6 +371,24 @@ fn a_peer_that_pauses_is_not_probed_in_its_next_pause() {
     assert_eq!((probes[1], probes[19]), (probes[0], probes[0]), "{probes:?}");
 }
 
+/// Over shared memory the device knows that the peer has not read the request.
+#[test]
+fn a_peer_that_has_not_read_the_request_uses_up_no_retry() {
+    let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));
+    post(&mut b, 1);
+    for n in 1..20 {
+        b.now = crate::testing::ms(3 * n);
+        assert!(b.qp.awaits_peer());
+        b.qp.restart_ack_timer(b.now);
+        b.at(b.now);
+        assert_eq!((b.sent(), b.qp.counters().probes), (vec![], 0));
+    }
+    b.at(crate::testing::ms(61));
+    assert_eq!(b.send_wcs(), [], "4.2 ms after the last of these times");
+    b.at(crate::testing::ms(62));
+    assert_eq!(b.send_wcs(), [(0, WcStatus::RetryExcErr)]);
+}
+
 /// rxe drops a request for an earlier part of a READ after one for a later part. So the requester requests
 /// one gap at a time until a response shows that the peer is another.
 #[test]

@@ -221,6 +221,12 @@ impl Requester {
         Step::Idle
     }
 
+    /// The peer has not read what was sent: waits as after a probe, without one.
+    pub(crate) fn wait_for_reader(&mut self, now: Instant) {
+        self.retry.probe(now);
+        self.retry.timer_base = now;
+    }
+
     /// Uses up one retry; without one left the oldest work request fails. 7 means seven.
     pub(super) fn take_retry(&mut self, ep: &mut Endpoint) -> bool {
         if let Some(left) = self.retry.retry_left.checked_sub(1) {
