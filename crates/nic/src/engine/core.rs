@@ -63,7 +63,8 @@ impl Core {
             return 0;
         }
         let batches = self.drain(now, queues);
-        self.tables.expire(now);
+        let Self { tables, port, .. } = self;
+        tables.expire(now, |flow| port.has_unread(flow));
         batches
     }
 

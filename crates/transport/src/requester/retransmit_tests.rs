@@ -254,6 +254,141 @@ fn a_probe_requests_the_missing_read_responses_and_later_all_to_the_end() {
     assert_eq!(b.mem.local_at(LOCAL + 1024, 1), [2], "the data that was here is not written again");
 }
 
+/// On a host whose CPUs are busy, the responses wait until the peer gets a CPU. A probe then requests one
+/// response of the oldest READ and one of the youngest, not all of both a second time.
+#[test]
+fn a_probe_for_late_read_responses_requests_one_packet_of_each_end() {
+    let mut b = Bench::rc_with(|attr| attr.max_rd_atomic = 4);
+    post(&mut b, 1);
+    b.recv(&Pkt::ack(500)).unwrap();
+    b.post(1, read(0), 65536);
+    b.post(2, read(0), 65536);
+    b.sent();
+    for probe in 0..2 {
+        b.at(b.qp.poll_timeout().unwrap());
+        let one = |psn| format!("READ Request {psn} AckReq +0x0 len 1024");
+        assert_eq!(b.sent(), [one(501), one(565)], "probe {probe}");
+    }
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 501).payload(1, 1024)).unwrap();
+    for psn in 502..564 {
+        b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(1, 1024)).unwrap();
+    }
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_LAST, 564).payload(1, 1024)).unwrap();
+    assert_eq!((b.send_wcs(), b.sent()), (vec![(1, SUCCESS)], vec![]), "the peer was late, nothing is lost");
+    let copy = Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 501).payload(1, 1024);
+    assert_eq!(b.recv(&copy), Err(DropReason::StaleResponse));
+}
+
+/// Some responders repeat only the rest of a READ, so the third probe requests that. A copy of a late
+/// response shows that the peer is another, and then each probe requests one packet.
+#[test]
+fn a_peer_that_responded_to_a_part_too_late_is_probed_for_one_packet_ever_after() {
+    for (is_copied, wanted) in [(false, 62 * 1024), (true, 1024)] {
+        let mut b = Bench::rc();
+        post(&mut b, 1);
+        b.recv(&Pkt::ack(500)).unwrap();
+        b.post(1, read(0), 65536);
+        b.sent();
+        b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 501).payload(1, 1024)).unwrap();
+        b.at(b.qp.poll_timeout().unwrap());
+        assert_eq!(b.sent(), ["READ Request 502 AckReq +0x400 len 1024"]);
+        let middle = |psn| Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(1, 1024);
+        b.recv(&middle(502)).unwrap();
+        if is_copied {
+            let copy = Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 502).payload(1, 1024);
+            assert_eq!(b.recv(&copy), Err(DropReason::StaleResponse));
+        }
+        let mut asked = vec![];
+        for _ in 0..3 {
+            b.at(b.qp.poll_timeout().unwrap());
+            asked.extend(b.sent());
+        }
+        let last = format!("READ Request 503 AckReq +0x800 len {wanted}");
+        assert_eq!(asked.last(), Some(&last), "{asked:?}");
+    }
+}
+
+/// The rest of a lost response is requested as soon as the response to the probe shows the loss, and not by
+/// another probe.
+#[test]
+fn the_response_to_a_probe_of_a_lost_read_response_requests_the_rest() {
+    let mut b = Bench::rc();
+    post(&mut b, 1);
+    b.recv(&Pkt::ack(500)).unwrap();
+    b.post(1, read(0), 65536);
+    b.sent();
+    b.at(b.qp.poll_timeout().unwrap());
+    assert_eq!(b.sent(), ["READ Request 501 AckReq +0x0 len 1024"]);
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 501).payload(1, 1024)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 502 AckReq +0x400 len 64512"]);
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_FIRST, 502).payload(1, 1024)).unwrap();
+    for psn in 503..564 {
+        b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(1, 1024)).unwrap();
+    }
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_LAST, 564).payload(1, 1024)).unwrap();
+    assert_eq!((b.send_wcs(), b.qp.counters().probes), (vec![(1, SUCCESS)], 1));
+}
+
+/// The responses behind the probed one are here already, except for the last.
+#[test]
+fn the_response_to_a_probe_requests_nothing_that_has_arrived() {
+    let mut b = Bench::rc();
+    post(&mut b, 1);
+    b.recv(&Pkt::ack(500)).unwrap();
+    b.post(1, read(0), 65536);
+    b.sent();
+    for psn in 502..564 {
+        b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_MIDDLE, psn).payload(1, 1024)).unwrap();
+    }
+    assert_eq!(b.sent(), ["READ Request 501 AckReq +0x0 len 1024"]);
+    b.at(b.qp.poll_timeout().unwrap());
+    b.sent();
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_ONLY, 501).payload(1, 1024)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 564 AckReq +0xfc00 len 1024"]);
+    b.recv(&Pkt::new(Opcode::RC_READ_RESPONSE_LAST, 564).payload(1, 1024)).unwrap();
+    assert_eq!(b.send_wcs(), [(1, SUCCESS)]);
+}
+
+/// A peer without a CPU for 5 ms is probed once or twice when that happens for the first time, and then no
+/// more.
+#[test]
+fn a_peer_that_pauses_is_not_probed_in_its_next_pause() {
+    let mut b = Bench::rc();
+    let (mut now, mut probes) = (0, vec![]);
+    for n in 0..20 {
+        post(&mut b, 1);
+        b.sent();
+        now += 5_000;
+        while let Some(at) = b.qp.poll_timeout().filter(|at| *at < us(now)) {
+            b.at(at);
+            b.sent();
+        }
+        b.at(us(now));
+        b.recv(&Pkt::ack(500 + n as u32)).unwrap();
+        b.sent();
+        probes.push(b.qp.counters().probes);
+    }
+    assert_eq!((probes[1], probes[19]), (probes[0], probes[0]), "{probes:?}");
+}
+
+/// Over shared memory the device knows that the peer has not read the request.
+#[test]
+fn a_peer_that_has_not_read_the_request_uses_up_no_retry() {
+    let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));
+    post(&mut b, 1);
+    for n in 1..20 {
+        b.now = crate::testing::ms(3 * n);
+        assert!(b.qp.awaits_peer());
+        b.qp.restart_ack_timer(b.now);
+        b.at(b.now);
+        assert_eq!((b.sent(), b.qp.counters().probes), (vec![], 0));
+    }
+    b.at(crate::testing::ms(61));
+    assert_eq!(b.send_wcs(), [], "4.2 ms after the last of these times");
+    b.at(crate::testing::ms(62));
+    assert_eq!(b.send_wcs(), [(0, WcStatus::RetryExcErr)]);
+}
+
 /// rxe drops a request for an earlier part of a READ after one for a later part. So the requester requests
 /// one gap at a time until a response shows that the peer is another.
 #[test]
