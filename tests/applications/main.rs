@@ -16,6 +16,7 @@ mod nixl;
 mod pypi;
 mod pyverbs;
 mod qperf;
+mod rpma;
 mod ucx;
 
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn cases(full: bool) -> Vec<Case> {
     cases.extend(ucx::cases());
     cases.extend(fio::cases());
     cases.extend(qperf::cases());
+    cases.extend(rpma::cases());
     cases.extend(pyverbs::cases());
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
