@@ -1,4 +1,4 @@
-//! A named case, and what its programs must show.
+//! Places of the cases, and what their programs must show.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,53 +7,10 @@ use std::time::Duration;
 use roxie_tests::lab::Lab;
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
+pub(crate) use roxie_tests::suite::{Case, Need, good, says};
 
 /// Time limit for a program. On two idle cores each takes at most six seconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
-
-/// One case.
-pub(crate) struct Case {
-    pub(crate) name: String,
-    /// Programs and files that it needs, with the name of what it needs.
-    pub(crate) needs: Vec<(Need, &'static str)>,
-    pub(crate) place: Place,
-    pub(crate) run: Run,
-}
-
-/// Function of a case; an error has the reason and the outputs.
-pub(crate) type Run = Box<dyn Fn(&Lab, &str) -> Result<(), String> + Send>;
-
-/// What a case cannot run without.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Need {
-    /// A program in `PATH`.
-    Program(&'static str),
-    /// A file.
-    File(&'static str),
-}
-
-impl Case {
-    /// A case called `place/what` that needs `program`.
-    pub(crate) fn new(
-        place: Place,
-        what: &str,
-        program: &'static str,
-        run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static,
-    ) -> Self {
-        Self {
-            name: format!("{place}/{what}"),
-            needs: vec![(Need::Program(program), program)],
-            place,
-            run: Box::new(run),
-        }
-    }
-
-    /// Adds something that the case needs, under the name of its package or program.
-    pub(crate) fn with(mut self, need: Need, name: &'static str) -> Self {
-        self.needs.push((need, name));
-        self
-    }
-}
 
 /// Two hosts with the user root, and the loopback interface with an ordinary user.
 pub(crate) fn two_places() -> [Place; 2] {
@@ -83,19 +40,6 @@ pub(crate) fn carried(ended: &Ended, bytes: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("RDMA carried {seen} bytes instead of {bytes} or more\n{}", ended.describe()))
-}
-
-/// Requires exit code 0.
-pub(crate) fn good(ended: Ended) -> Result<Ended, String> {
-    if ended.succeeded() { Ok(ended) } else { Err(ended.describe()) }
-}
-
-/// Requires `needle` in the output.
-pub(crate) fn says(ended: &Ended, needle: &str) -> Result<(), String> {
-    if ended.output.contains(needle) {
-        return Ok(());
-    }
-    Err(format!("'{needle}' is not in the output\n{}", ended.describe()))
 }
 
 /// Path of a file of this suite's own directory beside the copied binaries, which every user may read.

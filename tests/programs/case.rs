@@ -7,6 +7,7 @@ use std::time::Duration;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Port, Topology, User};
 use roxie_tests::process::Ended;
+pub(crate) use roxie_tests::suite::{Case, good, says};
 
 /// Time limit for a short program.
 pub(crate) const SHORT: Duration = Duration::from_secs(10);
@@ -33,32 +34,6 @@ pub(crate) enum Spread {
     Root,
     /// The unprivileged place.
     Ordinary,
-}
-
-/// One case.
-pub(crate) struct Case {
-    pub(crate) name: String,
-    /// Programs that it needs.
-    pub(crate) programs: Vec<&'static str>,
-    pub(crate) place: Place,
-    pub(crate) run: Run,
-}
-
-/// Function of a case; an error has the reason and the outputs.
-pub(crate) type Run = Box<dyn Fn(&Lab) -> Result<(), String> + Send>;
-
-impl Case {
-    /// A case called `place/what`.
-    pub(crate) fn new(
-        place: Place,
-        what: &str,
-        program: &'static str,
-        run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static,
-    ) -> Self {
-        let name = format!("{place}/{what}");
-        let own = name.clone();
-        Self { name, programs: vec![program], place, run: Box::new(move |lab| run(lab, &own)) }
-    }
 }
 
 /// The places of a variant.
@@ -108,19 +83,6 @@ pub(crate) fn roxie(
 ) -> Result<Ended, String> {
     let mut running = lab.roxie_command(place, side, name, words).map_err(|error| error.to_string())?;
     Ok(running.wait(LONG))
-}
-
-/// Requires exit code 0.
-pub(crate) fn good(ended: Ended) -> Result<Ended, String> {
-    if ended.succeeded() { Ok(ended) } else { Err(ended.describe()) }
-}
-
-/// Requires `needle` in the output.
-pub(crate) fn says(ended: &Ended, needle: &str) -> Result<(), String> {
-    if ended.output.contains(needle) {
-        return Ok(());
-    }
-    Err(format!("'{needle}' is not in the output\n{}", ended.describe()))
 }
 
 /// Compiles a C program of this directory.

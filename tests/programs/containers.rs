@@ -40,11 +40,9 @@ pub(crate) fn cases() -> Vec<Case> {
         inside("nothing to write to, no /sys", "env", READ_ONLY),
         confined("seccomp", ""),
         confined("all of it", READ_ONLY),
-        Case { run: Box::new(too_few), ..inside(TOO_FEW, "", "") },
+        inside("too few descriptors, and it says so", "", "").running(too_few),
     ]
 }
-
-const TOO_FEW: &str = "too few descriptors, and it says so";
 
 fn place() -> Place {
     Place::new(Topology::Loopback, Family::V4, User::Ordinary)
@@ -56,29 +54,24 @@ fn inside(what: &str, within: &'static str, before: &'static str) -> Case {
 
 /// A case in namespaces of its own.
 pub(crate) fn case(what: &str, within: &'static str, before: &'static str) -> Case {
-    let mut case = Case::new(place(), what, "rping", move |lab, name| {
+    let case = Case::new(place(), what, "rping", move |lab, name| {
         says(&good(shell(lab, name, &format!("IN='{within}'\n{before}{RPING}"))?)?, "both ended well")
     });
-    case.programs.extend(["ip", "prlimit", unshare()]);
-    case
+    case.with_programs(&["ip", "prlimit", unshare()])
 }
 
 fn confined(what: &str, before: &'static str) -> Case {
-    let mut confined = inside(what, "", "");
-    confined.programs.push("cc");
-    let name = confined.name.clone();
-    confined.run = Box::new(move |lab| {
+    inside(what, "", "").with_programs(&["cc"]).running(move |lab, name| {
         let confine = compile()?;
         let within = format!("prlimit --nofile=64:300 --memlock=0:0 {}", confine.display());
-        says(&good(shell(lab, &name, &format!("IN='{within}'\n{before}{RPING}"))?)?, "both ended well")
-    });
-    confined
+        says(&good(shell(lab, name, &format!("IN='{within}'\n{before}{RPING}"))?)?, "both ended well")
+    })
 }
 
-fn too_few(lab: &Lab) -> Result<(), String> {
+fn too_few(lab: &Lab, name: &str) -> Result<(), String> {
     let script =
         "ip link set lo up\nprlimit --nofile=64:64 \"$ROXIE\" run --netdev lo -- rping -s -a 127.0.0.1";
-    let ended = shell(lab, TOO_FEW, script)?;
+    let ended = shell(lab, name, script)?;
     if ended.succeeded() {
         return Err(ended.describe());
     }

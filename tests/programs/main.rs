@@ -36,13 +36,10 @@ mod udaddy;
 mod xsk;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use roxie_tests::binaries;
-use roxie_tests::harness::{Skipped, is_chosen, is_full, logs, without_binaries};
-use roxie_tests::lab::{Lab, is_root};
-use roxie_tests::place::{Topology, User};
+use libtest_mimic::Arguments;
+use roxie_tests::harness::is_full;
+use roxie_tests::suite;
 
 use case::{Case, Scale};
 
@@ -51,26 +48,7 @@ fn main() -> ExitCode {
     let scale = if is_full(&mut words) { Scale::Full } else { Scale::Quick };
     let minutes = words.iter().find_map(|word| word.strip_prefix("--minutes=")?.parse().ok());
     words.retain(|word| !word.starts_with("--minutes="));
-    let mut args = Arguments::from_iter(words);
-    // Both processes of a pair poll: a second pair would measure the scheduler.
-    args.test_threads = args.test_threads.or(Some(1));
-
-    let (mut cases, mut skipped) = (cases(scale, minutes), Skipped::default());
-    if args.list {
-        return libtest_mimic::run(
-            &args,
-            cases.into_iter().map(|c| Trial::test(c.name, || Ok(()))).collect(),
-        )
-        .exit_code();
-    }
-    cases.retain(|case| is_chosen(&args, &case.name));
-    let lab = match Lab::new(logs("programs")) {
-        Ok(lab) => Arc::new(lab),
-        Err(error) => return without_binaries(&error.to_string(), cases.len()),
-    };
-    let trials = cases.into_iter().map(|case| trial(case, &lab, &mut skipped)).collect();
-    let conclusion = libtest_mimic::run(&args, trials);
-    skipped.summary(&conclusion)
+    suite::run("programs", Arguments::from_iter(words), cases(scale, minutes))
 }
 
 fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
@@ -101,24 +79,4 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(xsk::cases());
     cases.extend(hooks::cases(scale));
     cases
-}
-
-fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut Skipped) -> Trial {
-    let need = missing(&case);
-    let lab = Arc::clone(lab);
-    let ignored = need.is_some();
-    if let Some(need) = need {
-        skipped.add(&need);
-    }
-    let run = case.run;
-    Trial::test(case.name, move || run(&lab).map_err(Failed::from)).with_ignored_flag(ignored)
-}
-
-/// What this machine lacks for a case.
-fn missing(case: &Case) -> Option<String> {
-    if let Some(program) = case.programs.iter().find(|program| binaries::find(program).is_none()) {
-        return Some((*program).to_owned());
-    }
-    let anywhere = case.place.topology == Topology::Loopback && case.place.user == User::Ordinary;
-    (!is_root() && !anywhere).then(|| "root (network namespaces)".to_owned())
 }

@@ -126,9 +126,6 @@ pub(crate) fn cases() -> Vec<Case> {
 /// A case that runs `scripts`; the output must contain `said`.
 fn one_file(what: &str, scripts: &[&str], said: &'static str) -> Case {
     let script = [&[COPY], scripts].concat().concat();
-    let mut case = case(&format!("one file: {what}"), "", "");
-    case.programs.push("ibv_devinfo");
-    let name = case.name.clone();
-    case.run = Box::new(move |lab: &Lab| says(&good(shell(lab, &name, &script)?)?, said));
-    case
+    let run = move |lab: &Lab, name: &str| says(&good(shell(lab, name, &script)?)?, said);
+    case(&format!("one file: {what}"), "", "").with_programs(&["ibv_devinfo"]).running(run)
 }

@@ -49,7 +49,7 @@ listens
 "#;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = vec![
+    let cases = vec![
         case("a stranger cannot join, look into or disturb a process", "rping", |lab, name| {
             STRANGERS.iter().try_for_each(|row| estranged(lab, name, row))
         }),
@@ -60,8 +60,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("root sees the processes of others when asked", "rping", asked),
         case("the name of a program does not control the terminal", "rping", hostile_name),
     ];
-    cases.iter_mut().for_each(|case| case.programs.extend(["setpriv", "unshare", "ip", "cc"]));
-    cases
+    cases.into_iter().map(|case| case.with_programs(&["setpriv", "unshare", "ip", "cc"])).collect()
 }
 
 fn case(what: &str, program: &'static str, run: fn(&Lab, &str) -> Result<(), String>) -> Case {

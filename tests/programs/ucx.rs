@@ -2,19 +2,19 @@
 //! datagrams, then uses RC.
 
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Pair, Ready};
 use roxie_tests::place::{Place, User};
+use roxie_tests::ucx::Perftest;
 
 use crate::case::{Case, LONG, Scale, Spread, good, places, roxie, says};
 
-/// Test, size, iterations: tagged messages (also by rendezvous), one-sided operations, atomics.
-const TESTS: [(&str, &str, &str); 6] = [
-    ("tag_lat", "8", "500"),
-    ("tag_bw", "1048576", "50"),
-    ("ucp_put_bw", "65536", "500"),
-    ("ucp_put_lat", "8", "500"),
-    ("ucp_get", "65536", "300"),
-    ("ucp_fadd", "8", "300"),
+/// Tagged messages (also by rendezvous), one-sided operations, atomics.
+const TESTS: [Perftest; 6] = [
+    Perftest { test: "tag_lat", size: 8, iterations: 500 },
+    Perftest { test: "tag_bw", size: 1_048_576, iterations: 50 },
+    Perftest { test: "ucp_put_bw", size: 65_536, iterations: 500 },
+    Perftest { test: "ucp_put_lat", size: 8, iterations: 500 },
+    Perftest { test: "ucp_get", size: 65_536, iterations: 300 },
+    Perftest { test: "ucp_fadd", size: 8, iterations: 300 },
 ];
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
@@ -24,43 +24,12 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
             files(lab, &place, name)
         }));
         for test in TESTS {
-            let what = format!("ucx_perftest -t {} -s {}", test.0, test.1);
-            cases
-                .push(Case::new(place, &what, "ucx_perftest", move |lab, name| run(lab, &place, name, test)));
+            cases.push(Case::new(place, &test.what(), "ucx_perftest", move |lab, name| {
+                test.run(lab, &place, name, LONG).map(drop)
+            }));
         }
     }
     cases
-}
-
-fn run(
-    lab: &Lab,
-    place: &Place,
-    name: &str,
-    (test, size, iterations): (&str, &str, &str),
-) -> Result<(), String> {
-    let port = lab.port();
-    let (port_word, roxie) = (port.to_string(), lab.roxie().display().to_string());
-    let common =
-        [
-            &[&roxie, "run", "--netdev", lab.netdev(place), "--"],
-            &[
-                "env",
-                "UCX_TLS=rc_verbs,ud_verbs",
-                "UCX_NET_DEVICES=roxie0:1",
-                "ucx_perftest",
-                "-p",
-                &port_word,
-            ][..],
-        ]
-        .concat();
-    let pair = Pair {
-        name,
-        server: common.clone(),
-        client: [&common[..], &[lab.address(place), "-t", test, "-s", size, "-n", iterations]].concat(),
-        ready: Ready::Tcp(port),
-        limit: LONG,
-    };
-    says(&pair.run(lab, place)?.client, "Final:")
 }
 
 /// The command sees the files and keeps its user id; processes outside do not see the files.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -174,6 +175,29 @@ impl Lab {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.net(place)?.holder(side).ip(words)
+    }
+
+    /// Writes a launch agent for MPI to `file`: called as `[-OPTION...] HOST COMMAND...`, as ssh is, it runs
+    /// the command with `roxie run` on the side that has the address HOST. `words` are for `roxie run`.
+    ///
+    /// # Errors
+    /// If the namespaces or the file cannot be made; `Unsupported` without root.
+    pub fn launch_agent(&self, place: &Place, file: &Path, words: &str) -> io::Result<()> {
+        let mut script = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\n\
+                          host=$1; shift\ncase $host in\n"
+            .to_owned();
+        for side in [Side::Server, Side::Client] {
+            let pid = self.holder(place, side)?.ok_or(io::ErrorKind::Unsupported)?;
+            let address = self.own_address(place, side);
+            script.push_str(&format!("{address}) net=/proc/{pid}/ns/net;;\n"));
+        }
+        let (roxie, netdev) = (self.roxie(), self.netdev(place));
+        script.push_str(&format!(
+            "esac\nexec nsenter --net=\"$net\" {} run --netdev {netdev} {words} -- sh -c \"$*\"\n",
+            roxie.display()
+        ));
+        fs::write(file, script)?;
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755))
     }
 
     /// Runs `f` in a new thread in the side's namespace; the sockets that it opens stay there.

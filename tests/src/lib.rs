@@ -10,4 +10,6 @@ pub mod place;
 pub mod process;
 pub mod random;
 pub mod recording;
+pub mod suite;
+pub mod ucx;
 pub mod wireshark;

@@ -1,0 +1,133 @@
+//! A suite of named cases: what a case needs, the checks that most cases share, and the run of all of them.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::binaries;
+use crate::harness::{Skipped, is_chosen, logs, without_binaries};
+use crate::lab::{Lab, is_root};
+use crate::place::{Place, Topology, User};
+use crate::process::Ended;
+
+/// One case.
+#[expect(missing_debug_implementations, reason = "its function has none")]
+pub struct Case {
+    name: String,
+    needs: Vec<(Need, &'static str)>,
+    place: Place,
+    run: Run,
+}
+
+/// Function of a case, which gets its name; an error has the reason and the outputs.
+pub type Run = Box<dyn Fn(&Lab, &str) -> Result<(), String> + Send>;
+
+/// What a case cannot run without.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Need {
+    /// A program in `PATH`.
+    Program(&'static str),
+    /// A file.
+    File(&'static str),
+    /// Something that was looked for already, and whether it is there.
+    Found(bool),
+}
+
+impl Case {
+    /// A case called `place/what` that needs `program`.
+    #[must_use]
+    pub fn new(
+        place: Place,
+        what: &str,
+        program: &'static str,
+        run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        let needs = vec![(Need::Program(program), program)];
+        Self { name: format!("{place}/{what}"), needs, place, run: Box::new(run) }
+    }
+
+    /// Adds something that the case needs, under the name of its package or program.
+    #[must_use]
+    pub fn with(mut self, need: Need, name: &'static str) -> Self {
+        self.needs.push((need, name));
+        self
+    }
+
+    /// Gives the case another function.
+    #[must_use]
+    pub fn running(mut self, run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static) -> Self {
+        self.run = Box::new(run);
+        self
+    }
+
+    /// Adds programs that the case needs.
+    #[must_use]
+    pub fn with_programs(self, programs: &[&'static str]) -> Self {
+        programs.iter().fold(self, |case, program| case.with(Need::Program(program), program))
+    }
+
+    /// What this machine lacks for the case.
+    fn missing(&self) -> Option<&'static str> {
+        let lacks = |need: Need| match need {
+            Need::Program(program) => binaries::find(program).is_none(),
+            Need::File(file) => !Path::new(file).exists(),
+            Need::Found(found) => !found,
+        };
+        if let Some((_, name)) = self.needs.iter().find(|(need, _)| lacks(*need)) {
+            return Some(name);
+        }
+        let anywhere = self.place.topology == Topology::Loopback && self.place.user == User::Ordinary;
+        (!is_root() && !anywhere).then_some("root (network namespaces)")
+    }
+}
+
+/// Runs the cases that `args` choose, one at a time unless `args` say otherwise; the programs poll, some on
+/// every CPU. `name` is the directory of the outputs.
+#[must_use]
+pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
+    args.test_threads = args.test_threads.or(Some(1));
+    if args.list {
+        let listed = cases.into_iter().map(|case| Trial::test(case.name, || Ok(())));
+        return libtest_mimic::run(&args, listed.collect()).exit_code();
+    }
+    let mut skipped = Skipped::default();
+    cases.retain(|case| is_chosen(&args, &case.name));
+    let lab = match Lab::new(logs(name)) {
+        Ok(lab) => Arc::new(lab),
+        Err(error) => return without_binaries(&error.to_string(), cases.len()),
+    };
+    let trials = cases.into_iter().map(|case| trial(case, &lab, &mut skipped)).collect();
+    skipped.summary(&libtest_mimic::run(&args, trials))
+}
+
+fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut Skipped) -> Trial {
+    let need = case.missing();
+    let lab = Arc::clone(lab);
+    let ignored = need.is_some();
+    if let Some(need) = need {
+        skipped.add(need);
+    }
+    let (name, run) = (case.name.clone(), case.run);
+    Trial::test(case.name, move || run(&lab, &name).map_err(Failed::from)).with_ignored_flag(ignored)
+}
+
+/// Requires exit code 0.
+///
+/// # Errors
+/// A description with the command line and the output.
+pub fn good(ended: Ended) -> Result<Ended, String> {
+    if ended.succeeded() { Ok(ended) } else { Err(ended.describe()) }
+}
+
+/// Requires `needle` in the output.
+///
+/// # Errors
+/// A description with the command line and the output.
+pub fn says(ended: &Ended, needle: &str) -> Result<(), String> {
+    if ended.output.contains(needle) {
+        return Ok(());
+    }
+    Err(format!("'{needle}' is not in the output\n{}", ended.describe()))
+}
