@@ -23,8 +23,8 @@ const BYTES: u64 = 50_000;
 
 pub(crate) fn cases(full: bool) -> Vec<Case> {
     let v4 = Family::V4;
-    // Not among the modules for Open MPI: test_rma, whose MPI_Get_accumulate posts a WRITE after a READ of
-    // the same memory without a fence, and test_win, whose testAttachDetach ends with signal 11.
+    // Not among the modules for Open MPI: test_rma (its MPI_Get_accumulate posts a WRITE after a READ of
+    // the same memory without a fence), and test_win (testAttachDetach ends with signal 11, over TCP, too).
     let mut cases = vec![
         debian(Place::new(Topology::Loopback, v4, User::Ordinary), 2, &["p2p_buf", "cco_buf"]),
         debian(Place::shm(Topology::SameHost, v4, User::Root), 4, &["p2p_buf", "cco_buf"]),
@@ -40,7 +40,7 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
     cases
 }
 
-/// Open MPI with Debian's package: the tests whose modules begin with one of these words.
+/// Open MPI with Debian's package: the tests in modules that begin with one of these words.
 fn debian(place: Place, ranks: u64, modules: &'static [&'static str]) -> Case {
     let what = format!("mpi4py's own tests, Open MPI, {ranks} ranks");
     let run = move |lab: &Lab, name: &str| {

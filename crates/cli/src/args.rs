@@ -384,7 +384,7 @@ Examples:
   roxie bench --json | jq '.rows[] | select(.name == \"8 B one way\")'
           The numbers, for programs")]
 pub(crate) struct BenchArgs {
-    /// Network interface whose first address is used [default: lo, 127.0.0.1]
+    /// Network interface; its first address is used [default: lo, 127.0.0.1]
     #[arg(long, short = 'i', value_name = "IF")]
     pub(crate) netdev: Option<String>,
     /// Print one JSON object

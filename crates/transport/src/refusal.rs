@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Leaves the reason of a refusal with this thread; returns `error`. The caller returns the error to the
-/// application: whoever recovers from an error leaves no reason.
+/// application: code that recovers from an error leaves no reason.
 #[cold]
 pub fn refuse(error: VerbsError, reason: fmt::Arguments<'_>) -> VerbsError {
     // At the end of a thread there is nothing left to write to.

@@ -14,7 +14,7 @@ use super::waiting::{Interest, Waiting};
 use crate::cm;
 use crate::verbs::{CompChannel, Context as Device, Cq};
 
-/// A completion queue whose completions are awaited. It is a [`Stream`] that never ends.
+/// A completion queue as a [`Stream`] of its completions, which never ends.
 pub struct Completions<R: Reactor> {
     cq: Cq,
     channel: CompChannel,

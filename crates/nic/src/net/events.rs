@@ -8,7 +8,7 @@ use super::reactor::Reactor;
 use super::waiting::{Interest, Waiting};
 use crate::cm::{CmEvent, EventChannel};
 
-/// An event channel whose events are awaited. Create identifiers with [`channel`](Self::channel).
+/// An event channel with events to await. Create identifiers with [`channel`](Self::channel).
 pub struct CmEvents<R: Reactor> {
     channel: EventChannel,
     waiting: Waiting<R>,

@@ -130,7 +130,7 @@ impl Link {
         self.completions.as_fd()
     }
 
-    /// Accepts the request whose private data is `request`.
+    /// Accepts the request with the private data `request`.
     pub(super) fn accept(&self, request: &[u8]) -> io::Result<()> {
         self.lock().peer_max = peer_max(request);
         self.id.accept(None, &self.hello())?;

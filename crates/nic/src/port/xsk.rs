@@ -134,7 +134,7 @@ struct Extra {
     rx_unjoined: u64,
     /// Flows that changed between AF_XDP and UDP.
     redirected: u64,
-    /// Further slots whose packets arrive over UDP.
+    /// Further slots that receive over UDP.
     slots_over_udp: u64,
 }
 

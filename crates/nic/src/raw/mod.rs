@@ -85,8 +85,8 @@ impl Raw {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` on the state, with the first engine, whose lock gives access to memory; then sends what
-    /// waits.
+    /// Runs `work` on the state, under the lock of the first engine, which gives access to memory; then sends
+    /// what waits.
     fn with<R>(&self, work: impl FnOnce(&mut State, &Engine) -> R) -> Result<R, VerbsError> {
         let engine = self.engine.upgrade().ok_or(VerbsError::NoDev)?;
         let mut state = self.lock();

@@ -10,7 +10,8 @@ use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
 use crate::verbs::{AsyncElement, AsyncEvent};
 
-/// Where completions of one kind go, under which number, and who hears of a completion queue that overflows.
+/// Where completions of one kind go, under which number, and where the event of a completion queue that
+/// overflows goes.
 #[derive(Clone, Debug)]
 pub(super) struct Completer {
     pub(super) cq: Arc<CompletionQueue>,
@@ -59,7 +60,7 @@ pub(super) struct SendSide {
     pub(super) outstanding: u32,
 }
 
-/// A queue pair, or a work queue, whose states are RESET, RTS (ready) and ERR.
+/// A queue pair, or a work queue with the states RESET, RTS (ready) and ERR.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) state: QpState,

@@ -1,7 +1,7 @@
 //! XRC domains that several processes of one user share.
 //!
 //! A file stands for the domain. The process with the receiving queue pair (the *borrower*) may get messages
-//! for a shared receive queue of another process (the *owner*), whose memory it cannot write. It therefore
+//! for a shared receive queue of another process (the *owner*). It cannot write that memory, so it
 //! borrows a receive from the owner for each such message:
 //!
 //! 1. The packet that needs the receive is kept ([`Borrowed::hold`]), as if the network delayed it, and the
@@ -13,8 +13,8 @@
 //!    follow to the owner, which writes them to the receive and adds the completion to its CQ.
 //!
 //! Nothing is borrowed in advance: a receive that waits in one process would be missing in the others. One
-//! thread, started with the first such domain, talks to the other processes. Each process has a listener,
-//! whose name contains its slot (`meeting.rs`); only processes of the same user are accepted. Neither side
+//! thread, started with the first such domain, talks to the other processes. Each process has a listener
+//! with its slot in the name (`meeting.rs`); only processes of the same user are accepted. Neither side
 //! trusts the other: an owner checks offsets, lengths and ids, a borrower checks that it has asked.
 //!
 //! When the owner ends, messages for its queues are refused. When the borrower ends, its receives return to

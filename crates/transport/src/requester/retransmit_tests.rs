@@ -254,7 +254,7 @@ fn a_probe_requests_the_missing_read_responses_and_later_all_to_the_end() {
     assert_eq!(b.mem.local_at(LOCAL + 1024, 1), [2], "the data that was here is not written again");
 }
 
-/// On a host whose CPUs are busy, the responses wait until the peer gets a CPU. A probe then requests one
+/// If the CPUs of the host are busy, the responses wait until the peer gets a CPU. A probe then requests one
 /// response of the oldest READ and one of the youngest, not all of both a second time.
 #[test]
 fn a_probe_for_late_read_responses_requests_one_packet_of_each_end() {
