@@ -2,14 +2,14 @@
 //! the flow rules that say which frames they get (ibv_create_flow(3)).
 //!
 //! Frames go through an AF_XDP socket if this process may attach an XDP program to the netdev, else through
-//! packet sockets ([`ports`]). This is beside the engine and its port: a raw queue pair has an RC queue pair
+//! packet sockets (`ports.rs`). This is beside the engine and its port: a raw queue pair has an RC queue pair
 //! that never leaves RESET, which reserves its number and refuses the work requests that the C library would
 //! post to it; so the paths of RC contain no case for raw queue pairs.
 //!
-//! Application threads that poll an empty completion queue send and receive here ([`Raw::poll`]), else the
+//! Application threads that poll an empty completion queue send and receive here (`Raw::poll`), else the
 //! thread of `thread.rs` does.
 //!
-//! Lock order: [`Raw::state`], then the lock of the first engine, for its table of keys.
+//! Lock order: `Raw::state`, then the lock of the first engine, for its table of keys.
 
 mod key;
 mod packet_port;
