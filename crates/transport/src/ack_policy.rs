@@ -15,8 +15,7 @@
 //! the peer (it may be the first of many, and the ACK releases the batch behind it), and for a message that
 //! go-back-N retransmits. All other messages are unsignaled inline or empty replies. They leave without
 //! AckReq until [`UNSIGNALED_MAX`] of them, or half a send queue, wait for an ACK, or until this side has
-//! sent no packet for [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the newest packet with AckReq,
-//! and the next [`REPLIES_THAT_ASK`] messages ask without that.
+//! sent no packet for [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the newest packet with AckReq.
 //!
 //! # When a responder delays an ACK
 //! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case
@@ -61,11 +60,6 @@ const UNSIGNALED_MAX: u32 = 16;
 /// When no packet was sent for this long (400 us), the requester asks for the ACK of messages that left
 /// without AckReq.
 pub(crate) const ASK_AFTER_SILENCE_NS: u64 = PROBE_MIN_NS;
-/// After such a silence this many messages ask at once, replies too: where one reply is followed by a
-/// silence, as in a rendezvous of MPI or UCX, the next ones are as well, and an ACK costs less than a
-/// retransmission. At half, a rendezvous retransmits twice as often; at double, a ping-pong of one packet per
-/// round pays for an ACK in more rounds after each pause.
-const REPLIES_THAT_ASK: u32 = 64;
 /// No ACK is delayed for longer (250 us). A ping-pong round takes 5 to 30 us, and interrupts or a hypervisor
 /// often stop a program for up to 200 us: at half, the ACK leaves alone after each such pause and the peer
 /// stops polling. Double would exceed the probe timeout of a roxie peer, which would then retransmit.
@@ -102,8 +96,6 @@ pub(crate) struct Outgoing {
 /// The requester's side: what was sent since the last AckReq.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckRequests {
-    /// Messages that still ask although they are unsignaled replies; see [`REPLIES_THAT_ASK`].
-    asking_replies: u32,
     packets: u32,
     /// Messages that end in these packets.
     messages: u32,
@@ -129,12 +121,7 @@ impl AckRequests {
     /// A packet with AckReq leaves.
     #[inline]
     pub(crate) fn asked(&mut self) {
-        *self = Self { is_reply: self.is_reply, asking_replies: self.asking_replies, ..Self::default() };
-    }
-
-    /// This side was silent for [`ASK_AFTER_SILENCE_NS`] behind a message without AckReq.
-    pub(crate) fn asked_after_silence(&mut self) {
-        self.asking_replies = REPLIES_THAT_ASK;
+        *self = Self { is_reply: self.is_reply, ..Self::default() };
     }
 
     /// Packets that may still leave before the interval ends with one that asks.
@@ -159,14 +146,12 @@ impl AckRequests {
         }
         let is_wanted = self.is_awaited
             || !self.is_reply
-            || self.asking_replies > 0
             || packet.is_retransmission
             || self.messages >= UNSIGNALED_MAX.min(packet.half_queue);
         let asks = packet.is_last_allowed
             || (packet.ends_message && is_wanted && !is_followed())
             || self.packets_left(mtu) == 0;
         self.is_reply &= !packet.ends_message;
-        self.asking_replies = self.asking_replies.saturating_sub(packet.ends_message.into());
         if asks {
             self.asked();
         }

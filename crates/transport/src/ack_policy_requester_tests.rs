@@ -113,25 +113,6 @@ fn the_peer_is_probed_when_no_packet_follows_a_reply() {
     assert_eq!(b.qp.poll_timeout(), None);
 }
 
-/// In a rendezvous each round ends with a reply that no packet follows for a long time.
-#[test]
-fn after_a_silence_behind_a_reply_the_next_replies_set_ack_req() {
-    let mut b = Bench::rc();
-    post_reply(&mut b, 0);
-    b.sent();
-    b.at(us(400));
-    assert_eq!(b.sent(), [only(500)]);
-    b.recv(&Pkt::ack(500)).unwrap();
-    for n in 1..65 {
-        post_reply(&mut b, n);
-        assert_eq!(b.sent(), [only(500 + n)]);
-        b.recv(&Pkt::ack(500 + n)).unwrap();
-    }
-    post_reply(&mut b, 65);
-    assert_eq!(b.sent(), ["WRITE Only 565 +0x0 len 8 [8]"]);
-    assert_eq!(b.qp.counters().probes, 1);
-}
-
 #[test]
 fn a_dead_peer_is_noticed_without_a_signaled_work_request() {
     let mut b = Bench::rc_with(|attr| (attr.retry_cnt, attr.timeout) = (0, 10));

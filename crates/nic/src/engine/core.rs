@@ -63,8 +63,7 @@ impl Core {
             return 0;
         }
         let batches = self.drain(now, queues);
-        let Self { tables, port, .. } = self;
-        tables.expire(now, |flow| port.has_unread(flow));
+        self.tables.expire(now);
         batches
     }
 

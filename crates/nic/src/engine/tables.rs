@@ -412,15 +412,11 @@ impl Tables {
         senders.filter_map(|(qp, dst)| Some((self.source_ip(qp.av().sgid_index)?, dst))).collect()
     }
 
-    /// Calls `handle_timeout` of each queue pair with a deadline that has passed. `has_unread` tells whether
-    /// a living peer process has not read all packets of a flow: its silence is no evidence of a loss.
-    pub(super) fn expire(&mut self, now: Instant, mut has_unread: impl FnMut(FlowId) -> bool) {
+    /// Calls `handle_timeout` of each queue pair with a deadline that has passed.
+    pub(super) fn expire(&mut self, now: Instant) {
         while let Some(index) = self.timers.expire(now) {
             let Some(entry) = self.qp_mut(index) else { continue };
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
-                if entry.qp.awaits_peer() && entry.share.flow().is_some_and(&mut has_unread) {
-                    entry.qp.restart_ack_timer(now);
-                }
                 entry.qp.handle_timeout(now);
                 let is_silent = entry.qp.unanswered_probes() >= SILENT_PROBES;
                 self.is_peer_silent |= is_silent;

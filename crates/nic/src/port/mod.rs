@@ -264,13 +264,6 @@ pub trait Port: Send {
         TxState::default()
     }
 
-    /// Whether the destination process of `flow` lives and has not read all packets yet. False where the port
-    /// cannot know.
-    fn has_unread(&mut self, flow: FlowId) -> bool {
-        let _packets_on_a_network = flow;
-        false
-    }
-
     /// Returns space for the next packet, at least [`MAX_PACKET`] bytes. The caller writes `BTH .. pad`
     /// to its start and calls [`tx_commit`](Port::tx_commit); without a commit nothing is sent.
     fn tx_slot(&mut self) -> &mut [u8];

@@ -344,12 +344,6 @@ impl Port for ShmPort {
         }
     }
 
-    fn has_unread(&mut self, flow: FlowId) -> bool {
-        // The ring of a process that has ended ends when its connection is closed.
-        self.follow_ring_events();
-        open_route(&self.flows, &mut self.outbound, flow).is_some_and(|(_, out)| out.has_unread())
-    }
-
     fn flush(&mut self) -> usize {
         let mut packets = 0;
         while let Some(slot) = self.dirty.pop() {

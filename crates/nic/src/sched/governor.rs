@@ -53,8 +53,6 @@ pub(crate) struct Governor {
     lost_at: u64,
     /// Sleeps are short until this time.
     brief_until: u64,
-    /// Checks preempt other threads until this time: one was late because CPU-bound threads ran.
-    urgent_until: u64,
 }
 
 impl Governor {
@@ -72,7 +70,6 @@ impl Governor {
             lost_ns: 0,
             lost_at: 0,
             brief_until: 0,
-            urgent_until: 0,
         }
     }
 
@@ -104,22 +101,9 @@ impl Governor {
     }
 
     /// Returns how long to sleep in `Inline` before the next check (ns).
-    pub(crate) fn watch_ns(&self, now: u64) -> u64 {
-        let most =
-            if self.is_urgent(now) { self.tuning.urgent_doublings } else { self.tuning.watch_doublings };
-        self.tuning.watch_ns << (self.steady_watches / self.tuning.watch_steady).min(most)
-    }
-
-    /// Records that a check that was due at `due` began at `now`.
-    pub(crate) fn watched(&mut self, due: u64, now: u64) {
-        if now.saturating_sub(due) > self.tuning.late_watch_ns {
-            self.urgent_until = now + self.tuning.urgent_ns;
-        }
-    }
-
-    /// Whether the checks preempt CPU-bound threads: the application thread may wait for its CPU, too.
-    pub(crate) fn is_urgent(&self, now: u64) -> bool {
-        now < self.urgent_until
+    pub(crate) fn watch_ns(&self) -> u64 {
+        let doublings = (self.steady_watches / self.tuning.watch_steady).min(self.tuning.watch_doublings);
+        self.tuning.watch_ns << doublings
     }
 
     /// Records that the progress thread served the port and received this many batches. `ran_ns`: CPU time

@@ -71,14 +71,14 @@ fn a_steady_poller_is_checked_less_often_until_it_stops() {
     let mut polled_for = 0;
     for round in 0..300 {
         assert!(is_inline(&mut governor, round, 0));
-        let watch = governor.watch_ns(0);
+        let watch = governor.watch_ns();
         assert!((250_000..=4 * MS).contains(&watch) && (round < 16 || watch <= polled_for / 8));
         polled_for += watch;
     }
-    assert_eq!(governor.watch_ns(0), 4 * MS);
+    assert_eq!(governor.watch_ns(), 4 * MS);
     assert!(!is_inline(&mut governor, 299, 0));
     governor.served(0, tuning().ran_ns, 0);
-    assert_eq!(governor.watch_ns(0), 250_000);
+    assert_eq!(governor.watch_ns(), 250_000);
 }
 
 #[test]
@@ -210,21 +210,4 @@ fn a_yield_after_which_nothing_arrived_changes_nothing() {
     assert!(!inline.polled(false, &tuning()));
     assert!(!inline.polled(true, &tuning()));
     assert_eq!(empty_polls(&inline), tuning().yield_polls);
-}
-
-/// Beside CPU-bound threads a check waits for a slice of 3 ms, and so does the thread that polls.
-#[test]
-fn after_a_late_check_the_checks_are_urgent_and_frequent() {
-    let mut governor = governor();
-    for round in 0..300 {
-        assert!(is_inline(&mut governor, round, 0));
-    }
-    governor.watched(MS, 2 * MS);
-    assert!(!governor.is_urgent(2 * MS), "a check may be a little late");
-    governor.watched(MS, 4 * MS);
-    assert!(governor.is_urgent(4 * MS));
-    assert_eq!(governor.watch_ns(4 * MS), MS);
-    let over = 4 * MS + tuning().urgent_ns;
-    assert!(!governor.is_urgent(over));
-    assert_eq!(governor.watch_ns(over), 4 * MS);
 }

@@ -55,10 +55,8 @@ impl Progress {
     /// Leaves the port to the polling threads, serves the control plane once, and sleeps until the next
     /// check.
     fn watch(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
-        // The ordinary slice: with a short one, the checks would preempt the polling threads. On a CPU that
-        // CPU-bound threads use, they preempt these.
-        let is_urgent = self.governor.is_urgent(self.runtime.now_ns());
-        self.slice.set(is_urgent.then_some(engine.tuning().serving_slice_ns));
+        // The ordinary slice: with a short one, the checks would preempt the polling threads.
+        self.slice.set(None);
         self.runtime.reach(Point::Sleep);
         engine.set_watching(true);
         engine.serve_control_plane();
@@ -68,12 +66,8 @@ impl Progress {
         let may_sleep = !engine.has_armed_cq();
         drop(engine);
         let before = self.runtime.process_cpu_ns();
-        let now = self.runtime.now();
-        let due = now.plus_ns(self.governor.watch_ns(now.0));
-        let netdev_changed = may_sleep && self.runtime.sleep(&kick, due);
-        if may_sleep {
-            self.governor.watched(due.0, self.runtime.now_ns());
-        }
+        let netdev_changed =
+            may_sleep && self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
         self.ran_ns = self.runtime.process_cpu_ns().saturating_sub(before);
         wake_up(weak, netdev_changed);
     }

@@ -121,16 +121,6 @@ tuning! {
     /// How often the interval doubles: 4 ms at most. Half: 1 ms, 2 % of the CPU. Double: packets wait up to
     /// 64 ms when an application stops polling.
     watch_doublings: u8 = 4,
-    /// A check that begins this much (ns) too late waited for CPU-bound threads, which take slices of 3 ms.
-    /// The thread that polls may wait for its CPU for as long. Half: the hypervisor causes it. Double: a
-    /// loaded machine is found later.
-    late_watch_ns: u64 = 1_000_000,
-    /// How long (ns) after such a check the checks preempt other threads. Half: ten slices are lost each
-    /// second. Double: the polling thread is preempted for longer after the load has ended.
-    urgent_ns: u64 = 200_000_000,
-    /// How often the interval of these checks doubles: 1 ms at most, a third of a slice. Half: 4 % of the
-    /// CPU. Double: packets wait for up to 4 ms.
-    urgent_doublings: u8 = 2,
     /// Checks in a row that found polling, after which earlier unread packets no longer count. Half: one
     /// check is enough. Double: earlier unread packets of a steady poller count for longer.
     steady_watches: u8 = 2,

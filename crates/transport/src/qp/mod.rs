@@ -258,17 +258,6 @@ impl Qp {
         earliest(deadline, self.ep.congestion.deadline())
     }
 
-    /// Whether a packet in flight has asked for an acknowledgement or response, and no wait after an RNR NAK
-    /// is in progress.
-    pub fn awaits_peer(&self) -> bool {
-        self.requester.awaits_peer()
-    }
-
-    /// Restarts the ACK timer instead of a probe or a retry: the peer has not read what was sent.
-    pub fn restart_ack_timer(&mut self, now: Instant) {
-        self.requester.wait_for_reader(now);
-    }
-
     /// Handles every timer that is due; does nothing when none is.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.responder.handle_timeout(now);

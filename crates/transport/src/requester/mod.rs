@@ -1,8 +1,8 @@
 //! The sending half of a queue pair: work requests to packets, in order, within the window; retransmission.
 //!
 //! `window.rs` holds the packet numbers, `transmit.rs` decides which packet leaves and `segment.rs` writes
-//! it, `response.rs` handles what the peer sends back, `retransmit.rs`, `timeout.rs` and `silence.rs` repair
-//! losses. Read IBA 9.7.3, 9.7.4.
+//! it, `response.rs` handles what the peer sends back, `retransmit.rs` and `timeout.rs` repair losses. Read
+//! IBA 9.7.3, 9.7.4.
 
 mod local;
 mod peer;
@@ -12,7 +12,6 @@ mod rtt;
 mod scoreboard;
 mod segment;
 mod send_queue;
-mod silence;
 mod timeout;
 mod transmit;
 mod window;
@@ -26,7 +25,6 @@ use rtt::Rtt;
 use scoreboard::Scoreboard;
 use segment::read_request_end;
 use send_queue::{SendQueue, SendWqe};
-use silence::Silence;
 use timeout::RetryState;
 use window::SendWindow;
 
@@ -94,19 +92,11 @@ struct Fetches {
     /// First packet of the READ request that was retransmitted last for a part of a READ other than its
     /// beginning.
     part: Option<u64>,
-    /// The responses that the last probe requested again.
-    probed: [u64; 2],
 }
 
 impl Fetches {
     fn new(psn: u64, limit: u8) -> Self {
-        Self {
-            in_flight: Ring::new(usize::from(limit)),
-            executed: psn,
-            seen: psn,
-            part: None,
-            probed: [u64::MAX; 2],
-        }
+        Self { in_flight: Ring::new(usize::from(limit)), executed: psn, seen: psn, part: None }
     }
 
     /// The request in flight that the response with this number belongs to.
@@ -151,7 +141,6 @@ pub(crate) struct Requester {
     board: Scoreboard,
     peer: Peer,
     rtt: Rtt,
-    silence: Silence,
     acks: AckRequests,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     failed: Option<WcStatus>,
@@ -169,7 +158,6 @@ impl Requester {
             board: Scoreboard::default(),
             peer: Peer::default(),
             rtt: Rtt::default(),
-            silence: Silence::default(),
             acks: AckRequests::default(),
             failed: None,
             unsignaled: UnsignaledRun::default(),
@@ -196,7 +184,6 @@ impl Requester {
         self.board = Scoreboard::default();
         self.peer = Peer::default();
         self.rtt = Rtt::default();
-        self.silence = Silence::default();
         self.acks = AckRequests::default();
         self.failed = None;
         self.unsignaled = UnsignaledRun::default();
@@ -391,11 +378,6 @@ impl Requester {
     /// Smoothed time from a packet to its acknowledgement, once it was measured.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         self.rtt.smoothed_ns()
-    }
-
-    /// Whether the ACK timer is what the requester waits for.
-    pub(crate) fn awaits_peer(&self) -> bool {
-        self.is_ack_expected() && !self.retry.is_rnr_wait()
     }
 
     /// Restarts the ACK timer: the queue pair continues to send after SQD.

@@ -96,11 +96,6 @@ impl Peer {
         self.responds_to_parts || self.repeats_selectively()
     }
 
-    /// Whether it has responded to a part of a READ as to a READ.
-    pub(crate) fn has_responded_to_part(&self) -> bool {
-        self.responds_to_parts
-    }
-
     /// It responded to a part of a READ, other than its beginning, with First or Only.
     pub(crate) fn responded_to_part(&mut self) {
         self.responds_to_parts = true;

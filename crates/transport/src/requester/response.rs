@@ -9,7 +9,7 @@ use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer
 
 use super::peer::Remedy;
 use super::retransmit::gap_of;
-use super::{PROBE_MIN_NS, Requester, Step, window_pkts};
+use super::{Requester, Step, window_pkts};
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::fault::status_of_nak;
@@ -39,17 +39,12 @@ impl Requester {
             && let Some((first, packets)) = gap_of(self.window.una(), u64::from(distance.unsigned_abs()))
         {
             ep.counters.rcvd_gap_report += 1;
-            self.silence.lost(now);
             self.on_gap(now, first, first + packets);
             // The peer found the gap when the packet behind it arrived.
             self.window.reach(first + packets + 1);
             return Ok(Step::Idle);
         }
         if distance < 0 || position >= self.window.next() {
-            // A part that was requested too early teaches as much about the peer as one that was missing.
-            if packet.row().operation == Operation::ReadResponse {
-                self.note_part_response(position, packet);
-            }
             ep.counters.ignored_responses += 1;
             return Err(DropReason::StaleResponse);
         }
@@ -126,9 +121,6 @@ impl Requester {
         if is_new {
             self.peer.on_ack(to, to - before, sent);
             self.rtt.acknowledged(to, now);
-            if now > self.retry.timer_base().plus_ns(PROBE_MIN_NS) {
-                self.silence_ended(now);
-            }
             self.retry.progress(now, ep);
         }
         is_new
@@ -160,7 +152,6 @@ impl Requester {
         if awaited < to && self.on_missing_responses(now, awaited, to) {
             ep.counters.completer_retry_err += 1;
             ep.counters.implied_nak_seq_err += 1;
-            self.silence.lost(now);
         }
         is_new
     }
@@ -198,7 +189,6 @@ impl Requester {
             return Step::Fatal;
         }
         ep.counters.rcvd_seq_err += 1;
-        self.silence.lost(now);
         // The packet is about to be sent anyway, or the NAK is older than its retransmission.
         if position >= self.window.cursor() || self.retry.is_rnr_wait() || position < self.window.una() {
             return self.report_failure(ep);
@@ -292,7 +282,6 @@ impl Requester {
         if self.board.is_in_use() || self.fetches.executed > self.window.una() {
             self.advance(now, ep);
         }
-        self.probed_response_arrived(now, position, fetch.end, packet.row().position.ends());
         if one_by_one && self.board.is_in_use() && self.window.una() < self.fetches.seen {
             self.on_missing_responses(now, self.window.una(), self.fetches.seen);
         }
@@ -333,9 +322,7 @@ impl Requester {
         self.fetches.seen = self.fetches.seen.max(position + 1);
         if from < position && self.on_missing_responses(now, from, position) {
             ep.counters.completer_retry_err += 1;
-            self.silence.lost(now);
         }
-        self.probed_response_arrived(now, position, fetch.end, packet.row().position.ends());
         Ok(self.report_failure(ep))
     }
 
@@ -345,9 +332,8 @@ impl Requester {
         if self.fetches.part != Some(position) {
             return;
         }
-        // Otherwise this may be the response to the original request, and the other one arrives behind it.
+        self.fetches.part = None;
         if matches!(packet.row().position, Position::First | Position::Only) {
-            self.fetches.part = None;
             self.peer.responded_to_part();
         }
     }

@@ -16,8 +16,8 @@ use crate::time::Instant;
 /// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A
 /// multiple of [`SPAN`], so that a late ACK is not taken for a report.
 pub(crate) const GAP_UNIT: u64 = 2 * SPAN;
-/// After this many probes without progress a READ is requested again up to its end, unless the peer has
-/// responded to a part: some responders repeat only that.
+/// After this many probes without progress a READ is requested again up to its end: some responders repeat
+/// only that.
 const PROBES_FOR_TAIL: u8 = 3;
 
 /// The gap (first packet, number of packets) that an ACK `back` packets before `una` reports; `None` if it
@@ -49,7 +49,7 @@ impl Requester {
         let fetch = self.fetches.at(first);
         let end = match fetch {
             None => first + 1,
-            Some(fetch) if self.asks_for_tail() => fetch.end,
+            Some(fetch) if self.retry.probes() >= PROBES_FOR_TAIL => fetch.end,
             Some(fetch) => (first..fetch.end).find(|&at| !self.board.is_lost(at)).unwrap_or(fetch.end),
         };
         let part = Part { index, first, end };
@@ -110,9 +110,7 @@ impl Requester {
         for i in 0..youngest.wrapping_sub(oldest) {
             match self.fetches.in_flight.get(oldest.wrapping_add(i)).copied() {
                 Some(fetch) if fetch.first < end => {
-                    // Responses before `una` are here, whatever the caller names.
-                    let from = fetch.first.max(first).max(self.window.una());
-                    is_new |= self.miss(fetch, from, fetch.end.min(end));
+                    is_new |= self.miss(fetch, fetch.first.max(first), fetch.end.min(end));
                 }
                 _ => break,
             }
@@ -165,51 +163,18 @@ impl Requester {
         }
     }
 
-    /// Whether a READ is requested again up to its end, although only a part of it may be lost.
-    fn asks_for_tail(&self) -> bool {
-        self.retry.probes() >= PROBES_FOR_TAIL && !self.peer.has_responded_to_part()
-    }
-
     /// Takes a packet for lost, however recently it was retransmitted; of a READ, all responses up to the
-    /// next that is here. While nothing shows that packets are lost, only the first of these: on a busy host
-    /// the peer may wait for a CPU, and a probe must not double what is in flight. See
-    /// [`probed_response_arrived`](Self::probed_response_arrived).
+    /// next that is here.
     fn lose(&mut self, position: u64) {
         let (first, end) = match self.fetches.at(position) {
             None => (position, position + 1),
             Some(fetch) => {
                 let first = fetch.first.max(self.window.una());
-                let missing = self.board.first_received(first, fetch.end.min(self.window.cursor()));
-                let is_all = self.asks_for_tail() || self.board.is_repairing();
-                let end = if is_all { missing } else { missing.min(first + 1) };
-                if first < end {
-                    self.fetches.probed.rotate_left(1);
-                    self.fetches.probed[0] = first;
-                }
-                (first, end)
+                (first, self.board.first_received(first, fetch.end.min(self.window.cursor())))
             }
         };
         for position in first..end {
             self.board.lose(position);
-        }
-    }
-
-    /// The response at `position` was placed. If a probe requested it, the earlier transmissions of its READ
-    /// request and responses were lost: requests the rest again. (A responder ignores a request for a
-    /// response that it is about to send, so an earlier transmission would have arrived first.)
-    #[inline]
-    pub(super) fn probed_response_arrived(
-        &mut self,
-        now: Instant,
-        position: u64,
-        fetch_end: u64,
-        ends: bool,
-    ) {
-        if ends && position + 1 < fetch_end && self.fetches.probed.contains(&position) {
-            self.silence.lost(now);
-            let from = (position + 1).max(self.window.una());
-            let end = self.board.first_received(from, fetch_end.min(self.window.cursor()));
-            self.on_missing_responses(now, from, end);
         }
     }
 

@@ -22,12 +22,9 @@ pub(super) struct RetryState {
     timer_base: Instant,
     /// End of the wait after an RNR NAK.
     rnr_until: Option<Instant>,
-    /// Probes since the last progress, and when the first and the last one were made.
+    /// Probes since the last progress, and when the last one was made.
     probes: u8,
-    first_probe_at: Instant,
     probed_at: Instant,
-    /// When the packet was sent, or the progress was made, that the first probe followed.
-    silent_since: Instant,
 }
 
 impl RetryState {
@@ -66,21 +63,6 @@ impl RetryState {
     #[inline]
     pub(super) fn is_asked(&self, una: u64) -> bool {
         self.asked > una
-    }
-
-    /// When the ACK timer was started or restarted.
-    #[inline]
-    pub(super) fn timer_base(&self) -> Instant {
-        self.timer_base
-    }
-
-    /// A probe is about to be sent.
-    fn probe(&mut self, now: Instant) {
-        if self.probes == 0 {
-            (self.silent_since, self.first_probe_at) = (self.timer_base, now);
-        }
-        self.probes = self.probes.saturating_add(1);
-        self.probed_at = now;
     }
 
     /// Whether the peer said that it is not ready, and that wait is not over.
@@ -170,21 +152,7 @@ impl Requester {
         // A timeout of 0 means none, so there is no probe either until its time was measured.
         let is_wanted = ep.ty.is_reliable() && (ep.attr.timeout != 0 || self.rtt.is_known());
         let wait = self.rtt.probe_ns(self.retry.probes, is_repairing);
-        let since = self.retry.quiet_since();
-        is_wanted.then(|| since.plus_ns(self.silence.probe_ns(wait, since)))
-    }
-
-    /// The peer makes progress after a silence longer than [`PROBE_MIN_NS`].
-    #[cold]
-    pub(super) fn silence_ended(&mut self, now: Instant) {
-        let RetryState { probes, timer_base, silent_since, first_probe_at, .. } = self.retry;
-        if probes == 0 {
-            self.silence.ended_by_itself(now.since(timer_base).as_nanos() as u64, now);
-            return;
-        }
-        let silent_ns = now.since(silent_since).as_nanos() as u64;
-        let answer_ns = now.since(first_probe_at).as_nanos() as u64;
-        self.silence.ended_after_probe(silent_ns, answer_ns, self.rtt.least_ns(), now);
+        is_wanted.then(|| self.retry.quiet_since().plus_ns(wait))
     }
 
     /// Ends an RNR wait, or probes a peer that has been silent for too long.
@@ -198,9 +166,6 @@ impl Requester {
         }
         if !self.is_ack_expected() {
             ep.counters.probes += 1;
-            if now >= self.retry.timer_base.plus_ns(ASK_AFTER_SILENCE_NS) {
-                self.acks.asked_after_silence();
-            }
             self.retry.timer_base = now;
             self.probe_youngest();
             return Step::Idle;
@@ -210,21 +175,15 @@ impl Requester {
             if !self.take_retry(ep) {
                 return Step::Fatal;
             }
-            self.retry.probe(now);
             self.retry.timer_base = now;
         } else {
             ep.counters.probes += 1;
-            self.retry.probe(now);
         }
+        self.retry.probes = self.retry.probes.saturating_add(1);
+        self.retry.probed_at = now;
         self.peer.on_timeout(self.window.next(), window_pkts(ep.mtu));
         self.probe(now);
         Step::Idle
-    }
-
-    /// The peer has not read what was sent: waits as after a probe, without one.
-    pub(crate) fn wait_for_reader(&mut self, now: Instant) {
-        self.retry.probe(now);
-        self.retry.timer_base = now;
     }
 
     /// Uses up one retry; without one left the oldest work request fails. 7 means seven.

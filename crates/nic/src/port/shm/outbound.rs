@@ -109,12 +109,6 @@ impl Outbound {
         std::mem::take(&mut self.packets)
     }
 
-    /// Whether the reader has not read everything that was published.
-    pub(super) fn has_unread(&mut self) -> bool {
-        // An invalid index of the reader is detected at the next packet.
-        self.ring.room(RING_BYTES).is_ok_and(|room| room < RING_BYTES)
-    }
-
     /// Whether the sender should wait before it writes more.
     pub(super) fn is_crowded(&mut self) -> bool {
         const ENOUGH: usize = RING_BYTES - CROWDED_BYTES;

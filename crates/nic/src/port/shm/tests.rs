@@ -342,9 +342,7 @@ fn a_sleeping_reader_is_woken_once() {
     a.port.flush();
     assert!(!is_woken(&b), "no thread sleeps");
     assert_eq!(b.port.set_need_wakeup(true), Readiness::Pending, "there is something to read");
-    assert!(a.port.has_unread(flow));
     assert_eq!(b.recv_until(1).len(), 1);
-    assert!(!a.port.has_unread(flow));
     assert_eq!(b.port.set_need_wakeup(true), Readiness::Idle);
     a.send(flow, &packet(slot, 1, 64));
     a.port.flush();
@@ -371,10 +369,6 @@ fn the_last_packets_of_a_dead_process_are_read_and_its_peer_returns_to_the_kerne
     (0..10).for_each(|n| a.send(flow, &packet(slot, n, 64)));
     a.port.flush();
     let gone = a.member.slot();
-    assert!(!b.port.has_unread(back), "nothing was sent");
-    b.send(back, &packet(gone, 0, 64));
-    b.port.flush();
-    assert!(b.port.has_unread(back), "the other process lives");
     drop(a);
     let start = now_ns();
     while b.rings_out() > 0 && now_ns() - start < 5_000_000_000 {
@@ -382,7 +376,6 @@ fn the_last_packets_of_a_dead_process_are_read_and_its_peer_returns_to_the_kerne
         b.port.follow_ring_events();
     }
     assert_eq!(b.rings_out(), 0);
-    assert!(!b.port.has_unread(back), "no timeout waits for a dead process");
     assert_eq!(b.recv_until(10).len(), 10);
     b.recv();
     assert!(b.port.inbound.is_empty());
