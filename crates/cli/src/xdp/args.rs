@@ -37,7 +37,7 @@ Examples:
   roxie xdp map set eth0 devs 0 eth1
           The recipe 'redirect' sends packets to eth1 from now on
   roxie xdp map get eth0 buckets
-          The sources that the recipe 'police' has seen; 'dump' and 'lookup' are other names of 'get'
+          The sources that the recipe 'police' has seen (get: also dump, lookup)
   roxie xdp map delete eth0 access 10.1.0.0/16
 
 Needs root.")]
