@@ -13,8 +13,8 @@ pub struct Page {
 
 /// Entry numbers that one call examines. The lock of the keys is held for about 100 us, at half for 50.
 const EXAMINED_MAX: u32 = 1 << 14;
-/// Bytes of keys and values that one call examines, after which it ends: it takes about 100 us to copy them, at
-/// half 50. At double, the thread that answers makes other readers wait longer.
+/// Bytes of keys and values that one call examines, after which it ends: it takes about 100 us to copy them,
+/// at half 50. At double, the thread that answers makes other readers wait longer.
 const EXAMINED_BYTES_MAX: usize = 1 << 20;
 
 impl Map {

@@ -16,8 +16,8 @@ use crate::map::MapKind;
 const TAIL_CALLS_MAX: u32 = 33;
 const ITERATIONS_MAX: u64 = 1 << 23;
 
-/// Entry numbers that `bpf_for_each_map_elem` examines for the price of one operation. Fewer: a walk of a large
-/// map with few entries exceeds the budget. More: it takes longer than the budget says.
+/// Entry numbers that `bpf_for_each_map_elem` examines for the price of one operation. Fewer: a walk of a
+/// large map with few entries exceeds the budget. More: it takes longer than the budget says.
 const EXAMINED_PER_OPERATION: u64 = 8;
 /// Entry numbers that are examined under the lock of the keys, for about 1 us.
 const EXAMINED_MAX: u32 = 1 << 10;

@@ -163,8 +163,8 @@ impl IndTable {
     /// Creates a table.
     ///
     /// # Errors
-    /// `Invalid` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX), and all work
-    /// queues are of one device; `NoMem` if the device has its largest number.
+    /// `Invalid` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX), and all
+    /// work queues are of one device; `NoMem` if the device has its largest number.
     pub fn new(wqs: Vec<RawWq>) -> Result<Self, VerbsError> {
         let Some(first) = wqs.first() else { return Err(VerbsError::Invalid) };
         if !wqs.len().is_power_of_two() || wqs.len() > Self::LEN_MAX as usize {
