@@ -34,7 +34,7 @@ mod write;
 pub use elf::FILE_MAX;
 pub use write::write;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use ext::Ext;
@@ -188,7 +188,7 @@ pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, Obj
         all.push(Candidate { name, section, kind, program });
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
-    add_tails(&mut all);
+    add_tails(&mut all, BYTES_MAX);
     Ok(all)
 }
 
@@ -237,31 +237,56 @@ fn needs_kernel(file: &elf::File<'_>, ext: &Ext<'_>) -> bool {
 }
 
 /// Gives each program the programs that initial values of its program arrays name, and those that these
-/// name in turn.
-fn add_tails(all: &mut [Candidate]) {
+/// name in turn. A program is refused if it would make the programs that were given exceed `bytes_max`.
+fn add_tails(all: &mut [Candidate], bytes_max: usize) {
     let linked: Vec<Option<Program>> = all.iter().map(|one| one.program.as_ref().ok().cloned()).collect();
     if !linked.iter().flatten().any(|program| program.maps.iter().any(|map| !map.entries.is_empty())) {
         return;
     }
-    for one in all.iter_mut() {
-        let Ok(program) = &mut one.program else { continue };
-        let (mut seen, mut todo) = (BTreeSet::from([program.name.clone()]), vec![program.clone()]);
-        while let Some(next) = todo.pop() {
+    let by_name: HashMap<&str, &Program> =
+        linked.iter().flatten().map(|program| (&program.name[..], program)).collect();
+    let mut bytes = 0;
+    for (one, own) in all.iter_mut().zip(&linked) {
+        let (Ok(program), Some(own)) = (&mut one.program, own) else { continue };
+        let (mut seen, mut todo) = (BTreeSet::from([&own.name[..]]), vec![own]);
+        let mut is_too_large = false;
+        while let Some(next) = todo.pop().filter(|_| !is_too_large) {
             let used: BTreeSet<usize> =
                 next.map_slots().unwrap_or_default().iter().map(|(_, map)| map.index()).collect();
             let entries = used.iter().filter_map(|map| next.maps.get(*map)).flat_map(|map| &map.entries);
             for (_, initial) in entries {
                 let Initial::Program(name) = initial else { continue };
-                if !seen.insert(name.clone()) {
+                let Some((&name, &found)) = by_name.get_key_value(&name[..]) else { continue };
+                if !seen.insert(name) {
                     continue;
                 }
-                if let Some(found) = linked.iter().flatten().find(|program| program.name == *name) {
-                    program.tails.push(found.clone());
-                    todo.push(found.clone());
+                bytes += memory_bytes(found);
+                if bytes > bytes_max {
+                    is_too_large = true;
+                    break;
                 }
+                program.tails.push(found.clone());
+                todo.push(found);
             }
         }
+        if is_too_large {
+            let why = "the programs that its program arrays name are too large";
+            one.program = Err(ObjectError::Link(format!("{}: {why}", own.name)));
+        }
     }
+}
+
+/// Returns how many bytes a copy of the program takes, about.
+fn memory_bytes(program: &Program) -> usize {
+    let Program { slots, maps, btf, .. } = program;
+    let maps = maps.iter().map(|def| {
+        let entries = def.entries.len() * size_of::<(u32, Initial)>();
+        size_of::<MapDef>() + def.name.len() + def.initial.len() + entries
+    });
+    size_of::<Program>()
+        + size_of_val(&slots[..])
+        + btf.as_ref().map_or(0, |btf| btf.blob.len())
+        + maps.sum::<usize>()
 }
 
 /// Reason why an object file gives no programs, or a program no object file.

@@ -2,8 +2,10 @@
  * Raw packet queue pairs on `lo`: capabilities, states, flow rules and their refusals, transfers, events, the
  * builder, RSS. Without CAP_NET_RAW: the refusals that hardware drivers give. Exits 77 without a device.
  */
+#define _GNU_SOURCE
 #include "pair.h"
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,6 +99,14 @@ static struct ibv_wc take(struct ibv_cq *from)
 	return wc;
 }
 
+/* The last refusal of this thread has this text (ROXIE_LOG=errors keeps those without a reason, too). */
+static int last_refusal_is(const char *text)
+{
+	const char *(*last_refusal)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT, "roxie_last_refusal");
+	const char *last = last_refusal ? last_refusal() : NULL;
+	return last && !strcmp(last, text);
+}
+
 static void refusals(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { 16, 1, 0 } };
@@ -115,7 +125,7 @@ static void refusals(void)
 	CHECK(modify(a, IBV_QPS_RTR, 0, 0) == EINVAL && modify(a, IBV_QPS_INIT, 0, 0) == EINVAL);
 	CHECK(modify(a, IBV_QPS_INIT, IBV_QP_PORT, 2) == EINVAL && modify(a, IBV_QPS_ERR, 0, 0) == EINVAL);
 	CHECK(modify(a, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_PKEY_INDEX, 1) == EINVAL);
-	CHECK(post_recv(a, 0, FRAME, 1) == EINVAL);
+	CHECK(post_recv(a, 0, FRAME, 1) == EINVAL && last_refusal_is("ibv_post_recv: EINVAL"));
 
 	refused(rc, rule, EINVAL);
 	other = rule;
@@ -171,12 +181,14 @@ static void transfers(void)
 	struct ibv_wc wc;
 
 	CHECK(flow && ibv_destroy_qp(b) == EBUSY && builder);
-	CHECK(post_send(a, &sge, IBV_WR_SEND, 0) == EINVAL);
+	CHECK(post_send(a, &sge, IBV_WR_SEND, 0) == EINVAL && last_refusal_is("ibv_post_send: EINVAL"));
 	to_rts(a);
 	to_rts(b);
 	CHECK(!post_recv(b, 4096, 2048, 11) && !post_recv(b, 8192, 2048, 12));
 	/* The first frame is for no rule. */
 	CHECK(!ibv_post_send(a, &first, &bad));
+	/* A request that was posted leaves no reason for the next refusal. */
+	CHECK(modify(a, IBV_QPS_INIT, 0, 0) == EINVAL && last_refusal_is("ibv_modify_qp: EINVAL"));
 	wc = take(cq);
 	CHECK(wc.wr_id == 2 && wc.opcode == IBV_WC_SEND && wc.qp_num == a->qp_num && !wc.status);
 	wc = take(cq);
@@ -203,6 +215,9 @@ static void transfers(void)
 	ibv_ack_cq_events(cq, 1);
 	wc = take(cq);
 	CHECK(wc.wr_id == 12 && wc.byte_len == FRAME && !memcmp(buf, buf + 8192, FRAME));
+	ibv_wr_start(builder);
+	ibv_wr_rdma_write(builder, 1, 0);
+	CHECK(ibv_wr_complete(builder) == EINVAL && last_refusal_is("ibv_wr_complete: EINVAL"));
 
 	/* With a VLAN tag, which the kernel keeps beside the frame. */
 	struct rule tagged = rule_to(5);
@@ -270,6 +285,12 @@ static void scaling(void)
 		CHECK((cqs[i] = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
 		init.cq = cqs[i];
 		CHECK((wqs[i] = ibv_create_wq(ctx, &init)) && wqs[i]->state == IBV_WQS_RESET);
+		struct ibv_recv_wr *bad, wr = { .wr_id = 1 };
+		CHECK(ibv_post_wq_recv(wqs[i], &wr, &bad) == EINVAL);
+		CHECK(last_refusal_is("ibv_post_wq_recv: EINVAL"));
+		struct ibv_wq_attr wrong = { .attr_mask = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE,
+			.wq_state = IBV_WQS_RDY, .curr_wq_state = IBV_WQS_ERR };
+		CHECK(ibv_modify_wq(wqs[i], &wrong) == EINVAL && wqs[i]->state == IBV_WQS_RESET);
 		CHECK(!ibv_modify_wq(wqs[i], &ready) && wqs[i]->state == IBV_WQS_RDY);
 	}
 	table_init.log_ind_tbl_size = 8;
@@ -322,6 +343,7 @@ int main(void)
 
 	/* Frames stay on this host. */
 	setenv("ROXIE_NETDEV", "lo", 1);
+	setenv("ROXIE_LOG", "errors", 1);
 	open_device();
 	CHECK((channel = ibv_create_comp_channel(ctx)) && (cq = ibv_create_cq(ctx, 64, NULL, channel, 0)));
 	CHECK(!ibv_query_device_ex(ctx, NULL, &caps) && caps.orig_attr.max_raw_ethy_qp > 0);

@@ -20,6 +20,7 @@ pub use error::MapError;
 pub use page::Page;
 pub use ring::Ring;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keys::Keys;
@@ -251,6 +252,31 @@ impl Map {
             }
             Store::Hash(keys, _) => lock(keys).find(key),
             Store::Lpm(lpm, _) => lock(lpm).longest(key),
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => None,
+        }
+    }
+
+    /// Returns the first entry in use of these numbers, and sets `key` to its key. Does not count as a use of
+    /// the entry in an LRU map.
+    pub(crate) fn next_entry(&self, mut range: Range<u32>, key: &mut Vec<u8>) -> Option<u32> {
+        let mut is_found = |found: Option<&[u8]>| {
+            key.clear();
+            key.extend_from_slice(found.unwrap_or_default());
+            found.is_some()
+        };
+        match &self.store {
+            Store::Array(_) => range.find(|entry| {
+                let key = entry.to_le_bytes();
+                is_found(self.entry(&key).is_some().then_some(&key[..]))
+            }),
+            Store::Hash(keys, _) => {
+                let keys = lock(keys);
+                range.find(|entry| is_found(keys.at(*entry)))
+            }
+            Store::Lpm(lpm, _) => {
+                let lpm = lock(lpm);
+                range.find(|entry| is_found(lpm.at(*entry)))
+            }
             Store::Ring(_) | Store::Pushed(_) | Store::Unusable => None,
         }
     }

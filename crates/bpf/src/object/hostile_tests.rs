@@ -5,13 +5,18 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use object::write::{Object, Symbol, SymbolSection};
-use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
+use object::elf::R_BPF_64_32;
+use object::write::{Object, Relocation, Symbol, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope,
+};
 use roxie_tests::random::Rng;
 
 use super::elf::FILE_MAX;
-use super::{Kernel, candidates, clang, programs_of, write};
-use crate::map::Map;
+use super::{Candidate, Kernel, add_tails, candidates, clang, programs_of, write};
+use crate::insn::{Imm64, Insn, Reg, encode};
+use crate::map::{Initial, Map, MapDef, MapKind};
 use crate::program::{Program, ProgramKind};
 use crate::vet::vet;
 use crate::vm::Image;
@@ -136,6 +141,63 @@ fn with_zeros(size: u64) -> Vec<u8> {
     let zeros = file.add_section(Vec::new(), b".bss".to_vec(), SectionKind::UninitializedData);
     file.append_section_bss(zeros, size, 1);
     file.write().expect("a file")
+}
+
+/// A call whose symbol has this value: its target does not fit into 64 bits.
+#[test]
+fn a_call_beyond_the_end_of_the_address_space_is_refused() {
+    for value in [i64::MAX as u64, u64::MAX] {
+        let mut file = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little);
+        let text = file.add_section(Vec::new(), b"xdp".to_vec(), SectionKind::Text);
+        let code = [0x85, 0x10, 0, 0, 5, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+        file.append_section_data(text, &code, 8);
+        let mut symbol = |name: &str, value, size| {
+            file.add_symbol(Symbol {
+                name: name.as_bytes().to_vec(),
+                value,
+                size,
+                kind: SymbolKind::Text,
+                scope: SymbolScope::Linkage,
+                weak: false,
+                section: SymbolSection::Section(text),
+                flags: SymbolFlags::None,
+            })
+        };
+        symbol("main", 0, 16);
+        let symbol = symbol("far", value, 0);
+        let flags = RelocationFlags::Elf { r_type: R_BPF_64_32 };
+        file.add_relocation(text, Relocation { offset: 0, symbol, addend: 0, flags }).expect("it fits");
+        let refused = programs_of(&file.write().expect("a file"), None).expect_err("no function").to_string();
+        assert!(refused.contains("no function"), "{value:#x}: {refused}");
+    }
+}
+
+/// Each of 50 programs names all others: the copies would take 50 times the space of the file.
+#[test]
+fn programs_that_name_each_other_are_counted() {
+    let program = Recipe::verdict(XdpAction::Pass).program("pass", ProgramKind::Xdp).unwrap();
+    let names: Vec<String> = (0..50).map(|number| format!("step_{number}")).collect();
+    let entries = (0..).zip(&names).map(|(key, name)| (key, Initial::Program(name.clone()))).collect();
+    let steps = MapDef { entries, ..MapDef::new("steps", MapKind::ProgArray, 4, 4, 50) };
+    let mut slots = Vec::new();
+    encode(&Insn::LoadImm64 { dst: Reg::R1, imm: Imm64::Map(0) }, &mut slots);
+    slots.extend(program.slots.clone());
+    let all = |bytes_max| {
+        let mut all: Vec<Candidate> = names
+            .iter()
+            .map(|name| {
+                let (name, slots, maps) = (name.clone(), slots.clone(), vec![steps.clone()]);
+                let program = Program { name: name.clone(), slots, maps, ..program.clone() };
+                let section = "xdp".to_owned();
+                Candidate { name, section, kind: ProgramKind::Xdp, program: Ok(program) }
+            })
+            .collect();
+        add_tails(&mut all, bytes_max);
+        all.into_iter().map(|one| one.program.map(|program| program.tails.len())).collect::<Vec<_>>()
+    };
+    assert!(all(usize::MAX).iter().all(|tails| *tails == Ok(49)));
+    let few = all(1 << 19);
+    assert!(few[0] == Ok(49) && few[49].clone().unwrap_err().to_string().contains("are too large"));
 }
 
 /// Such a section takes no space in the file, so that the file may name any size.

@@ -194,8 +194,9 @@ impl<'a> Linker<'_, 'a> {
         }
         if slot.opcode == CALL {
             let Some(section) = symbol.section else { return self.kfunc(symbol, &mut slots[at], layout) };
-            let start = symbol.value as i64 + (i64::from(slot.imm) + 1) * Slot::LEN as i64;
-            let callee = u64::try_from(start).ok().and_then(|start| self.function(section, start));
+            let offset = (i64::from(slot.imm) + 1) * Slot::LEN as i64;
+            let start = symbol.value.checked_add_signed(offset);
+            let callee = start.and_then(|start| self.function(section, start));
             layout.calls.push((base + at, callee.ok_or("it calls what is no function")?));
             (slots[at].src, slots[at].imm) = (CALL_LOCAL, 0);
             return Ok(());

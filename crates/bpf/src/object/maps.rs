@@ -1,6 +1,8 @@
 //! Maps of an object file: variables in section `.maps` described by BTF, structures in the older section
 //! `maps`, and the sections of global data, each of which becomes an array with one entry.
 
+use std::collections::BTreeSet;
+
 use super::elf::File;
 use super::externs::{CONFIG_SECTION, Configuration};
 use super::types::{Type, Types, kind, word};
@@ -258,6 +260,7 @@ fn old(file: &File<'_>, number: usize, found: &mut Vec<Found>) -> Result<(), Str
 /// Adds the initial entries of maps of maps and of program arrays: relocations of section `.maps`.
 fn references(file: &File<'_>, types: Option<&Types<'_>>, found: &mut [Found]) -> Result<(), String> {
     let Some((number, section)) = file.section(".maps") else { return Ok(()) };
+    let growing: BTreeSet<usize> = (0..found.len()).filter(|at| found[*at].def.max_entries == 0).collect();
     for relocation in &section.relocations {
         let target = file.symbols.get(relocation.symbol).ok_or("a relocation of .maps has no symbol")?;
         let around = |map: &Found| map.section == number && (map.start..map.end).contains(&relocation.at);
@@ -284,7 +287,11 @@ fn references(file: &File<'_>, types: Option<&Types<'_>>, found: &mut [Found]) -
             return Err(format!("map {}: it has more than {INITIAL_MAX} initial values", def.name));
         }
         def.entries.push((key, initial));
-        def.max_entries = if def.max_entries == 0 { key + 1 } else { def.max_entries };
+        if growing.contains(&index) {
+            let entries = key.checked_add(1);
+            let entries = entries.ok_or_else(|| format!("map {}: it has too many entries", def.name))?;
+            def.max_entries = def.max_entries.max(entries);
+        }
     }
     Ok(())
 }

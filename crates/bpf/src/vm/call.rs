@@ -22,8 +22,6 @@ pub(super) struct Scratch {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) tail_calls: u32,
-    /// Keys of the maps that `bpf_for_each_map_elem` visits, innermost last.
-    pub(super) walks: Vec<Vec<Vec<u8>>>,
 }
 
 impl Scratch {
@@ -31,7 +29,6 @@ impl Scratch {
         self.cpu = cpu;
         self.redirect = None;
         self.tail_calls = 0;
-        self.walks.clear();
     }
 
     /// Discards the records that the program left reserved. Returns the redirect that the program requested.

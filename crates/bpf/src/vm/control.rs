@@ -16,6 +16,12 @@ use crate::map::MapKind;
 const TAIL_CALLS_MAX: u32 = 33;
 const ITERATIONS_MAX: u64 = 1 << 23;
 
+/// Entry numbers that `bpf_for_each_map_elem` examines for the price of one operation. Fewer: a walk of a
+/// large map with few entries exceeds the budget. More: it takes longer than the budget says.
+const EXAMINED_PER_OPERATION: u64 = 8;
+/// Entry numbers that are examined under the lock of the keys, for about 1 us.
+const EXAMINED_MAX: u32 = 1 << 10;
+
 /// Where a function returns to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Return {
@@ -44,9 +50,16 @@ pub(super) struct Iteration {
     len: u64,
     ctx: u64,
     done: u64,
+    /// Iterations; for a map, entry numbers.
     count: u64,
-    /// The map with the visited entries.
-    map: Option<usize>,
+    /// The map with the visited entries, and the entry number to continue from.
+    map: Option<(usize, u32)>,
+}
+
+impl Iteration {
+    fn position(&self) -> u64 {
+        self.map.map_or(self.done, |(_, from)| from.into())
+    }
 }
 
 /// Registers and call stack of a run.
@@ -107,10 +120,8 @@ pub(super) fn begin(
             if r4 != 0 {
                 return answer(frames, failed(EINVAL), next);
             }
-            let keys = map.keys();
-            let count = keys.len() as u64;
-            scratch.walks.push(keys);
-            let iteration = Iteration { callback, len, ctx: r3, done: 0, count, map: Some(index) };
+            let count = u64::from(map.def().max_entries);
+            let iteration = Iteration { callback, len, ctx: r3, done: 0, count, map: Some((index, 0)) };
             start(iteration, next, frames, image, memory, scratch)
         }
         _ => Err(FaultKind::Argument),
@@ -181,7 +192,7 @@ pub(super) fn resume(
     iteration.done += 1;
     // A callback returns 0 to continue.
     if frames.r[0] != 0 {
-        iteration.count = iteration.done;
+        iteration.count = 0;
     }
     iterate(iteration, frames, image, memory, scratch)
 }
@@ -193,33 +204,29 @@ fn iterate(
     memory: &mut Memory<'_, '_>,
     scratch: &mut Scratch,
 ) -> Result<usize, FaultKind> {
-    let Iteration { callback, len, ctx, map, .. } = iteration;
-    while iteration.done < iteration.count {
-        frames.spend(len)?;
-        match map {
+    let Iteration { callback, len, ctx, .. } = iteration;
+    while iteration.position() < iteration.count {
+        match &mut iteration.map {
             None => (frames.r[1], frames.r[2]) = (iteration.done, ctx),
-            Some(index) => {
+            Some((index, from)) => {
+                let (index, start) = (*index, *from);
                 let map = &image.maps[index];
-                let key = scratch.walks.last().and_then(|keys| keys.get(iteration.done as usize));
-                let key = key.ok_or(FaultKind::Argument)?;
+                let end = start.saturating_add(EXAMINED_MAX).min(map.def().max_entries);
+                let found = map.next_entry(start..end, &mut scratch.key);
+                *from = found.map_or(end, |entry| entry + 1);
+                frames.spend(u64::from(*from - start).div_ceil(EXAMINED_PER_OPERATION))?;
+                let Some((entry, values)) = found.zip(map.values()) else { continue };
                 let base = image.space.base_of(index).ok_or(FaultKind::Argument)?;
-                // The callback may have removed an entry.
-                let Some((entry, values)) = map.entry(key).zip(map.values()) else {
-                    iteration.done += 1;
-                    continue;
-                };
                 let value = base + values.offset(scratch.cpu, entry) as u64;
-                let key = memory.show_key(*frames.depth, key).ok_or(FaultKind::Argument)?;
+                let key = memory.show_key(*frames.depth, &scratch.key).ok_or(FaultKind::Argument)?;
                 let handle = space::base(space::HANDLES) + index as u64;
                 frames.r[1..5].copy_from_slice(&[handle, key, value, ctx]);
             }
         }
+        frames.spend(len)?;
         let frame = frames.depth.checked_sub(1).and_then(|depth| frames.returns.get_mut(depth));
         frame.ok_or(FaultKind::CallDepth)?.then = Then::Iterate(iteration);
         return Ok(callback);
-    }
-    if map.is_some() {
-        scratch.walks.pop();
     }
     let depth = frames.depth.checked_sub(1).ok_or(FaultKind::CallDepth)?;
     let Return { op, saved, .. } = *frames.returns.get(depth).ok_or(FaultKind::CallDepth)?;

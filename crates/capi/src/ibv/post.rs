@@ -87,6 +87,7 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// As [`refuse`]; but a raw packet queue pair, of which `qp` refuses every request, takes it and the rest.
 #[cold]
+#[track_caller]
 fn refuse_send(
     object: &QpObject,
     wr: Wr<ibv_send_wr>,

@@ -6,9 +6,9 @@ use std::iter;
 use std::ptr;
 
 use roxie::raw::{RawQp, RawQpAttr, RxHash};
-use roxie::transport::{SendFlags, SendWr, VerbsError, WrOp};
+use roxie::transport::{SendFlags, SendWr, VerbsError, WrOp, refusal};
 
-use crate::abi::objects::ibv_qp_init_attr_ex;
+use crate::abi::objects::{ibv_qp_ex, ibv_qp_init_attr_ex};
 use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_recv_wr, ibv_send_wr};
 use crate::errno::code;
 use crate::handle::{Out, Wr, WrList, typed};
@@ -70,6 +70,7 @@ fn export(pd: &PdObject, init: &InitAttr, raw: RawQp, id: ObjectId, send_ops: Op
     let mut object = qp::export(pd.context().get(), pd.public(), init, raw.base().clone(), id, None);
     if send_ops.is_some() {
         wr::fill_operations(object.public_mut());
+        object.public_mut().wr_complete = Some(wr_complete);
         object.tail.builder = Some(Builder::new(&raw.cap()));
     }
     object.state().set(raw.state() as c_int);
@@ -77,14 +78,28 @@ fn export(pd: &PdObject, init: &InitAttr, raw: RawQp, id: ObjectId, send_ops: Op
     object
 }
 
+/// Implements `ibv_wr_complete`.
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        wr::complete(qp, |batch, qp| match &qp.tail.raw {
+            Some(raw) => batch.post_raw(raw),
+            None => Err(VerbsError::Invalid),
+        })
+    }
+}
+
 /// Posts sends of which the RC queue pair has refused the first.
 #[cold]
+#[track_caller]
 pub(super) fn post_send(
     raw: &RawQp,
     first: Wr<ibv_send_wr>,
     rest: WrList<ibv_send_wr>,
     bad_wr: Option<Out<*mut ibv_send_wr>>,
 ) -> c_int {
+    // The reason of the RC queue pair is not that of a refusal here.
+    let _recovered = refusal::take_reason();
     let mut refused = ptr::null_mut();
     let requests = iter::once(first).chain(rest).map(|wr| {
         refused = wr.as_ptr();
@@ -114,11 +129,14 @@ fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> 
 
 /// Posts receives of which the RC queue pair has refused the first.
 #[cold]
+#[track_caller]
 pub(super) fn post_recv(
     raw: &RawQp,
     first: *mut ibv_recv_wr,
     bad_wr: Option<Out<*mut ibv_recv_wr>>,
 ) -> c_int {
+    // The reason of the RC queue pair is not that of a refusal here.
+    let _recovered = refusal::take_reason();
     // SAFETY: ibv_post_recv(3); the list that the application posted.
     let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
     post_receives(list, bad_wr, |wr| raw.post_recv(wr))

@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     (public.pd, public.cq) = (attr.pd, attr.cq);
     (public.wq_num, public.handle) = (wq.number(), handle);
     (public.state, public.wq_type) = (IBV_WQS_RESET, IBV_WQT_RQ);
-    public.post_recv = Some(post_recv);
+    public.post_recv = Some(post_wq_recv);
     WqObject::export(public, wq)
 }
 
@@ -75,24 +75,33 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
     if attr.attr_mask & !KNOWN != 0 {
         return code(libc::EOPNOTSUPP);
     }
-    if attr.attr_mask & IBV_WQ_ATTR_CURR_STATE != 0 && attr.curr_wq_state != wq.tail.state() as c_int {
+    let has = |bit| attr.attr_mask & bit != 0;
+    let current = has(IBV_WQ_ATTR_CURR_STATE).then_some(attr.curr_wq_state);
+    if !has(IBV_WQ_ATTR_STATE) {
+        let is_wrong = current.is_some_and(|current| current != wq.tail.state() as c_int);
+        return if is_wrong { code(libc::EINVAL) } else { 0 };
+    }
+    let (from, Some(to)) = (current.map(state_from_c), state_from_c(attr.wq_state)) else {
+        return code(libc::EINVAL);
+    };
+    if from == Some(None) {
         return code(libc::EINVAL);
     }
-    if attr.attr_mask & IBV_WQ_ATTR_STATE == 0 {
-        return 0;
-    }
-    let to = match attr.wq_state {
-        IBV_WQS_RESET => WqState::Reset,
-        IBV_WQS_RDY => WqState::Ready,
-        IBV_WQS_ERR => WqState::Err,
-        _ => return code(libc::EINVAL),
-    };
-    match wq.tail.modify(to) {
+    match wq.tail.modify(from.flatten(), to) {
         Ok(()) => {
             wq.state().set(attr.wq_state);
             0
         }
         Err(error) => code(error.errno()),
+    }
+}
+
+fn state_from_c(state: c_int) -> Option<WqState> {
+    match state {
+        IBV_WQS_RESET => Some(WqState::Reset),
+        IBV_WQS_RDY => Some(WqState::Ready),
+        IBV_WQS_ERR => Some(WqState::Err),
+        _ => None,
     }
 }
 
@@ -109,7 +118,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
 }
 
 /// Implements `ibv_post_wq_recv`.
-unsafe extern "C" fn post_recv(
+unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     first: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,

@@ -87,7 +87,7 @@ pub(crate) struct Builder {
 // SAFETY: only the thread that holds `lock` accesses `batch`.
 unsafe impl Sync for Builder {}
 
-struct Batch {
+pub(super) struct Batch {
     requests: Vec<Request>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
@@ -182,13 +182,6 @@ impl Batch {
         }
     }
 
-    fn post_to(&self, qp: &QpObject) -> Result<(), VerbsError> {
-        self.post(&qp.tail.qp).or_else(|error| match &qp.tail.raw {
-            Some(raw) => self.post_raw(raw),
-            None => Err(error),
-        })
-    }
-
     /// Posts the collected requests. Those before a refused request stay posted, unlike in a hardware queue.
     fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
         let mut batch = qp.begin_post();
@@ -196,10 +189,8 @@ impl Batch {
         self.requests.iter().try_for_each(|request| batch.send(&self.send_wr(request, &mut copied)))
     }
 
-    /// As [`post`](Self::post), after the queue pair has refused the first request because it stands for a
-    /// raw packet queue pair.
-    #[cold]
-    fn post_raw(&self, raw: &RawQp) -> Result<(), VerbsError> {
+    /// As [`post`](Self::post), to a raw packet queue pair.
+    pub(super) fn post_raw(&self, raw: &RawQp) -> Result<(), VerbsError> {
         self.requests.iter().try_for_each(|request| {
             let mut copied = [Sge::default()];
             let wr = self.send_wr(request, &mut copied);
@@ -282,8 +273,25 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: ibv_wr_post(3).
+    unsafe { complete(qp, |batch, qp| batch.post(&qp.tail.qp)) }
+}
+
+/// Posts the batch that the calling thread has built, and ends it.
+///
+/// # Safety
+/// As [`building`].
+#[inline(always)]
+#[track_caller]
+pub(super) unsafe fn complete(
+    qp: *mut ibv_qp_ex,
+    post: impl FnOnce(&mut Batch, &QpObject) -> Result<(), VerbsError>,
+) -> c_int {
+    // SAFETY: the caller's promise.
     let posted = unsafe {
-        let posted = building(qp, |batch, qp| batch.error.map_or_else(|| batch.post_to(qp), Err));
+        let posted = building(qp, |batch, qp| match batch.error {
+            Some(error) => Err(error),
+            None => post(batch, qp),
+        });
         wr_abort(qp);
         posted
     };

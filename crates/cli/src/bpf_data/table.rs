@@ -59,6 +59,9 @@ pub(crate) struct Hooked {
 /// reports is limited. A hook has at most 1 GiB of maps.
 const MAPS_MAX: usize = 4096;
 const ENTRIES_MAX: usize = 1 << 24;
+/// Most pages of one map that are read: each page examines up to 1 MiB of a map, or returns more than half of
+/// a reply of 128 KiB.
+const PAGES_MAX: u32 = 1 << 15;
 
 impl Hooked {
     /// All maps of an engine.
@@ -119,8 +122,13 @@ impl Table for Hooked {
     }
 
     fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome {
-        let (mut from, mut left) = (Some(0), ENTRIES_MAX);
+        let (mut from, mut left, mut pages) = (Some(0), ENTRIES_MAX, 0);
         while let Some(at) = from {
+            pages += 1;
+            if pages > PAGES_MAX {
+                let (name, pid) = (&self.map.def.name, self.remote.pid());
+                return Err(Failure::new(format!("map {name}: process {pid} sends it in too many pieces")));
+            }
             let page = self.remote.page(self.map.id, at, zeros).map_err(|error| self.failed(&error))?;
             let entries: Entries = page
                 .entries
@@ -132,7 +140,7 @@ impl Table for Hooked {
             left -= entries.len();
             take(entries)?;
             // The process must not keep this command reading for ever.
-            from = page.next.filter(|next| left > 0 && *next < self.map.def.max_entries);
+            from = page.next.filter(|next| left > 0 && *next > at && *next < self.map.def.max_entries);
         }
         Ok(())
     }

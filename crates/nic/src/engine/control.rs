@@ -47,7 +47,11 @@ impl Answers for Engine {
                     Ok(before)
                 })
                 .map(|_before| Reply::Done),
-            Request::Detach { point } => self.lock().hooks.detach(point).map(|_hook| Reply::Done),
+            Request::Detach { point } => {
+                let detached = self.lock().hooks.detach(point);
+                // The hook is freed without the lock.
+                detached.map(|_hook| Reply::Done)
+            }
             Request::Frames => {
                 let now_ns = self.now().0;
                 Ok(Reply::Frames(self.lock().hooks.read_frames(now_ns, FRAMES_BYTES_MAX)))
@@ -76,8 +80,11 @@ impl Answers for Engine {
     }
 
     fn forget(&self, client: u64) {
-        let core = &mut *self.lock();
+        let mut core = self.lock();
         core.hooks.untap(client);
-        core.hooks.release_held(client);
+        let released = core.hooks.release_held(client);
+        drop(core);
+        // The hooks are freed without the lock.
+        drop(released);
     }
 }

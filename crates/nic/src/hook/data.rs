@@ -148,12 +148,18 @@ impl Hooks {
                     id: MapId { hook: point.id, index },
                     point: at,
                     program: hook.unwrap_or_default(),
-                    def: MapDef { initial: Vec::new(), ..map.def().clone() },
+                    def: described(map.def()),
                 });
             }
         }
         list
     }
+}
+
+/// Returns the definition without its initial contents, which may be larger than a reply.
+fn described(def: &MapDef) -> MapDef {
+    let (name, inner) = (def.name.clone(), def.inner.as_deref().map(|inner| Box::new(described(inner))));
+    MapDef { name, inner, initial: Vec::new(), entries: Vec::new(), ..*def }
 }
 
 impl DataAccess {

@@ -296,13 +296,11 @@ impl Hooks {
         self.point(at).held_by = Some(client);
     }
 
-    /// Detaches the hooks that a control connection holds.
-    pub(crate) fn release_held(&mut self, client: u64) {
-        for at in HookPoint::ALL {
-            if self.point(at).held_by == Some(client) {
-                let _gone = self.detach(at);
-            }
-        }
+    /// Detaches the hooks that a control connection holds, and returns them.
+    pub(crate) fn release_held(&mut self, client: u64) -> Vec<Hook> {
+        let is_held = |hooks: &mut Self, at| hooks.point(at).held_by == Some(client);
+        let points = HookPoint::ALL.into_iter();
+        points.filter_map(|at| if is_held(self, at) { self.detach(at).ok() } else { None }).collect()
     }
 
     /// To be called after a hook or a tap was added or removed.

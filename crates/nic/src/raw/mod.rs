@@ -9,7 +9,8 @@
 //! Application threads that poll an empty completion queue send and receive here (`Raw::poll`), else the
 //! thread of `thread.rs` does.
 //!
-//! Lock order: `Raw::state`, then the lock of the first engine, for its table of keys.
+//! Lock order: `Raw::state`, then the lock of one engine, for its table of keys: of the first engine, or of
+//! the engine whose thread polls.
 
 mod key;
 mod packet_port;
@@ -55,6 +56,9 @@ pub(crate) struct Raw {
     is_watching: AtomicBool,
     /// Wakes the thread. It may sleep on it when this is dropped.
     kick: Arc<EventFd>,
+    /// The counters as of the last batch, for readers that must not wait for the state: they hold the lock of
+    /// an engine.
+    published: [AtomicU64; State::COUNTERS.len()],
 }
 
 impl Raw {
@@ -76,6 +80,7 @@ impl Raw {
             polls: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             kick: Arc::new(EventFd::new().map_err(|_| VerbsError::NoMem)?),
+            published: Default::default(),
         });
         thread::spawn(&new).map_err(|_| VerbsError::NoMem)?;
         Ok(engine.place.set_raw(new))
@@ -92,6 +97,7 @@ impl Raw {
         let mut state = self.lock();
         let done = work(&mut state, &engine);
         state.transmit(engine.now());
+        self.publish(&state);
         let is_active = state.is_active();
         let waits = state.has_staged();
         if self.is_active.swap(is_active, Ordering::Relaxed) != is_active || waits {
@@ -112,7 +118,11 @@ impl Raw {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        state.poll(engine) > 0
+        let has_frames = state.poll(engine) > 0;
+        if has_frames {
+            self.publish(&state);
+        }
+        has_frames
     }
 
     /// The calling thread stops polling: wakes the thread, which then receives.
@@ -122,9 +132,20 @@ impl Raw {
         }
     }
 
-    /// Name and value of every counter.
+    /// Makes the counters visible to [`rows`](Self::rows).
+    fn publish(&self, state: &State) {
+        for (published, value) in self.published.iter().zip(state.counters()) {
+            published.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Name and value of every counter; as of the last batch while another thread has the state.
     pub(crate) fn rows(&self) -> Vec<Row> {
-        self.state.try_lock().map(|state| state.rows()).unwrap_or_default()
+        if let Ok(state) = self.state.try_lock() {
+            self.publish(&state);
+        }
+        let values = self.published.iter().map(|value| value.load(Ordering::Relaxed));
+        State::COUNTERS.into_iter().zip(values).collect()
     }
 }
 

@@ -9,7 +9,6 @@ use super::table::{FlowRules, FlowType, Rule};
 use super::xsk_port::XskFrames;
 use crate::notice;
 use crate::port::{BadVariable, XskError};
-use crate::stats::Row;
 use sys::{Netlink, PacketSocket};
 
 /// How frames travel: the value of `ROXIE_RAW_PORT`.
@@ -221,8 +220,9 @@ impl Ports {
         }
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    /// Returns the number of frames that were too long to receive, and 1 if AF_XDP is not possible here.
+    pub(super) fn counters(&self) -> [u64; 2] {
         let oversize = self.oversize + self.receiver.as_ref().map_or(0, |receiver| receiver.oversize);
-        vec![("raw_rx_oversize", oversize), ("raw_not_xsk", u64::from(self.is_xsk_refused))]
+        [oversize, u64::from(self.is_xsk_refused)]
     }
 }

@@ -1,6 +1,5 @@
-//! The XDP program of flow rules: it computes the key of each frame as [`Key::of`](super::key::Key::of)
-//! does and
-//! compares it with the rules in a map. The first rule that matches redirects the frame to the AF_XDP
+//! The XDP program of flow rules: it computes the key of each frame as [`Key::of`](super::key::Key::of) does,
+//! and compares it with the rules in a map. The first rule that matches redirects the frame to the AF_XDP
 //! socket of its receive queue, or drops it. All other frames pass to the network stack.
 
 use bpf::{AluOp, AsmError};

@@ -140,9 +140,13 @@ impl RawQp {
     /// Creates an RSS queue pair: it only receives, into the work queues of `table`.
     ///
     /// # Errors
-    /// `NotPermitted` without CAP_NET_RAW; `NoMem` if the device has its largest number of queue pairs.
+    /// `Invalid` for a table of another device; `NotPermitted` without CAP_NET_RAW; `NoMem` if the device has
+    /// its largest number of queue pairs.
     pub fn new_rss(pd: &Pd, table: &IndTable, hash: RxHash, cookie: u64) -> Result<Self, VerbsError> {
         let raw = Raw::of(pd.engine())?;
+        if !table.is_of(raw) {
+            return Err(VerbsError::Invalid);
+        }
         open(&mut raw.lock())?;
         let cq = table.cq();
         let base = base(pd, [cq, cq], cookie)?;

@@ -102,6 +102,16 @@ impl FlowSpecs {
         }
     }
 
+    /// As [`compare`](Self::compare), for the protocol, which the IP header and the ports both name.
+    fn compare_proto(&mut self, value: u8, mask: u8) -> Result<(), VerbsError> {
+        let common = self.matches.mask.0[PROTO] & mask;
+        if common & (self.matches.value.0[PROTO] ^ value) != 0 {
+            return Err(VerbsError::Invalid);
+        }
+        self.compare(PROTO, &[value], &[mask]);
+        Ok(())
+    }
+
     fn require(&mut self, headers: u8) {
         self.compare(HEADERS, &[headers], &[headers]);
     }
@@ -134,7 +144,7 @@ impl FlowSpecs {
             if *flags_mask != 0 {
                 return Err(VerbsError::NotSupported);
             }
-            self.compare(PROTO, &[*proto], &[*proto_mask]);
+            self.compare_proto(*proto, *proto_mask)?;
             self.compare(TOS, &[*tos], &[*tos_mask]);
             self.compare(TTL, &[*ttl], &[*ttl_mask]);
         }
@@ -148,7 +158,8 @@ impl FlowSpecs {
         for (at, from, len) in [(SRC_IP, 0, 16), (DST_IP, 16, 16), (FLOW_LABEL, 32, 4)] {
             self.compare(at, &value[from..from + len], &mask[from..from + len]);
         }
-        for (at, from) in [(PROTO, 36), (TOS, 37), (TTL, 38)] {
+        self.compare_proto(value[36], mask[36])?;
+        for (at, from) in [(TOS, 37), (TTL, 38)] {
             self.compare(at, &value[from..=from], &mask[from..=from]);
         }
         Ok(())
@@ -157,10 +168,7 @@ impl FlowSpecs {
     /// `ibv_flow_tcp_udp_filter`: destination, source.
     fn add_ports(&mut self, proto: u8, value: [u8; 4], mask: [u8; 4]) -> Result<(), VerbsError> {
         self.begin_layer(4)?;
-        if self.matches.mask.0[PROTO] & (self.matches.value.0[PROTO] ^ proto) != 0 {
-            return Err(VerbsError::Invalid);
-        }
-        self.compare(PROTO, &[proto], &[0xff]);
+        self.compare_proto(proto, 0xff)?;
         if mask != [0; 4] {
             self.require(HAS_PORTS);
         }
@@ -283,6 +291,10 @@ pub(super) mod tests {
         let is_v6 = spec(ETH, 40, (18, &[0x86, 0xdd]), (34, &[0xff, 0xff]));
         assert_eq!(refused(&[is_v6, ipv4([1, 2, 3, 4])]), Invalid);
         let is_tcp = spec(IPV4_EXT, 32, (16, &[TCP]), (28, &[0xff]));
-        assert_eq!(refused(&[is_tcp, udp(1)]), Invalid);
+        let is_tcp_v6 = spec(IPV6, 88, (44, &[TCP]), (84, &[0xff]));
+        for is_tcp in [is_tcp, is_tcp_v6] {
+            assert_eq!(refused(&[is_tcp.clone(), udp(1)]), Invalid);
+            assert_eq!(refused(&[udp(1), is_tcp]), Invalid, "in the other order");
+        }
     }
 }

@@ -14,7 +14,6 @@ use super::verbs_error;
 use crate::engine::Engine;
 use crate::keys::KeyTable;
 use crate::notice;
-use crate::stats::Row;
 use sys::SEND_FRAMES_MAX;
 
 /// See the module documentation.
@@ -73,6 +72,17 @@ const STALL_NS: u64 = 20_000_000;
 const SPARE_MAX: usize = 1024;
 
 impl State {
+    /// Names of the counters.
+    pub(super) const COUNTERS: [&str; 7] = [
+        "raw_tx_frames",
+        "raw_tx_dropped",
+        "raw_rx_frames",
+        "raw_rx_unsteered",
+        "raw_rx_out_of_buffer",
+        "raw_rx_oversize",
+        "raw_not_xsk",
+    ];
+
     pub(super) fn new(ifindex: u32) -> Self {
         Self {
             entries: Vec::new(),
@@ -322,17 +332,11 @@ impl State {
         count
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    /// Returns the values of [`COUNTERS`](Self::COUNTERS).
+    pub(super) fn counters(&self) -> [u64; Self::COUNTERS.len()] {
         let Counters { tx_frames, tx_dropped, rx_frames, rx_unsteered, rx_out_of_buffer } = self.counters;
-        let mut rows = vec![
-            ("raw_tx_frames", tx_frames),
-            ("raw_tx_dropped", tx_dropped),
-            ("raw_rx_frames", rx_frames),
-            ("raw_rx_unsteered", rx_unsteered),
-            ("raw_rx_out_of_buffer", rx_out_of_buffer),
-        ];
-        rows.extend(self.ports.rows());
-        rows
+        let [oversize, not_xsk] = self.ports.counters();
+        [tx_frames, tx_dropped, rx_frames, rx_unsteered, rx_out_of_buffer, oversize, not_xsk]
     }
 }
 

@@ -31,7 +31,7 @@ pub struct FlowAttr {
     pub specs: FlowSpecs,
 }
 
-/// Names a queue of the device: an index of `State::queues`.
+/// Names a queue or an RSS queue pair of the device: an index of `State::entries`.
 pub(crate) type QueueId = u32;
 
 /// Most rules of a device: the XDP program compares a frame with each.

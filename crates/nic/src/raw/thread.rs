@@ -8,8 +8,8 @@ use super::Raw;
 use sys::{PollFd, poll, spawn_without_signals};
 
 /// Time between two checks whether application threads still poll. Half: the checks take 2 % of a CPU.
-/// Double:
-/// a frame waits longer after the application has stopped to poll without arming its completion queue.
+/// Double: a frame waits longer after the application has stopped to poll without arming its completion
+/// queue.
 const CHECK_NS: u64 = 1_000_000;
 /// Time between two attempts to send frames that the kernel did not take.
 const RETRY_NS: u64 = 100_000;
@@ -51,11 +51,14 @@ fn round(weak: &Weak<Raw>, seen: &mut u64, fds: &mut Vec<PollFd>) -> Option<u64>
         }
     }
     let mut state = raw.lock();
-    while state.poll(&engine) > 0 {
-        if raw.polls.load(Ordering::Relaxed) != polls {
-            break;
-        }
+    while state.poll(&engine) > 0 && raw.polls.load(Ordering::Relaxed) == polls {
+        raw.publish(&state);
+        // Threads that post or change a rule wait for the lock.
+        drop(state);
+        std::thread::yield_now();
+        state = raw.lock();
     }
+    raw.publish(&state);
     let is_active = state.is_active();
     raw.is_active.store(is_active, Ordering::Relaxed);
     fds.extend(state.ports.fds().into_iter().map(PollFd::readable));

@@ -7,7 +7,7 @@ use transport::{Instant, MAX_QP_WR, MAX_SGE, QpState, RecvQueue, RecvWr, VerbsEr
 use super::Raw;
 use super::qp::{base, open};
 use super::queue::{Completer, Queue};
-use super::state::Entry;
+use super::state::{Entry, State};
 use super::table::QueueId;
 use crate::verbs::{Cq, Pd, Qp};
 
@@ -92,29 +92,34 @@ impl RawWq {
     /// Returns the state.
     #[must_use]
     pub fn state(&self) -> WqState {
-        match self.0.raw.lock().queue(self.0.id).map(|queue| queue.state) {
-            Some(QpState::Rts) => WqState::Ready,
-            Some(QpState::Reset) => WqState::Reset,
-            _ => WqState::Err,
-        }
+        state_of(&mut self.0.raw.lock(), self.0.id)
     }
 
-    /// Changes the state (ibv_modify_wq(3)): from RESET to ready, and from any state to ERR and RESET.
+    /// Changes the state (ibv_modify_wq(3)): from RESET to ready, from ready to ERR, and from any state to
+    /// RESET. A change to the present state has no effect. With `from`, the present state must be that one.
     ///
     /// # Errors
-    /// `Invalid` for other transitions.
-    pub fn modify(&self, to: WqState) -> Result<(), VerbsError> {
-        let (from, id) = (self.state(), self.0.id);
-        let state = match (from, to) {
-            (WqState::Reset | WqState::Ready, WqState::Ready) => QpState::Rts,
-            (_, WqState::Reset) => QpState::Reset,
-            (WqState::Ready | WqState::Err, WqState::Err) => QpState::Err,
-            _ => return Err(VerbsError::Invalid),
-        };
-        if from != to {
-            self.0.raw.with(|raw, engine| raw.set_state(engine.now(), id, state))?;
-        }
-        Ok(())
+    /// `Invalid` for other transitions, and for another present state than `from`.
+    pub fn modify(&self, from: Option<WqState>, to: WqState) -> Result<(), VerbsError> {
+        let id = self.0.id;
+        self.0.raw.with(|raw, engine| {
+            let now = state_of(raw, id);
+            if from.is_some_and(|from| from != now) {
+                return Err(VerbsError::Invalid);
+            }
+            let state = match (now, to) {
+                (WqState::Reset | WqState::Ready, WqState::Ready) => QpState::Rts,
+                (_, WqState::Reset) => QpState::Reset,
+                (WqState::Ready | WqState::Err, WqState::Err) => QpState::Err,
+                (WqState::Reset, WqState::Err) | (WqState::Err, WqState::Ready) => {
+                    return Err(VerbsError::Invalid);
+                }
+            };
+            if now != to {
+                raw.set_state(engine.now(), id, state);
+            }
+            Ok(())
+        })?
     }
 
     /// Posts a receive.
@@ -123,6 +128,14 @@ impl RawWq {
     /// `Invalid` in RESET and for too many SGEs; `NoMem` when the queue is full.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.0.raw.lock().post_recv(Instant(sys::now_ns()), self.0.id, wr)
+    }
+}
+
+fn state_of(state: &mut State, id: QueueId) -> WqState {
+    match state.queue(id).map(|queue| queue.state) {
+        Some(QpState::Rts) => WqState::Ready,
+        Some(QpState::Reset) => WqState::Reset,
+        _ => WqState::Err,
     }
 }
 
@@ -150,14 +163,17 @@ impl IndTable {
     /// Creates a table.
     ///
     /// # Errors
-    /// `Invalid` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX); `NoMem` if
-    /// the device has its largest number.
+    /// `Invalid` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX), and all
+    /// work queues are of one device; `NoMem` if the device has its largest number.
     pub fn new(wqs: Vec<RawWq>) -> Result<Self, VerbsError> {
         let Some(first) = wqs.first() else { return Err(VerbsError::Invalid) };
         if !wqs.len().is_power_of_two() || wqs.len() > Self::LEN_MAX as usize {
             return Err(VerbsError::Invalid);
         }
         let raw = Arc::clone(&first.0.raw);
+        if wqs.iter().any(|wq| !Arc::ptr_eq(&wq.0.raw, &raw)) {
+            return Err(VerbsError::Invalid);
+        }
         let mut state = raw.lock();
         if state.tables >= Self::COUNT_MAX {
             return Err(VerbsError::NoMem);
@@ -171,6 +187,11 @@ impl IndTable {
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
+    }
+
+    /// Whether its work queues are those of this device.
+    pub(super) fn is_of(&self, raw: &Arc<Raw>) -> bool {
+        Arc::ptr_eq(&self.0.raw, raw)
     }
 
     /// Returns the completion queue of the first work queue.

@@ -25,8 +25,10 @@ pub(super) struct XskFrames {
     epoll: Epoll,
     /// Fork generation of the process that opened it.
     generation: u32,
+    /// When processes that look up the owner were accepted last.
+    accepted_ns: u64,
     /// Claims the netdev; released last.
-    _owner: Owner,
+    owner: Owner,
 }
 
 #[derive(Debug)]
@@ -39,6 +41,9 @@ struct RawProgram {
     len: usize,
 }
 
+/// Time between two calls that accept the processes that look up the owner, as `port/xsk.rs` has it. Longer:
+/// they may fill the backlog, and later ones find no owner.
+const ACCEPT_NS: u64 = 10_000_000_000;
 /// Frames taken from one queue at a time.
 const BATCH: u32 = 64;
 /// Longest frame that is sent here.
@@ -115,7 +120,7 @@ impl XskFrames {
         let epoll = Epoll::new().map_err(during("epoll"))?;
         sockets.watch(&epoll).map_err(during("epoll"))?;
         let (bytes, ends, generation) = (Vec::new(), Vec::new(), sys::generation());
-        Ok(Self { sockets, program, bytes, ends, epoll, generation, _owner: owner })
+        Ok(Self { sockets, program, bytes, ends, epoll, generation, accepted_ns: sys::now_ns(), owner })
     }
 
     /// Makes the program take the frames of the rules from the network stack.
@@ -138,6 +143,11 @@ impl XskFrames {
     pub(super) fn fetch(&mut self) -> usize {
         self.bytes.clear();
         self.ends.clear();
+        let now_ns = sys::now_ns();
+        if now_ns.saturating_sub(self.accepted_ns) >= ACCEPT_NS {
+            self.accepted_ns = now_ns;
+            self.owner.accept_waiting();
+        }
         let mut descriptors = 0;
         for queue in &mut self.sockets.queues {
             let mut taken = 0;
@@ -164,6 +174,8 @@ impl XskFrames {
                     self.ends.push(self.bytes.len());
                 }
             }
+            // A frame without its end must not become the start of a frame of the next queue.
+            self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
             if taken > 0 {
                 queue.release(taken);
                 descriptors += taken;
