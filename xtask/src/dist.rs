@@ -85,6 +85,9 @@ pub(crate) fn wheel(options: &Options) -> Outcome {
 
 /// Makes all packages.
 pub(crate) fn dist(options: &Options) -> Outcome {
+    if options.program.is_some() {
+        return Err("--program is for 'cargo xtask wheel': dist builds the program".to_owned());
+    }
     let mut release = release(options)?;
     warn_if_dirty(&release.root);
     let built = build::build(&release.root, &release.out, options.host, &release.epoch)?;

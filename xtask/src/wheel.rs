@@ -49,15 +49,17 @@ pub(crate) fn make(release: &Release, program: &Path, host: bool) -> Outcome<Pat
 
 /// A Python with the tools.
 fn tools(root: &Path) -> Outcome<PathBuf> {
-    let dir = root.join("target/dist-wheel-tools");
-    let python = dir.join("bin/python");
-    if python.is_file() {
+    let versions = TOOLS.join("-").replace("==", "-");
+    let dir = root.join(format!("target/dist-wheel-tools-{versions}"));
+    let (python, complete) = (dir.join("bin/python"), dir.join("complete"));
+    if complete.is_file() {
         return Ok(python);
     }
     println!("installing {} from PyPI into {}", TOOLS.join(" and "), dir.display());
     at(&dir, fs::create_dir_all(&dir))?;
     run(Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
     run(Command::new(dir.join("bin/pip")).args(["--quiet", "install"]).args(TOOLS))?;
+    at(&complete, fs::write(&complete, ""))?;
     Ok(python)
 }
 

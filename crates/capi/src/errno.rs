@@ -87,7 +87,9 @@ pub(crate) fn of_io(error: &io::Error) -> c_int {
 /// `symbols/` names.
 pub(crate) unsafe extern "C" fn unsupported(name: *const c_char, errno: c_int, returns: isize) -> isize {
     // SAFETY: the trampolines pass the address of a string constant.
-    refused::note_unsupported(&unsafe { CStr::from_ptr(name) }.to_string_lossy());
-    set_errno(errno);
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    refused::note_unsupported(&name);
+    let _refused = refuse(VerbsError::NotSupported, format_args!("{name} is not implemented"));
+    fail(errno);
     returns
 }

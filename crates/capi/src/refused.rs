@@ -45,32 +45,29 @@ static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
 });
 
 thread_local! {
-    static LAST: RefCell<Last> = const { RefCell::new(Last { line: String::new(), kept: None }) };
+    static LAST: RefCell<Last> = const { RefCell::new(Last::NONE) };
 }
 
-/// The last refusal of a thread.
+/// The last refusal of a thread. The strings keep their memory, so a call that is refused again and again
+/// allocates nothing.
 struct Last {
     line: String,
     /// The line as [`roxie_last_refusal`] returned it.
     kept: Option<CString>,
+    /// The line that was printed last.
+    printed: String,
+}
+
+impl Last {
+    const NONE: Last = Last { line: String::new(), kept: None, printed: String::new() };
 }
 
 /// Notes that a function returns `errno` to the application.
 #[cold]
 pub(crate) fn note(errno: c_int, at: &Location<'_>) {
-    let reason = refusal::take_reason();
-    // An empty queue and an interrupted wait are answers, not refusals.
-    if reason.is_none() && matches!(errno, libc::EAGAIN | libc::EINTR) {
-        return;
-    }
-    let is_wanted = WANTED.errors;
-    if reason.is_none() && !is_wanted {
-        return;
-    }
     // At the end of a thread there is nothing left to write to.
     let _ = LAST.try_with(|last| {
-        let Last { line, .. } = &mut *last.borrow_mut();
-        let before = if is_wanted { std::mem::take(line) } else { String::new() };
+        let Last { line, printed, .. } = &mut *last.borrow_mut();
         line.clear();
         if let Some(function) = function_at(at) {
             let _ = write!(line, "{function}: ");
@@ -79,11 +76,18 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
             Some(name) => line.push_str(name),
             None => drop(write!(line, "error {errno}")),
         }
-        if let Some(reason) = reason {
-            let _ = write!(line, ": {reason}");
+        line.push_str(": ");
+        if !refusal::append_reason(line) {
+            line.truncate(line.len() - ": ".len());
+            // An empty queue and an interrupted wait are answers, not refusals.
+            if matches!(errno, libc::EAGAIN | libc::EINTR) {
+                line.clear();
+                return;
+            }
         }
         // A program that repeats a call until it succeeds gets one line.
-        if is_wanted && *line != before {
+        if WANTED.errors && line != printed {
+            printed.clone_from(line);
             // A failed write cannot be reported; the program continues.
             let _ = writeln!(std::io::stderr(), "roxie: {line}");
         }
@@ -109,11 +113,11 @@ fn function_at(at: &Location<'_>) -> Option<&'static str> {
 }
 
 /// Why the last verbs or rdma_cm call of this thread failed, for people: `ibv_modify_qp: EINVAL: the queue
-/// pair ...`. NULL if the device has given no reason yet. Valid until the thread's next call of this
-/// function.
+/// pair ...`. NULL before the first refusal, and after `EAGAIN` of an empty queue. Valid until the thread's
+/// next call of this function.
 pub(crate) extern "C" fn roxie_last_refusal() -> *const c_char {
     let kept = LAST.try_with(|last| {
-        let Last { line, kept } = &mut *last.borrow_mut();
+        let Last { line, kept, .. } = &mut *last.borrow_mut();
         *kept = CString::new(line.as_bytes()).ok().filter(|line| !line.is_empty());
         kept.as_ref().map_or(ptr::null(), |line| line.as_ptr())
     });
@@ -142,8 +146,10 @@ mod tests {
         assert_eq!(status(Err(refused)), libc::ENOMEM);
         assert_eq!(last().as_deref(), Some("ENOMEM: the queue is full"));
         assert_eq!(std::thread::spawn(last).join().expect("no panic"), None);
+        status(Err(VerbsError::Busy));
+        assert_eq!(last().as_deref(), Some("EBUSY"), "the reason was that of another call");
         code(libc::EAGAIN);
-        assert_eq!(last().as_deref(), Some("ENOMEM: the queue is full"), "an empty queue is no refusal");
+        assert_eq!(last(), None, "an empty queue is no refusal");
     }
 
     #[test]

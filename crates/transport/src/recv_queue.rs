@@ -89,13 +89,7 @@ impl RecvQueue {
     pub(crate) fn refuse_full(&self) -> VerbsError {
         let room = self.max_wr;
         let plural = if room == 1 { "" } else { "s" };
-        refuse(
-            VerbsError::NoMem,
-            format_args!(
-                "the queue has room for {room} receive{plural} and is full; a receive counts until its \
-                 completion is polled"
-            ),
-        )
+        refuse(VerbsError::NoMem, format_args!("the queue has room for {room} receive{plural} and is full"))
     }
 
     /// Arms the limit: the message that leaves fewer than `limit` work requests raises an event, and the
