@@ -143,7 +143,7 @@ fn with_zeros(size: u64) -> Vec<u8> {
     file.write().expect("a file")
 }
 
-/// A call whose symbol has this value: its target does not fit into 64 bits.
+/// The target of the call does not fit into 64 bits.
 #[test]
 fn a_call_beyond_the_end_of_the_address_space_is_refused() {
     for value in [i64::MAX as u64, u64::MAX] {
@@ -151,20 +151,20 @@ fn a_call_beyond_the_end_of_the_address_space_is_refused() {
         let text = file.add_section(Vec::new(), b"xdp".to_vec(), SectionKind::Text);
         let code = [0x85, 0x10, 0, 0, 5, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
         file.append_section_data(text, &code, 8);
-        let mut symbol = |name: &str, value, size| {
+        let mut symbol = |name: &str, value, size, kind| {
             file.add_symbol(Symbol {
                 name: name.as_bytes().to_vec(),
                 value,
                 size,
-                kind: SymbolKind::Text,
+                kind,
                 scope: SymbolScope::Linkage,
                 weak: false,
                 section: SymbolSection::Section(text),
                 flags: SymbolFlags::None,
             })
         };
-        symbol("main", 0, 16);
-        let symbol = symbol("far", value, 0);
+        symbol("main", 0, 16, SymbolKind::Text);
+        let symbol = symbol("far", value, 8, SymbolKind::Data);
         let flags = RelocationFlags::Elf { r_type: R_BPF_64_32 };
         file.add_relocation(text, Relocation { offset: 0, symbol, addend: 0, flags }).expect("it fits");
         let refused = programs_of(&file.write().expect("a file"), None).expect_err("no function").to_string();
