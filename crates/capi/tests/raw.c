@@ -63,6 +63,14 @@ static void refused(struct ibv_qp *qp, struct rule rule, int error)
 	CHECK(errno == error);
 }
 
+/* The rule of the caller is refused with one `change`. */
+#define REFUSED(change, error) \
+	do { \
+		struct rule changed = rule; \
+		changed.change; \
+		refused(a, changed, error); \
+	} while (0)
+
 /* Writes a frame to 02:00:00:00:00:`last` at `offset` of the buffer. */
 static struct ibv_sge frame(size_t offset, uint8_t last, uint8_t fill)
 {
@@ -111,7 +119,7 @@ static void refusals(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { 16, 1, 0 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &shared);
-	struct rule rule = rule_to(9), other;
+	struct rule rule = rule_to(9);
 	struct ibv_qp *rc = create(IBV_QPT_RC, NULL, 4);
 	struct {
 		struct ibv_flow_attr attr;
@@ -128,39 +136,17 @@ static void refusals(void)
 	CHECK(post_recv(a, 0, FRAME, 1) == EINVAL && last_refusal_is("ibv_post_recv: EINVAL"));
 
 	refused(rc, rule, EINVAL);
-	other = rule;
-	other.attr.port = 2;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.attr.comp_mask = 1;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.attr.type = 4;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.attr.num_of_specs = 11;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.attr.priority = 16;
-	refused(a, other, ENOSPC);
-	other = rule;
-	other.attr.flags = 1;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.attr.flags = IBV_FLOW_ATTR_FLAGS_EGRESS;
-	refused(a, other, EOPNOTSUPP);
-	other = rule;
-	other.attr.type = IBV_FLOW_ATTR_SNIFFER;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.eth.size = 7;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.eth.size = 38;
-	refused(a, other, EINVAL);
-	other = rule;
-	other.eth.type = 0x99;
-	refused(a, other, EINVAL);
+	REFUSED(attr.port = 2, EINVAL);
+	REFUSED(attr.comp_mask = 1, EINVAL);
+	REFUSED(attr.type = 4, EINVAL);
+	REFUSED(attr.num_of_specs = 11, EINVAL);
+	REFUSED(attr.priority = 16, ENOSPC);
+	REFUSED(attr.flags = 1, EINVAL);
+	REFUSED(attr.flags = IBV_FLOW_ATTR_FLAGS_EGRESS, EOPNOTSUPP);
+	REFUSED(attr.type = IBV_FLOW_ATTR_SNIFFER, EINVAL);
+	REFUSED(eth.size = 7, EINVAL);
+	REFUSED(eth.size = 38, EINVAL);
+	REFUSED(eth.type = 0x99, EINVAL);
 	errno = 0;
 	CHECK(!ibv_create_flow(a, &tag.attr) && errno == EOPNOTSUPP);
 	CHECK(!ibv_destroy_qp(rc) && !ibv_destroy_srq(srq));

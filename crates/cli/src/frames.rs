@@ -35,14 +35,13 @@ impl FrameOutput {
 
     /// Writes one frame of `len` bytes seen at `place`; `bytes` are those that were captured.
     pub(crate) fn put(&mut self, time_ns: u64, len: u32, place: &str, bytes: &[u8]) -> io::Result<()> {
-        let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
         match self {
             FrameOutput::Lines => {
-                let start: Vec<String> = bytes.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
-                terminal::print(&format!("{seconds:>10}.{rest:09} {len} bytes, {place}: {}", start.concat()));
+                print_line(time_ns, len, place, bytes);
                 Ok(())
             }
             FrameOutput::Capture(file) => {
+                let (seconds, rest) = split(time_ns);
                 let record = [seconds as u32, rest as u32, bytes.len() as u32, len];
                 file.write_all(&record.map(u32::to_ne_bytes).concat())?;
                 file.write_all(bytes)
@@ -56,4 +55,21 @@ impl FrameOutput {
             FrameOutput::Capture(file) => file.flush(),
         }
     }
+}
+
+/// Prints a frame of `len` bytes as a line with the first of its bytes.
+pub(crate) fn print_line(time_ns: u64, len: u32, place: &str, bytes: &[u8]) {
+    let (seconds, rest) = split(time_ns);
+    let start = hex_digits(&bytes[..bytes.len().min(SHOWN)]);
+    terminal::print(&format!("{seconds:>10}.{rest:09} {len} bytes, {place}: {start}"));
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex_digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Seconds, and the nanoseconds that remain.
+fn split(time_ns: u64) -> (u64, u64) {
+    (time_ns / 1_000_000_000, time_ns % 1_000_000_000)
 }

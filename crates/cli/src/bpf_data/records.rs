@@ -15,7 +15,7 @@ use wire::capture::{LinkType, Seen};
 use super::Shape;
 use super::types::{as_json, as_text, hex};
 use crate::failure::{During, Failure, Outcome};
-use crate::frames::FrameOutput;
+use crate::frames::{FrameOutput, print_line};
 use crate::terminal::{self, Terminal};
 
 /// What the records of a map are.
@@ -149,17 +149,11 @@ impl RecordOutput {
             return Ok(());
         }
         if seen.is_err() {
-            let start: Vec<String> = bytes.iter().take(32).map(|byte| format!("{byte:02x}")).collect();
-            let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
             let place = match place {
                 INGRESS | EGRESS => place.to_owned(),
                 _ => format!("queue {}, packet {} of its CPU", header.rx_queue, header.sequence),
             };
-            terminal::print(&format!(
-                "{seconds:>10}.{rest:09} {} bytes, {place}: {}",
-                header.len,
-                start.concat()
-            ));
+            print_line(time_ns, header.len, &place, bytes);
             return Ok(());
         }
         let record = Record {

@@ -7,6 +7,8 @@ use bpf::{Btf, MapDef, Typed, Types};
 use roxie::printable;
 use serde_json::{Map as Object, Value, json};
 
+use crate::frames::hex_digits;
+
 /// The type of a key or value; without one, bytes are shown as numbers where their length allows it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shape {
@@ -133,6 +135,5 @@ pub(crate) fn as_text(value: &Typed) -> String {
 
 /// Bytes as digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("hex:{}", digits.concat())
+    format!("hex:{}", hex_digits(bytes))
 }

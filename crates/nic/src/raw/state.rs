@@ -162,10 +162,7 @@ impl State {
         queue.state = state;
         match state {
             QpState::Err => {
-                queue.flush_receives(now);
-                for staged in self.staged.iter_mut().filter(|staged| staged.queue == id) {
-                    staged.failure = Some(WcStatus::WrFlushErr);
-                }
+                self.flush(now, id);
                 self.transmit(now);
             }
             QpState::Reset => {
@@ -292,10 +289,16 @@ impl State {
         }
         if (status != WcStatus::Success || !is_added) && queue.state != QpState::Err {
             queue.state = QpState::Err;
-            queue.flush_receives(now);
-            for staged in self.staged.iter_mut().filter(|staged| staged.queue == id) {
-                staged.failure = Some(WcStatus::WrFlushErr);
-            }
+            self.flush(now, id);
+        }
+    }
+
+    /// Flushes the receives of a queue, and its sends once they are first.
+    fn flush(&mut self, now: Instant, id: QueueId) {
+        let Some(queue) = self.queue(id) else { return };
+        queue.flush_receives(now);
+        for staged in self.staged.iter_mut().filter(|staged| staged.queue == id) {
+            staged.failure = Some(WcStatus::WrFlushErr);
         }
     }
 

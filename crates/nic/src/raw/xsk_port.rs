@@ -151,19 +151,8 @@ impl XskFrames {
         let mut descriptors = 0;
         for queue in &mut self.sockets.queues {
             let mut taken = 0;
-            while taken < BATCH
-                && let Some(piece) = queue.rings.rx.pop()
-            {
-                taken += 1;
-                self.bytes.extend_from_slice(piece.bytes());
-                let more = piece.more;
-                self.sockets.rx_pool.put(piece.chunk);
-                if !more {
-                    self.ends.push(self.bytes.len());
-                }
-            }
-            // The kernel publishes all pieces of a frame at once.
-            while self.ends.last().copied().unwrap_or(0) < self.bytes.len()
+            // The kernel publishes all pieces of a frame at once, so a frame that has begun is taken whole.
+            while (taken < BATCH || self.ends.last().copied().unwrap_or(0) < self.bytes.len())
                 && let Some(piece) = queue.rings.rx.pop()
             {
                 taken += 1;

@@ -16,6 +16,7 @@ use super::source;
 use crate::capture::{Packets, open, start};
 use crate::cpu;
 use crate::failure::{Failure, Outcome};
+use crate::frames::hex_digits;
 use crate::terminal::{self, Terminal, Tone};
 use twins::{MapDifference, NOT_COMPARED, Results, Twins, verdict_name};
 
@@ -138,8 +139,8 @@ fn of_map(difference: &MapDifference) -> Value {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let digits: Vec<String> = bytes.iter().take(BYTES_SHOWN).map(|byte| format!("{byte:02x}")).collect();
-    format!("{}{}", digits.concat(), if bytes.len() > BYTES_SHOWN { "..." } else { "" })
+    let shown = hex_digits(&bytes[..bytes.len().min(BYTES_SHOWN)]);
+    format!("{shown}{}", if bytes.len() > BYTES_SHOWN { "..." } else { "" })
 }
 
 fn show(terminal: Terminal, difference: &Value) {
