@@ -1,4 +1,4 @@
-//! A key-value store whose GETs take no CPU time of the server's program, with tokio.
+//! A key-value store with tokio. A GET takes no CPU time of the server's program.
 //!
 //! The server exposes a table of buckets. A client sends a PUT as a message. It GETs with an RDMA READ of the
 //! bucket. A READ may overlap with a PUT that changes the bucket; the checksum shows that, and the client

@@ -9,8 +9,8 @@
 //! Application threads that poll an empty completion queue send and receive here (`Raw::poll`), else the
 //! thread of `thread.rs` does.
 //!
-//! Lock order: `Raw::state`, then the lock of one engine, for its table of keys: of the first engine, or of
-//! the engine whose thread polls.
+//! Lock order: `Raw::state`, then the lock of one engine, for its table of keys. A polling thread takes the
+//! lock of the engine that it polls, any other thread that of the first engine.
 
 mod key;
 mod packet_port;

@@ -1,4 +1,4 @@
-//! One thread's state with connections whose other end the test holds.
+//! The state of one thread. The test holds the other end of its connections.
 
 use std::fs::File;
 use std::os::fd::AsFd;
