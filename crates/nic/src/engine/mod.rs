@@ -328,19 +328,25 @@ impl Engine {
     /// Receives packets that other processes of this host forwarded, and sends the disconnect notices of dead
     /// processes. Returns the number of records.
     fn serve_members(&self) -> usize {
-        let mut records = 0;
+        let records = self.receive_forwarded();
+        for notice in self.registry.take_disconnect_notices() {
+            self.cm.send_disconnect_notice(self.now(), notice);
+        }
+        records
+    }
+
+    /// Receives packets that other processes of this host forwarded. Returns the number of batches.
+    fn receive_forwarded(&self) -> usize {
+        let mut batches = 0;
         self.registry.poll_listener(&mut |batch| {
-            records += 1;
+            batches += 1;
             let mut core = self.lock();
             let now = self.now();
             core.receive_forwarded(now, batch);
             core.transmit(now);
             self.unlock_and_deliver(core);
         });
-        for notice in self.registry.take_disconnect_notices() {
-            self.cm.send_disconnect_notice(self.now(), notice);
-        }
-        records
+        batches
     }
 
     /// Name and value of every counter.
@@ -422,8 +428,11 @@ impl Engine {
         let _spent = self.kick.take();
     }
 
-    /// Processes the packets that have arrived; see [`Core::drain`].
+    /// Processes the packets that have arrived; see [`Core::drain`]. Other processes of this host may have
+    /// received and forwarded some of them. While application threads poll, the progress thread reads those
+    /// only every few milliseconds.
     pub(crate) fn drain(&self) {
+        self.receive_forwarded();
         let mut core = self.lock();
         core.drain(self.now(), RxQueues::SLOT);
         self.unlock_and_deliver(core);

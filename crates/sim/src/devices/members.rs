@@ -145,6 +145,12 @@ impl Members {
         forwarded.len()
     }
 
+    /// Whether batches were forwarded to a process that it has not read.
+    #[cfg(test)]
+    pub(super) fn has_forwarded(&self, process: usize) -> bool {
+        !self.lock().members[process].forwarded.is_empty()
+    }
+
     /// Forwards a batch to the process with `slot` of the same host.
     pub(super) fn forward(&self, from: usize, slot: u16, batch: &RxBatch<'_>) -> ForwardOutcome {
         let state = &mut *self.lock();

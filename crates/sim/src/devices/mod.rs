@@ -218,3 +218,6 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
         }
     }
 }
+
+#[cfg(test)]
+mod forwarded_tests;
