@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     NoReceiveWqe,
     /// The message needs a receive work request, and the owner is finding out whether there is one.
     ReceiveAwaited,
+    /// The request would change what an unsent READ response has to read. The responder NAKs it itself.
+    UnsentRead,
     /// A duplicate READ or atomic that is not (or no longer) in the replay queue.
     DuplicateNotKept,
     /// An opcode that this service does not have, or not at this place of a message.
@@ -82,7 +84,7 @@ const fn fatal(
 }
 
 #[rustfmt::skip]
-static ROWS: [Row; 14] = {
+static ROWS: [Row; 15] = {
     use {DropReason as Drop, Fault as F, WcStatus as Wc};
     const SEQUENCE: NakKind = NakKind::Nak(NakCode::PsnSequenceError);
     const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
@@ -95,6 +97,7 @@ static ROWS: [Row; 14] = {
         transient(F::PsnAhead,              SEQUENCE,     Drop::OutOfSequence),
         transient(F::NoReceiveWqe,          NakKind::Rnr, Drop::NoReceive),
         transient(F::ReceiveAwaited,        SILENCE,      Drop::NoReceive),
+        transient(F::UnsentRead,            SILENCE,      Drop::OutOfSequence),
         transient(F::DuplicateNotKept, SILENCE,      Drop::Duplicate),
         fatal(F::Opcode,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadSequenceOfOpcodes),
         fatal(F::QpAccess,          INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),

@@ -304,7 +304,10 @@ impl Responder {
             // It was parsed before it was kept.
             let Ok(packet) = Packet::parse(bytes) else { break };
             debug_assert_eq!(packet.bth.psn, psn_of(self.expected));
-            self.execute_next(&packet, mem, srqs, ep)?;
+            match self.execute_next(&packet, mem, srqs, ep) {
+                Err(Fault::UnsentRead) => break, // it is NAKed below
+                executed => executed?,
+            }
         }
         self.early.kept.remove_range(behind - 1, self.expected + 1);
         self.early.renew(now, self.expected);
@@ -378,6 +381,15 @@ impl Responder {
         }
         ep.counters.foreign_port += 1;
         Err(DropReason::ForeignPort)
+    }
+
+    /// The expected request cannot be executed before the READ responses have left: it is dropped as if it
+    /// were missing. The NAK follows the responses, so the retransmission finds them sent.
+    #[cold]
+    pub(super) fn postpone(&mut self, ep: &mut Endpoint) -> Result<(), DropReason> {
+        ep.counters.out_of_seq_request += 1;
+        self.nak_gap(ep);
+        Err(DropReason::OutOfSequence)
     }
 
     fn nak_gap(&mut self, ep: &mut Endpoint) {

@@ -56,6 +56,7 @@ impl Responder {
         if !reth.va.is_multiple_of(u64::from(WORD)) {
             return Err(Fault::Misaligned);
         }
+        self.before_write(reth.va, payload.len(), mem, ep)?;
         mem.write_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, payload)
             .map_err(Fault::from_access)?;
         ep.counters.rcvd_bytes += u64::from(WORD);

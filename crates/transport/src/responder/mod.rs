@@ -1,7 +1,7 @@
 //! The receiving half of a connection: requests to memory and completions (IBA 9.7.4, 9.7.5).
 //!
-//! `transmit.rs` sends the responses, `early.rs` handles requests ahead of a missing one, `unreliable.rs` is
-//! the UC variant.
+//! `transmit.rs` sends the responses, `early.rs` handles requests ahead of a missing one, `order.rs` those
+//! that overwrite what an unsent READ response has to read, `unreliable.rs` is the UC variant.
 //!
 //! Invariant: everything before `expected` was executed exactly once and in order; `received` bytes of the
 //! current message are placed. Order of checks: PSN, opcode sequence, access flags of the queue pair, receive
@@ -10,6 +10,7 @@
 mod early;
 mod flush;
 mod nak;
+mod order;
 mod replay;
 mod transmit;
 mod unreliable;
@@ -18,6 +19,7 @@ use wire::{DropReason, Msn, Operation, Packet, Position, Rkey};
 
 use early::{Arrivals, EarlyRequests};
 use nak::NakState;
+use order::SavedBytes;
 use replay::{Entry, Replay, Response};
 
 use crate::ack_policy::AckDelay;
@@ -75,6 +77,7 @@ pub(crate) struct Responder {
     msn: Msn,
     message: Incoming,
     replay: Replay,
+    saved: SavedBytes,
     ack: AckDelay,
     nak: NakState,
     early: EarlyRequests,
@@ -99,6 +102,7 @@ impl Responder {
                 is_skipped: false,
             },
             replay: Replay::new(0),
+            saved: SavedBytes::new(),
             ack: AckDelay::new(),
             nak: NakState::default(),
             early: EarlyRequests::default(),
@@ -134,6 +138,7 @@ impl Responder {
     /// Drops every response, NAK and ACK that was not sent.
     pub(crate) fn silence(&mut self) {
         self.replay.clear();
+        self.saved.clear();
         self.ack = AckDelay::new();
         self.nak = NakState::default();
     }
@@ -183,7 +188,10 @@ impl Responder {
             return Ok(self.handle_early(now, position, packet, reorder, ep));
         }
         self.nak.expected_arrived();
-        self.execute_next(packet, mem, srqs, ep)?;
+        match self.execute_next(packet, mem, srqs, ep) {
+            Err(Fault::UnsentRead) => return Ok(self.postpone(ep)),
+            executed => executed?,
+        }
         if self.early.is_beyond(self.expected) {
             self.execute_kept(now, reorder, mem, srqs, ep)?;
         }
@@ -372,6 +380,7 @@ impl Responder {
         // IBA C9-88: key and address of a zero-length message are not checked.
         if !payload.is_empty() {
             let Incoming { pd, r_key, va, received, .. } = self.message;
+            self.before_write(va.wrapping_add(received), payload.len(), mem, ep)?;
             mem.write_remote(pd, ep.qpn, r_key, va.wrapping_add(received), payload)
                 .map_err(Fault::from_access)?;
         }
@@ -434,6 +443,7 @@ impl Responder {
             Operation::CompareSwap => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
             _ => AtomicOp::FetchAdd { add: eth.swap_or_add },
         };
+        self.before_write(eth.va, size_of::<u64>(), mem, ep)?;
         let original =
             mem.atomic_remote(self.message.pd, ep.qpn, eth.r_key, eth.va, op).map_err(Fault::from_access)?;
         self.push_response(1, Response::Atomic { original });

@@ -128,7 +128,22 @@ impl Replay {
     /// Whether a response is due.
     #[inline]
     pub(super) fn is_pending(&self) -> bool {
-        self.part.is_some() || self.index != self.ring.bounds().1
+        self.part.is_some() || self.has_unsent()
+    }
+
+    /// Whether a response was not sent for the first time, or not to its end.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.index != self.ring.bounds().1
+    }
+
+    /// The requests whose response was not sent to its end, and the number of its next packet.
+    pub(super) fn unsent(&self) -> impl Iterator<Item = (Entry, u64)> {
+        let indices = (0..self.ring.bounds().1.wrapping_sub(self.index)).map(|i| self.index.wrapping_add(i));
+        indices.filter_map(|index| {
+            let entry = *self.ring.get(index)?;
+            Some((entry, if index == self.index { self.cursor.at } else { entry.first }))
+        })
     }
 
     /// Packets of the response that is due, if it is the only one and none of it was sent; else 0.

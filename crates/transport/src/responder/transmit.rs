@@ -166,6 +166,7 @@ impl Responder {
                         ep.count_completion(Some(CountedOp::RemoteRead), 0, WcStatus::LocAccessErr);
                         return Err(Fault::from_access(fault));
                     }
+                    self.saved.restore(&entry, offset, payload);
                 }
                 ep.counters.sent_bytes += bytes;
                 read_response_opcode(starts, ends)
