@@ -13,11 +13,11 @@
 //!
 //! # Why this takes no probe and no retry away
 //! Let w be the wait by the round-trip time and T the local ACK timeout. Without pauses, probe n leaves
-//! (2^n - 1) w after the silence began. A deferred first probe leaves after d <= T/4, and the waits behind it
-//! start at w again: probe n leaves after d + (2^(n-1) - 1) w. If probe n left before T without pauses, then
-//! 2^(n-1) w <= (T + w)/2, and the deferred one leaves before T/4 + T/2. (Where the waits no longer double,
-//! each is longer than d.) So as many probes leave before each timeout as without pauses. Probes never restart the ACK timer: timeouts come when they came before, and
-//! each uses up one retry as before.
+//! (2^n - 1) w after the silence began. A deferred first probe leaves after d <= T/4, and the waits behind
+//! it start at w again: probe n leaves after d + (2^(n-1) - 1) w. If probe n left before T without pauses,
+//! then 2^(n-1) w <= (T + w)/2, and the deferred one leaves before T/4 + T/2. (Where the waits no longer
+//! double, each is longer than d.) So as many probes leave before each timeout as without pauses. Probes
+//! never restart the ACK timer: timeouts come when they came before, and each uses up one retry as before.
 
 use super::rtt::{PROBE_MIN_NS, REPAIR_MIN_NS};
 use crate::time::Instant;
