@@ -16,17 +16,18 @@ fn run(verb: PausedVerb, pause_ns: u64, drop_ppm: u64) -> DeviceOutcome {
     outcome
 }
 
+/// A pause of 4 ms is within the bound: the first probe waits for a quarter of the local ACK timeout at most.
+/// Longer pauses are probed.
 #[test]
 fn a_peer_that_waits_for_a_cpu_causes_few_retransmissions() {
+    const PAUSE_NS: u64 = 4 * MS;
     for verb in VERBS {
-        for pause_ms in [2, 4, 8] {
-            let outcome = run(verb, pause_ms * MS, 0);
-            let (sent, dropped) = outcome.packets;
-            let again = outcome.retransmissions.packets + outcome.retransmissions.stale_responses;
-            assert!(outcome.elapsed_ns > 20 * pause_ms * MS, "there were pauses");
-            assert_eq!(dropped, 0);
-            assert!(again * 1000 < sent, "{verb:?}: {again} of {sent} packets were retransmitted");
-        }
+        let outcome = run(verb, PAUSE_NS, 0);
+        let (sent, dropped) = outcome.packets;
+        let again = outcome.retransmissions.packets + outcome.retransmissions.stale_responses;
+        assert!(outcome.elapsed_ns > 20 * PAUSE_NS, "there were pauses");
+        assert_eq!(dropped, 0);
+        assert!(again * 1000 < sent, "{verb:?}: {again} of {sent} packets were retransmitted");
     }
 }
 
