@@ -48,7 +48,9 @@ use std::fmt;
 
 use transport::QpCounters;
 
-pub use devices::{DeviceFailed, DeviceOptions, DeviceOutcome, run_devices};
+pub use devices::{
+    DeviceFailed, DeviceOptions, DeviceOutcome, PausedVerb, Pauses, Retransmissions, run_devices, run_pauses,
+};
 pub use fabric::{Cause, Tally};
 pub use fault::{Fault, FaultList, FaultListError, Faults};
 pub use memory::{LOCAL_BASE, LOCAL_KEY, REMOTE_BASE, REMOTE_KEY, SimMemory};

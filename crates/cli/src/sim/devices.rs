@@ -80,7 +80,7 @@ impl Simulation for Devices {
     }
 
     fn show(table: &Table, sum: &Sum, seconds: f64) {
-        let DeviceOutcome { processes, connections, packets, forged, elapsed_ns, steps } = sum.outcome;
+        let DeviceOutcome { processes, connections, packets, forged, elapsed_ns, steps, .. } = sum.outcome;
         let rate = sum.runs as f64 / seconds.max(0.001);
         table.line("runs", sum.runs, &format!("{rate:.0} a second, for {seconds:.1} s"));
         table.line("processes", processes, "each with a device");
@@ -93,7 +93,7 @@ impl Simulation for Devices {
     }
 
     fn json(report: &mut Map<String, Value>, sum: &Sum) {
-        let DeviceOutcome { processes, connections, packets, forged, elapsed_ns, steps } = sum.outcome;
+        let DeviceOutcome { processes, connections, packets, forged, elapsed_ns, steps, .. } = sum.outcome;
         let results = json!({
             "runs": sum.runs,
             "processes": processes,

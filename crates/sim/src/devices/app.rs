@@ -48,6 +48,8 @@ pub(super) struct Process {
     pub(super) may_fail: bool,
     /// Its connections are made by the connection manager.
     pub(super) uses_cm: bool,
+    /// What its device retransmits is counted.
+    pub(super) is_counted: bool,
 }
 
 impl Process {
@@ -226,6 +228,11 @@ impl Process {
             }
         }
         drop(endpoints);
+        if self.is_counted
+            && let Some(device) = &*self.device.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            self.threads.count(&device.counters());
+        }
         self.threads.forget_device(self.number);
         drop(self.device.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -19,6 +19,7 @@ mod forger;
 mod lost;
 mod members;
 mod network;
+mod pauses;
 mod plan;
 mod port;
 mod registry;
@@ -38,6 +39,7 @@ use app::Process;
 use connections::Connections;
 use endpoint::Endpoint;
 use network::Network;
+pub use pauses::{PausedVerb, Pauses, run_pauses};
 use plan::{Incident, Plan};
 use port::SimPort;
 use registry::SimMember;
@@ -81,6 +83,19 @@ pub struct DeviceOutcome {
     pub elapsed_ns: u64,
     /// Times that a thread was scheduled.
     pub steps: u64,
+    /// What the requesters retransmitted, in runs with pauses.
+    pub retransmissions: Retransmissions,
+}
+
+/// What requesters retransmitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retransmissions {
+    /// Times that a silent peer was probed.
+    pub probes: u64,
+    /// Packets retransmitted.
+    pub packets: u64,
+    /// READ responses that arrived although they had arrived before.
+    pub stale_responses: u64,
 }
 
 /// A run with a broken promise; shown as the command that replays it.
@@ -107,12 +122,16 @@ impl std::error::Error for DeviceFailed {}
 pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
     let mut plan = Plan::draw(options.seed);
     extension::extend(&mut plan, options.seed);
+    run_plan(options, &plan)
+}
+
+fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, DeviceFailed> {
     let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
     let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
     let end_ns = START_NS + plan.time_ns();
-    let threads = Threads::new(options.seed, plan.apps.len(), network, &plan, (end_ns, STEPS_MAX));
-    let processes = open(&plan, &threads, options.tuning);
-    connect(&plan, &processes);
+    let threads = Threads::new(options.seed, plan.apps.len(), network, plan, (end_ns, STEPS_MAX));
+    let processes = open(plan, &threads, options.tuning);
+    connect(plan, &processes);
     for process in &processes {
         for thread in 0..process.app.threads {
             let body = Arc::clone(process);
@@ -121,12 +140,12 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
     }
     if plan.extension.cm.is_some() {
         for process in &processes {
-            let connections = Connections::new(&plan, process);
+            let connections = Connections::new(plan, process);
             threads.start(process.number, false, Box::new(move || connections.run()));
         }
     }
     drop(processes);
-    threads.start_incident(&plan);
+    threads.start_incident(plan);
     let (elapsed_ns, steps) = threads.run().map_err(failed)?;
     Ok(DeviceOutcome {
         processes: plan.apps.len() as u64,
@@ -135,6 +154,7 @@ pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFaile
         forged: threads.network.forged(),
         elapsed_ns: elapsed_ns - START_NS,
         steps,
+        retransmissions: threads.retransmissions(),
     })
 }
 
@@ -180,6 +200,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             shares_cpu: plan.share_cpu && number < 2,
             may_fail,
             uses_cm,
+            is_counted: matches!(plan.incident, Incident::Pauses { .. }),
         })
     };
     plan.apps.iter().enumerate().map(open).collect()

@@ -76,6 +76,8 @@ pub(super) struct Faults {
     pub(super) delay_ns: u64,
     /// What a byte takes on the link, in nanoseconds times 1024.
     pub(super) byte_time: u64,
+    /// No forger sends packets.
+    pub(super) is_trusted: bool,
 }
 
 /// Frames that a socket has received, and the descriptor that is readable while there are some.
@@ -153,7 +155,8 @@ impl Network {
             rng,
             faults,
             // A connection that distrusts repairs losses more slowly than a run has time for.
-            forger: Forger::draw(Rng::stream(seed, super::FORGER)).filter(|_| faults.drop_ppm == 0),
+            forger: Forger::draw(Rng::stream(seed, super::FORGER))
+                .filter(|_| faults.drop_ppm == 0 && !faults.is_trusted),
             sent: 0,
             dropped: 0,
             forged: 0,

@@ -97,6 +97,11 @@ pub(super) enum Incident {
     Stop(u64, u64),
     /// SIGKILL.
     Kill(u64),
+    /// It has a CPU for so long at a time, and then none for so long (nanoseconds).
+    Pauses {
+        run_ns: u64,
+        pause_ns: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -132,6 +137,7 @@ impl Plan {
             jitter_ns: if is_calm { 0 } else { rng.pick(&[0, 0, 10_000]) },
             delay_ns: rng.between(300, 20_000),
             byte_time: rng.pick(&[80, 800, 8_000]),
+            is_trusted: false,
         };
         let incident = match rng.between(0, 9) {
             0 => {

@@ -17,6 +17,7 @@ use roxie::runtime::{Point, World};
 use roxie::verbs::Device;
 use sys::PollFd;
 
+use super::Retransmissions;
 use super::lost::Sleeper;
 use super::network::Network;
 use super::plan::{Incident, Plan};
@@ -93,6 +94,8 @@ struct State {
     /// The run is over: dead processes run again, to clean up.
     is_over: bool,
     violation: Option<String>,
+    /// What the devices counted that have been closed.
+    retransmissions: Retransmissions,
     /// The thread that has the shared CPU, and when its slice ends.
     cpu_owner: Option<(usize, u64)>,
     candidates: Candidates,
@@ -140,6 +143,7 @@ impl Threads {
             steps: 0,
             is_over: false,
             violation: None,
+            retransmissions: Retransmissions::default(),
             cpu_owner: None,
             candidates: Candidates::default(),
         };
@@ -175,6 +179,20 @@ impl Threads {
     pub(super) fn forget_device(&self, process: usize) {
         let device = self.state().processes[process].device.take();
         drop(device);
+    }
+
+    /// Adds the counters of a device that is about to be closed.
+    pub(super) fn count(&self, counters: &[(&'static str, u64)]) {
+        let value = |name| counters.iter().filter(|(known, _)| *known == name).map(|(_, n)| n).sum::<u64>();
+        let total = &mut self.state().retransmissions;
+        total.probes += value("probes");
+        total.packets += value("retransmitted_pkts");
+        total.stale_responses += value("rx_stale_response");
+    }
+
+    /// What the closed devices counted.
+    pub(super) fn retransmissions(&self) -> Retransmissions {
+        self.state().retransmissions
     }
 
     /// Stops a process until then.
@@ -238,6 +256,14 @@ impl Threads {
                     threads.compute(END_CHECK_NS);
                 }
                 threads.finish();
+            }
+            Incident::Pauses { run_ns, pause_ns } => {
+                while threads.has_living() && threads.now() < end_ns {
+                    let at = threads.now() + run_ns;
+                    threads.sleep(&[], at);
+                    threads.stop(victim, at + pause_ns);
+                    threads.sleep(&[], at + pause_ns);
+                }
             }
         };
         self.start(outside, false, Box::new(body));

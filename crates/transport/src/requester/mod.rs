@@ -1,8 +1,8 @@
 //! The sending half of a queue pair: work requests to packets, in order, within the window; retransmission.
 //!
 //! `window.rs` holds the packet numbers, `transmit.rs` decides which packet leaves and `segment.rs` writes
-//! it, `response.rs` handles what the peer sends back, `retransmit.rs` and `timeout.rs` repair losses. Read
-//! IBA 9.7.3, 9.7.4.
+//! it, `response.rs` handles what the peer sends back, `retransmit.rs`, `timeout.rs` and `silence.rs` repair
+//! losses. Read IBA 9.7.3, 9.7.4.
 
 mod local;
 mod peer;
@@ -12,6 +12,7 @@ mod rtt;
 mod scoreboard;
 mod segment;
 mod send_queue;
+mod silence;
 mod timeout;
 mod transmit;
 mod window;
@@ -25,6 +26,7 @@ use rtt::Rtt;
 use scoreboard::Scoreboard;
 use segment::read_request_end;
 use send_queue::{SendQueue, SendWqe};
+use silence::Silence;
 use timeout::RetryState;
 use window::SendWindow;
 
@@ -141,6 +143,7 @@ pub(crate) struct Requester {
     board: Scoreboard,
     peer: Peer,
     rtt: Rtt,
+    silence: Silence,
     acks: AckRequests,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     failed: Option<WcStatus>,
@@ -158,6 +161,7 @@ impl Requester {
             board: Scoreboard::default(),
             peer: Peer::default(),
             rtt: Rtt::default(),
+            silence: Silence::default(),
             acks: AckRequests::default(),
             failed: None,
             unsignaled: UnsignaledRun::default(),
@@ -184,6 +188,7 @@ impl Requester {
         self.board = Scoreboard::default();
         self.peer = Peer::default();
         self.rtt = Rtt::default();
+        self.silence = Silence::default();
         self.acks = AckRequests::default();
         self.failed = None;
         self.unsignaled = UnsignaledRun::default();

@@ -9,7 +9,7 @@ use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer
 
 use super::peer::Remedy;
 use super::retransmit::gap_of;
-use super::{Requester, Step, window_pkts};
+use super::{PROBE_MIN_NS, Requester, Step, window_pkts};
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
 use crate::fault::status_of_nak;
@@ -39,6 +39,7 @@ impl Requester {
             && let Some((first, packets)) = gap_of(self.window.una(), u64::from(distance.unsigned_abs()))
         {
             ep.counters.rcvd_gap_report += 1;
+            self.silence.lost(now);
             self.on_gap(now, first, first + packets);
             // The peer found the gap when the packet behind it arrived.
             self.window.reach(first + packets + 1);
@@ -121,6 +122,9 @@ impl Requester {
         if is_new {
             self.peer.on_ack(to, to - before, sent);
             self.rtt.acknowledged(to, now);
+            if now > self.retry.timer_base().plus_ns(PROBE_MIN_NS) {
+                self.silence_ended(now);
+            }
             self.retry.progress(now, ep);
         }
         is_new
@@ -152,6 +156,7 @@ impl Requester {
         if awaited < to && self.on_missing_responses(now, awaited, to) {
             ep.counters.completer_retry_err += 1;
             ep.counters.implied_nak_seq_err += 1;
+            self.silence.lost(now);
         }
         is_new
     }
@@ -189,6 +194,7 @@ impl Requester {
             return Step::Fatal;
         }
         ep.counters.rcvd_seq_err += 1;
+        self.silence.lost(now);
         // The packet is about to be sent anyway, or the NAK is older than its retransmission.
         if position >= self.window.cursor() || self.retry.is_rnr_wait() || position < self.window.una() {
             return self.report_failure(ep);
@@ -322,6 +328,7 @@ impl Requester {
         self.fetches.seen = self.fetches.seen.max(position + 1);
         if from < position && self.on_missing_responses(now, from, position) {
             ep.counters.completer_retry_err += 1;
+            self.silence.lost(now);
         }
         Ok(self.report_failure(ep))
     }

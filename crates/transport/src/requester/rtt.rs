@@ -10,7 +10,7 @@ pub(crate) const PROBE_MIN_NS: u64 = 400_000;
 /// Wait before the first probe while nothing was measured: ten times what a LAN takes.
 const PROBE_FIRST_NS: u64 = 4_000_000;
 /// Shortest wait while packets are being retransmitted: the peer is awake then and delays nothing.
-const REPAIR_MIN_NS: u64 = 100_000;
+pub(crate) const REPAIR_MIN_NS: u64 = 100_000;
 /// The wait between probes doubles at most this many times.
 const DOUBLINGS: u8 = 8;
 /// Time for a retransmission to take effect before it counts as lost itself, while nothing was measured, and
@@ -25,6 +25,8 @@ pub(crate) struct Rtt {
     ack: Estimate,
     /// From a retransmission to the progress that it causes.
     repair: Estimate,
+    /// Shortest sample of a packet that was sent once, plus 1; 0 before the first.
+    least_plus_ns: u64,
     /// The packet being timed, when it was sent, and whether again.
     timed: (u64, Instant, Timed),
 }
@@ -94,8 +96,17 @@ impl Rtt {
         if timed != Timed::None && position < to {
             self.timed.2 = Timed::None;
             let estimate = if timed == Timed::Again { &mut self.repair } else { &mut self.ack };
-            estimate.sample(now.since(sent).as_nanos() as u64);
+            let ns = now.since(sent).as_nanos() as u64;
+            estimate.sample(ns);
+            if timed == Timed::First {
+                self.least_plus_ns = self.least_plus_ns.wrapping_sub(1).min(ns) + 1;
+            }
         }
+    }
+
+    /// Shortest time from a packet to its acknowledgement; 0 while nothing was measured.
+    pub(crate) fn least_ns(&self) -> u64 {
+        self.least_plus_ns.saturating_sub(1)
     }
 
     /// Smoothed time from a packet to its acknowledgement; of retransmissions if nothing else was measured.

@@ -22,9 +22,14 @@ pub(super) struct RetryState {
     timer_base: Instant,
     /// End of the wait after an RNR NAK.
     rnr_until: Option<Instant>,
-    /// Probes since the last progress, and when the last one was made.
+    /// Probes since the last progress, and when the first and the last one were made.
     probes: u8,
+    first_probe_at: Instant,
     probed_at: Instant,
+    /// When the packet was sent, or the progress was made, that the first probe followed.
+    silent_since: Instant,
+    /// The first probe left later than the round-trip time alone demands, because the peer is known to pause.
+    is_deferred: bool,
 }
 
 impl RetryState {
@@ -63,6 +68,22 @@ impl RetryState {
     #[inline]
     pub(super) fn is_asked(&self, una: u64) -> bool {
         self.asked > una
+    }
+
+    /// When the ACK timer was started or restarted.
+    #[inline]
+    pub(super) fn timer_base(&self) -> Instant {
+        self.timer_base
+    }
+
+    /// A probe is about to be sent; `is_deferred`: later than the round-trip time alone demands.
+    fn probe(&mut self, is_deferred: bool, now: Instant) {
+        if self.probes == 0 {
+            self.silent_since = self.timer_base;
+            (self.first_probe_at, self.is_deferred) = (now, is_deferred);
+        }
+        self.probes = self.probes.saturating_add(1);
+        self.probed_at = now;
     }
 
     /// Whether the peer said that it is not ready, and that wait is not over.
@@ -148,11 +169,45 @@ impl Requester {
     /// and `retry_cnt` alone say how long the peer may be silent.
     #[inline]
     fn probe_due(&self, ep: &Endpoint) -> Option<Instant> {
-        let is_repairing = self.board.is_repairing() || self.window.una() < self.peer.recover();
         // A timeout of 0 means none, so there is no probe either until its time was measured.
         let is_wanted = ep.ty.is_reliable() && (ep.attr.timeout != 0 || self.rtt.is_known());
-        let wait = self.rtt.probe_ns(self.retry.probes, is_repairing);
-        is_wanted.then(|| self.retry.quiet_since().plus_ns(wait))
+        is_wanted.then(|| self.retry.quiet_since().plus_ns(self.probe_wait_ns(ep)))
+    }
+
+    #[inline]
+    fn probe_wait_ns(&self, ep: &Endpoint) -> u64 {
+        let retry = &self.retry;
+        if retry.probes == 0 {
+            return self.first_probe_wait_ns(ep).max(self.round_trip_wait_ns(0));
+        }
+        // The wait of the first probe is made up for: see `silence.rs`.
+        self.round_trip_wait_ns(retry.probes - u8::from(retry.is_deferred))
+    }
+
+    /// How long the peer may be silent by the measured round-trip time alone.
+    #[inline]
+    fn round_trip_wait_ns(&self, probes: u8) -> u64 {
+        let is_repairing = self.board.is_repairing() || self.window.una() < self.peer.recover();
+        self.rtt.probe_ns(probes, is_repairing)
+    }
+
+    /// How long the pauses of the peer delay the first probe of a silence.
+    #[inline]
+    fn first_probe_wait_ns(&self, ep: &Endpoint) -> u64 {
+        self.silence.first_probe_ns(self.retry.quiet_since(), ack_timeout_ns(ep.attr.timeout))
+    }
+
+    /// The peer makes progress after a silence longer than [`PROBE_MIN_NS`](super::PROBE_MIN_NS).
+    #[cold]
+    pub(super) fn silence_ended(&mut self, now: Instant) {
+        let RetryState { probes, timer_base, silent_since, first_probe_at, .. } = self.retry;
+        if probes == 0 {
+            self.silence.ended_by_itself(now.since(timer_base).as_nanos() as u64, now);
+            return;
+        }
+        let silent_ns = now.since(silent_since).as_nanos() as u64;
+        let answer_ns = now.since(first_probe_at).as_nanos() as u64;
+        self.silence.ended_after_probe(silent_ns, answer_ns, self.rtt.least_ns(), now);
     }
 
     /// Ends an RNR wait, or probes a peer that has been silent for too long.
@@ -170,17 +225,19 @@ impl Requester {
             self.probe_youngest();
             return Step::Idle;
         }
+        let is_deferred = self.first_probe_wait_ns(ep) > self.round_trip_wait_ns(0);
         if self.timeout(ep).is_some_and(|timeout| timeout <= now) {
             ep.counters.local_ack_timeout_err += 1;
             if !self.take_retry(ep) {
                 return Step::Fatal;
             }
+            // Before the timer restarts: the silence is older.
+            self.retry.probe(is_deferred, now);
             self.retry.timer_base = now;
         } else {
             ep.counters.probes += 1;
+            self.retry.probe(is_deferred, now);
         }
-        self.retry.probes = self.retry.probes.saturating_add(1);
-        self.retry.probed_at = now;
         self.peer.on_timeout(self.window.next(), window_pkts(ep.mtu));
         self.probe(now);
         Step::Idle
