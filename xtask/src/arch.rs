@@ -18,11 +18,12 @@ pub(crate) struct Arch {
     pub(crate) glibc: &'static str,
 }
 
-/// 2.28: the C library of Debian 10 and RHEL 8; `memfd_create` needs 2.27. rustc needs 2.29 on RISC-V.
+/// 2.28: the C library of Debian 10 and RHEL 8; `memfd_create` needs 2.27. rustc needs 2.29 on RISC-V,
+/// and zig's unwinder 2.32 on Power (`__fprintfieee128`).
 pub(crate) const ALL: [Arch; 4] = [
     Arch { name: "x86_64", deb: "amd64", target: "x86_64-unknown-linux-gnu", glibc: "2.28" },
     Arch { name: "aarch64", deb: "arm64", target: "aarch64-unknown-linux-gnu", glibc: "2.28" },
-    Arch { name: "ppc64le", deb: "ppc64el", target: "powerpc64le-unknown-linux-gnu", glibc: "2.28" },
+    Arch { name: "ppc64le", deb: "ppc64el", target: "powerpc64le-unknown-linux-gnu", glibc: "2.32" },
     Arch { name: "riscv64", deb: "riscv64", target: "riscv64gc-unknown-linux-gnu", glibc: "2.29" },
 ];
 
@@ -43,7 +44,7 @@ impl Arch {
         })
     }
 
-    /// Runs a program of this architecture: directly, or emulated with the C library of Debian's cross packages.
+    /// Runs a program of this architecture, emulated if necessary, with the C library of a cross package.
     pub(crate) fn command(&self, program: PathBuf) -> Outcome<Command> {
         if *self == *Self::host()? {
             return Ok(Command::new(program));
