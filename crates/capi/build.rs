@@ -4,7 +4,7 @@
 //! rustc exports `#[no_mangle]` functions with an anonymous version script, which the linker does not combine
 //! with named versions. So no function is exported that way: each (name, version) pair becomes a label in one
 //! `global_asm!` block, a jump to the mangled Rust function, and `.symver` names it. This needs rust-lld (the
-//! default linker on x86_64 Linux); GNU ld refuses two version scripts.
+//! default linker on x86_64 Linux) or zig's lld; GNU ld refuses two version scripts.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,6 +14,8 @@ use table::{Node, Symbol, What};
 
 #[path = "build/functions.rs"]
 mod functions;
+#[path = "build/machine.rs"]
+mod machine;
 #[path = "build/table.rs"]
 mod table;
 
@@ -25,7 +27,7 @@ fn main() {
         println!("cargo:rerun-if-changed={}", path.display());
         fs::read_to_string(path).expect("the symbol table")
     };
-    for input in ["build/functions.rs", "build/table.rs", "src"] {
+    for input in ["build/functions.rs", "build/machine.rs", "build/table.rs", "src"] {
         println!("cargo:rerun-if-changed={input}");
     }
 
@@ -58,11 +60,6 @@ fn roxie_node(rdmacm: Vec<Node>) -> Node {
 
 /// Returns the `global_asm!` block: one label per (name, version).
 fn trampolines(nodes: &[Node], arch: &str) -> String {
-    let (comment_style, jump) = match arch {
-        "x86_64" => ("options(att_syntax)", "jmp"),
-        "aarch64" => ("", "b"),
-        other => panic!("no trampolines for {other}"),
-    };
     let mut asm = String::new();
     let mut operands: Vec<String> = Vec::new();
     for (node, symbol) in nodes.iter().flat_map(|n| n.symbols.iter().map(move |s| (n, s))) {
@@ -70,15 +67,17 @@ fn trampolines(nodes: &[Node], arch: &str) -> String {
         let body = match &symbol.what {
             What::Function(function) => {
                 operands.push(function.clone());
-                format!(".text\n.p2align 4\n{label}:\n {jump} {{{function}}}")
+                let jump = machine::jump(arch, &format!("{{{function}}}"));
+                format!(".text\n.p2align 4\n{label}:\n{}{jump}", machine::entry(arch, &label))
             }
             What::Fails { errno, returns } => {
                 operands.push("unsupported".to_string());
-                let load = load_arguments(arch, &label, *errno, *returns);
-                let name = &symbol.name;
+                let entry = machine::entry(arch, &label);
+                let load = machine::load_arguments(arch, &label, *errno, *returns);
+                let (name, jump) = (&symbol.name, machine::jump(arch, "{unsupported}"));
                 format!(
                     ".section .rodata\n{label}_name: .asciz \"{name}\"\n.text\n.p2align 4\n\
-                     {label}:\n{load} {jump} {{unsupported}}"
+                     {label}:\n{entry}{load}{jump}"
                 )
             }
             What::Byte => format!(".data\n{label}:\n .byte 0"),
@@ -101,17 +100,6 @@ fn trampolines(nodes: &[Node], arch: &str) -> String {
     for function in operands {
         writeln!(text, "{function} = sym {function},").expect("writing to a string");
     }
-    writeln!(text, "{comment_style});").expect("writing to a string");
+    writeln!(text, "{});", machine::options(arch)).expect("writing to a string");
     text
-}
-
-/// Returns the instructions that load the three arguments of `unsupported(name, errno, returns)`.
-fn load_arguments(arch: &str, label: &str, errno: i32, returns: i32) -> String {
-    match arch {
-        "x86_64" => format!(" leaq {label}_name(%rip), %rdi\n movl ${errno}, %esi\n movq ${returns}, %rdx\n"),
-        _ => format!(
-            " adrp x0, {label}_name\n add x0, x0, :lo12:{label}_name\n\
-             \x20mov w1, #{errno}\n mov x2, #{returns}\n"
-        ),
-    }
 }

@@ -112,6 +112,19 @@ if $roxie self install $at; then exit 1; fi
 find elsewhere -type f | grep -q . && echo nothing behind the link was touched
 "#;
 
+/// What a container engine does with the specification: the directory is mounted, the variables are set.
+const CDI: &str = r#"
+cd /mnt/home
+$roxie cdi --dir cdi --netdev lo --output etc/cdi/roxie.json
+grep -q '"hostPath": "/mnt/home/cdi"' etc/cdi/roxie.json
+[ "$(readlink cdi/libibverbs.so)" = libibverbs.so.1 ]
+cdi/roxie cdi --dir cdi --netdev lo > again
+cmp again etc/cdi/roxie.json
+mkdir /mnt/opt
+cp -a cdi /mnt/opt/roxie
+env $(grep -o '"[A-Z_]*=[^"]*"' again | tr -d '"' | sed 's|/opt/|/mnt/opt/|') ibv_devinfo
+"#;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         one_file("a copy of one file", &[RPING, DAMAGE], "restored"),
@@ -119,6 +132,7 @@ pub(crate) fn cases() -> Vec<Case> {
         one_file("full disk", &[FULL_DISK], "free some space"),
         one_file("install, check, remove", &[INSTALL], "is not of an installation"),
         one_file("an installation that fails midway", &[FAILING_INSTALL], "nothing is left"),
+        one_file("CDI", &[CDI], "roxie0"),
         one_file("an installation behind a link", &[LINKED_PREFIX], "nothing behind the link was touched"),
     ]
 }

@@ -11,7 +11,7 @@ use crate::shell::{Outcome, at, run};
 const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
 pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
-    let name = format!("roxie-{}-x86_64-linux", release.version);
+    let name = format!("roxie-{}-{}-linux", release.version, release.arch.name);
     let work = release.work("archive")?;
     copy_tree(&release.tree, &work.join(&name))?;
     texts(release, &work.join(&name))?;

@@ -3,10 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::arch::Arch;
 use crate::shell::{Outcome, at, run};
-
-/// The oldest C library on which the packages run: that of Debian 10 and RHEL 8. `memfd_create` needs 2.27.
-pub(crate) const GLIBC: &str = "2.28";
 
 /// Where the built files are.
 pub(crate) struct Built {
@@ -14,8 +12,8 @@ pub(crate) struct Built {
     pub(crate) program: PathBuf,
 }
 
-/// Builds for `x86_64` and bundles the program into `out`. `host` links to this machine's C library.
-pub(crate) fn build(root: &Path, out: &Path, host: bool, epoch: &str) -> Outcome<Built> {
+/// Builds for `arch` and bundles the program into `out`. `host` links to this machine's C library.
+pub(crate) fn build(root: &Path, out: &Path, arch: &Arch, host: bool, epoch: &str) -> Outcome<Built> {
     let target = root.join("target/dist-build");
     let mut cargo = Command::new("cargo");
     let release = if host {
@@ -26,11 +24,8 @@ pub(crate) fn build(root: &Path, out: &Path, host: bool, epoch: &str) -> Outcome
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths([tools.join("bin")].into_iter().chain(std::env::split_paths(&path)))
             .map_err(|error| error.to_string())?;
-        cargo
-            .env("PATH", path)
-            .args(["zigbuild", "--target"])
-            .arg(format!("x86_64-unknown-linux-gnu.{GLIBC}"));
-        target.join("x86_64-unknown-linux-gnu/release")
+        cargo.env("PATH", path).args(["zigbuild", "--target"]).arg(format!("{}.{}", arch.target, arch.glibc));
+        target.join(arch.target).join("release")
     };
     // Paths of this machine stand in messages of panics otherwise, and two builds would differ.
     let home = std::env::var("CARGO_HOME")
@@ -46,7 +41,7 @@ pub(crate) fn build(root: &Path, out: &Path, host: bool, epoch: &str) -> Outcome
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("SOURCE_DATE_EPOCH", epoch))?;
     let program = out.join("roxie");
-    run(Command::new(release.join("roxie")).args(["self", "bundle", "--from"]).arg(&release).arg(&program))?;
+    run(arch.command(release.join("roxie"))?.args(["self", "bundle", "--from"]).arg(&release).arg(&program))?;
     Ok(Built { program })
 }
 

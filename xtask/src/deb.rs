@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::archive;
-use crate::build::GLIBC;
 use crate::dist::Release;
 use crate::shell::{Outcome, at, output, run, write};
 
@@ -26,7 +25,7 @@ pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
     let size = output(Command::new("du").args(["-sk", "--apparent-size"]).arg(&usr))?;
     let size = size.split_whitespace().next().unwrap_or("0").to_owned();
     write(&work.join("DEBIAN/control"), control(release, &size))?;
-    let path = release.out.join(format!("roxie_{}_amd64.deb", release.version));
+    let path = release.out.join(format!("roxie_{}_{}.deb", release.version, release.arch.deb));
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&work))?;
     run(Command::new("dpkg-deb")
         .args(["--root-owner-group", "-Zxz", "--build"])
@@ -45,10 +44,10 @@ fn control(release: &Release, size: &str) -> String {
     format!(
         "Package: roxie\n\
          Version: {}\n\
-         Architecture: amd64\n\
+         Architecture: {}\n\
          Maintainer: The roxie developers <maintainers@roxie.invalid>\n\
          Installed-Size: {size}\n\
-         Depends: libc6 (>= {GLIBC}), libgcc-s1 | libgcc1\n\
+         Depends: libc6 (>= {}), libgcc-s1 | libgcc1\n\
          Suggests: ibverbs-utils, perftest, rdmacm-utils\n\
          Section: net\n\
          Priority: optional\n\
@@ -58,7 +57,7 @@ fn control(release: &Release, size: &str) -> String {
          On the wire it is RoCEv2, so Soft-RoCE and RoCE adapters are its peers.\n \
          .\n \
          The package leaves libibverbs1 and librdmacm1 of the system alone.\n",
-        release.version
+        release.version, release.arch.deb, release.arch.glibc
     )
 }
 

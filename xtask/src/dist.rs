@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::arch::Arch;
 use crate::shell::{Outcome, at, exists, output, run, write};
 use crate::{archive, build, deb, image, rpm, sbom, wheel};
 
@@ -13,6 +14,7 @@ use crate::{archive, build, deb, image, rpm, sbom, wheel};
 pub(crate) struct Options {
     out: Option<PathBuf>,
     host: bool,
+    arch: Option<&'static Arch>,
     program: Option<PathBuf>,
 }
 
@@ -23,6 +25,7 @@ impl Options {
         while let Some(word) = words.next() {
             match *word {
                 "--host" => options.host = true,
+                "--arch" => options.arch = Some(Arch::named(words.next().ok_or("--arch needs a name")?)?),
                 "--out" => options.out = Some(words.next().ok_or("--out needs a directory")?.into()),
                 "--program" => {
                     options.program = Some(words.next().ok_or("--program needs a file")?.into());
@@ -30,12 +33,22 @@ impl Options {
                 other => return Err(format!("unknown option {other}; see 'cargo xtask --help'")),
             }
         }
+        if options.host && options.arch.is_some() {
+            return Err("--host and --arch exclude each other".to_owned());
+        }
         Ok(options)
+    }
+
+    /// Whether the command line names neither the directory of the packages nor a program.
+    pub(crate) fn is_default_place(&self) -> bool {
+        self.out.is_none() && self.program.is_none()
     }
 }
 
 /// What the packages have in common.
 pub(crate) struct Release {
+    /// What the program runs on.
+    pub(crate) arch: &'static Arch,
     /// The version, as in `Cargo.toml`.
     pub(crate) version: String,
     /// Seconds since 1970 of the commit: the time of all files in the packages.
@@ -60,19 +73,33 @@ impl Release {
     }
 }
 
+/// The root of the source.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the source").to_owned()
+}
+
 /// The release of this commit in `options.out`, still without a tree.
 fn release(options: &Options) -> Outcome<Release> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the source").to_owned();
-    let out = match &options.out {
-        Some(dir) => at(dir, std::path::absolute(dir))?,
-        None => root.join("target/dist"),
+    let root = root();
+    let out = match (&options.out, options.arch) {
+        (Some(dir), _) => at(dir, std::path::absolute(dir))?,
+        (None, None) => root.join("target/dist"),
+        (None, Some(arch)) => root.join(format!("target/dist-{}", arch.name)),
     };
     at(&out, fs::create_dir_all(&out))?;
     let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(epoch) => epoch,
         Err(_) => output(Command::new("git").current_dir(&root).args(["log", "-1", "--format=%ct"]))?,
     };
-    Ok(Release { version: env!("CARGO_PKG_VERSION").to_owned(), epoch, tree: PathBuf::new(), root, out })
+    let arch = options.arch.map_or_else(Arch::host, Ok)?;
+    Ok(Release {
+        arch,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        epoch,
+        tree: PathBuf::new(),
+        root,
+        out,
+    })
 }
 
 /// Makes the Python wheel of a program that `roxie self bundle` has made.
@@ -90,9 +117,13 @@ pub(crate) fn dist(options: &Options) -> Outcome {
     }
     let mut release = release(options)?;
     warn_if_dirty(&release.root);
-    let built = build::build(&release.root, &release.out, options.host, &release.epoch)?;
+    let built = build::build(&release.root, &release.out, release.arch, options.host, &release.epoch)?;
     release.tree = release.work("tree")?;
-    run(Command::new(&built.program).args(["self", "install", "--prefix"]).arg(&release.tree))?;
+    run(release
+        .arch
+        .command(built.program.clone())?
+        .args(["self", "install", "--prefix"])
+        .arg(&release.tree))?;
 
     let wheel = wheel::make(&release, &built.program, options.host)?;
     let mut made = vec![built.program, sbom::write(&release)?, archive::make(&release)?, wheel];

@@ -7,7 +7,7 @@ use crate::dist::Release;
 use crate::shell::{Outcome, at, write};
 
 pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
-    let name = format!("roxie-{}-image", release.version);
+    let name = format!("roxie-{}-{}-image", release.version, release.arch.name);
     let work = release.work("image")?;
     let dir = work.join(&name);
     write(&dir.join("Containerfile"), include_bytes!("../../packaging/Containerfile"))?;

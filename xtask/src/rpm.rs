@@ -16,15 +16,15 @@ pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
     let spec = work.join("roxie.spec");
     write(&spec, spec_text(release))?;
     run(Command::new("rpmbuild")
-        .args(["-bb", "--quiet", "--target", "x86_64"])
+        .args(["-bb", "--quiet", "--target", release.arch.name])
         .arg("--define")
         .arg(format!("_topdir {}", work.display()))
         .arg("--define")
         .arg(format!("staged {}", work.join("files").display()))
         .arg(&spec)
         .env("SOURCE_DATE_EPOCH", &release.epoch))?;
-    let name = format!("roxie-{}-1.x86_64.rpm", release.version);
-    let (from, to) = (work.join("RPMS/x86_64").join(&name), release.out.join(&name));
+    let name = format!("roxie-{}-1.{}.rpm", release.version, release.arch.name);
+    let (from, to) = (work.join("RPMS").join(release.arch.name).join(&name), release.out.join(&name));
     at(&from, std::fs::copy(&from, &to))?;
     Ok(to)
 }
@@ -58,7 +58,6 @@ fn spec_text(release: &Release) -> String {
          /usr/share/zsh/site-functions/_roxie\n\
          /usr/share/fish/vendor_completions.d/roxie.fish\n\
          %doc /usr/share/doc/roxie\n",
-        release.version,
-        crate::build::GLIBC
+        release.version, release.arch.glibc
     )
 }

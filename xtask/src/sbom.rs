@@ -13,7 +13,8 @@ pub(crate) fn write(release: &Release) -> Outcome<PathBuf> {
         "metadata",
         "--format-version=1",
         "--locked",
-        "--filter-platform=x86_64-unknown-linux-gnu",
+        "--filter-platform",
+        release.arch.target,
     ]))?;
     let metadata: Value =
         serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))?;

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::build::GLIBC;
 use crate::dist::Release;
 use crate::shell::{Outcome, at, output, run, write};
 
@@ -31,9 +30,9 @@ pub(crate) fn make(release: &Release, program: &Path, host: bool) -> Outcome<Pat
         .env("SOURCE_DATE_EPOCH", &release.epoch))?;
     let wheel = only_file(&built)?;
     let platform = if host {
-        "linux_x86_64".to_owned()
+        format!("linux_{}", release.arch.name)
     } else {
-        format!("manylinux_{}_x86_64", GLIBC.replace('.', "_"))
+        format!("manylinux_{}_{}", release.arch.glibc.replace('.', "_"), release.arch.name)
     };
     let tagged = output(
         Command::new(&python)

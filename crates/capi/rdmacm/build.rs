@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
+#[path = "../build/machine.rs"]
+mod machine;
 #[path = "../build/table.rs"]
 mod table;
 
@@ -18,6 +20,7 @@ fn main() {
     let out = Path::new(&out);
     let path = Path::new(&root).join("../symbols/rdmacm.txt");
     println!("cargo:rerun-if-changed={}", path.display());
+    println!("cargo:rerun-if-changed=../build/machine.rs");
     println!("cargo:rerun-if-changed=../build/table.rs");
     let nodes = table::parse(&fs::read_to_string(path).expect("the symbol table"));
 
@@ -47,23 +50,17 @@ fn trampolines(nodes: &[table::Node], arch: &str) -> String {
             symbol.what != table::What::Byte && symbol.default,
             "{name}: only functions can be jumped to"
         );
-        let jump = match arch {
-            "x86_64" => format!(" jmpq *roxie_cm_{name}@GOTPCREL(%rip)"),
-            "aarch64" => format!(
-                " adrp x16, :got:roxie_cm_{name}\n ldr x16, [x16, :got_lo12:roxie_cm_{name}]\n br x16"
-            ),
-            other => panic!("no trampolines for {other}"),
-        };
+        let label = format!("roxie_{name}");
+        let entry = machine::entry(arch, &label);
+        let jump = machine::far_jump(arch, &format!("roxie_cm_{name}"));
         writeln!(
             asm,
-            ".p2align 4\nroxie_{name}:\n{jump}\n.size roxie_{name}, .-roxie_{name}\n\
-             .type roxie_{name}, %function\n.globl roxie_{name}\n\
-             .symver roxie_{name}, {name}@@{version}, remove"
+            ".p2align 4\n{label}:\n{entry}{jump}\n.size {label}, .-{label}\n.type {label}, %function\n\
+             .globl {label}\n.symver {label}, {name}@@{version}, remove"
         )
         .expect("writing to a string");
     }
-    let options = if arch == "x86_64" { "options(att_syntax)" } else { "" };
-    format!("core::arch::global_asm!(r#\"\n.text\n{asm}\"#,\n{options});\n")
+    format!("core::arch::global_asm!(r#\"\n.text\n{asm}\"#,\n{});\n", machine::options(arch))
 }
 
 /// Links a shared object that has the names and no code, and returns its path.
@@ -81,8 +78,10 @@ fn build_stand_in(nodes: &[table::Node], out: &Path) -> String {
     let library = out.join("libibverbs-stand-in.so");
     fs::write(&source_path, source).expect("writing stand_in.s");
     fs::write(&script_path, script).expect("writing stand_in.map");
-    println!("cargo:rerun-if-env-changed=CC");
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_string());
+    let target = env::var("TARGET").expect("set by cargo").replace('-', "_");
+    let names = [format!("CC_{target}"), "CC".to_string()];
+    names.iter().for_each(|name| println!("cargo:rerun-if-env-changed={name}"));
+    let compiler = names.iter().find_map(|name| env::var(name).ok()).unwrap_or_else(|| "cc".to_string());
     let status = Command::new(&compiler)
         .args(["-shared", "-nostdlib", "-Wl,-soname,libibverbs.so.1"])
         .arg(format!("-Wl,--version-script={}", script_path.display()))

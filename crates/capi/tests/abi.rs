@@ -2,6 +2,8 @@
 //!
 //! The test writes a C program of `_Static_assert`s and compiles it. It leaves out structures, members and
 //! constants that the installed headers lack. A structure without some of its members may be smaller there.
+//! `ROXIE_TEST_CC` names another compiler with its options: that of another architecture, for which this test
+//! was built.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -81,7 +83,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
 /// Returns the text of the headers, or `None` after printing why the test cannot run.
 fn read_headers() -> Option<String> {
     let read: Result<Vec<String>, _> = HEADERS.iter().map(fs::read_to_string).collect();
-    let compiler = Command::new("cc").arg("--version").output();
+    let compiler = compiler().arg("--version").output();
     match (read, compiler) {
         (Ok(texts), Ok(_)) => Some(texts.concat()),
         (Err(_), _) => {
@@ -134,6 +136,14 @@ fn c_path(structure: &str, path: &str) -> String {
     }
 }
 
+fn compiler() -> Command {
+    let words = env::var("ROXIE_TEST_CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut words = words.split_whitespace();
+    let mut command = Command::new(words.next().expect("the name of a compiler"));
+    command.args(words);
+    command
+}
+
 fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
 }
@@ -142,7 +152,6 @@ fn compile(name: &str, source: &str) {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (input, output) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.o")));
     fs::write(&input, format!("{source}int main(void) {{ return 0; }}\n")).expect("writing the C file");
-    let compiled =
-        Command::new("cc").arg("-c").arg("-o").arg(&output).arg(&input).output().expect("running cc");
+    let compiled = compiler().arg("-c").arg("-o").arg(&output).arg(&input).output().expect("running cc");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }

@@ -9,6 +9,7 @@ use roxie::port::PortChoice;
 use roxie::verbs::{Engines, Traffic};
 
 use crate::capture::CaptureArgs;
+use crate::cdi::CdiArgs;
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
@@ -59,6 +60,7 @@ Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.";
 pub(crate) enum Command {
     Run(RunArgs),
     Env(EnvArgs),
+    Cdi(CdiArgs),
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
     Xdp(XdpArgs),

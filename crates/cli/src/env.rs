@@ -59,7 +59,7 @@ pub(crate) fn print(args: &EnvArgs) -> Outcome {
 /// Room for thread-local variables of libraries that ask for static room (`DF_STATIC_TLS`, as jemalloc), in
 /// bytes. With an audit library the loader no longer counts what the program is linked to, and has room for
 /// 1.6 KiB. The stack of each thread holds it, so it is small.
-const STATIC_TLS: u32 = 8192;
+pub(crate) const STATIC_TLS: u32 = 8192;
 /// The same for programs that link a sanitizer: libtsan of GCC 12 needs 767 KiB.
 pub(crate) const STATIC_TLS_OF_SANITIZER: u32 = 1 << 20;
 

@@ -70,6 +70,11 @@ impl Libraries {
         NAMES.iter().zip(&self.files).map(read).collect()
     }
 
+    /// For each library the names that programs load, and its contents.
+    pub(crate) fn by_names(&self) -> Outcome<impl Iterator<Item = (&'static [&'static str], Vec<u8>)>> {
+        Ok(NAMES.iter().map(|(_, names)| *names).zip(self.read()?.into_iter().map(|(_, bytes)| bytes)))
+    }
+
     /// Those in `dir`, if it has all of them.
     pub(crate) fn inside(dir: &Path) -> Option<Self> {
         let find = |(_, names): &(&str, &[&str])| {
@@ -117,7 +122,7 @@ pub(crate) fn not_private(error: &PrivateDirError) -> Failure {
 
 /// Makes `link` point to `target`. It replaces an old link by a rename, so a program that starts meanwhile
 /// finds the old or the new one.
-fn point(link: &Path, target: &Path) -> Outcome {
+pub(crate) fn point(link: &Path, target: &Path) -> Outcome {
     if fs::read_link(link).is_ok_and(|now| now == target) {
         return Ok(());
     }

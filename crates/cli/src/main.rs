@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod bpf_data;
 mod capture;
+mod cdi;
 mod cpu;
 mod demo;
 mod device;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Metrics(args) => metrics::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Env(args) => env::print(&args),
+        Command::Cdi(args) => cdi::run(&args),
         Command::Devinfo(args) => devinfo::print(&args),
         Command::Doctor(args) => doctor::print(&args),
         Command::Xdp(args) => xdp::run(&args),

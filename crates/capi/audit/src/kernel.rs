@@ -25,7 +25,19 @@ mod number {
     pub(super) const UNLINKAT: usize = 263;
     pub(super) const FACCESSAT: usize = 269;
 }
-#[cfg(target_arch = "aarch64")]
+#[cfg(target_arch = "powerpc64")]
+mod number {
+    pub(super) const READ: usize = 3;
+    pub(super) const WRITE: usize = 4;
+    pub(super) const CLOSE: usize = 6;
+    pub(super) const GETPID: usize = 20;
+    pub(super) const EXIT_GROUP: usize = 234;
+    pub(super) const OPENAT: usize = 286;
+    pub(super) const UNLINKAT: usize = 292;
+    pub(super) const FACCESSAT: usize = 298;
+}
+/// Those of asm-generic/unistd.h.
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 mod number {
     pub(super) const UNLINKAT: usize = 35;
     pub(super) const FACCESSAT: usize = 48;
@@ -69,6 +81,38 @@ unsafe fn call(number: usize, args: [usize; 4]) -> isize {
     unsafe {
         asm!("svc 0", in("x8") number, inlateout("x0") result, in("x1") b, in("x2") c, in("x3") d,
              options(nostack));
+    }
+    result.cast_signed()
+}
+
+/// # Safety
+/// Arguments as the system call wants them.
+#[cfg(target_arch = "riscv64")]
+unsafe fn call(number: usize, args: [usize; 4]) -> isize {
+    let [a, b, c, d] = args;
+    let mut result = a;
+    // SAFETY: the convention of syscall(2) for this architecture.
+    unsafe {
+        asm!("ecall", in("a7") number, inlateout("a0") result, in("a1") b, in("a2") c, in("a3") d,
+             options(nostack));
+    }
+    result.cast_signed()
+}
+
+/// # Safety
+/// Arguments as the system call wants them.
+#[cfg(target_arch = "powerpc64")]
+unsafe fn call(number: usize, args: [usize; 4]) -> isize {
+    let [a, b, c, d] = args;
+    let mut result = a;
+    // The summary overflow bit of CR0 says that the result is an errno.
+    // SAFETY: the convention of syscall(2) for this architecture, with the registers that it may change.
+    unsafe {
+        asm!("sc", "bns+ 2f", "neg 3, 3", "2:",
+             inlateout("r0") number => _, inlateout("r3") result, inlateout("r4") b => _,
+             inlateout("r5") c => _, inlateout("r6") d => _, lateout("r7") _, lateout("r8") _,
+             lateout("r9") _, lateout("r10") _, lateout("r11") _, lateout("r12") _, lateout("ctr") _,
+             lateout("xer") _, lateout("cr0") _, options(nostack));
     }
     result.cast_signed()
 }

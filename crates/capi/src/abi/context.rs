@@ -6,7 +6,6 @@ use libc::{pthread_mutex_t, size_t};
 use roxie::transport::{Sge, Wc};
 
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
-use super::layouts;
 use super::memory::{ibv_alloc_dm_attr, ibv_buf, ibv_dm, ibv_mr_init_attr};
 use super::objects::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind,
@@ -19,6 +18,7 @@ use super::steering::{
     ibv_wq_init_attr,
 };
 use super::work::{ibv_recv_wr, ibv_send_wr};
+use super::{M, layouts};
 
 /// A slot of an operation table that this library leaves empty. Programs take NULL for "not supported".
 pub type Empty = *const c_void;
@@ -139,13 +139,13 @@ layouts! {
         _ops @ 0, node_type @ 16, transport_type @ 20, name @ 24, dev_name @ 88, dev_path @ 152,
         ibdev_path @ 408,
     }
-    ibv_context: 328 {
+    ibv_context: (328 + M) {
         device @ 0, ops @ 8, ops._compat_query_device @ 8, ops._compat_query_port @ 16, ops.alloc_mw @ 64,
         ops.bind_mw @ 72, ops.dealloc_mw @ 80, ops._compat_create_cq @ 88, ops.poll_cq @ 96,
         ops.req_notify_cq @ 104, ops.post_srq_recv @ 168, ops.post_send @ 208, ops.post_recv @ 216,
-        cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272, mutex @ 280, abi_compat @ 320,
+        cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272, mutex @ 280, abi_compat @ 320 + M,
     }
-    verbs_context: 696 {
+    verbs_context: (696 + M) {
         free_buf @ 0, alloc_buf @ 8, dm_export_dmabuf_fd @ 16, reg_mr_ex @ 24, dealloc_dmah @ 32,
         alloc_dmah @ 40,
         query_port @ 48, advise_mr @ 56, alloc_null_mr @ 64, read_counters @ 72,

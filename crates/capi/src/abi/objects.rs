@@ -9,7 +9,7 @@ use super::context::ibv_context;
 use super::device::ibv_gid;
 use super::steering::{ibv_rwq_ind_table, ibv_rx_hash_conf};
 use super::work::{ibv_ah, ibv_data_buf};
-use super::{constants, layouts};
+use super::{M, constants, layouts};
 use roxie::transport::Sge;
 
 #[repr(C)]
@@ -498,16 +498,17 @@ layouts! {
     ibv_mw_bind_info: 32 { mr @ 0, addr @ 8, length @ 16, mw_access_flags @ 24 }
     ibv_mw_bind: 48 { wr_id @ 0, send_flags @ 8, bind_info @ 16 }
     ibv_comp_channel: 16 { context @ 0, fd @ 8, refcnt @ 12 }
-    ibv_cq: 128 {
-        context @ 0, channel @ 8, cq_context @ 16, handle @ 24, cqe @ 28, mutex @ 32, cond @ 72,
-        comp_events_completed @ 120, async_events_completed @ 124,
+    ibv_cq: (128 + M) {
+        context @ 0, channel @ 8, cq_context @ 16, handle @ 24, cqe @ 28, mutex @ 32, cond @ 72 + M,
+        comp_events_completed @ 120 + M, async_events_completed @ 124 + M,
     }
-    ibv_cq_ex: 288 {
-        comp_mask @ 128, status @ 132, wr_id @ 136, start_poll @ 144, next_poll @ 152, end_poll @ 160,
-        read_opcode @ 168, read_vendor_err @ 176, read_byte_len @ 184, read_imm_data @ 192, read_qp_num @ 200,
-        read_src_qp @ 208, read_wc_flags @ 216, read_slid @ 224, read_sl @ 232, read_dlid_path_bits @ 240,
-        read_completion_ts @ 248, read_cvlan @ 256, read_flow_tag @ 264, read_tm_info @ 272,
-        read_completion_wallclock_ns @ 280,
+    ibv_cq_ex: (288 + M) {
+        comp_mask @ 128 + M, status @ 132 + M, wr_id @ 136 + M, start_poll @ 144 + M, next_poll @ 152 + M,
+        end_poll @ 160 + M, read_opcode @ 168 + M, read_vendor_err @ 176 + M, read_byte_len @ 184 + M,
+        read_imm_data @ 192 + M, read_qp_num @ 200 + M, read_src_qp @ 208 + M, read_wc_flags @ 216 + M,
+        read_slid @ 224 + M, read_sl @ 232 + M, read_dlid_path_bits @ 240 + M,
+        read_completion_ts @ 248 + M, read_cvlan @ 256 + M, read_flow_tag @ 264 + M,
+        read_tm_info @ 272 + M, read_completion_wallclock_ns @ 280 + M,
     }
     ibv_wc_tm_info: 16 { tag @ 0, r#priv @ 8 }
     ibv_poll_cq_attr: 4 { comp_mask @ 0 }
@@ -519,25 +520,28 @@ layouts! {
     ibv_xrcd: 8 { context @ 0 }
     ibv_xrcd_init_attr: 12 { comp_mask @ 0, fd @ 4, oflags @ 8 }
     ibv_qp_open_attr: 32 { comp_mask @ 0, qp_num @ 4, xrcd @ 8, qp_context @ 16, qp_type @ 24 }
-    ibv_srq: 128 {
-        context @ 0, srq_context @ 8, pd @ 16, handle @ 24, mutex @ 32, cond @ 72, events_completed @ 120,
+    ibv_srq: (128 + M) {
+        context @ 0, srq_context @ 8, pd @ 16, handle @ 24, mutex @ 32, cond @ 72 + M,
+        events_completed @ 120 + M,
     }
     ibv_srq_attr: 12 { max_wr @ 0, max_sge @ 4, srq_limit @ 8 }
     ibv_srq_init_attr: 24 { srq_context @ 0, attr @ 8 }
     ibv_srq_init_attr_ex: 64 {
         srq_context @ 0, attr @ 8, comp_mask @ 20, srq_type @ 24, pd @ 32, xrcd @ 40, cq @ 48, tm_cap @ 56,
     }
-    ibv_qp: 160 {
-        context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48, qp_num @ 52,
-        state @ 56, qp_type @ 60, mutex @ 64, cond @ 104, events_completed @ 152,
+    ibv_qp: (160 + M) {
+        context @ 0, qp_context @ 8, pd @ 16, send_cq @ 24, recv_cq @ 32, srq @ 40, handle @ 48,
+        qp_num @ 52, state @ 56, qp_type @ 60, mutex @ 64, cond @ 104 + M, events_completed @ 152 + M,
     }
-    ibv_qp_ex: 360 {
-        qp_base @ 0, comp_mask @ 160, wr_id @ 168, wr_flags @ 176, wr_atomic_cmp_swp @ 184,
-        wr_atomic_fetch_add @ 192, wr_bind_mw @ 200, wr_local_inv @ 208, wr_rdma_read @ 216,
-        wr_rdma_write @ 224, wr_rdma_write_imm @ 232, wr_send @ 240, wr_send_imm @ 248, wr_send_inv @ 256,
-        wr_send_tso @ 264, wr_set_ud_addr @ 272, wr_set_xrc_srqn @ 280, wr_set_inline_data @ 288,
-        wr_set_inline_data_list @ 296, wr_set_sge @ 304, wr_set_sge_list @ 312, wr_start @ 320,
-        wr_complete @ 328, wr_abort @ 336, wr_atomic_write @ 344, wr_flush @ 352,
+    ibv_qp_ex: (360 + M) {
+        qp_base @ 0, comp_mask @ 160 + M, wr_id @ 168 + M, wr_flags @ 176 + M,
+        wr_atomic_cmp_swp @ 184 + M, wr_atomic_fetch_add @ 192 + M, wr_bind_mw @ 200 + M,
+        wr_local_inv @ 208 + M, wr_rdma_read @ 216 + M, wr_rdma_write @ 224 + M,
+        wr_rdma_write_imm @ 232 + M, wr_send @ 240 + M, wr_send_imm @ 248 + M, wr_send_inv @ 256 + M,
+        wr_send_tso @ 264 + M, wr_set_ud_addr @ 272 + M, wr_set_xrc_srqn @ 280 + M,
+        wr_set_inline_data @ 288 + M, wr_set_inline_data_list @ 296 + M, wr_set_sge @ 304 + M,
+        wr_set_sge_list @ 312 + M, wr_start @ 320 + M, wr_complete @ 328 + M, wr_abort @ 336 + M,
+        wr_atomic_write @ 344 + M, wr_flush @ 352 + M,
     }
     ibv_qp_cap: 20 {
         max_send_wr @ 0, max_recv_wr @ 4, max_send_sge @ 8, max_recv_sge @ 12, max_inline_data @ 16,

@@ -7,7 +7,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 use super::context::ibv_context;
 use super::objects::{ibv_cq, ibv_pd};
 use super::work::ibv_recv_wr;
-use super::{constants, layouts};
+use super::{M, constants, layouts};
 
 #[repr(C)]
 pub struct ibv_wq {
@@ -126,9 +126,9 @@ constants! {
 }
 
 layouts! {
-    ibv_wq: 152 {
+    ibv_wq: (152 + M) {
         context @ 0, wq_context @ 8, pd @ 16, cq @ 24, wq_num @ 32, handle @ 36, state @ 40, wq_type @ 44,
-        post_recv @ 48, mutex @ 56, cond @ 96, events_completed @ 144, comp_mask @ 148,
+        post_recv @ 48, mutex @ 56, cond @ 96 + M, events_completed @ 144 + M, comp_mask @ 148 + M,
     }
     ibv_wq_init_attr: 48 {
         wq_context @ 0, wq_type @ 8, max_wr @ 12, max_sge @ 16, pd @ 24, cq @ 32, comp_mask @ 40,

@@ -1,17 +1,19 @@
 //! Files below the prefix of an installation.
 //!
 //! Root follows no symbolic link there: the directories of a prefix may belong to a group, as /usr/local does
-//! on Debian, and a link would lead root to any directory. The prefix itself may contain links.
+//! on Debian, and a link would lead root to any directory. Each directory is opened once, and files are read,
+//! written and removed by the open directory. So a user that replaces a directory by a link between two steps
+//! gains nothing. The prefix itself may contain links.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{OFlag, open, openat, renameat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
 /// What to do with symbolic links to directories below the prefix.
@@ -40,14 +42,47 @@ impl<'a> Below<'a> {
     /// # Errors
     /// `ENOENT` if it does not exist; `ENOTDIR` if a part of it is no directory, or a link that is refused.
     pub(super) fn open(prefix: &Path, path: &'a Path, links: Links) -> io::Result<Self> {
+        Self::walk(prefix, path, links, false)
+    }
+
+    /// As [`Self::open`], and makes the directories that do not exist (mode 0755, less the umask).
+    pub(super) fn create(prefix: &Path, path: &'a Path, links: Links) -> io::Result<Self> {
+        std::fs::create_dir_all(prefix)?;
+        Self::walk(prefix, path, links, true)
+    }
+
+    fn walk(prefix: &Path, path: &'a Path, links: Links, make: bool) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let below = if links == Links::Refuse { flags | OFlag::O_NOFOLLOW } else { flags };
         let mut dir = open(prefix, flags, Mode::empty())?;
         for part in path.parent().into_iter().flatten() {
+            if make {
+                match mkdirat(dir.as_fd(), part, Mode::from_bits_truncate(0o755)) {
+                    Ok(()) | Err(Errno::EEXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
             dir = openat(dir.as_fd(), part, below, Mode::empty())?;
         }
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         Ok(Self { dir, name })
+    }
+
+    /// Replaces the file by these bytes with this mode. Readers see the old file or the whole new one.
+    pub(super) fn replace(&self, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let fresh = format!(".{}.new-{:016x}", self.name.to_string_lossy(), sys::random_u64());
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::from_bits_truncate(mode);
+        let mut file = File::from(openat(self.dir.as_fd(), &*fresh, flags, mode)?);
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| Ok(fchmod(file.as_fd(), mode)?))
+            .and_then(|()| Ok(renameat(self.dir.as_fd(), &*fresh, self.dir.as_fd(), self.name)?));
+        if written.is_err() {
+            // A part of a file is of no use; the disk may be full.
+            unlinkat(self.dir.as_fd(), &*fresh, UnlinkatFlags::NoRemoveDir).ok();
+        }
+        written
     }
 
     /// Reads the file.
@@ -126,6 +161,32 @@ mod tests {
         assert_eq!(followed.read().expect("a file"), b"text");
         followed.remove_file().expect("a file");
         assert!(!tree.0.join("elsewhere/page").exists());
+    }
+
+    #[test]
+    fn new_files_are_written_through_open_directories_and_never_behind_a_link() {
+        let tree = Tree::new();
+        let create = |path| Below::create(&tree.prefix(), path, Links::Refuse);
+        let page = Path::new("share/new/deep/page");
+        create(page).and_then(|file| file.replace(b"new", 0o644)).expect("a new directory");
+        assert_eq!(fs::read(tree.prefix().join(page)).expect("written"), b"new");
+        let refused = create(Path::new("share/to/page")).err().expect("a link is refused");
+        assert_eq!(refused.raw_os_error(), Some(nix::libc::ENOTDIR));
+
+        // Another user replaces the directory by a link after it was opened: the file follows the directory.
+        let file = create(Path::new("share/man/page")).expect("directories");
+        fs::rename(tree.prefix().join("share/man"), tree.prefix().join("moved")).expect("moved");
+        symlink("../../elsewhere", tree.prefix().join("share/man")).expect("a new link");
+        file.replace(b"new", 0o644).expect("the open directory");
+        assert_eq!(fs::read(tree.prefix().join("moved/page")).expect("written"), b"new");
+        assert_eq!(fs::read(tree.0.join("elsewhere/page")).expect("untouched"), b"text");
+        let names = fs::read_dir(tree.prefix().join("moved")).expect("moved").count();
+        assert_eq!(names, 1, "nothing temporary stays");
+
+        // A link in place of the file itself is replaced, not followed.
+        symlink("../../elsewhere/page", tree.prefix().join("share/new/linked")).expect("a new link");
+        create(Path::new("share/new/linked")).and_then(|file| file.replace(b"new", 0o644)).expect("replaced");
+        assert_eq!(fs::read(tree.0.join("elsewhere/page")).expect("untouched"), b"text");
     }
 
     #[test]

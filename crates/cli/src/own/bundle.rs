@@ -155,13 +155,20 @@ impl Entry {
     }
 }
 
-/// Writes a program file to `target`: the ELF image of `program`, without libraries that it contains, and
-/// `libraries`.
-/// The target has mode 0755 and is replaced by a rename.
+/// Writes a program file to `target`, as [`make`] returns it. The target has mode 0755 and is replaced by a
+/// rename.
 ///
 /// # Errors
-/// A file cannot be read or written, or a name is longer than 31 bytes (`InvalidInput`).
+/// As [`make`], or the file cannot be written.
 pub(crate) fn write(program: &Path, libraries: &[(String, Vec<u8>)], target: &Path) -> io::Result<()> {
+    super::replace(target, &make(program, libraries)?, 0o755)
+}
+
+/// Returns the ELF image of `program`, without libraries that it contains, followed by `libraries`.
+///
+/// # Errors
+/// The program cannot be read, or a name is longer than 31 bytes (`InvalidInput`).
+pub(super) fn make(program: &Path, libraries: &[(String, Vec<u8>)]) -> io::Result<Vec<u8>> {
     let image_len = Bundle::open(program)?.map_or(u64::MAX, |bundle| bundle.image_len);
     let mut bytes = Vec::new();
     File::open(program)?.take(image_len).read_to_end(&mut bytes)?;
@@ -177,7 +184,7 @@ pub(crate) fn write(program: &Path, libraries: &[(String, Vec<u8>)], target: &Pa
     bytes.extend_from_slice(&u32::try_from(libraries.len()).expect("a few").to_le_bytes());
     bytes.extend_from_slice(&crc32fast::hash(&table).to_le_bytes());
     bytes.extend_from_slice(MAGIC);
-    super::replace(target, &bytes, 0o755)
+    Ok(bytes)
 }
 
 fn read_at<const N: usize>(file: &mut File, at: u64) -> io::Result<[u8; N]> {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::args::{InstallArgs, PrefixArgs, RemoveArgs};
 use super::below::{self, Below, Links};
-use super::{Bundle, bundle, own_program, pages, replace, unpacked};
+use super::{Bundle, bundle, own_program, pages, unpacked};
 use crate::failure::{During, Failure, Outcome};
 use crate::library::Libraries;
 use crate::run::search;
@@ -111,14 +111,11 @@ pub(super) fn install(args: &InstallArgs) -> Outcome {
     // If a later step fails, the next installation or removal knows these files.
     write_manifest(&prefix, &[&files[..], &stale].concat())?;
     for (path, text) in &pages {
-        let target = prefix.join(path);
-        make_parent(&target)?;
-        replace(&target, text, 0o644).during(&target.display().to_string())?;
+        write_below(&prefix, Path::new(path), text, 0o644)?;
     }
     let program = prefix.join(PROGRAM);
-    make_parent(&program)?;
-    bundle::write(&own_program()?, &libraries, &program).during(&program.display().to_string())?;
-    let bytes = fs::read(&program).during(&program.display().to_string())?;
+    let bytes = bundle::make(&own_program()?, &libraries).during("reading my own executable")?;
+    write_below(&prefix, Path::new(PROGRAM), &bytes, 0o755)?;
     files.push(Installed::of(Path::new(PROGRAM), &bytes));
     write_manifest(&prefix, &files)?;
     let is_ours =
@@ -267,15 +264,15 @@ fn write_manifest(prefix: &Path, files: &[Installed]) -> Outcome {
     for file in files {
         writeln!(text, "{:08x} {} {}", file.crc, file.len, file.path.display()).expect("writing to a string");
     }
-    let path = prefix.join(MANIFEST);
-    make_parent(&path)?;
-    replace(&path, text.as_bytes(), 0o644).during(&path.display().to_string())
+    write_below(prefix, Path::new(MANIFEST), text.as_bytes(), 0o644)
 }
 
-fn make_parent(path: &Path) -> Outcome {
-    let dir = dir_of(path);
-    fs::create_dir_all(dir).map_err(|error| {
-        let failure = Failure::new(format!("making {}: {error}", dir.display()));
+/// Writes a file below the prefix and makes its directories. Other users cannot lead the bytes elsewhere
+/// while this runs: each directory is opened once, and the file is written into the open directory.
+fn write_below(prefix: &Path, path: &Path, bytes: &[u8], mode: u32) -> Outcome {
+    let file = Below::create(prefix, path, Links::of_user());
+    file.and_then(|file| file.replace(bytes, mode)).map_err(|error| {
+        let failure = Failure::new(format!("writing {}: {error}", prefix.join(path).display()));
         match error.kind() {
             ErrorKind::PermissionDenied => failure.hint("run it as root, or choose a --prefix of your own"),
             _ => failure,

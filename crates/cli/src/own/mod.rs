@@ -56,13 +56,18 @@ fn make_bundle(args: &BundleArgs) -> Outcome {
     bundle::write(&program, &libraries.read()?, &args.file).during(&args.file.display().to_string())
 }
 
+/// Writes one file of this program and `libraries`.
+pub(crate) fn write_bundle(libraries: &Libraries, file: &Path) -> Outcome {
+    bundle::write(&own_program()?, &libraries.read()?, file).during(&file.display().to_string())
+}
+
 /// The file of this program.
 fn own_program() -> Outcome<PathBuf> {
     std::env::current_exe().during("finding my own executable")
 }
 
 /// Writes `bytes` to `target` with `mode`, whole or not at all: under another name first, then by a rename.
-fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let fresh = target.with_file_name(format!(".{name}.new-{}", std::process::id()));
     // Left by a killed process with the same process id; a link of another user is not followed.

@@ -62,3 +62,73 @@ pub(super) fn write_manual(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     manual()?.iter().try_for_each(|(name, text)| super::replace(&dir.join(name), text, 0o644))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that print no data, or data in another format: Prometheus, HTML, pcap, CDI.
+    const WITHOUT_JSON: [&str; 28] = [
+        "run",
+        "cdi",
+        "xdp attach",
+        "xdp detach",
+        "xdp map set",
+        "xdp map delete",
+        "xdp object",
+        "xdp send",
+        "hook attach",
+        "hook detach",
+        "hook frames",
+        "hook map set",
+        "hook map delete",
+        "capture record",
+        "capture annotate",
+        "capture report",
+        "metrics",
+        "lab up",
+        "lab down",
+        "lab exec",
+        "lab-hold",
+        "demo-server",
+        "demo-client",
+        "self install",
+        "self remove",
+        "self bundle",
+        "self man",
+        "self completions",
+    ];
+
+    /// The full names of all commands that have no subcommand, and whether they print JSON.
+    fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, bool)>) {
+        let mut children = command.get_subcommands().peekable();
+        if children.peek().is_none() {
+            let json = command.get_arguments().any(|arg| arg.get_id() == "json");
+            found.push((name.trim().to_owned(), json));
+        }
+        children.for_each(|child| leaves(child, &format!("{name} {}", child.get_name()), found));
+    }
+
+    #[test]
+    fn every_command_that_prints_data_prints_json_too() {
+        let mut found = Vec::new();
+        leaves(&Args::command().disable_help_subcommand(true), "", &mut found);
+        assert!(found.len() > WITHOUT_JSON.len() + 15, "{found:?}");
+        let wrong: Vec<_> =
+            found.iter().filter(|(name, json)| *json == WITHOUT_JSON.contains(&name.as_str())).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page() {
+        let pages = manual().expect("pages");
+        let mut found = Vec::new();
+        leaves(&Args::command().disable_help_subcommand(true), "", &mut found);
+        let hidden = ["lab-hold", "demo-server", "demo-client"];
+        for (name, _) in found.iter().filter(|(name, _)| !hidden.contains(&name.as_str())) {
+            let page = format!("roxie-{}.1", name.replace(' ', "-"));
+            let text = pages.iter().find(|(file, _)| *file == page).map(|(_, text)| text.as_slice());
+            assert!(text.is_some_and(|text| text.len() > 200), "no page {page}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `roxie cdi`: gives the device to containers by the Container Device Interface (CDI), so that images need
+//! not contain roxie. Podman, containerd and CRI-O read such files in /etc/cdi.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use nix::unistd::Uid;
+use serde_json::{Value, json};
+
+use crate::args::DeviceArgs;
+use crate::env;
+use crate::failure::{During, Failure, Outcome};
+use crate::library::{self, AUDIT, Libraries};
+use crate::own;
+use crate::terminal;
+
+/// Vendor and class of the device. Users write `roxie/rdma=roxie0`.
+const KIND: &str = "roxie/rdma";
+/// Version of the specification that has all that the file uses.
+const CDI_VERSION: &str = "0.3.0";
+/// Where containers find the program and the libraries.
+const INSIDE: &str = "/opt/roxie";
+
+/// Print a CDI specification, which gives containers the device
+///
+/// Copies the program and its libraries into a directory, and prints a specification (JSON) that mounts this
+/// directory into containers at /opt/roxie and sets the variables of 'roxie env'. Images need glibc and
+/// nothing of roxie. The device has the network interface of the container.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  roxie cdi --output /etc/cdi/roxie.json
+          Every container engine of this machine finds the device (as root)
+  podman run --rm --device roxie/rdma=roxie0 IMAGE ibv_devinfo
+          A container with the device")]
+pub(crate) struct CdiArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Directory for the program and the libraries [default: /var/lib/roxie for root, otherwise
+    /// ~/.local/share/roxie/cdi]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Write the specification to this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Copies the files and prints the specification.
+pub(crate) fn run(args: &CdiArgs) -> Outcome {
+    args.device.check()?;
+    let dir = match &args.dir {
+        Some(dir) => std::path::absolute(dir).during(&dir.display().to_string())?,
+        None => default_dir()?,
+    };
+    fill(&dir)?;
+    let text = format!("{:#}\n", specification(&dir, &args.device));
+    let Some(file) = &args.output else {
+        terminal::print(text.trim_end());
+        return Ok(());
+    };
+    let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    parent.map_or(Ok(()), std::fs::create_dir_all).during(&file.display().to_string())?;
+    own::replace(file, text.as_bytes(), 0o644).during(&file.display().to_string())?;
+    terminal::print(&format!("wrote {}: {KIND}={}", file.display(), device_name(&args.device)));
+    Ok(())
+}
+
+fn default_dir() -> Outcome<PathBuf> {
+    if Uid::effective().is_root() {
+        return Ok("/var/lib/roxie".into());
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let home = home.ok_or_else(|| Failure::new("HOME is not set").hint("give the directory with --dir"))?;
+    Ok(home.join(".local/share/roxie/cdi"))
+}
+
+/// Writes the libraries under the names that programs load, and the program with its libraries inside.
+fn fill(dir: &Path) -> Outcome {
+    let name = dir.display().to_string();
+    std::fs::create_dir_all(dir).during(&name)?;
+    // Users of containers are others than this one.
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).during(&name)?;
+    let libraries = Libraries::find()?;
+    for (names, bytes) in libraries.by_names()? {
+        let (first, others) = names.split_first().expect("each library has a name");
+        let path = dir.join(first);
+        own::replace(&path, &bytes, 0o755).during(&path.display().to_string())?;
+        // Links: the loader would load a second file as a second device.
+        others.iter().try_for_each(|other| library::point(&dir.join(other), Path::new(first)))?;
+    }
+    own::write_bundle(&libraries, &dir.join("roxie"))
+}
+
+fn device_name(device: &DeviceArgs) -> &str {
+    device.name.as_deref().unwrap_or("roxie0")
+}
+
+/// The specification of a directory on this machine.
+fn specification(dir: &Path, device: &DeviceArgs) -> Value {
+    let mut variables = vec![
+        format!("LD_LIBRARY_PATH={INSIDE}"),
+        format!("LD_AUDIT={INSIDE}/{AUDIT}"),
+        format!("GLIBC_TUNABLES={}", env::tunables(None, env::STATIC_TLS).to_string_lossy()),
+    ];
+    let named = [("ROXIE_NETDEV", &device.netdev), ("ROXIE_NAME", &device.name)];
+    variables.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))));
+    json!({
+        "cdiVersion": CDI_VERSION,
+        "kind": KIND,
+        "devices": [{
+            "name": device_name(device),
+            "containerEdits": {
+                "env": variables,
+                "mounts": [{
+                    "hostPath": dir,
+                    "containerPath": INSIDE,
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                }],
+            },
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_specification_mounts_the_directory_and_sets_the_variables() {
+        let device = DeviceArgs { netdev: Some("eth0".to_owned()), name: Some("rxe0".to_owned()) };
+        let value = specification(Path::new("/srv/x"), &device);
+        assert_eq!(value["kind"], "roxie/rdma");
+        let device = &value["devices"][0];
+        assert_eq!(device["name"], "rxe0");
+        let edits = &device["containerEdits"];
+        assert_eq!(edits["mounts"][0]["hostPath"], "/srv/x");
+        assert_eq!(edits["mounts"][0]["containerPath"], "/opt/roxie");
+        let expected = [
+            "LD_LIBRARY_PATH=/opt/roxie",
+            "LD_AUDIT=/opt/roxie/libroxie_audit.so",
+            "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192",
+            "ROXIE_NETDEV=eth0",
+            "ROXIE_NAME=rxe0",
+        ];
+        assert_eq!(edits["env"], json!(expected));
+    }
+}
