@@ -3,7 +3,7 @@
 //! Every case checks data where the program can, and that the device's counters, which the programs print
 //! with `ROXIE_STATS=1`, show the bytes: a program that chose another transport fails. Cases that cannot
 //! run here are named at the end: `skipped: needs X`. `--full` (or `ROXIE_FULL=1`) adds more ranks and
-//! places of MPI, libfabric, NIXL and Mooncake.
+//! places of MPI, libfabric, QEMU, NIXL and Mooncake.
 #![forbid(unsafe_code)]
 
 mod case;
@@ -15,6 +15,7 @@ mod mpi4py;
 mod nixl;
 mod pypi;
 mod pyverbs;
+mod qemu;
 mod qperf;
 mod rpma;
 mod ucx;
@@ -44,6 +45,7 @@ fn cases(full: bool) -> Vec<Case> {
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());
+        cases.extend(qemu::cases());
         cases.extend(nixl::cases());
         cases.extend(mooncake::cases());
     }
