@@ -18,6 +18,7 @@ mod pyverbs;
 mod qemu;
 mod qperf;
 mod rpma;
+mod sockets;
 mod ucx;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ fn cases(full: bool) -> Vec<Case> {
     cases.extend(qperf::cases());
     cases.extend(rpma::cases());
     cases.extend(pyverbs::cases());
+    cases.extend(sockets::cases());
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());
