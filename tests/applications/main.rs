@@ -8,6 +8,7 @@
 
 mod case;
 mod fio;
+mod iser;
 mod libfabric;
 mod mooncake;
 mod mpi;
@@ -44,6 +45,7 @@ fn cases(full: bool) -> Vec<Case> {
     cases.extend(rpma::cases());
     cases.extend(pyverbs::cases());
     cases.extend(sockets::cases());
+    cases.extend(iser::cases());
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());
