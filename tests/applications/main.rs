@@ -3,11 +3,12 @@
 //! Every case checks data where the program can, and that the device's counters, which the programs print
 //! with `ROXIE_STATS=1`, show the bytes: a program that chose another transport fails. Cases that cannot
 //! run here are named at the end: `skipped: needs X`. `--full` (or `ROXIE_FULL=1`) adds more ranks and
-//! places of MPI, libfabric, NIXL and Mooncake.
+//! places of MPI, libfabric, QEMU, NIXL and Mooncake.
 #![forbid(unsafe_code)]
 
 mod case;
 mod fio;
+mod iser;
 mod libfabric;
 mod mooncake;
 mod mpi;
@@ -15,8 +16,10 @@ mod mpi4py;
 mod nixl;
 mod pypi;
 mod pyverbs;
+mod qemu;
 mod qperf;
 mod rpma;
+mod sockets;
 mod ucx;
 
 use std::process::ExitCode;
@@ -41,9 +44,12 @@ fn cases(full: bool) -> Vec<Case> {
     cases.extend(qperf::cases());
     cases.extend(rpma::cases());
     cases.extend(pyverbs::cases());
+    cases.extend(sockets::cases());
+    cases.extend(iser::cases());
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());
+        cases.extend(qemu::cases());
         cases.extend(nixl::cases());
         cases.extend(mooncake::cases());
     }

@@ -33,6 +33,8 @@ def target(port):
         return notes
 
     wait(note, "the initiator's first message")
+    # The first message may overtake the initiator's metadata, which another thread receives.
+    wait(lambda: agent.check_remote_metadata("initiator"), "the initiator's metadata")
     agent.send_notif("initiator", described)
     wait(lambda: note()[-1] == b"end", "the initiator's end")
     print("target: its memory is right:", bool(np.array_equal(memory, pattern())))

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ibv::device::known_device;
 use crate::rdma::id::disconnect_all;
@@ -15,6 +15,36 @@ use crate::rsocket::table;
 const SHUTDOWN_MAX: Duration = Duration::from_millis(200);
 /// Longest delay of the exit with `ROXIE_STATS` set, when counters are printed.
 const REPORT_MAX: Duration = Duration::from_secs(2);
+
+/// Longest delay of an event that the disconnection of the peers makes (`withhold_event`): more than the exit
+/// handler takes. An application that ends later than this gets its events then.
+const WITHHELD_MAX: Duration = Duration::from_secs(3);
+/// Interval of looking whether the application calls rdma_cm again; the event is that much late.
+const WITHHELD_STEP: Duration = Duration::from_millis(1);
+
+/// Whether the peers are being disconnected, or have been.
+static ENDING: AtomicBool = AtomicBool::new(false);
+/// Whether the application has used rdma_cm since.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// Delays an event for which a thread of the application has waited since before the exit.
+///
+/// With the kernel such a thread gets no event any more: connections end after the process. The memory that
+/// belongs to the connection may be freed already (libiscsi). If the application uses rdma_cm after the exit
+/// handler, in a destructor for example, it wants the event.
+pub(crate) fn withhold_event() {
+    let start = Instant::now();
+    while ENDING.load(Ordering::Relaxed) && !USED.load(Ordering::Relaxed) && start.elapsed() < WITHHELD_MAX {
+        thread::sleep(WITHHELD_STEP);
+    }
+}
+
+/// Notes that the application uses rdma_cm; events are not withheld then.
+pub(crate) fn note_use() {
+    if ENDING.load(Ordering::Relaxed) {
+        USED.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Registers the exit handler. Called when the device is opened.
 pub(crate) fn register() {
@@ -38,6 +68,7 @@ pub(crate) fn shut_down() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return thread::sleep(time);
     }
+    ENDING.store(true, Ordering::Relaxed);
     let (done, finished) = mpsc::channel();
     let shutdown = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {
         disconnect_peers();

@@ -11,6 +11,7 @@ use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 use crate::errno::{minus1, of_io};
+use crate::exit;
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::ah::ah_attr;
 use crate::object::{Object, Tail};
@@ -41,6 +42,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
+    exit::note_use();
     let Some(channel) = channel::find(channel) else {
         std::thread::sleep(DESTROYED_WAIT);
         return minus1(libc::EINVAL);
@@ -50,6 +52,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     let Some(event) = event else { return minus1(libc::EINVAL) };
     match next(&channel) {
         Ok(next) => {
+            exit::withhold_event();
             event.write(next.public());
             0
         }

@@ -291,6 +291,7 @@ pub(crate) fn channel_of(id: &IdObject) -> Option<Arc<EventChannel>> {
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    crate::exit::note_use();
     // SAFETY: rdma_destroy_id(3).
     let id: Option<GivenUp<IdObject>> = unsafe { typed(id) };
     let Some(id) = id else { return minus1(libc::EINVAL) };

@@ -1,0 +1,58 @@
+//! iSER: libiscsi's SCSI tests against a disk of tgt. They compare the data, and so does the target.
+
+use std::fs::File;
+use std::process::Command;
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Ready, start, wait_ready};
+use roxie_tests::place::{Family, Place, Topology, User};
+
+use crate::case::{Case, LIMIT, beside, carried, good, prepare, says};
+
+/// tgt's port; another one cannot be chosen.
+const PORT: u16 = 3260;
+/// Size of the disk, and the bytes that the tests move at least: each of eight tests reads up to 256 blocks
+/// and sends them back, many times.
+const DISK: u64 = 64 << 20;
+const BYTES: u64 = 32 << 20;
+const TARGET: &str = "iqn.2026-11.example:disk";
+const INITIATOR: &str = "iqn.2026-11.example:me";
+
+pub(crate) fn cases() -> Vec<Case> {
+    let hosts = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    let shm = Place::shm(Topology::SameHost, Family::V4, User::Root);
+    let case = |place: Place| {
+        Case::new(place, "iSER, tgt and libiscsi", "tgtd", move |lab, name| run(lab, &place, name))
+            .with_programs(&["tgtadm", "iscsi-test-cu"])
+    };
+    [hosts, shm].map(case).into()
+}
+
+fn run(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let disk = beside(lab, "iser-disk");
+    let made = File::create(&disk).and_then(|file| file.set_len(DISK));
+    made.map_err(|error| format!("{}: {error}", disk.display()))?;
+    // tgtd and tgtadm meet at a path with this number.
+    let control = lab.port().to_string();
+    let words = ["env", "ROXIE_STATS=1", "tgtd", "-f", "-C", &control];
+    let mut server = start(lab, place, Side::Server, name, &words)?;
+    wait_ready(&mut server, Ready::Cm(PORT))?;
+    let disk_word = disk.display().to_string();
+    administer(&control, &["--mode", "target", "--op", "new", "--targetname", TARGET])?;
+    administer(&control, &["--mode", "logicalunit", "--op", "new", "--lun", "1", "-b", &disk_word])?;
+    administer(&control, &["--mode", "target", "--op", "bind", "-I", "ALL"])?;
+    administer(&control, &["--mode", "target", "--op", "bind", "-Q", INITIATOR])?;
+    let url = format!("iser://{}/{TARGET}/1", lab.address(place));
+    let tests = ["iscsi-test-cu", "-d", "-i", INITIATOR, "-t", "SCSI.Verify10", &url];
+    let words = [&["env", "ROXIE_STATS=1"], &tests[..]].concat();
+    let client = good(start(lab, place, Side::Client, name, &words)?.wait(LIMIT))?;
+    says(&client, "Test: Mismatch ...passed")?;
+    // tgtd ignores SIGTERM, and is killed.
+    carried(&client, BYTES)
+}
+
+/// Asks the running tgtd for a change of target 1.
+fn administer(control: &str, words: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("tgtadm");
+    prepare(command.args(["-C", control, "--lld", "iser", "--tid", "1"]).args(words))
+}
