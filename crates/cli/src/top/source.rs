@@ -70,7 +70,7 @@ impl Source {
     /// A description of the source for the heading.
     pub(super) fn summary(&self) -> String {
         match self {
-            Source::Processes { processes, answered, users } => {
+            Source::Processes { processes, answered, users, .. } => {
                 let plural = if *answered == 1 { "process" } else { "processes" };
                 let unresponsive = match processes.unresponsive() {
                     [] => String::new(),

@@ -259,7 +259,9 @@ fn a_device_whose_limit_refused_packets_has_a_line_and_its_counters_in_json() {
         "{line}"
     );
     assert_eq!(once::pressure(&quiet), None);
-    let json = once::json(&Table { devices: vec![device, quiet], ..Table::default() }, &[]);
+    let mut table = Table::default();
+    table.devices = vec![device, quiet];
+    let json = once::json(&table, &[]);
     let devices = json["devices"].as_array().expect("a list");
     assert_eq!((devices.len(), devices[0]["slot"].as_u64()), (2, Some(3)));
     assert_eq!(devices[0]["counters"]["xsk_tx_stalls"].as_u64(), Some(12));
