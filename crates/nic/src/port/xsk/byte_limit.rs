@@ -17,7 +17,7 @@ pub(crate) struct ByteLimit {
     in_flight: usize,
     /// Bytes completed since the port was refused; `None` if it was not.
     sent_since_refusal: Option<usize>,
-    /// Fewest bytes left by a completion since the period began, while the port was refused in it.
+    /// Fewest bytes left by a completion since the period began; `None` before the first one.
     lowest: Option<usize>,
     period_ends_ns: u64,
     /// When the present stall began.
@@ -78,10 +78,7 @@ impl ByteLimit {
 
     /// The port wanted to send and was refused, although all completions were fetched.
     pub(crate) fn refuse(&mut self, now_ns: u64) {
-        if self.sent_since_refusal.is_none() {
-            self.sent_since_refusal = Some(0);
-            self.period_ends_ns = now_ns + PERIOD_NS;
-        }
+        self.sent_since_refusal.get_or_insert(0);
         if self.stalled_since_ns.is_none() {
             self.stalled_since_ns = Some(now_ns);
             self.counters.stalls += 1;
@@ -99,17 +96,23 @@ impl ByteLimit {
     /// Packets of `bytes` together were completed.
     pub(crate) fn completed(&mut self, bytes: usize, now_ns: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        let (Some(limit), Some(sent)) = (&mut self.limit, &mut self.sent_since_refusal) else { return };
-        *sent += bytes;
-        self.lowest = Some(self.lowest.map_or(self.in_flight, |lowest| lowest.min(self.in_flight)));
-        if self.in_flight == 0 {
-            *limit = (*limit + *sent).min(MAX_BYTES);
-            (self.sent_since_refusal, self.lowest) = (None, None);
-        } else if now_ns >= self.period_ends_ns {
-            let waited = self.lowest.take().unwrap_or(0);
-            *limit = limit.saturating_sub(waited).max(MIN_BYTES);
-            self.sent_since_refusal = None;
+        let Some(limit) = &mut self.limit else { return };
+        if let Some(sent) = &mut self.sent_since_refusal {
+            *sent += bytes;
         }
+        if self.lowest.is_none() {
+            self.period_ends_ns = now_ns + PERIOD_NS;
+        }
+        let lowest = self.lowest.unwrap_or(usize::MAX).min(self.in_flight);
+        if self.in_flight == 0 {
+            *limit = (*limit + self.sent_since_refusal.unwrap_or(0)).min(MAX_BYTES);
+        } else if now_ns >= self.period_ends_ns {
+            *limit = limit.saturating_sub(lowest).max(MIN_BYTES);
+        } else {
+            self.lowest = Some(lowest);
+            return;
+        }
+        (self.sent_since_refusal, self.lowest) = (None, None);
     }
 }
 
@@ -165,6 +168,19 @@ mod tests {
         limit.completed(limit.in_flight, 0);
         let (slow, ..) = run(&mut limit, 10, 50, 8000);
         assert!(slow < 4 * MIN_BYTES, "{slow}");
+    }
+
+    /// A sender with a window of its own reaches a limit only because it fetches completions late.
+    #[test]
+    fn bytes_that_only_wait_shrink_a_limit_that_refuses_no_packet() {
+        let mut limit = ByteLimit { limit: Some(325_000), ..ByteLimit::new(true) };
+        limit.sent(280_000);
+        for ms in 0..200 {
+            limit.completed(12_000, ms * 1_000_000);
+            limit.sent(12_000);
+        }
+        assert!(limit.bytes() < 60_000, "{}", limit.bytes());
+        assert_eq!(limit.counters, StallCounters::default());
     }
 
     #[test]
