@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 
 use crate::analyse::Verdict;
 use crate::source::Source;
-use crate::write::{NewPacket, Writer};
+use crate::write::{NewInterface, NewPacket, Writer};
 
 /// Comments by packet number.
 pub type Comments = HashMap<u64, Vec<String>>;
@@ -82,6 +82,7 @@ pub fn copy<R: Read, W: Write>(
             original_len: record.original_len,
             data: &data,
             outbound: record.outbound,
+            verdict: record.verdict,
         };
         let kept = record.comment.map(|comment| String::from_utf8_lossy(comment).into_owned());
         let added = comments.get(&record.number).into_iter().flatten();
@@ -89,7 +90,9 @@ pub fn copy<R: Read, W: Write>(
             kept.into_iter().map(Cow::Owned).chain(added.map(|text| Cow::Borrowed(text.as_str()))).collect();
         for interface in &source.interfaces()[writer.interfaces()..=packet.interface] {
             let (name, left_out) = (interface.name.as_deref(), interface.left_out.as_deref());
-            writer.interface(name, left_out, interface.link_type).map_err(CopyError::Write)?;
+            let (times, link_type) = (interface.times.as_deref(), interface.link_type);
+            let described = NewInterface { name, left_out, times, link_type };
+            writer.interface(&described).map_err(CopyError::Write)?;
         }
         writer.packet(&packet, texts).map_err(CopyError::Write)?;
     }

@@ -125,6 +125,7 @@ struct BatchRecord {
     data: Range<usize>,
     original_len: usize,
     outbound: Option<bool>,
+    verdict: Option<u8>,
     /// `None` if the end of the packet was not captured: the check is then free.
     icrc: Option<IcrcCheck>,
 }
@@ -152,6 +153,7 @@ impl Batch {
                 data: start..self.bytes.len(),
                 original_len: record.original_len,
                 outbound: record.outbound,
+                verdict: record.verdict,
                 icrc,
             });
         }
@@ -170,6 +172,7 @@ impl BatchRecord {
             data: &bytes[self.data.clone()],
             original_len: self.original_len,
             outbound: self.outbound,
+            verdict: self.verdict,
             comment: None,
         }
     }

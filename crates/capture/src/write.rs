@@ -18,6 +18,22 @@ use wire::capture::{BlockHeader, LinkType, option as option_code};
 /// for it.
 pub(crate) const LEFT_OUT: &str = "roxie captured not every packet: ";
 
+/// Prefix of the interface comment that says where receive times come from.
+pub(crate) const TIMES: &str = "receive times: ";
+
+/// An interface to describe.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInterface<'a> {
+    /// Its name.
+    pub name: Option<&'a str>,
+    /// Which of its packets were not recorded on purpose.
+    pub left_out: Option<&'a str>,
+    /// Where the receive times come from, if not from the network stack.
+    pub times: Option<&'a str>,
+    /// The link layer of its packets.
+    pub link_type: LinkType,
+}
+
 /// One packet to write.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPacket<'a> {
@@ -31,6 +47,8 @@ pub struct NewPacket<'a> {
     pub data: &'a [u8],
     /// `Some(true)` if the packet left the capturing host, `Some(false)` if it arrived; `None` if unknown.
     pub outbound: Option<bool>,
+    /// The verdict of the hook that did not pass the packet (`enum xdp_action`).
+    pub verdict: Option<u8>,
 }
 
 /// Writes one section of a pcapng file.
@@ -63,20 +81,18 @@ impl<W: Write> Writer<W> {
         self.interfaces as usize
     }
 
-    /// Describes the next interface; `left_out` says which of its packets were not recorded on purpose.
+    /// Describes the next interface.
     ///
     /// # Errors
     /// Errors of the output.
-    pub fn interface(
-        &mut self,
-        name: Option<&str>,
-        left_out: Option<&str>,
-        link_type: LinkType,
-    ) -> io::Result<()> {
+    pub fn interface(&mut self, interface: &NewInterface<'_>) -> io::Result<()> {
+        let NewInterface { name, left_out, times, link_type } = *interface;
         let mut options = vec![InterfaceDescriptionOption::IfTsResol(9)];
         options.extend(name.map(|name| InterfaceDescriptionOption::IfName(Cow::Borrowed(name))));
         let left_out = left_out.map(|what| format!("{LEFT_OUT}{what}"));
-        options.extend(left_out.map(|what| InterfaceDescriptionOption::Comment(Cow::Owned(what))));
+        let times = times.map(|what| format!("{TIMES}{what}"));
+        let comments = left_out.into_iter().chain(times);
+        options.extend(comments.map(|what| InterfaceDescriptionOption::Comment(Cow::Owned(what))));
         let linktype = DataLink::from(u32::from(link_type.0));
         let block = InterfaceDescriptionBlock { linktype, snaplen: 0, options };
         self.interfaces += 1;
@@ -103,6 +119,10 @@ impl<W: Write> Writer<W> {
             // Bits 0 and 1 of epb_flags: 1 inbound, 2 outbound.
             let direction = if outbound { 2_u32 } else { 1 };
             option(&mut self.options, option_code::PACKET_FLAGS, &direction.to_be_bytes());
+        }
+        if let Some(verdict) = packet.verdict {
+            let value = [&[option_code::XDP_VERDICT][..], &u64::from(verdict).to_be_bytes()].concat();
+            option(&mut self.options, option_code::PACKET_VERDICT, &value);
         }
         if !self.options.is_empty() {
             self.options.extend([0; 4]);
@@ -173,17 +193,27 @@ mod tests {
     #[test]
     fn a_written_capture_reads_back_unchanged() {
         let mut writer = Writer::new(Vec::new()).expect("memory");
-        writer.interface(Some("eth0"), Some("a sample"), LinkType::ETHERNET).expect("memory");
+        let (name, left_out, times) = (Some("eth0"), Some("a sample"), Some("the clock of the NIC"));
+        let interface = NewInterface { name, left_out, times, link_type: LinkType::ETHERNET };
+        writer.interface(&interface).expect("memory");
         for (n, outbound) in (0..5_u8).zip([None, Some(false), Some(true), None, Some(true)]) {
             let data = vec![n; usize::from(n)];
-            let time_ns = 0x1_2345_6789 + u64::from(n);
-            let packet = NewPacket { interface: 0, time_ns, original_len: 100, data: &data, outbound };
+            let (time_ns, verdict) = (0x1_2345_6789 + u64::from(n), (n == 4).then_some(1));
+            let packet =
+                NewPacket { interface: 0, time_ns, original_len: 100, data: &data, outbound, verdict };
             let comments = (n > 2).then(|| "a comment".into());
             writer.packet(&packet, comments).expect("memory");
         }
         writer
             .packet(
-                &NewPacket { interface: 0, time_ns: 0, original_len: 1, data: &[9], outbound: None },
+                &NewPacket {
+                    interface: 0,
+                    time_ns: 0,
+                    original_len: 1,
+                    data: &[9],
+                    outbound: None,
+                    verdict: None,
+                },
                 [Cow::Owned("\u{e9}".repeat(40_000))],
             )
             .expect("memory");
@@ -194,12 +224,13 @@ mod tests {
             let record = source.next_record().expect("reads").expect("is there");
             assert_eq!((record.data, record.original_len), (&vec![n; usize::from(n)][..], 100));
             assert_eq!((record.time_ns, record.outbound), (0x1_2345_6789 + u64::from(n), outbound));
-            assert_eq!(record.comment.is_some(), n > 2);
+            assert_eq!((record.comment.is_some(), record.verdict), (n > 2, (n == 4).then_some(1)));
         }
         let long = source.next_record().expect("reads").expect("is there");
         assert_eq!((long.data, long.comment.map(<[u8]>::len)), (&[9][..], Some(65_534)));
         assert!(source.next_record().expect("reads").is_none());
         assert_eq!((source.drops(), source.left_out()), (7, Some("a sample")));
+        assert_eq!(source.interfaces()[0].times.as_deref(), times);
         assert_eq!(source.notes().count(), 0);
     }
 }

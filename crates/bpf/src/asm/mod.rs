@@ -11,7 +11,7 @@ pub use error::AsmError;
 use crate::btf::{FunctionName, describe};
 use crate::insn::{Imm64, Insn, Reg, Slot, encode};
 use crate::map::{MapDef, MapRef};
-use crate::program::{Program, ProgramKind};
+use crate::program::{Kfunc, Program, ProgramKind};
 
 /// A place in the program. [`Asm::bind`] puts it in front of an instruction.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -39,6 +39,7 @@ pub struct Asm {
     name: String,
     slots: Vec<Slot>,
     maps: Vec<MapDef>,
+    kfuncs: Vec<Kfunc>,
     /// Slot of each label, once it is bound.
     labels: Vec<Option<usize>>,
     functions: Vec<FunctionDef>,
@@ -80,6 +81,7 @@ impl Asm {
             name: name.to_owned(),
             slots: Vec::new(),
             maps: Vec::new(),
+            kfuncs: Vec::new(),
             labels: Vec::new(),
             functions: vec![FunctionDef { name: name.to_owned(), args: 1, slot: Some(0) }],
             fixups: Vec::new(),
@@ -153,6 +155,15 @@ impl Asm {
         self.with_target(Insn::LoadImm64 { dst, imm: Imm64::Func(0) }, Target::Function(function))
     }
 
+    /// Returns the number of a kernel function in this program.
+    pub(crate) fn kfunc(&mut self, kfunc: &Kfunc) -> i32 {
+        let index = self.kfuncs.iter().position(|known| known == kfunc).unwrap_or_else(|| {
+            self.kfuncs.push(kfunc.clone());
+            self.kfuncs.len() - 1
+        });
+        index as i32
+    }
+
     fn with_target(&mut self, insn: Insn, target: Target) -> &mut Asm {
         self.fixups.push(Fixup { slot: self.slots.len(), target });
         self.insn(insn)
@@ -188,6 +199,7 @@ impl Asm {
             kind: ProgramKind::Xdp,
             slots: self.slots,
             maps: self.maps,
+            kfuncs: self.kfuncs,
             license: Program::LICENSE.to_owned(),
             frags: false,
             btf: Some(btf),

@@ -200,19 +200,17 @@ impl Map {
             if value.len() != size {
                 return Err(MapError::Invalid);
             }
-            let (entry, _) = self.claim(key, mode)?;
-            values.write(0, entry, value);
-            return Ok(());
+            return self.claim(key, mode, |entry, _| values.write(0, entry, value));
         }
         let padded = size.next_multiple_of(8);
         if value.len() != padded * values.copies() as usize {
             return Err(MapError::Invalid);
         }
-        let (entry, _) = self.claim(key, mode)?;
-        for (cpu, value) in (0..).zip(value.chunks_exact(padded)) {
-            values.write(cpu, entry, &value[..size]);
-        }
-        Ok(())
+        self.claim(key, mode, |entry, _| {
+            for (cpu, value) in (0..).zip(value.chunks_exact(padded)) {
+                values.write(cpu, entry, &value[..size]);
+            }
+        })
     }
 
     /// Removes an entry; in a map of redirect targets, empties it. Entries of arrays cannot be removed.
@@ -294,12 +292,12 @@ impl Map {
             return Err(MapError::ReadOnly);
         }
         let values = self.values().ok_or(MapError::Unsupported)?;
-        let (entry, new) = self.claim(key, mode)?;
-        if new {
-            (0..values.copies()).for_each(|cpu| values.clear(cpu, entry));
-        }
-        values.write(cpu.min(values.copies() - 1), entry, value);
-        Ok(())
+        self.claim(key, mode, |entry, new| {
+            if new {
+                (0..values.copies()).for_each(|cpu| values.clear(cpu, entry));
+            }
+            values.write(cpu.min(values.copies() - 1), entry, value);
+        })
     }
 
     /// Removes an entry for a program.
@@ -307,23 +305,33 @@ impl Map {
         if self.def.flags & MapDef::RDONLY_PROG != 0 { Err(MapError::ReadOnly) } else { self.remove(key) }
     }
 
-    /// Returns the entry for the key, and whether it is new.
-    fn claim(&self, key: &[u8], mode: UpdateMode) -> Result<(u32, bool), MapError> {
+    /// Calls `write` with the entry for the key, and whether it is new. The lock of the keys is held
+    /// meanwhile: a reader that holds it never sees the key with the value of an earlier one.
+    fn claim(&self, key: &[u8], mode: UpdateMode, write: impl FnOnce(u32, bool)) -> Result<(), MapError> {
         match &self.store {
             Store::Array(_) => {
                 let index = u32::from_le_bytes(key.try_into().map_err(|_| MapError::Invalid)?);
                 if index >= self.def.max_entries {
-                    Err(MapError::TooBig)
-                } else if mode == UpdateMode::NoExist {
-                    Err(MapError::Exists)
-                } else {
-                    Ok((index, false))
+                    return Err(MapError::TooBig);
                 }
+                if mode == UpdateMode::NoExist {
+                    return Err(MapError::Exists);
+                }
+                write(index, false);
             }
-            Store::Hash(keys, _) => lock(keys).claim(key, mode),
-            Store::Lpm(lpm, _) => lock(lpm).claim(key, mode),
-            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => Err(MapError::Unsupported),
+            Store::Hash(keys, _) => {
+                let mut keys = lock(keys);
+                let (entry, is_new) = keys.claim(key, mode)?;
+                write(entry, is_new);
+            }
+            Store::Lpm(lpm, _) => {
+                let mut lpm = lock(lpm);
+                let (entry, is_new) = lpm.claim(key, mode)?;
+                write(entry, is_new);
+            }
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => return Err(MapError::Unsupported),
         }
+        Ok(())
     }
 
     fn remove(&self, key: &[u8]) -> Result<(), MapError> {

@@ -58,26 +58,37 @@ impl Map {
     /// not count as a use of the entry in an LRU map.
     #[must_use]
     pub fn lookup_exact(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let entry = match &self.store {
-            Store::Hash(keys, _) => lock(keys).position(key)?,
-            Store::Lpm(lpm, _) => lock(lpm).exact(key)?,
-            Store::Array(_) | Store::Ring(_) | Store::Pushed(_) | Store::Unusable => return self.lookup(key),
-        };
-        Some(self.read(entry))
+        // The lock is held until the value was read: the entry could become that of another key.
+        match &self.store {
+            Store::Hash(keys, _) => {
+                let keys = lock(keys);
+                keys.position(key).map(|entry| self.read(entry))
+            }
+            Store::Lpm(lpm, _) => {
+                let mut lpm = lock(lpm);
+                lpm.exact(key).map(|entry| self.read(entry))
+            }
+            Store::Array(_) | Store::Ring(_) | Store::Pushed(_) | Store::Unusable => self.lookup(key),
+        }
     }
 
     fn entry_at(&self, entry: u32) -> Option<(Vec<u8>, Vec<u8>)> {
-        let key = match &self.store {
+        match &self.store {
             Store::Array(_) => {
                 let key = entry.to_le_bytes().to_vec();
                 self.entry(&key)?;
-                key
+                Some((key, self.read(entry)))
             }
-            Store::Hash(keys, _) => lock(keys).at(entry)?.to_vec(),
-            Store::Lpm(lpm, _) => lock(lpm).at(entry)?.to_vec(),
-            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => return None,
-        };
-        Some((key, self.read(entry)))
+            Store::Hash(keys, _) => {
+                let keys = lock(keys);
+                keys.at(entry).map(|key| (key.to_vec(), self.read(entry)))
+            }
+            Store::Lpm(lpm, _) => {
+                let lpm = lock(lpm);
+                lpm.at(entry).map(|key| (key.to_vec(), self.read(entry)))
+            }
+            Store::Ring(_) | Store::Pushed(_) | Store::Unusable => None,
+        }
     }
 }
 
@@ -153,5 +164,29 @@ mod tests {
         assert!(map.lookup_exact(&1_u32.to_le_bytes()).is_some() && all(&map, 100, false).len() == 2);
         map.update(&3_u32.to_le_bytes(), &[7; 4], UpdateMode::Any).unwrap();
         assert_eq!(map.lookup_exact(&1_u32.to_le_bytes()), None, "the oldest by use");
+    }
+
+    #[test]
+    fn a_key_is_never_paired_with_the_value_of_another_one() {
+        for kind in [MapKind::LruHash, MapKind::PercpuHash] {
+            let map = &Map::new(&MapDef::new("flows", kind, 4, 64, 2), 1).unwrap();
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    for key in (0..200_000_u32).map(u32::to_le_bytes) {
+                        map.update(&key, &key.repeat(16), UpdateMode::Any).unwrap();
+                        if kind == MapKind::PercpuHash {
+                            map.delete(&key).unwrap();
+                        }
+                    }
+                });
+                while !writer.is_finished() {
+                    for (key, value) in all(map, 1000, false) {
+                        assert_eq!(value, key.repeat(16), "{kind}");
+                        let exact = map.lookup_exact(&key);
+                        assert!(exact.is_none_or(|value| value == key.repeat(16)), "{kind}");
+                    }
+                }
+            });
+        }
     }
 }

@@ -20,13 +20,19 @@ pub struct TapHeader {
     pub vlan: u16,
     /// Whether the packet leaves the host.
     pub outbound: bool,
+    /// Receive time on the clock of the NIC in nanoseconds; 0 if it is not known.
+    pub nic_ns: u64,
+    /// Whether `time_ns` is the time at which an XDP program ran in the driver, before the network stack.
+    pub is_driver_time: bool,
+    /// The verdict of a hook that did not pass the packet (`enum xdp_action`); `None` for other copies.
+    pub verdict: Option<u8>,
     /// With sampling: packets that this CPU had counted before the first packet of the buffer.
     pub number: u64,
 }
 
 impl TapHeader {
     /// Length in the ring, in bytes.
-    pub const LEN: usize = 40;
+    pub const LEN: usize = 48;
     /// With a stride: offset of the packets' copies in the record. The shared headers are in front of them.
     pub const PACKETS_AT: usize = Self::LEN + OUTER_ROOM as usize;
 
@@ -37,7 +43,10 @@ impl TapHeader {
     pub(super) const STRIDE: i16 = 20;
     pub(super) const VLAN: i16 = 24;
     pub(super) const OUTBOUND: i16 = 28;
+    /// A flag of the word at `OUTBOUND`.
+    pub(super) const DRIVER_TIME: i32 = 0x100;
     pub(super) const NUMBER: i16 = 32;
+    pub(super) const NIC: i16 = 40;
 
     /// Encodes the header, as the program writes it.
     #[must_use]
@@ -50,7 +59,9 @@ impl TapHeader {
         put(Self::SEGMENT, &self.segment.to_le_bytes());
         put(Self::STRIDE, &self.stride.to_le_bytes());
         put(Self::VLAN, &self.vlan.to_le_bytes());
-        put(Self::OUTBOUND, &[u8::from(self.outbound)]);
+        let verdict = self.verdict.map_or(0, |verdict| verdict.saturating_add(1));
+        put(Self::OUTBOUND, &[u8::from(self.outbound), u8::from(self.is_driver_time), verdict]);
+        put(Self::NIC, &self.nic_ns.to_le_bytes());
         put(Self::NUMBER, &self.number.to_le_bytes());
         bytes
     }
@@ -71,7 +82,10 @@ impl TapHeader {
             segment: word(Self::SEGMENT),
             stride: word(Self::STRIDE),
             vlan: word(Self::VLAN) as u16,
-            outbound: word(Self::OUTBOUND) != 0,
+            outbound: word(Self::OUTBOUND) & 0xff != 0,
+            is_driver_time: word(Self::OUTBOUND) as i32 & Self::DRIVER_TIME != 0,
+            nic_ns: long(Self::NIC),
+            verdict: (word(Self::OUTBOUND) >> 16 & 0xff).checked_sub(1).map(|verdict| verdict as u8),
             number: long(Self::NUMBER),
         };
         Some((parsed, copy))
@@ -92,6 +106,9 @@ mod tests {
             stride: 12,
             vlan: 0x0d0e,
             outbound: true,
+            is_driver_time: true,
+            verdict: Some(4),
+            nic_ns: 0x1718_191a_1b1c_1d1e,
             number: 0x0f10_1112_1314_1516,
         };
         let record = [&header.to_bytes()[..], b"copy"].concat();

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 
 use crate::asm::{Asm, AsmError, Label};
 use crate::helper::Helper;
+use crate::hints::{self, Hints};
 use crate::insn::{AluOp, Cond, Reg, Size};
 use crate::map::{MapDef, MapRef};
 use crate::program::{Program, ProgramKind};
@@ -49,6 +50,8 @@ pub struct Tap {
     pub hosts: Vec<IpAddr>,
     /// Further conditions; all packets if `None`.
     pub filter: Option<TapConditions>,
+    /// Take the receive time from the [`Hints`](crate::Hints) that an XDP program leaves in front of packets.
+    pub hints: bool,
     /// UDP port of RoCE, 4791.
     pub port: u16,
     /// Size of the ring in bytes: a power of two, at least 1 MiB. The program does not wake the reader,
@@ -62,6 +65,8 @@ mod skb {
     pub(super) const PROTOCOL: i16 = 16;
     pub(super) const VLAN_PRESENT: i16 = 20;
     pub(super) const VLAN_TCI: i16 = 24;
+    pub(super) const DATA: i16 = 76;
+    pub(super) const DATA_META: i16 = 140;
     pub(super) const GSO_SIZE: i16 = 176;
 }
 
@@ -256,6 +261,10 @@ impl Emit<'_> {
         }
         asm.store(Size::W, Reg::R7, TapHeader::STRIDE, stride);
         asm.store(Size::W, Reg::R7, TapHeader::OUTBOUND, i32::from(self.outbound));
+        asm.store(Size::Dw, Reg::R7, TapHeader::NIC, 0);
+        if self.tap.hints && !self.outbound {
+            asm.copy_hint_times(Reg::R6, Reg::R7);
+        }
         let untagged = asm.label();
         asm.store(Size::W, Reg::R7, TapHeader::VLAN, 0).load(Size::W, Reg::R1, Reg::R6, skb::VLAN_PRESENT);
         asm.branch(Cond::Eq, Reg::R1, 0, untagged).load(Size::W, Reg::R1, Reg::R6, skb::VLAN_TCI);
@@ -368,6 +377,23 @@ impl Emit<'_> {
         asm.load(Size::Dw, Reg::R2, Reg::R10, BUFFER_LEN).load(Size::Dw, Reg::R1, Reg::R10, OUTER);
         asm.alu(AluOp::Sub, Reg::R2, Reg::R1).add(Reg::R2, Reg::R3).add(Reg::R2, -1);
         asm.alu(AluOp::Div, Reg::R2, Reg::R3).bind(one);
+    }
+}
+
+impl Asm {
+    /// Emits code that takes the times of a packet from the hints in front of it, if there are any. R1 to R4
+    /// are clobbered.
+    fn copy_hint_times(&mut self, ctx: Reg, record: Reg) {
+        let none = self.label();
+        self.load(Size::W, Reg::R1, ctx, skb::DATA).load(Size::W, Reg::R2, ctx, skb::DATA_META);
+        self.need(Reg::R3, Reg::R2, Hints::LEN as i32, Reg::R1, none);
+        self.load(Size::W, Reg::R4, Reg::R2, 0).branch32(Cond::Ne, Reg::R4, hints::MAGIC as i32, none);
+        self.load(Size::Dw, Reg::R4, Reg::R2, hints::ARRIVED);
+        self.store(Size::Dw, record, TapHeader::TIME, Reg::R4);
+        self.store(Size::W, record, TapHeader::OUTBOUND, TapHeader::DRIVER_TIME);
+        self.load(Size::H, Reg::R4, Reg::R2, hints::PRESENT).and(Reg::R4, hints::HAS_TIMESTAMP as i32);
+        self.branch(Cond::Eq, Reg::R4, 0, none).load(Size::Dw, Reg::R4, Reg::R2, hints::TIMESTAMP);
+        self.store(Size::Dw, record, TapHeader::NIC, Reg::R4).bind(none);
     }
 }
 

@@ -312,7 +312,7 @@ fn execute<W: Watch>(
                     }
                     Code::CallKfunc => {
                         let kfunc = image.kfuncs.get(op.imm as usize).ok_or((at, FaultKind::Argument))?;
-                        r[0] = extra::kfunc(kfunc);
+                        r[0] = extra::kfunc(kfunc, &r[1..4], memory, env).map_err(|kind| (at, kind))?;
                     }
                     Code::Poison => return Err((at, FaultKind::Missing)),
                     Code::Exit => {

@@ -2,13 +2,16 @@
 
 use super::Env;
 use super::call::{Call, EINVAL, failed};
+use super::memory::Memory;
 use super::outcome::FaultKind;
+use super::space;
 use crate::map::{MapError, MapKind};
 use crate::program::Kfunc;
 
 type Answer = Result<u64, FaultKind>;
 
 const ENODEV: i64 = -19;
+const ENODATA: i64 = -61;
 const EOPNOTSUPP: i64 = -95;
 /// Duration of a tick in nanoseconds: the kernel's jiffies with HZ 250, the default of most distributions.
 const JIFFY_NS: u64 = 4_000_000;
@@ -108,9 +111,36 @@ pub(super) fn has_kfunc(kfunc: &Kfunc) -> bool {
     kfunc.is_device_bound() || matches!(kfunc.name.as_str(), "bpf_rcu_read_lock" | "bpf_rcu_read_unlock")
 }
 
-/// Calls it. Metadata of the receiving device is not available, as with a driver that has none.
-pub(super) fn kfunc(kfunc: &Kfunc) -> u64 {
-    if kfunc.is_device_bound() { failed(EOPNOTSUPP) } else { 0 }
+/// Calls it with the first three of `args`. A hint that the host does not give is one that the driver gives
+/// for other packets only.
+pub(super) fn kfunc(kfunc: &Kfunc, args: &[u64], memory: &mut Memory<'_, '_>, env: &mut dyn Env) -> Answer {
+    if !kfunc.is_device_bound() {
+        return Ok(0);
+    }
+    let [ctx, first, second] = *args else { return Err(FaultKind::Argument) };
+    if ctx != space::base(space::CTX) {
+        return Err(FaultKind::Argument);
+    }
+    let hints = env.rx_hints();
+    let mut put = |address, bytes: &[u8]| memory.write(address, bytes).ok_or(FaultKind::Access { address });
+    match kfunc.name.as_str() {
+        "bpf_xdp_metadata_rx_timestamp" => {
+            let Some(time) = hints.timestamp_ns else { return Ok(failed(ENODATA)) };
+            put(first, &time.to_le_bytes())?;
+        }
+        "bpf_xdp_metadata_rx_hash" => {
+            let Some((hash, kind)) = hints.hash else { return Ok(failed(ENODATA)) };
+            put(first, &hash.to_le_bytes())?;
+            put(second, &u32::from(kind).to_le_bytes())?;
+        }
+        "bpf_xdp_metadata_rx_vlan_tag" => {
+            let Some((protocol, tci)) = hints.vlan else { return Ok(failed(ENODATA)) };
+            put(first, &protocol.to_be_bytes())?;
+            put(second, &tci.to_le_bytes())?;
+        }
+        _ => return Ok(failed(EOPNOTSUPP)),
+    }
+    Ok(0)
 }
 
 /// Whether programs may write the entries of this map.

@@ -56,10 +56,27 @@ pub trait Env {
         None
     }
 
+    /// Returns what is known about the packet besides its bytes, for `bpf_xdp_metadata_rx_*`. The default is
+    /// nothing.
+    fn rx_hints(&mut self) -> RxHints {
+        RxHints::default()
+    }
+
     /// Receives a line of `bpf_trace_printk`.
     fn trace(&mut self, line: &str) {
         let _ = line;
     }
+}
+
+/// What a host knows about a received packet besides its bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RxHints {
+    /// Receive time in nanoseconds, on the clock of the NIC or of the kernel.
+    pub timestamp_ns: Option<u64>,
+    /// Hash of the flow, and what it covers (`enum xdp_rss_hash_type`).
+    pub hash: Option<(u32, u16)>,
+    /// The VLAN tag that is not in the packet any more: protocol and TCI.
+    pub vlan: Option<(u16, u16)>,
 }
 
 /// `BPF_FIB_LKUP_RET_FWD_DISABLED`

@@ -84,6 +84,9 @@ pub struct Totals {
     pub headers_cut: u64,
     /// Most captured bytes of a packet with incomplete headers.
     pub longest_cut: u64,
+    /// Packets that a hook of the captured process did not pass. Received ones are counted before the hook as
+    /// well; the others never left the process.
+    pub judged: u64,
     /// Later fragments of IP datagrams, which are not decoded.
     pub fragments: u64,
     /// First packet.
@@ -129,6 +132,10 @@ impl Analysis {
         self.totals.last = at;
         self.totals.packets += 1;
         self.current = None;
+        if record.verdict.is_some() {
+            self.totals.judged += 1;
+            return;
+        }
         let seen = match seen {
             Ok(seen) => seen,
             Err(reason) => {

@@ -47,6 +47,7 @@ fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
         (totals.cut, "packets were not captured completely: their ICRC is not checked"),
         (totals.headers_cut, "packets were cut inside their headers"),
         (totals.seen_twice, "packets are copies from a second capture point and not counted again"),
+        (totals.judged, "packets were not passed by a hook, and are not analysed: comments name the verdict"),
         (totals.fragments, "fragments of IP datagrams were not decoded"),
         (totals.not_followed, "packets of further connections were not followed"),
     ] {
@@ -242,6 +243,7 @@ fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
         "headers_cut_packets": totals.headers_cut,
         "copies": totals.seen_twice,
         "fragments": totals.fragments,
+        "not_passed_by_hooks": totals.judged,
         "open_requests": totals.open_requests,
         "connections": handshakes,
         "directions": directions,

@@ -18,6 +18,11 @@ pub enum LiveError {
     },
     /// The interface is neither Ethernet nor loopback.
     NotEthernet(String),
+    /// The driver of the interface tells programs nothing about received packets.
+    NoHints {
+        /// The interface.
+        name: String,
+    },
     /// The filter names more addresses than a tap of an interface compares.
     TooManyHosts {
         /// Largest number of addresses.
@@ -70,6 +75,11 @@ impl LiveError {
                     .to_owned(),
             ),
             Self::Refused { error, .. } => error.remedy(),
+            Self::NoHints { .. } => Some(
+                "capture without --nic-time: the times are then those of the network stack (roxie doctor lists \
+                 the receive hints of each interface)"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }
@@ -80,6 +90,9 @@ impl fmt::Display for LiveError {
         match self {
             Self::NoInterface { name, .. } => write!(f, "no network interface called '{name}'"),
             Self::NotEthernet(name) => write!(f, "{name} is not an Ethernet interface"),
+            Self::NoHints { name } => {
+                write!(f, "{name}: its driver has no receive hints (Linux 6.3), so there is no receive time")
+            }
             Self::TooManyHosts { max } => {
                 write!(f, "too many addresses: a capture of an interface compares at most {max}")
             }

@@ -7,25 +7,29 @@ mod attach;
 mod cpu_budget;
 mod error;
 mod netdev;
+mod nic_time;
 mod process;
 mod split;
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bpf::XdpAction;
 use sys::{PollFd, now_ns, poll};
 use wire::capture::{Conditions, LinkType, Seen};
 
 use crate::filter::{Filter, FilterOptions, QueuePairRules};
-use crate::write::{NewPacket, Writer};
+use crate::write::{NewInterface, NewPacket, Writer};
 pub use attach::Attachment;
 use cpu_budget::CpuBudget;
 pub use cpu_budget::PERCENT;
 pub use error::LiveError;
 use netdev::Netdev;
+pub use nic_time::ReceiveTimes;
 use process::Process;
 pub use split::{Splitter, realtime_offset};
 
@@ -67,6 +71,11 @@ pub struct Options {
     /// CPU limit for reading while no CPU is idle, in percent of one CPU; 100 is no limit, `None` is
     /// [`PERCENT`].
     pub cpu_percent: Option<u32>,
+    /// Also capture the packets of a process that its hooks do not pass, with the verdict.
+    pub verdicts: bool,
+    /// Take the receive times of an interface from its driver, by an XDP program: from the clock of the NIC
+    /// where the driver gives it, else the time at which the program runs.
+    pub nic_time: bool,
     /// How programs are attached to an interface.
     pub attachment: Attachment,
     /// The capture ends when this descriptor becomes readable, for example a signalfd.
@@ -113,6 +122,16 @@ pub type PacketSink<'a> = &'a mut dyn FnMut(&NewPacket<'_>);
 trait Tap: Send {
     /// Names of the interfaces of the capture file.
     fn interfaces(&self) -> Vec<String>;
+
+    /// Where the receive times come from, for the capture file; `None` for the network stack.
+    fn times(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// How many receive times came from where; `None` if all are of the network stack.
+    fn receive_times(&self) -> Option<ReceiveTimes> {
+        None
+    }
 
     /// Passes some of the waiting packets to `sink`; returns how many copies that were, 0 if none waited.
     fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize>;
@@ -204,7 +223,7 @@ impl LiveCapture {
             }
             *packets += 1;
             // Writing to memory fails only for packets of 4 GiB; these end at 64 KiB.
-            let _never = writer.packet(packet, []);
+            let _never = writer.packet(packet, packet.verdict.map(|verdict| comment(packet, verdict)));
         })
     }
 
@@ -245,6 +264,12 @@ impl LiveCapture {
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// How many receive times came from where; `None` without [`Options::nic_time`].
+    #[must_use]
+    pub fn receive_times(&self) -> Option<ReceiveTimes> {
+        self.tap.receive_times()
     }
 
     /// Why the capture ended early; `None` if it ended as requested, or has not ended.
@@ -311,11 +336,21 @@ impl Read for LiveCapture {
     }
 }
 
+/// Says which hook did not pass a packet.
+fn comment(packet: &NewPacket<'_>, verdict: u8) -> Cow<'static, str> {
+    let point = if packet.outbound == Some(true) { "egress" } else { "ingress" };
+    match XdpAction::from_number(verdict.into()) {
+        Some(action) => format!("{action} by the {point} hook").into(),
+        None => format!("verdict {verdict} of the {point} hook").into(),
+    }
+}
+
 /// A file in memory with its header and interface descriptions.
 fn section(tap: &dyn Tap, left_out: Option<&str>) -> io::Result<Writer<Vec<u8>>> {
     let mut writer = Writer::new(Vec::new())?;
     for name in tap.interfaces() {
-        writer.interface(Some(&name), left_out, LinkType::ETHERNET)?;
+        let (name, times) = (Some(name.as_str()), tap.times());
+        writer.interface(&NewInterface { name, left_out, times, link_type: LinkType::ETHERNET })?;
     }
     Ok(writer)
 }

@@ -12,8 +12,9 @@ use wire::{ExtHeader, Opcode, Operation, ROCE_PORT};
 
 use super::attach::Attached;
 use super::error::{During, LiveError};
+use super::nic_time::ReceiveTimes;
 use super::split::Splitter;
-use super::{Options, PacketSink, Tap};
+use super::{Options, PacketSink, Tap, nic_time};
 
 /// Default size of the ring in MiB: a fifth of a second of the headers of everything that two CPUs can send.
 const RING_MIB: u32 = 64;
@@ -29,6 +30,9 @@ const BATCH: usize = 32;
 pub(super) struct Netdev {
     /// `None` once the capture is stopped.
     attached: Option<Attached>,
+    /// The XDP program of [`Options::nic_time`]; `None` without, and once the capture is stopped.
+    hints: Option<roxie::xdp::Attached>,
+    has_nic_time: bool,
     ring: RingReader,
     state: Map,
     name: String,
@@ -45,7 +49,8 @@ impl Netdev {
         let ring_mib = options.buffer_mib.unwrap_or(RING_MIB);
         let wait_ns = (WAIT_NS * u64::from(ring_mib) / u64::from(RING_MIB)).clamp(WAIT_MIN_NS, WAIT_NS);
         let (filter, ring_len) = (conditions(options), ring_mib << 20);
-        let tap = TapProgram { snap_len, hosts, filter, port: ROCE_PORT, ring_len };
+        let has_nic_time = options.nic_time;
+        let tap = TapProgram { snap_len, hosts, filter, hints: has_nic_time, port: ROCE_PORT, ring_len };
         let definition = tap.program("roxie_tap_in", false).during("assembling the capture program")?;
         let (ingress, maps) =
             Program::load_with_maps(&definition).during("loading the capture program into the kernel")?;
@@ -55,6 +60,7 @@ impl Netdev {
         if let Some(qps) = definition.map(TAP_QPS).and_then(|map| maps.get(map.index())) {
             add_queue_pairs(qps, options).during("passing the queue pairs to the capture program")?;
         }
+        let hints = has_nic_time.then(|| nic_time::attach_program(&link)).transpose()?;
         let attached = Some(Attached::new(&link, &ingress, &egress, options)?);
         let mut maps: Vec<Option<Map>> = maps.into_iter().map(Some).collect();
         let mut named = |name: &str| definition.map(name).and_then(|map| maps.get_mut(map.index())?.take());
@@ -63,13 +69,21 @@ impl Netdev {
         };
         let ring = RingReader::new(&ring).during("mapping the ring buffer")?;
         let splitter = Splitter::new(options.snap_len, options.sample.unwrap_or(1));
-        Ok(Self { attached, ring, state, name: link.name, splitter, wait_ns })
+        Ok(Self { attached, hints, has_nic_time, ring, state, name: link.name, splitter, wait_ns })
     }
 }
 
 impl Tap for Netdev {
     fn interfaces(&self) -> Vec<String> {
         vec![self.name.clone()]
+    }
+
+    fn times(&self) -> Option<&'static str> {
+        self.has_nic_time.then_some(nic_time::TIMES)
+    }
+
+    fn receive_times(&self) -> Option<ReceiveTimes> {
+        self.has_nic_time.then(|| self.splitter.times())
     }
 
     fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize> {
@@ -94,7 +108,7 @@ impl Tap for Netdev {
     }
 
     fn stop(&mut self) {
-        self.attached = None;
+        (self.attached, self.hints) = (None, None);
     }
 
     fn end_message(&self) -> String {

@@ -60,6 +60,7 @@ impl Process {
             qps: options.filter.queue_pairs.clone(),
             conditions: options.header_conditions(),
             sample: options.sample.unwrap_or(1),
+            verdicts: options.verdicts,
         };
         let start = |remote: Remote| {
             let copies = remote.tap(&filter).map_err(|error| LiveError::Refused { pid, error })?;

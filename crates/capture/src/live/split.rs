@@ -8,6 +8,7 @@ use sys::now_ns;
 use wire::{Ipv4, Ipv6, Udp};
 
 use super::PacketSink;
+use super::nic_time::{NicClock, ReceiveTimes};
 use crate::write::NewPacket;
 
 const ETHERNET_LEN: usize = 14;
@@ -28,6 +29,7 @@ pub fn realtime_offset() -> u64 {
 }
 
 /// Splits the records of a tap into packets.
+#[derive(Default)]
 pub struct Splitter {
     /// Longest captured part of a packet in bytes.
     snap_len: usize,
@@ -37,6 +39,9 @@ pub struct Splitter {
     offset_ns: u64,
     /// The packet being assembled.
     frame: Vec<u8>,
+    /// Places times of the NIC's clock on the host's clock.
+    nic_clock: NicClock,
+    times: ReceiveTimes,
 }
 
 impl Splitter {
@@ -44,12 +49,32 @@ impl Splitter {
     #[must_use]
     pub fn new(snap_len: Option<u32>, sample: u32) -> Self {
         let snap_len = snap_len.map_or(usize::MAX, |snap_len| snap_len as usize);
-        Self { snap_len, sample, offset_ns: realtime_offset(), frame: Vec::new() }
+        Self { snap_len, sample, offset_ns: realtime_offset(), ..Self::default() }
     }
 
     /// To be called from time to time: the time of day may be set, and its rate is adjusted.
     pub fn update_clock(&mut self) {
         self.offset_ns = realtime_offset();
+    }
+
+    /// How many receive times came from where.
+    #[must_use]
+    pub fn times(&self) -> ReceiveTimes {
+        self.times
+    }
+
+    /// The time of a record on CLOCK_MONOTONIC.
+    fn time_ns(&mut self, header: &TapHeader) -> u64 {
+        if header.nic_ns != 0 {
+            self.times.nic += 1;
+            return self.nic_clock.host_ns(header.nic_ns, header.time_ns);
+        }
+        if header.is_driver_time {
+            self.times.driver += 1;
+        } else if !header.outbound {
+            self.times.stack += 1;
+        }
+        header.time_ns
     }
 
     /// Passes the packets of a record to `sink`, in the order of the wire.
@@ -59,6 +84,7 @@ impl Splitter {
         let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
             return;
         };
+        let time_ns = self.time_ns(&header) + self.offset_ns;
         let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
         let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
         let frame = &mut self.frame;
@@ -93,10 +119,11 @@ impl Splitter {
             frame.extend_from_slice(payload);
             sink(&NewPacket {
                 interface,
-                time_ns: header.time_ns + self.offset_ns,
+                time_ns,
                 original_len,
                 data: frame,
                 outbound: Some(header.outbound),
+                verdict: header.verdict,
             });
             at += segment_len;
         }

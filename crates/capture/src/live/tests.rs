@@ -15,7 +15,14 @@ impl Tap for VanishingTap {
     }
 
     fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize> {
-        let packet = NewPacket { interface: 0, time_ns: 1, original_len: 60, data: &[0; 60], outbound: None };
+        let packet = NewPacket {
+            interface: 0,
+            time_ns: 1,
+            original_len: 60,
+            data: &[0; 60],
+            outbound: None,
+            verdict: None,
+        };
         (0..self.packets).for_each(|_| sink(&packet));
         Ok(mem::take(&mut self.packets))
     }

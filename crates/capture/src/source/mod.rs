@@ -62,6 +62,8 @@ pub struct Interface {
     /// Description of the packets that roxie did not record on purpose (a sample, a filter); `None` if it
     /// recorded all.
     pub left_out: Option<String>,
+    /// Where the receive times come from; `None` if the file does not say.
+    pub times: Option<String>,
     resolution: Resolution,
     offset_s: i64,
 }
@@ -90,6 +92,8 @@ pub struct Record<'a> {
     /// `Some(true)` if the packet left the capturing host, `Some(false)` if it arrived; `None` if the file
     /// does not say.
     pub outbound: Option<bool>,
+    /// The verdict of the XDP program or hook that did not pass the packet (`enum xdp_action`).
+    pub verdict: Option<u8>,
     /// The comment that the file has for the packet.
     pub comment: Option<&'a [u8]>,
 }
@@ -200,6 +204,7 @@ impl<R: Read> Source<R> {
             name: None,
             link_type: header.link_type,
             left_out: None,
+            times: None,
             resolution: Resolution::NANOSECONDS,
             offset_s: 0,
         });

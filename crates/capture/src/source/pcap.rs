@@ -24,6 +24,7 @@ impl<R: Read> Source<R> {
             data: &self.buffer[data],
             original_len: header.original as usize,
             outbound: None,
+            verdict: None,
             comment: None,
         }))
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
 
 use super::{Format, Interface, RECORD_MAX, Record, Source, Step};
-use crate::write::LEFT_OUT;
+use crate::write::{LEFT_OUT, TIMES};
 
 /// Interfaces assumed for packets that name an undescribed one; a larger number is damage.
 const ASSUMED_MAX: usize = 16;
@@ -16,6 +16,7 @@ struct Found {
     ticks: u64,
     original_len: usize,
     outbound: Option<bool>,
+    verdict: Option<u8>,
     data: Range<usize>,
     comment: Option<Range<usize>>,
 }
@@ -30,6 +31,7 @@ impl Found {
             ticks: packet.ticks,
             original_len: packet.original as usize,
             outbound: packet.outbound(),
+            verdict: packet.xdp_verdict(),
             data: place(packet.data),
             comment: packet.options.value(option::COMMENT).map(place),
         }
@@ -58,12 +60,16 @@ impl<R: Read> Source<R> {
                 }
                 Some(Block::Interface(described)) => {
                     let name = described.options.value(option::INTERFACE_NAME);
-                    let comment = described.options.value(option::COMMENT);
-                    let left_out = comment.and_then(|text| text.strip_prefix(LEFT_OUT.as_bytes()));
+                    let comment = |prefix: &str| {
+                        let comments = described.options.filter(|option| option.0 == option::COMMENT);
+                        comments.filter_map(|option| option.1.strip_prefix(prefix.as_bytes())).next()
+                    };
+                    let (left_out, times) = (comment(LEFT_OUT), comment(TIMES));
                     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                     let interface = Interface {
                         name: name.map(text),
                         left_out: left_out.map(text),
+                        times: times.map(text),
                         link_type: described.link_type,
                         resolution: described.resolution,
                         offset_s: described.offset_s,
@@ -106,6 +112,7 @@ impl<R: Read> Source<R> {
                 name: None,
                 link_type: LinkType::ETHERNET,
                 left_out: None,
+                times: None,
                 resolution: Resolution::MICROSECONDS,
                 offset_s: 0,
             });
@@ -126,6 +133,7 @@ impl<R: Read> Source<R> {
             data: &self.buffer[found.data],
             original_len: found.original_len,
             outbound: found.outbound,
+            verdict: found.verdict,
             comment: found.comment.map(|comment| &self.buffer[comment]),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use roxie_capture::write::{NewPacket, Writer};
+use roxie_capture::write::{NewInterface, NewPacket, Writer};
 use wire::capture::LinkType;
 use wire::icrc::IcrcHeader;
 use wire::{Bth, Opcode, Psn, Qpn};
@@ -159,7 +159,9 @@ impl Talk {
     pub(crate) fn file_cut(&self, snap: usize) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new()).expect("memory");
         for name in ["eth0", "eth1"] {
-            writer.interface(Some(name), None, LinkType::ETHERNET).expect("memory");
+            let link_type = LinkType::ETHERNET;
+            let interface = NewInterface { name: Some(name), left_out: None, times: None, link_type };
+            writer.interface(&interface).expect("memory");
         }
         for packet in &self.packets {
             let data = &packet.frame[..snap.min(packet.frame.len())];
@@ -169,6 +171,7 @@ impl Talk {
                 original_len: packet.frame.len(),
                 data,
                 outbound: packet.outbound,
+                verdict: None,
             };
             writer.packet(&new, []).expect("memory");
         }

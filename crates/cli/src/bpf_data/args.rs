@@ -1,5 +1,7 @@
 //! The command line of `roxie xdp map` and `roxie hook map`.
 
+use std::path::PathBuf;
+
 use clap::{Args as ClapArgs, Subcommand};
 
 /// Read and change the maps of XDP programs while they run
@@ -64,4 +66,24 @@ pub(crate) enum MapCommand<T: ClapArgs> {
         /// Key of the entry
         key: String,
     },
+}
+
+/// Options of the commands that show records.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RecordsArgs {
+    /// Only this map [default: all ring buffers and perf event arrays]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) map: Option<String>,
+    /// Show records as this structure of the program (BTF)
+    #[arg(long = "type", value_name = "STRUCT")]
+    pub(crate) type_name: Option<String>,
+    /// Print JSON objects instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write samples to a capture file (pcap, nanoseconds) instead; - for standard output
+    #[arg(long, short, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) write: Option<PathBuf>,
+    /// End after N records
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
 }

@@ -164,6 +164,7 @@ impl RecordOutput {
             data: bytes,
             original_len: header.len as usize,
             outbound: None,
+            verdict: None,
             comment: None,
         };
         let mut line = String::new();

@@ -219,6 +219,8 @@ fn report(args: &ReadArgs, source: &Packets, counts: &Counts) {
             .push(format!("the capture is incomplete: {} packets were not captured in time", source.drops()));
     }
     notes.extend(source.left_out().map(|what| format!("the capture is incomplete on purpose: {what}")));
+    let timed = source.interfaces().iter().find_map(|interface| interface.times.as_deref());
+    notes.extend(timed.map(|times| format!("receive times: {times}")));
     let unknown = source.interfaces().iter().find(|interface| interface.link_type.name().is_none());
     if let Some(interface) = unknown {
         notes.push(format!(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use roxie_capture::live::LiveCapture;
+use roxie_capture::live::{LiveCapture, Options};
 
 use super::filter::FilterArgs;
 use super::input::{LiveArgs, snap_to_record};
@@ -46,6 +46,19 @@ pub(super) struct RecordArgs {
     /// process.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..))]
     sample: Option<u32>,
+    /// Take receive times from the driver: the NIC's timestamp, or the time in the driver's receive loop
+    ///
+    /// By an XDP program, which must be the only one on the interface and runs in the driver: 'roxie doctor'
+    /// lists the receive hints of each interface. While it is attached, the kernel merges no received packets
+    /// (GRO), which costs the receivers CPU time. Attaching it resets the queues of some NICs.
+    #[arg(long, requires = "interface")]
+    nic_time: bool,
+    /// Also record the packets that hooks of the process do not pass, with the verdict
+    ///
+    /// A received packet is recorded twice then: as it arrived, and with the verdict of the ingress hook. The
+    /// verdict is a packet option and a comment in the file.
+    #[arg(long, requires = "pid")]
+    verdicts: bool,
     #[command(flatten)]
     filter: FilterArgs,
     /// Begin another file when this one has this many millions of bytes
@@ -71,6 +84,7 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let name = &point.name();
     check_rotation(args)?;
     let options = args.live.options(args.snap, args.filter.options(), args.sample);
+    let options = Options { nic_time: args.nic_time, verdicts: args.verdicts, ..options };
     // The file first: an error must not disturb the captured traffic. It is emptied after the start: a
     // capture that cannot start neither leaves an empty file nor destroys an earlier one.
     let reserved = target::Reserved::new(&args.output)?;
@@ -105,6 +119,12 @@ fn summarize(args: &RecordArgs, name: &str, capture: &LiveCapture) -> Outcome {
     let lost = capture.dropped().during(name)?;
     let sample = args.sample.map(|sample| format!(", a sample: one of {sample}")).unwrap_or_default();
     eprintln!("{} packets captured, {lost} lost{sample}", capture.packets());
+    if let Some(times) = capture.receive_times() {
+        eprintln!(
+            "receive times: {} by the NIC, {} in the driver, {} in the network stack",
+            times.nic, times.driver, times.stack
+        );
+    }
     if lost > 0 && capture.has_paused() {
         eprintln!(
             "roxie: no CPU was idle, and the reader kept to its CPU limit: --cpu 100 loses fewer packets \

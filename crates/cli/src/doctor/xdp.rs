@@ -14,7 +14,7 @@ use crate::losses;
 pub(super) fn checks() -> Vec<Check> {
     let links = Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
     let mut checks = vec![privileges(Capabilities::effective(), is_initial_user_namespace())];
-    checks.extend(links.iter().filter(|link| link.is_ethernet).map(interface));
+    checks.extend(links.iter().map(interface));
     let sockets = bound_xsks().unwrap_or_default();
     let is_used =
         |link: &&Link| !link.xdp.is_empty() || sockets.iter().any(|socket| socket.ifindex == link.index);
@@ -74,7 +74,7 @@ fn is_initial_user_namespace() -> bool {
 fn interface(link: &Link) -> Check {
     const NAME: &str = "XDP";
     let modes = match xdp_features(link.index) {
-        Ok(features) => modes(features),
+        Ok(features) => modes(features, link.is_ethernet),
         Err(_) => "generic mode; kernels before 6.3 do not report other modes".to_owned(),
     };
     let text = format!("{}: {modes}", link.name);
@@ -83,8 +83,12 @@ fn interface(link: &Link) -> Check {
     occupied(&text, there, name.ok().as_deref())
 }
 
-fn modes(features: XdpFeatures) -> String {
-    let zero_copy = if features.zero_copy() { "zero-copy" } else { "in copy mode" };
+fn modes(features: XdpFeatures, is_ethernet: bool) -> String {
+    let af_xdp = match (is_ethernet, features.zero_copy()) {
+        (false, _) => "no AF_XDP, which needs Ethernet frames",
+        (true, true) => "AF_XDP zero-copy",
+        (true, false) => "AF_XDP in copy mode",
+    };
     let mut modes = vec!["generic"];
     if features.native() {
         modes.push("native");
@@ -94,9 +98,12 @@ fn modes(features: XdpFeatures) -> String {
     }
     let jumbo = if features.rx_fragments() { ", multi-buffer packets" } else { "" };
     let hints = [("receive", features.rx_hints()), ("transmit", features.tx_hints())];
-    let hints = hints.iter().filter(|(_, names)| !names.is_empty());
-    let hints: String = hints.map(|(way, names)| format!("; {way} hints {}", names.join(", "))).collect();
-    format!("{} mode; AF_XDP {zero_copy}{jumbo}{hints}", modes.join(", "))
+    let has = |(way, names): &(&str, Vec<&str>)| match &names[..] {
+        [] => format!("; no {way} hints"),
+        names => format!("; {way} hints {}", names.join(", ")),
+    };
+    let hints: String = hints.iter().map(has).collect();
+    format!("{} mode; {af_xdp}{jumbo}{hints}", modes.join(", "))
 }
 
 /// The check for an interface with a program. roxie's own programs are attached and detached with
@@ -143,6 +150,10 @@ mod tests {
 
     #[test]
     fn an_interface_without_xdp_features_has_generic_mode() {
-        assert_eq!(modes(XdpFeatures::default()), "generic mode; AF_XDP in copy mode");
+        let none = "no receive hints; no transmit hints";
+        let ethernet = modes(XdpFeatures::default(), true);
+        assert_eq!(ethernet, format!("generic mode; AF_XDP in copy mode; {none}"));
+        let tunnel = modes(XdpFeatures::default(), false);
+        assert_eq!(tunnel, format!("generic mode; no AF_XDP, which needs Ethernet frames; {none}"));
     }
 }

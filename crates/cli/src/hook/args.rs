@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use super::data::ProcessArgs;
-use crate::bpf_data::args::MapArgs;
+use crate::bpf_data::args::{MapArgs, RecordsArgs};
 use crate::engines::UsersArgs;
 
 /// Hooks that see every packet of the device.
@@ -177,21 +177,8 @@ pub(crate) struct HookSamplesArgs {
     /// Attach this hook, to both directions or --at, until this command ends; show its printed lines, too
     #[arg(long, value_name = "HOOK")]
     pub(crate) attach: Option<String>,
-    /// Only this map [default: all ring buffers and perf event arrays]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) map: Option<String>,
-    /// Show records as this structure of the program (BTF)
-    #[arg(long = "type", value_name = "STRUCT")]
-    pub(crate) type_name: Option<String>,
-    /// Print JSON objects instead of lines
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write samples to a capture file (pcap, nanoseconds) instead; - for standard output
-    #[arg(long, short, value_name = "FILE", conflicts_with = "json")]
-    pub(crate) write: Option<PathBuf>,
-    /// End after N records
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) records: RecordsArgs,
 }
 
 /// Show the lines that programs of a process print (bpf_printk), live

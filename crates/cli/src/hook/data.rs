@@ -70,8 +70,8 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
         }
     }
     let rings = rings(args, &engines)?;
-    let mut out = RecordOutput::open(args.write.as_deref(), args.json)?;
-    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut out = RecordOutput::open(args.records.write.as_deref(), args.records.json)?;
+    let mut left = args.records.count.unwrap_or(u64::MAX);
     let mut lost: BTreeMap<usize, u64> = BTreeMap::new();
     while left > 0 {
         let (offset, mut any) = (realtime_offset(), false);
@@ -96,7 +96,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
                     Err(error) if has_ended(&error) => return ended(pid, &lost),
                     read => {
                         let (lines, _lost) = read.map_err(|error| unanswered(pid, &error))?;
-                        lines.iter().for_each(|line| print_line(line, offset, args.json));
+                        lines.iter().for_each(|line| print_line(line, offset, args.records.json));
                         any |= !lines.is_empty();
                     }
                 }
@@ -118,15 +118,15 @@ fn rings(args: &HookSamplesArgs, engines: &[Rc<Remote>]) -> Outcome<Vec<(Hooked,
     for table in hooked(pid, engines, args.process.at)? {
         let def = &table.view().def;
         let is_ring = matches!(def.kind, bpf::MapKind::Ringbuf | bpf::MapKind::PerfEventArray);
-        if is_ring && args.map.as_ref().is_none_or(|name| *name == def.name) {
-            let content = Content::of(&def.name, table.types(), args.type_name.as_deref())?;
+        if is_ring && args.records.map.as_ref().is_none_or(|name| *name == def.name) {
+            let content = Content::of(&def.name, table.types(), args.records.type_name.as_deref())?;
             rings.push((table, content));
         }
     }
     if !rings.is_empty() {
         return Ok(rings);
     }
-    let what = match &args.map {
+    let what = match &args.records.map {
         Some(name) => format!("process {pid}: no ring buffer or perf event array '{name}'"),
         None => format!("process {pid}: no program with a ring buffer or perf event array"),
     };
@@ -148,7 +148,7 @@ fn warn_of(lost: &BTreeMap<usize, u64>) {
     let lost: u64 = lost.values().copied().fold(0, u64::saturating_add);
     if lost > 0 {
         eprintln!(
-            "roxie: warning: {lost} records did not fit into the rings: they were not read fast enough"
+            "roxie: warning: {lost} records were lost: the rings were full when the programs wrote them"
         );
     }
 }

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use ::sim::{Options, Sight, What};
-use roxie_capture::write::{NewPacket, Writer};
+use roxie_capture::write::{NewInterface, NewPacket, Writer};
 use wire::capture::LinkType;
 
 use super::fabrics;
@@ -115,11 +115,19 @@ impl Capture {
         let Self { frames, mut comments, nodes } = self;
         let mut writer = Writer::new(out)?;
         for node in 0..nodes {
-            writer.interface(Some(&format!("node{node}")), None, LinkType::ETHERNET)?;
+            let name = format!("node{node}");
+            writer.interface(&NewInterface {
+                name: Some(&name),
+                left_out: None,
+                times: None,
+                link_type: LinkType::ETHERNET,
+            })?;
         }
         for Recorded { number, at_ns, node, bytes } in frames {
             let (interface, original_len) = (node, bytes.len());
-            let packet = NewPacket { interface, time_ns: at_ns, original_len, data: &bytes, outbound: None };
+            let (outbound, verdict) = (None, None);
+            let packet =
+                NewPacket { interface, time_ns: at_ns, original_len, data: &bytes, outbound, verdict };
             writer
                 .packet(&packet, comments.remove(&number).unwrap_or_default().into_iter().map(Cow::Owned))?;
         }

@@ -130,6 +130,7 @@ impl Detail {
             data: packet.data,
             original_len: packet.original_len,
             outbound: packet.outbound,
+            verdict: None,
             comment: None,
         };
         let mut line = String::new();

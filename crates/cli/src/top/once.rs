@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::TopArgs;
-use super::table::{Key, Metric, Row, Table};
+use super::table::{Device, Key, Metric, Row, Table};
 use super::units::{short, time};
 use crate::terminal::{self, Terminal, Tone};
 
@@ -51,7 +51,32 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
     }
+    for line in table.devices.iter().filter_map(pressure) {
+        terminal.line(&line);
+    }
     args.users.hidden_note(table.hidden).iter().for_each(|note| terminal.line(note));
+}
+
+/// Describes the back-pressure and the packet memory of an AF_XDP device; `None` if there was neither a stall
+/// nor an empty pool.
+pub(super) fn pressure(device: &Device) -> Option<String> {
+    let count = |name: &str| {
+        let found = device.status.counters.iter().find(|counter| counter.0 == name);
+        found.map_or(0, |counter| counter.1)
+    };
+    let sum = |what: &str| count(&format!("xsk_tx_{what}")) + count(&format!("raw_tx_{what}"));
+    let (stalls, stalled_us) = (sum("stalls"), sum("stalled_us"));
+    let (rx_empty, tx_empty) = (count("xsk_rx_pool_empty"), count("xsk_tx_pool_empty"));
+    (stalls + rx_empty + tx_empty > 0).then(|| {
+        format!(
+            "{} {}, {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free chunk: \
+             {rx_empty} times to receive, {tx_empty} to send",
+            device.pid,
+            device.command,
+            device.status.netdev,
+            stalled_us as f64 / 1e6,
+        )
+    })
 }
 
 /// Explains an empty table.
@@ -84,7 +109,28 @@ pub(super) fn lines(rows: &[&Row]) -> Vec<String> {
 /// The table as JSON.
 pub(super) fn json(table: &Table, rows: &[&Row]) -> Value {
     let queue_pairs: Vec<Value> = rows.iter().map(|row| queue_pair(row)).collect();
-    json!({ "summary": table.summary, "hidden_processes": table.hidden, "queue_pairs": queue_pairs })
+    let devices: Vec<Value> = table.devices.iter().map(device).collect();
+    json!({
+        "summary": table.summary,
+        "hidden_processes": table.hidden,
+        "queue_pairs": queue_pairs,
+        "devices": devices,
+    })
+}
+
+/// A device, with its counters that are not zero.
+fn device(device: &Device) -> Value {
+    let counters = device.status.counters.iter().filter(|counter| counter.1 > 0);
+    let counters: Map<String, Value> =
+        counters.map(|(name, value)| (name.clone(), (*value).into())).collect();
+    json!({
+        "pid": device.pid,
+        "command": device.command,
+        "slot": device.slot,
+        "netdev": device.status.netdev,
+        "port": device.status.port,
+        "counters": counters,
+    })
 }
 
 fn queue_pair(row: &Row) -> Value {

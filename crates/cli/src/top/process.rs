@@ -7,7 +7,7 @@ use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
-use super::table::{Counts, Item, Key};
+use super::table::{Counts, Device, Item, Key};
 use crate::engines::{command_of, engines_of, is_hidden};
 use crate::failure::{During, Outcome};
 
@@ -129,6 +129,12 @@ fn status(remote: &Remote) -> Result<(EngineStatus, Vec<QpStatus>), ControlError
 }
 
 impl Engine {
+    /// Its port and counters.
+    pub(super) fn device(&self) -> Device {
+        let Engine { pid, slot, command, status, .. } = self;
+        Device { pid: *pid, slot: *slot, command: command.clone(), status: status.clone() }
+    }
+
     /// Its queue pairs as rows of the table.
     pub(super) fn items(self) -> impl Iterator<Item = Item> {
         let Engine { pid, slot, command, queue_pairs, .. } = self;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::TopArgs;
-use super::process::Processes;
-use super::table::Item;
+use super::process::{Engine, Processes};
+use super::table::{Device, Item};
 use super::wire::Wire;
 use crate::engines::UsersArgs;
 use crate::failure::Outcome;
@@ -16,6 +16,8 @@ pub(super) enum Source {
         processes: Processes,
         /// Processes that answered the last time.
         answered: usize,
+        /// The devices of these processes.
+        devices: Vec<Device>,
         /// The users that own the shown processes.
         users: UsersArgs,
     },
@@ -30,7 +32,7 @@ impl Source {
             Some(interface) => Ok(Source::Wire(Wire::open(interface)?)),
             None => {
                 let processes = Processes::new(&args.pid, args.users.users())?;
-                Ok(Source::Processes { processes, answered: 0, users: args.users })
+                Ok(Source::Processes { processes, answered: 0, devices: Vec::new(), users: args.users })
             }
         }
     }
@@ -38,13 +40,22 @@ impl Source {
     /// The present queue pairs with their counters.
     pub(super) fn look(&mut self) -> Outcome<Vec<Item>> {
         match self {
-            Source::Processes { processes, answered, .. } => {
+            Source::Processes { processes, answered, devices, .. } => {
                 let looked = processes.look();
+                *devices = looked.iter().map(Engine::device).collect();
                 // A process may have several engines.
                 *answered = looked.iter().map(|engine| engine.pid).collect::<BTreeSet<_>>().len();
                 Ok(looked.into_iter().flat_map(|engine| engine.items()).collect())
             }
             Source::Wire(wire) => wire.look(),
+        }
+    }
+
+    /// The devices that answered the last time; none for an interface.
+    pub(super) fn devices(&self) -> &[Device] {
+        match self {
+            Source::Processes { devices, .. } => devices,
+            Source::Wire(_) => &[],
         }
     }
 
@@ -59,7 +70,7 @@ impl Source {
     /// A description of the source for the heading.
     pub(super) fn summary(&self) -> String {
         match self {
-            Source::Processes { processes, answered, users } => {
+            Source::Processes { processes, answered, users, .. } => {
                 let plural = if *answered == 1 { "process" } else { "processes" };
                 let unresponsive = match processes.unresponsive() {
                     [] => String::new(),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use ::wire::Qpn;
-use roxie::status::QpStatus;
+use roxie::status::{EngineStatus, QpStatus};
 
 use super::Sort;
 use super::source::Source;
@@ -70,6 +70,16 @@ pub(super) struct Item {
     pub(super) totals: Counts,
 }
 
+/// An engine of a device: its port and the counters that belong to no queue pair.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) pid: u32,
+    pub(super) slot: u16,
+    /// Name of the program.
+    pub(super) command: String,
+    pub(super) status: EngineStatus,
+}
+
 /// A queue pair over several updates.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
@@ -131,6 +141,8 @@ pub(super) struct Table {
     pub(super) summary: String,
     /// Processes of other users that are not shown.
     pub(super) hidden: usize,
+    /// The devices of the processes.
+    pub(super) devices: Vec<Device>,
 }
 
 impl Table {
@@ -138,6 +150,7 @@ impl Table {
     pub(super) fn update(&mut self, source: &mut Source) -> Outcome {
         let items = source.look()?;
         (self.summary, self.hidden) = (source.summary(), source.hidden());
+        self.devices = source.devices().to_vec();
         self.take(items, Instant::now());
         Ok(())
     }

@@ -6,10 +6,10 @@ use ::wire::Qpn;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use roxie::status::QpStatus;
+use roxie::status::{EngineStatus, QpStatus};
 
 use super::app::{App, Step, View};
-use super::table::{Item, Key, Metric, Table};
+use super::table::{Device, Item, Key, Metric, Table};
 use super::{Sort, draw, once};
 
 /// A queue pair that has sent `tx_bytes`.
@@ -243,4 +243,27 @@ fn the_columns_of_a_printed_table_are_aligned() {
         (first["remote"].as_str(), first["counters"]["sent_pkts"].as_u64()),
         (Some("10.77.0.2"), Some(0))
     );
+}
+
+#[test]
+fn a_device_whose_limit_refused_packets_has_a_line_and_its_counters_in_json() {
+    let counters =
+        [("xsk_tx_stalls", 12), ("xsk_tx_stalled_us", 3_500_000), ("raw_tx_stalls", 1), ("xsk_kicks", 0)];
+    let counters = counters.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let status = EngineStatus { netdev: "eth0".to_owned(), port: "xsk".to_owned(), counters };
+    let device = Device { pid: 4711, slot: 3, command: "ib_write_bw".to_owned(), status };
+    let quiet = Device { status: EngineStatus::default(), ..device.clone() };
+    let line = once::pressure(&device).expect("a line");
+    assert!(
+        line.starts_with("4711 ib_write_bw, eth0: the transmit limit refused packets 13 times, 3.500 s"),
+        "{line}"
+    );
+    assert_eq!(once::pressure(&quiet), None);
+    let mut table = Table::default();
+    table.devices = vec![device, quiet];
+    let json = once::json(&table, &[]);
+    let devices = json["devices"].as_array().expect("a list");
+    assert_eq!((devices.len(), devices[0]["slot"].as_u64()), (2, Some(3)));
+    assert_eq!(devices[0]["counters"]["xsk_tx_stalls"].as_u64(), Some(12));
+    assert!(devices[0]["counters"].get("xsk_kicks").is_none(), "a counter of 0");
 }

@@ -7,7 +7,7 @@ use roxie::xdp::Mode;
 use sys::XdpMode;
 
 use super::map::NetdevArgs;
-use crate::bpf_data::args::MapArgs;
+use crate::bpf_data::args::{MapArgs, RecordsArgs};
 
 /// XDP programs on network interfaces: attach, detach, list, count, fill maps, test, send
 ///
@@ -355,21 +355,8 @@ pub(crate) struct SamplesArgs {
     /// Network interface
     #[arg(value_name = "IF")]
     pub(crate) netdev: String,
-    /// Only this map [default: all ring buffers and perf event arrays]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) map: Option<String>,
-    /// Show records as this structure of the program (BTF)
-    #[arg(long = "type", value_name = "STRUCT")]
-    pub(crate) type_name: Option<String>,
-    /// Print JSON objects instead of lines
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write a capture file (pcap, nanoseconds) instead of lines; - for standard output
-    #[arg(long, short, value_name = "FILE", conflicts_with = "json")]
-    pub(crate) write: Option<PathBuf>,
-    /// End after N samples
-    #[arg(long, short, value_name = "N")]
-    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) records: RecordsArgs,
 }
 
 /// Show the lines that programs in the kernel print (bpf_printk), live

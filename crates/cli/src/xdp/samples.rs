@@ -59,16 +59,16 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     for table in &tables {
         let def = &table.view().def;
         let is_ring = matches!(def.kind, MapKind::Ringbuf | MapKind::PerfEventArray);
-        if is_ring && args.map.as_ref().is_none_or(|name| *name == def.name) {
-            let content = Content::of(&def.name, types.as_ref(), args.type_name.as_deref())?;
+        if is_ring && args.records.map.as_ref().is_none_or(|name| *name == def.name) {
+            let content = Content::of(&def.name, types.as_ref(), args.records.type_name.as_deref())?;
             readers.push((Reader::open(table)?, content, def.name.clone()));
         }
     }
     if readers.is_empty() {
         return Err(no_samples(netdev));
     }
-    let mut out = RecordOutput::open(args.write.as_deref(), args.json)?;
-    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut out = RecordOutput::open(args.records.write.as_deref(), args.records.json)?;
+    let mut left = args.records.count.unwrap_or(u64::MAX);
     while left > 0 {
         let (offset, mut any) = (realtime_offset(), false);
         for (reader, content, name) in &mut readers {
@@ -99,8 +99,7 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     }
     if lost > 0 {
         eprintln!(
-            "roxie: warning: {lost} samples were lost since the program was attached: they were not \
-             read fast enough"
+            "roxie: warning: {lost} samples were lost since the program was attached: the ring was full"
         );
     }
     Ok(())

@@ -133,8 +133,18 @@ impl Copies {
         self.memory.end(TapHeader::PACKETS_AT + run.packets * self.stride);
     }
 
+    /// Copies a packet with the verdict of a hook that did not pass it, or counts it as lost.
+    pub(super) fn take_judged(&mut self, packet: &Passing<'_>, verdict: u8) {
+        self.end_record();
+        self.push_single(packet, Some(verdict));
+    }
+
     /// Writes a record of one packet, as long as the packet is.
     fn take_single(&mut self, packet: &Passing<'_>) {
+        self.push_single(packet, None);
+    }
+
+    fn push_single(&mut self, packet: &Passing<'_>, verdict: Option<u8>) {
         let mut outer = [0; Headers::LEN_MAX];
         let outer = packet.outer(&mut outer);
         let len = outer.len() + packet.body.len() + ICRC_LEN;
@@ -148,6 +158,7 @@ impl Copies {
             len: len as u32,
             outer_len: outer.len() as u32,
             outbound: packet.point == HookPoint::Egress,
+            verdict,
             ..TapHeader::default()
         };
         let (body, icrc) = packet.payload(snap_len - outer.len());

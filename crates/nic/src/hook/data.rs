@@ -111,7 +111,7 @@ impl Hooks {
             DataRequest::Maps => return Ok(DataAccess::Ready(DataReply::Maps(self.map_list()))),
             DataRequest::Types(map) => {
                 let types = self.hook_of(map)?.types_of(map.index as usize).unwrap_or_default();
-                // Types that do not fit are as good as none.
+                // Types that do not fit into a reply are left out: the client then shows bytes.
                 let types = if types.len() <= DATA_BYTES_MAX { types.to_vec() } else { Vec::new() };
                 return Ok(DataAccess::Ready(DataReply::Types(types)));
             }

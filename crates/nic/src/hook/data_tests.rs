@@ -42,7 +42,7 @@ fn maps(hooks: &mut Hooks) -> Vec<HookMap> {
 
 fn judge(hooks: &mut Hooks) {
     let Hooks { egress, scratch, .. } = hooks;
-    scratch.begin(Headers::new(&key("10.0.0.2"), 0xc001, 4791).unwrap());
+    scratch.begin(Headers::new(&key("10.0.0.2"), 0xc001, 4791).unwrap(), false);
     let fate = egress.hook.as_mut().unwrap().judge(scratch, &Runtime::Kernel, &[0; 64]);
     assert_eq!(fate.verdict, Verdict::Pass);
 }

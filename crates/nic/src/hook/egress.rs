@@ -135,7 +135,7 @@ impl Hooks {
                 debug_assert!(false, "no such flow");
                 return;
             };
-            self.scratch.begin(headers);
+            self.scratch.begin(headers, false);
             self.egress_flow = Some(flow);
         }
         let with_icrc = len + ICRC_LEN;
@@ -159,15 +159,21 @@ impl Hooks {
     /// Applies a verdict other than a plain pass.
     #[cold]
     fn apply_egress_verdict(&mut self, port: &mut dyn Port, flow: FlowId, mut len: usize, fate: Fate) {
-        let Hooks { egress, scratch, .. } = self;
-        let counters = &mut egress.counters;
         let verdict = match fate.verdict {
             // A redirect to the interface that the packet leaves through has the meaning of PASS.
-            Verdict::Redirect(Target::Interface(ifindex)) if ifindex == scratch.ifindex() => Verdict::Pass,
+            Verdict::Redirect(Target::Interface(ifindex)) if ifindex == self.scratch.ifindex() => {
+                Verdict::Pass
+            }
             // The kernel does the same for programs of a devmap.
             Verdict::Tx => Verdict::Invalid,
             verdict => verdict,
         };
+        if self.taps.want_verdicts() {
+            let body = port.tx_slot().get(..len).unwrap_or_default();
+            self.tap_verdict(HookPoint::Egress, verdict, body, None);
+        }
+        let Hooks { egress, scratch, .. } = self;
+        let counters = &mut egress.counters;
         if !counters.count(verdict) {
             return;
         }

@@ -10,6 +10,7 @@ use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::engine::OwnedPacket;
 use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
+use wire::icrc::ICRC_LEN;
 
 /// Most packets redirected to other processes from one batch; their sockets hold no more either.
 const REDIRECTED_MAX: usize = 1024;
@@ -40,7 +41,7 @@ impl Hooks {
         if let Some([src, dst]) = batch.macs {
             headers.set_macs(src.0, dst.0);
         }
-        self.scratch.begin(headers);
+        self.scratch.begin(headers, true);
         // The packets from `start` to `at` pass unchanged.
         let (mut start, mut at) = (0, 0);
         while let Some(hook) = &mut self.ingress.hook
@@ -76,6 +77,11 @@ impl Hooks {
     /// Applies a verdict other than a plain pass. `packet` is a batch of one.
     #[cold]
     fn apply_ingress_verdict(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
+        if self.taps.want_verdicts()
+            && let Some((body, icrc)) = packet.bytes.split_last_chunk::<ICRC_LEN>()
+        {
+            self.tap_verdict(HookPoint::Ingress, fate.verdict, body, Some(*icrc));
+        }
         let Hooks { ingress, scratch, held, bounced, redirected, slots, runtime, .. } = self;
         let counters = &mut ingress.counters;
         if !counters.count(fate.verdict) {

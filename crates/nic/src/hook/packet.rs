@@ -34,16 +34,19 @@ pub(super) struct Scratch {
     /// UDP payload length for which the headers are in the buffer.
     emitted_for: Option<usize>,
     ifindex: u32,
+    /// The packets were received; those of the egress hook were not.
+    is_received: bool,
 }
 
 impl Scratch {
     pub(super) fn new(ifindex: u32) -> Scratch {
         let buffer = vec![0; PAYLOAD_AT + MAX_PACKET + TAILROOM].into_boxed_slice();
-        Scratch { buffer, headers: None, emitted_for: None, ifindex }
+        Scratch { buffer, headers: None, emitted_for: None, ifindex, is_received: false }
     }
 
-    /// Sets the headers of the next packets.
-    pub(super) fn begin(&mut self, headers: Headers) {
+    /// Sets the headers of the next packets, and whether they were received.
+    pub(super) fn begin(&mut self, headers: Headers, is_received: bool) {
+        self.is_received = is_received;
         self.headers = Some(headers);
         self.emitted_for = None;
     }
@@ -161,6 +164,12 @@ impl<'a> HookPacket<'a> {
             self.scratch.emitted_for = None;
         }
         Some(answer)
+    }
+
+    /// Whether the packet was received.
+    #[inline]
+    pub(super) fn is_received(&self) -> bool {
+        self.scratch.is_received
     }
 
     /// Holds the packet back for this time after the last stage; the longest time of all stages counts.

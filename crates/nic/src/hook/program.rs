@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bpf::vet::{Objection, vet};
-use bpf::vm::{Env, Fault, Image, Machine, Redirect, Replay};
+use bpf::vm::{Env, Fault, Image, Machine, Redirect, Replay, RxHints};
 use bpf::{Map, MapError, MapKind, Program, UpdateMode, XdpAction};
 
 use super::log::Log;
@@ -121,7 +121,7 @@ impl Stage for ProgramStage {
             return verdict;
         }
         let Self { machine, image, replay, random, log, .. } = self;
-        let world = &mut World { random, runtime: packet.runtime, log };
+        let world = &mut World { random, runtime: packet.runtime, log, is_received: packet.is_received() };
         // Longer than any valid packet: the transport would refuse it too.
         let Some(outcome) = packet.with_frame(|buff| machine.run_or_replay(image, replay, buff, world))
         else {
@@ -201,6 +201,7 @@ struct World<'a> {
     random: &'a mut u64,
     runtime: &'a Runtime,
     log: &'a mut Log,
+    is_received: bool,
 }
 
 impl Env for World<'_> {
@@ -214,6 +215,12 @@ impl Env for World<'_> {
         *random ^= *random << 25;
         *random ^= *random >> 27;
         (random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+    }
+
+    /// The time at which the device received the packet, by its clock; a packet to send has none.
+    fn rx_hints(&mut self) -> RxHints {
+        let timestamp_ns = self.is_received.then(|| self.runtime.now_ns());
+        RxHints { timestamp_ns, ..RxHints::default() }
     }
 
     fn trace(&mut self, line: &str) {

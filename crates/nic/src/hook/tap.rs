@@ -9,13 +9,14 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use bpf::XdpAction;
 use transport::numbering::slot_of;
 use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
 use wire::{IcrcHeader, Packet, Qpn};
 
 use super::copies::Copies;
-use super::{HookError, HookPoint, Hooks};
+use super::{HookError, HookPoint, Hooks, Verdict};
 use crate::port::{FlowId, FlowKey, Headers, Port, RxBatch, icrc_header};
 use sys::{RecordWriter, page_size};
 
@@ -37,6 +38,8 @@ pub struct TapFilter {
     pub conditions: Conditions,
     /// Only every n-th packet, counted before all other conditions; 0 and 1 for all.
     pub sample: u32,
+    /// Also packets that a hook does not pass, with the verdict. Of received ones this is a second copy.
+    pub verdicts: bool,
 }
 
 impl TapFilter {
@@ -191,6 +194,32 @@ impl Hooks {
         copy(taps, &Passing { point: HookPoint::Egress, outer, id, body, icrc: None, sender: *sender });
     }
 
+    /// Copies a packet that a hook does not pass. `body` is BTH to pad, `icrc` that of a received packet.
+    #[cold]
+    pub(super) fn tap_verdict(
+        &mut self,
+        point: HookPoint,
+        verdict: Verdict,
+        body: &[u8],
+        icrc: Option<[u8; ICRC_LEN]>,
+    ) {
+        let action = match verdict {
+            Verdict::Pass => return,
+            Verdict::Aborted | Verdict::Invalid => XdpAction::Aborted,
+            Verdict::Drop => XdpAction::Drop,
+            Verdict::Tx => XdpAction::Tx,
+            Verdict::Redirect(_) => XdpAction::Redirect,
+        };
+        let Some(outer) = self.scratch.headers().copied().and_then(Outer::of) else { return };
+        let sender = if point == HookPoint::Egress { self.taps.sender } else { None };
+        let packet = Passing { point, outer: &outer, id: 0, body, icrc, sender };
+        for tap in self.taps.taps.iter_mut().filter(|tap| tap.filter.verdicts) {
+            if tap.wants_all || packet.is_wanted(&tap.filter) {
+                tap.copies.take_judged(&packet, action.number() as u8);
+            }
+        }
+    }
+
     /// Commits the packet at the start of the port's slot; no later stage can change it.
     #[inline]
     pub(super) fn leave(&mut self, port: &mut dyn Port, flow: FlowId, len: usize) {
@@ -205,6 +234,11 @@ impl Taps {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.taps.is_empty()
+    }
+
+    /// Whether a tap wants the packets that hooks do not pass.
+    pub(super) fn want_verdicts(&self) -> bool {
+        self.taps.iter().any(|tap| tap.filter.verdicts)
     }
 
     /// Announces that the next packets may belong to another flow, or that none follow for now.

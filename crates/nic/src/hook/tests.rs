@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
-use bpf::{AluOp, Asm, Cond, Helper, Program, Reg, Size, XdpAction, XdpMd};
+use bpf::{AluOp, Asm, Cond, Helper, Kfunc, Program, Reg, Size, XdpAction, XdpMd};
 
 use wire::{FlushIcrc, Mac};
 

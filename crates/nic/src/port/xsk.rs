@@ -8,6 +8,7 @@
 //!
 //! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
 
+pub(crate) mod byte_limit;
 mod error;
 mod open;
 pub(crate) mod owner;
@@ -201,7 +202,9 @@ impl Port for XskPort {
 
     fn tx_state(&mut self, flow: Option<FlowId>) -> TxState {
         let inner = self.inner.tx_state(flow);
-        TxState { has_room: inner.has_room && self.sockets.has_room(), ..inner }
+        let flow = flow.and_then(|flow| self.flows.get(flow.0 as usize));
+        let queue = flow.filter(|flow| flow.is_direct).map(|flow| flow.queue);
+        TxState { has_room: inner.has_room && self.sockets.has_room(queue), ..inner }
     }
 
     fn flush(&mut self) -> usize {
@@ -283,12 +286,24 @@ impl Port for XskPort {
 impl XskPort {
     fn rows(&self) -> Vec<(&'static str, u64)> {
         let (statistics, sockets) = (self.sockets.statistics(), &self.sockets.counters);
+        let (limit_bytes, stalls) = self.sockets.limits();
+        let pools = [&self.sockets.rx_pool, &self.sockets.tx_pool];
+        let [rx_pool, tx_pool] = pools.map(|pool| (pool.len() as u64, pool.counters()));
         vec![
             ("xsk_rx_packets", self.counters.rx_packets),
             ("xsk_tx_packets", self.counters.tx_packets),
             ("xsk_tx_to_udp", self.extra.tx_inner),
             ("xsk_tx_no_chunk", self.extra.tx_no_chunk),
             ("xsk_tx_ring_full", self.extra.tx_ring_full),
+            ("xsk_tx_limit_bytes", limit_bytes as u64),
+            ("xsk_tx_stalls", stalls.stalls),
+            ("xsk_tx_stalled_us", stalls.stalled_ns / 1000),
+            ("xsk_rx_pool_free", rx_pool.0),
+            ("xsk_rx_pool_takes", rx_pool.1.takes),
+            ("xsk_rx_pool_empty", rx_pool.1.empty),
+            ("xsk_tx_pool_free", tx_pool.0),
+            ("xsk_tx_pool_takes", tx_pool.1.takes),
+            ("xsk_tx_pool_empty", tx_pool.1.empty),
             ("xsk_rx_joined", self.extra.rx_joined),
             ("xsk_rx_unjoined", self.extra.rx_unjoined),
             ("xsk_flows_redirected", self.extra.redirected),

@@ -25,6 +25,8 @@ mod table;
 mod thread;
 mod wq;
 mod xsk_port;
+#[cfg(test)]
+mod xsk_tests;
 
 pub use qp::{Flow, RawQp, RawQpAttr};
 pub use rss::RxHash;

@@ -8,6 +8,7 @@ use super::packet_port::PacketReceiver;
 use super::table::{FlowRules, FlowType, Rule};
 use super::xsk_port::XskFrames;
 use crate::notice;
+use crate::port::xsk::byte_limit::StallCounters;
 use crate::port::{BadVariable, XskError};
 use sys::{Netlink, PacketSocket};
 
@@ -55,6 +56,8 @@ pub(crate) struct Ports {
     /// Which of them the last `fetch` took frames from: the first so many are those of the packet socket.
     fetched: usize,
     oversize: u64,
+    /// Those of AF_XDP sockets that were closed.
+    stalls: StallCounters,
 }
 
 impl Ports {
@@ -70,6 +73,7 @@ impl Ports {
             is_xsk_refused: false,
             fetched: 0,
             oversize: 0,
+            stalls: StallCounters::default(),
         }
     }
 
@@ -141,7 +145,11 @@ impl Ports {
 
     fn close_receivers(&mut self) {
         self.close_packet_receiver();
-        self.xsk = None;
+        if let Some(xsk) = self.xsk.take() {
+            let StallCounters { stalls, stalled_ns } = xsk.stalls();
+            self.stalls.stalls += stalls;
+            self.stalls.stalled_ns += stalled_ns;
+        }
     }
 
     fn close_packet_receiver(&mut self) {
@@ -220,9 +228,17 @@ impl Ports {
         }
     }
 
-    /// Returns the number of frames that were too long to receive, and 1 if AF_XDP is not possible here.
-    pub(super) fn counters(&self) -> [u64; 2] {
+    /// Returns the number of frames that were too long to receive; 1 if AF_XDP is not possible here; how
+    /// often the byte limit of AF_XDP refused frames, and for how many microseconds.
+    pub(super) fn counters(&self) -> [u64; 4] {
         let oversize = self.oversize + self.receiver.as_ref().map_or(0, |receiver| receiver.oversize);
-        [oversize, u64::from(self.is_xsk_refused)]
+        let StallCounters { stalls, stalled_ns } = self.xsk.as_ref().map_or(self.stalls, |xsk| {
+            let StallCounters { stalls, stalled_ns } = xsk.stalls();
+            StallCounters {
+                stalls: self.stalls.stalls + stalls,
+                stalled_ns: self.stalls.stalled_ns + stalled_ns,
+            }
+        });
+        [oversize, u64::from(self.is_xsk_refused), stalls, stalled_ns / 1000]
     }
 }

@@ -3,7 +3,7 @@
 //! socket of its receive queue, or drops it. All other frames pass to the network stack.
 
 use bpf::{AluOp, AsmError};
-use bpf::{Asm, Cond, Helper, Label, MapDef, Program, Reg, Size, XdpAction, XdpMd};
+use bpf::{Asm, Cond, Helper, HintKfuncs, Hints, Label, MapDef, Program, Reg, Size, XdpAction, XdpMd};
 
 use super::key::{
     DST_IP, ETHER_TYPE, FLOW_LABEL, HAS_IPV4, HAS_IPV6, HAS_PORTS, HAS_VLAN, HEADERS, KEY_LEN, PROTO, SRC_IP,
@@ -35,9 +35,10 @@ pub(super) fn encode(rule: Option<(&Match, bool)>) -> [u8; RULE_LEN] {
     bytes
 }
 
-/// Stack offsets: the key, and the index of the present rule.
+/// Stack offsets: the key, the index of the present rule, and the driver's hints.
 const KEY: i16 = -(KEY_LEN as i16);
 const INDEX: i16 = KEY - 8;
+const HINTS: i16 = INDEX - Hints::LEN as i16;
 const NO_VERDICT: i32 = XdpAction::Pass.number() as i32;
 
 const fn net16(value: u16) -> i32 {
@@ -57,14 +58,18 @@ fn copy(asm: &mut Asm, size: Size, base: Reg, from: i16, to: usize, len: i16) {
     }
 }
 
-/// Returns the program for at most `queues` receive queues.
-pub(super) fn program(queues: u32) -> Result<Program, AsmError> {
+/// Returns the program for at most `queues` receive queues. It asks for these hints, and gives them to the
+/// AF_XDP socket in front of the frame: a driver may have taken the VLAN tag out of the frame.
+pub(super) fn program(queues: u32, hints: &HintKfuncs) -> Result<Program, AsmError> {
     let mut asm = Asm::new(NAME);
     let rules = asm.map(MapDef::array(RULES, RULE_LEN as u32, FLOWS_MAX as u32));
     let sockets = asm.map(MapDef::xskmap(SOCKETS, queues));
     let (pass, compare) = (asm.label(), asm.label());
     asm.mov(Reg::R6, Reg::R1);
-    emit_key(&mut asm, pass, compare);
+    if !hints.is_empty() {
+        asm.read_hints(Reg::R6, HINTS, hints);
+    }
+    emit_key(&mut asm, hints, pass, compare);
     asm.bind(compare).store(Size::B, Reg::R10, KEY + HEADERS as i16, Reg::R5);
 
     // R9: index of the rule.
@@ -84,6 +89,12 @@ pub(super) fn program(queues: u32) -> Result<Program, AsmError> {
     asm.bind(next).add(Reg::R9, 1).jump(each);
 
     asm.bind(matched).branch(Cond::Eq, Reg::R4, DROP as i32, drop);
+    if !hints.is_empty() {
+        // A frame without its tag would be another frame: the network stack gets it instead.
+        let (fails, redirect) = (asm.label(), asm.label());
+        asm.push_hints(Reg::R6, HINTS, fails).jump(redirect);
+        asm.bind(fails).branch_no_vlan(HINTS, redirect).jump(pass).bind(redirect);
+    }
     asm.load_map(Reg::R1, sockets).load_ctx(Reg::R2, Reg::R6, XdpMd::RxQueueIndex);
     asm.mov(Reg::R3, NO_VERDICT).call(Helper::RedirectMap).exit();
     asm.bind(drop).ret(XdpAction::Drop);
@@ -92,7 +103,7 @@ pub(super) fn program(queues: u32) -> Result<Program, AsmError> {
 }
 
 /// Emits the parser. R7 and R8 are the packet and its end, R9 the current header, R5 the headers so far.
-fn emit_key(asm: &mut Asm, pass: Label, compare: Label) {
+fn emit_key(asm: &mut Asm, hints: &HintKfuncs, pass: Label, compare: Label) {
     for word in (0..KEY_LEN as i16).step_by(8) {
         asm.store(Size::Dw, Reg::R10, KEY + word, 0);
     }
@@ -103,6 +114,13 @@ fn emit_key(asm: &mut Asm, pass: Label, compare: Label) {
     asm.load(Size::H, Reg::R3, Reg::R7, 12).mov(Reg::R9, Reg::R7).add(Reg::R9, 14);
 
     let (tagged, untagged, cut_tag) = (asm.label(), asm.label(), asm.label());
+    if !hints.is_empty() {
+        // The first tag of the wire is the driver's; one in the frame is the second.
+        let in_frame = asm.label();
+        asm.branch_no_vlan(HINTS, in_frame).load_vlan_tci(Reg::R1, HINTS).to_be(Size::H, Reg::R1);
+        asm.store(Size::H, Reg::R10, KEY + VLAN_TAG as i16, Reg::R1);
+        asm.mov(Reg::R5, i32::from(HAS_VLAN)).jump(untagged).bind(in_frame);
+    }
     asm.branch(Cond::Eq, Reg::R3, net16(0x8100), tagged).branch(Cond::Ne, Reg::R3, net16(0x88a8), untagged);
     asm.bind(tagged).need(Reg::R2, Reg::R9, 4, Reg::R8, cut_tag);
     copy(asm, Size::H, Reg::R9, 0, VLAN_TAG, 2);
@@ -171,7 +189,7 @@ mod tests {
     /// Every verdict of the kernel for frames that are whole, cut and changed is that of [`Match::covers`].
     #[test]
     fn the_kernel_takes_the_frames_that_the_rules_cover() {
-        let Ok((program, maps)) = Loaded::load_with_maps(&program(1).unwrap()) else {
+        let Ok((program, maps)) = Loaded::load_with_maps(&program(1, &HintKfuncs::default()).unwrap()) else {
             eprintln!("skipped: needs CAP_BPF");
             return;
         };

@@ -228,6 +228,11 @@ pub(super) mod tests {
         spec(UDP_SPEC, 16, (6, &dst_port.to_be_bytes()), (10, &[0xff; 2]))
     }
 
+    /// An Ethernet specification of a VLAN.
+    pub(crate) fn tag(vlan: u16) -> Vec<u8> {
+        spec(ETH, 40, (20, &vlan.to_be_bytes()), (36, &[0xf, 0xff]))
+    }
+
     pub(crate) fn specs(list: &[Vec<u8>]) -> Result<FlowSpecs, VerbsError> {
         let mut specs = FlowSpecs::default();
         list.iter().try_for_each(|spec| specs.add(spec))?;
@@ -256,7 +261,7 @@ pub(super) mod tests {
         }
         let net = spec(IPV4, 24, (8, &[10, 0, 0, 99]), (16, &[255, 255, 255, 0]));
         assert!(covers(&[net], &frame(false, UDP, None)), "bits outside the mask do not count");
-        let tag_seven = spec(ETH, 40, (20, &[0, 7]), (36, &[0xf, 0xff]));
+        let tag_seven = tag(7);
         assert!(covers(std::slice::from_ref(&tag_seven), &frame(false, UDP, Some(0x2007))));
         assert!(!covers(std::slice::from_ref(&tag_seven), &frame(false, UDP, None)));
         let untagged = spec(ETH, 40, (20, &[0, 0]), (36, &[0xf, 0xff]));

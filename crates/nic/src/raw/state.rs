@@ -73,7 +73,7 @@ const SPARE_MAX: usize = 1024;
 
 impl State {
     /// Names of the counters.
-    pub(super) const COUNTERS: [&str; 7] = [
+    pub(super) const COUNTERS: [&str; 9] = [
         "raw_tx_frames",
         "raw_tx_dropped",
         "raw_rx_frames",
@@ -81,6 +81,8 @@ impl State {
         "raw_rx_out_of_buffer",
         "raw_rx_oversize",
         "raw_not_xsk",
+        "raw_tx_stalls",
+        "raw_tx_stalled_us",
     ];
 
     pub(super) fn new(ifindex: u32) -> Self {
@@ -338,8 +340,18 @@ impl State {
     /// Returns the values of [`COUNTERS`](Self::COUNTERS).
     pub(super) fn counters(&self) -> [u64; Self::COUNTERS.len()] {
         let Counters { tx_frames, tx_dropped, rx_frames, rx_unsteered, rx_out_of_buffer } = self.counters;
-        let [oversize, not_xsk] = self.ports.counters();
-        [tx_frames, tx_dropped, rx_frames, rx_unsteered, rx_out_of_buffer, oversize, not_xsk]
+        let [oversize, not_xsk, stalls, stalled_us] = self.ports.counters();
+        [
+            tx_frames,
+            tx_dropped,
+            rx_frames,
+            rx_unsteered,
+            rx_out_of_buffer,
+            oversize,
+            not_xsk,
+            stalls,
+            stalled_us,
+        ]
     }
 }
 

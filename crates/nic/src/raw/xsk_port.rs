@@ -4,15 +4,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use bpf::MapRef;
+use bpf::{HintKfuncs, Hints, MapRef};
 use sys::{Epoll, Netlink, XdpMode, xdp_features};
 
 use super::program::{self, RULES, SOCKETS};
 use super::table::{FlowRules, FlowType, Rule};
+use crate::notice;
 use crate::port::XskError;
+use crate::port::xsk::byte_limit::StallCounters;
 use crate::port::xsk::owner::Owner;
-use crate::port::xsk::sockets::{CHUNK_LEN, Plan, QUEUES_MAX, SocketMap, Sockets};
-use crate::xdp::{AttachError, Attached, Mode, attach};
+use crate::port::xsk::sockets::{CHUNK_LEN, Plan, QUEUES_MAX, SocketMap, Sockets, is_limited};
+use crate::xdp::{AttachError, Attached, Mode, attach, hint_kfuncs};
 
 /// The AF_XDP sockets of a netdev, and the program.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ struct RawProgram {
 const ACCEPT_NS: u64 = 10_000_000_000;
 /// Frames taken from one queue at a time.
 const BATCH: u32 = 64;
+/// Both Ethernet addresses, in front of a VLAN tag.
+const ADDRESSES_LEN: usize = 12;
 /// Longest frame that is sent here.
 const SEND_MAX: usize = 2 * CHUNK_LEN as usize;
 
@@ -66,16 +70,34 @@ impl SocketMap for RawProgram {
 
 impl RawProgram {
     fn attach(ifindex: u32, queues: u32) -> Result<Self, AttachError> {
+        // The VLAN tag is the hint that belongs to the frame.
+        let hints = HintKfuncs { vlan: hint_kfuncs(ifindex).vlan, ..HintKfuncs::default() };
+        if hints.is_empty() {
+            return Self::attach_in(ifindex, queues, &hints, Mode::Auto);
+        }
+        // A program that asks the driver runs in the driver only.
+        match Self::attach_in(ifindex, queues, &hints, Mode::Only(XdpMode::Native)) {
+            Err(error @ (AttachError::Refused { .. } | AttachError::Load(_))) => {
+                notice(format_args!(
+                    "raw packet queue pairs do not see VLAN tags that the driver takes out of frames: {error}"
+                ));
+                Self::attach_in(ifindex, queues, &HintKfuncs::default(), Mode::Auto)
+            }
+            done => done,
+        }
+    }
+
+    fn attach_in(ifindex: u32, queues: u32, hints: &HintKfuncs, mode: Mode) -> Result<Self, AttachError> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-        let mut program = program::program(queues).map_err(|_| invalid())?;
+        let mut program = program::program(queues, hints).map_err(|_| invalid())?;
         let [rules, sockets] = [RULES, SOCKETS].map(|name| program.map(name));
         let (rules, sockets) = (rules.ok_or_else(invalid)?, sockets.ok_or_else(invalid)?);
         program.frags = true;
-        let attached = match attach(ifindex, &program, Mode::Auto) {
+        let attached = match attach(ifindex, &program, mode) {
             // A kernel before 5.18 has no programs for frames of several fragments.
             Err(AttachError::Load(error)) if error.error.raw_os_error() == Some(libc::EINVAL) => {
                 program.frags = false;
-                attach(ifindex, &program, Mode::Auto)?
+                attach(ifindex, &program, mode)?
             }
             done => done?,
         };
@@ -116,7 +138,8 @@ impl XskFrames {
         let owner = Owner::claim(ifindex)?;
         let program = RawProgram::attach(ifindex, link.rx_queues.clamp(1, QUEUES_MAX))?;
         let features = xdp_features(ifindex).unwrap_or_default();
-        let sockets = Sockets::open(&Plan { ifindex, mtu: link.mtu, features }, &program)?;
+        let is_limited = is_limited().map_err(XskError::Variable)?;
+        let sockets = Sockets::open(&Plan { ifindex, mtu: link.mtu, features, is_limited }, &program)?;
         let epoll = Epoll::new().map_err(during("epoll"))?;
         sockets.watch(&epoll).map_err(during("epoll"))?;
         let (bytes, ends, generation) = (Vec::new(), Vec::new(), sys::generation());
@@ -133,6 +156,11 @@ impl XskFrames {
         let encoded = |rule: &Rule| program::encode(Some((&rule.matches, rule.drops && !has_others)));
         let list: Vec<_> = takes.map(encoded).collect();
         self.program.set_rules(&list)
+    }
+
+    /// How often and how long the byte limit refused frames.
+    pub(super) fn stalls(&self) -> StallCounters {
+        self.sockets.limits().1
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -153,10 +181,13 @@ impl XskFrames {
             let mut taken = 0;
             // The kernel publishes all pieces of a frame at once, so a frame that has begun is taken whole.
             while (taken < BATCH || self.ends.last().copied().unwrap_or(0) < self.bytes.len())
-                && let Some(piece) = queue.rings.rx.pop()
+                && let Some(mut piece) = queue.rings.rx.pop()
             {
                 taken += 1;
-                self.bytes.extend_from_slice(piece.bytes());
+                let begins = self.ends.last().copied().unwrap_or(0) == self.bytes.len();
+                let hints =
+                    if begins { piece.take_metadata().and_then(|bytes| Hints::parse(&bytes)) } else { None };
+                append(&mut self.bytes, piece.bytes(), hints.and_then(|hints| hints.vlan));
                 let more = piece.more;
                 self.sockets.rx_pool.put(piece.chunk);
                 if !more {
@@ -194,6 +225,9 @@ impl XskFrames {
     pub(super) fn send(&mut self, frames: &mut dyn Iterator<Item = &[u8]>) -> usize {
         let mut count = 0;
         for frame in frames.take_while(|frame| Self::fits(frame.len())) {
+            if !self.sockets.has_room(Some(0)) {
+                break;
+            }
             let Some(mut chunk) = self.sockets.take() else { break };
             chunk.bytes_mut()[..frame.len()].copy_from_slice(frame);
             if let Err(chunk) = self.sockets.push(0, chunk, 0, frame.len()) {
@@ -204,6 +238,19 @@ impl XskFrames {
         }
         self.sockets.kick();
         count
+    }
+}
+
+/// Appends a frame, or a further piece of one, with the VLAN tag that the driver took out of it.
+fn append(bytes: &mut Vec<u8>, piece: &[u8], vlan: Option<(u16, u16)>) {
+    match (vlan, piece.split_at_checked(ADDRESSES_LEN)) {
+        (Some((protocol, tci)), Some((addresses, rest))) => {
+            bytes.extend_from_slice(addresses);
+            bytes.extend_from_slice(&protocol.to_be_bytes());
+            bytes.extend_from_slice(&tci.to_be_bytes());
+            bytes.extend_from_slice(rest);
+        }
+        _ => bytes.extend_from_slice(piece),
     }
 }
 

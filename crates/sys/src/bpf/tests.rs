@@ -187,7 +187,14 @@ fn a_tap_copies_only_matching_packets() {
     if skipped() {
         return;
     }
-    let whole = Tap { snap_len: Tap::WHOLE, hosts: Vec::new(), filter: None, port: 4791, ring_len: 1 << 20 };
+    let whole = Tap {
+        snap_len: Tap::WHOLE,
+        hosts: Vec::new(),
+        filter: None,
+        hints: false,
+        port: 4791,
+        ring_len: 1 << 20,
+    };
     let payload: Vec<u8> = (0..=255).cycle().take(700).collect();
     let frame = roce_frame(4791, &payload);
     let found = tapped(&whole, &frame, 0);

@@ -271,6 +271,13 @@ impl Chunk {
         self.region.start + u64::from(self.unit) * u64::from(self.region.unit_len)
     }
 
+    /// Number of the unit in its region, from 0.
+    #[must_use]
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.unit
+    }
+
     /// Whether it is a unit of this region.
     #[must_use]
     pub fn is_part_of(&self, region: &Arc<Region>) -> bool {

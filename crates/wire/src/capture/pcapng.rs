@@ -109,6 +109,10 @@ pub mod option {
     pub const PACKET_FLAGS: u16 = 2;
     /// Packet: packets lost since the previous one.
     pub const PACKET_DROPS: u16 = 4;
+    /// Packet: verdict of the program that judged it: a kind ([`XDP_VERDICT`]) and the verdict, in 8 bytes.
+    pub const PACKET_VERDICT: u16 = 7;
+    /// The verdict is that of an XDP program (`enum xdp_action`).
+    pub const XDP_VERDICT: u8 = 2;
     /// Statistics: packets that arrived at the interface.
     pub const STATISTICS_RECEIVED: u16 = 4;
     /// Statistics: packets that the interface dropped.
@@ -267,6 +271,15 @@ impl<'a> EnhancedPacket<'a> {
             2 => Some(true),
             _ => None,
         }
+    }
+
+    /// Returns the verdict of the XDP program that judged the packet (`enum xdp_action`), if there is one.
+    #[must_use]
+    pub fn xdp_verdict(&self) -> Option<u8> {
+        let value = self.options.value(option::PACKET_VERDICT)?;
+        let (kind, verdict) = value.split_first()?;
+        (*kind == option::XDP_VERDICT).then_some(())?;
+        u8::try_from(self.options.order.u64(verdict, 0)?).ok()
     }
 
     /// Returns the number of packets that the writer lost since the previous one.

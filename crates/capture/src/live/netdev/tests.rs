@@ -43,7 +43,8 @@ impl Loaded {
     fn new(options: &Options) -> Option<Self> {
         let (snap_len, ring_len) = (options.snap_len.unwrap_or(TapProgram::WHOLE), 1 << 20);
         let hosts = options.filter.hosts.clone();
-        let tap = TapProgram { snap_len, hosts, filter: conditions(options), port: ROCE_PORT, ring_len };
+        let filter = conditions(options);
+        let tap = TapProgram { snap_len, hosts, filter, hints: false, port: ROCE_PORT, ring_len };
         let definition = tap.program("tap", false).expect("a program");
         let (program, maps) = match Program::load_with_maps(&definition) {
             Ok(loaded) => loaded,

@@ -14,7 +14,7 @@ use super::{Reply, Request};
 use crate::printable;
 
 /// Changes with every change of the layout.
-const VERSION: u32 = 0x524f_5807;
+const VERSION: u32 = 0x524f_5808;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -50,6 +50,7 @@ impl Request {
                 out.list(&filter.qps, |out, qpn| out.u32(qpn.value()));
                 out.conditions(&filter.conditions);
                 out.u32(filter.sample);
+                out.u8(u8::from(filter.verdicts));
             }
             Request::Engine => out.u8(6),
             Request::QueuePairs { from } => {
@@ -86,6 +87,7 @@ impl Request {
                 qps: fields.list(|fields| Some(Qpn::new(fields.u32()?)))?,
                 conditions: fields.conditions()?,
                 sample: fields.u32()?,
+                verdicts: fields.u8()? != 0,
             }),
             6 => Request::Engine,
             7 => Request::QueuePairs { from: fields.u32()? },

@@ -44,6 +44,7 @@ fn requests() -> Vec<Request> {
                 errors: true,
             },
             sample: 1000,
+            verdicts: true,
         }),
         Request::Engine,
         Request::QueuePairs { from: 65_535 },

@@ -1,6 +1,10 @@
 //! The effect of each verdict.
 
 use super::*;
+use bpf::TapHeader;
+use sys::RecordReader;
+
+use crate::hook::TapFilter;
 use crate::runtime::Runtime;
 
 /// Swaps the IPv4 addresses.
@@ -148,4 +152,55 @@ fn a_hostile_program_affects_only_its_own_packets() {
     let mut world = World::with(HookPoint::Ingress, drops_psn(9));
     assert_eq!(world.receive(&packet(1, MAX_PACKET)), []);
     assert_eq!(world.counters(HookPoint::Ingress).aborted, 1);
+}
+
+/// Drops a packet without a receive time, and sends back one with a time of the past.
+fn judges_by_receive_time(asm: &mut Asm) {
+    let (none, past) = (asm.label(), asm.label());
+    let kfunc = Kfunc { name: "bpf_xdp_metadata_rx_timestamp".to_owned(), id: None };
+    asm.store(Size::Dw, Reg::R10, -8, 0).mov(Reg::R2, Reg::R10).add(Reg::R2, -8).call_kfunc(&kfunc);
+    asm.branch(Cond::Ne, Reg::R0, 0, none).load(Size::Dw, Reg::R6, Reg::R10, -8);
+    asm.load_imm64(Reg::R1, now_ns()).branch(Cond::Lt, Reg::R6, Reg::R1, past).ret(XdpAction::Pass);
+    asm.bind(none).ret(XdpAction::Drop).bind(past).ret(XdpAction::Tx);
+}
+
+#[test]
+fn a_received_packet_has_a_receive_time_and_a_packet_to_send_has_none() {
+    let mut world = World::with(HookPoint::Ingress, hook(judges_by_receive_time));
+    for _ in 0..3 {
+        assert_eq!(world.receive(&packet(1, 40)).len(), 1);
+    }
+    let mut world = World::with(HookPoint::Egress, hook(judges_by_receive_time));
+    world.send(&packet(1, 40));
+    assert_eq!((world.port.sent.len(), world.row("tx_xdp_drop")), (0, 1));
+}
+
+#[test]
+fn packets_that_hooks_do_not_pass_are_copied_with_the_verdict() {
+    let filter = TapFilter { verdicts: true, ..TapFilter::default() };
+    let (writer, memory) = filter.memory().unwrap();
+    let mut reader = RecordReader::new(memory).unwrap();
+    let returns = |number: i32| {
+        hook(move |asm| {
+            at_frame(asm).load(Size::B, Reg::R3, Reg::R2, 0).mov(Reg::R0, number).exit();
+        })
+    };
+    let mut world = World::with(HookPoint::Ingress, returns(1));
+    world.hooks.attach(HookPoint::Egress, returns(0), false).unwrap();
+    world.hooks.tap(1, filter, writer).unwrap();
+    assert_eq!(world.receive(&packet(1, 40)), []);
+    let sent = packet(2, 40);
+    assert_eq!(world.send(&sent[..52]).len(), 0);
+    world.hooks.detach(HookPoint::Ingress).unwrap();
+    assert_eq!(world.receive(&packet(1, 40)).len(), 1, "a packet that passes has no verdict");
+    let mut judged = Vec::new();
+    reader.read(usize::MAX, |record| {
+        let (header, copy) = TapHeader::parse(record).unwrap();
+        let payload = &copy[header.outer_len as usize..];
+        assert_eq!(copy.len(), header.len as usize);
+        judged.extend(header.verdict.map(|verdict| (header.outbound, verdict, payload.to_vec())));
+    });
+    let [(false, 1, received), (true, 0, left)] = &judged[..] else { panic!("{judged:?}") };
+    assert_eq!((&received[..], &left[..52]), (&packet(1, 40)[..], &sent[..52]));
+    assert_eq!(left.len(), 56, "with its ICRC");
 }

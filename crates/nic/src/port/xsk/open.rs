@@ -10,7 +10,7 @@ use super::owner::Owner;
 use super::paths::Paths;
 use super::program::ProgramWatch;
 use super::segment::Segments;
-use super::sockets::{Plan, QUEUES_MAX, Sockets};
+use super::sockets::{Plan, QUEUES_MAX, Sockets, is_limited};
 use super::{Extra, Place, Staging, XskError, XskPort};
 use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
@@ -109,7 +109,13 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     let steering = attach(config, queues)?;
     // Kernels before 6.3 do not report features; optional ones are tried anyway.
     let features = xdp_features(config.ifindex).unwrap_or_default();
-    let sockets = Sockets::open(&Plan { ifindex: config.ifindex, mtu: link.mtu, features }, &steering)?;
+    let plan = Plan {
+        ifindex: config.ifindex,
+        mtu: link.mtu,
+        features,
+        is_limited: is_limited().map_err(XskError::Variable)?,
+    };
+    let sockets = Sockets::open(&plan, &steering)?;
     let mut paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
     let epoll = Epoll::new().map_err(during("epoll"))?;
     sockets.watch(&epoll).map_err(during("epoll"))?;

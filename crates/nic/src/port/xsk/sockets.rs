@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::XskError;
+use super::byte_limit::{ByteLimit, StallCounters};
 use crate::page_pool::{Audit, PagePool};
+use crate::port::BadVariable;
 use crate::xdp::Steering;
 use sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
 use sys::{Epoll, XdpFeatures, XdpMode, now_ns};
@@ -25,8 +27,12 @@ pub(crate) struct Sockets {
     /// The interface was removed, and the sockets are useless.
     pub(crate) gone: bool,
     pub(crate) counters: SocketCounters,
-    /// Since when fewer than half of the transmit chunks are free.
+    /// Transmit queues have a byte limit.
+    is_limited: bool,
+    /// Since when there is no room, and nothing was completed.
     full_since_ns: Option<u64>,
+    /// Length of the packet in each transmit unit that the kernel holds.
+    sent_lens: Box<[u16]>,
 }
 
 /// A socket and its rings.
@@ -44,6 +50,8 @@ pub(crate) struct Queue {
     /// Chunks that its fill ring still needs. Received chunks return to the fill ring of the same queue,
     /// so a busy queue does not take the memory of the others.
     chunks_due: u32,
+    /// Back-pressure of its transmit ring.
+    limit: ByteLimit,
 }
 
 /// Counts of all queues.
@@ -107,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) mtu: u32,
     /// XDP features that the driver reports.
     pub(crate) features: XdpFeatures,
+    /// Whether transmit queues get a byte limit.
+    pub(crate) is_limited: bool,
 }
 
 pub(crate) const CHUNK_LEN: u32 = 4096;
@@ -135,6 +145,17 @@ const KICKS_MAX: u32 = 64;
 /// Busy polling in zero-copy mode: microseconds and packets of one system call.
 const BUSY_POLL_USECS: i32 = 20;
 const BUSY_POLL_BUDGET: i32 = 64;
+
+/// Whether transmit queues get a byte limit: the value of `ROXIE_XSK_TX_LIMIT`.
+pub(crate) fn is_limited() -> Result<bool, BadVariable> {
+    const NAME: &str = "ROXIE_XSK_TX_LIMIT";
+    let word = std::env::var_os(NAME).unwrap_or_default().to_string_lossy().into_owned();
+    match word.as_str() {
+        "" | "adaptive" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(BadVariable::new(NAME, &word, &["adaptive", "off"])),
+    }
+}
 
 impl Sockets {
     /// Opens sockets on all queues and registers them with the steering program.
@@ -211,7 +232,9 @@ impl Sockets {
             not_zero_copy: None,
             gone: false,
             counters: SocketCounters::default(),
+            is_limited: plan.is_limited,
             full_since_ns: None,
+            sent_lens: vec![0; ring_len as usize].into_boxed_slice(),
         };
         for queue in 0..queues {
             let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
@@ -259,7 +282,9 @@ impl Sockets {
             self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
         }
         map.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
-        self.queues.push(Queue { rings, socket, stalled: false, dirty: false, polls, chunks_due: rx_units });
+        let limit = ByteLimit::new(self.is_limited);
+        let queue = Queue { rings, socket, stalled: false, dirty: false, polls, chunks_due: rx_units, limit };
+        self.queues.push(queue);
         Ok(())
     }
 
@@ -301,20 +326,28 @@ impl Sockets {
         self.tx_pool.take()
     }
 
-    /// Whether more should be sent now: the kernel and the driver may hold half of the transmit chunks. A
-    /// driver that has sent nothing for a while, because its link is down, applies no back-pressure any
-    /// more. Packets are then lost and counted, and the transport's timeout reports it.
+    /// Whether more should be sent to a queue now, or to any if `None`: the kernel and the driver may hold
+    /// half of the transmit chunks, and each queue its byte limit. A driver that has completed nothing for a
+    /// while, because its link is down, applies no back-pressure any more. Packets are then lost and counted,
+    /// and the transport's timeout reports it.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
-        let enough = self.umem.regions()[1].units() as usize / 2;
-        if self.tx_pool.len() < enough {
+    pub(crate) fn has_room(&mut self, queue: Option<usize>) -> bool {
+        if !self.accepts(queue) {
             self.reap();
-            if self.tx_pool.len() < enough {
+            if !self.accepts(queue) {
                 self.kick();
                 self.reap();
             }
         }
-        if self.tx_pool.len() >= enough {
+        let has_room = self.accepts(queue);
+        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue)) {
+            if has_room {
+                queue.limit.accept(now_ns);
+            } else {
+                queue.limit.refuse(now_ns());
+            }
+        }
+        if has_room {
             self.full_since_ns = None;
             return true;
         }
@@ -322,12 +355,25 @@ impl Sockets {
         now - *self.full_since_ns.get_or_insert(now) > FULL_NS
     }
 
+    #[inline]
+    fn accepts(&self, queue: Option<usize>) -> bool {
+        let enough = self.umem.regions()[1].units() as usize / 2;
+        let limit = queue.and_then(|queue| self.queues.get(queue)).map(|queue| &queue.limit);
+        self.tx_pool.len() >= enough && limit.is_none_or(ByteLimit::has_room)
+    }
+
     /// Fetches the chunks of packets that were sent.
     pub(crate) fn reap(&mut self) {
-        let Sockets { queues, tx_pool, .. } = self;
+        let Sockets { queues, tx_pool, sent_lens, full_since_ns, .. } = self;
         for queue in queues {
+            let mut bytes = 0;
             while let Some(chunk) = queue.rings.completion.pop() {
+                bytes += sent_lens.get(chunk.index() as usize).map_or(0, |len| usize::from(*len));
                 tx_pool.put(chunk);
+            }
+            if bytes > 0 {
+                *full_since_ns = None;
+                queue.limit.completed(bytes, now_ns());
             }
         }
     }
@@ -342,7 +388,13 @@ impl Sockets {
         len: usize,
     ) -> Result<(), Chunk> {
         let Some(queue) = self.queues.get_mut(queue) else { return Err(chunk) };
+        let unit = chunk.index() as usize;
         queue.rings.tx.push(chunk, offset, len)?;
+        if let Some(place) = self.sent_lens.get_mut(unit) {
+            // A unit has 8 KiB.
+            *place = len as u16;
+        }
+        queue.limit.sent(len);
         queue.dirty = true;
         Ok(())
     }
@@ -359,6 +411,15 @@ impl Sockets {
                 queue.kick(&mut self.counters, &mut self.gone);
             }
         }
+    }
+
+    /// The byte limits of all queues together, and how often and how long they refused packets.
+    pub(crate) fn limits(&self) -> (usize, StallCounters) {
+        let each = self.queues.iter().map(|queue| (queue.limit.bytes(), queue.limit.counters));
+        each.fold((0, StallCounters::default()), |(bytes, sum), (more, counters)| {
+            let stalled_ns = sum.stalled_ns + counters.stalled_ns;
+            (bytes + more, StallCounters { stalls: sum.stalls + counters.stalls, stalled_ns })
+        })
     }
 
     /// Whether the kernel has not taken everything.
