@@ -9,6 +9,7 @@ use roxie::port::PortChoice;
 use roxie::verbs::{Engines, Traffic};
 
 use crate::capture::CaptureArgs;
+use crate::explain::ExplainArgs;
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
@@ -61,6 +62,7 @@ pub(crate) enum Command {
     Env(EnvArgs),
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
+    Explain(ExplainArgs),
     Xdp(XdpArgs),
     Hook(HookToolArgs),
     Capture(CaptureArgs),

@@ -17,6 +17,7 @@ mod ending;
 #[allow(unreachable_pub, reason = "as above")]
 mod engines;
 mod env;
+mod explain;
 #[allow(unreachable_pub, reason = "as above")]
 mod failure;
 mod frames;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Env(args) => env::print(&args),
         Command::Devinfo(args) => devinfo::print(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::print(&args),
         Command::Xdp(args) => xdp::run(&args),
         Command::Hook(args) => hook::run(&args),
