@@ -31,7 +31,7 @@ static void refused_ids(void)
 		exit(2);
 	refused(rdma_resolve_route(id, 100) != 0);
 	refused(rdma_bind_addr(id, (struct sockaddr *)&away) != 0);
-	refused(rdma_accept(id, NULL) != 0);
+	refused(rdma_disconnect(id) != 0);
 }
 
 int main(void)
