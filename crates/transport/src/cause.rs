@@ -19,7 +19,7 @@ use crate::wc::WcStatus;
 
 /// Declares the causes, each with number, status, meaning and remedy.
 macro_rules! causes {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $status:ident, $meaning:literal, $remedy:literal;)*) => {
+    ($($name:ident = $number:literal, $status:ident, $meaning:literal, $remedy:literal;)*) => {
         /// Why a work request completed in error.
         #[repr(u8)]
         #[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
@@ -123,7 +123,7 @@ causes! {
         "Reliable datagrams only; the peer sent a NAK that this service does not have.";
     NoAnswer = 0x51, RetryExcErr,
         "The peer answered none of the transmissions that timeout and retry_cnt allow.",
-        "The peer is gone, its queue pair is not in RTR or in ERR, GID, QPN or PSN do not match, or UDP port \
+        "The peer exited, its queue pair is not in RTR or in ERR, GID, QPN or PSN do not match, or UDP port \
          4791 is blocked: `roxie doctor`, or a capture on both sides shows which.";
     NotReady = 0x52, RnrRetryExcErr,
         "The peer had no receive posted, also after rnr_retry attempts.",

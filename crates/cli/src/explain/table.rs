@@ -125,8 +125,8 @@ const STATUSES: &[(WcStatus, &str, &str)] = &[
     (
         WcStatus::GeneralErr,
         "GENERAL_ERR",
-        "Another process completed a receive of a shared receive queue \
-                                           with a status that this build does not know.",
+        "Another process completed a receive of a shared receive queue with a status that this build \
+         does not know.",
     ),
     (WcStatus::TmErr, "TM_ERR", ELSEWHERE),
     (WcStatus::TmRndvIncomplete, "TM_RNDV_INCOMPLETE", ELSEWHERE),
@@ -139,24 +139,24 @@ const ERRNOS: &[(i32, &str, &str)] = &[
     (
         1,
         "The process lacks a privilege.",
-        "Raw packet queue pairs and Q_Keys with the top bit need \
-                                           CAP_NET_RAW.",
+        "Raw packet queue pairs and Q_Keys with the top bit need CAP_NET_RAW.",
     ),
     (2, "There is no such object or entry.", LOG),
     (11, "Nothing is available now.", "Poll or wait again: an empty queue is no error."),
     (
         12,
         "A queue is full, a limit is reached, or memory cannot be had.",
-        "A full send queue: signal and poll completions before the next post. A failed ibv_reg_mr: 'ulimit -l' \
-      does not matter here, but the memory must be mapped. ROXIE_LOG=errors tells the limit.",
+        "A full send queue: signal and poll completions before the next post. A failed ibv_reg_mr: \
+         'ulimit -l' does not matter here, but the memory must be mapped. ROXIE_LOG=errors tells the \
+         limit.",
     ),
     (13, "The access rights do not permit it.", LOG),
     (14, "An address is not mapped in this process.", "Check address and length."),
     (
         16,
         "The object is still in use.",
-        "Destroy what uses it first: QPs before CQs, SRQs and PDs; regions \
-                                         and windows before PDs; acknowledge all events.",
+        "Destroy what uses it first: QPs before CQs, SRQs and PDs; regions and windows before PDs; \
+         acknowledge all events.",
     ),
     (19, "There is no such device.", "'roxie devinfo' shows the device; start the program by 'roxie run'."),
     (22, "An argument is wrong, or not allowed in this state.", LOG),
@@ -169,8 +169,7 @@ const ERRNOS: &[(i32, &str, &str)] = &[
     (
         95,
         "The device does not support it.",
-        "docs/support.md lists what is supported; ROXIE_LOG=errors \
-                                             tells what was asked for.",
+        "docs/support.md lists what is supported; ROXIE_LOG=errors tells what was asked for.",
     ),
     (98, "The address or port is in use.", "Choose another port, or end the program that listens on it."),
     (99, "The address is none of this machine.", "'roxie devinfo' lists the addresses of the device."),
@@ -181,8 +180,7 @@ const ERRNOS: &[(i32, &str, &str)] = &[
     (
         111,
         "No program listens at that address and port.",
-        "Start the server first, with the same port \
-                                                           space (RDMA_PS_TCP).",
+        "Start the server first, with the same port space (RDMA_PS_TCP).",
     ),
     (113, "The host cannot be reached.", "'ping' it: no neighbour answers for the address."),
 ];
@@ -192,8 +190,8 @@ const NAKS: &[(&str, &str, &str)] = &[
     (
         "NAK PSN sequence error",
         "The responder misses a packet before this one.",
-        "Packets were lost or reordered; the requester resends. Many of them cost speed: look at counters of \
-      drops ('roxie top').",
+        "Packets were lost or reordered; the requester resends. Many of them cost speed: look at \
+         counters of drops ('roxie top').",
     ),
     (
         "NAK invalid request",
@@ -213,7 +211,7 @@ const NAKS: &[(&str, &str, &str)] = &[
     ("NAK invalid RD request", "The responder refused a READ of reliable datagrams.", ""),
     (
         "RNR NAK",
-        "The responder has no receive posted; the requester waits and sends again.",
+        "The responder has no receive posted; the requester waits and retransmits.",
         "Post more receives, earlier.",
     ),
 ];
@@ -271,12 +269,11 @@ const CM_EVENTS: &[(&str, &str, &str)] = &[
     (
         "REJECTED",
         "The peer rejected the connection.",
-        "The status of the event is the reject reason: \
-                                                       'roxie explain STATUS'.",
+        "The status of the event is the reject reason: 'roxie explain STATUS'.",
     ),
     ("ESTABLISHED", "The connection is established.", ""),
     ("DISCONNECTED", "The connection has ended.", "Call rdma_disconnect, and destroy the queue pair."),
-    ("DEVICE_REMOVAL", "The device is gone.", ""),
+    ("DEVICE_REMOVAL", "The device was removed.", ""),
     ("MULTICAST_JOIN", "The multicast group is joined.", ""),
     ("MULTICAST_ERROR", "The multicast group failed.", "The status has an errno."),
     ("ADDR_CHANGE", "The address of the netdev changed.", ""),
