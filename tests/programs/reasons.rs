@@ -19,6 +19,9 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(Case::new(place, "a refused call says why", "cc", move |lab, name| {
             refusals(lab, &place, name)
         }));
+        cases.push(Case::new(place, "a failed work request says why", "cc", move |lab, name| {
+            failures(lab, &place, name)
+        }));
         cases.push(Case::new(
             place,
             "statistics have lines of their own",
@@ -74,7 +77,7 @@ fn told(lab: &Lab, place: &Place, name: &str, (script, reason): &(&str, &str)) -
 /// Each sentence is printed by the library, and once more by the program.
 fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let program = lab.roxie().with_file_name("refused");
-    compile("refused.c", &program, &["-libverbs", "-ldl"])?;
+    compile("refused.c", &program, &["-libverbs", "-lrdmacm", "-ldl"])?;
     let program = program.display().to_string();
     let ended = good(shell(lab, place, name, &format!("ROXIE_LOG=errors {program}"))?)?;
     let sentences = [
@@ -86,6 +89,8 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         ("ibv_create_cq: EINVAL: comp_vector is 1000, num_comp_vectors of the device is ", ""),
         ("ibv_create_qp: EINVAL: max_send_sge is 1000, the largest value is 32", ""),
         ("ibv_dealloc_pd: EBUSY: the protection domain has queue pairs", ""),
+        ("rdma_resolve_route: EINVAL: the identifier has no address yet; ", "RDMA_CM_EVENT_ADDR_RESOLVED"),
+        ("rdma_bind_addr: EADDRNOTAVAIL: 192.0.2.1 is not an address of this host", ""),
     ];
     for (start, end) in sentences {
         let said = |line: &&str| line.contains(start) && line.contains(end);
@@ -100,6 +105,32 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         false => Ok(()),
         true => Err(format!("a line that ROXIE_LOG did not ask for\n{}", silent.describe())),
     }
+}
+
+/// Every completion in error has a cause; `ROXIE_LOG` prints it, and `roxie explain` knows it.
+fn failures(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = lab.roxie().with_file_name("failed");
+    compile("failed.c", &program, &["-libverbs"])?;
+    let program = program.display().to_string();
+    let ended = good(shell(lab, place, name, &format!("ROXIE_LOG=errors {program}"))?)?;
+    let causes = [
+        ("wr_id 1: local protection error, vendor_err 0x11", "names no memory region"),
+        ("wr_id 2: Work Request Flushed Error, vendor_err 0x82", "An earlier work request"),
+        ("wr_id 3: Work Request Flushed Error, vendor_err 0x81", "posted to a queue pair in the error state"),
+        ("wr_id 4: local protection error, vendor_err 0x13", "reaches beyond its memory region"),
+        ("wr_id 5: local protection error, vendor_err 0x14", "registered without local write access"),
+        ("wr_id 6: local QP operation error, vendor_err 0x32", "whose max_rd_atomic is 0"),
+        ("wr_id 7: remote invalid request error, vendor_err 0x41", "The peer refused the request"),
+        ("wr_id 8: RNR retry counter exceeded, vendor_err 0x52", "The peer had no receive posted"),
+        ("wr_id 9: Work Request Flushed Error, vendor_err 0x84", "moved to the error state"),
+    ];
+    for (completion, meaning) in causes {
+        says(&ended, completion)?;
+        says(&ended, meaning)?;
+        let number = completion.rsplit(' ').next().unwrap_or_default();
+        says(&good(roxie(lab, place, Side::Server, name, &["explain", number])?)?, number)?;
+    }
+    Ok(())
 }
 
 /// `roxie run -- sh -c script`.

@@ -3,8 +3,10 @@
  *     call succeeds.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,6 +19,18 @@ static void refused(int is_refused)
 		exit(1);
 	}
 	printf("%s\n", last_refusal());
+}
+
+/* A call of rdma_cm in the wrong order, and an address that the host does not have. */
+static void refused_ids(void)
+{
+	struct sockaddr_in away = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201) };
+	struct rdma_cm_id *id;
+
+	if (rdma_create_id(rdma_create_event_channel(), &id, NULL, RDMA_PS_TCP) != 0)
+		exit(2);
+	refused(rdma_resolve_route(id, 100) != 0);
+	refused(rdma_bind_addr(id, (struct sockaddr *)&away) != 0);
 }
 
 int main(void)
@@ -49,5 +63,6 @@ int main(void)
 	init.cap.max_send_sge = 1000;
 	refused(ibv_create_qp(pd, &init) == NULL);
 	refused(ibv_dealloc_pd(pd) != 0);
+	refused_ids();
 	return 0;
 }

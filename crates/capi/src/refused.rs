@@ -8,14 +8,16 @@
 //! ```
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::panic::Location;
 use std::ptr;
 use std::sync::LazyLock;
 
-use roxie::transport::{errno_name, refusal};
+use roxie::transport::{Cause, Wc, WcStatus, errno_name, refusal};
+
+use crate::ibv::strings::ibv_wc_status_str;
 
 /// The functions of this crate in the order of file and line: `(file, line, name)`. The name is empty for
 /// those that the application cannot call.
@@ -94,6 +96,32 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
     });
 }
 
+/// Prints why completions that the application polled failed, if `ROXIE_LOG` asks for it: one line for equal
+/// ones in a row.
+#[inline]
+pub(crate) fn note_completions(polled: &[Wc]) {
+    if !polled.is_empty() && WANTED.errors {
+        polled.iter().filter(|wc| wc.status != WcStatus::Success).for_each(note_completion);
+    }
+}
+
+#[cold]
+fn note_completion(wc: &Wc) {
+    // SAFETY: the function returns a string of this library for every number.
+    let status = unsafe { CStr::from_ptr(ibv_wc_status_str(wc.status as c_int)) }.to_string_lossy();
+    let Wc { qp_num, wr_id, vendor_err, .. } = *wc;
+    let why = Cause::from_vendor_err(vendor_err).map_or("", Cause::meaning);
+    let text = format!("queue pair {qp_num:#08x}: {status} ({vendor_err:#x}): {why}");
+    let _ = LAST.try_with(|last| {
+        let printed = &mut last.borrow_mut().printed;
+        if text != *printed {
+            // A failed write cannot be reported; the program continues.
+            let _ = writeln!(std::io::stderr(), "roxie: completion of wr_id {wr_id:#x}, {text}");
+            *printed = text;
+        }
+    });
+}
+
 /// Prints the name of a called function that is not implemented, if `ROXIE_LOG` asks for it.
 pub(crate) fn note_unsupported(name: &str) {
     if WANTED.calls {
@@ -126,8 +154,6 @@ pub(crate) extern "C" fn roxie_last_refusal() -> *const c_char {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CStr;
-
     use roxie::transport::VerbsError;
 
     use super::*;

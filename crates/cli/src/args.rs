@@ -10,6 +10,7 @@ use roxie::verbs::{Engines, Traffic};
 
 use crate::capture::CaptureArgs;
 use crate::cdi::CdiArgs;
+use crate::explain::ExplainArgs;
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
@@ -63,6 +64,7 @@ pub(crate) enum Command {
     Cdi(CdiArgs),
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
+    Explain(ExplainArgs),
     Xdp(XdpArgs),
     Hook(HookToolArgs),
     Capture(CaptureArgs),

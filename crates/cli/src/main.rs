@@ -18,6 +18,7 @@ mod ending;
 #[allow(unreachable_pub, reason = "as above")]
 mod engines;
 mod env;
+mod explain;
 #[allow(unreachable_pub, reason = "as above")]
 mod failure;
 mod frames;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Env(args) => env::print(&args),
         Command::Cdi(args) => cdi::run(&args),
         Command::Devinfo(args) => devinfo::print(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::print(&args),
         Command::Xdp(args) => xdp::run(&args),
         Command::Hook(args) => hook::run(&args),

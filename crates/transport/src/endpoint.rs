@@ -4,6 +4,7 @@
 use wire::Qpn;
 
 use crate::attr::{QpAttr, QpConfig, QpType};
+use crate::cause::Cause;
 use crate::cc::Congestion;
 use crate::completion_counts::{CompletionCounts, CountedOp};
 use crate::counters::QpCounters;
@@ -78,9 +79,10 @@ impl Endpoint {
     }
 
     /// Completes a receive work request with an error; that counts as solicited.
-    pub(crate) fn fail_recv(&mut self, srqn: Option<u32>, wr_id: u64, status: WcStatus) {
-        let qp_num = self.qpn.value();
-        let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qp_num, ..Wc::default() };
+    pub(crate) fn fail_recv(&mut self, srqn: Option<u32>, wr_id: u64, cause: Cause) {
+        let (qp_num, vendor_err) = (self.qpn.value(), cause.vendor_err());
+        let wc =
+            Wc { wr_id, status: cause.status(), vendor_err, opcode: WcOpcode::Recv, qp_num, ..Wc::default() };
         self.complete_recv(srqn, wc, true);
     }
 

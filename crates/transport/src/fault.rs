@@ -1,11 +1,10 @@
-//! The tables of faults: NAK, completion, event and state when a request breaks a rule (IBA 9.9.3, C9-222),
-//! and the status of a send work request that was NAKed (IBA 9.9.2).
+//! The table of faults: NAK, completion, event and state when a request breaks a rule (IBA 9.9.3, C9-222).
 
 use wire::{DropReason, NakCode};
 
+use crate::cause::Cause;
 use crate::event::AsyncEventKind;
 use crate::memory::AccessFault;
-use crate::wc::WcStatus;
 
 /// A fault of a request that the responder received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,8 +33,16 @@ pub(crate) enum Fault {
     Misaligned,
     /// R_Key, protection domain, bounds or rights.
     RemoteAccess,
-    /// The receive work request's own memory cannot be written.
-    RecvWqeProtection,
+    /// The L_Key of the receive work request names no region.
+    RecvKey,
+    /// The memory of the receive work request belongs to another protection domain.
+    RecvPd,
+    /// The receive work request reaches beyond its region.
+    RecvBounds,
+    /// The region of the receive work request may not be written.
+    RecvRights,
+    /// The memory of the receive work request is no longer mapped.
+    RecvUnmapped,
     /// The key of a SEND with Invalidate cannot be invalidated.
     Invalidate,
     /// There is no such XRC shared receive queue, or it is of another XRC domain.
@@ -59,8 +66,8 @@ pub(crate) struct Row {
     #[cfg_attr(not(test), expect(dead_code, reason = "names the row"))]
     fault: Fault,
     pub(crate) nak: NakKind,
-    /// Status of the receive work request that the message holds, if it holds one.
-    pub(crate) completion: Option<WcStatus>,
+    /// Why the receive work request fails that the message holds, if it holds one.
+    pub(crate) completion: Option<Cause>,
     /// The event if it holds none.
     pub(crate) event: Option<AsyncEventKind>,
     /// Whether the queue pair goes to the error state.
@@ -76,7 +83,7 @@ const fn transient(fault: Fault, nak: NakKind, reason: DropReason) -> Row {
 const fn fatal(
     fault: Fault,
     nak: NakKind,
-    completion: WcStatus,
+    completion: Cause,
     event: Option<AsyncEventKind>,
     reason: DropReason,
 ) -> Row {
@@ -84,8 +91,8 @@ const fn fatal(
 }
 
 #[rustfmt::skip]
-static ROWS: [Row; 15] = {
-    use {DropReason as Drop, Fault as F, WcStatus as Wc};
+static ROWS: [Row; 19] = {
+    use {Cause as C, DropReason as Drop, Fault as F};
     const SEQUENCE: NakKind = NakKind::Nak(NakCode::PsnSequenceError);
     const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
     const REMOTE_ACCESS: NakKind = NakKind::Nak(NakCode::RemoteAccessError);
@@ -94,21 +101,25 @@ static ROWS: [Row; 15] = {
     const REQ: Option<AsyncEventKind> = Some(AsyncEventKind::QpReqErr);
     const ACCESS: Option<AsyncEventKind> = Some(AsyncEventKind::QpAccessErr);
     [
-        transient(F::PsnAhead,              SEQUENCE,     Drop::OutOfSequence),
-        transient(F::NoReceiveWqe,          NakKind::Rnr, Drop::NoReceive),
-        transient(F::ReceiveAwaited,        SILENCE,      Drop::NoReceive),
-        transient(F::UnsentRead,            SILENCE,      Drop::OutOfSequence),
+        transient(F::PsnAhead,         SEQUENCE,     Drop::OutOfSequence),
+        transient(F::NoReceiveWqe,     NakKind::Rnr, Drop::NoReceive),
+        transient(F::ReceiveAwaited,   SILENCE,      Drop::NoReceive),
+        transient(F::UnsentRead,       SILENCE,      Drop::OutOfSequence),
         transient(F::DuplicateNotKept, SILENCE,      Drop::Duplicate),
-        fatal(F::Opcode,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadSequenceOfOpcodes),
-        fatal(F::QpAccess,          INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),
-        fatal(F::Length,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::BadLength),
-        fatal(F::RecvTooLong,       INVALID,       Wc::LocLenErr,    None,   Drop::ReceiveTooSmall),
-        fatal(F::TooManyReads,      INVALID,       Wc::LocQpOpErr,   REQ,    Drop::QueueFull),
-        fatal(F::Misaligned,        INVALID,       Wc::LocQpOpErr,   REQ,    Drop::AccessFault),
-        fatal(F::RemoteAccess,      REMOTE_ACCESS, Wc::LocAccessErr, ACCESS, Drop::AccessFault),
-        fatal(F::RecvWqeProtection, REMOTE_OP,     Wc::LocProtErr,   None,   Drop::AccessFault),
-        fatal(F::Invalidate,        SILENCE,       Wc::RemInvReqErr, None,   Drop::AccessFault),
-        fatal(F::XrcSrq,            INVALID,       Wc::LocQpOpErr,   REQ,    Drop::NoSuchSrq),
+        fatal(F::Opcode,       INVALID,       C::PeerOpcode,     REQ,    Drop::BadSequenceOfOpcodes),
+        fatal(F::QpAccess,     INVALID,       C::PeerPermission, REQ,    Drop::AccessFault),
+        fatal(F::Length,       INVALID,       C::PeerLength,     REQ,    Drop::BadLength),
+        fatal(F::RecvTooLong,  INVALID,       C::RecvTooShort,   None,   Drop::ReceiveTooSmall),
+        fatal(F::TooManyReads, INVALID,       C::PeerReads,      REQ,    Drop::QueueFull),
+        fatal(F::Misaligned,   INVALID,       C::PeerAlignment,  REQ,    Drop::AccessFault),
+        fatal(F::RemoteAccess, REMOTE_ACCESS, C::PeerAccess,     ACCESS, Drop::AccessFault),
+        fatal(F::RecvKey,      REMOTE_OP,     C::RecvKey,        None,   Drop::AccessFault),
+        fatal(F::RecvPd,       REMOTE_OP,     C::RecvPd,         None,   Drop::AccessFault),
+        fatal(F::RecvBounds,   REMOTE_OP,     C::RecvBounds,     None,   Drop::AccessFault),
+        fatal(F::RecvRights,   REMOTE_OP,     C::RecvRights,     None,   Drop::AccessFault),
+        fatal(F::RecvUnmapped, REMOTE_OP,     C::RecvUnmapped,   None,   Drop::AccessFault),
+        fatal(F::Invalidate,   SILENCE,       C::PeerInvalidate, None,   Drop::AccessFault),
+        fatal(F::XrcSrq,       INVALID,       C::PeerSrq,        REQ,    Drop::NoSuchSrq),
     ]
 };
 
@@ -129,16 +140,21 @@ impl Fault {
             | AccessFault::Unmapped => Self::RemoteAccess,
         }
     }
-}
 
-/// The status of a send work request that was NAKed for good; `None` for a sequence NAK.
-pub(crate) fn status_of_nak(code: NakCode) -> Option<WcStatus> {
-    match code {
-        NakCode::PsnSequenceError => None,
-        NakCode::InvalidRequest => Some(WcStatus::RemInvReqErr),
-        NakCode::RemoteAccessError => Some(WcStatus::RemAccessErr),
-        NakCode::RemoteOperationalError => Some(WcStatus::RemOpErr),
-        NakCode::InvalidRdRequest => Some(WcStatus::RemInvRdReqErr),
+    /// The fault when memory of the receive work request was refused.
+    pub(crate) fn from_receive(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::BadKey => Self::RecvKey,
+            AccessFault::WrongPd => Self::RecvPd,
+            AccessFault::OutOfBounds | AccessFault::Misaligned => Self::RecvBounds,
+            AccessFault::Permission => Self::RecvRights,
+            AccessFault::Unmapped => Self::RecvUnmapped,
+        }
+    }
+
+    /// Whether memory of the receive work request was refused.
+    pub(crate) fn is_of_receive_memory(self) -> bool {
+        self.row().nak == NakKind::Nak(NakCode::RemoteOperationalError)
     }
 }
 

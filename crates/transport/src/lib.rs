@@ -164,6 +164,7 @@
 
 mod ack_policy;
 mod attr;
+mod cause;
 mod cc;
 pub mod cm;
 mod completion_counts;
@@ -194,6 +195,7 @@ pub use attr::{
     MAX_INLINE_DATA, MAX_MSG_SZ, MAX_PACKET, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, QpAttr, QpAttrMask,
     QpCap, QpConfig, QpState, QpType,
 };
+pub use cause::Cause;
 pub use completion_counts::{CompletionCount, CountedOp};
 pub use counters::QpCounters;
 pub use emit::Transmit;

@@ -19,8 +19,6 @@
 use core::cell::RefCell;
 use core::fmt::{self, Write};
 
-use crate::error::VerbsError;
-
 /// Longest reason in bytes; the rest is cut off.
 const REASON_MAX: usize = 400;
 
@@ -49,10 +47,10 @@ impl Write for Reason {
     }
 }
 
-/// Leaves the reason of a refusal with this thread; returns `error`. The caller returns the error to the
-/// application: code that recovers from an error leaves no reason.
+/// Leaves the reason of a refusal with this thread; returns `error`, of a type of the caller. The caller
+/// returns the error to the application: code that recovers from an error leaves no reason.
 #[cold]
-pub fn refuse(error: VerbsError, reason: fmt::Arguments<'_>) -> VerbsError {
+pub fn refuse<E>(error: E, reason: fmt::Arguments<'_>) -> E {
     // At the end of a thread there is nothing left to write to.
     let _ = REASON.try_with(|kept| {
         let mut kept = kept.borrow_mut();
@@ -83,6 +81,7 @@ pub fn take_reason() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::VerbsError;
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "this crate starts no thread; its owner has several")]

@@ -6,10 +6,11 @@ use core::net::{IpAddr, Ipv6Addr};
 use wire::icrc::ICRC_LEN;
 use wire::{DropReason, Gid, Ipv4, Ipv6, Packet, Udp};
 
+use crate::cause::Cause;
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
 use crate::recv_queue::{RecvQueue, RecvWqe};
-use crate::wc::{Wc, WcOpcode, WcStatus};
+use crate::wc::{Wc, WcOpcode};
 
 /// Bytes of the GRH area in front of the payload of every datagram received.
 pub const GRH_LEN: usize = Ipv6::LEN;
@@ -73,8 +74,8 @@ pub(crate) fn receive(
     }
     let l4_len = packet.row().header_len() + payload.len() + usize::from(packet.bth.pad_cnt) + UDP_AND_ICRC;
     let placed = wqe.write(mem, 0, &grh(from, l4_len)).and_then(|()| wqe.write(mem, GRH_LEN as u64, payload));
-    if placed.is_err() {
-        ep.fail_recv(None, wqe.wr_id, WcStatus::LocProtErr);
+    if let Err(fault) = placed {
+        ep.fail_recv(None, wqe.wr_id, Cause::of_recv(fault));
         return Ok(Received::Fatal);
     }
     let imm = packet.imm();

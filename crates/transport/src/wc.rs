@@ -10,7 +10,8 @@ pub struct Wc {
     pub status: WcStatus,
     /// Its operation; valid only on success.
     pub opcode: WcOpcode,
-    /// Vendor error code; always 0.
+    /// Why it failed: [`Cause::vendor_err`](crate::Cause::vendor_err); 0 on success, and where another
+    /// process completed a receive of an XRC shared receive queue.
     pub vendor_err: u32,
     /// Bytes received (for UD with the 40-byte GRH area), or read.
     pub byte_len: u32,

@@ -13,6 +13,7 @@ use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq
 use crate::errno::{busy, code, minus1, null, of_io};
 use crate::handle::{FromC, GivenUp, Out, members, typed};
 use crate::object::{Object, Tail};
+use crate::refused::note_completions;
 
 use super::cq_ex::Cursor;
 use super::device::ContextObject;
@@ -204,7 +205,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     let (cq, room): (Option<&CqObject>, Option<&mut [MaybeUninit<Wc>]>) =
         unsafe { typed((cq, (wc.cast(), entries))) };
     let (Some(cq), Some(room)) = (cq, room) else { return -libc::EINVAL };
-    cq.tail.cq.poll(room) as c_int
+    let count = cq.tail.cq.poll(room);
+    // SAFETY: `poll` has written that many.
+    note_completions(unsafe { room[..count].assume_init_ref() });
+    count as c_int
 }
 
 /// Implements `ibv_req_notify_cq`.

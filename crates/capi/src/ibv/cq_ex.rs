@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr;
+use std::slice;
 
 use roxie::transport::Wc;
 use roxie::verbs::Pd;
@@ -16,6 +17,7 @@ use crate::abi::objects::{
 };
 use crate::errno::null;
 use crate::handle::{Out, typed};
+use crate::refused::note_completions;
 
 use super::cq::{self, ChannelObject, CqObject};
 use super::device::ContextObject;
@@ -126,6 +128,7 @@ fn advance(cq: Option<&CqObject>) -> c_int {
     let Some(cq) = cq else { return libc::EINVAL };
     let Some(timed) = cq.tail.cq.poll_timed() else { return libc::ENOENT };
     let (wc, _) = timed;
+    note_completions(slice::from_ref(&wc));
     cq.tail.cursor.set(timed);
     cq.status().set(wc.status as c_int);
     cq.wr_id().set(wc.wr_id);

@@ -72,6 +72,7 @@ pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
 
 /// Calls `f` with an identifier and updates its public addresses. If `wait` is set and the identifier is
 /// synchronous, waits for the event that the call causes. Returns 0, or -1 with `errno` set.
+#[track_caller]
 pub(crate) fn call(id: Option<&IdObject>, wait: bool, f: impl FnOnce(&IdTail) -> io::Result<()>) -> c_int {
     let Some(id) = id else { return minus1(libc::EINVAL) };
     if let Err(error) = f(&id.tail) {
@@ -88,6 +89,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
 }
 
 /// As rdma_bind_addr(3).
+#[track_caller]
 pub(crate) fn bind(id: Option<&IdObject>, addr: Option<SocketAddr>) -> c_int {
     let Some(addr) = addr else { return minus1(libc::EINVAL) };
     call(id, false, |tail| tail.id.bind_addr(addr))
@@ -109,6 +111,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
 }
 
 /// As rdma_resolve_addr(3).
+#[track_caller]
 pub(crate) fn resolve(
     id: Option<&IdObject>,
     from: Option<SocketAddr>,
@@ -127,6 +130,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 }
 
 /// As rdma_resolve_route(3).
+#[track_caller]
 pub(crate) fn resolve_route(id: Option<&IdObject>) -> c_int {
     call(id, true, |tail| tail.id.resolve_route())
 }

@@ -243,19 +243,7 @@ impl Handshakes {
             handshake.answered = handshake.answered.or(Some(at));
             handshake.refused = Some(rej.reason);
         }
-        let why = match rej.reason {
-            RejReason::INVALID_SERVICE_ID => "no program listens on that port",
-            RejReason::CONSUMER_DEFINED => "the listening program rejected it, or ended",
-            RejReason::STALE_CONNECTION => "the peer still has an earlier connection with that queue pair",
-            RejReason::TIMEOUT => "the peer waited too long for an answer",
-            RejReason::INVALID_GID => "the address in the request is not one of the peer",
-            RejReason::INVALID_MTU => "the path MTU is larger than the peer supports",
-            RejReason::INSUFFICIENT_RESPONDER_RESOURCES => {
-                "the peer supports fewer READs and atomics in flight than requested"
-            }
-            RejReason::NO_QP | RejReason::NO_RESOURCES => "the peer has no free queue pairs or memory",
-            _ => "see the reason code",
-        };
+        let why = rej.reason.usual_cause().unwrap_or("see the reason code");
         let text =
             format!("The connection{wanted} was rejected in packet {}: {} - {why}.", at.number, rej.reason);
         context.report(Kind::Rejected, requested, text);

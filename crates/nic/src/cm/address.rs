@@ -14,7 +14,7 @@ use super::event::RawEvent;
 use super::id::{Id, IdInner, IdState, Phase};
 use super::port::{self, Binding};
 use super::resolve::{Path, Query};
-use super::{errno, invalid};
+use super::{out_of_phase, refused};
 
 impl Id {
     /// Binds the identifier to an address and a port; port 0 selects an ephemeral port. After binding to a
@@ -27,7 +27,7 @@ impl Id {
     pub fn bind_addr(&self, addr: SocketAddr) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.phase != Phase::Idle {
-            return Err(invalid());
+            return Err(out_of_phase(state.phase, "rdma_bind_addr comes first, and once"));
         }
         self.0.bind(&mut state, addr, true)
     }
@@ -51,13 +51,18 @@ impl Id {
             Phase::Idle => {
                 let src = src.map_or_else(|| wildcard(dst), canonical);
                 if src.is_ipv4() != dst.is_ipv4() {
-                    return Err(invalid());
+                    let why = format_args!("{src} and {dst} are of two address families");
+                    return Err(refused(libc::EINVAL, why));
                 }
                 // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
                 self.0.bind(&mut state, src, false)?;
             }
             Phase::Bound if state.src_ip().is_some_and(|ip| ip.is_ipv4() == dst.is_ipv4()) => {}
-            _ => return Err(invalid()),
+            phase => {
+                let needs = "rdma_resolve_addr needs an identifier without an address, or one that is bound \
+                             to an address of the same family";
+                return Err(out_of_phase(phase, needs));
+            }
         }
         let target = destination(dst.ip());
         let Some((local, path)) = self.0.path_to(target, dst, state.local)? else {
@@ -90,7 +95,8 @@ impl Id {
     pub fn resolve_route(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.phase != Phase::AddrResolved {
-            return Err(invalid());
+            let needs = "rdma_resolve_route comes after RDMA_CM_EVENT_ADDR_RESOLVED";
+            return Err(out_of_phase(state.phase, needs));
         }
         state.phase = Phase::RouteResolved;
         drop(state);
@@ -125,7 +131,12 @@ impl IdInner {
             return Ok(gid);
         }
         let on_this_host = self.host.route(ip, 0).is_ok_and(|route| route.is_local);
-        Err(errno(if on_this_host { libc::ENODEV } else { libc::EADDRNOTAVAIL }))
+        Err(if on_this_host {
+            let why = format_args!("{ip} is an address of this host, and not in the device's GID table");
+            refused(libc::ENODEV, why)
+        } else {
+            refused(libc::EADDRNOTAVAIL, format_args!("{ip} is not an address of this host"))
+        })
     }
 
     /// Returns the source address of packets to `target` (`bound` if given), and their path if they leave

@@ -14,7 +14,7 @@ use wire::{Gid, QKey, Qpn};
 use super::event::{ConnParam, DEPTH_MAX};
 use super::id::{HOP_LIMIT, Id, IdInner, IdState, Phase};
 use super::port;
-use super::{errno, invalid, verbs};
+use super::{invalid, out_of_phase, refused, verbs};
 use crate::verbs::Qp;
 
 impl Id {
@@ -30,7 +30,7 @@ impl Id {
             inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), true)?;
         }
         if state.phase != Phase::Bound {
-            return Err(invalid());
+            return Err(out_of_phase(state.phase, "rdma_listen needs a bound identifier, or a new one"));
         }
         let af_only = state.af_only;
         let bound = state.bound.as_mut().ok_or_else(invalid)?;
@@ -53,7 +53,9 @@ impl Id {
         };
         let weak = Arc::downgrade(inner);
         let listener = driver.with(|driver| {
-            let listener = driver.cm.listen(params).map_err(|_| errno(libc::EADDRINUSE))?;
+            let listener = driver.cm.listen(params).map_err(|_| {
+                refused(libc::EADDRINUSE, format_args!("another identifier listens on port {port}"))
+            })?;
             driver.listeners.insert(listener, weak);
             io::Result::Ok(listener)
         })?;
@@ -73,14 +75,15 @@ impl Id {
         let param = param.copied().unwrap_or_default();
         let mut state = inner.lock();
         if state.phase != Phase::RouteResolved {
-            return Err(invalid());
+            let needs = "rdma_connect comes after RDMA_CM_EVENT_ROUTE_RESOLVED";
+            return Err(out_of_phase(state.phase, needs));
         }
         let path = inner.path_of(&state).ok_or_else(invalid)?;
         let service_id = inner.port_space.service(state.dst.map_or(0, |dst| dst.port()));
         let is_datagram = inner.qp_type == QpType::Ud;
         if !is_datagram {
-            state.responder_resources = depth(param.responder_resources, MAX_RD_ATOMIC)?;
-            state.initiator_depth = depth(param.initiator_depth, MAX_RD_ATOMIC)?;
+            state.responder_resources = depth("responder_resources", param.responder_resources)?;
+            state.initiator_depth = depth("initiator_depth", param.initiator_depth)?;
         }
         let path_mtu = inner.host.gids().active_mtu();
         let (now, weak) = (inner.now(), Arc::downgrade(inner));
@@ -187,7 +190,8 @@ impl Id {
     /// `EINVAL` if the identifier has a QP, or no response is pending.
     pub fn establish(&self) -> io::Result<()> {
         if self.0.lock().qp.is_some() {
-            return Err(invalid());
+            let why = "the identifier has a queue pair: it is established without rdma_establish";
+            return Err(refused(libc::EINVAL, format_args!("{why}")));
         }
         self.0.connection()?;
         self.0.send_rtu(&[])
@@ -213,7 +217,7 @@ impl IdInner {
     fn connection(&self) -> io::Result<CmId> {
         let state = self.lock();
         if state.phase != Phase::Connect {
-            return Err(invalid());
+            return Err(out_of_phase(state.phase, "the call needs a connection"));
         }
         state.cm_id.ok_or_else(invalid)
     }
@@ -228,11 +232,11 @@ impl IdInner {
         let (served, wanted) = (state.responder_resources, state.initiator_depth);
         let responder_resources = match param.responder_resources {
             DEPTH_MAX => served.min(MAX_RD_ATOMIC),
-            n => depth(n, MAX_RD_ATOMIC)?,
+            n => depth("responder_resources", n)?,
         };
         let initiator_depth = match param.initiator_depth {
             DEPTH_MAX => wanted.min(MAX_RD_ATOMIC),
-            n => depth(n, MAX_RD_ATOMIC)?,
+            n => depth("initiator_depth", n)?,
         };
         let params = AcceptParams {
             qp: state.local_qp(&param),
@@ -304,10 +308,14 @@ fn transport(ty: QpType) -> Transport {
     }
 }
 
-fn depth(requested: u8, max: u8) -> io::Result<u8> {
+/// The number of READs and atomics that the application requests in the field `name`.
+fn depth(name: &str, requested: u8) -> io::Result<u8> {
     match requested {
-        DEPTH_MAX => Ok(max),
-        n if n <= max => Ok(n),
-        _ => Err(invalid()),
+        DEPTH_MAX => Ok(MAX_RD_ATOMIC),
+        n if n <= MAX_RD_ATOMIC => Ok(n),
+        n => {
+            let why = format_args!("{name} is {n}, the largest value is {MAX_RD_ATOMIC}");
+            Err(refused(libc::EINVAL, why))
+        }
     }
 }

@@ -51,6 +51,22 @@ pub(super) enum Phase {
     Destroyed,
 }
 
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "has no address yet",
+            Self::Bound => "is bound",
+            Self::AddrQuery => "is resolving its address",
+            Self::AddrResolved => "has a resolved address and no route",
+            Self::RouteResolved => "has a resolved route",
+            Self::Listen => "listens",
+            Self::Connect => "is connecting or connected",
+            Self::Disconnect => "is disconnected",
+            Self::Destroyed => "is destroyed",
+        })
+    }
+}
+
 /// Protected by an identifier's lock.
 pub(super) struct IdState {
     pub(super) phase: Phase,

@@ -135,13 +135,26 @@ pub(crate) use keepalive::interval_from_env;
 pub(crate) use resolve::Path;
 pub(crate) use transport::cm::MadOutcome;
 
-use std::io;
+use std::{fmt, io};
 
 use transport::VerbsError;
+use transport::refusal::refuse;
+
+use id::Phase;
 
 /// Returns an error with this errno, as the C library reports it.
 pub(crate) fn errno(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
+}
+
+/// A refusal with this errno, and its reason for people.
+fn refused(number: i32, reason: fmt::Arguments<'_>) -> io::Error {
+    refuse(errno(number), reason)
+}
+
+/// The refusal of a call that is not allowed in this phase of an identifier.
+fn out_of_phase(phase: Phase, needs: &str) -> io::Error {
+    refused(libc::EINVAL, format_args!("the identifier {phase}; {needs}"))
 }
 
 fn invalid() -> io::Error {

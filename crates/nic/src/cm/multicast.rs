@@ -11,7 +11,7 @@ use wire::{Gid, QKey, Qpn};
 
 use super::event::{CmEvent, CmEventKind, Param, RawEvent, UdParam};
 use super::id::{Id, IdInner, Phase};
-use super::{errno, invalid};
+use super::{invalid, refused};
 
 /// A group that an identifier has joined.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl Id {
         }
         let join = Join { group: Gid::from(group), cookie, send_only };
         if state.groups.iter().any(|other| other.group == join.group) {
-            return Err(errno(libc::EADDRINUSE));
+            return Err(refused(libc::EADDRINUSE, format_args!("the identifier has joined the group")));
         }
         state.groups.push(join);
         drop(state);
@@ -53,7 +53,9 @@ impl Id {
         let group = Gid::from(group);
         let mut state = self.0.lock();
         let at = state.groups.iter().position(|join| join.group == group);
-        state.groups.swap_remove(at.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?);
+        state.groups.swap_remove(at.ok_or_else(|| {
+            refused(libc::EADDRNOTAVAIL, format_args!("the identifier has not joined the group"))
+        })?);
         let qp = state.qp.clone();
         drop(state);
         if let Some(qp) = qp {

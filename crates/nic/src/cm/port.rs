@@ -6,10 +6,11 @@ use std::net::IpAddr;
 
 use transport::QpType;
 use transport::cm::ServiceId;
+use transport::refusal::refuse;
 use wire::Gid;
 
-use super::errno;
 use super::host::{Claim, Host};
+use super::{errno, refused};
 use crate::registry::ServiceAddress;
 
 /// `enum rdma_port_space`.
@@ -165,9 +166,18 @@ pub(super) fn bind(
 ) -> io::Result<Bound> {
     if port != 0 {
         if port < 1024 && !may_bind_low_ports() {
-            return Err(errno(libc::EACCES));
+            let why = format_args!("port {port} is below 1024 and the process lacks CAP_NET_BIND_SERVICE");
+            return Err(refused(libc::EACCES, why));
         }
-        return bind_one(host, ps, port, binding, claim && !binding.reuse);
+        let bound = bind_one(host, ps, port, binding, claim && !binding.reuse);
+        return bound.map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => refuse(error, format_args!("port {port} is in use")),
+            Some(libc::EADDRNOTAVAIL) => {
+                let why = format_args!("port {port} is in use by a wildcard address, or this would be one");
+                refuse(error, why)
+            }
+            _ => error,
+        });
     }
     let (low, high) = ephemeral_range();
     let span = u64::from(high - low) + 1;
@@ -179,7 +189,8 @@ pub(super) fn bind(
             Err(error) => return Err(error),
         }
     }
-    Err(errno(libc::EADDRNOTAVAIL))
+    let why = format_args!("{EPHEMERAL_TRIES} random ports of {low} to {high} are in use");
+    Err(refused(libc::EADDRNOTAVAIL, why))
 }
 
 /// Claims the names of a binding, unless they are claimed.

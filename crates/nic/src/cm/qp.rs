@@ -8,7 +8,7 @@ use transport::cm::{QpStep, UDP_QKEY};
 use transport::{QpAttr, QpAttrMask, QpState, QpType};
 
 use super::id::{Id, IdInner, Phase};
-use super::{invalid, verbs};
+use super::{invalid, refused, verbs};
 use crate::verbs::Qp;
 
 impl Id {
@@ -19,8 +19,12 @@ impl Id {
     /// `EINVAL` if the identifier has a QP, if the port space has another service, or if the QP cannot change
     /// its state.
     pub fn attach_qp(&self, qp: &Qp) -> io::Result<()> {
-        if self.0.lock().qp.is_some() || qp.ty().is_datagram() != self.0.port_space.is_datagram() {
-            return Err(invalid());
+        if self.0.lock().qp.is_some() {
+            return Err(refused(libc::EINVAL, format_args!("the identifier has a queue pair")));
+        }
+        if qp.ty().is_datagram() != self.0.port_space.is_datagram() {
+            let why = "RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones";
+            return Err(refused(libc::EINVAL, format_args!("{why}")));
         }
         let states: &[QpState] = if qp.ty().is_datagram() {
             &[QpState::Init, QpState::Rtr, QpState::Rts]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use transport::{
-    AsyncEventKind, Instant, Memory, PdId, QpState, RecvQueue, RecvWr, VerbsError, Wc, WcOpcode, WcStatus,
+    AsyncEventKind, Cause, Instant, Memory, PdId, QpState, RecvQueue, RecvWr, VerbsError, Wc, WcOpcode,
+    WcStatus,
 };
 
 use crate::cq::CompletionQueue;
@@ -27,13 +28,16 @@ impl Completer {
         &self,
         now: Instant,
         wr_id: u64,
-        status: WcStatus,
+        result: Result<(), Cause>,
         opcode: WcOpcode,
         byte_len: u32,
     ) -> bool {
-        let wc = Wc { wr_id, status, opcode, byte_len, qp_num: self.number, ..Wc::default() };
+        let status = result.map_or_else(Cause::status, |()| WcStatus::Success);
+        let vendor_err = result.map_or_else(Cause::vendor_err, |()| 0);
+        let qp_num = self.number;
+        let wc = Wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, ..Wc::default() };
         // A frame has no bit that asks for an event, so every receive counts as solicited.
-        let is_solicited = opcode == WcOpcode::Recv || status != WcStatus::Success;
+        let is_solicited = opcode == WcOpcode::Recv || result.is_err();
         let is_added = self.cq.adding(now).push(wc, is_solicited);
         if !is_added {
             let cq = AsyncElement::Cq(self.cq.cookie());
@@ -87,16 +91,14 @@ impl Queue {
             return Delivery::NoReceive;
         }
         let Some((wqe, _limit)) = self.receives.withdraw() else { return Delivery::NoReceive };
-        let status = if frame.len() as u64 > wqe.room() {
-            WcStatus::LocLenErr
-        } else if wqe.write(memory, 0, frame).is_err() {
-            WcStatus::LocProtErr
+        let result = if frame.len() as u64 > wqe.room() {
+            Err(Cause::RecvTooShort)
         } else {
-            WcStatus::Success
+            wqe.write(memory, 0, frame).map_err(Cause::of_recv)
         };
         let len = frame.len() as u32;
-        let is_added = self.completer.complete(now, wqe.wr_id(), status, WcOpcode::Recv, len);
-        if is_added && status == WcStatus::Success { Delivery::Done } else { Delivery::Failed }
+        let is_added = self.completer.complete(now, wqe.wr_id(), result, WcOpcode::Recv, len);
+        if is_added && result.is_ok() { Delivery::Done } else { Delivery::Failed }
     }
 
     /// Posts a receive.
@@ -109,16 +111,16 @@ impl Queue {
         }
         self.receives.post(wr)?;
         if self.state == QpState::Err {
-            self.flush_receives(now);
+            self.flush_receives(now, Cause::PostedInError);
         }
         Ok(())
     }
 
-    /// Completes every receive with a flush error.
-    pub(super) fn flush_receives(&mut self, now: Instant) {
+    /// Completes every receive with this cause of a flush error.
+    pub(super) fn flush_receives(&mut self, now: Instant, cause: Cause) {
         while let Some((wqe, _limit)) = self.receives.withdraw() {
             // After an overflow the completion queue is lost, and its events were raised.
-            let _lost = self.completer.complete(now, wqe.wr_id(), WcStatus::WrFlushErr, WcOpcode::Recv, 0);
+            let _lost = self.completer.complete(now, wqe.wr_id(), Err(cause), WcOpcode::Recv, 0);
         }
     }
 

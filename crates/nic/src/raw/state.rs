@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 
-use transport::{Instant, Memory, QpState, RecvWr, SendFlags, SendWr, VerbsError, WcOpcode, WcStatus, WrOp};
+use transport::{
+    AccessFault, Cause, Instant, Memory, QpState, RecvWr, SendFlags, SendWr, VerbsError, WcOpcode, WrOp,
+};
 
 use super::key::{ETHERNET_LEN, Key};
 use super::ports::Ports;
@@ -50,7 +52,7 @@ struct Staged {
     is_signaled: bool,
     frame: Vec<u8>,
     /// It is not sent, but completes with this error after all earlier ones.
-    failure: Option<WcStatus>,
+    failure: Option<Cause>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -164,7 +166,7 @@ impl State {
         queue.state = state;
         match state {
             QpState::Err => {
-                self.flush(now, id);
+                self.flush(now, id, Cause::FlushedByApplication);
                 self.transmit(now);
             }
             QpState::Reset => {
@@ -219,12 +221,12 @@ impl State {
         let mut frame = spare.unwrap_or_default();
         frame.clear();
         let failure = if is_failed {
-            Some(WcStatus::WrFlushErr)
+            Some(Cause::PostedInError)
         } else if len > frame_max as u64 {
-            Some(WcStatus::LocLenErr)
+            Some(Cause::FrameLength)
         } else {
             frame.resize(len as usize, 0);
-            gather(wr, send, keys, &mut frame)
+            gather(wr, send, keys, &mut frame).err().map(Cause::of_send)
         };
         send.outstanding += 1;
         let is_signaled = send.all_signaled || wr.flags.contains(SendFlags::SIGNALED);
@@ -236,7 +238,7 @@ impl State {
     pub(super) fn transmit(&mut self, now: Instant) {
         while let Some(first) = self.staged.front() {
             if let Some(failure) = first.failure {
-                self.finish(now, failure);
+                self.finish(now, Err(failure));
                 continue;
             }
             let first_len = first.frame.len();
@@ -246,10 +248,10 @@ impl State {
                 Ok(count) if count > 0 => {
                     self.stalled = None;
                     self.counters.tx_frames += count as u64;
-                    (0..count).for_each(|_| self.finish(now, WcStatus::Success));
+                    (0..count).for_each(|_| self.finish(now, Ok(())));
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                    self.finish(now, WcStatus::LocLenErr);
+                    self.finish(now, Err(Cause::FrameLength));
                 }
                 Ok(_) => return self.stall(now),
                 Err(error) if is_full(&error) => return self.stall(now),
@@ -269,11 +271,11 @@ impl State {
 
     fn drop_first(&mut self, now: Instant) {
         self.counters.tx_dropped += 1;
-        self.finish(now, WcStatus::Success);
+        self.finish(now, Ok(()));
     }
 
     /// Completes the first staged send. An error moves its queue to ERR.
-    fn finish(&mut self, now: Instant, status: WcStatus) {
+    fn finish(&mut self, now: Instant, result: Result<(), Cause>) {
         let Some(Staged { queue: id, wr_id, is_signaled, frame, .. }) = self.staged.pop_front() else {
             return;
         };
@@ -285,22 +287,22 @@ impl State {
         let mut is_added = true;
         if let Some(send) = &mut queue.send {
             send.outstanding = send.outstanding.saturating_sub(1);
-            if is_signaled || status != WcStatus::Success {
-                is_added = send.completer.complete(now, wr_id, status, WcOpcode::Send, byte_len);
+            if is_signaled || result.is_err() {
+                is_added = send.completer.complete(now, wr_id, result, WcOpcode::Send, byte_len);
             }
         }
-        if (status != WcStatus::Success || !is_added) && queue.state != QpState::Err {
+        if (result.is_err() || !is_added) && queue.state != QpState::Err {
             queue.state = QpState::Err;
-            self.flush(now, id);
+            self.flush(now, id, Cause::FlushedAfterFailure);
         }
     }
 
     /// Flushes the receives of a queue, and its sends once they are first.
-    fn flush(&mut self, now: Instant, id: QueueId) {
+    fn flush(&mut self, now: Instant, id: QueueId, cause: Cause) {
         let Some(queue) = self.queue(id) else { return };
-        queue.flush_receives(now);
+        queue.flush_receives(now, cause);
         for staged in self.staged.iter_mut().filter(|staged| staged.queue == id) {
-            staged.failure = Some(WcStatus::WrFlushErr);
+            staged.failure = Some(cause);
         }
     }
 
@@ -374,8 +376,8 @@ fn deliver(
     }
 }
 
-/// Copies the memory of a send to `frame`; returns the error of its completion.
-fn gather(wr: &SendWr<'_>, send: &SendSide, keys: &KeyTable, frame: &mut [u8]) -> Option<WcStatus> {
+/// Copies the memory of a send to `frame`.
+fn gather(wr: &SendWr<'_>, send: &SendSide, keys: &KeyTable, frame: &mut [u8]) -> Result<(), AccessFault> {
     let mut rest = frame;
     for sge in wr.sg_list {
         let (here, after) = rest.split_at_mut(sge.length as usize);
@@ -383,16 +385,13 @@ fn gather(wr: &SendWr<'_>, send: &SendSide, keys: &KeyTable, frame: &mut [u8]) -
         if here.is_empty() {
             continue;
         }
-        let copied = if wr.flags.contains(SendFlags::INLINE) {
-            keys.read_inline(sge.addr, here)
+        if wr.flags.contains(SendFlags::INLINE) {
+            keys.read_inline(sge.addr, here)?;
         } else {
-            keys.read_local(send.pd, sge.lkey, sge.addr, here)
-        };
-        if copied.is_err() {
-            return Some(WcStatus::LocProtErr);
+            keys.read_local(send.pd, sge.lkey, sge.addr, here)?;
         }
     }
-    None
+    Ok(())
 }
 
 /// Whether the queue of the socket or of the netdev is full.

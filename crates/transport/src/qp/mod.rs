@@ -17,6 +17,7 @@ pub use query::PsnWindow;
 use wire::{DropReason, Operation, PKey, Packet, Service};
 
 use crate::attr::{PathMtu, QpConfig, QpState, QpType};
+use crate::cause::Cause;
 use crate::completion_counts::{CompletionCount, CountedOp};
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
@@ -31,7 +32,6 @@ use crate::responder::Responder;
 use crate::time::Instant;
 use crate::trust::Half;
 use crate::ud::{self, PacketSource, Received};
-use crate::wc::WcStatus;
 use crate::wr::{RecvWr, SendWr};
 
 /// A queue pair, without clock, socket or memory of its own.
@@ -111,7 +111,7 @@ impl Qp {
             return Err(self.rq.refuse_full());
         }
         if self.ep.attr.state == QpState::Err {
-            self.ep.fail_recv(None, wr.wr_id, WcStatus::WrFlushErr);
+            self.ep.fail_recv(None, wr.wr_id, Cause::PostedInError);
             return Ok(());
         }
         self.rq.post(wr)
@@ -203,7 +203,7 @@ impl Qp {
             QpType::Uc => self.responder.handle_unreliable(packet, mem, &mut Some(rq), ep),
             QpType::Ud | QpType::Gsi => {
                 if ud::receive(packet, from, mem, rq, ep)? == Received::Fatal {
-                    self.enter_err();
+                    self.enter_err(Cause::FlushedAfterFailure);
                 }
                 Ok(Ok(()))
             }
@@ -313,11 +313,11 @@ impl Qp {
         match step {
             Step::Fatal if self.ep.ty.is_reliable() => {
                 self.responder.silence();
-                self.enter_err();
+                self.enter_err(Cause::FlushedAfterFailure);
             }
             Step::Fatal => {
                 self.ep.attr.state = QpState::Sqe;
-                self.requester.flush(&mut self.ep);
+                self.requester.flush(Cause::FlushedAfterFailure, &mut self.ep);
             }
             Step::Idle | Step::Sent(_) if self.ep.attr.sq_draining => self.check_drained(),
             Step::Idle | Step::Sent(_) => {}
@@ -354,23 +354,23 @@ impl Qp {
         if row.nak == NakKind::Silence {
             self.responder.silence();
         }
-        let is_completed = row.completion.is_some_and(|status| self.responder.fail_wqe(status, &mut self.ep));
+        let is_completed = row.completion.is_some_and(|cause| self.responder.fail_wqe(cause, &mut self.ep));
         if let (false, Some(event)) = (is_completed, row.event) {
             self.ep.events.push_async(event);
         }
-        self.enter_err();
+        self.enter_err(Cause::FlushedByPeer);
     }
 
-    /// Enters ERR and flushes sends in order, then receives in order. A shared receive queue keeps its
-    /// receives.
-    fn enter_err(&mut self) {
+    /// Enters ERR and flushes sends in order, then receives in order, all with this cause. A shared receive
+    /// queue keeps its receives.
+    fn enter_err(&mut self, cause: Cause) {
         self.ep.attr.state = QpState::Err;
         self.ep.attr.sq_draining = false;
         self.ep.congestion.silence();
-        self.requester.flush(&mut self.ep);
-        self.responder.fail_wqe(WcStatus::WrFlushErr, &mut self.ep);
+        self.requester.flush(cause, &mut self.ep);
+        self.responder.fail_wqe(cause, &mut self.ep);
         while let Some(wr_id) = self.rq.take_id() {
-            self.ep.fail_recv(None, wr_id, WcStatus::WrFlushErr);
+            self.ep.fail_recv(None, wr_id, cause);
         }
         if self.ep.srq {
             self.ep.events.push_async(AsyncEventKind::QpLastWqeReached);

@@ -8,6 +8,7 @@ use wire::QKey;
 use super::Qp;
 use super::transition::{Transition, reached_from, transition};
 use crate::attr::{MAX_RD_ATOMIC, QpAttr, QpAttrMask, QpState, QpType};
+use crate::cause::Cause;
 use crate::error::VerbsError;
 use crate::refusal::refuse;
 use crate::time::Instant;
@@ -170,7 +171,7 @@ impl Qp {
             (_, QpState::Err) => {
                 self.responder.silence();
                 if from != QpState::Err {
-                    self.enter_err();
+                    self.enter_err(Cause::FlushedByApplication);
                 }
             }
             (QpState::Reset, QpState::Init) if self.ep.ty == QpType::Gsi => self.ep.attr.q_key = QKey::GSI,

@@ -3,18 +3,18 @@
 //!
 //! Each waits until everything before it is complete, so a retransmission never executes it again.
 
+use crate::cause::Cause;
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
-use crate::wc::WcStatus;
 use crate::wr::WrOp;
 
-/// Executes a local work request; the error is the status it completes with.
-pub(crate) fn execute(op: &WrOp, mem: &impl Memory, ep: &Endpoint) -> Result<(), WcStatus> {
+/// Executes a local work request; the error is the cause it completes with.
+pub(crate) fn execute(op: &WrOp, mem: &impl Memory, ep: &Endpoint) -> Result<(), Cause> {
     match op {
-        WrOp::LocalInv(key) => mem.invalidate(ep.pd, ep.qpn, *key).map_err(|_| WcStatus::LocQpOpErr),
-        WrOp::BindMw(bind) => mem.bind(ep.pd, ep.qpn, bind).map_err(|_| WcStatus::MwBindErr),
-        WrOp::RegMr(reg) => mem.register_fast(ep.pd, reg).map_err(|_| WcStatus::LocQpOpErr),
-        _ => Err(WcStatus::LocQpOpErr),
+        WrOp::LocalInv(key) => mem.invalidate(ep.pd, ep.qpn, *key).map_err(|_| Cause::InvalidateRefused),
+        WrOp::BindMw(bind) => mem.bind(ep.pd, ep.qpn, bind).map_err(|_| Cause::BindRefused),
+        WrOp::RegMr(reg) => mem.register_fast(ep.pd, reg).map_err(|_| Cause::RegisterRefused),
+        _ => Err(Cause::NotPossible),
     }
 }
 
@@ -26,7 +26,7 @@ mod tests {
     use crate::memory::{Access, FastReg, MwBind};
     use crate::qp::Qp;
     use crate::testing::{Bench, Pkt};
-    use crate::wc::WcOpcode;
+    use crate::wc::{WcOpcode, WcStatus};
     use crate::{QpEvent, QpState};
 
     const BIND: MwBind =

@@ -32,6 +32,7 @@ use window::SendWindow;
 
 use crate::ack_policy::AckRequests;
 use crate::attr::{QpConfig, QpState};
+use crate::cause::Cause;
 use crate::completion_counts::CountedOp;
 use crate::emit::Transmit;
 use crate::endpoint::Endpoint;
@@ -146,7 +147,7 @@ pub(crate) struct Requester {
     silence: Silence,
     acks: AckRequests,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
-    failed: Option<WcStatus>,
+    failed: Option<Cause>,
     unsignaled: UnsignaledRun,
 }
 
@@ -223,7 +224,7 @@ impl Requester {
         };
         if matches!(ep.attr.state, QpState::Sqe | QpState::Err) {
             ep.count_completion(CountedOp::of(&wr.op), 0, WcStatus::WrFlushErr);
-            push_completion(ep, wr.wr_id, &wr.op, 0, WcStatus::WrFlushErr);
+            push_completion(ep, wr.wr_id, &wr.op, 0, Err(Cause::PostedInError));
             return Ok(());
         }
         self.sq.push(wr, length, ep.mtu, mem)?;
@@ -413,7 +414,7 @@ impl Requester {
             if self.window.cursor_index() == self.sq.head() {
                 self.window.skip_work_request();
             }
-            self.complete_head(WcStatus::Success, ep);
+            self.complete_head(Ok(()), ep);
         }
         if self.window.cursor() < to {
             self.failed = None;
@@ -432,43 +433,43 @@ impl Requester {
 
     /// Completes the oldest work request.
     #[inline]
-    fn complete_head(&mut self, status: WcStatus, ep: &mut Endpoint) {
+    fn complete_head(&mut self, result: Result<(), Cause>, ep: &mut Endpoint) {
         let wqe = self.sq.wqe(self.sq.head());
-        if status == WcStatus::Success {
+        if result.is_ok() {
             ep.counters.rdma_sends += 1;
         }
         if ep.completion_counts.is_some() {
-            ep.count_completion(CountedOp::of(&wqe.op), u64::from(wqe.length), status);
+            ep.count_completion(CountedOp::of(&wqe.op), u64::from(wqe.length), status_of(result));
         }
-        if wqe.is_signaled(ep) || status != WcStatus::Success {
+        if wqe.is_signaled(ep) || result.is_err() {
             let byte_len = if wqe.op.scatters() { wqe.length } else { 0 };
-            push_completion(ep, wqe.wr_id, &wqe.op, byte_len, status);
+            push_completion(ep, wqe.wr_id, &wqe.op, byte_len, result);
         }
         self.sq.pop();
     }
 
     /// The work request at the cursor cannot be executed. It is reported once all earlier ones are complete.
-    fn fail(&mut self, status: WcStatus, ep: &mut Endpoint) -> Step {
-        self.failed = Some(status);
+    fn fail(&mut self, cause: Cause, ep: &mut Endpoint) -> Step {
+        self.failed = Some(cause);
         self.report_failure(ep)
     }
 
     /// Completes the failed work request if all earlier ones are complete.
     fn report_failure(&mut self, ep: &mut Endpoint) -> Step {
         match self.failed {
-            Some(status) if self.sq.head() == self.window.cursor_index() && !self.sq.is_empty() => {
+            Some(cause) if self.sq.head() == self.window.cursor_index() && !self.sq.is_empty() => {
                 ep.counters.send_err += 1;
-                self.complete_head(status, ep);
+                self.complete_head(Err(cause), ep);
                 Step::Fatal
             }
             _ => Step::Idle,
         }
     }
 
-    /// Completes every work request that is left with `WR_FLUSH_ERR`.
-    pub(crate) fn flush(&mut self, ep: &mut Endpoint) {
+    /// Completes every work request that is left with a cause of `WR_FLUSH_ERR`.
+    pub(crate) fn flush(&mut self, cause: Cause, ep: &mut Endpoint) {
         while !self.sq.is_empty() {
-            self.complete_head(WcStatus::WrFlushErr, ep);
+            self.complete_head(Err(cause), ep);
         }
         self.window.close(&self.sq);
         self.fetches.in_flight.clear();
@@ -479,7 +480,14 @@ impl Requester {
 }
 
 #[inline]
-fn push_completion(ep: &mut Endpoint, wr_id: u64, op: &WrOp, byte_len: u32, status: WcStatus) {
+fn push_completion(ep: &mut Endpoint, wr_id: u64, op: &WrOp, byte_len: u32, result: Result<(), Cause>) {
     let qp_num = ep.qpn.value();
-    ep.events.push_send(Wc { wr_id, status, opcode: op.wc_opcode(), byte_len, qp_num, ..Wc::default() });
+    let vendor_err = result.map_or_else(Cause::vendor_err, |()| 0);
+    let (status, opcode) = (status_of(result), op.wc_opcode());
+    ep.events.push_send(Wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, ..Wc::default() });
+}
+
+#[inline]
+fn status_of(result: Result<(), Cause>) -> WcStatus {
+    result.map_or_else(Cause::status, |()| WcStatus::Success)
 }

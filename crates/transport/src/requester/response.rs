@@ -10,14 +10,13 @@ use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer
 use super::peer::Remedy;
 use super::retransmit::gap_of;
 use super::{PROBE_MIN_NS, Requester, Step, window_pkts};
+use crate::cause::Cause;
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
-use crate::fault::status_of_nak;
 use crate::memory::Memory;
 use crate::recv_queue::scatter;
 use crate::time::Instant;
 use crate::trust::{self, Half};
-use crate::wc::WcStatus;
 use crate::wr::WrOp;
 
 impl Requester {
@@ -185,12 +184,12 @@ impl Requester {
             self.peer.on_sequence_nak(position);
         }
         let is_new = self.acknowledge_up_to(now, position, ep);
-        if let Some(status) = status_of_nak(code) {
+        if let Some(cause) = Cause::of_nak(code) {
             // Responses before it are missing. The peer refuses the request again when these have arrived.
             if self.window.una() < position {
                 return Step::Idle;
             }
-            self.complete_head(status, ep);
+            self.complete_head(Err(cause), ep);
             return Step::Fatal;
         }
         ep.counters.rcvd_seq_err += 1;
@@ -247,7 +246,7 @@ impl Requester {
         }
         if !self.retry.begin_rnr_wait(now.plus_ns(rnr_timer_ns(code)), ep) {
             ep.counters.retry_rnr_exceeded_err += 1;
-            self.complete_head(WcStatus::RnrRetryExcErr, ep);
+            self.complete_head(Err(Cause::NotReady), ep);
             return Step::Fatal;
         }
         if self.peer.repeats_selectively() && position < self.window.cursor() {
@@ -277,8 +276,8 @@ impl Requester {
         }
         // The response acknowledges everything before it, which makes its own work request the oldest.
         self.acknowledge(now, position, ep);
-        if let Err(status) = self.place(self.sq.head(), position, fetch.end, packet, mem, ep) {
-            self.complete_head(status, ep);
+        if let Err(cause) = self.place(self.sq.head(), position, fetch.end, packet, mem, ep) {
+            self.complete_head(Err(cause), ep);
             return Ok(Step::Fatal);
         }
         self.fetches.seen = self.fetches.seen.max(position + 1);
@@ -355,36 +354,35 @@ impl Requester {
         packet: &Packet<'_>,
         mem: &impl Memory,
         ep: &mut Endpoint,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), Cause> {
         let wqe = self.sq.wqe(index);
         let sges = self.sq.sges(index);
         if wqe.op.is_atomic() {
-            let Some(result) = packet.atomic_ack_eth() else { return Err(WcStatus::BadRespErr) };
-            return scatter(mem, ep.pd, sges, 0, &result.original.to_ne_bytes())
-                .map_err(|_| WcStatus::LocProtErr);
+            let Some(result) = packet.atomic_ack_eth() else { return Err(Cause::ResponseKind) };
+            return scatter(mem, ep.pd, sges, 0, &result.original.to_ne_bytes()).map_err(Cause::of_send);
         }
         let row = packet.row();
         if !wqe.op.scatters() {
             let done = row.operation == Operation::ReadResponse
                 && row.position == Position::Only
                 && packet.payload().is_empty();
-            return if done { Ok(()) } else { Err(WcStatus::BadRespErr) };
+            return if done { Ok(()) } else { Err(Cause::ResponseKind) };
         }
         let (ends, fetch_ends) = (row.position.ends(), position + 1 == fetch_end);
         if !matches!(wqe.op, WrOp::Read { .. })
             || row.operation != Operation::ReadResponse
             || (ends != fetch_ends && !(ends && self.board.may_end(position)))
         {
-            return Err(WcStatus::BadRespErr);
+            return Err(Cause::ResponseKind);
         }
         let offset = (position - wqe.first) * ep.mtu as u64;
         let expected = (u64::from(wqe.length) - offset).min(ep.mtu as u64);
         let payload = packet.payload();
         if payload.len() as u64 != expected {
-            return Err(WcStatus::LocLenErr);
+            return Err(Cause::ResponseLength);
         }
         ep.counters.rcvd_bytes += payload.len() as u64;
-        scatter(mem, ep.pd, sges, offset, payload).map_err(|_| WcStatus::LocProtErr)
+        scatter(mem, ep.pd, sges, offset, payload).map_err(Cause::of_send)
     }
 }
 

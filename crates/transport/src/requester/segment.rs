@@ -5,10 +5,10 @@ use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth, Xrceth};
 
 use super::send_queue::SendWqe;
 use super::{Fetch, Requester, full_packets};
+use crate::cause::Cause;
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
 use crate::memory::{Access, Memory};
-use crate::wc::WcStatus;
 use crate::wr::{SendFlags, WrOp};
 
 /// A READ request asks for at most this many bytes, so that the requester paces the responder.
@@ -38,7 +38,7 @@ impl Requester {
         ack_req: bool,
         ep: &mut Endpoint,
         buf: &mut Buffer,
-    ) -> Result<usize, WcStatus> {
+    ) -> Result<usize, Cause> {
         let at = part.first - wqe.first;
         let last = part.end == wqe.end;
         let offset = at * ep.mtu as u64;
@@ -64,7 +64,7 @@ impl Requester {
         }
         self.sq
             .read_payload(part.index, mem, ep.pd, offset, packet.payload(bytes))
-            .map_err(|_| WcStatus::LocProtErr)?;
+            .map_err(Cause::of_send)?;
         let opcode = ep.ty.opcode(rc_opcode(&wqe.op, starts, ends));
         let solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
         ep.counters.sent_bytes += bytes as u64;
@@ -89,14 +89,14 @@ impl Requester {
         mem: &impl Memory,
         ep: &mut Endpoint,
         buf: &mut Buffer,
-    ) -> Result<usize, WcStatus> {
+    ) -> Result<usize, Cause> {
         if ep.attr.max_rd_atomic == 0 {
-            return Err(WcStatus::LocQpOpErr);
+            return Err(Cause::NoReads);
         }
         if part.first == wqe.first && wqe.op.scatters() {
             for sge in self.sq.sges(part.index).iter().filter(|sge| sge.length > 0) {
                 mem.check_local(ep.pd, sge.lkey, sge.addr, u64::from(sge.length), Access::LOCAL_WRITE)
-                    .map_err(|_| WcStatus::LocProtErr)?;
+                    .map_err(Cause::of_send)?;
             }
         }
         let len = self.write_fetch(part, wqe, mem, ep, buf)?;
@@ -104,7 +104,7 @@ impl Requester {
         if !self.window.is_resending() {
             self.acks.asked();
             if !self.fetches.in_flight.push(Fetch { first: part.first, end: part.end }) {
-                return Err(WcStatus::LocQpOpErr);
+                return Err(Cause::NotPossible);
             }
         }
         Ok(len)
@@ -118,7 +118,7 @@ impl Requester {
         mem: &impl Memory,
         ep: &Endpoint,
         buf: &mut Buffer,
-    ) -> Result<usize, WcStatus> {
+    ) -> Result<usize, Cause> {
         let mut packet = self.request(part, buf);
         match wqe.op {
             WrOp::Read { remote_addr, r_key } => {
@@ -139,11 +139,9 @@ impl Requester {
             }
             WrOp::AtomicWrite { remote_addr, r_key } => {
                 Reth { va: remote_addr, r_key, dma_len: 8 }.emit(packet.header());
-                self.sq
-                    .read_payload(part.index, mem, ep.pd, 0, packet.payload(8))
-                    .map_err(|_| WcStatus::LocProtErr)?;
+                self.sq.read_payload(part.index, mem, ep.pd, 0, packet.payload(8)).map_err(Cause::of_send)?;
             }
-            _ => return Err(WcStatus::LocQpOpErr),
+            _ => return Err(Cause::NotPossible),
         }
         let opcode = ep.ty.opcode(rc_opcode(&wqe.op, true, true));
         Ok(packet.finish(Bth { opcode, ack_req: true, ..bth(part.first, ep) }))
@@ -157,8 +155,8 @@ impl Requester {
         mem: &impl Memory,
         ep: &mut Endpoint,
         buf: &mut Buffer,
-    ) -> Result<usize, WcStatus> {
-        let dest = self.sq.destination(part.index).ok_or(WcStatus::LocQpOpErr)?;
+    ) -> Result<usize, Cause> {
+        let dest = self.sq.destination(part.index).ok_or(Cause::NotPossible)?;
         let controlled = dest.remote_qkey.is_controlled();
         let q_key = if controlled { ep.attr.q_key } else { dest.remote_qkey };
         let mut packet = Emitter::new(buf);
@@ -171,9 +169,7 @@ impl Requester {
             _ => Opcode::UD_SEND_ONLY,
         };
         let bytes = wqe.length as usize;
-        self.sq
-            .read_payload(part.index, mem, ep.pd, 0, packet.payload(bytes))
-            .map_err(|_| WcStatus::LocProtErr)?;
+        self.sq.read_payload(part.index, mem, ep.pd, 0, packet.payload(bytes)).map_err(Cause::of_send)?;
         ep.counters.sent_bytes += bytes as u64;
         ep.datagram_dest = dest;
         let solicited = wqe.flags.contains(SendFlags::SOLICITED);

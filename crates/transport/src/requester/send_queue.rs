@@ -2,12 +2,13 @@
 //! their own; all is allocated once.
 
 use crate::attr::{MAX_INLINE_DATA, MAX_MSG_SZ, MAX_QP_WR, MAX_SGE, QpConfig, QpType};
+use crate::cause::Cause;
 use crate::endpoint::Endpoint;
 use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::recv_queue::gather;
 use crate::refusal::refuse;
-use crate::wc::{WcOpcode, WcStatus};
+use crate::wc::WcOpcode;
 use crate::wr::{Dest, SendFlags, SendWr, Sge, UdDest, WrOp};
 
 /// A posted send work request.
@@ -29,7 +30,7 @@ pub(crate) struct SendWqe {
     num_sge: u8,
     pub(crate) flags: SendFlags,
     /// Why it cannot be executed, if that was known when it was posted.
-    pub(crate) fault: Option<WcStatus>,
+    pub(crate) fault: Option<Cause>,
 }
 
 impl SendWqe {
@@ -262,7 +263,7 @@ impl SendQueue {
             self.sges[first..first + wr.sg_list.len()].copy_from_slice(wr.sg_list);
             wr.sg_list.len() as u8
         };
-        let fault = (length > MAX_MSG_SZ).then_some(WcStatus::LocLenErr);
+        let fault = (length > MAX_MSG_SZ).then_some(Cause::MessageLength);
         let length = if wr.op.is_atomic() { 8 } else { length.min(MAX_MSG_SZ) };
         let packets = match wr.op {
             _ if wr.op.is_local() => 0,

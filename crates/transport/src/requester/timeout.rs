@@ -3,9 +3,9 @@
 
 use super::{Requester, Step, window_pkts};
 use crate::ack_policy::ASK_AFTER_SILENCE_NS;
+use crate::cause::Cause;
 use crate::endpoint::Endpoint;
 use crate::time::{Instant, ack_timeout_ns};
-use crate::wc::WcStatus;
 
 /// `rnr_retry` of 7 means without limit.
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -250,7 +250,7 @@ impl Requester {
             return true;
         }
         ep.counters.retry_exceeded_err += 1;
-        self.complete_head(WcStatus::RetryExcErr, ep);
+        self.complete_head(Err(Cause::NoAnswer), ep);
         false
     }
 }

@@ -9,7 +9,6 @@ use crate::emit::{Buffer, Transmit};
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
 use crate::time::Instant;
-use crate::wc::WcStatus;
 use crate::wr::SendFlags;
 
 impl Requester {
@@ -32,15 +31,15 @@ impl Requester {
         loop {
             let (index, cursor) = self.cursor();
             let wqe = *self.sq.wqe(index);
-            if let Some(status) = wqe.fault {
-                return self.fail(status, ep);
+            if let Some(cause) = wqe.fault {
+                return self.fail(cause, ep);
             }
             if wqe.op.is_local() {
-                if let Err(status) = local::execute(&wqe.op, mem, ep) {
-                    return self.fail(status, ep);
+                if let Err(cause) = local::execute(&wqe.op, mem, ep) {
+                    return self.fail(cause, ep);
                 }
                 self.window.skip_work_request();
-                self.complete_head(WcStatus::Success, ep);
+                self.complete_head(Ok(()), ep);
                 if self.sendable(ep) {
                     continue;
                 }
@@ -73,7 +72,7 @@ impl Requester {
             };
             let len = match written {
                 Ok(len) => len,
-                Err(status) => return self.fail(status, ep),
+                Err(cause) => return self.fail(cause, ep),
             };
             self.note_sent(now, end, ack_req);
             if is_resending {

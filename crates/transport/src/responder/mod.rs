@@ -24,6 +24,7 @@ use replay::{Entry, Replay, Response};
 
 use crate::ack_policy::AckDelay;
 use crate::attr::{MAX_MSG_SZ, QpType};
+use crate::cause::Cause;
 use crate::completion_counts::CountedOp;
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
@@ -154,12 +155,12 @@ impl Responder {
         self.message.holds_wqe
     }
 
-    /// Completes the receive work request in use with this status. Returns whether there was one.
-    pub(crate) fn fail_wqe(&mut self, status: WcStatus, ep: &mut Endpoint) -> bool {
+    /// Completes the receive work request in use in error. Returns whether there was one.
+    pub(crate) fn fail_wqe(&mut self, cause: Cause, ep: &mut Endpoint) -> bool {
         if !core::mem::take(&mut self.message.holds_wqe) {
             return false;
         }
-        ep.fail_recv(self.message.srqn, self.message.wqe.wr_id, status);
+        ep.fail_recv(self.message.srqn, self.message.wqe.wr_id, cause);
         true
     }
 
@@ -318,7 +319,7 @@ impl Responder {
         if self.message.received + payload.len() as u64 > self.message.wqe.room {
             return Err(Fault::RecvTooLong);
         }
-        self.message.wqe.write(mem, self.message.received, payload).map_err(|_| Fault::RecvWqeProtection)?;
+        self.message.wqe.write(mem, self.message.received, payload).map_err(Fault::from_receive)?;
         self.message.received += payload.len() as u64;
         ep.counters.rcvd_bytes += payload.len() as u64;
         if !position.ends() {
@@ -568,8 +569,8 @@ fn count_failure(packet: &Packet<'_>, fault: Fault, ep: &mut Endpoint) {
         Operation::ReadRequest => Some(CountedOp::RemoteRead),
         _ => None,
     };
-    if let Some(status) = fault.row().completion.filter(|_| ep.ty.is_reliable()) {
-        ep.count_completion(op, 0, status);
+    if let Some(cause) = fault.row().completion.filter(|_| ep.ty.is_reliable()) {
+        ep.count_completion(op, 0, cause.status());
     }
 }
 

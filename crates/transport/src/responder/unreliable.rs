@@ -39,7 +39,7 @@ impl Responder {
         let position = self.expected;
         match self.execute(packet, mem, srqs, ep) {
             Ok(()) => Ok(Ok(())),
-            Err(Fault::RecvWqeProtection) => Err(Fault::RecvWqeProtection),
+            Err(fault) if fault.is_of_receive_memory() => Err(fault),
             Err(fault) => {
                 self.expected = position.wrapping_add(1);
                 self.abandon(ep);

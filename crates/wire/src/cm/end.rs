@@ -101,6 +101,26 @@ reasons! {
     35 VENDOR_OPTION_NOT_SUPPORTED: "Vendor option not supported";
 }
 
+impl RejReason {
+    /// Why a peer usually gives this reason, as a clause for people; `None` where the words say all.
+    #[must_use]
+    pub const fn usual_cause(self) -> Option<&'static str> {
+        Some(match self {
+            Self::INVALID_SERVICE_ID => "no program listens on that port",
+            Self::CONSUMER_DEFINED => "the listening program rejected it, or ended",
+            Self::STALE_CONNECTION => "the peer still has an earlier connection with that queue pair",
+            Self::TIMEOUT => "the peer waited too long for an answer",
+            Self::INVALID_GID => "the address in the request is not one of the peer",
+            Self::INVALID_MTU => "the path MTU is larger than the peer supports",
+            Self::INSUFFICIENT_RESPONDER_RESOURCES => {
+                "the peer supports fewer READs and atomics in flight than requested"
+            }
+            Self::NO_QP | Self::NO_RESOURCES => "the peer has no free queue pairs or memory",
+            _ => return None,
+        })
+    }
+}
+
 impl fmt::Display for RejReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.words() {
