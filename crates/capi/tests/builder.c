@@ -51,8 +51,8 @@ static void see(struct seen *s)
 		.path = ibv_wc_read_dlid_path_bits(cqx), .ts = ibv_wc_read_completion_ts(cqx),
 		.wall = ibv_wc_read_completion_wallclock_ns(cqx) };
 	ibv_end_poll(cqx);
-	/* These have values on InfiniBand or after errors only. */
-	CHECK(!s->vendor_err && !s->slid && !s->path);
+	/* These have values on InfiniBand only, vendor_err after errors. */
+	CHECK(!s->vendor_err == !s->status && !s->slid && !s->path);
 	/* mlx5 reports this service level for a datagram that came by RoCEv2 over IPv4. */
 	CHECK(s->sl == (s->flags & IBV_WC_GRH ? 10 : 0));
 }

@@ -76,8 +76,8 @@ impl LiveError {
             ),
             Self::Refused { error, .. } => error.remedy(),
             Self::NoHints { .. } => Some(
-                "capture without --nic-time: the times are then those of the network stack (roxie doctor lists \
-                 the receive hints of each interface)"
+                "capture without --nic-time: the times are then those of the network stack ('roxie doctor' \
+                 lists the receive hints of each interface)"
                     .to_owned(),
             ),
             _ => None,

@@ -19,8 +19,9 @@ pub struct ReceiveTimes {
 }
 
 /// For the capture file.
-pub(super) const TIMES: &str = "the NIC's timestamp where its driver gives one, placed on the host's clock by \
-                                the smallest delay seen; else the time at which an XDP program ran in the driver";
+pub(super) const TIMES: &str = "the NIC's timestamp where its driver gives one, placed on the host's clock \
+                                by the smallest delay seen; else the time at which an XDP program ran in the \
+                                driver";
 /// Stack offset of the hints.
 const HINTS: i16 = -(Hints::LEN as i16);
 
@@ -37,7 +38,7 @@ pub(super) fn attach_program(link: &Link) -> Result<Attached, LiveError> {
     attach(link.index, &program, Mode::Only(XdpMode::Native)).during(&step)
 }
 
-/// Every packet passes, also one for which there is no room for hints.
+/// Every packet passes, also one whose headroom is too small for hints.
 fn program(kfuncs: &bpf::HintKfuncs) -> Result<Program, AsmError> {
     let mut asm = Asm::new("roxie_hints");
     let fails = asm.label();

@@ -1,3 +1,5 @@
+//! Receive times by the hints of a driver, and their place on the host's clock.
+
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 

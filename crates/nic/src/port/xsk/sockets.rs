@@ -29,7 +29,7 @@ pub(crate) struct Sockets {
     pub(crate) counters: SocketCounters,
     /// Transmit queues have a byte limit.
     is_limited: bool,
-    /// Since when there is no room, and nothing was completed.
+    /// Since when the transmit queue is full, and nothing was completed.
     full_since_ns: Option<u64>,
     /// Length of the packet in each transmit unit that the kernel holds.
     sent_lens: Box<[u16]>,
