@@ -23,10 +23,10 @@ const BYTES: u64 = 50_000;
 
 pub(crate) fn cases(full: bool) -> Vec<Case> {
     let v4 = Family::V4;
-    // Not among the modules for Open MPI: test_rma (its MPI_Get_accumulate posts a WRITE after a READ of
-    // the same memory without a fence), and test_win (testAttachDetach ends with signal 11, over TCP, too).
+    // MPI_Get_accumulate of test_rma posts a WRITE after a READ of the same memory without a fence. Not among
+    // the modules for Open MPI: test_win (testAttachDetach ends with signal 11, over TCP, too).
     let mut cases = vec![
-        debian(Place::new(Topology::Loopback, v4, User::Ordinary), 2, &["p2p_buf", "cco_buf"]),
+        debian(Place::new(Topology::Loopback, v4, User::Ordinary), 2, &["p2p_buf", "cco_buf", "rma"]),
         debian(Place::shm(Topology::SameHost, v4, User::Root), 4, &["p2p_buf", "cco_buf"]),
     ];
     if full {

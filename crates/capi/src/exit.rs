@@ -2,8 +2,8 @@
 //! devices, this library then disconnects the peers and sends pending acknowledgements.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{OnceLock, mpsc};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use crate::ibv::device::known_device;
@@ -24,7 +24,9 @@ const WITHHELD_STEP: Duration = Duration::from_millis(1);
 
 /// Whether the peers are being disconnected, or have been.
 static ENDING: AtomicBool = AtomicBool::new(false);
-/// Whether the application has used rdma_cm since.
+/// The thread that ends the process: destructors of the application run on it.
+static EXITING: OnceLock<ThreadId> = OnceLock::new();
+/// Whether that thread has used rdma_cm since.
 static USED: AtomicBool = AtomicBool::new(false);
 
 /// Delays an event for which a thread of the application has waited since before the exit.
@@ -39,9 +41,9 @@ pub(crate) fn withhold_event() {
     }
 }
 
-/// Notes that the application uses rdma_cm; events are not withheld then.
+/// Notes that the application uses rdma_cm; if the exiting thread does, events are not withheld any more.
 pub(crate) fn note_use() {
-    if ENDING.load(Ordering::Relaxed) {
+    if ENDING.load(Ordering::Relaxed) && EXITING.get() == Some(&thread::current().id()) {
         USED.store(true, Ordering::Relaxed);
     }
 }
@@ -68,6 +70,7 @@ pub(crate) fn shut_down() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return thread::sleep(time);
     }
+    EXITING.get_or_init(|| thread::current().id());
     ENDING.store(true, Ordering::Relaxed);
     let (done, finished) = mpsc::channel();
     let shutdown = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {

@@ -110,7 +110,7 @@ fn note_completion(wc: &Wc) {
     // SAFETY: the function returns a string of this library for every number.
     let status = unsafe { CStr::from_ptr(ibv_wc_status_str(wc.status as c_int)) }.to_string_lossy();
     let Wc { qp_num, wr_id, vendor_err, .. } = *wc;
-    let why = Cause::from_vendor_err(vendor_err).map_or("", Cause::meaning);
+    let why = Cause::from_vendor_err(vendor_err).map_or("The cause is not known.", Cause::meaning);
     let text = format!("queue pair {qp_num:#08x}: {status} ({vendor_err:#x}): {why}");
     let _ = LAST.try_with(|last| {
         let printed = &mut last.borrow_mut().printed;

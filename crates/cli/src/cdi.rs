@@ -78,9 +78,11 @@ fn default_dir() -> Outcome<PathBuf> {
 /// Writes the libraries under the names that programs load, and the program with its libraries inside.
 fn fill(dir: &Path) -> Outcome {
     let name = dir.display().to_string();
-    std::fs::create_dir_all(dir).during(&name)?;
-    // Users of containers are others than this one.
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).during(&name)?;
+    if !dir.exists() {
+        std::fs::create_dir_all(dir).during(&name)?;
+        // Users of containers are others than this one.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).during(&name)?;
+    }
     let libraries = Libraries::find()?;
     for (names, bytes) in libraries.by_names()? {
         let (first, others) = names.split_first().expect("each library has a name");

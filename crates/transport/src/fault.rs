@@ -154,7 +154,10 @@ impl Fault {
 
     /// Whether memory of the receive work request was refused.
     pub(crate) fn is_of_receive_memory(self) -> bool {
-        self.row().nak == NakKind::Nak(NakCode::RemoteOperationalError)
+        matches!(
+            self,
+            Self::RecvKey | Self::RecvPd | Self::RecvBounds | Self::RecvRights | Self::RecvUnmapped
+        )
     }
 }
 

@@ -84,7 +84,7 @@ impl Splitter {
         let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
             return;
         };
-        let time_ns = self.time_ns(&header) + self.offset_ns;
+        let time_ns = self.time_ns(&header).saturating_add(self.offset_ns);
         let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
         let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
         let frame = &mut self.frame;

@@ -56,7 +56,7 @@ pub(super) struct RecordArgs {
     /// Also record the packets that hooks of the process do not pass, with the verdict
     ///
     /// A received packet is recorded twice then: as it arrived, and with the verdict of the ingress hook. The
-    /// verdict is a packet option and a comment in the file.
+    /// verdict is a packet option and a comment in the file. --sample does not apply to the verdicts.
     #[arg(long, requires = "pid")]
     verdicts: bool,
     #[command(flatten)]

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
         }
         terminal.line(&terminal.paint(Tone::Strong, &head));
         for text in [&entry.meaning, &entry.remedy].into_iter().filter(|text| !text.is_empty()) {
-            textwrap(text).iter().for_each(|line| terminal.line(&format!("  {line}")));
+            wrap(text).iter().for_each(|line| terminal.line(&format!("  {line}")));
         }
     }
     Ok(())
@@ -81,13 +81,13 @@ fn unknown(word: &str, entries: &[Entry]) -> Failure {
     } else {
         format!("known are {}", near.join(", "))
     };
-    Failure::new(format!("no status, vendor_err, errno, NAK, event or reject reason '{word}'; {hint}"))
+    Failure::new(format!("no status, vendor_err, errno, NAK, event or reject reason '{word}'")).hint(hint)
 }
 
 /// Columns of the explanations.
 const WIDTH: usize = 98;
 
-fn textwrap(text: &str) -> Vec<String> {
+fn wrap(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let full = lines.last().is_some_and(|line| !line.is_empty() && line.len() + word.len() >= WIDTH);
@@ -157,7 +157,7 @@ mod tests {
     fn every_entry_says_something_in_lines_that_fit() {
         for entry in table::all() {
             assert!(entry.meaning.ends_with('.'), "{}", entry.name);
-            let lines = textwrap(&entry.remedy);
+            let lines = wrap(&entry.remedy);
             assert!(lines.iter().all(|line| line.len() <= WIDTH), "{lines:?}");
         }
     }

@@ -39,6 +39,8 @@ struct RawProgram {
     rules: MapRef,
     sockets: MapRef,
     queues: u32,
+    /// The program puts hints in front of frames.
+    has_hints: bool,
     /// Rules in the map.
     len: usize,
 }
@@ -101,7 +103,7 @@ impl RawProgram {
             }
             done => done?,
         };
-        Ok(Self { attached, rules, sockets, queues, len: 0 })
+        Ok(Self { attached, rules, sockets, queues, has_hints: !hints.is_empty(), len: 0 })
     }
 
     fn map(&self, map: MapRef) -> io::Result<&sys::bpf::Map> {
@@ -177,6 +179,7 @@ impl XskFrames {
             self.owner.accept_waiting();
         }
         let mut descriptors = 0;
+        let has_hints = self.program.has_hints;
         for queue in &mut self.sockets.queues {
             let mut taken = 0;
             // The kernel publishes all pieces of a frame at once, so a frame that has begun is taken whole.
@@ -185,8 +188,8 @@ impl XskFrames {
             {
                 taken += 1;
                 let begins = self.ends.last().copied().unwrap_or(0) == self.bytes.len();
-                let hints =
-                    if begins { piece.take_metadata().and_then(|bytes| Hints::parse(&bytes)) } else { None };
+                let metadata = if begins { piece.take_metadata() } else { None };
+                let hints = metadata.filter(|_| has_hints).and_then(|bytes| Hints::parse(&bytes));
                 append(&mut self.bytes, piece.bytes(), hints.and_then(|hints| hints.vlan));
                 let more = piece.more;
                 self.sockets.rx_pool.put(piece.chunk);

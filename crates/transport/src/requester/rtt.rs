@@ -12,7 +12,7 @@ const PROBE_FIRST_NS: u64 = 4_000_000;
 /// Shortest wait while packets are being retransmitted: the peer is awake then and delays nothing.
 pub(crate) const REPAIR_MIN_NS: u64 = 100_000;
 /// The wait between probes doubles at most this many times.
-const DOUBLINGS: u8 = 8;
+pub(crate) const DOUBLINGS: u8 = 8;
 /// Time for a retransmission to take effect before it counts as lost itself, while nothing was measured, and
 /// the shortest.
 const PERIOD_NS: u64 = 1_000_000;

@@ -7,9 +7,9 @@
 //! instead: the answer to a lost packet follows the first probe after a round trip, a peer without a CPU
 //! answers at any time.
 //!
-//! While pauses are known, the first probe of a silence waits for twice the longest one, and at most for a
-//! quarter of the local ACK timeout. A NAK, a gap report or a missing response shows that packets are lost on
-//! this path; then probes are early again.
+//! While pauses are known, the first probe of a silence waits for twice the longest one, and at most for
+//! 25.6 ms and a quarter of the local ACK timeout. A NAK, a gap report or a missing response shows that
+//! packets are lost on this path; then probes are early again.
 //!
 //! # Why this takes no probe and no retry away
 //! Let w be the wait by the round-trip time and T the local ACK timeout. Without pauses, probe n leaves
@@ -19,19 +19,23 @@
 //! double, each is longer than d.) So as many probes leave before each timeout as without pauses. Probes
 //! never restart the ACK timer: timeouts come when they came before, and each uses up one retry as before.
 
-use super::rtt::{PROBE_MIN_NS, REPAIR_MIN_NS};
+use super::rtt::{DOUBLINGS, PROBE_MIN_NS, REPAIR_MIN_NS};
 use crate::time::Instant;
 
 /// How long a pause or a loss is remembered (1 s). Half: a path without loss is probed twice as often.
 /// Double: when the host is idle again, the loss of the last packet of a burst is noticed late for longer.
 const REMEMBERED_NS: u64 = 1_000_000_000;
 /// The longest pause that counts (25 ms), eight slices of CPU-bound threads. Half: eight such threads for
-/// each CPU cause probes. Double: a lost last packet costs up to 100 ms.
+/// each CPU cause probes. Double: the limit of the wait, `DEFERRED_MAX_NS`, is met by half of the pauses.
 const PAUSE_MAX_NS: u64 = 25_000_000;
 /// The first probe leaves within the local ACK timeout divided by this; the module documentation needs at
 /// least 2. Half: the response to the last probe may come after the timeout. Double: pauses longer than 1/16
 /// of the timeout are probed.
 const TIMEOUT_SHARE: u64 = 4;
+
+/// The first probe of a silence waits for this at most (25.6 ms), the longest wait between probes while
+/// losses are repaired: the module documentation needs it.
+const DEFERRED_MAX_NS: u64 = REPAIR_MIN_NS << DOUBLINGS;
 
 /// See the module documentation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +55,7 @@ impl Silence {
         if since >= self.pause_until {
             return 0;
         }
-        (2 * self.pause_ns).min(timeout_ns.map_or(u64::MAX, |ns| ns / TIMEOUT_SHARE))
+        (2 * self.pause_ns).min(DEFERRED_MAX_NS).min(timeout_ns.map_or(u64::MAX, |ns| ns / TIMEOUT_SHARE))
     }
 
     /// The peer, or a missing response, shows that a packet was lost.

@@ -24,7 +24,7 @@ fn a_peer_that_answers_long_after_the_probe_is_probed_after_twice_that_pause() {
     silence.ended_by_itself(5 * MS, at(1700));
     assert_eq!(silence.first_probe_ns(at(1700), None), 0, "no probe has shown a pause");
     silence.ended_after_probe(900 * MS, 800 * MS, RTT, at(1800));
-    assert_eq!(silence.first_probe_ns(at(1800), None), 2 * PAUSE_MAX_NS);
+    assert_eq!(silence.first_probe_ns(at(1800), None), DEFERRED_MAX_NS);
     assert_eq!(silence.first_probe_ns(at(1800), Some(16 * MS)), 4 * MS, "a quarter of the timeout");
 }
 

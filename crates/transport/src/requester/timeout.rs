@@ -105,6 +105,8 @@ impl RetryState {
         }
         self.retry_left = ep.attr.retry_cnt;
         self.rnr_until = Some(until);
+        // The RNR NAK has answered the probe: the wait is no pause of the peer.
+        self.probes = 0;
         true
     }
 

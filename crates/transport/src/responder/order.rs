@@ -14,8 +14,7 @@ use crate::fault::Fault;
 use crate::memory::Memory;
 
 /// Bytes that can be saved: four words, as programs read and replace them (MPI accumulates). With half of it
-/// more of these programs wait for a retransmission. With the double an idle queue pair takes more than a
-/// page.
+/// more of these programs wait for a retransmission. The double was not tried.
 const SAVED_MAX: usize = 32;
 
 /// Bytes of one READ as they were before a later request changed the memory. After the response has left,

@@ -39,7 +39,7 @@ pub(crate) struct StallCounters {
 const START_BYTES: usize = 64 * 1024;
 /// Two packets of the largest MTU, so that one is sent while the other one is written.
 const MIN_BYTES: usize = 2 * 4096 + 2 * 128;
-/// All of the transmit chunks at the sizes of today.
+/// Half of the transmit chunks at 8 KiB each, which all queues of a port may hold.
 const MAX_BYTES: usize = 8 << 20;
 /// Length of a period: several round trips of a network, and shorter than a person notices. Half: the limit
 /// shrinks on the pauses of a busy CPU. Twice: a queue that begins to wait waits twice as long.
@@ -90,6 +90,8 @@ impl ByteLimit {
     pub(crate) fn accept(&mut self, now_ns: impl FnOnce() -> u64) {
         if let Some(since_ns) = self.stalled_since_ns.take() {
             self.counters.stalled_ns += now_ns().saturating_sub(since_ns);
+            // What empties the queue from now on is a sender that has no more packets.
+            self.sent_since_refusal = None;
         }
     }
 

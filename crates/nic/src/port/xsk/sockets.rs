@@ -151,8 +151,8 @@ pub(crate) fn is_limited() -> Result<bool, BadVariable> {
     const NAME: &str = "ROXIE_XSK_TX_LIMIT";
     let word = std::env::var_os(NAME).unwrap_or_default().to_string_lossy().into_owned();
     match word.as_str() {
-        "" | "adaptive" => Ok(true),
-        "off" => Ok(false),
+        "adaptive" => Ok(true),
+        "" | "off" => Ok(false),
         _ => Err(BadVariable::new(NAME, &word, &["adaptive", "off"])),
     }
 }
@@ -343,7 +343,7 @@ impl Sockets {
         if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue)) {
             if has_room {
                 queue.limit.accept(now_ns);
-            } else {
+            } else if !queue.limit.has_room() {
                 queue.limit.refuse(now_ns());
             }
         }
