@@ -98,7 +98,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Starts a QEMU whose guest does not run yet.
+    /// Starts a QEMU with a stopped guest.
     fn start(
         lab: &Lab,
         place: &Place,

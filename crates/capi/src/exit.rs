@@ -22,9 +22,7 @@ const WITHHELD_MAX: Duration = Duration::from_secs(3);
 /// Interval of looking whether the application calls rdma_cm again; the event is that much late.
 const WITHHELD_STEP: Duration = Duration::from_millis(1);
 
-/// Whether the peers are being disconnected, or have been.
-static ENDING: AtomicBool = AtomicBool::new(false);
-/// The thread that ends the process: destructors of the application run on it.
+/// The thread that ends the process, once it disconnects the peers: destructors of the application run on it.
 static EXITING: OnceLock<ThreadId> = OnceLock::new();
 /// Whether that thread has used rdma_cm since.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -36,14 +34,14 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// handler, in a destructor for example, it wants the event.
 pub(crate) fn withhold_event() {
     let start = Instant::now();
-    while ENDING.load(Ordering::Relaxed) && !USED.load(Ordering::Relaxed) && start.elapsed() < WITHHELD_MAX {
+    while EXITING.get().is_some() && !USED.load(Ordering::Relaxed) && start.elapsed() < WITHHELD_MAX {
         thread::sleep(WITHHELD_STEP);
     }
 }
 
 /// Notes that the application uses rdma_cm; if the exiting thread does, events are not withheld any more.
 pub(crate) fn note_use() {
-    if ENDING.load(Ordering::Relaxed) && EXITING.get() == Some(&thread::current().id()) {
+    if EXITING.get().is_some_and(|exiting| *exiting == thread::current().id()) {
         USED.store(true, Ordering::Relaxed);
     }
 }
@@ -61,17 +59,14 @@ extern "C" fn at_exit() {
 /// Disconnects the peers within the longest delay; the caller ends the process next. A second thread that
 /// calls this waits for the first to end the process.
 pub(crate) fn shut_down() {
-    static STARTED: AtomicBool = AtomicBool::new(false);
     // The peers of a forked child that has not used the device are those of its parent.
     if !known_device().is_some_and(|device| device.tail.device.is_running()) {
         return;
     }
     let time = if wants_report() { REPORT_MAX } else { SHUTDOWN_MAX };
-    if STARTED.swap(true, Ordering::Relaxed) {
+    if EXITING.set(thread::current().id()).is_err() {
         return thread::sleep(time);
     }
-    EXITING.get_or_init(|| thread::current().id());
-    ENDING.store(true, Ordering::Relaxed);
     let (done, finished) = mpsc::channel();
     let shutdown = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {
         disconnect_peers();

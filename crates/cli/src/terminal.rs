@@ -93,6 +93,23 @@ impl Progress {
     }
 }
 
+/// Joins parts by `separator` into lines of at most `width` characters; no part is split.
+pub fn wrap(parts: impl IntoIterator<Item = impl AsRef<str>>, separator: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        let part = part.as_ref();
+        let added = separator.chars().count() + part.chars().count();
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + added <= width => {
+                line.push_str(separator);
+                line.push_str(part);
+            }
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Prints a line for programs, JSON or shell commands, without changes.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();

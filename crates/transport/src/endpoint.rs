@@ -80,10 +80,8 @@ impl Endpoint {
 
     /// Completes a receive work request with an error; that counts as solicited.
     pub(crate) fn fail_recv(&mut self, srqn: Option<u32>, wr_id: u64, cause: Cause) {
-        let (qp_num, vendor_err) = (self.qpn.value(), cause.vendor_err());
-        let wc =
-            Wc { wr_id, status: cause.status(), vendor_err, opcode: WcOpcode::Recv, qp_num, ..Wc::default() };
-        self.complete_recv(srqn, wc, true);
+        let wc = Wc { wr_id, opcode: WcOpcode::Recv, qp_num: self.qpn.value(), ..Wc::default() };
+        self.complete_recv(srqn, wc.with_result(Err(cause)), true);
     }
 
     /// Completes a receive work request.

@@ -63,7 +63,6 @@ pub(crate) enum NakKind {
 /// The consequences of a fault on a reliable connection. On an unreliable one the message is dropped.
 #[derive(Debug)]
 pub(crate) struct Row {
-    #[cfg_attr(not(test), expect(dead_code, reason = "names the row"))]
     fault: Fault,
     pub(crate) nak: NakKind,
     /// Why the receive work request fails that the message holds, if it holds one.
@@ -141,15 +140,11 @@ impl Fault {
         }
     }
 
-    /// The fault when memory of the receive work request was refused.
+    /// The fault when memory of the receive work request was refused: the one that fails it for this cause.
+    #[cold]
     pub(crate) fn from_receive(fault: AccessFault) -> Self {
-        match fault {
-            AccessFault::BadKey => Self::RecvKey,
-            AccessFault::WrongPd => Self::RecvPd,
-            AccessFault::OutOfBounds | AccessFault::Misaligned => Self::RecvBounds,
-            AccessFault::Permission => Self::RecvRights,
-            AccessFault::Unmapped => Self::RecvUnmapped,
-        }
+        let cause = Cause::of_recv(fault);
+        ROWS.iter().find(|row| row.completion == Some(cause)).map_or(Self::RecvKey, |row| row.fault)
     }
 
     /// Whether memory of the receive work request was refused.

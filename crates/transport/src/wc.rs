@@ -1,5 +1,7 @@
 //! Work completions, with the values and the layout of the verbs interface.
 
+use crate::cause::Cause;
+
 /// A work completion; laid out as `ibv_wc`, 48 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -46,6 +48,18 @@ impl Wc {
     pub const WITH_IMM: u32 = 2;
     /// `imm_data` is the invalidated key.
     pub const WITH_INV: u32 = 8;
+}
+
+impl Wc {
+    /// The completion with the status and the vendor error code of this result.
+    #[inline]
+    #[must_use]
+    pub fn with_result(self, result: Result<(), Cause>) -> Self {
+        match result {
+            Ok(()) => Self { status: WcStatus::Success, vendor_err: 0, ..self },
+            Err(cause) => Self { status: cause.status(), vendor_err: cause.vendor_err(), ..self },
+        }
+    }
 }
 
 const _: () = assert!(size_of::<Wc>() == 48);

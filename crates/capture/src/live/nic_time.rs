@@ -38,7 +38,7 @@ pub(super) fn attach_program(link: &Link) -> Result<Attached, LiveError> {
     attach(link.index, &program, Mode::Only(XdpMode::Native)).during(&step)
 }
 
-/// Every packet passes, also one whose headroom is too small for hints.
+/// The program passes every packet, also one whose headroom is too small for hints.
 fn program(kfuncs: &bpf::HintKfuncs) -> Result<Program, AsmError> {
     let mut asm = Asm::new("roxie_hints");
     let fails = asm.label();

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
         }
         terminal.line(&terminal.paint(Tone::Strong, &head));
         for text in [&entry.meaning, &entry.remedy].into_iter().filter(|text| !text.is_empty()) {
-            wrap(text).iter().for_each(|line| terminal.line(&format!("  {line}")));
+            lines(text).iter().for_each(|line| terminal.line(&format!("  {line}")));
         }
     }
     Ok(())
@@ -87,21 +87,8 @@ fn unknown(word: &str, entries: &[Entry]) -> Failure {
 /// Columns of the explanations.
 const WIDTH: usize = 98;
 
-fn wrap(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let full = lines.last().is_some_and(|line| !line.is_empty() && line.len() + word.len() >= WIDTH);
-        if full {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
+fn lines(text: &str) -> Vec<String> {
+    terminal::wrap(text.split_whitespace(), " ", WIDTH)
 }
 
 impl Entry {
@@ -157,7 +144,7 @@ mod tests {
     fn every_entry_says_something_in_lines_that_fit() {
         for entry in table::all() {
             assert!(entry.meaning.ends_with('.'), "{}", entry.name);
-            let lines = wrap(&entry.remedy);
+            let lines = super::lines(&entry.remedy);
             assert!(lines.iter().all(|line| line.len() <= WIDTH), "{lines:?}");
         }
     }

@@ -291,21 +291,6 @@ fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
     let title = Line::from(title).bold();
     let title = if is_gone || status.state == "ERR" { title.fg(Color::Red) } else { title };
     let mut lines = vec![title];
-    lines.extend(wrapped(&said, width).into_iter().map(Line::from));
-    lines
-}
-
-/// Joins parts into lines of at most `width` characters; no part is split.
-fn wrapped(parts: &[String], width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for part in parts {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 2 + part.chars().count() <= width => {
-                line.push_str("; ");
-                line.push_str(part);
-            }
-            _ => lines.push(part.clone()),
-        }
-    }
+    lines.extend(crate::terminal::wrap(&said, "; ", width).into_iter().map(Line::from));
     lines
 }

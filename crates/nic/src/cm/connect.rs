@@ -82,8 +82,9 @@ impl Id {
         let service_id = inner.port_space.service(state.dst.map_or(0, |dst| dst.port()));
         let is_datagram = inner.qp_type == QpType::Ud;
         if !is_datagram {
-            state.responder_resources = depth("responder_resources", param.responder_resources)?;
-            state.initiator_depth = depth("initiator_depth", param.initiator_depth)?;
+            state.responder_resources =
+                depth("responder_resources", param.responder_resources, MAX_RD_ATOMIC)?;
+            state.initiator_depth = depth("initiator_depth", param.initiator_depth, MAX_RD_ATOMIC)?;
         }
         let path_mtu = inner.host.gids().active_mtu();
         let (now, weak) = (inner.now(), Arc::downgrade(inner));
@@ -230,14 +231,9 @@ impl IdInner {
     fn accept_connection(&self, cm_id: CmId, param: ConnParam, private_data: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         let (served, wanted) = (state.responder_resources, state.initiator_depth);
-        let responder_resources = match param.responder_resources {
-            DEPTH_MAX => served.min(MAX_RD_ATOMIC),
-            n => depth("responder_resources", n)?,
-        };
-        let initiator_depth = match param.initiator_depth {
-            DEPTH_MAX => wanted.min(MAX_RD_ATOMIC),
-            n => depth("initiator_depth", n)?,
-        };
+        let [served, wanted] = [served, wanted].map(|depth| depth.min(MAX_RD_ATOMIC));
+        let responder_resources = depth("responder_resources", param.responder_resources, served)?;
+        let initiator_depth = depth("initiator_depth", param.initiator_depth, wanted)?;
         let params = AcceptParams {
             qp: state.local_qp(&param),
             responder_resources,
@@ -308,10 +304,11 @@ fn transport(ty: QpType) -> Transport {
     }
 }
 
-/// The number of READs and atomics that the application requests in the field `name`.
-fn depth(name: &str, requested: u8) -> io::Result<u8> {
+/// The number of READs and atomics that the application requests in the field `name`; `most` for the largest
+/// that is possible.
+fn depth(name: &str, requested: u8, most: u8) -> io::Result<u8> {
     match requested {
-        DEPTH_MAX => Ok(MAX_RD_ATOMIC),
+        DEPTH_MAX => Ok(most),
         n if n <= MAX_RD_ATOMIC => Ok(n),
         n => {
             let why = format_args!("{name} is {n}, the largest value is {MAX_RD_ATOMIC}");

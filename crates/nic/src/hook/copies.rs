@@ -80,7 +80,7 @@ impl Copies {
     /// Copies a packet, or counts it as lost.
     pub(super) fn take(&mut self, packet: &Passing<'_>) {
         if self.stride == 0 {
-            return self.take_single(packet);
+            return self.take_single(packet, None);
         }
         let payload_len = packet.body.len() + ICRC_LEN;
         let run = match self.run {
@@ -136,15 +136,11 @@ impl Copies {
     /// Copies a packet with the verdict of a hook that did not pass it, or counts it as lost.
     pub(super) fn take_judged(&mut self, packet: &Passing<'_>, verdict: u8) {
         self.end_record();
-        self.push_single(packet, Some(verdict));
+        self.take_single(packet, Some(verdict));
     }
 
     /// Writes a record of one packet, as long as the packet is.
-    fn take_single(&mut self, packet: &Passing<'_>) {
-        self.push_single(packet, None);
-    }
-
-    fn push_single(&mut self, packet: &Passing<'_>, verdict: Option<u8>) {
+    fn take_single(&mut self, packet: &Passing<'_>, verdict: Option<u8>) {
         let mut outer = [0; Headers::LEN_MAX];
         let outer = packet.outer(&mut outer);
         let len = outer.len() + packet.body.len() + ICRC_LEN;

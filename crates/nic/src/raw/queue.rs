@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use transport::{
     AsyncEventKind, Cause, Instant, Memory, PdId, QpState, RecvQueue, RecvWr, VerbsError, Wc, WcOpcode,
-    WcStatus,
 };
 
 use crate::cq::CompletionQueue;
@@ -32,10 +31,7 @@ impl Completer {
         opcode: WcOpcode,
         byte_len: u32,
     ) -> bool {
-        let status = result.map_or_else(Cause::status, |()| WcStatus::Success);
-        let vendor_err = result.map_or_else(Cause::vendor_err, |()| 0);
-        let qp_num = self.number;
-        let wc = Wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, ..Wc::default() };
+        let wc = Wc { wr_id, opcode, byte_len, qp_num: self.number, ..Wc::default() }.with_result(result);
         // A frame has no bit that asks for an event, so every receive counts as solicited.
         let is_solicited = opcode == WcOpcode::Recv || result.is_err();
         let is_added = self.cq.adding(now).push(wc, is_solicited);

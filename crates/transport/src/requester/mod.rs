@@ -439,7 +439,8 @@ impl Requester {
             ep.counters.rdma_sends += 1;
         }
         if ep.completion_counts.is_some() {
-            ep.count_completion(CountedOp::of(&wqe.op), u64::from(wqe.length), status_of(result));
+            let status = result.map_or_else(Cause::status, |()| WcStatus::Success);
+            ep.count_completion(CountedOp::of(&wqe.op), u64::from(wqe.length), status);
         }
         if wqe.is_signaled(ep) || result.is_err() {
             let byte_len = if wqe.op.scatters() { wqe.length } else { 0 };
@@ -482,12 +483,6 @@ impl Requester {
 #[inline]
 fn push_completion(ep: &mut Endpoint, wr_id: u64, op: &WrOp, byte_len: u32, result: Result<(), Cause>) {
     let qp_num = ep.qpn.value();
-    let vendor_err = result.map_or_else(Cause::vendor_err, |()| 0);
-    let (status, opcode) = (status_of(result), op.wc_opcode());
-    ep.events.push_send(Wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, ..Wc::default() });
-}
-
-#[inline]
-fn status_of(result: Result<(), Cause>) -> WcStatus {
-    result.map_or_else(Cause::status, |()| WcStatus::Success)
+    let wc = Wc { wr_id, opcode: op.wc_opcode(), byte_len, qp_num, ..Wc::default() };
+    ep.events.push_send(wc.with_result(result));
 }

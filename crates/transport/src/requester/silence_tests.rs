@@ -57,8 +57,8 @@ fn send(b: &mut Bench, until_us: u64) -> Vec<Instant> {
     times
 }
 
-/// A connection whose peer answered one SEND after each of these times (microseconds), the time now, and
-/// how many probes were made by then, for each SEND.
+/// Lets a peer answer one SEND after each of these times (microseconds). Returns the connection, the time
+/// now, and for each SEND how many probes the requester had made by then.
 fn answered(pauses_us: &[u64]) -> (Bench, u64, Vec<u64>) {
     let (mut b, mut now_us, mut probes) = (Bench::rc(), 0, vec![]);
     for (psn, pause_us) in (500..).zip(pauses_us) {

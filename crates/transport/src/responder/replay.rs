@@ -137,7 +137,8 @@ impl Replay {
         self.index != self.ring.bounds().1
     }
 
-    /// The requests whose response was not sent to its end, and the number of its next packet.
+    /// The requests whose responses the responder has yet to send, wholly or in part, each with the number of
+    /// its next response packet.
     pub(super) fn unsent(&self) -> impl Iterator<Item = (Entry, u64)> {
         let indices = (0..self.ring.bounds().1.wrapping_sub(self.index)).map(|i| self.index.wrapping_add(i));
         indices.filter_map(|index| {

@@ -96,9 +96,10 @@ impl ByteLimit {
     }
 
     /// Packets of `bytes` together were completed.
-    pub(crate) fn completed(&mut self, bytes: usize, now_ns: u64) {
+    pub(crate) fn completed(&mut self, bytes: usize, now_ns: impl FnOnce() -> u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let Some(limit) = &mut self.limit else { return };
+        let now_ns = now_ns();
         if let Some(sent) = &mut self.sent_since_refusal {
             *sent += bytes;
         }
@@ -134,7 +135,7 @@ mod tests {
             credit -= done;
             waiting -= done;
             if done > 0 {
-                limit.completed(done, now_ns);
+                limit.completed(done, || now_ns);
             }
             if now_us >= ms * 500 {
                 (sent, length, polls) = (sent + done, length + waiting, polls + 1);
@@ -167,7 +168,7 @@ mod tests {
         let mut limit = ByteLimit::new(true);
         let (fast, ..) = run(&mut limit, 10_000, 50, 1000);
         assert!(fast > 500_000, "{fast}");
-        limit.completed(limit.in_flight, 0);
+        limit.completed(limit.in_flight, || 0);
         let (slow, ..) = run(&mut limit, 10, 50, 8000);
         assert!(slow < 4 * MIN_BYTES, "{slow}");
     }
@@ -178,7 +179,7 @@ mod tests {
         let mut limit = ByteLimit { limit: Some(325_000), ..ByteLimit::new(true) };
         limit.sent(280_000);
         for ms in 0..200 {
-            limit.completed(12_000, ms * 1_000_000);
+            limit.completed(12_000, || ms * 1_000_000);
             limit.sent(12_000);
         }
         assert!(limit.bytes() < 60_000, "{}", limit.bytes());
@@ -192,7 +193,7 @@ mod tests {
         assert!(!limit.has_room());
         limit.refuse(1000);
         limit.refuse(2000);
-        limit.completed(1000, 2500);
+        limit.completed(1000, || 2500);
         assert!(limit.has_room());
         limit.accept(|| 3000);
         limit.accept(|| unreachable!("no stall"));

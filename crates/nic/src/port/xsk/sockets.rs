@@ -332,14 +332,16 @@ impl Sockets {
     /// and the transport's timeout reports it.
     #[inline]
     pub(crate) fn has_room(&mut self, queue: Option<usize>) -> bool {
-        if !self.accepts(queue) {
+        let mut has_room = self.accepts(queue);
+        if !has_room {
             self.reap();
-            if !self.accepts(queue) {
-                self.kick();
-                self.reap();
-            }
+            has_room = self.accepts(queue);
         }
-        let has_room = self.accepts(queue);
+        if !has_room {
+            self.kick();
+            self.reap();
+            has_room = self.accepts(queue);
+        }
         if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue)) {
             if has_room {
                 queue.limit.accept(now_ns);
@@ -373,7 +375,7 @@ impl Sockets {
             }
             if bytes > 0 {
                 *full_since_ns = None;
-                queue.limit.completed(bytes, now_ns());
+                queue.limit.completed(bytes, now_ns);
             }
         }
     }
