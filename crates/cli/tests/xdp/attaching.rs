@@ -291,6 +291,7 @@ fn counters_of_other_programs_are_not_taken_for_verdicts() {
     }
     let Some(file) = object("classes", include_str!("../../../../xdp/count.c")) else { return };
     good(&["attach", "veth0", &file]);
+    good(&["send", "veth1", "--count", "3"]);
     let said = good(&["stats", "veth0"]);
     assert!(said.contains("rx_packets") && !said.contains("XDP_DROP"), "{said}");
 }
