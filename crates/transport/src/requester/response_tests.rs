@@ -4,12 +4,14 @@
 use wire::{DropReason, NakCode, Opcode, Syndrome};
 
 use crate::testing::{Bench, LKEY, LOCAL, Pkt, REMOTE, RKEY, SIZE, ms, read, us, write};
-use crate::{Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp};
+use crate::{Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp, ack_timeout_ns};
 
 const NONE: [&str; 0] = [];
 const SUCCESS: WcStatus = WcStatus::Success;
 /// 4.096 us x 2^14.
 const T: u64 = 67_108_864;
+/// The second and each further timeout.
+const AGAIN: u64 = 250_000_000;
 
 fn response(opcode: Opcode, psn: u32, value: u8, len: usize) -> Pkt {
     Pkt::new(opcode, psn).payload(value, len)
@@ -130,7 +132,7 @@ fn sequence_naks_without_progress_end_in_retry_exceeded() {
         assert!(b.sent().len() <= 2, "{i}");
         assert_eq!(b.qp.state(), QpState::Rts, "{i}");
     }
-    b.at(Instant(3 * T));
+    b.at(Instant(T + 2 * AGAIN));
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
 
@@ -175,16 +177,33 @@ fn a_retry_count_of_seven_means_seven_retries() {
     b.post_flags(2, WrOp::Send, 8, SendFlags::empty()).unwrap();
     for i in 0..8 {
         assert_eq!(b.sent().len(), 2, "transmission {i}");
-        b.at(Instant((i + 1) * T - 1));
+        let due = T + i * AGAIN;
+        b.at(Instant(due - 1));
         b.sent();
-        assert_eq!(b.qp.poll_timeout(), Some(Instant((i + 1) * T)));
+        assert_eq!(b.qp.poll_timeout(), Some(Instant(due)));
         assert_eq!((b.send_wcs().len(), b.qp.counters().local_ack_timeout_err), (0, i));
-        b.at(Instant((i + 1) * T));
+        b.at(Instant(due));
     }
     assert_eq!(b.sent(), NONE);
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
     assert_eq!((b.qp.state(), b.qp.poll_timeout()), (QpState::Err, None));
     assert_eq!(b.qp.counters().retry_exceeded_err, 1);
+}
+
+/// IBA 9.7.6.1.3: at most four times the time of `timeout`.
+#[test]
+fn further_timeouts_take_250_ms_where_the_standard_lets_them() {
+    for (timeout, again) in [(8, 4 * 1_048_576), (14, AGAIN), (16, 268_435_456), (20, 4_294_967_296)] {
+        let mut b = Bench::rc_with(|attr| (attr.timeout, attr.retry_cnt) = (timeout, 2));
+        b.post(1, WrOp::Send, 8);
+        b.sent();
+        let first = ack_timeout_ns(timeout).unwrap();
+        b.at(Instant(first + 2 * again - 1));
+        b.sent();
+        assert_eq!(b.send_wcs(), [], "{timeout}");
+        b.at(Instant(first + 2 * again));
+        assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)], "{timeout}");
+    }
 }
 
 #[test]
@@ -209,7 +228,7 @@ fn progress_reloads_the_retry_counter_and_the_timer() {
         b.recv(&Pkt::ack(500 + i)).unwrap();
         assert_eq!(b.qp.poll_timeout(), Some(Instant(b.now.0 + T)));
     }
-    b.at(Instant(b.now.0 + 2 * T));
+    b.at(Instant(b.now.0 + T + AGAIN));
     assert_eq!(b.send_wcs(), [(0, SUCCESS), (1, SUCCESS), (2, WcStatus::RetryExcErr)]);
 }
 
@@ -283,7 +302,7 @@ fn ack_timeouts_between_rnr_naks_do_not_add_up() {
     }
     // A silent peer uses up the retries.
     b.sent();
-    b.at(Instant(b.now.0 + 2 * T));
+    b.at(Instant(b.now.0 + T + AGAIN));
     assert_eq!(b.send_wcs(), [(1, WcStatus::RetryExcErr)]);
 }
 
