@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use transport::{
     Dest, QpState, RecvWr, SendFlags, SendWr, Sge, VerbsError, Wc, WcOpcode, WcStatus, ack_timeout_ns,
+    further_timeout_ns,
 };
 
 use crate::memory::{LOCAL_BASE, LOCAL_KEY};
@@ -250,8 +251,9 @@ impl Reliable {
             && index < self.posted
             && self.awaited.front().is_none_or(|&a| a >= index);
         ensure!(is_oldest, Completion, "send {index} fails, but {} operations are complete", self.completed);
-        let timeout_ns = ack_timeout_ns(queue.qp.attr().timeout).unwrap_or(0);
-        let all_ns = timeout_ns * (u64::from(RETRY_CNT) + 1);
+        let timeout = queue.qp.attr().timeout;
+        let timeout_ns = ack_timeout_ns(timeout).unwrap_or(0);
+        let all_ns = timeout_ns + u64::from(RETRY_CNT) * further_timeout_ns(timeout).unwrap_or(0);
         let waited_ns = now - self.moved_ns;
         ensure!(
             !peer.is_exact || waited_ns >= all_ns,

@@ -205,7 +205,7 @@ pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};
 pub use recv_queue::{RecvQueue, RecvWqe, SrqTable};
 pub use reorder::ReorderBuffer;
-pub use time::{Instant, ack_timeout_ns};
+pub use time::{Instant, ack_timeout_ns, further_timeout_ns};
 pub use ud::{GRH_LEN, PacketSource};
 pub use wc::{Wc, WcOpcode, WcStatus};
 pub use wr::{AddressVector, Dest, RecvWr, SendFlags, SendWr, Sge, UdDest, WrOp};

@@ -4,7 +4,9 @@
 use wire::{DropReason, NakCode, Opcode, Syndrome};
 
 use crate::testing::{Bench, LKEY, LOCAL, Pkt, REMOTE, RKEY, SIZE, ms, read, us, write};
-use crate::{Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp, ack_timeout_ns};
+use crate::{
+    Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp, ack_timeout_ns,
+};
 
 const NONE: [&str; 0] = [];
 const SUCCESS: WcStatus = WcStatus::Success;

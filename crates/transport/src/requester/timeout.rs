@@ -5,19 +5,10 @@ use super::{Requester, Step, window_pkts};
 use crate::ack_policy::ASK_AFTER_SILENCE_NS;
 use crate::cause::Cause;
 use crate::endpoint::Endpoint;
-use crate::time::{Instant, ack_timeout_ns};
+use crate::time::{Instant, ack_timeout_ns, further_timeout_ns};
 
 /// `rnr_retry` of 7 means without limit.
 const RNR_RETRY_FOREVER: u8 = 7;
-
-/// IBA 9.7.6.1.3 lets a timeout be over after its time `T` at the earliest, and after this many times `T` at
-/// the latest.
-const TIMEOUT_STRETCH_MAX: u64 = 4;
-/// The second and each further timeout of a silence takes this long (250 ms) where the standard lets it. A
-/// process that many others keep from its CPU was seen without it for 770 ms; with `timeout` 14 and
-/// `retry_cnt` 7, the values of many programs, the time of the standard would end such a connection after
-/// 537 ms. Half: 1.0 s. Double: 268 ms, the limit of the standard, which hardly differs.
-const TIMEOUT_AGAIN_NS: u64 = 250_000_000;
 
 /// Timers and retry counters.
 #[derive(Clone, Copy, Debug, Default)]
@@ -173,10 +164,9 @@ impl Requester {
     /// When the local ACK timeout is over.
     #[inline]
     fn timeout(&self, ep: &Endpoint) -> Option<Instant> {
-        let first_ns = ack_timeout_ns(ep.attr.timeout)?;
         let is_first = self.retry.retry_left == ep.attr.retry_cnt;
-        let wait_ns = if is_first { first_ns } else { timeout_again_ns(first_ns) };
-        Some(self.retry.timer_base.plus_ns(wait_ns))
+        let wait_ns = if is_first { ack_timeout_ns } else { further_timeout_ns };
+        Some(self.retry.timer_base.plus_ns(wait_ns(ep.attr.timeout)?))
     }
 
     /// When an acknowledgement is overdue by the measured round-trip time. A probe costs no retry: `timeout`
@@ -267,9 +257,4 @@ impl Requester {
         self.complete_head(Err(Cause::NoAnswer), ep);
         false
     }
-}
-
-/// The second and each further timeout of a silence whose first one took `first_ns`.
-fn timeout_again_ns(first_ns: u64) -> u64 {
-    TIMEOUT_AGAIN_NS.clamp(first_ns, first_ns.saturating_mul(TIMEOUT_STRETCH_MAX))
 }
