@@ -46,8 +46,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Migrates a guest, again if the memories differ: QEMU before 9.0 can lose writes of an emulated CPU, over TCP
-/// too (fixed by its commit 03bfc2188f; `docs/applications/qemu.md`).
+/// Migrates a guest, again if the memories differ: QEMU before 9.0 can lose writes of an emulated CPU, over
+/// TCP too (fixed by its commit 03bfc2188f; `docs/applications/qemu.md`).
 fn attempts(lab: &Lab, place: &Place, name: &str, pin_all: bool) -> Result<(), String> {
     for _ in 1..ATTEMPTS {
         match migrate(lab, place, name, pin_all) {
