@@ -117,6 +117,11 @@ static void conventions(void)
 	MINUS(EINVAL, rbind(s, (struct sockaddr *)&at, 3));
 	len = sizeof(at);
 	CHECK(!rgetsockname(s, (struct sockaddr *)&at, &len) && at.sin_family == AF_INET && !at.sin_port);
+	/* librspreload asks so how long the address is. */
+	len = 0;
+	CHECK(!rgetsockname(s, NULL, &len) && len == sizeof(at));
+	MINUS(EFAULT, rgetsockname(s, NULL, &len));
+	MINUS(EFAULT, rgetsockname(s, (struct sockaddr *)&at, NULL));
 	MINUS(EINVAL, rbind(s, NULL, 0));
 	MINUS(EINVAL, riomap(s, &byte, 1, PROT_WRITE, 0, 0));
 

@@ -100,8 +100,10 @@ impl FromC<(*mut sockaddr, *mut socklen_t)> for AddressRoom<'_> {
 }
 
 impl AddressRoom<'_> {
+    /// Without an address there is room if the length is 0: the application asks how long the address is.
     fn is_absent(&self) -> bool {
-        self.to.is_null() || self.len.is_null()
+        // SAFETY: this value was made by `typed`: the length is null or readable.
+        self.len.is_null() || self.to.is_null() && unsafe { *self.len } != 0
     }
 
     /// Copies as much of an address as there is room for, and says how long it is; does nothing without room.
@@ -115,7 +117,9 @@ impl AddressRoom<'_> {
         // `length`.
         unsafe {
             let room = (*self.len as usize).min(length);
-            std::ptr::from_ref(&from).cast::<u8>().copy_to_nonoverlapping(self.to.cast(), room);
+            if room > 0 {
+                std::ptr::from_ref(&from).cast::<u8>().copy_to_nonoverlapping(self.to.cast(), room);
+            }
             self.len.write(length as socklen_t);
         }
     }

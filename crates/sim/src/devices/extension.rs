@@ -134,13 +134,15 @@ fn use_cm(plan: &mut Plan, rng: &mut Rng) {
         leaves_first: rng.pick(&[[true, false], [false, true], [true, true]]),
     };
     plan.extension.cm = Some(plan.connections.iter().map(connection).collect());
-    // As libfabric injects its last message: without a completion, and if it is a reply without AckReq.
+    // As libfabric injects its last message: without a completion, and if it is a reply without AckReq. The
+    // end then waits until its peer leaves: if it left first, its own disconnect would flush the message.
     for connection in &mut plan.connections {
-        for (work, peer_leaves) in
-            connection.work.iter_mut().zip([1, 0].map(|peer| connection.closes_early[peer]))
-        {
+        let closes_early = connection.closes_early;
+        for (end, work) in connection.work.iter_mut().enumerate() {
+            let peer_leaves = closes_early[1 - end];
             if let Some(last) = work.last_mut().filter(|op| peer_leaves && op.len <= INLINE_MAX)
                 && rng.chance(700)
+                && !closes_early[end]
             {
                 (last.is_signaled, last.is_inline) = (false, true);
             }

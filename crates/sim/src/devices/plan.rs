@@ -196,8 +196,8 @@ impl Plan {
     }
 
     /// Virtual time (nanoseconds) in which a run must end. A calm run has a round trip and some polls for
-    /// each work request, far less than the retransmission timeout, so work that only a retransmission would
-    /// complete fails the run.
+    /// each work request and each window of bytes, far less than the retransmission timeout, so work that
+    /// only a retransmission would complete fails the run.
     pub(super) fn time_ns(&self) -> u64 {
         if !self.is_calm() {
             return self.extension.time_max_ns().unwrap_or(TIME_MAX_NS);
@@ -207,7 +207,8 @@ impl Plan {
         let held_us = self.apps.iter().map(|app| u64::from(app.moderation.1)).max().unwrap_or(0);
         CALM_NS
             + self.extension.calm_ns
-            + requests * (2 * self.faults.delay_ns + REQUEST_NS + 1_000 * held_us)
+            + (requests + bytes / self.window_bytes as u64) * (2 * self.faults.delay_ns + REQUEST_NS)
+            + requests * 1_000 * held_us
             + self.apps.iter().map(|app| app.pause_ns).sum::<u64>()
             + if self.share_cpu { SHARED_NS } else { 0 }
             + ((2 * bytes * self.faults.byte_time) >> 10)

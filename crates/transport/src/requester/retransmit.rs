@@ -16,8 +16,9 @@ use crate::time::Instant;
 /// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A
 /// multiple of [`SPAN`], so that a late ACK is not taken for a report.
 pub(crate) const GAP_UNIT: u64 = 2 * SPAN;
-/// After this many probes without progress a READ is requested again up to its end: some responders repeat
-/// only that.
+/// After this many probes without progress, and after each second one from then on, a READ is requested again
+/// up to its end: some responders repeat only that. The others of these requests end where an earlier request
+/// ended, because a peer that executed the earlier one as a READ of its own drops a duplicate that is longer.
 const PROBES_FOR_TAIL: u8 = 3;
 
 /// The gap (first packet, number of packets) that an ACK `back` packets before `una` reports; `None` if it
@@ -49,8 +50,11 @@ impl Requester {
         let fetch = self.fetches.at(first);
         let end = match fetch {
             None => first + 1,
-            Some(fetch) if self.retry.probes() >= PROBES_FOR_TAIL => fetch.end,
-            Some(fetch) => (first..fetch.end).find(|&at| !self.board.is_lost(at)).unwrap_or(fetch.end),
+            Some(fetch) if self.asks_for_tail() => fetch.end,
+            Some(fetch) => {
+                let end = self.board.first_not_lost(first, fetch.end);
+                self.board.first_end(first, end)
+            }
         };
         let part = Part { index, first, end };
         let written = match fetch {
@@ -78,6 +82,12 @@ impl Requester {
         self.rtt.retransmitted(first, first == self.window.una(), now);
         ep.counters.retransmitted_pkts += 1;
         Step::Sent(Transmit { len, is_datagram: false })
+    }
+
+    /// Whether a READ is requested again up to its end, whatever was requested of it before.
+    fn asks_for_tail(&self) -> bool {
+        let probes = self.retry.probes();
+        probes >= PROBES_FOR_TAIL && probes % 2 == PROBES_FOR_TAIL % 2
     }
 
     /// The peer reports `first..end` missing. Returns whether any of it is new.

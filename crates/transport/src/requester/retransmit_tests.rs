@@ -316,6 +316,41 @@ fn a_lost_read_request_is_retransmitted_for_one_packet_to_an_unknown_peer() {
     assert_eq!(b.sent()[0], "READ Request 501 AckReq +0x400 len 3072");
 }
 
+/// A peer that executed the probe as a READ of its own drops a duplicate that is longer.
+#[test]
+fn a_read_is_requested_again_up_to_the_end_of_the_probe_whose_response_was_lost() {
+    let parts = ["READ Request 500 AckReq +0x0 len 1024", "READ Request 501 AckReq +0x400 len 3072"];
+    let mut b = Bench::rc();
+    b.post(1, read(0), 4096);
+    b.sent();
+    b.recv(&nak(500)).unwrap();
+    assert_eq!(b.sent(), parts[..1]);
+    b.recv(&nak(501)).unwrap();
+    assert_eq!(b.sent(), parts[1..]);
+    for _ in 0..2 {
+        b.at(b.qp.poll_timeout().unwrap());
+        assert_eq!(b.sent(), parts, "no response has arrived");
+    }
+    b.at(b.qp.poll_timeout().unwrap());
+    assert_eq!(b.sent(), ["READ Request 500 AckReq +0x0 len 4096"], "some peers repeat only the whole rest");
+    b.at(b.qp.poll_timeout().unwrap());
+    assert_eq!(b.sent(), parts);
+}
+
+/// The first NAK is repeated while the probe is on its way; the second one shows that the probe was executed.
+#[test]
+fn a_read_that_goes_back_is_requested_up_to_the_end_of_the_probe() {
+    let mut b = Bench::rc();
+    b.post(1, read(0), 4096);
+    b.sent();
+    b.recv(&nak(500)).unwrap();
+    assert_eq!(b.sent(), ["READ Request 500 AckReq +0x0 len 1024"]);
+    b.at(ms(5));
+    b.batch(&[nak(500), nak(501)]);
+    let parts = ["READ Request 500 AckReq +0x0 len 1024", "READ Request 501 AckReq +0x400 len 3072"];
+    assert_eq!(b.sent(), parts);
+}
+
 #[test]
 fn memory_deregistered_before_a_retransmission_is_a_local_error_in_queue_order() {
     let mut b = keeper(520);

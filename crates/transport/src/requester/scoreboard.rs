@@ -97,9 +97,9 @@ impl Scoreboard {
         self.lost.first(from, to, true)
     }
 
-    /// Whether this packet is to be retransmitted.
-    pub(crate) fn is_lost(&self, position: u64) -> bool {
-        self.lost.contains(position)
+    /// The first packet of `from..to` that is not to be retransmitted; `to` when there is none.
+    pub(crate) fn first_not_lost(&self, from: u64, to: u64) -> u64 {
+        self.lost.first(from, to, false)
     }
 
     /// The peer reports a packet missing. Returns whether that is new: it is not if the packet was
@@ -181,6 +181,11 @@ impl Scoreboard {
     /// The retransmitted part of a READ ends with this response.
     pub(crate) fn set_end(&mut self, position: u64) {
         self.ends.insert(position);
+    }
+
+    /// One past the first response of `from..to` that ends a retransmitted part; `to` when there is none.
+    pub(crate) fn first_end(&self, from: u64, to: u64) -> u64 {
+        if self.is_in_use() { (self.ends.first(from, to, true) + 1).min(to) } else { to }
     }
 
     pub(crate) fn may_end(&self, position: u64) -> bool {

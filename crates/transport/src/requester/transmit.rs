@@ -163,7 +163,7 @@ impl Requester {
     }
 
     /// One past the last packet of the READ request at the cursor. A request that probes the peer asks for
-    /// one packet.
+    /// one packet. The peer may have executed that as a READ of its own, so a later request ends there too.
     #[inline]
     fn fetch_end(&mut self, wqe: &SendWqe, mtu: usize) -> u64 {
         let cursor = self.window.cursor();
@@ -173,7 +173,8 @@ impl Requester {
             self.board.retransmitted(cursor, end);
             return end;
         }
-        read_request_end(wqe, cursor, mtu).0
+        let end = read_request_end(wqe, cursor, mtu).0;
+        if self.window.is_resending() { self.board.first_end(cursor, end) } else { end }
     }
 }
 
