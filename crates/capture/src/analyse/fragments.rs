@@ -201,8 +201,8 @@ impl Analysis {
     fn report_missing(&mut self, datagram: &Datagram, why: &str) {
         let Some(subject) = datagram.roce.clone() else { return };
         let text = format!(
-            "A packet was sent in IP fragments and is not analysed: {why}. RoCEv2 packets are not fragmented: \
-             use a path MTU that fits the links between the hosts."
+            "A packet was sent in IP fragments and is not analysed: {why}. RoCEv2 packets are not \
+             fragmented: use a path MTU that fits the links between the hosts."
         );
         self.report(Kind::Fragmented, datagram.begun, datagram.begun.number, subject, text);
     }

@@ -172,8 +172,8 @@ fn choose(
         wanted_section.is_some_and(|wanted| wanted == program.section) || wanted == Some(&program.name)
     }) {
         return Err(format!(
-            "{} is for an entry of a map, not for an interface: 'roxie xdp map set IF MAP KEY TARGET,FILE.o:PROGRAM' \
-             enters it",
+            "{} is for an entry of a map, not for an interface: 'roxie xdp map set IF MAP KEY \
+             TARGET,FILE.o:PROGRAM' enters it",
             list(std::slice::from_ref(program))
         ));
     }

@@ -39,8 +39,8 @@ struct Snapshot {
     rows: Vec<(&'static str, String, u64)>,
 }
 
-/// What the program on an interface did with packets, as far as it counts that: its verdicts, and packets that
-/// did not arrive at another CPU.
+/// What the program on an interface did with packets, as far as it counts that: its verdicts, and packets
+/// that did not arrive at another CPU.
 pub(crate) fn decisions(link: &Link) -> Outcome<Vec<(String, u64)>> {
     let rows = Snapshot::take(link)?.rows.into_iter();
     let is_decision = |group: &str, name: &str| match group {

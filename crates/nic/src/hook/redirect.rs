@@ -1,5 +1,5 @@
-//! Results of redirects: to other processes, which are handed over without the engine's lock, to the reader, and
-//! back to the port.
+//! Results of redirects: to other processes, which are handed over without the engine's lock, to the
+//! reader, and back to the port.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -171,7 +171,7 @@ impl From<RxQueues> for RxScope {
     }
 }
 
-/// Whether a port accepts packets. A packet that is committed to a full one all the same may be dropped there.
+/// Whether a port accepts packets. A packet that is committed to a full one all the same may be dropped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TxRoom {
     /// It does.

@@ -75,8 +75,8 @@ impl RawProgram {
         // The VLAN tag is the hint that belongs to the frame.
         let vlan = hint_kfuncs(ifindex).map(|hints| hints.vlan).unwrap_or_else(|error| {
             notice(format_args!(
-                "raw packet queue pairs do not see VLAN tags that the driver takes out of frames: its receive \
-                 hints cannot be used: {error}"
+                "raw packet queue pairs do not see VLAN tags that the driver takes out of frames: its \
+                 receive hints cannot be used: {error}"
             ));
             None
         });

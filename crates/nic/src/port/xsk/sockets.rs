@@ -339,9 +339,9 @@ impl Sockets {
         self.tx_pool.take()
     }
 
-    /// Whether more should be sent to a queue now, or to any if `None`. The kernel and the driver may hold half
-    /// of the transmit chunks and each queue its part of them, and each queue its byte limit. A queue that
-    /// has completed nothing for a while, because its link is down, applies no back-pressure any more.
+    /// Whether more should be sent to a queue now, or to any if `None`. The kernel and the driver may hold
+    /// half of the transmit chunks and each queue its part of them, and each queue its byte limit. A queue
+    /// that has completed nothing for a while, because its link is down, applies no back-pressure any more.
     /// Packets are then lost and counted, and the transport's timeout reports it.
     #[inline]
     pub(crate) fn room(&mut self, queue: Option<usize>) -> TxRoom {
