@@ -445,23 +445,6 @@ fn frames_go_to_an_xskmap_while_there_is_a_reader() {
 }
 
 #[test]
-fn packets_that_are_sent_back_to_a_full_port_slow_down_reception() {
-    let mut world = World::with(
-        HookPoint::Ingress,
-        hook(|asm| {
-            asm.ret(XdpAction::Tx);
-        }),
-    );
-    world.receive(&packet(1, 40));
-    assert!(world.port.sent.len() == 1 && !world.hooks.is_paused(Instant(now_ns())));
-    world.port.room = TxRoom::PortFull;
-    let before_ns = now_ns();
-    world.receive(&packet(2, 40));
-    assert!(world.hooks.is_paused(Instant(before_ns)));
-    assert_eq!((world.row("rx_xdp_redirect_full"), world.row("rx_xdp_redirect_stalls")), (0, 1));
-}
-
-#[test]
 fn programs_see_the_ethernet_addresses_that_the_port_received() {
     let seen = |macs: Option<[Mac; 2]>| {
         // Passes packets from 02:00:00:00:00:01 to 02:00:00:00:00:02.
