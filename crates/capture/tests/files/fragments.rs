@@ -8,7 +8,7 @@ use crate::links::{in_ethernet, shown, vxlan};
 use crate::synth::{ACK, Captured, NAK_SEQUENCE, Talk};
 use crate::verdicts::analyse;
 
-/// Splits an Ethernet frame with IPv4 into fragments whose payloads have `len` bytes, a multiple of 8.
+/// Splits an Ethernet frame with IPv4 into fragments with payloads of `len` bytes, a multiple of 8.
 fn split_v4(frame: &[u8], len: usize) -> Vec<Vec<u8>> {
     let (front, payload) = frame.split_at(14 + 20);
     let pieces: Vec<&[u8]> = payload.chunks(len).collect();

@@ -62,7 +62,7 @@ pub(super) fn split_program<'a>(map: &MapView, text: &'a str) -> Option<(&'a str
 /// Enters a program in the value of a DEVMAP or CPUMAP (`struct bpf_devmap_val`, `struct bpf_cpumap_val`).
 pub(super) fn put_program(value: &mut [u8], program: &Program) -> Outcome {
     let place = value.get_mut(4..8).ok_or_else(|| {
-        Failure::new("the values of this map have no room for a program")
+        Failure::new("the values of this map are too short for a program")
             .hint("values need 8 bytes: struct bpf_devmap_val or struct bpf_cpumap_val")
     })?;
     place.copy_from_slice(&program.as_fd().as_raw_fd().to_ne_bytes());

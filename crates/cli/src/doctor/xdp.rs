@@ -104,7 +104,7 @@ fn interface(link: &Link) -> Check {
     occupied(&text, there, name.ok().as_deref())
 }
 
-/// What is known of an interface whose features cannot be read.
+/// What is known of an interface if its features cannot be read.
 fn unread(error: &io::Error) -> String {
     if error.raw_os_error() == Some(nix::libc::ENOENT) {
         return "generic mode; kernels before 6.3 do not report other modes".to_owned();
