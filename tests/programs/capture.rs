@@ -37,6 +37,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case(Place { family: Family::V6, ..unprivileged }, "rping captured by process", "rping", process),
         case(native, "rping captured by process", "rping", process),
         case(unprivileged, "bursts captured by process", "ib_write_bw", bursts_of_process),
+        case(v4, "receive times of the driver", "rping", nic_time),
+        case(unprivileged, "packets that a hook drops", "rping", verdicts),
         case(v4, "captures with a limited file size", "ib_write_bw", full_files),
         case(v4, "a process of another user", "rping", strangers),
     ]
@@ -46,11 +48,12 @@ pub(crate) fn cases() -> Vec<Case> {
 fn begin(lab: &Lab, place: &Place, side: Side, name: &str, words: &[&str]) -> Result<Running, String> {
     let words = [&["capture"], words].concat();
     let mut capture = lab.roxie_command(place, side, name, &words).map_err(|error| error.to_string())?;
+    let links = if words.contains(&"--nic-time") { 3 } else { 2 };
     let listens = || {
         let shown = std::fs::read_dir(format!("/proc/{}/fd", capture.pid())).into_iter().flatten().flatten();
-        // /proc shows two links, one for each classifier.
+        // /proc shows a link for each classifier, and one for the XDP program of receive times.
         shown.filter(|fd| fd.path().read_link().is_ok_and(|to| to.ends_with("anon_inode:bpf_link"))).count()
-            == 2
+            == links
     };
     if eventually(BEGINS, listens) {
         return Ok(capture);
@@ -362,6 +365,59 @@ fn clsact(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     tc(&["qdisc", "del", "dev", netdev, "clsact"])?;
     end(begin()?)?;
     if is_there()? { Err("its clsact stays".to_owned()) } else { Ok(()) }
+}
+
+/// Packets that arrive at a veth have the time at which the program ran in its driver, and the file says so.
+fn nic_time(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let file = lab.logs().join(format!("{}.pcapng", lab.port()));
+    let path = file.display().to_string();
+    let words = ["record", "-i", lab.netdev(place), "-o", &path, "--nic-time"];
+    let capture = match begin(lab, place, Side::Server, &format!("{name} capture"), &words) {
+        Err(error) if error.contains("its driver has no receive hints") => {
+            println!("skipped: needs Linux 6.8");
+            return Ok(());
+        }
+        begun => begun?,
+    };
+    three_pings(lab, place, name)?;
+    let said = end(capture)?;
+    let times = said.lines().find_map(|line| line.split_once("receive times: ")).map(|(_, times)| times);
+    let times = times.ok_or_else(|| format!("no receive times\n{said}"))?;
+    let numbers: Vec<u64> = times.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // Three messages, three READs and the handshake arrive.
+    if numbers.len() != 3 || numbers[0] != 0 || numbers[1] < 6 || numbers[2] != 0 {
+        return Err(format!("{numbers:?}\n{said}"));
+    }
+    let words = ["capture", "read", &path, "--no-pager"];
+    let shown = good(roxie(lab, place, Side::Server, &format!("{name} read"), &words)?)?;
+    says(&shown, "receive times: the NIC's timestamp where its driver gives one")?;
+    std::fs::remove_file(&file).map_err(|error| error.to_string())
+}
+
+/// Packets that a hook drops are recorded with its verdict, and the analysis leaves them out.
+fn verdicts(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (port, address) = (lab.port().to_string(), lab.address(place));
+    let common = ["-a", address, "-p", &port, "-C", "100"];
+    let hooks = ["env", "ROXIE_INGRESS=impair:loss=10%,seed=1", "ROXIE_EGRESS=impair:loss=10%,seed=2"];
+    let words = [&hooks[..], &["rping", "-s"], &common[..]].concat();
+    let mut server = start(lab, place, Side::Server, name, &words)?;
+    wait_ready(&mut server, Ready::Cm(port.parse().map_err(|_| "a port")?))?;
+    let pid = process_of(lab, place, Side::Server)?;
+    let (mut capture, file) = record(lab, place, &format!("{name} capture"), &pid, &["--verdicts"])?;
+    let mut client = start(lab, place, Side::Client, name, &[&["rping", "-c"], &common[..]].concat())?;
+    good(client.wait(LONG))?;
+    good(server.wait(SHORT))?;
+    good(capture.wait(SHORT))?;
+    let path = file.display().to_string();
+    let words = ["capture", "read", &path, "--no-pager", "--json"];
+    let shown = good(roxie(lab, place, Side::Server, &format!("{name} read"), &words)?)?;
+    for point in ["ingress", "egress"] {
+        says(&shown, &format!("XDP_DROP by the {point} hook"))?;
+    }
+    let words = ["capture", "analyse", &path, "--no-pager"];
+    let analysis = roxie(lab, place, Side::Server, &format!("{name} analysis"), &words)?;
+    says(&analysis, " packets were not passed by a hook")?;
+    std::fs::remove_file(&file).map_err(|error| error.to_string())
 }
 
 /// Every packet of the bursts is captured completely and its ICRC is right; also with headers only.

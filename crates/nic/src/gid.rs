@@ -337,6 +337,7 @@ mod tests {
             is_ethernet: !is_loopback,
             has_neighbours: !is_loopback,
             rx_queues: 1,
+            gso_max_segs: 1,
             kind: None,
             xdp: Vec::new(),
         }

@@ -36,6 +36,7 @@ struct Hosts {
 impl Analysis {
     /// Adds the findings of all directions that show only at the end; returns what the capture lacks.
     pub(super) fn conclude(&mut self) -> Gaps {
+        self.conclude_fragments();
         self.conclude_strays();
         let hosts = self.hosts();
         let mut gaps = Gaps::default();

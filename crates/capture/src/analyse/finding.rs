@@ -65,6 +65,8 @@ pub enum Kind {
     BadIcrc,
     /// A packet is malformed or was cut in transit.
     Malformed,
+    /// A packet was sent in several IP fragments.
+    Fragmented,
     /// A connection request was rejected.
     Rejected,
     /// A message of the connection manager was retransmitted.
@@ -131,6 +133,7 @@ impl Kind {
             Self::ChangedBytes => "changed-bytes",
             Self::BadIcrc => "bad-icrc",
             Self::Malformed => "malformed",
+            Self::Fragmented => "fragmented",
             Self::Rejected => "rejected",
             Self::LostCm => "lost-cm",
             Self::NoCmAnswer => "no-cm-answer",

@@ -11,6 +11,7 @@ mod conclude;
 mod copies;
 mod direction;
 pub mod finding;
+mod fragments;
 mod handshake;
 mod histogram;
 mod keys;
@@ -43,6 +44,7 @@ use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
 use copies::Copies;
 use finding::{Findings, subject};
+use fragments::Fragments;
 
 /// Directions followed; packets of further ones are counted in [`Totals::not_followed`].
 const DIRECTIONS_MAX: usize = 1 << 16;
@@ -65,6 +67,7 @@ pub struct Analysis {
     current: Option<usize>,
     totals: Totals,
     copies: Copies,
+    fragments: Fragments,
     /// Why the end of the file is missing.
     damage: Option<String>,
 }
@@ -87,7 +90,7 @@ pub struct Totals {
     /// Packets that a hook of the captured process did not pass. Received ones are counted before the hook as
     /// well; the others never left the process.
     pub judged: u64,
-    /// Later fragments of IP datagrams, which are not decoded.
+    /// Fragments of IP datagrams of which others were not captured. They are not decoded.
     pub fragments: u64,
     /// First packet.
     pub first: At,
@@ -136,13 +139,15 @@ impl Analysis {
             self.totals.judged += 1;
             return;
         }
-        let seen = match seen {
-            Ok(seen) => seen,
-            Err(reason) => {
-                self.totals.fragments += u64::from(*reason == NotRoce::Fragment);
-                return;
-            }
-        };
+        if matches!(seen, Err(NotRoce::Fragment) | Ok(Seen { is_fragment: true, .. })) {
+            self.fragment(at, record, seen);
+        } else if let Ok(seen) = seen {
+            self.packet(at, record, seen, icrc);
+        }
+    }
+
+    /// Adds the next RoCE packet.
+    fn packet(&mut self, at: At, record: &Record<'_>, seen: &Seen<'_>, icrc: IcrcCheck) {
         self.totals.roce += 1;
         self.totals.roce_bytes += record.original_len as u64;
         if self.is_headers_cut(record, seen) {
@@ -162,7 +167,7 @@ impl Analysis {
                 return;
             }
         };
-        if !seen.is_whole() && !seen.is_fragment && record.data.len() >= record.original_len {
+        if !seen.is_whole() && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
             let text = format!(
                 "A packet was cut in transit: its headers announce {len} bytes behind the UDP header, and \
@@ -175,9 +180,6 @@ impl Analysis {
         if self.copies.is_copy(at, (place, record.outbound.or(seen.link.outbound())), seen) {
             self.totals.seen_twice += 1;
             return;
-        }
-        if seen.is_fragment {
-            self.fragment(at, seen);
         }
         if !self.intact(at, seen, packet, icrc) {
             return;
@@ -212,16 +214,6 @@ impl Analysis {
         self.totals.headers_cut += 1;
         self.totals.longest_cut = self.totals.longest_cut.max(record.data.len() as u64);
         seen.bth.is_none()
-    }
-
-    /// Reports a RoCE packet that was fragmented.
-    fn fragment(&mut self, at: At, seen: &Seen<'_>) {
-        let text = format!(
-            "Packet {} is the first fragment of an IP datagram. RoCEv2 packets are not fragmented (DF is \
-             set, and NICs drop fragments): use a path MTU that fits the links between the hosts.",
-            at.number
-        );
-        self.report(Kind::Malformed, at, at.number, subject(seen), text);
     }
 
     /// Whether the receiver accepts the packet. A packet with a wrong invariant CRC makes a finding.

@@ -48,7 +48,10 @@ fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
         (totals.headers_cut, "packets were cut inside their headers"),
         (totals.seen_twice, "packets are copies from a second capture point and not counted again"),
         (totals.judged, "packets were not passed by a hook, and are not analysed: comments name the verdict"),
-        (totals.fragments, "fragments of IP datagrams were not decoded"),
+        (
+            totals.fragments,
+            "fragments of IP datagrams were not decoded: others of their datagrams are missing",
+        ),
         (totals.not_followed, "packets of further connections were not followed"),
     ] {
         if count > 0 {

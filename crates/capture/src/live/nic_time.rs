@@ -27,7 +27,8 @@ const HINTS: i16 = -(Hints::LEN as i16);
 
 /// Attaches the program to the interface, until the value is dropped.
 pub(super) fn attach_program(link: &Link) -> Result<Attached, LiveError> {
-    let kfuncs = hint_kfuncs(link.index);
+    let step = format!("{}: using the receive hints of its driver", link.name);
+    let kfuncs = hint_kfuncs(link.index).during(&step)?;
     if kfuncs.is_empty() {
         return Err(LiveError::NoHints { name: link.name.clone() });
     }

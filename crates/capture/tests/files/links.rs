@@ -80,7 +80,7 @@ fn in_ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// An IPv6 header from 2001:db8::1 to 2001:db8::2 in front of a payload.
-fn in_ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn in_ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let (src, dst) = ([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], 2);
     let mut to = src;
     to[15] = dst;
@@ -95,7 +95,7 @@ fn in_udp(port: u16, payload: &[u8]) -> Vec<u8> {
     [&[0xc0, 1], &port.to_be_bytes()[..], &len, &[0, 0], payload].concat()
 }
 
-fn in_ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn in_ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 4, 2, 0, 0, 0, 0, 3], &ether_type.to_be_bytes()[..], payload].concat()
 }
 
@@ -103,7 +103,7 @@ fn outer(protocol: u8, payload: &[u8]) -> Vec<u8> {
     in_ethernet(0x0800, &in_ipv4(protocol, payload))
 }
 
-fn vxlan(frame: &[u8]) -> Vec<u8> {
+pub(crate) fn vxlan(frame: &[u8]) -> Vec<u8> {
     outer(17, &in_udp(4789, &[&[8, 0, 0, 0, 0, 0, 42, 0], frame].concat()))
 }
 
@@ -178,7 +178,7 @@ fn every_tunnel_gives_the_same_packets() {
 }
 
 /// Each packet of a file as a line.
-fn shown(file: &[u8]) -> Vec<String> {
+pub(crate) fn shown(file: &[u8]) -> Vec<String> {
     let mut source = Source::new(file).expect("a capture");
     let mut show = Show::new(Style::Line, Times::None, Colours::None);
     let mut lines = Vec::new();
@@ -234,28 +234,6 @@ fn options_and_extension_headers_are_skipped_and_marked() {
         let verdict = analyse(&file);
         assert_eq!(verdict.findings.len(), 0, "{}", verdict.text());
     }
-}
-
-#[test]
-fn the_first_fragment_is_decoded_and_makes_a_finding() {
-    let frames = golden::frames("rc-mtu1024-v4");
-    let large = frames.iter().find(|frame| frame.len() > 1000).expect("a full packet");
-    let udp = &large[34..];
-    let fragment = |offset: usize, bytes: &[u8], more: bool| {
-        let mut frame = [&large[..34], bytes].concat();
-        frame[16..18].copy_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
-        let field = (offset / 8) as u16 | if more { 0x2000 } else { 0 };
-        frame[20..22].copy_from_slice(&field.to_be_bytes());
-        frame
-    };
-    let frames = [fragment(0, &udp[..512], true), fragment(512, &udp[512..], false)];
-    let file = pcap(&frames, 1, Endianness::Little, TsResolution::MicroSecond);
-    let lines = shown(&file);
-    assert!(lines[0].contains("[fragment]") && lines[0].contains("1024 bytes (4"), "{lines:?}");
-    assert!(lines[1].contains("a later fragment"), "{lines:?}");
-    let verdict = analyse(&file);
-    assert!(verdict.findings[0].text.contains("first fragment"), "{}", verdict.text());
-    assert_eq!(verdict.totals.fragments, 1);
 }
 
 /// The packets of a RoCEv2 capture with a GRH instead of IP and UDP.

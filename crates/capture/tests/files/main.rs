@@ -7,6 +7,7 @@ mod golden;
 mod build;
 mod damage;
 mod formats;
+mod fragments;
 mod honest;
 mod links;
 mod styles;

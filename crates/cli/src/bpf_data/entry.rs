@@ -1,9 +1,11 @@
 //! Map entries as text: numbers, addresses, prefixes, interfaces, plain bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd};
 
 use bpf::MapKind;
 use bpf::recipe::{Access, source_key};
+use sys::bpf::Program;
 
 use super::MapView;
 use super::types::{as_text, hex};
@@ -14,7 +16,8 @@ use crate::xdp::prefix;
 /// The forms of keys and values, for the help text and for error messages.
 pub(crate) const FORMS: &str = "a number (12, 0x1f), several of 4 or 8 bytes (1+2), an address (10.0.0.1, \
                                 fd00::1), a prefix \
-                                (10.0.0.0/8), an interface (eth0), or bytes (hex:00ff)";
+                                (10.0.0.0/8), an interface (eth0), an interface or a queue length with a \
+                                program (eth0,FILE.o:PROGRAM), or bytes (hex:00ff)";
 
 /// Parses a key of this map.
 pub(super) fn key(map: &MapView, text: &str) -> Outcome<Vec<u8>> {
@@ -47,6 +50,23 @@ pub(super) fn value(map: &MapView, text: &str) -> Outcome<Vec<u8>> {
         }
         bytes => bytes.ok_or_else(|| wrong("value", text, len)),
     }
+}
+
+/// Splits the value of a DEVMAP or CPUMAP into its target and the program for the entry:
+/// `eth0,FILE.o:PROGRAM`.
+pub(super) fn split_program<'a>(map: &MapView, text: &'a str) -> Option<(&'a str, &'a str)> {
+    let takes = matches!(map.def.kind, MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap);
+    text.split_once(',').filter(|_| takes)
+}
+
+/// Enters a program in the value of a DEVMAP or CPUMAP (`struct bpf_devmap_val`, `struct bpf_cpumap_val`).
+pub(super) fn put_program(value: &mut [u8], program: &Program) -> Outcome {
+    let place = value.get_mut(4..8).ok_or_else(|| {
+        Failure::new("the values of this map are too short for a program")
+            .hint("values need 8 bytes: struct bpf_devmap_val or struct bpf_cpumap_val")
+    })?;
+    place.copy_from_slice(&program.as_fd().as_raw_fd().to_ne_bytes());
+    Ok(())
 }
 
 /// Longest value that can be set: the length comes from another process.
@@ -109,7 +129,15 @@ pub(super) fn show_key(map: &MapView, bytes: &[u8]) -> String {
 /// Formats the value of one CPU.
 pub(super) fn show_value(map: &MapView, bytes: &[u8]) -> String {
     match (map.def.kind, bytes.len()) {
-        (MapKind::Devmap | MapKind::DevmapHash, 4..) => device(word(&bytes[..4]) as u32),
+        (MapKind::Devmap | MapKind::DevmapHash, 4..) => {
+            let name = device(word(&bytes[..4]) as u32);
+            let program = bytes.get(4..8).map_or(0, word);
+            if program == 0 { name } else { format!("{name}, program {program}") }
+        }
+        (MapKind::Cpumap, 8) => {
+            let (len, program) = (word(&bytes[..4]), word(&bytes[4..]));
+            if program == 0 { len.to_string() } else { format!("{len}, program {program}") }
+        }
         _ => map.value.decode(bytes).map_or_else(|| plain(bytes, false), |value| as_text(&value)),
     }
 }

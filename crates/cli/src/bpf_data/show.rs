@@ -35,7 +35,14 @@ pub(crate) fn run<T: Source>(args: &MapArgs<T>) -> Outcome {
         }
         MapCommand::Set { target, map, key, value } => {
             let table = only(target, map)?;
-            let (key, value) = (entry::key(table.view(), key)?, entry::value(table.view(), value)?);
+            let key = entry::key(table.view(), key)?;
+            let Some((target, program)) = entry::split_program(table.view(), value) else {
+                return table.update(&key, &entry::value(table.view(), value)?);
+            };
+            let mut value = entry::value(table.view(), target)?;
+            // The map holds the program from the update on.
+            let program = table.entry_program(program)?;
+            entry::put_program(&mut value, &program)?;
             table.update(&key, &value)
         }
         MapCommand::Delete { target, map, key } => {

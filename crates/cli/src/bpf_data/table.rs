@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 
-use bpf::{MapDef, MapKind, Types, UpdateMode};
+use bpf::{MapDef, MapKind, ProgramKind, Types, UpdateMode};
 use roxie::hook::HookMap;
 use roxie::hook::control::{ControlError, Remote};
 use sys::bpf::{Map, Program};
@@ -11,7 +11,9 @@ use sys::bpf::{Map, Program};
 use super::MapView;
 use super::types::parse;
 use crate::engines::unanswered;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{During, Failure, Outcome};
+use crate::netdev::link as interface;
+use crate::xdp::entry_program;
 
 /// Entries of a map: the key, and the value of each CPU.
 pub(crate) type Entries = Vec<(Vec<u8>, Vec<Vec<u8>>)>;
@@ -36,6 +38,9 @@ pub(crate) trait Table {
 
     /// Deletes an entry; false if there is none.
     fn delete(&self, key: &[u8]) -> Outcome<bool>;
+
+    /// Loads the program that `FILE` or `FILE:PROGRAM` names, for an entry of this map.
+    fn entry_program(&self, file: &str) -> Outcome<Program>;
 }
 
 /// Cuts the value as system calls give it into those of the CPUs.
@@ -167,6 +172,14 @@ impl Table for Hooked {
         }
         self.remote.delete(self.map.id, key).map_err(|error| self.failed(&error))?;
         Ok(true)
+    }
+
+    fn entry_program(&self, file: &str) -> Outcome<Program> {
+        let (name, pid) = (&self.map.def.name, self.remote.pid());
+        Err(Failure::new(format!("map {name}: programs in map entries do not run in hooks")).hint(format!(
+            "'roxie hook attach {pid} egress {file}' runs it on every packet that leaves; name the program \
+             (FILE:PROGRAM) if it is for entries"
+        )))
     }
 }
 
@@ -302,5 +315,39 @@ impl Table for Kernel {
         }
         self.map.delete(key).map_err(|error| self.refused("deleting an entry", &error))?;
         Ok(true)
+    }
+
+    fn entry_program(&self, file: &str) -> Outcome<Program> {
+        let kind = match self.map.kind() {
+            MapKind::Cpumap => ProgramKind::XdpCpumap,
+            _ => ProgramKind::XdpDevmap,
+        };
+        let program = entry_program(file, kind)?;
+        // As the programs of one object file have them, maps of the same name are those of the program there.
+        let link = interface(&self.netdev)?;
+        let there = link.xdp.first().map(|there| Program::by_id(there.program_id)).transpose();
+        let there = there.during(&self.netdev)?;
+        let (shared, _types) = match &there {
+            Some(there) => Kernel::all(&self.netdev, there).during(&self.netdev)?,
+            None => (Vec::new(), None),
+        };
+        let same = |def: &MapDef| {
+            shared.iter().find(|table| {
+                let there = &table.view.def;
+                (&there.name, there.kind, there.key_size, there.value_size)
+                    == (&def.name, def.kind, def.key_size, def.value_size)
+            })
+        };
+        let maps = program.maps.iter().map(|def| match same(def) {
+            Some(table) => table.map.again(),
+            None => Map::create(def),
+        });
+        let maps: Vec<Map> = maps.collect::<io::Result<_>>().during("maps of the entry's program")?;
+        Program::load(&program, &maps).map_err(|error| {
+            let failure = Failure::new(format!("{}: the kernel refuses the program: {error}", program.name));
+            failure.hint(
+                "it must support multi-buffer packets (xdp.frags) exactly if the one on the interface does",
+            )
+        })
     }
 }

@@ -4,12 +4,16 @@
 use std::fs;
 use std::io;
 
+use roxie::hook::control::Users;
 use roxie::port::XskError;
+use roxie::xdp::hint_kfuncs;
 use sys::bpf::Program;
 use sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bound_xsks, xdp_features};
 
 use super::Check;
 use crate::losses;
+use crate::top::{Engine, Processes};
+use crate::xdp::decisions;
 
 pub(super) fn checks() -> Vec<Check> {
     let links = Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
@@ -19,7 +23,24 @@ pub(super) fn checks() -> Vec<Check> {
     let is_used =
         |link: &&Link| !link.xdp.is_empty() || sockets.iter().any(|socket| socket.ifindex == link.index);
     checks.extend(links.iter().filter(is_used).map(lost));
+    checks.extend(links.iter().filter_map(decided));
+    checks.extend(devices());
     checks
+}
+
+/// What the program on an interface decided, if it counts that.
+fn decided(link: &Link) -> Option<Check> {
+    let rows = decisions(link).unwrap_or_default();
+    let words: Vec<String> = rows.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    let text = format!("{}: its program counts {}", link.name, words.join(", "));
+    (!words.is_empty()).then(|| Check::note("XDP", text))
+}
+
+/// Packet memory, transmit limits and steering of the running devices of this user.
+fn devices() -> Vec<Check> {
+    let engines = Processes::new(&[], Users::Own).map(|mut processes| processes.look()).unwrap_or_default();
+    let lines = engines.iter().filter_map(Engine::pressure);
+    lines.map(|line| Check::note("AF_XDP", line)).collect()
 }
 
 /// Packets lost at an interface with an XDP program or an AF_XDP socket, in the order of the receive path.
@@ -74,8 +95,8 @@ fn is_initial_user_namespace() -> bool {
 fn interface(link: &Link) -> Check {
     const NAME: &str = "XDP";
     let modes = match xdp_features(link.index) {
-        Ok(features) => modes(features, link.is_ethernet),
-        Err(_) => "generic mode; kernels before 6.3 do not report other modes".to_owned(),
+        Ok(features) => modes(features, link.is_ethernet, hint_kfuncs(link.index).err()),
+        Err(error) => unread(&error),
     };
     let text = format!("{}: {modes}", link.name);
     let Some(there) = link.xdp.first() else { return Check::ok(NAME, text) };
@@ -83,7 +104,16 @@ fn interface(link: &Link) -> Check {
     occupied(&text, there, name.ok().as_deref())
 }
 
-fn modes(features: XdpFeatures, is_ethernet: bool) -> String {
+/// What is known of an interface if its features cannot be read.
+fn unread(error: &io::Error) -> String {
+    if error.raw_os_error() == Some(nix::libc::ENOENT) {
+        return "generic mode; kernels before 6.3 do not report other modes".to_owned();
+    }
+    format!("generic mode; other modes and hints are unknown, because asking the kernel failed: {error}")
+}
+
+/// `unusable` is why programs cannot use the receive hints that the driver has.
+fn modes(features: XdpFeatures, is_ethernet: bool, unusable: Option<io::Error>) -> String {
     let af_xdp = match (is_ethernet, features.zero_copy()) {
         (false, _) => "no AF_XDP, which needs Ethernet frames",
         (true, true) => "AF_XDP zero-copy",
@@ -103,7 +133,9 @@ fn modes(features: XdpFeatures, is_ethernet: bool) -> String {
         names => format!("; {way} hints {}", names.join(", ")),
     };
     let hints: String = hints.iter().map(has).collect();
-    format!("{} mode; {af_xdp}{jumbo}{hints}", modes.join(", "))
+    let unusable =
+        unusable.map_or_else(String::new, |error| format!("; the receive hints cannot be used: {error}"));
+    format!("{} mode; {af_xdp}{jumbo}{hints}{unusable}", modes.join(", "))
 }
 
 /// The check for an interface with a program. roxie's own programs are attached and detached with
@@ -151,9 +183,19 @@ mod tests {
     #[test]
     fn an_interface_without_xdp_features_has_generic_mode() {
         let none = "no receive hints; no transmit hints";
-        let ethernet = modes(XdpFeatures::default(), true);
+        let ethernet = modes(XdpFeatures::default(), true, None);
         assert_eq!(ethernet, format!("generic mode; AF_XDP in copy mode; {none}"));
-        let tunnel = modes(XdpFeatures::default(), false);
+        let tunnel = modes(XdpFeatures::default(), false, None);
         assert_eq!(tunnel, format!("generic mode; no AF_XDP, which needs Ethernet frames; {none}"));
+    }
+
+    #[test]
+    fn hints_that_cannot_be_read_are_not_called_none() {
+        let error = |code| io::Error::from_raw_os_error(code);
+        assert!(unread(&error(nix::libc::ENOENT)).contains("kernels before 6.3"));
+        let refused = unread(&error(nix::libc::EPERM));
+        assert!(refused.contains("unknown") && refused.contains("Operation not permitted"), "{refused}");
+        let unusable = modes(XdpFeatures::default(), true, Some(error(nix::libc::EACCES)));
+        assert!(unusable.ends_with("cannot be used: Permission denied (os error 13)"), "{unusable}");
     }
 }

@@ -57,8 +57,8 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
     args.users.hidden_note(table.hidden).iter().for_each(|note| terminal.line(note));
 }
 
-/// Describes the back-pressure and the packet memory of an AF_XDP device; `None` if there was neither a stall
-/// nor an empty pool.
+/// Describes the back-pressure, the packet memory and the steering of an AF_XDP device; `None` if its sockets
+/// received nothing, and there was neither a stall nor an empty pool.
 pub(super) fn pressure(device: &Device) -> Option<String> {
     let count = |name: &str| {
         let found = device.status.counters.iter().find(|counter| counter.0 == name);
@@ -67,10 +67,12 @@ pub(super) fn pressure(device: &Device) -> Option<String> {
     let sum = |what: &str| count(&format!("xsk_tx_{what}")) + count(&format!("raw_tx_{what}"));
     let (stalls, stalled_us) = (sum("stalls"), sum("stalled_us"));
     let (rx_empty, tx_empty) = (count("xsk_rx_pool_empty"), count("xsk_tx_pool_empty"));
-    (stalls + rx_empty + tx_empty > 0).then(|| {
+    let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
+    (stalls + rx_empty + tx_empty + steered > 0).then(|| {
         format!(
             "{} {}, {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free chunk: \
-             {rx_empty} times to receive, {tx_empty} to send",
+             {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to the AF_XDP \
+             sockets, {over_udp} sent over UDP instead",
             device.pid,
             device.command,
             device.status.netdev,

@@ -7,6 +7,7 @@ use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
+use super::once::pressure;
 use super::table::{Counts, Device, Item, Key};
 use crate::engines::{command_of, engines_of, is_hidden};
 use crate::failure::{During, Outcome};
@@ -129,6 +130,11 @@ fn status(remote: &Remote) -> Result<(EngineStatus, Vec<QpStatus>), ControlError
 }
 
 impl Engine {
+    /// See [`pressure`].
+    pub(crate) fn pressure(&self) -> Option<String> {
+        pressure(&self.device())
+    }
+
     /// Its port and counters.
     pub(super) fn device(&self) -> Device {
         let Engine { pid, slot, command, status, .. } = self;

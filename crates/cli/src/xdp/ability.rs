@@ -52,6 +52,13 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
         .maps
         .iter()
         .any(|map| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap));
+    if !native && leaves_for_device(source) && is_veth(link) && leaves_segmentation(link) {
+        eprintln!(
+            "roxie: warning: {0}'s peer sends several TCP or UDP packets as one (GSO), and a redirect in \
+             generic mode drops those; at the peer: ip link set PEER gso_max_segs 1",
+            link.name
+        );
+    }
     if native && source.has_object && leaves && is_veth(link) && leaves_checksums(link) {
         eprintln!(
             "roxie: warning: packets of {0}'s peer have no checksum yet, and receivers drop those that this \
@@ -87,19 +94,30 @@ pub(super) fn runs_in_driver(link: &Link, mode: ModeArg) -> bool {
 /// Whether the peer of a veth leaves checksums to its device. True if that cannot be known: the peer may be
 /// in another namespace.
 fn leaves_checksums(link: &Link) -> bool {
-    let counters = sys::driver_counters(&link.name).unwrap_or_default();
-    let peer = counters.iter().find(|(name, _)| name == "peer_ifindex").map(|(_, index)| *index);
-    let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
-    let here =
-        links.iter().find(|one| Some(u64::from(one.index)) == peer && one.kind.as_deref() == Some("veth"));
-    let back = |one: &Link| {
-        let counters = sys::driver_counters(&one.name).unwrap_or_default();
-        counters.iter().any(|(name, index)| name == "peer_ifindex" && *index == u64::from(link.index))
+    peer_here(link).is_none_or(|peer| sys::transmit_checksums(&peer.name).unwrap_or(true))
+}
+
+/// As [`leaves_checksums`], for the segmentation of TCP and UDP.
+fn leaves_segmentation(link: &Link) -> bool {
+    peer_here(link).is_none_or(|peer| peer.gso_max_segs != 1)
+}
+
+/// The peer of a veth, if it is in this network namespace.
+fn peer_here(link: &Link) -> Option<Link> {
+    let peer_of = |link: &Link| {
+        let counters = sys::driver_counters(&link.name).unwrap_or_default();
+        counters.iter().find(|(name, _)| name == "peer_ifindex").map(|(_, index)| *index)
     };
-    match here.filter(|one| back(one)) {
-        Some(peer) => sys::transmit_checksums(&peer.name).unwrap_or(true),
-        None => true,
-    }
+    let peer = peer_of(link);
+    let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let here = links.into_iter().find(|one| Some(u64::from(one.index)) == peer && is_veth(one));
+    // An interface in another namespace may have the index of one here.
+    here.filter(|one| peer_of(one) == Some(u64::from(link.index)))
+}
+
+/// Whether the program redirects to interfaces: the network stack refuses packets longer than their MTU.
+fn leaves_for_device(source: &Source) -> bool {
+    source.program.maps.iter().any(|map| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash))
 }
 
 fn is_veth(link: &Link) -> bool {

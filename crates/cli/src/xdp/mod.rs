@@ -24,6 +24,8 @@ use sys::bpf::Program;
 use crate::failure::Outcome;
 use crate::netdev::link as interface;
 pub(crate) use recipe::prefix;
+pub(crate) use source::entry_program;
+pub(crate) use stats::decisions;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &XdpArgs) -> Outcome {

@@ -52,6 +52,24 @@ pub(super) fn load_all(args: &SourceArgs) -> Outcome<Vec<Program>> {
     }
 }
 
+/// Loads the program for an entry of a map that `FILE` or `FILE:PROGRAM` names.
+pub(crate) fn entry_program(text: &str, kind: ProgramKind) -> Outcome<Program> {
+    let (path, name) = object_of(text)
+        .ok_or_else(|| Failure::new(format!("{text}: no such object file (FILE.o or FILE.o:PROGRAM)")))?;
+    let mut found = candidates(path)?;
+    found.retain(|program| program.kind == kind && name.is_none_or(|name| name == program.name));
+    let section = if kind == ProgramKind::XdpCpumap { "xdp/cpumap" } else { "xdp/devmap" };
+    match found.len() {
+        1 => found.swap_remove(0).program.during(text),
+        0 => Err(Failure::new(format!("{text}: no such program in a section {section}"))),
+        _ => {
+            let names: Vec<String> = found.into_iter().map(|program| program.name).collect();
+            Err(Failure::new(format!("{text}: several programs in section {section}"))
+                .hint(format!("choose one with FILE.o:PROGRAM: {}", names.join(", "))))
+        }
+    }
+}
+
 /// Makes a program of recipes and object files that are joined by `+`.
 fn parts(text: &str) -> Outcome<Source> {
     let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("recipe {text}: {error}")).code(2);
@@ -154,7 +172,8 @@ fn choose(
         wanted_section.is_some_and(|wanted| wanted == program.section) || wanted == Some(&program.name)
     }) {
         return Err(format!(
-            "{} is for an entry of a map, not for an interface",
+            "{} is for an entry of a map, not for an interface: 'roxie xdp map set IF MAP KEY \
+             TARGET,FILE.o:PROGRAM' enters it",
             list(std::slice::from_ref(program))
         ));
     }

@@ -39,6 +39,20 @@ struct Snapshot {
     rows: Vec<(&'static str, String, u64)>,
 }
 
+/// What the program on an interface did with packets, as far as it counts that: its verdicts, and packets
+/// that did not arrive at another CPU.
+pub(crate) fn decisions(link: &Link) -> Outcome<Vec<(String, u64)>> {
+    let rows = Snapshot::take(link)?.rows.into_iter();
+    let is_decision = |group: &str, name: &str| match group {
+        "verdicts" => name.ends_with(".packets"),
+        CPUMAP => name == "not_arrived.packets",
+        _ => false,
+    };
+    let mut rows: Vec<_> = rows.filter(|row| row.2 > 0 && is_decision(row.0, &row.1)).collect();
+    rows.sort();
+    Ok(rows.into_iter().map(|(_, name, count)| (name, count)).collect())
+}
+
 impl Snapshot {
     fn take(link: &Link) -> Outcome<Snapshot> {
         let mut snapshot = Snapshot::default();

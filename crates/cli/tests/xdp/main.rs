@@ -2,7 +2,9 @@
 
 mod attaching;
 mod comparing;
+mod doctor;
 mod driver_test;
+mod entries;
 mod host;
 mod passing;
 mod refusals;

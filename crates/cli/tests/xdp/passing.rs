@@ -43,7 +43,7 @@ impl Host {
 
     /// Does the job in the namespace and waits for it.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        self.begin(job).recv_timeout(4 * WAIT).expect("the job ends")
+        self.begin(job).recv_timeout(6 * WAIT).expect("the job ends")
     }
 
     fn begin<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
@@ -120,7 +120,8 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
         listener.set_nonblocking(true).unwrap();
         let mut all = Vec::new();
         let start = std::time::Instant::now();
-        while start.elapsed() < WAIT {
+        // The client connects last: it may have waited for everything else.
+        while start.elapsed() < 3 * WAIT {
             if let Ok((mut stream, _)) = listener.accept() {
                 stream.set_nonblocking(false).unwrap();
                 stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -156,7 +157,7 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
         }
         vec![("ping", ping), ("UDP", udp), ("RoCE", roce)]
     });
-    let received = received.recv_timeout(4 * WAIT).unwrap();
+    let received = received.recv_timeout(6 * WAIT).unwrap();
     passed.push(("TCP", received == TCP_BYTES));
     passed
 }
@@ -190,6 +191,51 @@ fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
 }
 
 #[test]
+fn everything_passes_through_recipes_that_leave_packets_to_the_network_stack() {
+    if !enter() {
+        return;
+    }
+    let (client, server, address) = hosts(true);
+    for recipe in [
+        "pass",
+        "steer",
+        "drop:only=roce,port=9",
+        "police:rate=10G,burst=1G",
+        "access:deny=192.0.2.0/24",
+        "access:allow=10.0.0.0/8",
+        "lose:ppm=1",
+        "sample:every=1",
+        "lb:to=xsk",
+    ] {
+        for mode in ["native", "generic"] {
+            for netdev in ["ra", "rb"] {
+                roxie(&["detach", netdev]);
+                good(&["attach", netdev, "--recipe", recipe, "--mode", mode]);
+            }
+            assert_eq!(passes(&client, &server, address), ALL, "{recipe}, {mode}");
+        }
+    }
+}
+
+/// The bridge passes on what `lb` does not redirect.
+#[test]
+fn everything_passes_through_a_bridge_whose_roce_packets_are_redirected_to_its_ports() {
+    if !enter() {
+        return;
+    }
+    let (client, server, address) = hosts(false);
+    ip(&["link", "add", "br0", "type", "bridge"]);
+    ip(&["link", "set", "br0", "up"]);
+    for (netdev, to) in [("ra", "lb:to=rb"), ("rb", "lb:to=ra")] {
+        ip(&["link", "set", netdev, "master", "br0"]);
+        attach(netdev, to);
+    }
+    assert_eq!(passes(&client, &server, address), ALL);
+    let stats: serde_json::Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
+    assert!(stats["verdicts"]["XDP_REDIRECT.packets"].as_u64() > Some(0), "{stats}");
+}
+
+#[test]
 fn everything_passes_through_a_redirect_to_another_interface() {
     if !enter() {
         return;
@@ -201,9 +247,29 @@ fn everything_passes_through_a_redirect_to_another_interface() {
     // In the network stack the device completes checksums; the programs must not.
     for (netdev, to) in [("ra", "redirect:to=rb"), ("rb", "redirect:to=ra")] {
         good(&["detach", netdev]);
-        good(&["attach", netdev, "--recipe", to, "--mode", "generic"]);
+        let ended = roxie(&["attach", netdev, "--recipe", to, "--mode", "generic"]);
+        assert!(ended.code == Some(0) && ended.err.contains("ip link set PEER gso_max_segs 1"), "{ended:?}");
     }
+    // The kernel drops several TCP packets in one there, and TCP would wait for a timer after every loss.
+    client.run(|| ip(&["link", "set", "a0", "gso_max_segs", "1"]));
+    server.run(|| ip(&["link", "set", "b0", "gso_max_segs", "1"]));
     assert_eq!(passes(&client, &server, address), ALL, "generic mode");
+}
+
+#[test]
+fn a_redirect_in_generic_mode_warns_of_a_peer_that_leaves_segmentation_to_the_device() {
+    if !enter() {
+        return;
+    }
+    let attach = || {
+        let ended =
+            roxie(&["attach", "veth0", "--recipe", "redirect:to=lo", "--replace", "--mode", "generic"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.err
+    };
+    assert!(attach().contains("drops those; at the peer: ip link set PEER gso_max_segs 1"));
+    ip(&["link", "set", "veth1", "gso_max_segs", "1"]);
+    assert_eq!(attach(), "");
 }
 
 #[test]

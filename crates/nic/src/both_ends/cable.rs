@@ -9,7 +9,7 @@ use wire::{Operation, Packet};
 
 use crate::port::{
     FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue,
-    RxScope, TxState, icrc_header,
+    RxScope, TxRoom, TxState, icrc_header,
 };
 
 const SOURCE_PORT: u16 = 0xc123;
@@ -174,7 +174,7 @@ impl Port for Plug {
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
         let wires = self.cable.wires();
         let window_bytes = wires.window_bytes.unwrap_or(TxState::default().window_bytes);
-        TxState { has_room: !wires.is_full, window_bytes }
+        TxState { room: TxRoom::of_port(!wires.is_full), window_bytes }
     }
 
     fn flush(&mut self) -> usize {

@@ -7,7 +7,7 @@ use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 use super::core::{Core, flow_key};
 use super::qp_numbers::QpIndex;
 use super::tables::Tables;
-use crate::port::{FlowKey, GSI_FLOW_SLOT};
+use crate::port::{FlowKey, GSI_FLOW_SLOT, TxRoom};
 use crate::sched::{Decision, Quantum, Trigger, decide};
 
 impl Core {
@@ -30,9 +30,17 @@ impl Core {
             let Some(entry) = qps.get(index as usize).and_then(Option::as_deref) else { continue };
             let flow = entry.share.flow();
             let tx_state = self.port.tx_state(flow);
-            if !tx_state.has_room {
-                queue.wait_for_port(index, &round);
-                break;
+            let room = if self.hooks.is_tx_paused(now) { TxRoom::PortFull } else { tx_state.room };
+            match room {
+                TxRoom::Open => {}
+                TxRoom::FlowFull => {
+                    queue.wait_for_flow(index, &round);
+                    continue;
+                }
+                TxRoom::PortFull => {
+                    queue.wait_for_port(index, &round);
+                    break;
+                }
             }
             queue.set_window(flow, tx_state.window_bytes);
             let (backlog, room) = (entry.qp.backlog(), queue.room_pkts(flow));

@@ -8,7 +8,7 @@ use wire::{Bth, Qpn};
 use super::chain::Fate;
 use super::held::Late;
 use super::{HookPoint, Hooks, Target, Verdict};
-use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxBatch, RxQueue};
+use crate::port::{FlowId, FlowKey, GSI_FLOW_SLOT, MAX_PACKET, Port, RxBatch, RxQueue, TxRoom};
 
 /// A packet that leaves later, or does not come from the transport.
 #[derive(Clone, Debug)]
@@ -102,6 +102,10 @@ impl Hooks {
             match out.stage(port) {
                 Some(flow) => {
                     self.xmit += 1;
+                    if port.tx_state(Some(flow)).room != TxRoom::Open {
+                        // The packet may be dropped. Later ones wait at the receiving socket.
+                        self.redirects.pause(self.runtime.now_ns());
+                    }
                     self.change_flow();
                     self.set_sender(None);
                     self.commit(port, flow, out.bytes.len());

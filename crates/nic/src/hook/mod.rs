@@ -149,6 +149,8 @@ pub(crate) struct Hooks {
     /// Packets for other processes, by slot; they wait for the same moment.
     redirected: Vec<(u16, OwnedPacket)>,
     redirects: Arc<RedirectOutcome>,
+    /// Of the egress hook.
+    tx_redirects: RedirectOutcome,
     reader: Reader,
     taps: Taps,
     /// Those of the engine; empty before it starts.
@@ -190,6 +192,7 @@ impl Hooks {
             bounced: Vec::new(),
             redirected: Vec::new(),
             redirects: Arc::default(),
+            tx_redirects: RedirectOutcome::default(),
             reader: Reader::default(),
             taps: Taps::default(),
             slots: Vec::new(),
@@ -242,12 +245,16 @@ impl Hooks {
     /// Keeps a frame that was redirected to an XSKMAP. If the reader has stopped, the map's entries are
     /// removed only now; a full ring slows the source down.
     fn keep_for_reader(&mut self, point: HookPoint, key: u32, bytes: Vec<u8>) {
-        let Hooks { reader, ingress, egress, redirects, runtime, .. } = self;
+        let Hooks { reader, ingress, egress, redirects, tx_redirects, runtime, .. } = self;
         let (now_ns, len) = (runtime.now_ns(), bytes.len() as u32);
         if !reader.is_there(now_ns, ingress.hook.iter().chain(&egress.hook)) {
             self.point(point).counters.redirect_errors += 1;
         } else if !reader.push(KeptFrame { time_ns: now_ns, point, key, len, bytes }) {
-            redirects.count(Ok(ForwardOutcome::Full), now_ns);
+            let source: &RedirectOutcome = match point {
+                HookPoint::Ingress => redirects,
+                HookPoint::Egress => tx_redirects,
+            };
+            source.count(Ok(ForwardOutcome::Full), now_ns);
         }
     }
 
@@ -259,6 +266,12 @@ impl Hooks {
     #[inline]
     pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.ingress.hook.is_some() && self.redirects.is_paused(now.0)
+    }
+
+    /// Whether queue pairs keep their packets because there was no space for what the egress hook redirects.
+    #[inline]
+    pub(crate) fn is_tx_paused(&self, now: Instant) -> bool {
+        self.egress.hook.is_some() && self.tx_redirects.is_paused(now.0)
     }
 
     /// Attaches a hook; with `replace` instead of the present one, which is returned.
@@ -345,7 +358,8 @@ impl Hooks {
         };
         let mut rows = sum(&self.ingress).rx_rows();
         rows.extend(sum(&self.egress).tx_rows());
-        rows.extend(self.redirects.rows());
+        rows.extend(self.redirects.rx_rows());
+        rows.extend(self.tx_redirects.tx_rows());
         rows.extend([("tx_xdp_xmit", self.xmit), ("tx_xdp_xmit_errors", self.xmit_errors)]);
         rows
     }

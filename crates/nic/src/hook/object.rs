@@ -75,8 +75,9 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Returns the program of this name, or the only one without a name. Else the names of all.
 fn choose(mut programs: Vec<Candidate>, name: Option<&str>) -> Result<Candidate, Vec<String>> {
-    // Programs for entries of maps get no packets of their own.
-    programs.retain(|program| program.kind == ProgramKind::Xdp);
+    // A program for entries of maps is meant only if it is named: an egress hook is what an entry is to a
+    // packet.
+    programs.retain(|program| program.kind == ProgramKind::Xdp || name == Some(&program.name));
     let is_it = |program: &Candidate| name.is_none_or(|name| program.name == name);
     let mut fitting = programs.iter().enumerate().filter(|(_, program)| is_it(program));
     match (fitting.next().map(|(at, _)| at), fitting.next()) {
@@ -111,7 +112,8 @@ mod tests {
         assert_eq!(choose(two(), None).unwrap_err(), ["a", "b"]);
         assert_eq!(choose(two(), Some("c")).unwrap_err(), ["a", "b"]);
         let alone = vec![named("a", ProgramKind::XdpCpumap), named("b", ProgramKind::Xdp)];
-        assert_eq!(choose(alone, None).unwrap().name, "b");
+        assert_eq!(choose(alone.clone(), None).unwrap().name, "b");
+        assert_eq!(choose(alone, Some("a")).unwrap().name, "a");
     }
 
     #[test]

@@ -151,12 +151,14 @@ impl<'a> HookPacket<'a> {
     /// Gives the frame to `look`, which may change it. `None` if the packet is longer than any valid one.
     #[inline]
     pub fn with_frame<R>(&mut self, look: impl FnOnce(&mut XdpBuff<'_>) -> R) -> Option<R> {
-        let ifindex = self.scratch.ifindex;
+        let (ifindex, is_received) = (self.scratch.ifindex, self.is_received());
         let mut buff = match &self.changed {
             None => self.scratch.frame(self.bytes)?,
             Some(frame) => XdpBuff::new(&mut self.scratch.buffer, frame.clone())?,
         };
         buff.ingress_ifindex = ifindex;
+        // For programs of DEVMAP entries.
+        buff.egress_ifindex = if is_received { 0 } else { ifindex };
         let answer = look(&mut buff);
         if buff.is_changed() {
             buff.fetch_rest();

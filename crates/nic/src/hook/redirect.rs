@@ -1,21 +1,24 @@
-//! Results of redirects to other processes, which are handed over without the engine's lock.
+//! Results of redirects: to other processes, which are handed over without the engine's lock, to the
+//! reader, and back to the port.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::registry::ForwardOutcome;
 use crate::stats::Row;
 
-/// How long receiving is paused after a process had no space for redirected packets: the time to read the
-/// 200 KB of its socket's buffer. Meanwhile packets wait in this process's socket, which delays them
-/// instead of losing them.
+/// How long the source of redirects is paused after its target had no space: the time to read the 200 KB of a
+/// socket's buffer. Meanwhile received packets wait in this process's socket, and packets to send in their
+/// queue pairs, which delays them instead of losing them.
 const PAUSE_NS: u64 = 100_000;
 
-/// Shared by the hooks and the thread that hands packets over.
+/// Of one hook point. Shared by the hooks and the thread that hands packets over.
 #[derive(Debug, Default)]
 pub(crate) struct RedirectOutcome {
     full: AtomicU64,
     absent: AtomicU64,
     paused_until_ns: AtomicU64,
+    stalls: AtomicU64,
+    stalled_ns: AtomicU64,
 }
 
 impl RedirectOutcome {
@@ -25,12 +28,22 @@ impl RedirectOutcome {
             Ok(ForwardOutcome::Delivered) => {}
             Ok(ForwardOutcome::Full) => {
                 self.full.fetch_add(1, Ordering::Relaxed);
-                self.paused_until_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
+                self.pause(now_ns);
             }
             Ok(ForwardOutcome::NoMember) | Err(_) => {
                 self.absent.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Slows the source down: a target is full.
+    pub(super) fn pause(&self, now_ns: u64) {
+        let until_ns = now_ns + PAUSE_NS;
+        let before_ns = self.paused_until_ns.swap(until_ns, Ordering::Relaxed);
+        if before_ns <= now_ns {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+        }
+        self.stalled_ns.fetch_add(until_ns.saturating_sub(before_ns.max(now_ns)), Ordering::Relaxed);
     }
 
     /// Whether the source of redirects is to be slowed down.
@@ -39,11 +52,31 @@ impl RedirectOutcome {
         now_ns < self.paused_until_ns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn rows(&self) -> [Row; 2] {
+    /// Of the ingress hook.
+    pub(super) fn rx_rows(&self) -> [Row; 4] {
+        let [full, stalls, stalled_us] = self.values();
         [
-            ("rx_xdp_redirect_full", self.full.load(Ordering::Relaxed)),
+            ("rx_xdp_redirect_full", full),
             ("rx_xdp_redirect_nobody", self.absent.load(Ordering::Relaxed)),
+            ("rx_xdp_redirect_stalls", stalls),
+            ("rx_xdp_redirect_stalled_us", stalled_us),
         ]
+    }
+
+    /// Of the egress hook.
+    pub(super) fn tx_rows(&self) -> [Row; 3] {
+        let [full, stalls, stalled_us] = self.values();
+        [
+            ("tx_xdp_redirect_full", full),
+            ("tx_xdp_redirect_stalls", stalls),
+            ("tx_xdp_redirect_stalled_us", stalled_us),
+        ]
+    }
+
+    fn values(&self) -> [u64; 3] {
+        let [full, stalls, stalled_ns] =
+            [&self.full, &self.stalls, &self.stalled_ns].map(|count| count.load(Ordering::Relaxed));
+        [full, stalls, stalled_ns / 1000]
     }
 }
 
@@ -60,6 +93,11 @@ mod tests {
         assert!(!outcome.is_paused(1));
         outcome.count(Ok(ForwardOutcome::Full), 1);
         assert!(outcome.is_paused(PAUSE_NS) && !outcome.is_paused(1 + PAUSE_NS));
-        assert_eq!(outcome.rows().map(|row| row.1), [1, 2]);
+        assert_eq!(outcome.rx_rows().map(|row| row.1), [1, 2, 1, PAUSE_NS / 1000]);
+        // The second pause continues the first one, the third does not.
+        outcome.pause(1 + PAUSE_NS / 2);
+        assert_eq!(outcome.tx_rows().map(|row| row.1), [1, 1, PAUSE_NS * 3 / 2 / 1000]);
+        outcome.pause(10 * PAUSE_NS);
+        assert_eq!(outcome.tx_rows().map(|row| row.1), [1, 2, PAUSE_NS * 5 / 2 / 1000]);
     }
 }

@@ -14,7 +14,8 @@ mod verdicts;
 
 use super::*;
 use crate::port::{
-    FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
+    FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue, RxScope, TxRoom,
+    TxState,
 };
 use sys::now_ns;
 
@@ -30,6 +31,7 @@ struct Recorder {
     slot: Vec<u8>,
     sent: Vec<(FlowKey, Vec<u8>)>,
     flushed: usize,
+    room: TxRoom,
 }
 
 impl Port for Recorder {
@@ -52,6 +54,9 @@ impl Port for Recorder {
     }
     fn tx_slot(&mut self) -> &mut [u8] {
         &mut self.slot
+    }
+    fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
+        TxState { room: self.room, ..TxState::default() }
     }
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
         self.sent.push((self.flows[flow.0 as usize], self.slot[..len].to_vec()));
@@ -82,7 +87,9 @@ type Arrived = (String, String, u8, Vec<u8>);
 
 impl World {
     fn new() -> World {
-        let port = Recorder { flows: Vec::new(), slot: vec![0xee; MAX_PACKET], sent: Vec::new(), flushed: 0 };
+        let room = TxRoom::Open;
+        let port =
+            Recorder { flows: Vec::new(), slot: vec![0xee; MAX_PACKET], sent: Vec::new(), flushed: 0, room };
         World { hooks: Hooks::new(IFINDEX), port }
     }
 
@@ -423,11 +430,18 @@ fn frames_go_to_an_xskmap_while_there_is_a_reader() {
     assert_eq!(received.bytes[12..14], [8, 0], "from the Ethernet header on");
     assert_eq!(sent.bytes[HEADERS as usize..][..52], packet(3, 40)[..52]);
     // Without reads, frames that do not fit are counted, and their source is slowed down.
+    let begun = Instant(now_ns());
     while world.row("rx_xdp_redirect_full") == 0 {
         assert_eq!(world.receive(&packet(4, 4000)), []);
     }
-    assert!(world.hooks.is_paused(Instant(now_ns())));
+    assert!(world.hooks.is_paused(begun));
+    assert!(world.row("rx_xdp_redirect_stalls") == 1 && world.row("rx_xdp_redirect_stalled_us") > 0);
     assert_eq!(world.row("rx_xdp_redirect_errors"), 0);
+    // The same for packets to send, which other packets do not delay.
+    assert!(!world.hooks.is_tx_paused(begun));
+    assert_eq!(world.send(&packet(5, 4000)), []);
+    assert!(world.hooks.is_tx_paused(begun));
+    assert_eq!((world.row("tx_xdp_redirect_full"), world.row("tx_xdp_redirect_stalls")), (1, 1));
 }
 
 #[test]

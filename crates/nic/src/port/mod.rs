@@ -171,12 +171,31 @@ impl From<RxQueues> for RxScope {
     }
 }
 
+/// Whether a port accepts packets. A packet that is committed to a full one all the same may be dropped.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TxRoom {
+    /// It does.
+    Open,
+    /// The transmit queue of the flow is full. Other flows may have another queue.
+    FlowFull,
+    /// The port holds as many bytes as its limit allows that are not on the wire yet (the byte queue limit of
+    /// a NIC).
+    PortFull,
+}
+
+impl TxRoom {
+    /// The room of a port with one transmit queue.
+    #[must_use]
+    pub fn of_port(has_room: bool) -> TxRoom {
+        if has_room { TxRoom::Open } else { TxRoom::PortFull }
+    }
+}
+
 /// How much a port accepts for a flow at this moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TxState {
-    /// False while the port holds as many bytes as its limit allows that are not on the wire yet (the byte
-    /// queue limit of a NIC). A packet that is committed all the same may be dropped here.
-    pub has_room: bool,
+    /// Whether packets of the flow may be committed.
+    pub room: TxRoom,
     /// Request bytes that may be unacknowledged on the flow, so that the receiver's buffer does not overflow
     /// while the receiving process is busy.
     pub window_bytes: usize,
@@ -185,7 +204,7 @@ pub struct TxState {
 impl Default for TxState {
     /// Room, and the window that an unprivileged socket buffer holds.
     fn default() -> TxState {
-        TxState { has_room: true, window_bytes: SOCKET_WINDOW_BYTES }
+        TxState { room: TxRoom::Open, window_bytes: SOCKET_WINDOW_BYTES }
     }
 }
 

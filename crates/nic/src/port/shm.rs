@@ -23,7 +23,7 @@ use wire::icrc::ICRC_LEN;
 
 use super::{
     FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness, RefusedKind,
-    RxBatch, RxQueues, RxScope, TxState,
+    RxBatch, RxQueues, RxScope, TxRoom, TxState,
 };
 use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
@@ -338,10 +338,8 @@ impl Port for ShmPort {
         let route = flow.and_then(|flow| self.flows.get(flow.0 as usize)?.route.as_ref());
         let out = route.and_then(|route| self.outbound.get(usize::from(route.slot))?.as_deref());
         let window_bytes = if out.is_some_and(|out| out.is_open) { WINDOW_BYTES } else { inner.window_bytes };
-        TxState {
-            has_room: inner.has_room && (self.crowded.is_empty() || self.rings_have_room()),
-            window_bytes,
-        }
+        let is_full = !self.crowded.is_empty() && !self.rings_have_room();
+        TxState { room: if is_full { TxRoom::PortFull } else { inner.room }, window_bytes }
     }
 
     fn flush(&mut self) -> usize {

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{
     FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch, RxQueue,
-    RxScope, TxState,
+    RxScope, TxRoom, TxState,
 };
 use receive::Receiver;
 use sys;
@@ -83,7 +83,7 @@ impl Port for UdpPort {
     }
 
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
-        TxState { has_room: self.tx.has_room(), ..TxState::default() }
+        TxState { room: TxRoom::of_port(self.tx.has_room()), ..TxState::default() }
     }
 
     fn flush(&mut self) -> usize {

@@ -34,7 +34,7 @@ use super::flow_table::FlowTable;
 use super::headers::Headers;
 use super::{
     FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch,
-    RxQueues, RxScope, TxState, UdpPort,
+    RxQueues, RxScope, TxRoom, TxState, UdpPort,
 };
 use crate::notice::notice;
 use crate::page_pool::Audit;
@@ -204,7 +204,10 @@ impl Port for XskPort {
         let inner = self.inner.tx_state(flow);
         let flow = flow.and_then(|flow| self.flows.get(flow.0 as usize));
         let queue = flow.filter(|flow| flow.is_direct).map(|flow| flow.queue);
-        TxState { has_room: inner.has_room && self.sockets.has_room(queue), ..inner }
+        match inner.room {
+            TxRoom::Open => TxState { room: self.sockets.room(queue), ..inner },
+            _ => inner,
+        }
     }
 
     fn flush(&mut self) -> usize {

@@ -10,10 +10,10 @@ use sys::{Epoll, Netlink, XdpMode, xdp_features};
 use super::program::{self, RULES, SOCKETS};
 use super::table::{FlowRules, FlowType, Rule};
 use crate::notice;
-use crate::port::XskError;
 use crate::port::xsk::byte_limit::StallCounters;
 use crate::port::xsk::owner::Owner;
 use crate::port::xsk::sockets::{CHUNK_LEN, Plan, QUEUES_MAX, SocketMap, Sockets, is_limited};
+use crate::port::{TxRoom, XskError};
 use crate::xdp::{AttachError, Attached, Mode, attach, hint_kfuncs};
 
 /// The AF_XDP sockets of a netdev, and the program.
@@ -73,7 +73,14 @@ impl SocketMap for RawProgram {
 impl RawProgram {
     fn attach(ifindex: u32, queues: u32) -> Result<Self, AttachError> {
         // The VLAN tag is the hint that belongs to the frame.
-        let hints = HintKfuncs { vlan: hint_kfuncs(ifindex).vlan, ..HintKfuncs::default() };
+        let vlan = hint_kfuncs(ifindex).map(|hints| hints.vlan).unwrap_or_else(|error| {
+            notice(format_args!(
+                "raw packet queue pairs do not see VLAN tags that the driver takes out of frames: its \
+                 receive hints cannot be used: {error}"
+            ));
+            None
+        });
+        let hints = HintKfuncs { vlan, ..HintKfuncs::default() };
         if hints.is_empty() {
             return Self::attach_in(ifindex, queues, &hints, Mode::Auto);
         }
@@ -228,7 +235,7 @@ impl XskFrames {
     pub(super) fn send(&mut self, frames: &mut dyn Iterator<Item = &[u8]>) -> usize {
         let mut count = 0;
         for frame in frames.take_while(|frame| Self::fits(frame.len())) {
-            if !self.sockets.has_room(Some(0)) {
+            if self.sockets.room(Some(0)) != TxRoom::Open {
                 break;
             }
             let Some(mut chunk) = self.sockets.take() else { break };

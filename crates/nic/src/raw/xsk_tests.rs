@@ -57,7 +57,7 @@ fn a_vlan_tag_beside_the_frame_is_matched_and_put_back() {
             ip(&format!("neigh add 10.80.0.{} lladdr 02:00:00:00:80:0{} dev veth0", 3 - n, 3 - n));
         });
     }
-    if here.visit(|| hint_kfuncs(ifindex())).vlan.is_none() {
+    if here.visit(|| hint_kfuncs(ifindex()).unwrap()).vlan.is_none() {
         eprintln!("skipped: needs Linux 6.8");
         return;
     }

@@ -127,8 +127,19 @@ impl TransmitQueue {
     pub(crate) fn wait_for_port(&mut self, index: QpIndex, round: &Round) {
         self.set_listed(index, true);
         self.ready.push_front(index);
+        self.count_full(round);
+    }
+
+    /// Records that the transmit queue of a flow is full. The queue pair that [`take`](Self::take) returned
+    /// is tried again in the next round; those of other flows are not delayed.
+    pub(crate) fn wait_for_flow(&mut self, index: QpIndex, round: &Round) {
+        self.hold(index);
+        self.count_full(round);
+    }
+
+    fn count_full(&mut self, round: &Round) {
+        self.port_full_count += u64::from(!round.port_was_full && !self.is_port_full);
         self.is_port_full = true;
-        self.port_full_count += u64::from(!round.port_was_full);
     }
 
     /// Ends a round: puts the held queue pairs back on the ready list.
@@ -298,6 +309,21 @@ mod tests {
         }
         assert_eq!(queue.port_full_count(), 1);
         assert_eq!(taken(&mut queue), [1, 2]);
+    }
+
+    #[test]
+    fn a_full_flow_holds_only_its_queue_pairs_and_is_tried_again() {
+        let mut queue = TransmitQueue::new(MTU);
+        (1..=3).for_each(|index| queue.list(index));
+        let round = queue.begin_round();
+        for full in [1, 2] {
+            assert_eq!(queue.take(), Some(full));
+            queue.wait_for_flow(full, &round);
+        }
+        assert_eq!(queue.take(), Some(3), "another flow is served in the same round");
+        assert!(queue.is_empty() && queue.is_listed(1) && queue.retry_at(Instant(5), 100).is_some());
+        queue.end_round();
+        assert_eq!((queue.port_full_count(), taken(&mut queue)), (1, vec![1, 2]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use roxie::port::{
     FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxScope,
-    TxState,
+    TxRoom, TxState,
 };
 use roxie::runtime::World;
 use wire::icrc::IcrcHeader;
@@ -97,7 +97,7 @@ impl Port for SimPort {
 
     fn tx_state(&mut self, _flow: Option<FlowId>) -> TxState {
         let has_room = self.network.backlog_ns(self.process, self.threads.now_ns()) < self.limit_ns;
-        TxState { has_room, window_bytes: self.window_bytes }
+        TxState { room: TxRoom::of_port(has_room), window_bytes: self.window_bytes }
     }
 
     fn tx_slot(&mut self) -> &mut [u8] {

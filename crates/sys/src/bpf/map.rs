@@ -130,6 +130,15 @@ impl Map {
         object::map_by_id(id).and_then(Map::from_fd)
     }
 
+    /// Returns another descriptor of the same map.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn again(&self) -> io::Result<Map> {
+        let fd = self.fd.try_clone()?;
+        Ok(Map { fd, kind: self.kind, key_len: self.key_len, value_len: self.value_len })
+    }
+
     /// Its name, at most 15 characters.
     ///
     /// # Errors

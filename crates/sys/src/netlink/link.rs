@@ -30,6 +30,8 @@ pub struct Link {
     pub has_neighbours: bool,
     /// Receive queues it was created with; fewer may be in use.
     pub rx_queues: u32,
+    /// Most packets that the network stack hands over as one, for the device to segment; 1 for none.
+    pub gso_max_segs: u32,
     /// Kind of virtual interface (`veth`, `bridge`); `None` for hardware.
     pub kind: Option<String>,
     /// The XDP programs on it, at most one per mode.
@@ -200,6 +202,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
         has_neighbours: flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0,
         rx_queues: 1,
+        gso_max_segs: 1,
         kind: None,
         xdp: Vec::new(),
     };
@@ -208,6 +211,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
         libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
         libc::IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0).unwrap_or(1),
+        libc::IFLA_GSO_MAX_SEGS => link.gso_max_segs = u32_at(value, 0).unwrap_or(1),
         libc::IFLA_LINKINFO => each_attribute(value, |kind, value| {
             if kind == libc::IFLA_INFO_KIND {
                 link.kind = Some(text_of(value));

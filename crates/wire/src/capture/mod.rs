@@ -5,6 +5,7 @@
 //! damaged files.
 
 mod conditions;
+mod fragment;
 mod link;
 mod pcap;
 mod pcapng;
@@ -12,6 +13,7 @@ mod seen;
 mod tunnel;
 
 pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
+pub use fragment::{Fragment, FragmentKey};
 pub use link::{Link, LinkType};
 pub use pcap::{FileHeader, RecordHeader};
 pub use pcapng::{

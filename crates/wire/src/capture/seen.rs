@@ -37,7 +37,7 @@ pub struct Seen<'a> {
     pub tunnels: u8,
     /// Network identifier of the innermost VXLAN or GENEVE tunnel.
     pub vni: Option<u32>,
-    /// The packet is the first fragment of a larger one, which RoCEv2 excludes.
+    /// The packet, or a tunnel around it, is the first fragment of a larger one, which RoCEv2 excludes.
     pub is_fragment: bool,
     /// The packet has IP options or extension headers, which RoCEv2 excludes.
     pub has_options: bool,
@@ -121,7 +121,7 @@ impl<'a> Seen<'a> {
             udp_payload,
             tunnels: inside.tunnels,
             vni: inside.vni,
-            is_fragment: ip.is_first_fragment,
+            is_fragment: inside.is_fragment,
             has_options: ip.has_options,
         })
     }

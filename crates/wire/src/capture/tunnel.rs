@@ -13,7 +13,13 @@ use crate::udp::{ROCE_PORT, Udp};
 /// Most tunnels inside each other.
 pub const TUNNELS_MAX: usize = 8;
 /// Most extension headers of an IPv6 packet.
-const EXTENSIONS_MAX: usize = 8;
+pub(super) const EXTENSIONS_MAX: usize = 8;
+/// `next_header` of extension headers.
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+pub(super) const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION: u8 = 60;
 
 const VXLAN_PORT: u16 = 4789;
 /// VXLAN of Linux interfaces without `dstport`.
@@ -105,17 +111,32 @@ pub(super) struct Inside<'a> {
     pub(super) tunnels: u8,
     /// Network identifier of the innermost VXLAN or GENEVE tunnel.
     pub(super) vni: Option<u32>,
+    /// The packet, or a tunnel around it, is the first fragment of a larger one.
+    pub(super) is_fragment: bool,
 }
 
 /// Removes all tunnels. `visit` is called for each.
 #[inline]
-pub(super) fn find<'a>(link: &Link<'a>, mut visit: impl FnMut(Tunnel)) -> Result<Inside<'a>, NotRoce> {
+pub(super) fn find<'a>(link: &Link<'a>, visit: impl FnMut(Tunnel)) -> Result<Inside<'a>, NotRoce> {
+    find_ip(link, visit, |_| {})
+}
+
+/// As [`find`]; `visit_ip` is called for each IP packet, from the outside.
+#[inline]
+pub(super) fn find_ip<'a>(
+    link: &Link<'a>,
+    mut visit: impl FnMut(Tunnel),
+    mut visit_ip: impl FnMut(&IpPacket<'a>),
+) -> Result<Inside<'a>, NotRoce> {
     let (mut ether_type, mut rest, mut tunnels, mut vni) = (link.ether_type, link.rest, 0, None);
+    let mut is_fragment = false;
     // Every tunnel takes up to two rounds: its IP header and its Ethernet frame.
     for _ in 0..=2 * TUNNELS_MAX {
         let (kind, ends, next) = match ether_type {
             EtherType::IPV4 | EtherType::IPV6 => {
                 let ip = IpPacket::parse(ether_type, rest).ok_or(NotRoce::Ip)?;
+                visit_ip(&ip);
+                is_fragment |= ip.is_first_fragment;
                 if ip.is_later_fragment {
                     return Err(NotRoce::Fragment);
                 }
@@ -124,7 +145,8 @@ pub(super) fn find<'a>(link: &Link<'a>, mut visit: impl FnMut(Tunnel)) -> Result
                     let (udp, behind) = ip.behind.split_first_chunk().ok_or(NotRoce::Ip)?;
                     let udp = Udp::parse(udp);
                     if udp.dst_port == ROCE_PORT {
-                        return Ok(Inside { ip, carrier: Carrier::Udp(udp), rest: behind, tunnels, vni });
+                        let carrier = Carrier::Udp(udp);
+                        return Ok(Inside { ip, carrier, rest: behind, tunnels, vni, is_fragment });
                     }
                     let (kind, next) = in_udp(udp.dst_port, behind).ok_or(NotRoce::Port(udp.dst_port))?;
                     (kind, ends, next)
@@ -144,7 +166,7 @@ pub(super) fn find<'a>(link: &Link<'a>, mut visit: impl FnMut(Tunnel)) -> Result
                     return Err(NotRoce::Protocol(ip.protocol));
                 }
                 let rest = ip.behind;
-                return Ok(Inside { ip, carrier: Carrier::Grh, rest, tunnels, vni });
+                return Ok(Inside { ip, carrier: Carrier::Grh, rest, tunnels, vni, is_fragment });
             }
             other if MPLS.contains(&other) => {
                 let (kind, next) = mpls(rest).ok_or(NotRoce::EtherType(other))?;
@@ -331,32 +353,36 @@ impl<'a> IpPacket<'a> {
     /// Removes extension headers (RFC 8200, 4302).
     #[inline]
     fn without_extensions(mut self) -> Option<Self> {
-        const HOP_BY_HOP: u8 = 0;
-        const ROUTING: u8 = 43;
-        const FRAGMENT: u8 = 44;
-        const AUTHENTICATION: u8 = 51;
-        const DESTINATION: u8 = 60;
         for _ in 0..EXTENSIONS_MAX {
-            let header = match self.protocol {
-                HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION => {
-                    self.behind.first_chunk::<4>()?
-                }
-                _ => return Some(self),
-            };
-            let len = match self.protocol {
-                FRAGMENT => {
-                    let field = u16_at(header, 2);
-                    self.is_later_fragment |= field >> 3 != 0;
-                    self.is_first_fragment |= field >> 3 == 0 && field & 1 != 0;
-                    8
-                }
-                AUTHENTICATION => (usize::from(header[1]) + 2) * 4,
-                _ => (usize::from(header[1]) + 1) * 8,
-            };
+            if !matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {
+                return Some(self);
+            }
+            let header = self.behind.first_chunk::<4>()?;
+            if self.protocol == FRAGMENT {
+                let field = u16_at(header, 2);
+                self.is_later_fragment |= field >> 3 != 0;
+                self.is_first_fragment |= field >> 3 == 0 && field & 1 != 0;
+            }
+            let len = extension_len(self.protocol, &[header[0], header[1]])?;
             self.has_options = true;
             self.protocol = header[0];
             self.behind = self.behind.get(len..)?;
+            if self.is_later_fragment {
+                // What follows is no header.
+                return Some(self);
+            }
         }
         None
+    }
+}
+
+/// Length of an extension header that begins with `header`; `None` for other protocols.
+#[inline]
+pub(super) fn extension_len(protocol: u8, header: &[u8; 2]) -> Option<usize> {
+    match protocol {
+        FRAGMENT => Some(8),
+        AUTHENTICATION => Some((usize::from(header[1]) + 2) * 4),
+        HOP_BY_HOP | ROUTING | DESTINATION => Some((usize::from(header[1]) + 1) * 8),
+        _ => None,
     }
 }

@@ -79,8 +79,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             SENT_TO.iter().chain(&["ndo_xdp_xmit", "AF_XDP tx only"]).chain(&LONG_TESTS).copied().collect();
         return Err(Failure::new("no such test").hint(format!("there are: {}", names.join(", "))).code(2));
     }
-    let failed = sink.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
-    let lossy = sink.rows.iter().filter(|row| row.verdict == Verdict::Lossy).count();
+    let (failed, lossy) = Row::bad(&sink.rows);
     if lossy > 0
         && let Some(terminal) = sink.terminal
     {
@@ -95,7 +94,8 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             "own_namespace": bench.place.own,
             "mode": mode,
             "generator": source,
-            "ok": failed == 0,
+            "ok": failed == 0 && lossy == 0,
+            "failed": failed,
             "lossy": lossy,
             "tests": rows,
         });

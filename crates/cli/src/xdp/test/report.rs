@@ -47,6 +47,12 @@ impl Row {
         self
     }
 
+    /// How many tests failed, and how many lost packets that are all accounted for.
+    pub(super) fn bad(rows: &[Row]) -> (usize, usize) {
+        let failed = rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
+        (failed, rows.iter().filter(|row| row.verdict == Verdict::Lossy).count())
+    }
+
     /// Millions of packets per second that arrived.
     fn mpps(&self) -> f64 {
         if self.seconds > 0.0 { self.out as f64 / self.seconds / 1e6 } else { 0.0 }
@@ -139,5 +145,7 @@ mod tests {
             (percent(1, 1_000_000), percent(999_999, 1_000_000)),
             ("less than 0.1 %".to_owned(), "more than 99.9 %".to_owned())
         );
+        let failed = Row { verdict: Verdict::Wrong("2 packets vanished".to_owned()), ..Row::skipped("", "") };
+        assert_eq!(Row::bad(&[row, failed, Row::skipped("", "")]), (1, 1));
     }
 }

@@ -204,3 +204,21 @@ fn packets_that_hooks_do_not_pass_are_copied_with_the_verdict() {
     assert_eq!((&received[..], &left[..52]), (&packet(1, 40)[..], &sent[..52]));
     assert_eq!(left.len(), 56, "with its ICRC");
 }
+
+#[test]
+fn packets_that_are_sent_back_to_a_full_port_slow_down_reception() {
+    let mut world = World::with(
+        HookPoint::Ingress,
+        hook(|asm| {
+            swaps_addresses(asm);
+            asm.ret(XdpAction::Tx);
+        }),
+    );
+    world.receive(&packet(1, 40));
+    assert!(world.port.sent.len() == 1 && !world.hooks.is_paused(Instant(now_ns())));
+    world.port.room = TxRoom::PortFull;
+    let before_ns = now_ns();
+    world.receive(&packet(2, 40));
+    assert!(world.hooks.is_paused(Instant(before_ns)));
+    assert_eq!((world.row("rx_xdp_redirect_full"), world.row("rx_xdp_redirect_stalls")), (0, 1));
+}

@@ -326,7 +326,7 @@ fn a_full_send_buffer_has_no_room_until_the_wire_has_taken_half_of_it() {
     let flow = port.open_flow(&flow_key(V4)).unwrap();
     let mut pushed_back_after = 0;
     for number in 0..100_000 {
-        if !port.tx_state(None).has_room {
+        if port.tx_state(None).room != TxRoom::Open {
             pushed_back_after = number;
             break;
         }
@@ -338,9 +338,9 @@ fn a_full_send_buffer_has_no_room_until_the_wire_has_taken_half_of_it() {
     assert!(pushed_back_after > 0, "the buffer has a limit");
     port.flush();
     assert_eq!(port.counters().tx_no_buffer, 0, "no packet is lost below the limit");
-    assert!(!port.tx_state(None).has_room);
+    assert!(port.tx_state(None).room != TxRoom::Open);
     let begun = std::time::Instant::now();
-    while !port.tx_state(None).has_room {
+    while port.tx_state(None).room != TxRoom::Open {
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "there is room again");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }

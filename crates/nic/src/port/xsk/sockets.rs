@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::XskError;
 use super::byte_limit::{ByteLimit, StallCounters};
 use crate::page_pool::{Audit, PagePool};
-use crate::port::BadVariable;
+use crate::port::{BadVariable, TxRoom};
 use crate::xdp::Steering;
 use sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
 use sys::{Epoll, XdpFeatures, XdpMode, now_ns};
@@ -29,7 +29,7 @@ pub(crate) struct Sockets {
     pub(crate) counters: SocketCounters,
     /// Transmit queues have a byte limit.
     is_limited: bool,
-    /// Since when the transmit queue is full, and nothing was completed.
+    /// Since when all transmit queues are full, and nothing was completed.
     full_since_ns: Option<u64>,
     /// Length of the packet in each transmit unit that the kernel holds.
     sent_lens: Box<[u16]>,
@@ -51,7 +51,11 @@ pub(crate) struct Queue {
     /// so a busy queue does not take the memory of the others.
     chunks_due: u32,
     /// Back-pressure of its transmit ring.
-    limit: ByteLimit,
+    pub(super) limit: ByteLimit,
+    /// Transmit units that it holds.
+    units_held: usize,
+    /// Since when it refuses packets, and has completed none.
+    full_since_ns: Option<u64>,
 }
 
 /// Counts of all queues.
@@ -283,8 +287,17 @@ impl Sockets {
         }
         map.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
         let limit = ByteLimit::new(self.is_limited);
-        let queue = Queue { rings, socket, stalled: false, dirty: false, polls, chunks_due: rx_units, limit };
-        self.queues.push(queue);
+        self.queues.push(Queue {
+            rings,
+            socket,
+            stalled: false,
+            dirty: false,
+            polls,
+            chunks_due: rx_units,
+            limit,
+            units_held: 0,
+            full_since_ns: None,
+        });
         Ok(())
     }
 
@@ -326,42 +339,64 @@ impl Sockets {
         self.tx_pool.take()
     }
 
-    /// Whether more should be sent to a queue now, or to any if `None`: the kernel and the driver may hold
-    /// half of the transmit chunks, and each queue its byte limit. A driver that has completed nothing for a
-    /// while, because its link is down, applies no back-pressure any more. Packets are then lost and counted,
-    /// and the transport's timeout reports it.
+    /// Whether more should be sent to a queue now, or to any if `None`. The kernel and the driver may hold
+    /// half of the transmit chunks and each queue its part of them, and each queue its byte limit. A queue
+    /// that has completed nothing for a while, because its link is down, applies no back-pressure any more.
+    /// Packets are then lost and counted, and the transport's timeout reports it.
     #[inline]
-    pub(crate) fn has_room(&mut self, queue: Option<usize>) -> bool {
-        let mut has_room = self.accepts(queue);
-        if !has_room {
+    pub(crate) fn room(&mut self, queue: Option<usize>) -> TxRoom {
+        let mut room = self.present_room(queue);
+        if room != TxRoom::Open {
             self.reap();
-            has_room = self.accepts(queue);
+            room = self.present_room(queue);
         }
-        if !has_room {
+        if room != TxRoom::Open {
             self.kick();
             self.reap();
-            has_room = self.accepts(queue);
+            room = self.present_room(queue);
         }
-        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue)) {
-            if has_room {
-                queue.limit.accept(now_ns);
-            } else if !queue.limit.has_room() {
-                queue.limit.refuse(now_ns());
+        let full_since_ns = match queue.and_then(|queue| self.queues.get_mut(queue)) {
+            Some(queue) => {
+                if room == TxRoom::Open {
+                    queue.limit.accept(now_ns);
+                } else if !queue.limit.has_room() {
+                    queue.limit.refuse(now_ns());
+                }
+                &mut queue.full_since_ns
             }
-        }
-        if has_room {
-            self.full_since_ns = None;
-            return true;
+            None => &mut self.full_since_ns,
+        };
+        if room == TxRoom::Open {
+            *full_since_ns = None;
+            return room;
         }
         let now = now_ns();
-        now - *self.full_since_ns.get_or_insert(now) > FULL_NS
+        let is_silent = now - *full_since_ns.get_or_insert(now) > FULL_NS;
+        if is_silent { TxRoom::Open } else { room }
     }
 
     #[inline]
-    fn accepts(&self, queue: Option<usize>) -> bool {
-        let enough = self.umem.regions()[1].units() as usize / 2;
-        let limit = queue.and_then(|queue| self.queues.get(queue)).map(|queue| &queue.limit);
-        self.tx_pool.len() >= enough && limit.is_none_or(ByteLimit::has_room)
+    fn present_room(&self, queue: Option<usize>) -> TxRoom {
+        let queue = queue.and_then(|queue| self.queues.get(queue));
+        if queue.is_some_and(|queue| !queue.limit.has_room()) {
+            return TxRoom::FlowFull;
+        }
+        let half = self.tx_half();
+        if self.tx_pool.len() >= half {
+            return TxRoom::Open;
+        }
+        let takes = |queue: &Queue| queue.units_held < half / self.queues.len().max(1);
+        match (queue.map(takes), self.queues.iter().any(takes)) {
+            (Some(true), _) | (None, true) => TxRoom::Open,
+            (Some(false), true) => TxRoom::FlowFull,
+            (_, false) => TxRoom::PortFull,
+        }
+    }
+
+    /// Half of the transmit units.
+    #[inline]
+    fn tx_half(&self) -> usize {
+        self.umem.regions()[1].units() as usize / 2
     }
 
     /// Fetches the chunks of packets that were sent.
@@ -370,17 +405,19 @@ impl Sockets {
         for queue in queues {
             let mut bytes = 0;
             while let Some(chunk) = queue.rings.completion.pop() {
+                queue.units_held = queue.units_held.saturating_sub(1);
                 bytes += sent_lens.get(chunk.index() as usize).map_or(0, |len| usize::from(*len));
                 tx_pool.put(chunk);
             }
             if bytes > 0 {
-                *full_since_ns = None;
+                (*full_since_ns, queue.full_since_ns) = (None, None);
                 queue.limit.completed(bytes, now_ns);
             }
         }
     }
 
-    /// Queues a packet. The chunk is returned if the ring is full.
+    /// Queues a packet. The chunk is returned if the ring is full, or if the queue holds half of all chunks
+    /// and other queues need the rest.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -389,13 +426,20 @@ impl Sockets {
         offset: usize,
         len: usize,
     ) -> Result<(), Chunk> {
-        let Some(queue) = self.queues.get_mut(queue) else { return Err(chunk) };
+        let most = if self.queues.len() == 1 { usize::MAX } else { self.tx_half() };
+        let holds_most = |queue: &Queue| queue.units_held >= most;
+        if self.queues.get(queue).is_some_and(holds_most) {
+            self.reap();
+        }
+        let queue = self.queues.get_mut(queue).filter(|queue| !holds_most(queue));
+        let Some(queue) = queue else { return Err(chunk) };
         let unit = chunk.index() as usize;
         queue.rings.tx.push(chunk, offset, len)?;
         if let Some(place) = self.sent_lens.get_mut(unit) {
             // A unit has 8 KiB.
             *place = len as u16;
         }
+        queue.units_held += 1;
         queue.limit.sent(len);
         queue.dirty = true;
         Ok(())

@@ -1,0 +1,80 @@
+//! Back-pressure of several transmit queues: a full one delays no other.
+
+use super::*;
+use byte_limit::ByteLimit;
+
+/// A port with two transmit queues, and flows to the other host by each of them.
+fn two_queues(net: &Net) -> (XskPort, [FlowId; 2]) {
+    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
+    assert_eq!(a.sockets.queues.len(), 2);
+    let to_b = flow(net, &mut a, V4, 0);
+    // The neighbours are resolved, so the next packets take the rings.
+    transfer(&mut a, &mut b, to_b, V4, 0, mixed(1, &[64], 50));
+    let mut flows = [None; 2];
+    // The hash of a flow, which is random, selects its queue.
+    for dst_slot in 2..100 {
+        let key = FlowKey { dst_slot, ..flow_key(V4, 0) };
+        let id = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
+        let flow = &a.flows[id.0 as usize];
+        assert!(flow.is_direct);
+        flows[flow.queue] = Some(id);
+        if let [Some(one), Some(other)] = flows {
+            // No further packet is completed.
+            net.hosts[0].visit(|| ip("link set veth0 down"));
+            return (a, [one, other]);
+        }
+    }
+    panic!("all flows have one queue");
+}
+
+fn room(port: &mut XskPort, flow: FlowId) -> TxRoom {
+    port.tx_state(Some(flow)).room
+}
+
+/// Commits packets to a flow until it is full; returns their number.
+fn fill(port: &mut XskPort, flow: FlowId) -> usize {
+    let mut sent = 0;
+    while room(port, flow) == TxRoom::Open && sent < 5000 {
+        commit(port, flow, &packet(1, 0, 1000));
+        sent += 1;
+    }
+    sent
+}
+
+#[test]
+fn a_transmit_queue_at_its_byte_limit_delays_no_other_queue() {
+    let Some(net) = Net::new(1500, 2) else { return };
+    let (mut a, [one, other]) = two_queues(&net);
+    for queue in &mut a.sockets.queues {
+        queue.limit = ByteLimit::new(true);
+    }
+    let sent = fill(&mut a, one);
+    assert!((32..128).contains(&sent), "the limit begins at 64 KiB: {sent} packets");
+    assert_eq!((room(&mut a, one), room(&mut a, other)), (TxRoom::FlowFull, TxRoom::Open));
+    // Packets of the other queue do not reset the time since which this one is full.
+    let start = Instant::now();
+    while room(&mut a, one) != TxRoom::Open {
+        assert_eq!(room(&mut a, other), TxRoom::Open);
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", a.report().rows);
+    }
+    assert!(start.elapsed() > Duration::from_millis(10));
+    let stalls = a.sockets.queues.iter().map(|queue| queue.limit.counters.stalls);
+    assert_eq!(stalls.sum::<u64>(), 1);
+}
+
+#[test]
+fn a_transmit_queue_that_sends_nothing_leaves_chunks_to_the_others() {
+    let Some(net) = Net::new(1500, 2) else { return };
+    let (mut a, [one, other]) = two_queues(&net);
+    assert!((500..2000).contains(&fill(&mut a, one)));
+    assert_eq!((room(&mut a, one), room(&mut a, other)), (TxRoom::FlowFull, TxRoom::Open));
+    std::thread::sleep(Duration::from_millis(30));
+    // It applies no back-pressure any more, and its further packets are lost.
+    for number in 0..3000 {
+        commit(&mut a, one, &packet(1, number, 1000));
+    }
+    assert!(a.extra.tx_ring_full > 1000 && a.extra.tx_no_chunk == 0, "{:?}", a.report().rows);
+    let sent = fill(&mut a, other);
+    assert!(sent > 400 && a.extra.tx_no_chunk == 0, "{sent}: {:?}", a.report().rows);
+    assert_eq!(room(&mut a, other), TxRoom::PortFull);
+}
