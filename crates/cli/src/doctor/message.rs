@@ -9,7 +9,7 @@ use transport::{
     WcStatus, WrOp,
 };
 
-use super::Check;
+use super::{Check, Status, port};
 use crate::args::DeviceArgs;
 
 const NAME: &str = "message";
@@ -17,7 +17,11 @@ const TEXT: &[u8] = b"roxie doctor";
 /// Within one process a message takes microseconds, on a machine under load milliseconds.
 const LIMIT: Duration = Duration::from_secs(2);
 
-pub(super) fn check(args: &DeviceArgs) -> Check {
+/// `others`: the checks before this one.
+pub(super) fn check(args: &DeviceArgs, others: &[Check]) -> Check {
+    if others.iter().any(|check| check.name == port::NAME && check.status == Status::Bad) {
+        return Check::note(NAME, "not sent, because the device does not get its port");
+    }
     // The check of the device says why it cannot be opened.
     let Ok(context) = Device::open(&args.config()).and_then(|device| device.context()) else {
         return Check::note(NAME, "not sent, because there is no device");
