@@ -114,7 +114,6 @@ fn connect(context: &Context, qp: &Qp, to: &Qp) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Status;
 
     #[test]
     fn a_message_to_the_own_device_arrives() {
@@ -130,6 +129,15 @@ mod tests {
     #[test]
     fn without_a_device_no_message_is_sent() {
         let args = DeviceArgs { netdev: Some("nonesuch".to_owned()), name: None };
-        assert_eq!(check(&args).status, Status::Note);
+        assert_eq!(check(&args, &[]).status, Status::Note);
+    }
+
+    #[test]
+    fn a_taken_port_is_not_a_second_problem_of_the_message() {
+        let args = DeviceArgs { netdev: Some("lo".to_owned()), name: None };
+        let taken = [Check::bad(port::NAME, "taken by user 0", "stop the program that uses the port")];
+        let message = check(&args, &taken);
+        assert_eq!(message.status, Status::Note, "{}", message.text);
+        assert!(message.text.contains("port"), "{}", message.text);
     }
 }
