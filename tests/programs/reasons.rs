@@ -168,7 +168,7 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
             "roxie: server: starting the engine: UDP port 4791 belongs to process".to_owned(),
             format!("       run as user {uid}, or"),
             format!("belongs to roxie processes of user {uid}"),
-            " must be fixed first".to_owned(),
+            "1 problem must be fixed first".to_owned(),
         ];
         reasons.iter().try_for_each(|reason| says(&ended, reason))?;
     }

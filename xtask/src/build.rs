@@ -10,11 +10,28 @@ use crate::shell::{Outcome, at, run};
 pub(crate) struct Built {
     /// `roxie` with its libraries inside.
     pub(crate) program: PathBuf,
+    /// The same without a C library, for systems that have another one than glibc. x86-64 only: there the
+    /// libraries serve programs with musl, too.
+    pub(crate) static_program: Option<PathBuf>,
 }
 
 /// Builds for `arch` and bundles the program into `out`. `host` links to this machine's C library.
 pub(crate) fn build(root: &Path, out: &Path, arch: &Arch, host: bool, epoch: &str) -> Outcome<Built> {
     let target = root.join("target/dist-build");
+    // Paths of this machine stand in messages of panics otherwise, and two builds would differ.
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
+        .map_err(|_| "neither CARGO_HOME nor HOME is set".to_owned())?;
+    let flags = remap_flags(root, &home);
+    let settings = |cargo: &mut Command, flags: &str| {
+        cargo
+            .current_dir(root)
+            .args(["--release", "--locked", "-p", "roxie-cli"])
+            .env("CARGO_ENCODED_RUSTFLAGS", flags)
+            .env("CARGO_PROFILE_RELEASE_STRIP", "true")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+            .env("SOURCE_DATE_EPOCH", epoch);
+    };
     let mut cargo = Command::new("cargo");
     let release = if host {
         cargo.arg("build");
@@ -27,22 +44,29 @@ pub(crate) fn build(root: &Path, out: &Path, arch: &Arch, host: bool, epoch: &st
         cargo.env("PATH", path).args(["zigbuild", "--target"]).arg(format!("{}.{}", arch.target, arch.glibc));
         target.join(arch.target).join("release")
     };
-    // Paths of this machine stand in messages of panics otherwise, and two builds would differ.
-    let home = std::env::var("CARGO_HOME")
-        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
-        .map_err(|_| "neither CARGO_HOME nor HOME is set".to_owned())?;
-    run(cargo
-        .current_dir(root)
-        .args(["--release", "--locked", "--target-dir"])
-        .arg(&target)
-        .args(["-p", "roxie-cli", "-p", "roxie-ibverbs", "-p", "roxie-rdmacm", "-p", "roxie-audit"])
-        .env("CARGO_ENCODED_RUSTFLAGS", remap_flags(root, &home))
-        .env("CARGO_PROFILE_RELEASE_STRIP", "true")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-        .env("SOURCE_DATE_EPOCH", epoch))?;
-    let program = out.join("roxie");
-    run(arch.command(release.join("roxie"))?.args(["self", "bundle", "--from"]).arg(&release).arg(&program))?;
-    Ok(Built { program })
+    settings(&mut cargo, &flags);
+    cargo.arg("--target-dir").arg(&target);
+    run(cargo.args(["-p", "roxie-ibverbs", "-p", "roxie-rdmacm", "-p", "roxie-audit"]))?;
+    // A program finds its libraries beside itself.
+    let bundle = |program: PathBuf, name: &str| -> Outcome<PathBuf> {
+        let file = out.join(name);
+        run(arch.command(program)?.args(["self", "bundle"]).arg(&file))?;
+        Ok(file)
+    };
+    let program = bundle(release.join("roxie"), "roxie")?;
+    let static_program = if !host && arch.name == "x86_64" && *arch == *Arch::host()? {
+        let target = root.join("target/dist-build-static");
+        let mut cargo = Command::new("cargo");
+        cargo.args(["build", "--target", arch.target, "--target-dir"]).arg(&target);
+        settings(&mut cargo, &format!("{flags}\x1f-Ctarget-feature=+crt-static"));
+        run(&mut cargo)?;
+        let program = release.join("roxie-static");
+        at(&program, std::fs::copy(target.join(arch.target).join("release/roxie"), &program))?;
+        Some(bundle(program, "roxie-static")?)
+    } else {
+        None
+    };
+    Ok(Built { program, static_program })
 }
 
 /// Replaces the paths of this machine in the built files. Unlike RUSTFLAGS, CARGO_ENCODED_RUSTFLAGS separates

@@ -126,7 +126,8 @@ pub(crate) fn dist(options: &Options) -> Outcome {
         .arg(&release.tree))?;
 
     let wheel = wheel::make(&release, &built.program, options.host)?;
-    let mut made = vec![built.program, sbom::write(&release)?, archive::make(&release)?, wheel];
+    let mut made: Vec<PathBuf> = built.static_program.into_iter().collect();
+    made.extend([built.program, sbom::write(&release)?, archive::make(&release)?, wheel]);
     made.push(image::make(&release)?);
     for (program, package, make) in [
         ("dpkg-deb", "the .deb", deb::make as fn(&Release) -> Outcome<PathBuf>),

@@ -11,6 +11,7 @@ pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
     let work = release.work("image")?;
     let dir = work.join(&name);
     write(&dir.join("Containerfile"), include_bytes!("../../packaging/Containerfile"))?;
+    at(&dir, std::fs::copy(release.root.join("packaging/collect"), dir.join("collect")))?;
     at(&dir, std::fs::copy(release.tree.join("bin/roxie"), dir.join("roxie")))?;
     let path = release.out.join(format!("{name}.tar.gz"));
     archive::tar(release, &work, &name, &path)?;

@@ -57,6 +57,8 @@ fn spec_text(release: &Release) -> String {
          /usr/share/bash-completion/completions/roxie\n\
          /usr/share/zsh/site-functions/_roxie\n\
          /usr/share/fish/vendor_completions.d/roxie.fish\n\
+         /usr/share/pkgconfig/roxie.pc\n\
+         /usr/share/cmake/roxie\n\
          %doc /usr/share/doc/roxie\n",
         release.version, release.arch.glibc
     )

@@ -21,9 +21,14 @@ pub(crate) const AUDIT: &str = "libroxie_audit.so";
 /// programs the SONAME.
 const NAMES: [(&str, &[&str]); 3] = [
     ("libibverbs.so", &["libibverbs.so.1", "libibverbs.so"]),
-    ("librdmacm.so", &["librdmacm.so.1", "librdmacm.so"]),
+    ("librdmacm.so", &["librdmacm.so.1", "librdmacm.so", LOADER]),
     (AUDIT, &[AUDIT]),
 ];
+
+/// The loader of glibc, which the libraries need for their thread-local data. A program with glibc has loaded
+/// it already. musl's loader searches for the name, and has the functions itself: there librdmacm.so stands
+/// in for it. The types of both C libraries are equal on x86-64 only.
+const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Start of the names of these directories; a fingerprint of the path follows.
 const PREFIX: &str = "lib-";

@@ -127,8 +127,8 @@ fn blind_to_us(program: &Path) -> Option<String> {
         None => {
             Some(format!("{name} is statically linked: it loads no libraries, so it does not see the device"))
         }
-        Some(loader) if loader.contains("ld-musl") => Some(format!(
-            "{name} uses the C library musl, and roxie's libraries need glibc: it does not see the device"
+        Some(loader) if loader.contains("ld-musl") && !cfg!(target_arch = "x86_64") => Some(format!(
+            "{name} uses the C library musl, which roxie serves on x86-64 only: it does not see the device"
         )),
         Some(_) => None,
     }

@@ -65,8 +65,12 @@ impl EventFd {
         }
         let mut value = 0u64;
         let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
-        // SAFETY: the one part is 8 bytes long, which is what eventfd writes; -1 is the current offset.
-        let _units = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+        // -1 is the current offset. musl has the function since 1.2.5 only.
+        let (fd, offset) = (self.fd.as_raw_fd(), -1_i64);
+        // SAFETY: the one part is 8 bytes long, which is what eventfd writes.
+        let _units = unsafe {
+            libc::syscall(libc::SYS_preadv2, fd, &raw const part, 1, offset, offset, libc::RWF_NOWAIT)
+        };
     }
 
     /// Whether the descriptor, which the application may have changed, is non-blocking.

@@ -9,7 +9,7 @@ use transport::{
     WcStatus, WrOp,
 };
 
-use super::Check;
+use super::{Check, Status, port};
 use crate::args::DeviceArgs;
 
 const NAME: &str = "message";
@@ -17,7 +17,11 @@ const TEXT: &[u8] = b"roxie doctor";
 /// Within one process a message takes microseconds, on a machine under load milliseconds.
 const LIMIT: Duration = Duration::from_secs(2);
 
-pub(super) fn check(args: &DeviceArgs) -> Check {
+/// `others`: the checks before this one.
+pub(super) fn check(args: &DeviceArgs, others: &[Check]) -> Check {
+    if others.iter().any(|check| check.name == port::NAME && check.status == Status::Bad) {
+        return Check::note(NAME, "not sent, because the device does not get its port");
+    }
     // The check of the device says why it cannot be opened.
     let Ok(context) = Device::open(&args.config()).and_then(|device| device.context()) else {
         return Check::note(NAME, "not sent, because there is no device");
@@ -110,7 +114,6 @@ fn connect(context: &Context, qp: &Qp, to: &Qp) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Status;
 
     #[test]
     fn a_message_to_the_own_device_arrives() {
@@ -126,6 +129,15 @@ mod tests {
     #[test]
     fn without_a_device_no_message_is_sent() {
         let args = DeviceArgs { netdev: Some("nonesuch".to_owned()), name: None };
-        assert_eq!(check(&args).status, Status::Note);
+        assert_eq!(check(&args, &[]).status, Status::Note);
+    }
+
+    #[test]
+    fn a_taken_port_is_not_a_second_problem_of_the_message() {
+        let args = DeviceArgs { netdev: Some("lo".to_owned()), name: None };
+        let taken = [Check::bad(port::NAME, "taken by user 0", "stop the program that uses the port")];
+        let message = check(&args, &taken);
+        assert_eq!(message.status, Status::Note, "{}", message.text);
+        assert!(message.text.contains("port"), "{}", message.text);
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn print(args: &DoctorArgs) -> Outcome {
     checks.extend(xdp::checks());
     checks.extend(features::checks());
     checks.extend(device::checks(&args.device));
-    checks.push(message::check(&args.device));
+    checks.push(message::check(&args.device, &checks));
     let bad = checks.iter().filter(|check| check.status == Status::Bad).count();
     let report = Report { ok: bad == 0, checks };
     if args.json {

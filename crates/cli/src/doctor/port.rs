@@ -11,6 +11,9 @@ use wire::ROCE_PORT;
 use super::Check;
 use crate::engines::command_of;
 
+/// Name of the check of the port.
+pub(super) const NAME: &str = "port 4791";
+
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![port()];
     checks.extend(soft_roce());
@@ -25,7 +28,6 @@ struct Holder {
 }
 
 fn port() -> Check {
-    const NAME: &str = "port 4791";
     let holders: Vec<Holder> = ["/proc/net/udp", "/proc/net/udp6"]
         .iter()
         .filter_map(|path| fs::read_to_string(path).ok())

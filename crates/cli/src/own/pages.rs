@@ -1,4 +1,5 @@
-//! Manual pages and shell completions, made from the description of the command line.
+//! Manual pages and shell completions, made from the description of the command line, and the files by which
+//! build systems find the program.
 
 use std::io;
 use std::path::Path;
@@ -10,6 +11,17 @@ use crate::args::Args;
 
 /// The date of the pages: that of the last change of the version, since builds must be equal.
 const DATE: &str = "2026-11-24";
+
+/// For pkg-config: the libraries against which programs for roxie are built are those of rdma-core.
+const PKG_CONFIG: &str = concat!(
+    "prefix=${pcfiledir}/../..\n",
+    "program=${prefix}/bin/roxie\n\n",
+    "Name: roxie\n",
+    "Description: RDMA device in user space: run programs with '${program} run --'\n",
+    "Version: ",
+    env!("CARGO_PKG_VERSION"),
+    "\nRequires: librdmacm libibverbs\n",
+);
 
 /// A generated file of an installation: its path below the prefix, and its contents.
 pub(super) type Page = (String, Vec<u8>);
@@ -54,6 +66,8 @@ pub(super) fn of_installation() -> io::Result<Vec<Page>> {
     ] {
         pages.push((path.to_owned(), completions(shell)));
     }
+    pages.push(("share/pkgconfig/roxie.pc".to_owned(), PKG_CONFIG.into()));
+    pages.push(("share/cmake/roxie/roxieConfig.cmake".to_owned(), include_bytes!("roxie.cmake").into()));
     Ok(pages)
 }
 

@@ -22,3 +22,22 @@ pub trait Reactor: Send + Sync + Unpin + 'static {
     /// The reactor has ended.
     fn poll_readable(source: &Self::Source, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
+
+/// Names the types of [`net`](super) for one reactor.
+macro_rules! name_types {
+    ($reactor:ty) => {
+        /// A byte stream.
+        pub type RdmaStream = super::RdmaStream<$reactor>;
+        /// Accepts byte streams.
+        pub type RdmaListener = super::RdmaListener<$reactor>;
+        /// A connection for messages and one-sided operations.
+        pub type MessageSocket = super::MessageSocket<$reactor>;
+        /// Accepts message sockets.
+        pub type MessageListener = super::MessageListener<$reactor>;
+        /// The completions of a completion queue.
+        pub type Completions = super::Completions<$reactor>;
+        /// The events of the connection manager.
+        pub type CmEvents = super::CmEvents<$reactor>;
+    };
+}
+pub(super) use name_types;

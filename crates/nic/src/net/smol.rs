@@ -9,24 +9,13 @@ use std::task::{Context, Poll};
 use async_io::Async;
 use futures_io::{AsyncRead, AsyncWrite};
 
-use super::reactor::Reactor;
+use super::reactor::{Reactor, name_types};
 
 /// The reactor of async-io.
 #[derive(Clone, Copy, Debug)]
 pub enum Smol {}
 
-/// A byte stream.
-pub type RdmaStream = super::RdmaStream<Smol>;
-/// Accepts byte streams.
-pub type RdmaListener = super::RdmaListener<Smol>;
-/// A connection for messages and one-sided operations.
-pub type MessageSocket = super::MessageSocket<Smol>;
-/// Accepts message sockets.
-pub type MessageListener = super::MessageListener<Smol>;
-/// The completions of a completion queue.
-pub type Completions = super::Completions<Smol>;
-/// The events of the connection manager.
-pub type CmEvents = super::CmEvents<Smol>;
+name_types!(Smol);
 
 impl Reactor for Smol {
     type Source = Async<OwnedFd>;

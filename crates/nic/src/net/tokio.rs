@@ -10,24 +10,13 @@ use std::task::{Context, Poll, ready};
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use super::reactor::Reactor;
+use super::reactor::{Reactor, name_types};
 
 /// The reactor of the current tokio runtime.
 #[derive(Clone, Copy, Debug)]
 pub enum Tokio {}
 
-/// A byte stream.
-pub type RdmaStream = super::RdmaStream<Tokio>;
-/// Accepts byte streams.
-pub type RdmaListener = super::RdmaListener<Tokio>;
-/// A connection for messages and one-sided operations.
-pub type MessageSocket = super::MessageSocket<Tokio>;
-/// Accepts message sockets.
-pub type MessageListener = super::MessageListener<Tokio>;
-/// The completions of a completion queue.
-pub type Completions = super::Completions<Tokio>;
-/// The events of the connection manager.
-pub type CmEvents = super::CmEvents<Tokio>;
+name_types!(Tokio);
 
 impl Reactor for Tokio {
     type Source = AsyncFd<OwnedFd>;
