@@ -22,7 +22,7 @@ use crate::abi::objects::{
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
 use crate::errno::{busy, code, null, status};
-use crate::handle::{FromC, GivenUp, Out, members, typed};
+use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 
 use super::cq::CqObject;
@@ -45,7 +45,7 @@ pub(crate) struct QpTail {
     /// A raw packet queue pair; `qp` then only reserves its number, in state RESET.
     pub(crate) raw: Option<RawQp>,
     id: ObjectId,
-    sq_sig_all: bool,
+    pub(crate) sq_sig_all: bool,
     /// Present if the application asked for the work request builder.
     pub(crate) builder: Option<Builder>,
     /// The connection identifier that moves this QP through its states, and holds a handle of it.
@@ -85,6 +85,14 @@ impl FromC<*mut ibv_qp> for Option<&QpObject> {
     unsafe fn from_c(qp: *mut ibv_qp) -> Self {
         // SAFETY: an `ibv_qp` of this library is the beginning of an `ibv_qp_ex`.
         unsafe { typed(qp.cast::<ibv_qp_ex>()) }
+    }
+}
+
+impl FromC<Hot<ibv_qp>> for Option<&QpObject> {
+    #[inline(always)]
+    unsafe fn from_c(Hot(qp): Hot<ibv_qp>) -> Self {
+        // SAFETY: an `ibv_qp` of this library is the beginning of an `ibv_qp_ex`.
+        unsafe { typed(Hot(qp.cast::<ibv_qp_ex>())) }
     }
 }
 
@@ -466,7 +474,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: ibv_destroy_qp(3).
     let qp: Option<GivenUp<QpObject>> = unsafe { typed(qp) };
-    qp.map_or_else(|| code(libc::EINVAL), destroy)
+    let Some(qp) = qp else { return code(libc::EINVAL) };
+    destroy(qp)
 }
 
 /// Destroys a QP once the application has acknowledged its events; returns 0, or `EBUSY` for a member of a
