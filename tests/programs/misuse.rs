@@ -11,7 +11,7 @@ use roxie_tests::place::{Family, Place, Topology, User};
 use crate::case::{Case, good, roxie, says};
 
 /// Commands of a server, a pause, and a client; each of them is checked. `PORT` stands for a port.
-const SILENT: [(&str, &str, &str); 12] = [
+const SILENT: [(&str, &str, &str); 14] = [
     ("ib_write_bw", "ib_write_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_read_bw", "ib_read_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_send_lat", "ib_send_lat -F -n 300 -p PORT", "127.0.0.1"),
@@ -22,6 +22,8 @@ const SILENT: [(&str, &str, &str); 12] = [
     ("ibv_rc_pingpong", "ibv_rc_pingpong -g 0 -e -n 300 -p PORT", "127.0.0.1"),
     ("ibv_ud_pingpong", "ibv_ud_pingpong -g 0 -n 300 -p PORT", "127.0.0.1"),
     ("ibv_srq_pingpong", "ibv_srq_pingpong -g 0 -n 300 -p PORT", "127.0.0.1"),
+    ("ucx_perftest", "ucx_perftest -n 300 -p PORT", "127.0.0.1 -t tag_bw -s 4096"),
+    ("ucx_perftest", "ucx_perftest -n 300 -p PORT", "127.0.0.1 -t ucp_put_lat -s 8"),
     ("rping", "rping -C 20 -a 127.0.0.1 -p PORT -s", "-c -V"),
     ("ucmatose", "ucmatose -p PORT", "-s 127.0.0.1"),
 ];
@@ -41,6 +43,9 @@ pub(crate) fn cases() -> Vec<Case> {
             silent(lab, &place, name, server, client)
         }));
     }
+    cases.push(Case::new(place, "roxie check --suppress", "cc", move |lab, name| {
+        suppressed(lab, &place, name)
+    }));
     cases.push(Case::new(place, "roxie check keeps the exit code", "sh", move |lab, name| {
         exit_codes(lab, &place, name)
     }));
@@ -107,12 +112,31 @@ fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> R
     let server = server.replace("PORT", &lab.port().to_string());
     let client = format!("{} {client}", server.replace(" -s", ""));
     let script = format!("{server} & sleep 0.5; {client} && wait $!");
-    let words = ["check", "--quiet", "--netdev", "lo", "--", "sh", "-c", &script];
+    let transport = "export UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES=roxie0:1;";
+    let script = if server.starts_with("ucx") { format!("{transport} {script}") } else { script };
+    // UCX looks for the device in files.
+    let files = if server.starts_with("ucx") { "--device-files" } else { "--device-files=off" };
+    let words = ["check", "--quiet", files, "--netdev", "lo", "--", "sh", "-c", &script];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     match ended.output.contains("roxie check:") {
         false => Ok(()),
         true => Err(ended.describe()),
     }
+}
+
+/// A file leaves findings out; its lines that name none are told.
+fn suppressed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = lab.roxie().with_file_name("misuse-suppressed");
+    crate::case::compile("../misuse/leaked_channel.c", &program, &["-g", "-libverbs"])?;
+    let file = program.with_extension("txt");
+    let text = "# known\nleaked-channel  m*n\ncq-*\n";
+    fs::write(&file, text).map_err(|error| error.to_string())?;
+    let (program, file) = (program.display().to_string(), file.display().to_string());
+    let words = ["check", "--netdev", "lo", "--suppress", &file, "--", &program];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    says(&ended, "0 findings, 1 suppressed, in 1 process")?;
+    says(&ended, &format!("unused suppression {file}:3: cq-*"))?;
+    [program, file].iter().try_for_each(fs::remove_file).map_err(|error| error.to_string())
 }
 
 /// Without a finding the exit code is that of the command; a signal counts as in shells.

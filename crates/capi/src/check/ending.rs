@@ -5,6 +5,8 @@ use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use roxie::transport::{WcOpcode, WcStatus};
+
 use crate::abi::objects::{ibv_cq_ex, ibv_mr, ibv_qp_ex};
 use crate::ibv::cq::CqObject;
 use crate::ibv::events::handed_out;
@@ -46,6 +48,7 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     if status == 0 {
         leaks();
         unacknowledged();
+        unpolled();
     }
 }
 
@@ -101,6 +104,31 @@ fn describe(leak: &str, address: usize) -> String {
                 format!(" of {} bytes at {:p}", region.length, region.addr)
             }
             _ => String::new(),
+        }
+    }
+}
+
+/// Reports completions of successful work requests that the application did not poll.
+fn unpolled() {
+    for cq in alive_of::<ibv_cq_ex>() {
+        // SAFETY: alive a moment ago; the memory of destroyed objects is kept.
+        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { continue };
+        let (mut sent, mut received) = (0, 0);
+        while object.tail.cq.waiting() > 0
+            && let Some(wc) = object.tail.cq.poll_one()
+        {
+            let is_receive = wc.opcode as u32 & WcOpcode::Recv as u32 != 0;
+            let count = if is_receive { &mut received } else { &mut sent };
+            *count += u32::from(wc.status == WcStatus::Success);
+        }
+        if sent + received > 0
+            && let Some(created) = created(cq.addr())
+        {
+            let text = format!(
+                "the process ended with {received} received messages and {sent} completed sends in a completion \
+                 queue that no thread polled"
+            );
+            report("unpolled-completions", &text, &[("created", created)]);
         }
     }
 }

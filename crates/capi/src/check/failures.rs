@@ -7,7 +7,7 @@ use roxie::transport::{Cause, Wc, WcStatus};
 
 use crate::ibv::strings::ibv_wc_status_str;
 
-use super::report::report;
+use super::report::report_between;
 use super::stack::here;
 use super::work::{Posted, Queue};
 
@@ -30,7 +30,7 @@ fn kind(cause: Option<Cause>) -> &'static str {
 }
 
 /// Judges the first failed completion of a queue pair; `found` is its work request.
-pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: bool) {
+pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: bool, peer: Option<u32>) {
     if wc.status == WcStatus::WrFlushErr {
         return;
     }
@@ -48,8 +48,11 @@ pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: 
         "the {what} with wr_id {wr_id:#x} on queue pair {number:#08x} failed: {status}. {meaning} {remedy}"
     );
     let polled = ("polled", here());
+    let ends = peer.map(|peer| (number, peer));
     match found {
-        Some(posted) => report(kind(cause), text.trim_end(), &[("posted", posted.posted), polled]),
-        None => report(kind(cause), text.trim_end(), &[polled]),
+        Some(posted) => {
+            report_between(kind(cause), text.trim_end(), &[("posted", posted.posted), polled], ends);
+        }
+        None => report_between(kind(cause), text.trim_end(), &[polled], ends),
     }
 }

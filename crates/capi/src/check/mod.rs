@@ -31,7 +31,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 pub(crate) use calls::{BLOCKS_AFTER, blocks, refused};
 pub(crate) use ending::{interrupted, start_watching};
 pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, own, owned, quietly};
-pub(crate) use work::completed;
+pub(crate) use watch::waits;
+pub(crate) use work::{completed, moved};
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -94,6 +95,7 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new((
         work::keep_locked(until_ns),
         memory::keep_locked(until_ns),
+        watch::keep_locked(until_ns),
         objects::keep_locked(until_ns),
         report::keep_locked(until_ns),
         stack::keep_locked(until_ns),

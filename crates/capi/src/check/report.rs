@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::process;
 use std::sync::{LazyLock, Mutex};
 
+use roxie::status::QpStatus;
 use sys::lock_until;
 
 use super::stack::{Module, Site, modules, stack};
@@ -25,6 +26,17 @@ static REPORTED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(Mutex::default);
 /// Reports a mistake once. `sites` are call stacks, each with what happened there; the first one is the place
 /// to look at.
 pub(super) fn report(kind: &'static str, text: &str, sites: &[(&str, Site)]) {
+    report_between(kind, text, sites, None);
+}
+
+/// As [`report`], about a connection: the numbers of the queue pair and of its peer, by which `roxie check`
+/// finds what happened at the other end.
+pub(super) fn report_between(
+    kind: &'static str,
+    text: &str,
+    sites: &[(&str, Site)],
+    ends: Option<(u32, u32)>,
+) {
     let key = (kind, sites.iter().map(|(_, site)| *site).collect());
     {
         let mut reported = lock(&REPORTED);
@@ -32,27 +44,58 @@ pub(super) fn report(kind: &'static str, text: &str, sites: &[(&str, Site)]) {
             return;
         }
     }
-    let modules = modules();
     let mut line = format!("{{\"type\":\"finding\",\"kind\":\"{kind}\",\"text\":");
     string(&mut line, text);
+    if let Some((qp, peer)) = ends {
+        let _ = write!(line, ",\"ends\":[{qp},{peer}]");
+    }
+    stacks(&mut line, sites);
+    line.push('}');
+    append(&line);
+}
+
+/// Writes the attributes of a connected queue pair, for the comparison with those of its peer.
+pub(super) fn connected(status: &QpStatus, site: Site) {
+    let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
+        return;
+    };
+    let mut line = format!(
+        "{{\"type\":\"end\",\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\"state\":\"{}\",\
+         \"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\"max_dest_rd_atomic\":{}",
+        status.qpn.value(),
+        peer.value(),
+        status.state,
+        status.path_mtu,
+        status.sq_psn.value(),
+        status.rq_psn.value(),
+        status.max_rd_atomic,
+        status.max_dest_rd_atomic
+    );
+    stacks(&mut line, &[("connected", site)]);
+    line.push('}');
+    append(&line);
+}
+
+/// Appends the member `stacks`.
+fn stacks(line: &mut String, sites: &[(&str, Site)]) {
+    let modules = modules();
     line.push_str(",\"stacks\":[");
     for (index, (what, site)) in sites.iter().enumerate() {
         let stack = stack(*site);
         line.push_str(if index == 0 { "{\"what\":" } else { ",{\"what\":" });
-        string(&mut line, what);
+        string(line, what);
         line.push_str(",\"thread\":");
-        string(&mut line, &stack.thread);
+        string(line, &stack.thread);
         line.push_str(",\"frames\":[");
         for (index, ip) in stack.frames.iter().enumerate() {
             if index > 0 {
                 line.push(',');
             }
-            frame(&mut line, &modules, *ip);
+            frame(line, &modules, *ip);
         }
         line.push_str("]}");
     }
-    line.push_str("]}");
-    append(&line);
+    line.push(']');
 }
 
 /// Writes that this process has opened the device.

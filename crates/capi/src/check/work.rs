@@ -15,7 +15,8 @@ use crate::abi::objects::{ibv_mr, ibv_qp_ex};
 use crate::ibv::qp::QpObject;
 use crate::object::Object;
 
-use super::report::report;
+use super::objects::created;
+use super::report::{connected, report};
 use super::stack::{Site, here};
 use super::{OPTIONS, failures, lock, memory};
 
@@ -43,6 +44,8 @@ pub(super) struct Queue {
     pub(super) receives: VecDeque<Posted>,
     /// The shared receive queue, by its address.
     srq: Option<usize>,
+    /// Completion queues, by their addresses, and how many work requests can complete there.
+    needs: [(usize, u32); 2],
     /// A work request has failed: what follows is a consequence.
     has_failed: bool,
     /// When the application last got a completion of a send, or posted to an empty send queue.
@@ -57,7 +60,7 @@ type Receives = VecDeque<Posted>;
 struct Work {
     /// By the address of the queue pair.
     queues: HashMap<usize, Shared<Queue>>,
-    by_number: HashMap<u32, Shared<Queue>>,
+    by_number: HashMap<u32, (usize, Shared<Queue>)>,
     /// By the address of the shared receive queue.
     srqs: HashMap<usize, Shared<Receives>>,
 }
@@ -73,7 +76,10 @@ pub(super) fn of(object: &QpObject) -> Shared<Queue> {
     }
     let queue = Arc::new(Mutex::new(Queue::new(object)));
     work.queues.insert(address, Arc::clone(&queue));
-    work.by_number.insert(object.tail.qp.qpn().value(), Arc::clone(&queue));
+    work.by_number.insert(object.tail.qp.qpn().value(), (address, Arc::clone(&queue)));
+    if OPTIONS.strict {
+        work.compare_sizes(object);
+    }
     queue
 }
 
@@ -141,9 +147,50 @@ pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
 #[cold]
 pub(crate) fn completed(polled: &[Wc]) {
     for wc in polled {
-        let queue = lock(&WORK).by_number.get(&wc.qp_num).cloned();
-        if let Some(queue) = queue {
-            lock(&queue).completed(wc);
+        let work = lock(&WORK);
+        let Some((address, queue)) = work.by_number.get(&wc.qp_num).cloned() else { continue };
+        let peer = (wc.status != WcStatus::Success).then(|| peer(address)).flatten();
+        drop(work);
+        lock(&queue).completed(wc, peer);
+    }
+}
+
+/// The number of the peer of a queue pair that is in the map; `WORK` is locked.
+fn peer(address: usize) -> Option<u32> {
+    // SAFETY: as in `for_each`.
+    let object: Option<&QpObject> = unsafe { Object::from_ptr(address as *mut ibv_qp_ex) };
+    object?.tail.qp.status()?.dest_qpn.map(|number| number.value())
+}
+
+/// The application moved a queue pair to another state: notes the attributes of its connection.
+#[cold]
+pub(crate) fn moved(object: &QpObject) {
+    if let Some(status) = object.tail.qp.status().filter(|status| matches!(&*status.state, "RTR" | "RTS")) {
+        connected(&status, here());
+    }
+}
+
+impl Work {
+    /// Reports completion queues of this queue pair that are smaller than what can complete there at once.
+    fn compare_sizes(&self, object: &QpObject) {
+        for cq in [object.send_cq_object(), object.recv_cq_object()].into_iter().flatten() {
+            let address = cq.public().addr();
+            let needed: u32 =
+                self.queues.values().filter_map(|queue| queue.try_lock().ok()).fold(0, |sum, queue| {
+                    let [(send_cq, sends), (recv_cq, receives)] = queue.needs;
+                    let of = |to: usize, count: u32| if to == address { count } else { 0 };
+                    sum + of(send_cq, sends) + of(recv_cq, receives)
+                });
+            let capacity = cq.tail.cq.capacity();
+            if needed > capacity
+                && let Some(created) = created(address)
+            {
+                let text = format!(
+                    "a completion queue has {capacity} entries, and its queue pairs have room for {needed} work \
+                     requests: it can overflow"
+                );
+                report("cq-can-overflow", &text, &[("created", created)]);
+            }
         }
     }
 }
@@ -160,6 +207,10 @@ impl Queue {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             srq: (!srq.is_null()).then(|| srq.addr()),
+            needs: [
+                (object.send_cq().get().addr(), qp.cap().max_send_wr),
+                (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
+            ],
             has_failed: false,
             moved_ns: now_ns(),
         }
@@ -228,7 +279,7 @@ impl Queue {
         self.receives.push_back(receive);
     }
 
-    fn completed(&mut self, wc: &Wc) {
+    fn completed(&mut self, wc: &Wc, peer: Option<u32>) {
         let failed = wc.status != WcStatus::Success;
         let is_receive = wc.opcode as u32 & WcOpcode::Recv as u32 != 0;
         let found = if !is_receive {
@@ -240,7 +291,7 @@ impl Queue {
         };
         if failed {
             if !self.has_failed {
-                failures::judge(wc, self, found.as_ref(), is_receive);
+                failures::judge(wc, self, found.as_ref(), is_receive, peer);
             }
             self.has_failed |= !self.service.is_datagram();
         }

@@ -10,6 +10,7 @@ use roxie::verbs::{AsyncElement, CompChannel, Cq, Pd};
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
+use crate::check;
 use crate::errno::{busy, code, minus1, null, of_io};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
@@ -244,6 +245,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
         return minus1(libc::EINVAL);
     };
+    let _waiting = check::on().then(|| check::waits(channel.public().addr()));
     loop {
         let id = match channel.tail.get_event() {
             Ok(id) => ObjectId(id),

@@ -21,6 +21,7 @@ use crate::abi::objects::{
     IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
+use crate::check;
 use crate::errno::{busy, code, null, status};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
@@ -71,7 +72,9 @@ members! { QpObject {
     context: qp_base.context => ContextObject;
     qp_context: qp_base.qp_context as *mut c_void;
     send_cq: qp_base.send_cq as *mut ibv_cq;
+    send_cq_object: qp_base.send_cq => CqObject;
     recv_cq: qp_base.recv_cq as *mut ibv_cq;
+    recv_cq_object: qp_base.recv_cq => CqObject;
     srq: qp_base.srq as *mut ibv_srq;
     state: qp_base.state as c_int;
     qp_type: qp_base.qp_type as c_int;
@@ -416,6 +419,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     }
     if mask.contains(QpAttrMask::STATE) {
         qp.state().set(attr.qp_state);
+        if check::on() {
+            check::moved(qp);
+        }
     }
     0
 }

@@ -9,12 +9,15 @@ use serde::Deserialize;
 
 use crate::failure::{During, Outcome};
 
+use super::ends::{End, Ends};
+
 /// One line of a file.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line {
     Process { command: String },
     Finding(Finding),
+    End(End),
 }
 
 /// A mistake of the application, with addresses.
@@ -23,6 +26,9 @@ pub(super) struct Finding {
     pub(super) kind: String,
     pub(super) text: String,
     pub(super) stacks: Vec<Stack>,
+    /// The numbers of the queue pair and of its peer, for findings about a connection.
+    #[serde(default)]
+    pub(super) ends: Option<(u32, u32)>,
     /// The process that made it, and its command line.
     #[serde(skip)]
     pub(super) process: u32,
@@ -45,6 +51,7 @@ pub(super) struct Stack {
 pub(super) struct Findings {
     dir: PathBuf,
     files: HashMap<u32, Reader>,
+    ends: Ends,
 }
 
 /// How far a file has been read.
@@ -56,7 +63,7 @@ struct Reader {
 
 impl Findings {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), files: HashMap::new() }
+        Self { dir: dir.to_owned(), files: HashMap::new(), ends: Ends::default() }
     }
 
     /// Processes that opened the device.
@@ -76,6 +83,11 @@ impl Findings {
                     Line::Process { command } => reader.command = command,
                     Line::Finding(finding) => {
                         f(Finding { process, command: reader.command.clone(), ..finding })?;
+                    }
+                    Line::End(end) => {
+                        for finding in self.ends.add(end, process) {
+                            f(Finding { command: reader.command.clone(), ..finding })?;
+                        }
                     }
                 }
             }

@@ -4,6 +4,7 @@
 //! module `check`). This process reads them while the command runs, looks the addresses up in the debug
 //! information, and prints them.
 
+mod ends;
 mod findings;
 mod report;
 mod suppress;
@@ -116,10 +117,10 @@ fn supervise(
     mut report: Report,
 ) -> Outcome<ExitCode> {
     run::provide_device_files(&args.run)?;
-    // The command starts with no signal blocked: the standard library sees to that.
-    let signals = Signals::block()?;
     let mut process = run::process(&args.run.command, variables)?;
     let mut child = process.spawn().map_err(|error| run::not_started(&args.run.command, &error))?;
+    // The command inherits blocked signals, so they are blocked now only.
+    let signals = Signals::block()?;
     let status = loop {
         signals.wait();
         signals.pass_on(&child)?;

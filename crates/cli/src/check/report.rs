@@ -19,6 +19,8 @@ pub(super) struct Report {
     symbols: Symbols,
     /// Kind and places of those that were printed.
     printed: HashSet<String>,
+    /// Findings about connections: the numbers of both queue pairs, and what they say.
+    connections: Vec<((u32, u32), String)>,
     suppressed: usize,
     /// Findings that repeat a printed one in another process.
     repeated: usize,
@@ -42,13 +44,17 @@ struct Line<'a> {
     /// The line to look at: the innermost one of the first stack that is not in a header of libibverbs.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<&'a Place>,
+    /// What was found at the other end of the connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_end: Option<&'a str>,
     stacks: &'a [Named],
 }
 
 impl Report {
     pub(super) fn new(output: Box<dyn Write>, json: bool, suppressions: Suppressions) -> Self {
         let (symbols, printed) = (Symbols::default(), HashSet::new());
-        Self { output, json, suppressions, symbols, printed, suppressed: 0, repeated: 0 }
+        let connections = Vec::new();
+        Self { output, json, suppressions, symbols, printed, connections, suppressed: 0, repeated: 0 }
     }
 
     /// Prints a finding that was not printed before.
@@ -64,8 +70,24 @@ impl Report {
             self.repeated += 1;
             return Ok(());
         }
-        let text = if self.json { json(&finding, &stacks)? } else { text(&finding, &stacks) };
+        let other = self.other_end(&finding);
+        let text = if self.json {
+            json(&finding, &stacks, other.as_deref())?
+        } else {
+            text(&finding, &stacks, other.as_deref())
+        };
         self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush()).during("the findings")
+    }
+
+    /// What was found at the other end of the same connection.
+    fn other_end(&mut self, finding: &Finding) -> Option<String> {
+        let (qp, peer) = finding.ends?;
+        let found =
+            self.connections.iter().find(|(ends, _)| *ends == (peer, qp)).map(|(_, says)| says.clone());
+        let says =
+            format!("process {}: {}: {}", finding.process, finding.kind, first_sentence(&finding.text));
+        self.connections.push(((qp, peer), says));
+        found
     }
 
     fn named(&mut self, stack: &Stack) -> Named {
@@ -113,14 +135,21 @@ fn place(stacks: &[Named]) -> Option<&Place> {
     frames.iter().find(|place| place.line.is_some() && !place.is_header()).or(frames.first())
 }
 
-fn json(finding: &Finding, stacks: &[Named]) -> Outcome<String> {
+fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| first)
+}
+
+fn json(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> Outcome<String> {
     let Finding { kind, text, process, command, .. } = finding;
-    let line = Line { kind, text, process: *process, command, place: place(stacks), stacks };
+    let line = Line { kind, text, process: *process, command, place: place(stacks), other_end, stacks };
     Ok(serde_json::to_string(&line).during("a finding")? + "\n")
 }
 
-fn text(finding: &Finding, stacks: &[Named]) -> String {
+fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String {
     let mut text = format!("roxie check: {}: {}\n", finding.kind, finding.text);
+    if let Some(other) = other_end {
+        text += &format!("    the other end, {other}\n");
+    }
     for Named { what, thread, frames } in stacks {
         text += &format!("    {what} by {thread} of process {}:\n", finding.process);
         for (index, Place { function, file, line }) in frames.iter().enumerate() {
