@@ -7,7 +7,7 @@ int main(void)
 	struct ibv_sge to;
 	struct pair p;
 
-	open_pair(&p, 16, usual);
+	open_pair(&p, 32, usual);
 	to = sge_of(&p, 1, 64);
 	receive = receive_to(&to);
 	CHECK(ibv_post_recv(p.qp[1], &receive, &bad) == 0);

@@ -13,15 +13,19 @@ pub(crate) const BLOCKS_AFTER: Duration = Duration::from_secs(1);
 
 /// Functions that correct programs call to find out what is possible, or when it may be too late. Their
 /// refusals are answers.
-const QUESTIONS: [&str; 14] = [
+const QUESTIONS: [&str; 18] = [
     "ibv_create_ah",
     "ibv_create_ah_from_wc",
+    "ibv_create_cq",
     "ibv_create_cq_ex",
-    "ibv_create_qp_ex",
     "ibv_create_flow",
+    "ibv_create_qp",
+    "ibv_create_qp_ex",
+    "ibv_create_srq",
     "ibv_init_ah_from_wc",
     "ibv_query_gid",
     "ibv_query_pkey",
+    "rdma_create_qp",
     "rdma_disconnect",
     "rdma_getaddrinfo",
     "rdma_notify",
@@ -47,6 +51,10 @@ pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
     let is_consequence = REPORTED.try_with(|reported| reported.replace(false)).unwrap_or(false);
     let Some(function) = function.filter(|_| !is_consequence) else { return };
     if QUESTIONS.contains(&function) || function.starts_with("ibv_query") {
+        return;
+    }
+    // Function and errno alone say nothing that the program does not know.
+    if line.splitn(3, ": ").count() < 3 {
         return;
     }
     match errno {

@@ -32,7 +32,7 @@ pub(crate) use calls::{BLOCKS_AFTER, blocks, refused};
 pub(crate) use ending::{interrupted, start_watching};
 pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, own, owned, quietly};
 pub(crate) use watch::waits;
-pub(crate) use work::{completed, moved};
+pub(crate) use work::{completed, moved, queue_pair_begins};
 
 static ON: AtomicBool = AtomicBool::new(false);
 

@@ -71,6 +71,9 @@ struct Seen {
     /// The counter of RNR NAKs, when the application last got a completion.
     rnr_naks: u64,
     moved_ns: u64,
+    /// The counter of received packets, and when it changed.
+    rcvd_pkts: u64,
+    heard_ns: u64,
 }
 
 /// Starts the thread. Without one the process is checked all the same.
@@ -110,7 +113,10 @@ fn look_at(
     seen: &mut Seen,
 ) -> Option<(&'static str, String, Site)> {
     if seen.moved_ns != queue.moved_ns || queue.sends.is_empty() {
-        *seen = Seen { rnr_naks: status.counters.rcvd_rnr_err, moved_ns: queue.moved_ns };
+        (seen.rnr_naks, seen.moved_ns) = (status.counters.rcvd_rnr_err, queue.moved_ns);
+    }
+    if seen.rcvd_pkts != status.counters.rcvd_pkts {
+        (seen.rcvd_pkts, seen.heard_ns) = (status.counters.rcvd_pkts, now_ns());
     }
     let oldest = queue.sends.front()?;
     let is_busy = status.in_flight + status.pending > 0 && status.state == "RTS";
@@ -127,7 +133,9 @@ fn look_at(
         );
         return Some(("rnr-wait", text, oldest.posted));
     }
-    let hangs = is_busy && OPTIONS.hang_s > 0 && since_ns > hang_ns();
+    // A long message makes progress with each ACK.
+    let silent_ns = since_ns.min(now_ns().saturating_sub(seen.heard_ns));
+    let hangs = is_busy && OPTIONS.hang_s > 0 && silent_ns > hang_ns();
     hangs.then(|| ("hang", picture(&what, object, queue, status), oldest.posted))
 }
 
@@ -138,7 +146,7 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
         _ => "the peer".to_owned(),
     };
     let cq = &object.tail.qp.send_cq();
-    let lost = if status.timeout == 0 { "; timeout is 0: a lost packet is never sent again" } else { "" };
+    let lost = if status.timeout == 0 { "; timeout is 0: a lost packet is not retransmitted" } else { "" };
     format!(
         "{what} has not completed for {} s. {} packets wait for an ACK of {peer}, {} for their transmission, {} \
          were retransmitted{lost}. Posted: {} sends, {} receives. The send CQ has {} completions that were not \

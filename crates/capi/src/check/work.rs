@@ -83,6 +83,12 @@ pub(super) fn of(object: &QpObject) -> Shared<Queue> {
     queue
 }
 
+/// A queue pair was created.
+#[cold]
+pub(crate) fn queue_pair_begins(object: &QpObject) {
+    of(object);
+}
+
 /// Returns the receives of a shared receive queue.
 pub(super) fn of_srq(address: usize) -> Shared<Receives> {
     Arc::clone(lock(&WORK).srqs.entry(address).or_default())
@@ -282,6 +288,9 @@ impl Queue {
     fn completed(&mut self, wc: &Wc, peer: Option<u32>) {
         let failed = wc.status != WcStatus::Success;
         let is_receive = wc.opcode as u32 & WcOpcode::Recv as u32 != 0;
+        if is_receive {
+            self.answered();
+        }
         let found = if !is_receive {
             self.sent(wc)
         } else if let Some(srq) = self.srq {
@@ -294,6 +303,16 @@ impl Queue {
                 failures::judge(wc, self, found.as_ref(), is_receive, peer);
             }
             self.has_failed |= !self.service.is_datagram();
+        }
+    }
+
+    /// A message of the peer arrived. It may answer the posted sends: then the application knows that the peer
+    /// has their content, and may change the memory before it polls their completions.
+    fn answered(&mut self) {
+        let number = self.number;
+        for send in &mut self.sends {
+            compare(send, number, true);
+            send.sum = None;
         }
     }
 

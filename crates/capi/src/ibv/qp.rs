@@ -382,6 +382,9 @@ pub(crate) fn export(
     let object =
         QpObject::boxed(public, QpTail { qp, raw: None, id, sq_sig_all, builder, cm: Mutex::default() });
     id.register(object.public());
+    if check::on() {
+        check::queue_pair_begins(&object);
+    }
     object
 }
 
