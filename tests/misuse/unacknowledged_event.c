@@ -5,7 +5,8 @@ int main(void)
 {
 	struct ibv_context *context = open_first();
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context); /* finds: leaked-channel */
-	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, channel, 0); /* finds: leaked-cq unacknowledged-cq-events */
+	struct ibv_cq *cq =
+		ibv_create_cq(context, 4, NULL, channel, 0); /* finds: leaked-cq unacknowledged-cq-events */
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_qp_init_attr init = qp_attr(cq, IBV_QPT_RC);
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);

@@ -69,7 +69,7 @@ pub(super) fn look_at_queues() {
         }
         let text = format!(
             "a completion queue of {} entries overflowed: completions are lost, and the queue pair is in the \
-             error state; its size must cover all work requests of its queues that can complete before a poll",
+             error state; it needs an entry for each work request that can complete before a poll",
             object.tail.cq.capacity()
         );
         if let Some(created) = created(cq.addr()) {
@@ -125,8 +125,8 @@ fn unpolled() {
             && let Some(created) = created(cq.addr())
         {
             let text = format!(
-                "the process ended with {received} received messages and {sent} completed sends in a completion \
-                 queue that no thread polled"
+                "the process ended with {received} received messages and {sent} completed sends in a \
+                 completion queue that no thread polled"
             );
             report("unpolled-completions", &text, &[("created", created)]);
         }

@@ -42,8 +42,8 @@ pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new(lock_until(&REGIONS, until_ns))
 }
 
-/// Bytes at the beginning and at the end of each element that a checksum covers: 16 KiB cost some microseconds
-/// twice per work request. A change in the middle of a longer element is not noticed.
+/// Bytes at the beginning and at the end of each element that a checksum covers: 16 KiB cost some
+/// microseconds twice per work request. A change in the middle of a longer element is not noticed.
 pub(super) const EDGE_BYTES: usize = 8192;
 
 /// Bytes that are read at once.

@@ -1,13 +1,14 @@
 //! `roxie check`: watches how the application uses verbs and rdma_cm, and records what is wrong.
 //!
-//! `roxie check` sets `ROXIE_CHECK` to a directory. Each process of the command appends its findings to a file
-//! of its own there ([`report`]), with addresses instead of names; `roxie check` adds names and lines. Without
-//! the variable nothing here runs: control calls test one static, and the calls of the data path
+//! `roxie check` sets `ROXIE_CHECK` to a directory. Each process of the command appends its findings to a
+//! file of its own there ([`report`]), with addresses instead of names; `roxie check` adds names and lines.
+//! Without the variable nothing here runs: control calls test one static, and the calls of the data path
 //! (`ibv_post_send`, `ibv_poll_cq`) are other functions, which the context names ([`ops`]).
 //!
 //! The modules: [`stack`] captures call stacks; [`objects`] knows every object that was given to the
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
-//! refused calls and [`failures`] failed completions; [`ending`] looks at what is left when the process ends; [`watch`] notices that nothing moves.
+//! refused calls and [`failures`] failed completions; [`ending`] looks at what is left when the process ends;
+//! [`watch`] notices that nothing moves.
 //!
 //! Invariant: a finding is a mistake of the application. What a correct program may do is none, so every rule
 //! here is silent when in doubt.

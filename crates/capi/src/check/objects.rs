@@ -1,7 +1,7 @@
 //! Every object that the application has or had: where it was created and destroyed.
 //!
-//! The memory of a destroyed object is kept, so that its address means no other object and the inline functions
-//! of verbs.h, which read `qp->context`, still find their way here.
+//! The memory of a destroyed object is kept, so that its address means no other object and the inline
+//! functions of verbs.h, which read `qp->context`, still find their way here.
 
 use std::alloc::{Layout, dealloc};
 use std::any::{Any, type_name};

@@ -1,4 +1,5 @@
-//! The functions of the data path in a checked process: they look at their arguments, then call the usual ones.
+//! The functions of the data path in a checked process: they look at their arguments, then call the usual
+//! ones.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -60,8 +60,9 @@ pub(super) fn connected(status: &QpStatus, site: Site) {
         return;
     };
     let mut line = format!(
-        "{{\"type\":\"end\",\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\"state\":\"{}\",\
-         \"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\"max_dest_rd_atomic\":{}",
+        "{{\"type\":\"end\",\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\
+         \"state\":\"{}\",\"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\
+         \"max_dest_rd_atomic\":{}",
         status.qpn.value(),
         peer.value(),
         status.state,

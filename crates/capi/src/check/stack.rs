@@ -1,9 +1,9 @@
 //! Call stacks of the application: captured by the unwinder, kept once each.
 //!
-//! Programs have no frame pointers, so each capture would cost the unwinder some microseconds. Posts come from
-//! the same place again and again. So each thread remembers, for a value of the stack pointer, where on the
-//! stack the return addresses were and what they were. If they are the same again, so is the call stack, and
-//! the unwinder does not run.
+//! Programs have no frame pointers, so each capture would cost the unwinder some microseconds. Posts come
+//! from the same place again and again. So each thread remembers, for a value of the stack pointer, where on
+//! the stack the return addresses were and what they were. If they are the same again, so is the call stack,
+//! and the unwinder does not run.
 
 use std::any::Any;
 use std::cell::RefCell;

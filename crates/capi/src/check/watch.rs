@@ -148,9 +148,9 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
     let cq = &object.tail.qp.send_cq();
     let lost = if status.timeout == 0 { "; timeout is 0: a lost packet is not retransmitted" } else { "" };
     format!(
-        "{what} has not completed for {} s. {} packets wait for an ACK of {peer}, {} for their transmission, {} \
-         were retransmitted{lost}. Posted: {} sends, {} receives. The send CQ has {} completions that were not \
-         polled and is {}",
+        "{what} has not completed for {} s. {} packets wait for an ACK of {peer}, {} for their \
+         transmission, {} were retransmitted{lost}. Posted: {} sends, {} receives. The send CQ has {} \
+         completions that were not polled and is {}",
         OPTIONS.hang_s,
         status.in_flight,
         status.pending,
@@ -186,8 +186,8 @@ fn missed_events() {
             continue;
         }
         let text = format!(
-            "the thread waits for a completion event, but {waits} completions are in the completion queue and it \
-             is not armed: no event will come; after ibv_req_notify_cq poll once more before you wait"
+            "the thread waits for a completion event, but {waits} completions are in the completion queue \
+             and it is not armed: no event will come; after ibv_req_notify_cq poll once more before you wait"
         );
         if let Some(created) = created(cq.addr()) {
             report("missed-completion-event", &text, &[("waits", *site), ("created", created)]);

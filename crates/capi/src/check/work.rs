@@ -99,8 +99,8 @@ pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
     let work = lock(&WORK);
     for (address, queue) in &work.queues {
         let Ok(mut queue) = queue.try_lock() else { continue };
-        // SAFETY: `queue_pair_ends` removes a queue pair from the map, under the lock that is held here, before
-        // its tail is dropped.
+        // SAFETY: `queue_pair_ends` removes a queue pair from the map, under the lock that is held here,
+        // before its tail is dropped.
         if let Some(object) = unsafe { Object::from_ptr(*address as *mut ibv_qp_ex) } {
             f(object, &mut queue);
         }
@@ -137,8 +137,8 @@ pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
         let is_busy = object.tail.qp.status().is_some_and(|status| status.in_flight + status.pending > 0);
         if is_busy {
             let text = format!(
-                "the memory region {addr:p} ({length} bytes, lkey {lkey:#x}) is deregistered while the {} with \
-                 wr_id {:#x} on queue pair {:#08x} uses it; wait for its completion",
+                "the memory region {addr:p} ({length} bytes, lkey {lkey:#x}) is deregistered while the {} \
+                 with wr_id {:#x} on queue pair {:#08x} uses it; wait for its completion",
                 user.operation, user.wr_id, queue.number
             );
             found = Some((text, user.posted));
@@ -192,8 +192,8 @@ impl Work {
                 && let Some(created) = created(address)
             {
                 let text = format!(
-                    "a completion queue has {capacity} entries, and its queue pairs have room for {needed} work \
-                     requests: it can overflow"
+                    "a completion queue has {capacity} entries, and its queue pairs have room for \
+                     {needed} work requests: it can overflow"
                 );
                 report("cq-can-overflow", &text, &[("created", created)]);
             }
@@ -228,8 +228,8 @@ impl Queue {
         let posted = here();
         if let Some(address) = atomic_at.filter(|address| address % 8 != 0) {
             let text = format!(
-                "the {operation} with wr_id {:#x} names the remote address {address:#x}, which is no multiple \
-                 of 8",
+                "the {operation} with wr_id {:#x} names the remote address {address:#x}, which is no \
+                 multiple of 8",
                 wr.wr_id
             );
             report("misaligned-atomic", &text, &[("posted", posted)]);
@@ -273,8 +273,8 @@ impl Queue {
             let length = bytes(wr.sg_list);
             if length < GRH_BYTES {
                 let text = format!(
-                    "a receive of {length} bytes on UD queue pair {:#08x}: each datagram needs {GRH_BYTES} bytes \
-                     more than its payload, for the GRH area",
+                    "a receive of {length} bytes on UD queue pair {:#08x}: each datagram needs \
+                     {GRH_BYTES} bytes more than its payload, for the GRH area",
                     self.number
                 );
                 report("ud-receive-without-grh", &text, &[("posted", here())]);
@@ -306,8 +306,8 @@ impl Queue {
         }
     }
 
-    /// A message of the peer arrived. It may answer the posted sends: then the application knows that the peer
-    /// has their content, and may change the memory before it polls their completions.
+    /// A message of the peer arrived. It may answer the posted sends: then the application knows that the
+    /// peer has their content, and may change the memory before it polls their completions.
     fn answered(&mut self) {
         let number = self.number;
         for send in &mut self.sends {
@@ -316,7 +316,7 @@ impl Queue {
         }
     }
 
-    /// Takes a send and those before it that make no completion of their own.
+    /// Takes a send and the unsignaled ones before it.
     fn sent(&mut self, wc: &Wc) -> Option<Posted> {
         self.moved_ns = now_ns();
         let success = wc.status == WcStatus::Success;
@@ -358,8 +358,8 @@ fn compare(send: &Posted, number: u32, success: bool) {
         Err(memory::Unmapped) => ("memory-unmapped", "was unmapped"),
     };
     let text = format!(
-        "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} {what} between the post \
-         and the completion: the peer may get either content",
+        "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} {what} between the \
+         post and the completion: the peer may get either content",
         send.operation, send.wr_id, send.bytes
     );
     report(kind, &text, &[("posted", send.posted), ("completed", here())]);
@@ -375,7 +375,7 @@ pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Pos
     for other in others {
         if receive.list.iter().any(|a| other.list.iter().any(|b| overlaps(a, b))) {
             let text = format!(
-                "the receive with wr_id {:#x} uses memory of the receive with wr_id {:#x}, which is still posted",
+                "the receive with wr_id {:#x} uses memory of the posted receive with wr_id {:#x}",
                 receive.wr_id, other.wr_id
             );
             let sites = [("posted", receive.posted), ("posted first", other.posted)];

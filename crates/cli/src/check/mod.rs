@@ -1,8 +1,9 @@
-//! `roxie check`: runs a command whose processes record their mistakes, and reports these with names and lines.
+//! `roxie check`: runs a command whose processes record their mistakes, and reports these with names and
+//! lines.
 //!
-//! The libraries of the command write findings with addresses into a private directory (crate `roxie-ibverbs`,
-//! module `check`). This process reads them while the command runs, looks the addresses up in the debug
-//! information, and prints them.
+//! The libraries of the command write findings with addresses into a private directory (crate
+//! `roxie-ibverbs`, module `check`). This process reads them while the command runs, looks the addresses up
+//! in the debug information, and prints them.
 
 mod ends;
 mod findings;
@@ -39,11 +40,11 @@ const STEP_MS: u16 = 200;
 
 /// Run a program and report its mistakes in the use of RDMA
 ///
-/// Starts COMMAND as 'roxie run' does, and watches its calls of verbs and rdma_cm and what the device does for
-/// them: use of destroyed objects, leaks, failed work requests, receives that are too small, send buffers that
-/// change before their completion, queues that can never drain, peers without receives, hangs. Each finding is
-/// printed once, with the call stacks of the places that matter. The command needs no recompilation; lines
-/// need debug information (gcc -g).
+/// Starts COMMAND as 'roxie run' does, and watches its calls of verbs and rdma_cm and what the device does
+/// for them: use of destroyed objects, leaks, failed work requests, receives that are too small, send buffers
+/// that change before their completion, queues that can never drain, peers without receives, hangs. Each
+/// finding is printed once, with the call stacks of the places that matter. The command needs no
+/// recompilation; lines need debug information (gcc -g).
 ///
 /// The processes that the command starts are checked, too, as long as they end before it does. The output of
 /// the command stays as it is; findings go to standard error.
