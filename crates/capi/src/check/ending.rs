@@ -83,7 +83,7 @@ fn leaks() {
     for (kind, site, addresses) in alive() {
         let first = addresses.first().map_or_else(String::new, |address| describe(kind.leak, *address));
         let text = match addresses.len() {
-            1 => format!("a {}{first} is alive at exit; {} was not called", kind.name, kind.ends_by),
+            1 => format!("one {}{first} is alive at exit; {} was not called", kind.name, kind.ends_by),
             count => format!(
                 "{count} objects ({}) of this origin are alive at exit; {} was not called",
                 kind.name, kind.ends_by

@@ -47,8 +47,11 @@ static SITES: LazyLock<Mutex<Sites>> = LazyLock::new(Mutex::default);
 /// Where a return address lies on the stack, and the address.
 type Slot = (usize, usize);
 
+/// The slots of a call stack, and its site.
+type Remembered = (Box<[Slot]>, Site);
+
 thread_local! {
-    static REMEMBERED: RefCell<HashMap<usize, (Box<[Slot]>, Site)>> = RefCell::default();
+    static REMEMBERED: RefCell<HashMap<usize, Remembered>> = RefCell::default();
 }
 
 #[allow(

@@ -235,7 +235,9 @@ impl Queue {
             report("misaligned-atomic", &text, &[("posted", posted)]);
         }
         let is_inline = wr.flags.contains(SendFlags::INLINE);
-        let is_comparable = reads_memory && !is_inline && memory::are_addresses(wr.sg_list);
+        // The device may write what the peer sends to memory that is also sent.
+        let is_shared = || self.receives.iter().any(|receive| have_overlap(&receive.list, wr.sg_list));
+        let is_comparable = reads_memory && !is_inline && memory::are_addresses(wr.sg_list) && !is_shared();
         let sum = is_comparable.then(|| memory::checksum(wr.sg_list).ok()).flatten();
         if self.sends.is_empty() {
             self.moved_ns = now_ns();
@@ -282,6 +284,8 @@ impl Queue {
         }
         let receive = Posted::receive(wr);
         overlap(&receive, self.receives.iter());
+        let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));
+        shared.for_each(|send| send.sum = None);
         self.receives.push_back(receive);
     }
 
@@ -309,11 +313,7 @@ impl Queue {
     /// A message of the peer arrived. It may answer the posted sends: then the application knows that the
     /// peer has their content, and may change the memory before it polls their completions.
     fn answered(&mut self) {
-        let number = self.number;
-        for send in &mut self.sends {
-            compare(send, number, true);
-            send.sum = None;
-        }
+        self.sends.iter_mut().for_each(|send| send.sum = None);
     }
 
     /// Takes a send and the unsignaled ones before it.
@@ -370,10 +370,8 @@ pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Pos
     if !OPTIONS.strict {
         return;
     }
-    let overlaps =
-        |a: &Sge, b: &Sge| a.addr < b.addr + u64::from(b.length) && b.addr < a.addr + u64::from(a.length);
     for other in others {
-        if receive.list.iter().any(|a| other.list.iter().any(|b| overlaps(a, b))) {
+        if have_overlap(&receive.list, &other.list) {
             let text = format!(
                 "the receive with wr_id {:#x} uses memory of the posted receive with wr_id {:#x}",
                 receive.wr_id, other.wr_id
@@ -382,6 +380,13 @@ pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Pos
             return report("receive-overlap", &text, &sites);
         }
     }
+}
+
+/// Whether two lists have memory in common.
+fn have_overlap(some: &[Sge], others: &[Sge]) -> bool {
+    let overlaps =
+        |a: &Sge, b: &Sge| a.addr < b.addr + u64::from(b.length) && b.addr < a.addr + u64::from(a.length);
+    some.iter().any(|a| others.iter().any(|b| overlaps(a, b)))
 }
 
 /// Takes the first work request with this `wr_id`.
