@@ -35,7 +35,7 @@ const QUESTIONS: [&str; 18] = [
 ];
 
 thread_local! {
-    /// Set while this thread is in a call whose refusal is reported already.
+    /// Set while this thread is in a call, and the refusal of the call is reported already.
     static REPORTED: Cell<bool> = const { Cell::new(false) };
 }
 

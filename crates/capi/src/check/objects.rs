@@ -18,7 +18,7 @@ use super::report::report;
 use super::stack::{Site, here};
 use super::{lock, memory, work};
 
-/// Destroyed objects whose memory is kept: 65,536 need some 30 MB. Later uses of older ones are not noticed.
+/// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not noticed.
 const KEPT_MAX: usize = 1 << 16;
 
 /// What a call does with an object.
@@ -94,7 +94,7 @@ struct Record {
 struct Objects {
     /// By address.
     records: HashMap<usize, Record>,
-    /// Destroyed objects whose memory is kept, oldest first.
+    /// Destroyed objects of which the memory is kept, oldest first.
     kept: VecDeque<(usize, Layout)>,
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
     drop(ACKNOWLEDGED.1.wait_while(lock, |()| counter.get() != delivered));
 }
 
-/// The objects whose events the application has not all acknowledged: address, and how many completion events
+/// The objects with events that the application got: address, and how many completion events
 /// and asynchronous events were handed out.
 pub(crate) fn handed_out() -> Vec<(usize, [u32; 2])> {
     let objects = objects();

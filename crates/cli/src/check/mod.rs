@@ -1,5 +1,5 @@
-//! `roxie check`: runs a command whose processes record their mistakes, and reports these with names and
-//! lines.
+//! `roxie check`: runs a command, of which the processes record their mistakes, and reports these with names
+//! and lines.
 //!
 //! The libraries of the command write findings with addresses into a private directory (crate
 //! `roxie-ibverbs`, module `check`). This process reads them while the command runs, looks the addresses up
