@@ -18,7 +18,8 @@ use super::report::report;
 use super::stack::{Site, here};
 use super::{lock, memory, work};
 
-/// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not noticed.
+/// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not
+/// noticed.
 const KEPT_MAX: usize = 1 << 16;
 
 /// What a call does with an object.
