@@ -21,6 +21,7 @@ mod hooks;
 mod kill;
 mod lab;
 mod mckey;
+mod misuse;
 mod one_file;
 mod perftest;
 mod pingpong;
@@ -56,6 +57,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(cli::cases());
     cases.extend(bundled::cases());
     cases.extend(reasons::cases());
+    cases.extend(misuse::cases());
     cases.extend(containers::cases());
     cases.extend(one_file::cases());
     cases.extend(strangers::cases());

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 
 use sys::{at_fork, now_ns};
 
+use crate::check;
 use crate::ibv::{buf, device, events, handles};
 use crate::rdma::{channel, device as cm_device, id};
 use crate::rsocket::table;
@@ -35,6 +36,7 @@ extern "C" fn prepare() {
         events::keep_locked(until()),
         handles::keep_locked(until()),
         buf::LIVING.keep_locked(until()),
+        check::keep_locked(until()),
     ];
     HELD.try_with(|held| held.replace(locks)).ok();
 }

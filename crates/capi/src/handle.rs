@@ -4,15 +4,17 @@
 //! values carry the proof that the application kept the contract of the manual page, so the rest of the
 //! function is safe code.
 
+use std::alloc::Layout;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use roxie::transport::{Sge, VerbsError};
 
+use crate::check::{self, Purpose};
 use crate::object::{Object, Tail};
 
 /// A typed value made of a raw argument of a C function.
@@ -66,9 +68,27 @@ tuples! {
 impl<P, T: Tail> FromC<*mut P> for Option<&Object<P, T>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
-        if !T::is_live(ptr) {
+        if !is_usable(ptr, Purpose::Use) || !T::is_live(ptr) {
             return None;
         }
+        // SAFETY: NULL or exported and not destroyed.
+        unsafe { Object::from_ptr(ptr) }
+    }
+}
+
+/// Whether the pointer can be followed: always, unless the process is checked and the object is destroyed or
+/// not one of this library.
+#[inline(always)]
+pub(crate) fn is_usable<P>(ptr: *mut P, purpose: Purpose) -> bool {
+    !check::on() || ptr.is_null() || check::is_usable(ptr, purpose)
+}
+
+/// An object argument of a function of the data path: `roxie check` looks at it before such a function runs.
+pub(crate) struct Hot<P>(pub(crate) *mut P);
+
+impl<P, T: Tail> FromC<Hot<P>> for Option<&Object<P, T>> {
+    #[inline(always)]
+    unsafe fn from_c(Hot(ptr): Hot<P>) -> Self {
         // SAFETY: NULL or exported and not destroyed.
         unsafe { Object::from_ptr(ptr) }
     }
@@ -297,7 +317,7 @@ pub(crate) struct GivenUp<'a, O>(NonNull<O>, PhantomData<&'a O>);
 impl<P, T: Tail> FromC<*mut P> for Option<GivenUp<'_, Object<P, T>>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
-        if !T::is_live(ptr) {
+        if !is_usable(ptr, Purpose::Destroy) || !T::is_live(ptr) {
             return None;
         }
         // SAFETY: NULL or exported and not destroyed.
@@ -322,8 +342,14 @@ impl<O> GivenUp<'_, O> {
 
     /// Frees the object.
     pub(crate) fn free(self) {
+        let object = self.0.as_ptr();
+        if check::on() {
+            // SAFETY: the application gave it up. Its memory stays, and no call follows the pointer any more.
+            unsafe { ptr::drop_in_place(object) };
+            return check::keep_memory(object.addr(), Layout::new::<O>());
+        }
         // SAFETY: the allocation was handed out by `Box::into_raw`, and the application gave it up.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        drop(unsafe { Box::from_raw(object) });
     }
 }
 
@@ -436,7 +462,7 @@ macro_rules! members {
             // this one.
             unsafe {
                 let member = $crate::handle::Member::at(&raw mut (*self.public()).$($member).+);
-                $crate::handle::typed(member.get())
+                $crate::check::quietly(|| $crate::handle::typed(member.get()))
             }
         }
     };

@@ -6,6 +6,7 @@
 //! the manual pages: `ibv`, `rdma` and `rsocket`.
 
 pub mod abi;
+mod check;
 mod errno;
 mod exit;
 mod fork;

@@ -11,6 +11,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sys::lock_until;
 
+use crate::check;
+
 /// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address
 /// of this.
 #[repr(C)]
@@ -31,7 +33,11 @@ impl<P, T> Object<P, T> {
 
     /// Allocates an object that C does not know yet.
     pub(crate) fn boxed(public: P, tail: T) -> Box<Self> {
-        Box::new(Self { public: UnsafeCell::new(public), tail })
+        let object = Box::new(Self { public: UnsafeCell::new(public), tail });
+        if check::on() {
+            check::born(object.public());
+        }
+        object
     }
 
     /// Returns the public part of an object that C does not know yet.
@@ -59,6 +65,14 @@ impl<P, T> Object<P, T> {
     pub(crate) fn public(&self) -> *mut P {
         // `public` is the first member; the pointer may be used for the whole object.
         std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+impl<P, T> Drop for Object<P, T> {
+    fn drop(&mut self) {
+        if check::on() {
+            check::destroyed(self.public());
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::LazyLock;
 
 use roxie::transport::{Cause, Wc, WcStatus, errno_name, refusal};
 
+use crate::check;
 use crate::ibv::strings::ibv_wc_status_str;
 
 /// The functions of this crate in the order of file and line: `(file, line, name)`. The name is empty for
@@ -30,18 +31,21 @@ struct Wanted {
     errors: bool,
     /// Each called function that is not implemented.
     calls: bool,
+    /// The completions that the application polled.
+    completions: bool,
 }
 
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
     let value = std::env::var("ROXIE_LOG").unwrap_or_default();
+    let wanted = |errors, calls| Wanted { errors, calls, completions: errors || check::on() };
     match value.as_str() {
-        "" | "0" => Wanted::default(),
-        "errors" => Wanted { errors: true, calls: false },
-        "calls" | "1" => Wanted { errors: false, calls: true },
-        "all" => Wanted { errors: true, calls: true },
+        "" | "0" => wanted(false, false),
+        "errors" => wanted(true, false),
+        "calls" | "1" => wanted(false, true),
+        "all" => wanted(true, true),
         other => {
             roxie::notice(format_args!("ROXIE_LOG={other}: the values are errors, calls and all"));
-            Wanted::default()
+            wanted(false, false)
         }
     }
 });
@@ -87,6 +91,9 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
                 return;
             }
         }
+        if check::on() {
+            check::refused(errno, function_at(at), line);
+        }
         // A program that repeats a call until it succeeds gets one line.
         if WANTED.errors && line != printed {
             printed.clone_from(line);
@@ -100,7 +107,17 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
 /// ones in a row.
 #[inline]
 pub(crate) fn note_completions(polled: &[Wc]) {
-    if !polled.is_empty() && WANTED.errors {
+    if !polled.is_empty() && WANTED.completions {
+        note_each(polled);
+    }
+}
+
+#[cold]
+fn note_each(polled: &[Wc]) {
+    if check::on() {
+        check::completed(polled);
+    }
+    if WANTED.errors {
         polled.iter().filter(|wc| wc.status != WcStatus::Success).for_each(note_completion);
     }
 }

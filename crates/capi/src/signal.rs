@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use sys::spawn_without_signals;
 
+use crate::check;
 use crate::errno::{errno, set_errno};
 use crate::exit;
 
@@ -86,7 +87,8 @@ fn install(signal: c_int) {
     if before.sa_sigaction == libc::SIG_DFL {
         // ONSTACK: the threads of some runtimes have small stacks. RESTART: a system call of the program that
         // the signal interrupts must not fail.
-        let flags = libc::SA_RESETHAND | libc::SA_RESTART | libc::SA_ONSTACK;
+        let once = if check::on() { 0 } else { libc::SA_RESETHAND };
+        let flags = once | libc::SA_RESTART | libc::SA_ONSTACK;
         set_action(signal, on_signal as *const () as usize, flags);
     }
 }
@@ -109,6 +111,10 @@ extern "C" fn on_signal(signal: c_int) {
     if OWNER.load(Ordering::Acquire) != own as u32 {
         end_by(signal);
     }
+    if check::on() && CAUGHT.load(Ordering::Relaxed) != 0 {
+        // `roxie check` and the terminal may both have sent it; the shutdown has begun.
+        return;
+    }
     let errno = errno();
     CAUGHT.store(signal, Ordering::Relaxed);
     WAKE.post();
@@ -119,6 +125,9 @@ extern "C" fn on_signal(signal: c_int) {
 
 fn shut_down_on_signal() {
     WAKE.wait();
+    if check::on() {
+        check::interrupted();
+    }
     exit::shut_down();
     end_by(CAUGHT.load(Ordering::Relaxed));
 }

@@ -10,6 +10,7 @@ use roxie::verbs::{Engines, Traffic};
 
 use crate::capture::CaptureArgs;
 use crate::cdi::CdiArgs;
+use crate::check::CheckArgs;
 use crate::explain::ExplainArgs;
 use crate::hook::args::{HookArgs, HookToolArgs};
 use crate::interop::InteropArgs;
@@ -60,6 +61,7 @@ Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.";
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
+    Check(CheckArgs),
     Env(EnvArgs),
     Cdi(CdiArgs),
     Devinfo(DevinfoArgs),

@@ -34,6 +34,8 @@ const LOADER: &str = "ld-linux-x86-64.so.2";
 const PREFIX: &str = "lib-";
 /// Start of the names of the directories of running commands; a process id follows.
 const RUN_PREFIX: &str = "run-";
+/// Start of the names of the directories of checked commands; a process id follows.
+const CHECK_PREFIX: &str = "check-";
 /// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -111,6 +113,11 @@ pub(crate) fn run_dir() -> Outcome<PathBuf> {
     private_dir(&format!("{RUN_PREFIX}{}", std::process::id()))
 }
 
+/// The directory in which the processes of a checked command record findings, named after this process.
+pub(crate) fn check_dir() -> Outcome<PathBuf> {
+    private_dir(&format!("{CHECK_PREFIX}{}", std::process::id()))
+}
+
 /// A directory of this user that other users cannot enter.
 pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
     roxie::private_dir::private_dir(name).map_err(|error| not_private(&error))
@@ -148,7 +155,7 @@ fn sweep(base: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let process = name.strip_prefix(RUN_PREFIX);
+        let process = name.strip_prefix(RUN_PREFIX).or_else(|| name.strip_prefix(CHECK_PREFIX));
         let has_ended = process.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
         let ours = name.starts_with(PREFIX);
         let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {

@@ -6,6 +6,7 @@ mod bench;
 mod bpf_data;
 mod capture;
 mod cdi;
+mod check;
 mod cpu;
 mod demo;
 mod device;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     let result = match parse().command {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),
+        Command::Check(args) => return exit(check::run(&args)),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Run(args) => run::run(&args),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,22 +21,13 @@ const NOT_FOUND: u8 = 127;
 
 /// Executes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
-    let mut variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
     let found = args.command.first().and_then(|program| search(Path::new(program)));
+    let mut variables = variables(args, found.as_deref())?;
     let quiet = args.quiet || std::env::var_os("ROXIE_QUIET").is_some_and(|value| value != "0");
     let report = (!quiet && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
         .then(library::run_dir)
         .transpose()?;
-    variables.extend(args.quiet.then(|| ("ROXIE_QUIET", "1".into())));
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.clone().into_os_string())));
-    if found
-        .as_deref()
-        .and_then(Elf::read)
-        .is_some_and(|elf| elf.needed.iter().any(|name| is_sanitizer(name)))
-    {
-        let room = env::tunables(std::env::var_os("GLIBC_TUNABLES"), env::STATIC_TLS_OF_SANITIZER);
-        variables.push(("GLIBC_TUNABLES", room));
-    }
     let outcome = provide_device_files(args).and_then(|()| become_command(&args.command, variables));
     if let Some(dir) = report {
         // If it fails, a later `roxie run` removes the directory.
@@ -45,9 +36,21 @@ pub(crate) fn run(args: &RunArgs) -> Outcome {
     outcome
 }
 
+/// The environment of the command; `found` is the file of its program.
+pub(crate) fn variables(args: &RunArgs, found: Option<&Path>) -> Outcome<Vec<(&'static str, OsString)>> {
+    let mut variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    variables.extend(args.quiet.then(|| ("ROXIE_QUIET", "1".into())));
+    let needed = found.and_then(Elf::read).map(|elf| elf.needed).unwrap_or_default();
+    if needed.iter().any(|name| is_sanitizer(name)) {
+        let room = env::tunables(std::env::var_os("GLIBC_TUNABLES"), env::STATIC_TLS_OF_SANITIZER);
+        variables.push(("GLIBC_TUNABLES", room));
+    }
+    Ok(variables)
+}
+
 /// Makes the device files if they are wanted. Without the option a failure is not one of the command, which
 /// may do without.
-fn provide_device_files(args: &RunArgs) -> Outcome {
+pub(crate) fn provide_device_files(args: &RunArgs) -> Outcome {
     let make = || device_files::make(&devinfo::open(&args.device, None)?);
     match args.device_files {
         When::Off => Ok(()),
@@ -67,22 +70,36 @@ fn provide_device_files(args: &RunArgs) -> Outcome {
 
 /// Executes a command with `variables` in its environment; returns only if that failed.
 pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str, OsString)>) -> Outcome {
+    let mut process = process(command, &variables)?;
+    Err(not_started(command, &process.exec()))
+}
+
+/// The command as a process to be started, with `variables` in its environment.
+pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString)]) -> Outcome<Command> {
     let (program, arguments) = command.split_first().ok_or_else(|| Failure::new("no command given"))?;
     if program.is_empty() {
         return Err(Failure::new("the command is an empty word").code(NOT_FOUND));
     }
-    let found = search(Path::new(program));
     // Without the variables the command must not see the device.
     let shall_see = variables.iter().any(|(key, _)| *key == "LD_LIBRARY_PATH");
+    let found = search(Path::new(program));
     let warning = found.as_deref().filter(|_| shall_see).and_then(blind_to_us);
     if let Some(warning) = warning {
         eprintln!("roxie: warning: {warning}");
     }
-    let error = Command::new(program).args(arguments).envs(variables).exec();
+    let mut process = Command::new(program);
+    process.args(arguments).envs(variables.iter().map(|(key, value)| (key, value)));
+    Ok(process)
+}
+
+/// Why a command could not be started.
+pub(crate) fn not_started(command: &[OsString], error: &Error) -> Failure {
+    let program = command.first().map(OsString::as_os_str).unwrap_or_default();
+    let found = search(Path::new(program));
     let name = program.to_string_lossy();
     // execvp reports "permission denied" for a missing command if it may not search one directory of PATH.
     let bare = !name.contains('/');
-    Err(match error.kind() {
+    match error.kind() {
         ErrorKind::NotFound | ErrorKind::PermissionDenied if bare && found.is_none() => {
             Failure::new(format!("{name}: command not found")).code(NOT_FOUND)
         }
@@ -94,7 +111,7 @@ pub(crate) fn become_command(command: &[OsString], variables: Vec<(&'static str,
             Failure::new(format!("{name}: not executable ({error})")).code(NOT_EXECUTABLE)
         }
         _ => Failure::new(format!("{name}: {error}")).code(NOT_EXECUTABLE),
-    })
+    }
 }
 
 fn is_sanitizer(library: &str) -> bool {

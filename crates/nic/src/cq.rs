@@ -190,6 +190,18 @@ impl CompletionQueue {
         self.len.load(Ordering::Acquire) == 0
     }
 
+    pub(crate) fn waiting(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.ring().armed != Armed::No
+    }
+
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
     /// Whether the application has left entries here, judged by its last polls.
     #[inline]
     pub(crate) fn is_backlogged(&self) -> bool {

@@ -106,7 +106,7 @@ impl Core {
 }
 
 impl QpStatus {
-    fn of(entry: &mut QpEntry, gids: &GidTable, now: Instant) -> QpStatus {
+    pub(crate) fn of(entry: &mut QpEntry, gids: &GidTable, now: Instant) -> QpStatus {
         let qp = &mut entry.qp;
         let backlog = qp.backlog();
         let attr = qp.attr();

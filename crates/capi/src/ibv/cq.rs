@@ -10,8 +10,9 @@ use roxie::verbs::{AsyncElement, CompChannel, Cq, Pd};
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
+use crate::check;
 use crate::errno::{busy, code, minus1, null, of_io};
-use crate::handle::{FromC, GivenUp, Out, members, typed};
+use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 use crate::refused::note_completions;
 
@@ -60,6 +61,14 @@ impl FromC<*mut ibv_cq> for Option<&CqObject> {
     }
 }
 
+impl FromC<Hot<ibv_cq>> for Option<&CqObject> {
+    #[inline(always)]
+    unsafe fn from_c(Hot(cq): Hot<ibv_cq>) -> Self {
+        // SAFETY: an `ibv_cq` of this library is the beginning of an `ibv_cq_ex`.
+        unsafe { typed(Hot(cq.cast::<ibv_cq_ex>())) }
+    }
+}
+
 impl FromC<*mut ibv_cq> for Option<GivenUp<'_, CqObject>> {
     unsafe fn from_c(cq: *mut ibv_cq) -> Self {
         // SAFETY: an `ibv_cq` of this library is the beginning of an `ibv_cq_ex`.
@@ -100,7 +109,8 @@ pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<Channel
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: ibv_destroy_comp_channel(3).
     let channel: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
-    channel.map_or_else(|| code(libc::EINVAL), destroy_comp_channel)
+    let Some(channel) = channel else { return code(libc::EINVAL) };
+    destroy_comp_channel(channel)
 }
 
 /// Destroys a channel that no CQ uses; returns 0 or an errno.
@@ -171,7 +181,8 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: ibv_destroy_cq(3).
     let cq: Option<GivenUp<CqObject>> = unsafe { typed(cq) };
-    cq.map_or_else(|| code(libc::EINVAL), destroy)
+    let Some(cq) = cq else { return code(libc::EINVAL) };
+    destroy(cq)
 }
 
 /// Destroys a CQ that no queue uses, once the application has acknowledged its events; returns 0 or an errno.
@@ -203,7 +214,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     let Ok(entries) = usize::try_from(entries) else { return -libc::EINVAL };
     // SAFETY: ibv_poll_cq(3); `Wc` is laid out as `ibv_wc`.
     let (cq, room): (Option<&CqObject>, Option<&mut [MaybeUninit<Wc>]>) =
-        unsafe { typed((cq, (wc.cast(), entries))) };
+        unsafe { typed((Hot(cq), (wc.cast(), entries))) };
     let (Some(cq), Some(room)) = (cq, room) else { return -libc::EINVAL };
     let count = cq.tail.cq.poll(room);
     // SAFETY: `poll` has written that many.
@@ -214,7 +225,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
 /// Implements `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: ibv_req_notify_cq(3).
-    let cq: Option<&CqObject> = unsafe { typed(cq) };
+    let cq: Option<&CqObject> = unsafe { typed(Hot(cq)) };
     let Some(cq) = cq else { return code(libc::EINVAL) };
     cq.tail.cq.req_notify(solicited_only != 0);
     0
@@ -234,6 +245,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
         return minus1(libc::EINVAL);
     };
+    let _waiting = check::on().then(|| check::waits(channel.public().addr()));
     loop {
         let id = match channel.tail.get_event() {
             Ok(id) => ObjectId(id),

@@ -16,7 +16,7 @@ use crate::abi::objects::{
     IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
 use crate::errno::null;
-use crate::handle::{Out, typed};
+use crate::handle::{Hot, Out, typed};
 use crate::refused::note_completions;
 
 use super::cq::{self, ChannelObject, CqObject};
@@ -109,7 +109,7 @@ fn fill_operations(cq: &mut ibv_cq_ex) {
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: ibv_create_cq_ex(3).
     let (cq, attr): (Option<&CqObject>, Option<&ibv_poll_cq_attr>) =
-        unsafe { typed((cq, attr.cast_const())) };
+        unsafe { typed((Hot(cq), attr.cast_const())) };
     if attr.is_none_or(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
@@ -118,7 +118,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: ibv_create_cq_ex(3).
-    advance(unsafe { typed(cq) })
+    advance(unsafe { typed(Hot(cq)) })
 }
 
 /// Moves the cursor to the next completion; returns 0 or an errno.
@@ -141,7 +141,7 @@ macro_rules! readers {
     ($($name:ident -> $ty:ty: |$wc:pat_param| $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
             // SAFETY: ibv_create_cq_ex(3).
-            let cq: Option<&CqObject> = unsafe { typed(cq) };
+            let cq: Option<&CqObject> = unsafe { typed(Hot(cq)) };
             let $wc = cq.map_or_else(Default::default, |cq| cq.tail.cursor.get());
             $value
         }

@@ -16,8 +16,9 @@ use sys::{lock_until, memory_file};
 use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
+use crate::check::{self, Purpose};
 use crate::errno::{code, minus1, null, of_io};
-use crate::handle::{FromC, GivenUp, Out, typed};
+use crate::handle::{FromC, GivenUp, Out, is_usable, typed};
 use crate::object::{Object, Tail};
 use crate::{exit, fork, refusal, signal};
 
@@ -65,7 +66,7 @@ pub(crate) fn device() -> io::Result<&'static DeviceObject> {
     copy_name(&mut public.dev_path, "/sys/class/infiniband_verbs/uverbs0");
     copy_name(&mut public.ibdev_path, &format!("/sys/class/infiniband/{}", device.name()));
     let object: &DeviceObject =
-        Box::leak(DeviceObject::boxed(public, DeviceTail { rdma_core: [0; 16], device }));
+        Box::leak(check::owned(|| DeviceObject::boxed(public, DeviceTail { rdma_core: [0; 16], device })));
     *slot = Some(object);
     exit::register();
     fork::register();
@@ -166,19 +167,35 @@ impl ContextObject {
     }
 }
 
+impl Drop for ContextObject {
+    fn drop(&mut self) {
+        if check::on() {
+            check::destroyed(self.verbs.get());
+        }
+    }
+}
+
 /// An open device, or `None` for NULL.
 impl FromC<*mut ibv_context> for Option<&ContextObject> {
     #[inline]
     unsafe fn from_c(context: *mut ibv_context) -> Self {
+        let object = ContextObject::around(context);
+        if !is_usable(object.cast::<verbs_context>(), Purpose::Use) {
+            return None;
+        }
         // SAFETY: NULL or a context that `open` returned and that is not closed.
-        unsafe { ContextObject::around(context).as_ref() }
+        unsafe { object.as_ref() }
     }
 }
 
 impl FromC<*mut ibv_context> for Option<GivenUp<'_, ContextObject>> {
     unsafe fn from_c(context: *mut ibv_context) -> Self {
+        let object = ContextObject::around(context);
+        if !is_usable(object.cast::<verbs_context>(), Purpose::Destroy) {
+            return None;
+        }
         // SAFETY: as above; the application gives it up.
-        unsafe { GivenUp::of(ContextObject::around(context)) }
+        unsafe { GivenUp::of(object) }
     }
 }
 
@@ -230,6 +247,9 @@ fn operations() -> Box<verbs_context> {
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(srq::post_srq_recv);
+    if check::on() {
+        check::ops::replace(ops);
+    }
     verbs
 }
 
@@ -261,7 +281,12 @@ pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<Cont
     verbs.context.async_fd = context.async_fd();
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
     let tail = ContextTail { context, command: Command::new(cmd)? };
-    Ok(Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail }))
+    let object = Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail });
+    if check::on() {
+        check::born(object.verbs.get());
+        check::start_watching();
+    }
+    Ok(object)
 }
 
 /// Opens the device once more with a duplicate of the command descriptor of an open context. The new context

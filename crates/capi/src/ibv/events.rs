@@ -20,6 +20,7 @@ use crate::abi::work::{
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR,
     IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
 };
+use crate::check;
 use crate::errno::{minus1, of_io};
 use crate::handle::{Member, Out, typed};
 use crate::object::Object;
@@ -104,8 +105,25 @@ pub(crate) fn acknowledge(counter: &Member<u32>, n: u32) {
 
 /// Waits until a public counter reaches the number of events handed out.
 pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
-    let lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if check::on() {
+        let waits = |(): &mut ()| counter.get() != delivered;
+        let waited = ACKNOWLEDGED.1.wait_timeout_while(lock, check::BLOCKS_AFTER, waits);
+        let (still_locked, end) = waited.unwrap_or_else(PoisonError::into_inner);
+        lock = still_locked;
+        if end.timed_out() {
+            check::blocks(delivered.wrapping_sub(counter.get()));
+        }
+    }
     drop(ACKNOWLEDGED.1.wait_while(lock, |()| counter.get() != delivered));
+}
+
+/// The objects with events that the application got: address, and how many completion events
+/// and asynchronous events were handed out.
+pub(crate) fn handed_out() -> Vec<(usize, [u32; 2])> {
+    let objects = objects();
+    let some = objects.values().filter(|entry| entry.delivered != [0; 2]);
+    some.map(|entry| (entry.object, entry.delivered)).collect()
 }
 
 /// Adds to the public counter of the object of an event, if events of this type have an object.

@@ -13,7 +13,7 @@ use crate::abi::work::{
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Rdma, Ud, ibv_recv_wr, ibv_send_wr,
 };
 use crate::errno::code;
-use crate::handle::{Out, WorkRequest, Wr, WrList, typed};
+use crate::handle::{Hot, Out, WorkRequest, Wr, WrList, typed};
 
 use super::ah::AhObject;
 use super::mw::wr_bind;
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: ibv_post_send(3).
     let (qp, mut list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
-        unsafe { typed((qp, first, bad_wr)) };
+        unsafe { typed((Hot(qp), first, bad_wr)) };
     let Some(object) = qp else { return code(libc::EINVAL) };
     let qp = &object.tail.qp;
     let mut batch = qp.begin_post();
@@ -113,7 +113,7 @@ fn refuse<W>(wr: &Wr<W>, bad_wr: Option<Out<*mut W>>, error: VerbsError) -> c_in
 
 /// Returns the work request in the terms of the transport.
 #[inline]
-fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
+pub(crate) fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
     let wr = request.get();
     let imm = wr.imm_data.to_ne_bytes();
     let (rdma, atomic) = (rdma(wr), atomic(wr));
@@ -148,7 +148,7 @@ fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, Ver
     };
     let dest = match qp.ty() {
         QpType::Ud => {
-            let ah = request.follow(|wr| ud(wr).ah);
+            let ah = request.follow(|wr| Hot(ud(wr).ah));
             let ud = ud(wr);
             Some(Dest::Ud(ud_dest(ah, ud.remote_qpn, ud.remote_qkey)?))
         }
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: ibv_post_recv(3).
     let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
-        unsafe { typed((qp, first, bad_wr)) };
+        unsafe { typed((Hot(qp), first, bad_wr)) };
     let Some(object) = qp else { return code(libc::EINVAL) };
     for wr in list {
         let posted = recv_wr(&wr).and_then(|wr| object.tail.qp.post_recv(&wr));
@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 
 /// Returns the receive in the terms of the transport.
 #[inline(always)]
-fn recv_wr<'a>(wr: &Wr<'a, ibv_recv_wr>) -> Result<RecvWr<'a>, VerbsError> {
+pub(crate) fn recv_wr<'a>(wr: &Wr<'a, ibv_recv_wr>) -> Result<RecvWr<'a>, VerbsError> {
     wr.sg_list().map(|sg_list| RecvWr { wr_id: wr.get().wr_id, sg_list })
 }
 

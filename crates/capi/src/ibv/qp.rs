@@ -21,8 +21,9 @@ use crate::abi::objects::{
     IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
+use crate::check;
 use crate::errno::{busy, code, null, status};
-use crate::handle::{FromC, GivenUp, Out, members, typed};
+use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 
 use super::cq::CqObject;
@@ -45,7 +46,7 @@ pub(crate) struct QpTail {
     /// A raw packet queue pair; `qp` then only reserves its number, in state RESET.
     pub(crate) raw: Option<RawQp>,
     id: ObjectId,
-    sq_sig_all: bool,
+    pub(crate) sq_sig_all: bool,
     /// Present if the application asked for the work request builder.
     pub(crate) builder: Option<Builder>,
     /// The connection identifier that moves this QP through its states, and holds a handle of it.
@@ -71,7 +72,9 @@ members! { QpObject {
     context: qp_base.context => ContextObject;
     qp_context: qp_base.qp_context as *mut c_void;
     send_cq: qp_base.send_cq as *mut ibv_cq;
+    send_cq_object: qp_base.send_cq => CqObject;
     recv_cq: qp_base.recv_cq as *mut ibv_cq;
+    recv_cq_object: qp_base.recv_cq => CqObject;
     srq: qp_base.srq as *mut ibv_srq;
     state: qp_base.state as c_int;
     qp_type: qp_base.qp_type as c_int;
@@ -85,6 +88,14 @@ impl FromC<*mut ibv_qp> for Option<&QpObject> {
     unsafe fn from_c(qp: *mut ibv_qp) -> Self {
         // SAFETY: an `ibv_qp` of this library is the beginning of an `ibv_qp_ex`.
         unsafe { typed(qp.cast::<ibv_qp_ex>()) }
+    }
+}
+
+impl FromC<Hot<ibv_qp>> for Option<&QpObject> {
+    #[inline(always)]
+    unsafe fn from_c(Hot(qp): Hot<ibv_qp>) -> Self {
+        // SAFETY: an `ibv_qp` of this library is the beginning of an `ibv_qp_ex`.
+        unsafe { typed(Hot(qp.cast::<ibv_qp_ex>())) }
     }
 }
 
@@ -371,6 +382,9 @@ pub(crate) fn export(
     let object =
         QpObject::boxed(public, QpTail { qp, raw: None, id, sq_sig_all, builder, cm: Mutex::default() });
     id.register(object.public());
+    if check::on() {
+        check::queue_pair_begins(&object);
+    }
     object
 }
 
@@ -408,6 +422,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     }
     if mask.contains(QpAttrMask::STATE) {
         qp.state().set(attr.qp_state);
+        if check::on() {
+            check::moved(qp);
+        }
     }
     0
 }
@@ -466,7 +483,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: ibv_destroy_qp(3).
     let qp: Option<GivenUp<QpObject>> = unsafe { typed(qp) };
-    qp.map_or_else(|| code(libc::EINVAL), destroy)
+    let Some(qp) = qp else { return code(libc::EINVAL) };
+    destroy(qp)
 }
 
 /// Destroys a QP once the application has acknowledged its events; returns 0, or `EBUSY` for a member of a

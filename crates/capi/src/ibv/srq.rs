@@ -14,7 +14,7 @@ use crate::abi::objects::{
 };
 use crate::abi::work::ibv_recv_wr;
 use crate::errno::{busy, code, null, status};
-use crate::handle::{GivenUp, Out, WrList, members, typed};
+use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
 
 use super::cq::CqObject;
@@ -153,7 +153,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: ibv_destroy_srq(3).
     let srq: Option<GivenUp<SrqObject>> = unsafe { typed(srq) };
-    srq.map_or_else(|| code(libc::EINVAL), destroy)
+    let Some(srq) = srq else { return code(libc::EINVAL) };
+    destroy(srq)
 }
 
 /// Destroys a queue that no QP uses, once the application has acknowledged its events; returns 0 or an errno.
@@ -180,7 +181,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: ibv_post_srq_recv(3).
     let (srq, list, bad_wr): (Option<&SrqObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
-        unsafe { typed((srq, first, bad_wr)) };
+        unsafe { typed((Hot(srq), first, bad_wr)) };
     let Some(srq) = srq else { return code(libc::EINVAL) };
     post_receives(list, bad_wr, |wr| srq.tail.srq.post_recv(wr))
 }

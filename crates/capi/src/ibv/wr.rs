@@ -19,8 +19,9 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
 use crate::abi::work::{ibv_ah, ibv_data_buf};
+use crate::check;
 use crate::errno::code;
-use crate::handle::typed;
+use crate::handle::{Hot, typed};
 
 use super::ah::AhObject;
 use super::mw::{MwObject, wr_bind};
@@ -87,7 +88,7 @@ pub(crate) struct Builder {
 // SAFETY: only the thread that holds `lock` accesses `batch`.
 unsafe impl Sync for Builder {}
 
-pub(super) struct Batch {
+pub(crate) struct Batch {
     requests: Vec<Request>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
@@ -183,10 +184,15 @@ impl Batch {
     }
 
     /// Posts the collected requests. Those before a refused request stay posted, unlike in a hardware queue.
-    fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
+    pub(crate) fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
         let mut batch = qp.begin_post();
         let mut copied = [Sge::default()];
         self.requests.iter().try_for_each(|request| batch.send(&self.send_wr(request, &mut copied)))
+    }
+
+    /// Calls `f` with each request.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&SendWr<'_>)) {
+        self.requests.iter().for_each(|request| f(&self.send_wr(request, &mut [Sge::default()])));
     }
 
     /// As [`post`](Self::post), to a raw packet queue pair.
@@ -234,7 +240,7 @@ pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_start = Some(wr_start);
-    qp.wr_complete = Some(wr_complete);
+    qp.wr_complete = Some(if check::on() { check::ops::wr_complete } else { wr_complete });
     qp.wr_abort = Some(wr_abort);
     qp.wr_atomic_write = Some(wr_atomic_write);
     qp.wr_flush = Some(wr_flush);
@@ -248,7 +254,7 @@ pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
 #[inline(always)]
 unsafe fn building<R>(qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Batch, &QpObject) -> R) -> Option<R> {
     // SAFETY: an argument of a C function.
-    let qp: Option<&QpObject> = unsafe { typed(qp) };
+    let qp: Option<&QpObject> = unsafe { typed(Hot(qp)) };
     let qp = qp?;
     let builder = qp.tail.builder.as_ref()?;
     // SAFETY: the calling thread holds the lock, and no reference into the batch outlives `f`.
@@ -263,7 +269,7 @@ fn begin(batch: &mut Batch, qp: &QpObject, op: WrOp) {
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: ibv_wr_post(3).
-    let object: Option<&QpObject> = unsafe { typed(qp) };
+    let object: Option<&QpObject> = unsafe { typed(Hot(qp)) };
     if let Some(builder) = object.and_then(|qp| qp.tail.builder.as_ref()) {
         builder.lock.lock();
         // SAFETY: the calling thread holds the lock.
@@ -282,7 +288,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 /// As [`building`].
 #[inline(always)]
 #[track_caller]
-pub(super) unsafe fn complete(
+pub(crate) unsafe fn complete(
     qp: *mut ibv_qp_ex,
     post: impl FnOnce(&mut Batch, &QpObject) -> Result<(), VerbsError>,
 ) -> c_int {
@@ -304,7 +310,7 @@ pub(super) unsafe fn complete(
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: ibv_wr_post(3).
-    let qp: Option<&QpObject> = unsafe { typed(qp) };
+    let qp: Option<&QpObject> = unsafe { typed(Hot(qp)) };
     if let Some(builder) = qp.and_then(|qp| qp.tail.builder.as_ref()) {
         builder.lock.unlock();
     }
@@ -345,7 +351,7 @@ operations! {
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     // SAFETY: ibv_wr_post(3).
     unsafe {
-        let ah: Option<&AhObject> = typed(ah);
+        let ah: Option<&AhObject> = typed(Hot(ah));
         building(qp, |batch, _| match ud_dest(ah, remote_qpn, remote_qkey) {
             Ok(dest) => batch.set_dest(Dest::Ud(dest)),
             Err(error) => batch.fail(error),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use roxie::cm::EventChannel;
 
 use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
+use crate::check;
 use crate::errno::{minus1, null, of_io};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Living, Object, Tail};
@@ -71,7 +72,7 @@ pub(crate) fn migrate(id: &IdObject, channel: *mut rdma_event_channel) -> c_int 
     if was_sync && sync {
         return minus1(libc::EINVAL);
     }
-    let channel = match if sync { create() } else { Ok(channel) } {
+    let channel = match if sync { check::owned(create) } else { Ok(channel) } {
         Ok(channel) => channel,
         Err(errno) => return minus1(errno),
     };

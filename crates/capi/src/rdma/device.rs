@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use sys::{generation, lock_until};
 
 use crate::abi::context::ibv_context;
+use crate::check;
 use crate::errno::{null, of_io, set_errno};
 use crate::handle::{Out, typed};
 use crate::ibv::device::{self, ContextObject, null_terminated};
@@ -36,7 +37,7 @@ impl<T: Copy> Shared<T> {
     fn get_or_make(&mut self, make: impl FnOnce() -> Option<T>) -> Option<T> {
         let generation = generation();
         if self.made.is_none_or(|(of, _)| of != generation) {
-            self.made = make().map(|made| (generation, made));
+            self.made = check::owned(make).map(|made| (generation, made));
         }
         self.made.map(|(_, made)| made)
     }

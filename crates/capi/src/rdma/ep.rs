@@ -8,6 +8,7 @@ use roxie::cm::CmEventKind;
 
 use crate::abi::cm::{RAI_PASSIVE, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, rdma_addrinfo, rdma_cm_id};
 use crate::abi::objects::{ibv_pd, ibv_qp_init_attr};
+use crate::check;
 use crate::errno::{errno, minus1};
 use crate::handle::{FromC, GivenUp, Out, Ref, Room, typed};
 use crate::ibv::pd_mr::PdObject;
@@ -186,6 +187,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
         Ok(event) => event,
         Err(errno) => return minus1(errno),
     };
+    check::own(event.public());
     let failed = match (event.status().get(), event.kind().get()) {
         (0, kind) if kind == CmEventKind::ConnectRequest as c_int => None,
         (0, _) => Some(libc::EINVAL),

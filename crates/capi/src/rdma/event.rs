@@ -10,6 +10,7 @@ use crate::abi::Zeroed;
 use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
+use crate::check;
 use crate::errno::{minus1, of_io};
 use crate::exit;
 use crate::handle::{GivenUp, Out, members, typed};
@@ -168,6 +169,7 @@ pub(crate) fn complete(id: &IdObject) -> c_int {
         Ok(event) => event,
         Err(errno) => return minus1(errno),
     };
+    check::own(event.public());
     id.event().set(event.public());
     match event.status().get() {
         0 => 0,

@@ -20,6 +20,7 @@ use crate::abi::objects::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_cq, ibv_pd,
     ibv_qp, ibv_srq,
 };
+use crate::check;
 use crate::errno::{minus1, of_io};
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::cq::CqObject;
@@ -169,7 +170,8 @@ pub(crate) fn create(
     let space = u16::try_from(port_space).ok().and_then(PortSpace::from_code).ok_or(libc::EINVAL)?;
     let device = cm_device().ok_or(libc::ENODEV)?;
     let sync = channel.is_null();
-    let channel = if sync { channel::create().map_err(|_| libc::EMFILE)? } else { channel };
+    let own_channel = || check::owned(channel::create).map_err(|_| libc::EMFILE);
+    let channel = if sync { own_channel()? } else { channel };
     let queue = channel::find(channel).ok_or(libc::EMFILE)?;
     let object_id = ObjectId::new();
     let service = service(space, qp_type);

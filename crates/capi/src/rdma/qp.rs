@@ -9,6 +9,7 @@ use crate::abi::objects::{
     IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_XRC, ibv_comp_channel, ibv_cq, ibv_pd,
     ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
+use crate::check;
 use crate::errno::{minus1, of_io};
 use crate::handle::{GivenUp, Member, Out, Ref, Room, typed};
 use crate::ibv::cq::{self, ChannelObject, CqObject};
@@ -124,8 +125,10 @@ fn create_with<'a>(
 /// Creates the CQs that the application left out, with the given numbers of entries (0: none). Each has a
 /// channel; its `cq_context` is the identifier. Returns 0, or -1 with `errno` set.
 fn create_cqs(id: &IdObject, send: u32, recv: u32) -> c_int {
-    let made = create_cq(id, send, id.send_cq_channel(), id.send_cq())
-        .and_then(|()| create_cq(id, recv, id.recv_cq_channel(), id.recv_cq()));
+    let made = check::owned(|| {
+        create_cq(id, send, id.send_cq_channel(), id.send_cq())
+            .and_then(|()| create_cq(id, recv, id.recv_cq_channel(), id.recv_cq()))
+    });
     match made {
         Ok(()) => 0,
         Err(errno) => {

@@ -118,6 +118,7 @@ mod fast_mr;
 mod hooks;
 mod mw;
 mod neighbour;
+mod observe;
 mod pd;
 mod qp;
 mod quota;

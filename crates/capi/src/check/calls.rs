@@ -1,0 +1,75 @@
+//! Calls that the library refuses, and calls that do not return.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::time::Duration;
+
+use super::report::report;
+use super::stack::here;
+
+/// A call that destroys an object waits so long for the acknowledgement of its events before it is reported:
+/// an event thread needs microseconds.
+pub(crate) const BLOCKS_AFTER: Duration = Duration::from_secs(1);
+
+/// Functions that correct programs call to find out what is possible, or when it may be too late. Their
+/// refusals are answers.
+const QUESTIONS: [&str; 18] = [
+    "ibv_create_ah",
+    "ibv_create_ah_from_wc",
+    "ibv_create_cq",
+    "ibv_create_cq_ex",
+    "ibv_create_flow",
+    "ibv_create_qp",
+    "ibv_create_qp_ex",
+    "ibv_create_srq",
+    "ibv_init_ah_from_wc",
+    "ibv_query_gid",
+    "ibv_query_pkey",
+    "rdma_create_qp",
+    "rdma_disconnect",
+    "rdma_getaddrinfo",
+    "rdma_notify",
+    "rdma_reject",
+    "rdma_resolve_addr",
+    "rdma_set_option",
+];
+
+thread_local! {
+    /// Set while this thread is in a call, and the refusal of the call is reported already.
+    static REPORTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The refusal that follows in this call is the consequence of a reported finding.
+pub(super) fn has_reported() {
+    // At the end of a thread the refusal is reported, too.
+    let _ = REPORTED.try_with(|reported| reported.set(true));
+}
+
+/// Judges a refused call; `line` says why it was refused.
+#[cold]
+pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
+    let is_consequence = REPORTED.try_with(|reported| reported.replace(false)).unwrap_or(false);
+    let Some(function) = function.filter(|_| !is_consequence) else { return };
+    if QUESTIONS.contains(&function) || function.starts_with("ibv_query") {
+        return;
+    }
+    // Function and errno alone say nothing that the program does not know.
+    if line.splitn(3, ": ").count() < 3 {
+        return;
+    }
+    match errno {
+        libc::EBUSY => report("object-in-use", line, &[("refused", here())]),
+        libc::EINVAL => report("refused-call", line, &[("refused", here())]),
+        _ => {}
+    }
+}
+
+/// Reports that a call to destroy an object waits for the acknowledgement of so many events.
+#[cold]
+pub(crate) fn blocks(events: u32) {
+    let text = format!(
+        "the call waits until {events} event(s) of the object are acknowledged (ibv_ack_cq_events, \
+         ibv_ack_async_event); if no other thread does that, it waits for ever"
+    );
+    report("unacknowledged-events", &text, &[("waits", here())]);
+}

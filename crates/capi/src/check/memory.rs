@@ -1,0 +1,120 @@
+//! Checksums of the application's memory.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+use roxie::transport::Sge;
+use sys::{guarded, lock_until};
+
+use crate::abi::objects::ibv_mr;
+
+use super::lock;
+
+/// First address and length of each memory region, by its lkey.
+static REGIONS: LazyLock<Mutex<HashMap<u32, (u64, u64)>>> = LazyLock::new(Mutex::default);
+
+/// A memory region was registered.
+pub(super) fn region_begins(region: *const ibv_mr) {
+    // SAFETY: a new object, which no other thread has yet.
+    let (lkey, addr, length) = unsafe { ((*region).lkey, (*region).addr, (*region).length) };
+    lock(&REGIONS).insert(lkey, (addr.addr() as u64, length as u64));
+}
+
+/// A memory region was deregistered.
+pub(super) fn region_ends(lkey: u32) {
+    lock(&REGIONS).remove(&lkey);
+}
+
+/// Whether the addresses in a list are those of memory: not offsets, nor addresses that the application has
+/// chosen for a region (`ibv_reg_mr_iova`).
+pub(super) fn are_addresses(list: &[Sge]) -> bool {
+    let regions = lock(&REGIONS);
+    list.iter().filter(|sge| sge.length > 0).all(|sge| {
+        regions.get(&sge.lkey.0).is_some_and(|(first, length)| {
+            sge.addr >= *first && sge.addr - first + u64::from(sge.length) <= *length
+        })
+    })
+}
+
+/// Holds the lock of the regions until the returned value is dropped, or gives up at `until_ns`.
+pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&REGIONS, until_ns))
+}
+
+/// Bytes at the beginning and at the end of each element that a checksum covers: 16 KiB cost some
+/// microseconds twice per work request. A change in the middle of a longer element is not noticed.
+pub(super) const EDGE_BYTES: usize = 8192;
+
+/// Bytes that are read at once.
+const PIECE: usize = 1024;
+
+/// Memory that is not mapped.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Unmapped;
+
+/// Returns the checksum of the memory of a work request.
+pub(super) fn checksum(list: &[Sge]) -> Result<u64, Unmapped> {
+    let mut sum = 0;
+    for sge in list {
+        let length = sge.length as usize;
+        if length <= 2 * EDGE_BYTES {
+            sum = add(sum, sge.addr, length)?;
+        } else {
+            sum = add(sum, sge.addr, EDGE_BYTES)?;
+            sum = add(sum, sge.addr + (length - EDGE_BYTES) as u64, EDGE_BYTES)?;
+        }
+    }
+    Ok(sum)
+}
+
+fn add(mut sum: u64, first: u64, length: usize) -> Result<u64, Unmapped> {
+    let mut piece = [0; PIECE];
+    for at in (0..length).step_by(PIECE) {
+        let part = &mut piece[..PIECE.min(length - at)];
+        // SAFETY: the application registered the memory, so the device may read it at any time; a fault is an
+        // error.
+        unsafe { guarded::read(first + at as u64, part) }.map_err(|_| Unmapped)?;
+        sum = mix(sum, part);
+    }
+    Ok(sum)
+}
+
+/// Mixes bytes into a checksum: four lanes, because a multiplication takes longer than a load.
+fn mix(sum: u64, bytes: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut lanes = [sum ^ 1, sum ^ 2, sum ^ 3, sum ^ 4];
+    let (chunks, rest) = bytes.as_chunks::<32>();
+    for chunk in chunks {
+        let (words, _) = chunk.as_chunks::<8>();
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(ODD).rotate_left(29);
+        }
+    }
+    for byte in rest {
+        lanes[0] = (lanes[0] ^ u64::from(*byte)).wrapping_mul(ODD).rotate_left(29);
+    }
+    lanes.into_iter().fold(0, |all: u64, lane| (all ^ lane).wrapping_mul(ODD).rotate_left(31))
+}
+
+#[cfg(test)]
+mod tests {
+    use roxie::wire::Lkey;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_near_an_edge_changes_the_checksum() {
+        let mut memory = vec![7_u8; 40_000];
+        let list = [Sge { addr: memory.as_ptr() as u64, length: 40_000, lkey: Lkey(1) }];
+        let sum = checksum(&list);
+        for at in [0, 33, EDGE_BYTES - 1, 40_000 - EDGE_BYTES, 39_999] {
+            memory[at] ^= 1;
+            assert_ne!(checksum(&list), sum, "{at}");
+            memory[at] ^= 1;
+        }
+        assert_eq!(checksum(&list), sum);
+        memory[20_000] ^= 1;
+        assert_eq!(checksum(&list), sum, "the middle is not covered");
+    }
+}

@@ -1,0 +1,281 @@
+//! Every object that the application has or had: where it was created and destroyed.
+//!
+//! The memory of a destroyed object is kept, so that its address means no other object and the inline
+//! functions of verbs.h, which read `qp->context`, still find their way here.
+
+use std::alloc::{Layout, dealloc};
+use std::any::{Any, type_name};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{LazyLock, Mutex};
+
+use sys::{generation, lock_until};
+
+use crate::abi::objects::{ibv_mr, ibv_qp_ex};
+
+use super::calls::has_reported;
+use super::report::report;
+use super::stack::{Site, here};
+use super::{lock, memory, work};
+
+/// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not
+/// noticed.
+const KEPT_MAX: usize = 1 << 16;
+
+/// What a call does with an object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Purpose {
+    Use,
+    Destroy,
+}
+
+/// A kind of objects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Kind {
+    /// The end of the path of the C structure.
+    structure: &'static str,
+    /// What findings call it.
+    pub(super) name: &'static str,
+    /// What the finding of a leak is called.
+    pub(super) leak: &'static str,
+    /// The function that ends it.
+    pub(super) ends_by: &'static str,
+}
+
+const fn kind(
+    structure: &'static str,
+    name: &'static str,
+    leak: &'static str,
+    ends_by: &'static str,
+) -> Kind {
+    Kind { structure, name, leak, ends_by }
+}
+
+const KINDS: [Kind; 17] = [
+    kind("ibv_qp_ex", "queue pair", "leaked-qp", "ibv_destroy_qp"),
+    kind("ibv_cq_ex", "completion queue", "leaked-cq", "ibv_destroy_cq"),
+    kind("ibv_mr", "memory region", "leaked-mr", "ibv_dereg_mr"),
+    kind("ibv_pd", "protection domain", "leaked-pd", "ibv_dealloc_pd"),
+    kind("ibv_ah", "address handle", "leaked-ah", "ibv_destroy_ah"),
+    kind("ibv_srq", "shared receive queue", "leaked-srq", "ibv_destroy_srq"),
+    kind("ibv_comp_channel", "completion channel", "leaked-channel", "ibv_destroy_comp_channel"),
+    kind("ibv_mw", "memory window", "leaked-mw", "ibv_dealloc_mw"),
+    kind("ibv_dm", "device memory", "leaked-dm", "ibv_free_dm"),
+    kind("ibv_xrcd", "XRC domain", "leaked-xrcd", "ibv_close_xrcd"),
+    kind("verbs_context", "device context", "leaked-context", "ibv_close_device"),
+    kind("rdma_cm_id", "connection identifier", "leaked-cm-id", "rdma_destroy_id"),
+    kind("rdma_cm_event", "connection event", "unacknowledged-cm-event", "rdma_ack_cm_event"),
+    kind("rdma_event_channel", "event channel", "leaked-event-channel", "rdma_destroy_event_channel"),
+    kind("ibv_wq", "work queue", "leaked-wq", "ibv_destroy_wq"),
+    kind("ibv_flow", "flow rule", "leaked-flow", "ibv_destroy_flow"),
+    kind("", "object", "leaked-object", "its function"),
+];
+
+impl Kind {
+    fn of<P>() -> Self {
+        let structure = type_name::<P>().rsplit("::").next().unwrap_or_default();
+        let found = KINDS.iter().find(|kind| kind.structure == structure);
+        *found.unwrap_or(&KINDS[KINDS.len() - 1])
+    }
+}
+
+/// What is known about an object.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    kind: Kind,
+    created: Site,
+    destroyed: Option<Site>,
+    /// The fork that made this process, when the object was created.
+    generation: u32,
+    /// It belongs to another object or to this library: the application does not destroy it.
+    is_owned: bool,
+}
+
+#[derive(Default)]
+struct Objects {
+    /// By address.
+    records: HashMap<usize, Record>,
+    /// Destroyed objects of which the memory is kept, oldest first.
+    kept: VecDeque<(usize, Layout)>,
+}
+
+static OBJECTS: LazyLock<Mutex<Objects>> = LazyLock::new(Mutex::default);
+
+thread_local! {
+    /// How many calls of [`owned`] this thread is in.
+    static OWNED: Cell<u32> = const { Cell::new(0) };
+    /// How many calls of [`quietly`] this thread is in.
+    static QUIET: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs `create`: the application does not destroy the objects that it creates.
+pub(crate) fn owned<R>(create: impl FnOnce() -> R) -> R {
+    let change = |by: i32| {
+        // At the end of a thread the objects count as those of the application.
+        let _ = OWNED.try_with(|owned| owned.set(owned.get().wrapping_add_signed(by)));
+    };
+    change(1);
+    let created = create();
+    change(-1);
+    created
+}
+
+/// From now on the object belongs to another one.
+pub(crate) fn own<P>(object: *const P) {
+    if super::on()
+        && let Some(record) = lock(&OBJECTS).records.get_mut(&object.addr())
+    {
+        record.is_owned = true;
+    }
+}
+
+/// Runs `f`, in which this library follows pointers of its own objects: that is no use by the application.
+#[inline(always)]
+pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> R {
+    if !super::on() {
+        return f();
+    }
+    // At the end of a thread findings may be told that are none of the application's.
+    let change = |by: i32| QUIET.try_with(|quiet| quiet.set(quiet.get().wrapping_add_signed(by))).ok();
+    change(1);
+    let result = f();
+    change(-1);
+    result
+}
+
+/// Notes a new object.
+#[cold]
+pub(crate) fn born<P>(object: *const P) {
+    let is_owned = OWNED.try_with(Cell::get).unwrap_or(0) > 0;
+    let record = Record {
+        kind: Kind::of::<P>(),
+        created: here(),
+        destroyed: None,
+        generation: generation(),
+        is_owned,
+    };
+    lock(&OBJECTS).records.insert(object.addr(), record);
+    if record.kind.structure == "ibv_mr" {
+        memory::region_begins(object.cast());
+    }
+}
+
+/// Notes the end of an object.
+#[cold]
+pub(crate) fn destroyed<P>(object: *const P) {
+    let site = here();
+    let kind = Kind::of::<P>();
+    match kind.structure {
+        "ibv_mr" => work::region_ends(object.cast::<ibv_mr>(), site),
+        "ibv_qp_ex" => work::queue_pair_ends(object.cast::<ibv_qp_ex>()),
+        "ibv_srq" => work::shared_queue_ends(object.addr()),
+        _ => {}
+    }
+    if let Some(record) = lock(&OBJECTS).records.get_mut(&object.addr()) {
+        record.destroyed = Some(site);
+    }
+}
+
+/// Keeps the memory of a destroyed object, and frees that of the oldest one if there are too many.
+pub(crate) fn keep_memory(object: usize, layout: Layout) {
+    let mut objects = lock(&OBJECTS);
+    objects.kept.push_back((object, layout));
+    if objects.kept.len() > KEPT_MAX
+        && let Some((oldest, layout)) = objects.kept.pop_front()
+    {
+        objects.records.remove(&oldest);
+        // SAFETY: `Box` allocated it with this layout; the object in it was dropped.
+        unsafe { dealloc(oldest as *mut u8, layout) };
+    }
+}
+
+/// Whether a pointer of the application leads to a live object of this kind; reports why not.
+#[cold]
+pub(crate) fn is_usable<P>(object: *const P, purpose: Purpose) -> bool {
+    let kind = Kind::of::<P>();
+    let found = lock(&OBJECTS).records.get(&object.addr()).copied();
+    if QUIET.try_with(Cell::get).is_ok_and(|quiet| quiet > 0) {
+        return found.is_some_and(|record| record.kind == kind && record.destroyed.is_none());
+    }
+    let Some(record) = found else {
+        let text = format!("the argument {object:p} is no {} of this library", kind.name);
+        has_reported();
+        report("foreign-object", &text, &[("passed", here())]);
+        return false;
+    };
+    let name = record.kind.name;
+    if record.kind != kind {
+        let text = format!("the argument {object:p} is a {name}, not a {}", kind.name);
+        has_reported();
+        report("foreign-object", &text, &[("passed", here()), ("created", record.created)]);
+        return false;
+    }
+    if let Some(destroyed) = record.destroyed {
+        let (finding, what) = match purpose {
+            Purpose::Use => ("use-after-destroy", "used after its end"),
+            Purpose::Destroy => ("double-destroy", "destroyed twice"),
+        };
+        let text = format!("the {name} {object:p} is {what}");
+        let sites = [("used", here()), ("destroyed", destroyed), ("created", record.created)];
+        has_reported();
+        report(finding, &text, &sites);
+        return false;
+    }
+    if record.generation != generation() && !record.is_owned {
+        let text = format!(
+            "the {name} {object:p} belongs to the parent process; after fork the child must create its own"
+        );
+        report("use-after-fork", &text, &[("used", here()), ("created", record.created)]);
+    }
+    true
+}
+
+/// Objects that this process created, did not destroy, and that belong to no other object: kind, where they
+/// were created, and their addresses.
+pub(super) fn alive() -> Vec<(Kind, Site, Vec<usize>)> {
+    let objects = lock(&OBJECTS);
+    let mut found: Vec<(Kind, Site, Vec<usize>)> = Vec::new();
+    let alive =
+        |record: &Record| record.destroyed.is_none() && !record.is_owned && record.generation == generation();
+    for (address, record) in objects.records.iter().filter(|(_, record)| alive(record)) {
+        let equal = found.iter_mut().find(|(kind, site, _)| *kind == record.kind && *site == record.created);
+        match equal {
+            Some((_, _, addresses)) => addresses.push(*address),
+            None => found.push((record.kind, record.created, vec![*address])),
+        }
+    }
+    let order = |kind: &Kind| KINDS.iter().position(|known| known == kind);
+    found.sort_by_key(|(kind, _, addresses)| (order(kind), addresses.iter().min().copied()));
+    found
+}
+
+/// The addresses of the live objects with this C structure.
+pub(super) fn alive_of<P>() -> Vec<*mut P> {
+    let kind = Kind::of::<P>();
+    let objects = lock(&OBJECTS);
+    let alive = objects.records.iter().filter(|(_, record)| {
+        record.kind == kind && record.destroyed.is_none() && record.generation == generation()
+    });
+    alive.map(|(address, _)| *address as *mut P).collect()
+}
+
+/// Where an object was created.
+pub(super) fn created(object: usize) -> Option<Site> {
+    lock(&OBJECTS).records.get(&object).map(|record| record.created)
+}
+
+/// Holds the lock of the objects until the returned value is dropped, or gives up at `until_ns`.
+pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&OBJECTS, until_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_their_kinds() {
+        assert_eq!(Kind::of::<ibv_qp_ex>().leak, "leaked-qp");
+        assert_eq!(Kind::of::<u64>().name, "object");
+    }
+}

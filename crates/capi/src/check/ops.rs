@@ -1,0 +1,160 @@
+//! The functions of the data path in a checked process: they look at their arguments, then call the usual
+//! ones.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use roxie::transport::Wc;
+
+use crate::abi::context::ibv_context_ops;
+use crate::abi::objects::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
+use crate::abi::work::{ibv_recv_wr, ibv_send_wr};
+use crate::errno::code;
+use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
+use crate::ibv::qp::QpObject;
+use crate::ibv::{cq, post, srq, wr};
+
+use super::work::{self, Posted, overlap};
+use super::{Purpose, lock};
+
+/// Puts these functions into the operations of a context.
+pub(crate) fn replace(ops: &mut ibv_context_ops) {
+    ops.poll_cq = Some(poll_cq);
+    ops.req_notify_cq = Some(req_notify_cq);
+    ops.post_send = Some(post_send);
+    ops.post_recv = Some(post_recv);
+    ops.post_srq_recv = Some(post_srq_recv);
+}
+
+/// Gives the application the refused work request, and returns how many of the list are posted.
+///
+/// # Safety
+/// `first` is the list that the application passed to the function of the result.
+unsafe fn posted<W: WorkRequest>(first: *mut W, bad: *mut W, bad_wr: *mut *mut W) -> usize {
+    // SAFETY: the caller's promise.
+    let (list, room): (WrList<W>, Option<Out<*mut W>>) = unsafe { typed((first, bad_wr)) };
+    if let Some(room) = room {
+        room.write(bad);
+    }
+    list.take_while(|wr| wr.as_ptr() != bad).count()
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    if !is_usable(qp.cast::<ibv_qp_ex>(), Purpose::Use) {
+        return code(libc::EINVAL);
+    }
+    // SAFETY: ibv_post_send(3).
+    let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((Hot(qp), first)) };
+    let Some(object) = object else { return code(libc::EINVAL) };
+    let queue = work::of(object);
+    let mut queue = lock(&queue);
+    let before = queue.sends.len();
+    list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok()).for_each(|wr| queue.send(&wr));
+    let mut bad = ptr::null_mut();
+    // SAFETY: ibv_post_send(3).
+    let result = unsafe { post::post_send(qp, first, &raw mut bad) };
+    if result != 0 {
+        // SAFETY: the list of this call.
+        let posted = unsafe { posted(first, bad, bad_wr) };
+        queue.sends.truncate(before + posted);
+        if result == libc::ENOMEM {
+            queue.is_full();
+        }
+    }
+    result
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    if !is_usable(qp.cast::<ibv_qp_ex>(), Purpose::Use) {
+        return code(libc::EINVAL);
+    }
+    // SAFETY: ibv_post_recv(3).
+    let (object, list): (Option<&QpObject>, WrList<ibv_recv_wr>) = unsafe { typed((Hot(qp), first)) };
+    let Some(object) = object else { return code(libc::EINVAL) };
+    let queue = work::of(object);
+    let mut queue = lock(&queue);
+    let before = queue.receives.len();
+    list.map_while(|wr| post::recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
+    let mut bad = ptr::null_mut();
+    // SAFETY: ibv_post_recv(3).
+    let result = unsafe { post::post_recv(qp, first, &raw mut bad) };
+    if result != 0 {
+        // SAFETY: the list of this call.
+        let posted = unsafe { posted(first, bad, bad_wr) };
+        queue.receives.truncate(before + posted);
+    }
+    result
+}
+
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    if srq.is_null() || !is_usable(srq, Purpose::Use) {
+        return code(libc::EINVAL);
+    }
+    let receives = work::of_srq(srq.addr());
+    let mut receives = lock(&receives);
+    let before = receives.len();
+    // SAFETY: ibv_post_srq_recv(3).
+    let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
+    for wr in list.map_while(|wr| post::recv_wr(&wr).ok()) {
+        let receive = Posted::receive(&wr);
+        overlap(&receive, receives.iter());
+        receives.push_back(receive);
+    }
+    let mut bad = ptr::null_mut();
+    // SAFETY: ibv_post_srq_recv(3).
+    let result = unsafe { srq::post_srq_recv(srq, first, &raw mut bad) };
+    if result != 0 {
+        // SAFETY: the list of this call.
+        let posted = unsafe { posted(first, bad, bad_wr) };
+        receives.truncate(before + posted);
+    }
+    result
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
+    if !is_usable(cq.cast::<ibv_cq_ex>(), Purpose::Use) {
+        return -libc::EINVAL;
+    }
+    // SAFETY: ibv_poll_cq(3).
+    unsafe { cq::poll_cq(cq, entries, wc) }
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    if !is_usable(cq.cast::<ibv_cq_ex>(), Purpose::Use) {
+        return code(libc::EINVAL);
+    }
+    // SAFETY: ibv_req_notify_cq(3).
+    unsafe { cq::req_notify_cq(cq, solicited_only) }
+}
+
+/// Implements `ibv_wr_complete`.
+pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        wr::complete(qp, |batch, object| {
+            let queue = work::of(object);
+            let mut queue = lock(&queue);
+            let before = queue.sends.len();
+            batch.for_each(|wr| queue.send(wr));
+            let posted = batch.post(&object.tail.qp);
+            if posted.is_err() {
+                // Some of them may be posted: they complete unknown.
+                queue.sends.truncate(before);
+                queue.is_full();
+            }
+            posted
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! The file with the findings of this process: one JSON object a line, written at once, so that findings
+//! survive any end of the process.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::process;
+use std::sync::{LazyLock, Mutex};
+
+use roxie::status::QpStatus;
+use sys::lock_until;
+
+use super::stack::{Module, Site, modules, stack};
+use super::{OPTIONS, lock};
+
+/// Findings that a process reports; more repeat what these say.
+const FINDINGS_MAX: usize = 200;
+
+/// What makes two findings one: kind and call stacks.
+type Key = (&'static str, Vec<Site>);
+
+static REPORTED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(Mutex::default);
+
+/// Reports a mistake once. `sites` are call stacks, each with what happened there; the first one is the place
+/// to look at.
+pub(super) fn report(kind: &'static str, text: &str, sites: &[(&str, Site)]) {
+    report_between(kind, text, sites, None);
+}
+
+/// As [`report`], about a connection: the numbers of the queue pair and of its peer, by which `roxie check`
+/// finds what happened at the other end.
+pub(super) fn report_between(
+    kind: &'static str,
+    text: &str,
+    sites: &[(&str, Site)],
+    ends: Option<(u32, u32)>,
+) {
+    let key = (kind, sites.iter().map(|(_, site)| *site).collect());
+    {
+        let mut reported = lock(&REPORTED);
+        if reported.len() >= FINDINGS_MAX || !reported.insert(key) {
+            return;
+        }
+    }
+    let mut line = format!("{{\"type\":\"finding\",\"kind\":\"{kind}\",\"text\":");
+    string(&mut line, text);
+    if let Some((qp, peer)) = ends {
+        let _ = write!(line, ",\"ends\":[{qp},{peer}]");
+    }
+    stacks(&mut line, sites);
+    line.push('}');
+    append(&line);
+}
+
+/// Writes the attributes of a connected queue pair, for the comparison with those of its peer.
+pub(super) fn connected(status: &QpStatus, site: Site) {
+    let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
+        return;
+    };
+    let mut line = format!(
+        "{{\"type\":\"end\",\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\
+         \"state\":\"{}\",\"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\
+         \"max_dest_rd_atomic\":{}",
+        status.qpn.value(),
+        peer.value(),
+        status.state,
+        status.path_mtu,
+        status.sq_psn.value(),
+        status.rq_psn.value(),
+        status.max_rd_atomic,
+        status.max_dest_rd_atomic
+    );
+    stacks(&mut line, &[("connected", site)]);
+    line.push('}');
+    append(&line);
+}
+
+/// Appends the member `stacks`.
+fn stacks(line: &mut String, sites: &[(&str, Site)]) {
+    let modules = modules();
+    line.push_str(",\"stacks\":[");
+    for (index, (what, site)) in sites.iter().enumerate() {
+        let stack = stack(*site);
+        line.push_str(if index == 0 { "{\"what\":" } else { ",{\"what\":" });
+        string(line, what);
+        line.push_str(",\"thread\":");
+        string(line, &stack.thread);
+        line.push_str(",\"frames\":[");
+        for (index, ip) in stack.frames.iter().enumerate() {
+            if index > 0 {
+                line.push(',');
+            }
+            frame(line, &modules, *ip);
+        }
+        line.push_str("]}");
+    }
+    line.push(']');
+}
+
+/// Writes that this process has opened the device.
+pub(super) fn process_started() {
+    let mut line = String::from("{\"type\":\"process\",\"command\":");
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    string(&mut line, &words.join(" "));
+    line.push('}');
+    append(&line);
+}
+
+/// `["path of the object file", address in it]`. The address is that of the call, not of the return from it.
+fn frame(line: &mut String, modules: &[Module], ip: usize) {
+    line.push('[');
+    let module = modules.iter().find(|module| module.contains(ip));
+    string(line, module.map_or("", |module| &module.path));
+    let address = ip.wrapping_sub(module.map_or(0, |module| module.bias)).wrapping_sub(1);
+    let _ = write!(line, ",{address}]");
+}
+
+/// Appends a JSON string.
+fn string(line: &mut String, text: &str) {
+    line.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => line.extend(['\\', c]),
+            c if c < ' ' => {
+                let _ = write!(line, "\\u{:04x}", u32::from(c));
+            }
+            c => line.push(c),
+        }
+    }
+    line.push('"');
+}
+
+/// Appends a line to the file of this process. A forked child has a file of its own.
+fn append(line: &str) {
+    let path = OPTIONS.dir.join(format!("{}.jsonl", process::id()));
+    let file = OpenOptions::new().append(true).create(true).open(&path);
+    // One write: a reader sees whole lines.
+    let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    if let Err(error) = written {
+        roxie::notice(format_args!("{}: a finding is lost: {error}", path.display()));
+    }
+}
+
+/// Holds the lock of the findings until the returned value is dropped, or gives up at `until_ns`.
+pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&REPORTED, until_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_json() {
+        let mut line = String::new();
+        string(&mut line, "a \"b\" \\ \n");
+        assert_eq!(line, r#""a \"b\" \\ \u000a""#);
+    }
+}

@@ -1,0 +1,424 @@
+//! Work requests, from the post to the completion that the application polls.
+//!
+//! Locks: `WORK` is held for a look-up only, or for a whole pass over the queues; then a queue that is locked
+//! is passed over. A thread that posts holds the lock of its queue, not `WORK`.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus, WrOp};
+use roxie::wire::Lkey;
+use sys::{lock_until, now_ns};
+
+use crate::abi::objects::{ibv_mr, ibv_qp_ex};
+use crate::ibv::qp::QpObject;
+use crate::object::Object;
+
+use super::objects::created;
+use super::report::{connected, report};
+use super::stack::{Site, here};
+use super::{OPTIONS, failures, lock, memory};
+
+/// A posted work request.
+#[derive(Debug)]
+pub(super) struct Posted {
+    pub(super) wr_id: u64,
+    pub(super) operation: &'static str,
+    pub(super) bytes: u64,
+    is_signaled: bool,
+    pub(super) posted: Site,
+    list: Box<[Sge]>,
+    /// Checksum of the memory at the post, for operations that read it.
+    sum: Option<u64>,
+}
+
+/// The work requests of a queue pair that the application has not got back.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) number: u32,
+    pub(super) service: QpType,
+    max_send_wr: u32,
+    sends_all_signaled: bool,
+    pub(super) sends: VecDeque<Posted>,
+    pub(super) receives: VecDeque<Posted>,
+    /// The shared receive queue, by its address.
+    srq: Option<usize>,
+    /// Completion queues, by their addresses, and how many work requests can complete there.
+    needs: [(usize, u32); 2],
+    /// A work request has failed: what follows is a consequence.
+    has_failed: bool,
+    /// When the application last got a completion of a send, or posted to an empty send queue.
+    pub(super) moved_ns: u64,
+}
+
+type Shared<T> = Arc<Mutex<T>>;
+/// The receives of a shared receive queue.
+type Receives = VecDeque<Posted>;
+
+#[derive(Default)]
+struct Work {
+    /// By the address of the queue pair.
+    queues: HashMap<usize, Shared<Queue>>,
+    by_number: HashMap<u32, (usize, Shared<Queue>)>,
+    /// By the address of the shared receive queue.
+    srqs: HashMap<usize, Shared<Receives>>,
+}
+
+static WORK: LazyLock<Mutex<Work>> = LazyLock::new(Mutex::default);
+
+/// Returns the queue of a live queue pair.
+pub(super) fn of(object: &QpObject) -> Shared<Queue> {
+    let address = object.public().addr();
+    let mut work = lock(&WORK);
+    if let Some(queue) = work.queues.get(&address) {
+        return Arc::clone(queue);
+    }
+    let queue = Arc::new(Mutex::new(Queue::new(object)));
+    work.queues.insert(address, Arc::clone(&queue));
+    work.by_number.insert(object.tail.qp.qpn().value(), (address, Arc::clone(&queue)));
+    if OPTIONS.strict {
+        work.compare_sizes(object);
+    }
+    queue
+}
+
+/// A queue pair was created.
+#[cold]
+pub(crate) fn queue_pair_begins(object: &QpObject) {
+    of(object);
+}
+
+/// Returns the receives of a shared receive queue.
+pub(super) fn of_srq(address: usize) -> Shared<Receives> {
+    Arc::clone(lock(&WORK).srqs.entry(address).or_default())
+}
+
+/// Calls `f` with each queue pair that has work and that no thread uses now. None is destroyed meanwhile.
+pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
+    let work = lock(&WORK);
+    for (address, queue) in &work.queues {
+        let Ok(mut queue) = queue.try_lock() else { continue };
+        // SAFETY: `queue_pair_ends` removes a queue pair from the map, under the lock that is held here,
+        // before its tail is dropped.
+        if let Some(object) = unsafe { Object::from_ptr(*address as *mut ibv_qp_ex) } {
+            f(object, &mut queue);
+        }
+    }
+}
+
+/// A queue pair is destroyed.
+pub(super) fn queue_pair_ends(object: *const ibv_qp_ex) {
+    let mut work = lock(&WORK);
+    work.queues.remove(&object.addr());
+    // SAFETY: the public part, which stays in memory, is read here only.
+    let number = unsafe { (*object).qp_base.qp_num };
+    work.by_number.remove(&number);
+}
+
+/// A shared receive queue is destroyed.
+pub(super) fn shared_queue_ends(address: usize) {
+    lock(&WORK).srqs.remove(&address);
+}
+
+/// A memory region is deregistered: reports a send that still uses it.
+pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
+    // SAFETY: the public part, which stays in memory, is read here only.
+    let (lkey, addr, length) = unsafe { ((*region).lkey, (*region).addr, (*region).length) };
+    memory::region_ends(lkey);
+    let mut found = None;
+    for_each(|object, queue| {
+        let uses = |sge: &Sge| sge.length > 0 && sge.lkey == Lkey(lkey);
+        let last_signaled = queue.sends.iter().rposition(|send| send.is_signaled);
+        let certain = &queue.sends.make_contiguous()[..last_signaled.map_or(0, |last| last + 1)];
+        let user = certain.iter().find(|send| send.list.iter().any(uses));
+        let Some(user) = user.filter(|_| !queue.has_failed) else { return };
+        // The device may have finished what the application has not polled yet.
+        let is_busy = object.tail.qp.status().is_some_and(|status| status.in_flight + status.pending > 0);
+        if is_busy {
+            let text = format!(
+                "the memory region {addr:p} ({length} bytes, lkey {lkey:#x}) is deregistered while the {} \
+                 with wr_id {:#x} on queue pair {:#08x} uses it; wait for its completion",
+                user.operation, user.wr_id, queue.number
+            );
+            found = Some((text, user.posted));
+        }
+    });
+    if let Some((text, posted)) = found {
+        report("dereg-in-use", &text, &[("deregistered", site), ("posted", posted)]);
+    }
+}
+
+/// The application polled these completions.
+#[cold]
+pub(crate) fn completed(polled: &[Wc]) {
+    for wc in polled {
+        let work = lock(&WORK);
+        let Some((address, queue)) = work.by_number.get(&wc.qp_num).cloned() else { continue };
+        let peer = (wc.status != WcStatus::Success).then(|| peer(address)).flatten();
+        drop(work);
+        lock(&queue).completed(wc, peer);
+    }
+}
+
+/// The number of the peer of a queue pair that is in the map; `WORK` is locked.
+fn peer(address: usize) -> Option<u32> {
+    // SAFETY: as in `for_each`.
+    let object: Option<&QpObject> = unsafe { Object::from_ptr(address as *mut ibv_qp_ex) };
+    object?.tail.qp.status()?.dest_qpn.map(|number| number.value())
+}
+
+/// The application moved a queue pair to another state: notes the attributes of its connection.
+#[cold]
+pub(crate) fn moved(object: &QpObject) {
+    if let Some(status) = object.tail.qp.status().filter(|status| matches!(&*status.state, "RTR" | "RTS")) {
+        connected(&status, here());
+    }
+}
+
+impl Work {
+    /// Reports completion queues of this queue pair that are smaller than what can complete there at once.
+    fn compare_sizes(&self, object: &QpObject) {
+        for cq in [object.send_cq_object(), object.recv_cq_object()].into_iter().flatten() {
+            let address = cq.public().addr();
+            let needed: u32 =
+                self.queues.values().filter_map(|queue| queue.try_lock().ok()).fold(0, |sum, queue| {
+                    let [(send_cq, sends), (recv_cq, receives)] = queue.needs;
+                    let of = |to: usize, count: u32| if to == address { count } else { 0 };
+                    sum + of(send_cq, sends) + of(recv_cq, receives)
+                });
+            let capacity = cq.tail.cq.capacity();
+            if needed > capacity
+                && let Some(created) = created(address)
+            {
+                let text = format!(
+                    "a completion queue has {capacity} entries, and its queue pairs have room for \
+                     {needed} work requests: it can overflow"
+                );
+                report("cq-can-overflow", &text, &[("created", created)]);
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn new(object: &QpObject) -> Self {
+        let qp = &object.tail.qp;
+        let srq = object.srq().get();
+        Self {
+            number: qp.qpn().value(),
+            service: qp.ty(),
+            max_send_wr: qp.cap().max_send_wr,
+            sends_all_signaled: object.tail.sq_sig_all,
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+            srq: (!srq.is_null()).then(|| srq.addr()),
+            needs: [
+                (object.send_cq().get().addr(), qp.cap().max_send_wr),
+                (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
+            ],
+            has_failed: false,
+            moved_ns: now_ns(),
+        }
+    }
+
+    /// The application posts this.
+    pub(super) fn send(&mut self, wr: &SendWr<'_>) {
+        let (operation, reads_memory, atomic_at) = describe(&wr.op);
+        let posted = here();
+        if let Some(address) = atomic_at.filter(|address| address % 8 != 0) {
+            let text = format!(
+                "the {operation} with wr_id {:#x} names the remote address {address:#x}, which is no \
+                 multiple of 8",
+                wr.wr_id
+            );
+            report("misaligned-atomic", &text, &[("posted", posted)]);
+        }
+        let is_inline = wr.flags.contains(SendFlags::INLINE);
+        // The device may write what the peer sends to memory that is also sent.
+        let is_shared = || self.receives.iter().any(|receive| have_overlap(&receive.list, wr.sg_list));
+        let is_comparable = reads_memory && !is_inline && memory::are_addresses(wr.sg_list) && !is_shared();
+        let sum = is_comparable.then(|| memory::checksum(wr.sg_list).ok()).flatten();
+        if self.sends.is_empty() {
+            self.moved_ns = now_ns();
+        }
+        self.sends.push_back(Posted {
+            wr_id: wr.wr_id,
+            operation,
+            bytes: bytes(wr.sg_list),
+            is_signaled: self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED),
+            posted,
+            list: if is_inline { Box::default() } else { wr.sg_list.into() },
+            sum,
+        });
+    }
+
+    /// The send queue refused the last post because it is full.
+    pub(super) fn is_full(&self) {
+        let is_stuck = self.sends.len() >= self.max_send_wr as usize
+            && !self.has_failed
+            && self.sends.iter().all(|send| !send.is_signaled);
+        if let Some(oldest) = self.sends.front().filter(|_| is_stuck) {
+            let text = format!(
+                "the send queue of queue pair {:#08x} is full, and none of its {} work requests is signaled: \
+                 no completion will ever free a place; set IBV_SEND_SIGNALED at least once per queue length",
+                self.number,
+                self.sends.len()
+            );
+            report("queue-full-unsignaled", &text, &[("refused", here()), ("oldest posted", oldest.posted)]);
+        }
+    }
+
+    /// The application posts this receive.
+    pub(super) fn receive(&mut self, wr: &RecvWr<'_>) {
+        if self.service == QpType::Ud {
+            let length = bytes(wr.sg_list);
+            if length < GRH_BYTES {
+                let text = format!(
+                    "a receive of {length} bytes on UD queue pair {:#08x}: each datagram needs \
+                     {GRH_BYTES} bytes more than its payload, for the GRH area",
+                    self.number
+                );
+                report("ud-receive-without-grh", &text, &[("posted", here())]);
+            }
+        }
+        let receive = Posted::receive(wr);
+        overlap(&receive, self.receives.iter());
+        let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));
+        shared.for_each(|send| send.sum = None);
+        self.receives.push_back(receive);
+    }
+
+    fn completed(&mut self, wc: &Wc, peer: Option<u32>) {
+        let failed = wc.status != WcStatus::Success;
+        let is_receive = wc.opcode as u32 & WcOpcode::Recv as u32 != 0;
+        if is_receive {
+            self.answered();
+        }
+        let found = if !is_receive {
+            self.sent(wc)
+        } else if let Some(srq) = self.srq {
+            take(&mut lock(&of_srq(srq)), wc.wr_id)
+        } else {
+            take(&mut self.receives, wc.wr_id)
+        };
+        if failed {
+            if !self.has_failed {
+                failures::judge(wc, self, found.as_ref(), is_receive, peer);
+            }
+            self.has_failed |= !self.service.is_datagram();
+        }
+    }
+
+    /// A message of the peer arrived. It may answer the posted sends: then the application knows that the
+    /// peer has their content, and may change the memory before it polls their completions.
+    fn answered(&mut self) {
+        self.sends.iter_mut().for_each(|send| send.sum = None);
+    }
+
+    /// Takes a send and the unsignaled ones before it.
+    fn sent(&mut self, wc: &Wc) -> Option<Posted> {
+        self.moved_ns = now_ns();
+        let success = wc.status == WcStatus::Success;
+        let is_it = |send: &Posted| send.wr_id == wc.wr_id && (send.is_signaled || !success);
+        let Some(at) = self.sends.iter().position(is_it) else {
+            // Not posted by functions that are watched.
+            self.sends.clear();
+            return None;
+        };
+        for send in self.sends.drain(..at) {
+            compare(&send, self.number, success);
+        }
+        let send = self.sends.pop_front()?;
+        compare(&send, self.number, success);
+        Some(send)
+    }
+}
+
+impl Posted {
+    pub(super) fn receive(wr: &RecvWr<'_>) -> Self {
+        Self {
+            wr_id: wr.wr_id,
+            operation: "receive",
+            bytes: bytes(wr.sg_list),
+            is_signaled: true,
+            posted: here(),
+            list: wr.sg_list.into(),
+            sum: None,
+        }
+    }
+}
+
+/// Compares the memory of a send that has completed with what it was at the post.
+fn compare(send: &Posted, number: u32, success: bool) {
+    let Some(sum) = send.sum.filter(|_| success) else { return };
+    let (kind, what) = match memory::checksum(&send.list) {
+        Ok(now) if now == sum => return,
+        Ok(_) => ("send-buffer-changed", "changed"),
+        Err(memory::Unmapped) => ("memory-unmapped", "was unmapped"),
+    };
+    let text = format!(
+        "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} {what} between the \
+         post and the completion: the peer may get either content",
+        send.operation, send.wr_id, send.bytes
+    );
+    report(kind, &text, &[("posted", send.posted), ("completed", here())]);
+}
+
+/// Reports a receive that overlaps one that the device has: two messages may end in the same memory.
+pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Posted>) {
+    if !OPTIONS.strict {
+        return;
+    }
+    for other in others {
+        if have_overlap(&receive.list, &other.list) {
+            let text = format!(
+                "the receive with wr_id {:#x} uses memory of the posted receive with wr_id {:#x}",
+                receive.wr_id, other.wr_id
+            );
+            let sites = [("posted", receive.posted), ("posted first", other.posted)];
+            return report("receive-overlap", &text, &sites);
+        }
+    }
+}
+
+/// Whether two lists have memory in common.
+fn have_overlap(some: &[Sge], others: &[Sge]) -> bool {
+    let overlaps =
+        |a: &Sge, b: &Sge| a.addr < b.addr + u64::from(b.length) && b.addr < a.addr + u64::from(a.length);
+    some.iter().any(|a| others.iter().any(|b| overlaps(a, b)))
+}
+
+/// Takes the first work request with this `wr_id`.
+fn take(receives: &mut Receives, wr_id: u64) -> Option<Posted> {
+    let at = receives.iter().position(|receive| receive.wr_id == wr_id)?;
+    receives.remove(at)
+}
+
+/// Bytes of the GRH area in front of a received datagram.
+pub(super) const GRH_BYTES: u64 = 40;
+
+fn bytes(list: &[Sge]) -> u64 {
+    list.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+/// Name of an operation, whether it sends memory of this side, and the address of an atomic.
+fn describe(op: &WrOp) -> (&'static str, bool, Option<u64>) {
+    match *op {
+        WrOp::Send | WrOp::SendImm(_) | WrOp::SendInv(_) => ("SEND", true, None),
+        WrOp::Write { .. } | WrOp::WriteImm { .. } => ("WRITE", true, None),
+        WrOp::Read { .. } => ("READ", false, None),
+        WrOp::CompareSwap { remote_addr, .. } => ("compare-and-swap", false, Some(remote_addr)),
+        WrOp::FetchAdd { remote_addr, .. } => ("fetch-and-add", false, Some(remote_addr)),
+        WrOp::AtomicWrite { remote_addr, .. } => ("atomic WRITE", true, Some(remote_addr)),
+        WrOp::Flush { .. } => ("FLUSH", false, None),
+        WrOp::LocalInv(_) => ("local invalidation", false, None),
+        WrOp::BindMw(_) => ("bind of a memory window", false, None),
+        WrOp::RegMr(_) => ("fast registration", false, None),
+    }
+}
+
+/// Holds the lock of the look-up until the returned value is dropped, or gives up at `until_ns`.
+pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&WORK, until_ns))
+}

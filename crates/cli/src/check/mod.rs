@@ -1,0 +1,184 @@
+//! `roxie check`: runs a command, of which the processes record their mistakes, and reports these with names
+//! and lines.
+//!
+//! The libraries of the command write findings with addresses into a private directory (crate
+//! `roxie-ibverbs`, module `check`). This process reads them while the command runs, looks the addresses up
+//! in the debug information, and prints them.
+
+mod ends;
+mod findings;
+mod report;
+mod suppress;
+mod symbols;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode, ExitStatus};
+
+use clap::Args as ClapArgs;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use std::os::fd::AsFd;
+
+use crate::args::RunArgs;
+use crate::failure::{During, Failure, Outcome};
+use crate::{library, run};
+
+use findings::Findings;
+use report::Report;
+use suppress::Suppressions;
+
+/// Exit code if something was found and the command itself succeeded or failed in whatever way.
+const FOUND: u8 = 66;
+/// Milliseconds between two looks at the findings.
+const STEP_MS: u16 = 200;
+
+/// Run a program and report its mistakes in the use of RDMA
+///
+/// Starts COMMAND as 'roxie run' does, and watches its calls of verbs and rdma_cm and what the device does
+/// for them: use of destroyed objects, leaks, failed work requests, receives that are too small, send buffers
+/// that change before their completion, queues that can never drain, peers without receives, hangs. Each
+/// finding is printed once, with the call stacks of the places that matter. The command needs no
+/// recompilation; lines need debug information (gcc -g).
+///
+/// The processes that the command starts are checked, too, as long as they end before it does. The output of
+/// the command stays as it is; findings go to standard error.
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Exit status:
+  66 if something was found; else that of the command (128 + N if signal N ended it), 127 if it was not
+  found, 126 if it could not be executed, 1 if the device could not be set up, 2 for invalid options.
+
+Suppressions (--suppress FILE): one a line, a kind and optionally the name of a function of one of the call
+stacks, both with * for any characters; '#' starts a comment.
+  leaked-*
+  completion-error  libfabric_*
+
+Examples:
+  roxie check -- ./prog
+          Reports what ./prog does wrong
+  roxie check --json --output findings.json -- ./prog
+          One JSON object a line
+  roxie check --hang 3 -- ./prog
+          Says after 3 s without progress which work request waits for what
+  roxie check --suppress known.txt -- mpirun -n 2 ./prog
+          Without the findings that known.txt names")]
+pub(crate) struct CheckArgs {
+    /// Print findings as JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    /// Write the findings to FILE instead of standard error
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Leave out the findings that FILE names
+    #[arg(long, value_name = "FILE")]
+    suppress: Vec<PathBuf>,
+    /// Seconds without progress after which a waiting send is reported; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    hang: u64,
+    /// Report also what works but is risky: receives that share memory
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Runs the command to its end.
+pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
+    let suppressions = Suppressions::read(&args.suppress)?;
+    let output: Box<dyn io::Write> = match &args.output {
+        Some(path) => Box::new(File::create(path).during(&path.display().to_string())?),
+        None => Box::new(io::stderr()),
+    };
+    let found = args.run.command.first().and_then(|program| run::search(Path::new(program)));
+    let mut variables = run::variables(&args.run, found.as_deref())?;
+    let dir = library::check_dir()?;
+    // Of a process that had the number of this one before.
+    for old in fs::read_dir(&dir).during(&dir.display().to_string())?.flatten() {
+        fs::remove_file(old.path()).ok();
+    }
+    variables.push(("ROXIE_CHECK", dir.clone().into_os_string()));
+    let strict = if args.strict { ",strict" } else { "" };
+    variables.push(("ROXIE_CHECK_OPTIONS", format!("hang={}{strict}", args.hang).into()));
+    let report = Report::new(output, args.json, suppressions);
+    let outcome = supervise(args, &variables, Findings::new(&dir), report);
+    fs::remove_dir_all(&dir).ok();
+    outcome
+}
+
+fn supervise(
+    args: &CheckArgs,
+    variables: &[(&'static str, std::ffi::OsString)],
+    mut findings: Findings,
+    mut report: Report,
+) -> Outcome<ExitCode> {
+    run::provide_device_files(&args.run)?;
+    let mut process = run::process(&args.run.command, variables)?;
+    let mut child = process.spawn().map_err(|error| run::not_started(&args.run.command, &error))?;
+    // The command inherits blocked signals, so they are blocked now only.
+    let signals = Signals::block()?;
+    let status = loop {
+        signals.wait();
+        signals.pass_on(&child)?;
+        findings.read(|finding| report.finding(finding))?;
+        if let Some(status) = child.try_wait().during("waiting for the command")? {
+            break status;
+        }
+    };
+    findings.read(|finding| report.finding(finding))?;
+    let found = report.end(findings.processes())?;
+    if findings.processes() == 0 {
+        eprintln!("roxie check: no process of the command opened the device: nothing was checked");
+    }
+    Ok(if found > 0 { ExitCode::from(FOUND) } else { exit_code(status) })
+}
+
+/// The exit code of the command, as shells report it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    const SIGNALED: i32 = 128;
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// The signals that end the command: this process outlives it to report.
+struct Signals(SignalFd);
+
+impl Signals {
+    const PASSED_ON: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+    fn block() -> Outcome<Self> {
+        let mut set = SigSet::empty();
+        set.extend(Self::PASSED_ON);
+        // Wakes this process at the end of the command.
+        set.add(Signal::SIGCHLD);
+        set.thread_block().during("signals")?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map(Self).during("signals")
+    }
+
+    /// Waits for a signal, and for [`STEP_MS`] at most.
+    fn wait(&self) {
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        // An error is an early end of the wait.
+        poll(&mut fds, PollTimeout::from(STEP_MS)).ok();
+    }
+
+    /// Sends the command what a process has sent here. The terminal has sent its signals to both.
+    fn pass_on(&self, child: &Child) -> Outcome {
+        while let Some(info) = self.0.read_signal().during("signals")? {
+            let by_process = info.ssi_code <= 0;
+            let signal = Signal::try_from(info.ssi_signo as i32).ok().filter(|s| Self::PASSED_ON.contains(s));
+            if let Some(signal) = signal.filter(|_| by_process) {
+                match kill(Pid::from_raw(child.id() as i32), signal) {
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    Err(error) => return Err(Failure::new(format!("{signal} to the command: {error}"))),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! Prints findings, with names and lines: as text or JSON, each once.
+
+use std::collections::HashSet;
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::failure::{During, Outcome};
+
+use super::findings::{Finding, Stack};
+use super::suppress::Suppressions;
+use super::symbols::{Place, Symbols};
+
+/// Where findings go.
+pub(super) struct Report {
+    output: Box<dyn Write>,
+    json: bool,
+    suppressions: Suppressions,
+    symbols: Symbols,
+    /// Kind and places of those that were printed.
+    printed: HashSet<String>,
+    /// Findings about connections: the numbers of both queue pairs, and what they say.
+    connections: Vec<((u32, u32), String)>,
+    suppressed: usize,
+    /// Findings that repeat a printed one in another process.
+    repeated: usize,
+}
+
+/// A call stack with names.
+#[derive(Debug, Serialize)]
+struct Named {
+    what: String,
+    thread: String,
+    frames: Vec<Place>,
+}
+
+/// A finding as one JSON object.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    kind: &'a str,
+    text: &'a str,
+    process: u32,
+    command: &'a str,
+    /// The line to look at: the innermost one of the first stack that is not in a header of libibverbs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'a Place>,
+    /// What was found at the other end of the connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_end: Option<&'a str>,
+    stacks: &'a [Named],
+}
+
+impl Report {
+    pub(super) fn new(output: Box<dyn Write>, json: bool, suppressions: Suppressions) -> Self {
+        let (symbols, printed) = (Symbols::default(), HashSet::new());
+        let connections = Vec::new();
+        Self { output, json, suppressions, symbols, printed, connections, suppressed: 0, repeated: 0 }
+    }
+
+    /// Prints a finding that was not printed before.
+    pub(super) fn finding(&mut self, finding: Finding) -> Outcome {
+        let stacks: Vec<Named> = finding.stacks.iter().map(|stack| self.named(stack)).collect();
+        let functions = stacks.iter().flat_map(|stack| &stack.frames).map(|place| place.function.as_str());
+        if self.suppressions.names(&finding.kind, functions) {
+            self.suppressed += 1;
+            return Ok(());
+        }
+        let places: Vec<&Vec<Place>> = stacks.iter().map(|stack| &stack.frames).collect();
+        if !self.printed.insert(format!("{} {places:?}", finding.kind)) {
+            self.repeated += 1;
+            return Ok(());
+        }
+        let other = self.other_end(&finding);
+        let text = if self.json {
+            json(&finding, &stacks, other.as_deref())?
+        } else {
+            text(&finding, &stacks, other.as_deref())
+        };
+        self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush()).during("the findings")
+    }
+
+    /// What was found at the other end of the same connection.
+    fn other_end(&mut self, finding: &Finding) -> Option<String> {
+        let (qp, peer) = finding.ends?;
+        let found =
+            self.connections.iter().find(|(ends, _)| *ends == (peer, qp)).map(|(_, says)| says.clone());
+        let says =
+            format!("process {}: {}: {}", finding.process, finding.kind, first_sentence(&finding.text));
+        self.connections.push(((qp, peer), says));
+        found
+    }
+
+    fn named(&mut self, stack: &Stack) -> Named {
+        let frames = stack.frames.iter().flat_map(|(file, address)| self.symbols.find(file, *address));
+        let mut frames: Vec<Place> = frames.collect();
+        // What called main belongs to the C library.
+        if let Some(main) = frames.iter().rposition(|place| place.function == "main") {
+            frames.truncate(main + 1);
+        }
+        Named { what: stack.what.clone(), thread: stack.thread.clone(), frames }
+    }
+
+    /// Prints the sums; returns the number of findings.
+    pub(super) fn end(&mut self, processes: usize) -> Outcome<usize> {
+        let found = self.printed.len();
+        if self.json {
+            return Ok(found);
+        }
+        let unused: Vec<String> = self.suppressions.unused().collect();
+        let mut text = String::new();
+        if found > 0 || self.suppressed > 0 {
+            let repeated = match self.repeated {
+                0 => String::new(),
+                count => format!(", {count} repeated"),
+            };
+            let s = |count: usize| if count == 1 { "" } else { "s" };
+            text += &format!(
+                "roxie check: {found} finding{}{repeated}, {} suppressed, in {processes} process{}\n",
+                s(found),
+                self.suppressed,
+                if processes == 1 { "" } else { "es" }
+            );
+        }
+        for rule in unused {
+            text += &format!("roxie check: unused suppression {rule}\n");
+        }
+        self.output.write_all(text.as_bytes()).during("the findings")?;
+        Ok(found)
+    }
+}
+
+/// The line to look at.
+fn place(stacks: &[Named]) -> Option<&Place> {
+    let frames = &stacks.first()?.frames;
+    frames.iter().find(|place| place.line.is_some() && !place.is_header()).or(frames.first())
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| first)
+}
+
+fn json(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> Outcome<String> {
+    let Finding { kind, text, process, command, .. } = finding;
+    let line = Line { kind, text, process: *process, command, place: place(stacks), other_end, stacks };
+    Ok(serde_json::to_string(&line).during("a finding")? + "\n")
+}
+
+fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String {
+    let mut text = format!("roxie check: {}: {}\n", finding.kind, finding.text);
+    if let Some(other) = other_end {
+        text += &format!("    the other end, {other}\n");
+    }
+    for Named { what, thread, frames } in stacks {
+        text += &format!("    {what} by {thread} of process {}:\n", finding.process);
+        for (index, Place { function, file, line }) in frames.iter().enumerate() {
+            let at = match (file, line) {
+                (Some(file), Some(line)) => format!("  {file}:{line}"),
+                (Some(file), None) => format!("  {file}"),
+                _ => String::new(),
+            };
+            text += &format!("      #{index} {function}{at}\n");
+        }
+    }
+    text
+}

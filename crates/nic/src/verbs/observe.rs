@@ -1,0 +1,38 @@
+//! What an observer of the application reads about its queues (`roxie check`): nothing here changes them.
+
+use std::sync::Arc;
+
+use super::{Cq, Qp};
+use crate::status::QpStatus;
+
+impl Qp {
+    /// Returns state, attributes, packets in flight and counters.
+    #[must_use]
+    pub fn status(&self) -> Option<QpStatus> {
+        let engine = self.engine();
+        let mut core = engine.lock();
+        let gids = Arc::clone(&core.tables.gids);
+        let entry = core.tables.by_qpn(self.qpn())?;
+        Some(QpStatus::of(entry, &gids, engine.now()))
+    }
+}
+
+impl Cq {
+    /// Returns the number of completions that the application has not polled.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue().waiting()
+    }
+
+    /// True if the next completion, or the next solicited one, raises a channel event.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.queue().is_armed()
+    }
+
+    /// True if a completion was lost because the queue was full.
+    #[must_use]
+    pub fn has_overflowed(&self) -> bool {
+        self.queue().has_overflowed()
+    }
+}

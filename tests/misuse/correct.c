@@ -1,0 +1,24 @@
+/* correct: a program without a mistake: a SEND and a WRITE */
+#include "misuse.h"
+
+int main(void)
+{
+	struct ibv_recv_wr receive, *bad_receive;
+	struct ibv_send_wr send, *bad_send;
+	struct ibv_sge from, to;
+	struct pair p;
+
+	open_pair(&p, 16, usual);
+	to = sge_of(&p, 1, 64);
+	receive = receive_to(&to);
+	CHECK(ibv_post_recv(p.qp[1], &receive, &bad_receive) == 0);
+	from = sge_of(&p, 0, 64);
+	send = send_of(&from, IBV_WR_SEND);
+	CHECK(ibv_post_send(p.qp[0], &send, &bad_send) == 0);
+	CHECK(wait_for(p.cq, 2) == IBV_WC_SUCCESS);
+	send = remote_of(&p, &from, IBV_WR_RDMA_WRITE);
+	CHECK(ibv_post_send(p.qp[0], &send, &bad_send) == 0);
+	CHECK(wait_for(p.cq, 1) == IBV_WC_SUCCESS);
+	close_pair(&p);
+	return 0;
+}

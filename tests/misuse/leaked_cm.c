@@ -1,0 +1,18 @@
+/* leaked_cm: an identifier, its channel and an event that are never given back */
+#include "misuse.h"
+
+#include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+
+int main(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel(); /* finds: leaked-event-channel */
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0); /* finds: leaked-cm-id */
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000) == 0);
+	CHECK(rdma_get_cm_event(channel, &event) == 0); /* finds: unacknowledged-cm-event */
+	return 0;
+}

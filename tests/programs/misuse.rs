@@ -1,0 +1,156 @@
+//! `roxie check`: the programs of `tests/misuse` make one mistake each, on a line that names the finding;
+//! programs without mistakes run silently, with the exit code that they have without the check.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::place::{Family, Place, Topology, User};
+
+use crate::case::{Case, good, roxie, says};
+
+/// Commands of a server, a pause, and a client; each of them is checked. `PORT` stands for a port.
+const SILENT: [(&str, &str, &str); 14] = [
+    ("ib_write_bw", "ib_write_bw -F -n 300 -p PORT", "127.0.0.1"),
+    ("ib_read_bw", "ib_read_bw -F -n 300 -p PORT", "127.0.0.1"),
+    ("ib_send_lat", "ib_send_lat -F -n 300 -p PORT", "127.0.0.1"),
+    ("ib_write_lat", "ib_write_lat -F -n 300 -p PORT", "127.0.0.1"),
+    ("ib_send_bw", "ib_send_bw -F -b -a -n 100 -p PORT", "127.0.0.1"),
+    ("ib_atomic_bw", "ib_atomic_bw -F -n 300 -p PORT", "127.0.0.1"),
+    ("ibv_rc_pingpong", "ibv_rc_pingpong -g 0 -n 300 -p PORT", "127.0.0.1"),
+    ("ibv_rc_pingpong", "ibv_rc_pingpong -g 0 -e -n 300 -p PORT", "127.0.0.1"),
+    ("ibv_ud_pingpong", "ibv_ud_pingpong -g 0 -n 300 -p PORT", "127.0.0.1"),
+    ("ibv_srq_pingpong", "ibv_srq_pingpong -g 0 -n 300 -p PORT", "127.0.0.1"),
+    ("ucx_perftest", "ucx_perftest -n 300 -p PORT", "127.0.0.1 -t tag_bw -s 4096"),
+    ("ucx_perftest", "ucx_perftest -n 300 -p PORT", "127.0.0.1 -t ucp_put_lat -s 8"),
+    ("rping", "rping -C 20 -a 127.0.0.1 -p PORT -s", "-c -V"),
+    ("ucmatose", "ucmatose -p PORT", "-s 127.0.0.1"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
+    let mut cases: Vec<Case> = programs()
+        .into_iter()
+        .map(|source| {
+            let what = format!("roxie check finds {}", stem(&source));
+            Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source))
+        })
+        .collect();
+    for (program, server, client) in SILENT {
+        let what = format!("roxie check is silent: {server}");
+        cases.push(Case::new(place, &what, program, move |lab, name| {
+            silent(lab, &place, name, server, client)
+        }));
+    }
+    cases.push(Case::new(place, "roxie check --suppress", "cc", move |lab, name| {
+        suppressed(lab, &place, name)
+    }));
+    cases.push(Case::new(place, "roxie check keeps the exit code", "sh", move |lab, name| {
+        exit_codes(lab, &place, name)
+    }));
+    cases
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("misuse")
+}
+
+fn programs() -> Vec<PathBuf> {
+    let listed = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut sources: Vec<PathBuf> =
+        listed.filter(|path| path.extension().is_some_and(|e| e == "c")).collect();
+    sources.sort();
+    assert!(sources.len() > 40, "the programs of tests/misuse");
+    sources
+}
+
+fn stem(source: &Path) -> String {
+    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The words after `label` in comments, each with its line.
+fn marks(text: &str, label: &str) -> Vec<(u64, String)> {
+    let line = |(index, line): (usize, &str)| {
+        let words = line.split_once(label)?.1.split("*/").next()?;
+        Some(words.split_whitespace().map(|word| (index as u64 + 1, word.to_owned())).collect::<Vec<_>>())
+    };
+    text.lines().enumerate().filter_map(line).flatten().collect()
+}
+
+/// Kinds and lines of the findings are those of the marks.
+fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
+    let program = lab.roxie().with_file_name(format!("misuse-{}", stem(source)));
+    let file = format!("../misuse/{}.c", stem(source));
+    crate::case::compile(&file, &program, &["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"])?;
+    let text = fs::read_to_string(source).map_err(|error| error.to_string())?;
+    let expected: BTreeSet<(u64, String)> = marks(&text, "finds:").into_iter().collect();
+    let options = marks(&text, "options:");
+    let mut words = vec!["check", "--quiet", "--json", "--netdev", "lo"];
+    words.extend(options.iter().map(|(_, word)| word.as_str()));
+    let program_word = program.display().to_string();
+    words.extend(["--", &program_word]);
+    let ended = roxie(lab, place, Side::Server, name, &words)?;
+    let mut found = BTreeSet::new();
+    for line in ended.output.lines().filter(|line| line.starts_with("{\"kind\"")) {
+        let finding: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let at = &finding["place"];
+        if !at["file"].as_str().is_some_and(|file| file.ends_with(&format!("{}.c", stem(source)))) {
+            return Err(format!("a finding in another file: {line}\n{}", ended.describe()));
+        }
+        let kind = finding["kind"].as_str().unwrap_or_default().to_owned();
+        found.insert((at["line"].as_u64().unwrap_or_default(), kind));
+    }
+    let code = if expected.is_empty() { 0 } else { 66 };
+    if found != expected || ended.code() != Some(code) {
+        return Err(format!("expected {expected:?}, found {found:?}\n{}", ended.describe()));
+    }
+    fs::remove_file(&program).map_err(|error| error.to_string())
+}
+
+fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> Result<(), String> {
+    let server = server.replace("PORT", &lab.port().to_string());
+    let client = format!("{} {client}", server.replace(" -s", ""));
+    let script = format!("{server} & sleep 0.5; {client} && wait $!");
+    let transport = "export UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES=roxie0:1;";
+    let script = if server.starts_with("ucx") { format!("{transport} {script}") } else { script };
+    // UCX looks for the device in files.
+    let files = if server.starts_with("ucx") { "--device-files" } else { "--device-files=off" };
+    let words = ["check", "--quiet", files, "--netdev", "lo", "--", "sh", "-c", &script];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    match ended.output.contains("roxie check:") {
+        false => Ok(()),
+        true => Err(ended.describe()),
+    }
+}
+
+/// A file leaves findings out; its lines that name none are told.
+fn suppressed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = lab.roxie().with_file_name("misuse-suppressed");
+    crate::case::compile("../misuse/leaked_channel.c", &program, &["-g", "-libverbs"])?;
+    let file = program.with_extension("txt");
+    let text = "# known\nleaked-channel  m*n\ncq-*\n";
+    fs::write(&file, text).map_err(|error| error.to_string())?;
+    let (program, file) = (program.display().to_string(), file.display().to_string());
+    let words = ["check", "--netdev", "lo", "--suppress", &file, "--", &program];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    says(&ended, "0 findings, 1 suppressed, in 1 process")?;
+    says(&ended, &format!("unused suppression {file}:3: cq-*"))?;
+    [program, file].iter().try_for_each(fs::remove_file).map_err(|error| error.to_string())
+}
+
+/// Without a finding the exit code is that of the command; a signal counts as in shells.
+fn exit_codes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    for (script, code) in [("exit 7", 7), ("kill -TERM $$", 143), ("ibv_devinfo >/dev/null", 0)] {
+        let words = ["check", "--netdev", "lo", "--", "sh", "-c", script];
+        let ended = roxie(lab, place, Side::Server, name, &words)?;
+        if ended.code() != Some(code) {
+            return Err(format!("{script}: not {code}\n{}", ended.describe()));
+        }
+        if code != 0 {
+            says(&ended, "no process of the command opened the device")?;
+        }
+    }
+    let missing = roxie(lab, place, Side::Server, name, &["check", "--", "no-such-program"])?;
+    says(&missing, "no-such-program: command not found")
+}
