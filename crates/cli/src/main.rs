@@ -6,6 +6,7 @@ mod bench;
 mod bpf_data;
 mod capture;
 mod cdi;
+mod chaos;
 mod cpu;
 mod demo;
 mod device;

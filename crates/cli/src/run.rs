@@ -11,9 +11,10 @@ use std::process::Command;
 use nix::unistd::Uid;
 
 use crate::args::{RunArgs, When};
+use crate::chaos::Chosen;
 use crate::elf::Elf;
 use crate::failure::{Failure, Outcome};
-use crate::{device_files, devinfo, env, library, need};
+use crate::{chaos, device_files, devinfo, env, library, need};
 
 /// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
@@ -37,7 +38,16 @@ pub(crate) fn run(args: &RunArgs) -> Outcome {
         let room = env::tunables(std::env::var_os("GLIBC_TUNABLES"), env::STATIC_TLS_OF_SANITIZER);
         variables.push(("GLIBC_TUNABLES", room));
     }
-    let outcome = provide_device_files(args).and_then(|()| become_command(&args.command, variables));
+    let outcome = provide_device_files(args).and_then(|()| match &args.chaos.chaos {
+        Some(Chosen::Search(search)) => {
+            chaos::search::search(search, &args.command, &variables, args.chaos.timeout)
+        }
+        Some(Chosen::Plan(plan)) => {
+            variables.push((roxie::chaos::VARIABLE, plan.to_string().into()));
+            become_command(&args.command, variables)
+        }
+        None => become_command(&args.command, variables),
+    });
     if let Some(dir) = report {
         // If it fails, a later `roxie run` removes the directory.
         fs::remove_dir(dir).ok();

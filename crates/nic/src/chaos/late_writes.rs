@@ -1,0 +1,221 @@
+//! When and in which order the bytes of messages reach application memory.
+//!
+//! The payload of a packet is cut into pieces, which become visible in any order. Pieces wait here until their
+//! time has come, or until something guarantees that they are visible. Invariants, from the order that a NIC
+//! must keep:
+//!
+//! - Pieces of a WRITE become visible after all pieces of the WRITEs before it on the same queue pair.
+//! - Everything is visible before the completion of a receive, before a READ or an atomic is executed, before
+//!   a FLUSH is confirmed, and before a key changes.
+//! - The bytes of a READ response or a SEND are visible before the completion that reports them, and before a
+//!   work request reads local memory.
+//! - Pieces that overlap become visible in the order of arrival. Words of eight aligned bytes stay whole.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use transport::Instant;
+use transport::chaos::{Chaos, Fault};
+use wire::Qpn;
+
+/// Longest delay of a WRITE, in nanoseconds. Longer than a round trip between two processes of a host
+/// (10 to 100 us), so that a message by another way overtakes it. Double: programs that poll memory are slow.
+const LATE_NS: u64 = 400_000;
+/// Longest time between the first and the last piece of a message.
+const GAP_NS: u64 = 150_000;
+/// Most bytes that wait. More are placed at once.
+const WAITING_MAX: usize = 1 << 20;
+/// Bytes that are never torn apart.
+const WORD: u64 = 8;
+
+/// Bytes for application memory.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// Address of the first byte in this process.
+    pub(crate) to: u64,
+    pub(crate) bytes: Vec<u8>,
+    message: u64,
+    due: Instant,
+    /// Order among the pieces of a message with the same time.
+    order: u64,
+}
+
+impl Piece {
+    fn overlaps(&self, to: u64, len: usize) -> bool {
+        self.to < to + len as u64 && to < self.to + self.bytes.len() as u64
+    }
+}
+
+/// Which pieces are placed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Which {
+    /// All.
+    All,
+    /// Bytes of SENDs and READ responses.
+    Local,
+    /// Those whose time has come.
+    Due,
+}
+
+/// The writes through one queue pair, or all local ones.
+#[derive(Debug)]
+struct Stream {
+    /// `None` for local writes.
+    qpn: Option<Qpn>,
+    number: u64,
+    message: u64,
+    /// Packets of the message so far.
+    packets: u64,
+    /// Pieces of the message become visible at this time at the earliest.
+    from: Instant,
+    /// When the last piece so far becomes visible.
+    until: Instant,
+    /// How late the message is, once it is decided.
+    delay_ns: Option<u64>,
+    pieces: Vec<Piece>,
+}
+
+impl Stream {
+    fn new(qpn: Option<Qpn>, number: u64) -> Self {
+        let (from, until) = (Instant::ZERO, Instant::ZERO);
+        Self { qpn, number, message: 0, packets: 0, from, until, delay_ns: None, pieces: Vec::new() }
+    }
+
+    fn begin_message(&mut self) {
+        self.message += 1;
+        self.packets = 0;
+        self.from = self.until;
+        self.delay_ns = None;
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct LateWrites {
+    chaos: Arc<Chaos>,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    now: Instant,
+    streams: Vec<Stream>,
+    waiting_bytes: usize,
+}
+
+impl LateWrites {
+    pub(crate) fn new(chaos: &Arc<Chaos>) -> Box<Self> {
+        Box::new(Self { chaos: Arc::clone(chaos), state: RefCell::default() })
+    }
+
+    /// Sets the time.
+    pub(crate) fn set_now(&self, now: Instant) {
+        self.state.borrow_mut().now = now;
+    }
+
+    /// When [`take`](Self::take) has pieces that are due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let state = self.state.borrow();
+        let first = |stream: &Stream| stream.pieces.first().map(|piece| piece.due);
+        state.streams.iter().filter_map(first).min()
+    }
+
+    /// A message of the peer of `qpn` begins.
+    pub(crate) fn message_begins(&self, qpn: Qpn) {
+        self.with_stream(Some(qpn), Stream::begin_message);
+    }
+
+    fn with_stream<R>(&self, qpn: Option<Qpn>, work: impl FnOnce(&mut Stream) -> R) -> R {
+        let streams = &mut self.state.borrow_mut().streams;
+        let at = streams.iter().position(|stream| stream.qpn == qpn);
+        let at = at.unwrap_or_else(|| {
+            let number = qpn.map_or(u64::MAX, |qpn| self.chaos.number(qpn.value()));
+            streams.push(Stream::new(qpn, number));
+            streams.len() - 1
+        });
+        work(&mut streams[at])
+    }
+
+    /// Accepts the payload of a packet for memory at `to`: of a WRITE of the peer of `qpn`, or without one of
+    /// a SEND or a READ response. Returns the pieces to place now, in this order.
+    pub(crate) fn write(&self, qpn: Option<Qpn>, to: u64, src: &[u8]) -> Vec<Piece> {
+        let now = self.state.borrow().now;
+        if qpn.is_none() {
+            self.with_stream(None, Stream::begin_message);
+        }
+        let pieces = self.with_stream(qpn, |stream| cut(&self.chaos, stream, now, to, src));
+        let mut ready = Vec::new();
+        {
+            let state = &mut *self.state.borrow_mut();
+            let overlaps = |piece: &Piece| piece.overlaps(to, src.len());
+            let is_crowded = state.waiting_bytes + src.len() > WAITING_MAX;
+            for stream in &mut state.streams {
+                let earlier = stream.qpn != qpn || stream.pieces.iter().any(|p| p.message != stream.message);
+                if is_crowded || (earlier && stream.pieces.iter().any(overlaps)) {
+                    ready.append(&mut stream.pieces);
+                }
+            }
+            state.waiting_bytes += src.len();
+            state.waiting_bytes -= ready.iter().map(|piece| piece.bytes.len()).sum::<usize>();
+        }
+        self.with_stream(qpn, |stream| {
+            stream.pieces.extend(pieces);
+            stream.pieces.sort_by_key(|piece| (piece.message, piece.due, piece.order));
+        });
+        ready.extend(self.take(Which::Due));
+        ready
+    }
+
+    /// Removes pieces; the caller places them in this order.
+    pub(crate) fn take(&self, which: Which) -> Vec<Piece> {
+        let state = &mut *self.state.borrow_mut();
+        let mut taken = Vec::new();
+        for stream in &mut state.streams {
+            let count = match which {
+                Which::All => stream.pieces.len(),
+                Which::Local if stream.qpn.is_none() => stream.pieces.len(),
+                Which::Local => 0,
+                Which::Due => stream.pieces.iter().take_while(|piece| piece.due <= state.now).count(),
+            };
+            taken.extend(stream.pieces.drain(..count));
+        }
+        state.waiting_bytes -= taken.iter().map(|piece| piece.bytes.len()).sum::<usize>();
+        taken
+    }
+}
+
+/// Cuts the payload of a packet into pieces, and decides when they become visible.
+fn cut(chaos: &Chaos, stream: &mut Stream, now: Instant, to: u64, src: &[u8]) -> Vec<Piece> {
+    let Stream { number, message, .. } = *stream;
+    let is_remote = stream.qpn.is_some();
+    let delay_ns = *stream.delay_ns.get_or_insert_with(|| {
+        let late = if is_remote { chaos.strikes(Fault::Visibility, number, message) } else { None };
+        late.map_or(0, |mut draw| 1 + draw.below(LATE_NS))
+    });
+    let start = Instant(stream.from.0.max(if delay_ns > 0 { now.0 + delay_ns } else { 0 }));
+    let position = message << 24 | stream.packets;
+    stream.packets += 1;
+    let piece = |bytes: &[u8], to, due, order| Piece { to, bytes: bytes.to_vec(), message, due, order };
+    let words = (to + src.len() as u64).div_ceil(WORD) - to / WORD;
+    let placement = if words > 1 { chaos.strikes(Fault::Placement, number, position) } else { None };
+    let Some(mut draw) = placement else {
+        stream.until = stream.until.max(start);
+        return vec![piece(src, to, start, 0)];
+    };
+    // The boundaries are those of words; the last piece is one word often, the one that programs poll.
+    let boundary = |word: u64| ((to / WORD + word) * WORD - to) as usize;
+    let mut cuts = vec![0, boundary(words - 1).min(src.len()), src.len()];
+    cuts.extend((0..2).map(|_| boundary(1 + draw.below(words - 1)).min(src.len())));
+    cuts.sort_unstable();
+    cuts.dedup();
+    let base = start.0.max(now.0);
+    let mut pieces = Vec::with_capacity(cuts.len());
+    for range in cuts.windows(2) {
+        let is_last = range[1] == src.len();
+        let gap_ns = if is_last && draw.below(4) > 0 { 0 } else { draw.below(GAP_NS) };
+        let (due, order) = (Instant(base + gap_ns), draw.bits());
+        stream.until = stream.until.max(due);
+        pieces.push(piece(&src[range[0]..range[1]], to + range[0] as u64, due, order));
+    }
+    pieces
+}
