@@ -13,7 +13,7 @@
 
 #define SIZE 8192
 #define ROUNDS 60
-#define SECONDS 5
+#define SECONDS 3
 
 #define CHECK(good)                                                              \
 	do {                                                                     \
@@ -71,6 +71,7 @@ static struct end make_end(struct options options, struct ibv_cq *send_cq)
 	init.recv_cq = end.recv_cq;
 	init.cap.max_send_wr = init.cap.max_recv_wr = 64;
 	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+	init.cap.max_inline_data = 64;
 	CHECK(end.qp = ibv_create_qp(pd, &init));
 	CHECK(end.buf = aligned_alloc(4096, SIZE));
 	memset((void *)end.buf, 0, SIZE);

@@ -23,6 +23,7 @@ const NOT_FOUND: u8 = 127;
 /// Executes the command; returns only if that failed.
 pub(crate) fn run(args: &RunArgs) -> Outcome {
     let mut variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    args.chaos.check()?;
     let found = args.command.first().and_then(|program| search(Path::new(program)));
     let quiet = args.quiet || std::env::var_os("ROXIE_QUIET").is_some_and(|value| value != "0");
     let report = (!quiet && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))

@@ -25,13 +25,20 @@ impl KeyTable {
     }
 }
 
+/// Time between the first and the second of several pieces, in nanoseconds. Half: a polling thread sees the
+/// first one alone less often. Double: programs are slower under `--chaos`.
+const ALONE_NS: u64 = 5_000;
+
 /// Accepts bytes for application memory at `to`, and places them and others as chaos decides.
 ///
 /// # Safety
 /// As [`copy_out`]; the application permits it until the key changes.
 #[cold]
 unsafe fn copy_late(late: &LateWrites, qpn: Option<Qpn>, src: &[u8], to: u64) -> Result<(), AccessFault> {
-    for at in [to, to + src.len().saturating_sub(1) as u64] {
+    if src.is_empty() {
+        return Ok(());
+    }
+    for at in [to, to + src.len() as u64 - 1] {
         // SAFETY: upheld by the caller. A packet reaches over two pages at most.
         unsafe { copy_in(at, &mut [0])? };
     }
@@ -40,7 +47,14 @@ unsafe fn copy_late(late: &LateWrites, qpn: Option<Qpn>, src: &[u8], to: u64) ->
 }
 
 fn place_pieces(pieces: Vec<Piece>) {
-    for piece in pieces {
+    for (at, piece) in pieces.iter().enumerate() {
+        if at == 1 {
+            // Long enough for another thread to see the first piece alone.
+            let until = sys::now_ns() + ALONE_NS;
+            while sys::now_ns() < until {
+                std::hint::spin_loop();
+            }
+        }
         // SAFETY: `copy_late` got these bytes for this address, and places them before the key changes. Memory
         // that the application has unmapped meanwhile stays as it is.
         let _unmapped = unsafe { copy_out(&piece.bytes, piece.to) };

@@ -5,7 +5,10 @@ pub(crate) mod search;
 use std::ops::RangeInclusive;
 
 use clap::Args as ClapArgs;
+use roxie::chaos::VARIABLE;
 use roxie::transport::chaos::{ChaosPlan, PlanError};
+
+use crate::failure::{Failure, Outcome};
 
 /// The faults of the device.
 #[derive(Clone, Debug, Default, ClapArgs)]
@@ -32,6 +35,22 @@ pub(crate) struct ChaosArgs {
     /// With seeds=: a run that takes longer fails [default: 10]
     #[arg(long, value_name = "SECONDS", requires = "chaos")]
     pub(crate) timeout: Option<f64>,
+}
+
+impl ChaosArgs {
+    /// Checks the options against each other, and the variable.
+    ///
+    /// # Errors
+    /// `--timeout` with one seed; an invalid `ROXIE_CHAOS`.
+    pub(crate) fn check(&self) -> Outcome {
+        if self.timeout.is_some() && !matches!(self.chaos, Some(Chosen::Search(_))) {
+            return Err(Failure::new("--timeout needs --chaos seeds=A..B").code(2));
+        }
+        let plan =
+            roxie::chaos::plan_from_env().map_err(|error| Failure::new(format!("{VARIABLE}: {error}")));
+        plan.map(drop)
+            .map_err(|failure| failure.hint(format!("use {}, or unset it", ChaosPlan::WORDS)).code(2))
+    }
 }
 
 /// The value of the option.

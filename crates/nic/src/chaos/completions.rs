@@ -171,3 +171,86 @@ impl LateCompletions {
         self.event_due = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transport::WcOpcode;
+
+    fn late(seed: u64, faults: &str) -> Box<LateCompletions> {
+        let plan = format!("seed={seed},faults={faults}").parse().expect("a plan");
+        LateCompletions::new(&Arc::new(Chaos::new(plan)))
+    }
+
+    fn wc(qp_num: u32, wr_id: u64, opcode: WcOpcode) -> Wc {
+        Wc { qp_num, wr_id, opcode, ..Wc::default() }
+    }
+
+    /// Stages completions of two queue pairs, and polls until all are visible. Returns them in this order.
+    fn order(seed: u64, faults: &str, completions: &[Wc]) -> Vec<Wc> {
+        let mut late = late(seed, faults);
+        let mut seen = Vec::new();
+        for wc in completions {
+            late.stage(*wc, false, Instant(1000));
+            seen.extend(std::iter::from_fn(|| late.release(Release::Ready(Instant(1000)))).map(|s| s.wc));
+        }
+        for _ in 0..=POLLS_MAX {
+            late.polled();
+            seen.extend(std::iter::from_fn(|| late.release(Release::Ready(Instant::ZERO))).map(|s| s.wc));
+        }
+        assert_eq!((seen.len(), late.len()), (completions.len(), 0));
+        seen
+    }
+
+    fn ids(completions: &[Wc], qp_num: u32) -> Vec<u64> {
+        completions.iter().filter(|wc| wc.qp_num == qp_num).map(|wc| wc.wr_id).collect()
+    }
+
+    #[test]
+    fn only_completions_of_different_queues_overtake_each_other() {
+        let mut overtaken = 0;
+        let sent: Vec<Wc> = (0..40).map(|n| wc(1 + (n % 2) as u32, n, WcOpcode::Send)).collect();
+        for seed in 0..20 {
+            assert_eq!(order(seed, "completions", &sent), sent, "without cq-order nothing overtakes");
+            let seen = order(seed, "completions+cq-order", &sent);
+            overtaken += u32::from(seen != sent);
+            for qp_num in [1, 2] {
+                assert_eq!(ids(&seen, qp_num), ids(&sent, qp_num), "seed {seed}");
+            }
+        }
+        assert!(overtaken > 10, "{overtaken}");
+    }
+
+    #[test]
+    fn a_completion_in_error_stays_behind_all_earlier_ones_of_its_queue_pair() {
+        // The opcode of a completion in error is not valid, so it does not tell the queue.
+        let flushed = Wc { status: WcStatus::WrFlushErr, ..wc(1, 3, WcOpcode::Send) };
+        let sent = [wc(1, 1, WcOpcode::Recv), wc(1, 2, WcOpcode::Send), flushed];
+        for seed in 0..50 {
+            let seen = order(seed, "completions+cq-order", &sent);
+            assert_eq!(seen[2], flushed, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_staged_completion_becomes_visible_at_its_time_without_polls() {
+        let mut late = late(3, "completions");
+        let dues: Vec<Instant> =
+            (0..64).map(|n| late.stage(wc(1, n, WcOpcode::Send), false, Instant(5))).collect();
+        let last = dues.into_iter().max().expect("some");
+        assert!(last > Instant(5) && last <= Instant(5 + LATE_NS));
+        while late.release(Release::Ready(last)).is_some() {}
+        assert_eq!(late.len(), 0);
+    }
+
+    #[test]
+    fn an_event_without_completion_comes_only_after_polled_ones() {
+        let mut late = late(1, "wake-ups");
+        assert!((0..500).all(|_| !late.arm().1), "nothing was polled");
+        let wakes = (0..500).filter(|_| {
+            late.taken();
+            late.arm().1
+        });
+        assert!(wakes.count() > 10);
+    }
+}

@@ -140,9 +140,6 @@ impl LateWrites {
     /// a SEND or a READ response. Returns the pieces to place now, in this order.
     pub(crate) fn write(&self, qpn: Option<Qpn>, to: u64, src: &[u8]) -> Vec<Piece> {
         let now = self.state.borrow().now;
-        if qpn.is_none() {
-            self.with_stream(None, Stream::begin_message);
-        }
         let pieces = self.with_stream(qpn, |stream| cut(&self.chaos, stream, now, to, src));
         let mut ready = Vec::new();
         {
@@ -150,7 +147,9 @@ impl LateWrites {
             let overlaps = |piece: &Piece| piece.overlaps(to, src.len());
             let is_crowded = state.waiting_bytes + src.len() > WAITING_MAX;
             for stream in &mut state.streams {
-                let earlier = stream.qpn != qpn || stream.pieces.iter().any(|p| p.message != stream.message);
+                let is_local = stream.qpn.is_none();
+                let is_other = stream.qpn != qpn || stream.pieces.iter().any(|p| p.message != stream.message);
+                let earlier = is_local || is_other;
                 if is_crowded || (earlier && stream.pieces.iter().any(overlaps)) {
                     ready.append(&mut stream.pieces);
                 }
@@ -218,4 +217,128 @@ fn cut(chaos: &Chaos, stream: &mut Stream, now: Instant, to: u64, src: &[u8]) ->
         pieces.push(piece(&src[range[0]..range[1]], to + range[0] as u64, due, order));
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QPS: [Option<Qpn>; 2] = [Some(Qpn::new(17)), Some(Qpn::new(18))];
+
+    /// Memory at address 0, and the writes to it.
+    struct Bench {
+        late: Box<LateWrites>,
+        memory: Vec<u8>,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new(seed: u64) -> Bench {
+            let plan = format!("seed={seed},faults=placement+visibility").parse().expect("a plan");
+            let late = LateWrites::new(&Arc::new(Chaos::new(plan)));
+            Bench { late, memory: vec![0; 4096], now: Instant::ZERO }
+        }
+
+        fn place(&mut self, pieces: Vec<Piece>) {
+            for piece in pieces {
+                self.memory[piece.to as usize..][..piece.bytes.len()].copy_from_slice(&piece.bytes);
+            }
+        }
+
+        fn write(&mut self, qpn: Option<Qpn>, to: u64, bytes: &[u8]) {
+            let pieces = self.late.write(qpn, to, bytes);
+            self.place(pieces);
+        }
+
+        /// A WRITE of one packet.
+        fn message(&mut self, qpn: Option<Qpn>, to: u64, bytes: &[u8]) {
+            qpn.into_iter().for_each(|qpn| self.late.message_begins(qpn));
+            self.write(qpn, to, bytes);
+        }
+
+        /// Goes on to the next deadline; false if there is none.
+        fn advance(&mut self) -> bool {
+            let Some(due) = self.late.next_due() else { return false };
+            self.now = self.now.max(due);
+            self.late.set_now(self.now);
+            let pieces = self.late.take(Which::Due);
+            self.place(pieces);
+            true
+        }
+    }
+
+    #[test]
+    fn every_byte_is_placed_and_some_seeds_show_the_last_before_the_first() {
+        let mut last_first = 0;
+        for seed in 0..40 {
+            let mut bench = Bench::new(seed);
+            bench.message(QPS[0], 3, &[7; 1000]);
+            let mut seen = bench.memory[1002] != 0 && bench.memory[3] == 0;
+            while bench.advance() {
+                seen |= bench.memory[1002] != 0 && bench.memory[3] == 0;
+            }
+            assert!(bench.memory[3..1003].iter().all(|byte| *byte == 7), "seed {seed}");
+            assert_eq!((bench.memory[2], bench.memory[1003]), (0, 0));
+            last_first += u32::from(seen);
+        }
+        assert!(last_first > 5, "{last_first}");
+    }
+
+    #[test]
+    fn a_write_is_not_visible_before_an_earlier_one_of_its_queue_pair() {
+        let mut overtaken_by_other = 0;
+        for seed in 0..60 {
+            let mut bench = Bench::new(seed);
+            bench.message(QPS[0], 0, &[1; 64]);
+            bench.message(QPS[0], 2048, &[1; 8]);
+            bench.message(QPS[1], 3072, &[1; 8]);
+            loop {
+                let data = bench.memory[..64].iter().all(|byte| *byte == 1);
+                assert!(data || bench.memory[2048] == 0, "seed {seed}");
+                overtaken_by_other += u32::from(!data && bench.memory[3072] == 1);
+                if !bench.advance() {
+                    break;
+                }
+            }
+        }
+        assert!(overtaken_by_other > 5, "{overtaken_by_other}");
+    }
+
+    #[test]
+    fn overlapping_writes_take_effect_in_the_order_of_arrival() {
+        for seed in 0..60 {
+            let mut bench = Bench::new(seed);
+            for (round, qpn) in [QPS[0], QPS[1], None, QPS[0], None, None].into_iter().enumerate() {
+                bench.message(qpn, 100, &[round as u8 + 1; 300]);
+            }
+            while bench.advance() {}
+            assert!(bench.memory[100..400].iter().all(|byte| *byte == 6), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn all_and_local_pieces_can_be_placed_early_and_words_stay_whole() {
+        for seed in 0..60 {
+            let mut bench = Bench::new(seed);
+            bench.message(QPS[0], 8, &[1; 8]);
+            bench.write(None, 1024, &[2; 512]);
+            let word: u32 = bench.memory[8..16].iter().map(|byte| u32::from(*byte)).sum();
+            assert!(word == 0 || word == 8, "seed {seed}: {word}");
+            let local = bench.late.take(Which::Local);
+            bench.place(local);
+            assert!(bench.memory[1024..1536].iter().all(|byte| *byte == 2), "seed {seed}");
+            let all = bench.late.take(Which::All);
+            bench.place(all);
+            assert!(bench.memory[8..16].iter().all(|byte| *byte == 1) && bench.late.next_due().is_none());
+        }
+    }
+
+    #[test]
+    fn the_waiting_bytes_are_limited() {
+        let mut bench = Bench::new(2);
+        for _ in 0..3 * WAITING_MAX / 1024 {
+            bench.message(QPS[0], 0, &[1; 1024]);
+            assert!(bench.late.state.borrow().waiting_bytes <= WAITING_MAX);
+        }
+    }
 }

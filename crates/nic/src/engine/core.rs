@@ -159,6 +159,8 @@ impl Core {
 
     /// As [`release_ack`](Self::release_ack), for all queue pairs.
     pub(super) fn release_acks(&mut self) {
+        // Another process may map the same memory.
+        self.tables.mrs.place(Which::All);
         let indices: Vec<QpIndex> = self.tables.qps().map(|(index, _)| index).collect();
         indices.into_iter().for_each(|index| self.release_ack(index));
     }
@@ -181,6 +183,8 @@ impl Core {
     /// A queue pair is about to leave its connection: its peer gets an ACK of everything that was executed,
     /// even if the port is full.
     pub(crate) fn send_last_ack(&mut self, now: Instant, index: QpIndex) {
+        // Its memory is the application's afterwards.
+        self.tables.mrs.place(Which::All);
         self.release_ack(index);
         self.transmit(now);
         if self.tables.qp(index).is_some_and(|entry| entry.qp.wants_transmit()) {

@@ -419,7 +419,8 @@ impl Engine {
     #[inline]
     fn wake_for(&self, core: &Core) {
         if self.sleeps_until.load(Ordering::Relaxed) != 0 {
-            self.wake_before(core.next_deadline(self.now()));
+            let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
+            self.wake_before(deadlines.into_iter().flatten().min());
         }
     }
 
