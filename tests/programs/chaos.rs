@@ -41,9 +41,12 @@ pub(crate) fn cases(is_full: bool) -> Vec<Case> {
             })
         })
         .collect();
-    cases.push(Case::new(place, "chaos shows what the model allows, and nothing else", "cc", {
-        move |lab, name| litmus(lab, &place, name)
-    }));
+    cases.push(Case::new(
+        place,
+        "chaos shows what the model allows and nothing else",
+        "cc",
+        move |lab, name| litmus(lab, &place, name),
+    ));
     cases.push(Case::new(place, "a search finds the seed and the fewest faults", "cc", move |lab, name| {
         search(lab, &place, name)
     }));
@@ -62,7 +65,7 @@ fn build(lab: &Lab, program: &str, options: &[&str]) -> Result<String, String> {
 
 /// `roxie run OPTIONS -- COMMAND`.
 fn run(lab: &Lab, place: &Place, name: &str, options: &[&str], command: &[&str]) -> Result<Ended, String> {
-    let words = [&["run", "--netdev", lab.netdev(place)], options, &["--"], command].concat();
+    let words = [&["run", "--netdev", lab.netdev(place)][..], options, &["--"], command].concat();
     roxie(lab, place, Side::Server, name, &words)
 }
 
