@@ -1,5 +1,5 @@
-//! `roxie run --chaos`: it breaks programs that rely on more than a NIC must do, and no others; and the litmus
-//! tests of what a NIC may reorder. The programs are in tests/chaos.
+//! `roxie run --chaos`: it breaks programs that rely on more than a NIC must do, and no others; and the
+//! litmus tests of what a NIC may reorder. The programs are in tests/chaos.
 
 use std::collections::BTreeMap;
 

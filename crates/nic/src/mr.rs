@@ -55,8 +55,8 @@ fn place_pieces(pieces: Vec<Piece>) {
                 std::hint::spin_loop();
             }
         }
-        // SAFETY: `copy_late` got these bytes for this address, and places them before the key changes. Memory
-        // that the application has unmapped meanwhile stays as it is.
+        // SAFETY: `copy_late` got these bytes for this address; they are placed before the key changes.
+        // Memory that the application has unmapped meanwhile stays as it is.
         let _unmapped = unsafe { copy_out(&piece.bytes, piece.to) };
     }
 }

@@ -15,19 +15,19 @@ use crate::failure::{Failure, Outcome};
 pub(crate) struct ChaosArgs {
     /// Behave as badly as a NIC may: seed=N[,faults=NAME+NAME...][,first=N], or seeds=A..B to search
     ///
-    /// Everything that the device then does is legal, so a correct program continues to work: payload becomes
-    /// visible in any order and late, send buffers are read late, completions and events come late and in
-    /// batches, packets are lost. The seed decides what happens at which message and packet, not when; so
-    /// it replays a failure as far as the program does the same again. A line on standard error says at the end
-    /// what was injected.
+    /// Everything that the device then does is legal, so a correct program continues to work: payload
+    /// becomes visible in any order and late, send buffers are read late, completions and events come late
+    /// and in batches, packets are lost. The seed decides what happens at which message and packet, not
+    /// when; so it replays a failure as far as the program does the same again. A line on standard error
+    /// says at the end what was injected.
     ///
-    /// Faults: placement, visibility, send-reads, windows, completions, cq-order, events, wake-ups, rnr, loss,
-    /// order, duplicates; 'all' stands for these. Only if named: datagrams, loss-of-connection. Without
-    /// faults= the seed chooses half of the former. first=N injects only the first N faults.
+    /// Faults: placement, visibility, send-reads, windows, completions, cq-order, events, wake-ups, rnr,
+    /// loss, order, duplicates; 'all' stands for these. Only if named: datagrams, loss-of-connection.
+    /// Without faults= the seed chooses half of the former. first=N injects only the first N faults.
     ///
-    /// seeds=1..100 runs COMMAND with each seed until one fails (other exit status than 0, signal, --timeout),
-    /// looks for the fewest faults that make it fail, and prints the command that replays it. The exit status
-    /// is then 67, and 0 if every seed passed.
+    /// seeds=1..100 runs COMMAND with each seed until one fails (other exit status than 0, signal,
+    /// --timeout), looks for the fewest faults that make it fail, and prints the command that replays it.
+    /// The exit status is then 67, and 0 if every seed passed.
     ///
     /// Also: environment variable ROXIE_CHAOS, with one seed.
     #[arg(long, value_name = "PLAN", value_parser = parse)]

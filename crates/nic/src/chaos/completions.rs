@@ -135,7 +135,7 @@ impl LateCompletions {
         self.has_polled = true;
     }
 
-    /// The application arms the CQ. Returns whether the staged completions become visible before, so that they
+    /// The application arms the CQ. Returns whether the staged completions become visible before, so they
     /// raise no event, and whether an event comes at once for completions that were polled before.
     pub(crate) fn arm(&mut self) -> (bool, bool) {
         self.arms += 1;
