@@ -1,8 +1,8 @@
 //! When and in which order the bytes of messages reach application memory.
 //!
 //! The payload of a packet is cut into pieces, which become visible in any order. Pieces wait here until
-//! their time has come, or until something guarantees that they are visible. Invariants, from the order that a NIC
-//! must keep:
+//! their time has come, or until something guarantees that they are visible. Invariants, from the order
+//! that a NIC must keep:
 //!
 //! - Pieces of a WRITE become visible after all pieces of the WRITEs before it on the same queue pair.
 //! - Everything is visible before the completion of a receive, before a READ or an atomic is executed, before
