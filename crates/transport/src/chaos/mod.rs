@@ -3,8 +3,8 @@
 //! The owner asks [`Chaos::strikes`] at each place where the specification leaves a NIC a choice. The answer
 //! depends on the seed, the fault and the logical position only: which queue, and the number of the packet,
 //! message or completion in it. It does not depend on time, nor on other faults: a run with fewer faults
-//! takes the same decisions for those that are left. So a seed replays a failure as far as the program itself is
-//! deterministic, and a search can leave faults out one by one.
+//! takes the same decisions for those that are left. So a seed replays a failure as far as the program
+//! itself is deterministic, and a search can leave faults out one by one.
 
 mod fault;
 mod plan;
