@@ -118,7 +118,7 @@ impl Program<'_> {
             }
             std::thread::sleep(WAIT);
         };
-        // Processes that the command left behind would disturb the next run. Fails if there are none.
+        // Processes of the command that still run would disturb the next run. Fails if there are none.
         let _none = killpg(group, Signal::SIGKILL);
         if matches!(how, How::TimedOut(_)) {
             child.wait().during("wait")?;

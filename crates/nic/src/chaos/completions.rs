@@ -1,7 +1,7 @@
 //! Completions that are late, come in batches, and overtake those of other queues; and late events.
 //!
 //! A CQ stages completions here until the application has polled so often, or until their time has come.
-//! Invariant: the completions of one work queue stay in order, and a completion in error stays behind all
+//! Invariant: the completions of one work queue stay in order, and a completion in error follows all
 //! earlier ones of its queue pair.
 
 use std::collections::VecDeque;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_in_error_stays_behind_all_earlier_ones_of_its_queue_pair() {
+    fn a_completion_in_error_follows_all_earlier_ones_of_its_queue_pair() {
         // The opcode of a completion in error is not valid, so it does not tell the queue.
         let flushed = Wc { status: WcStatus::WrFlushErr, ..wc(1, 3, WcOpcode::Send) };
         let sent = [wc(1, 1, WcOpcode::Recv), wc(1, 2, WcOpcode::Send), flushed];
