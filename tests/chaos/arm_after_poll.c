@@ -1,6 +1,6 @@
 /*
- * Polls until the CQ is empty, arms it, and sleeps. A completion between the poll and the arming raises no
- * event (ibv_req_notify_cq(3)). Corrected: polls again after the arming.
+ * Polls until the CQ is empty, arms it, and sleeps. A completion between the poll and the arming raises
+ * no event (ibv_req_notify_cq(3)). Corrected: polls again after the arming.
  */
 #include "pair.h"
 

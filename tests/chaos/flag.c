@@ -1,6 +1,7 @@
 /*
- * Writes data through one queue pair and a flag through another, and assumes that the flag becomes visible
- * last. IBA 9.5: requests of different queue pairs are not ordered. Corrected: the same queue pair.
+ * Writes data through one queue pair and a flag through another, and assumes that the flag becomes
+ * visible last. IBA 9.5: requests of different queue pairs are not ordered. Corrected: the same queue
+ * pair.
  */
 #include "pair.h"
 

@@ -1,7 +1,7 @@
 /*
- * Assumes that the last byte of a WRITE becomes visible last: polls it, and then reads the others. IBA 9.5:
- * the bytes of a message may become visible in any order. Corrected: WRITE with immediate, and the completion
- * of its receive.
+ * Assumes that the last byte of a WRITE becomes visible last: polls it, and then reads the others. IBA
+ * 9.5: the bytes of a message may become visible in any order. Corrected: WRITE with immediate, and the
+ * completion of its receive.
  */
 #include "pair.h"
 

@@ -1,6 +1,6 @@
 /*
- * Litmus tests of what a NIC may reorder: `litmus ROUNDS` runs each test so often and prints a line
- * `NAME allowed|forbidden COUNT`: how often the outcome of the test was seen. The table with the reasons is in
+ * Litmus tests of what a NIC may reorder: `litmus ROUNDS` runs each test so often and prints a line `NAME
+ * allowed|forbidden COUNT`: how often the outcome of the test was seen. The table with the reasons is in
  * docs/chaos.md. a and c are connected to b and d; all requests go to the memory of b.
  */
 #include "pair.h"

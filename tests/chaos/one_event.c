@@ -1,6 +1,7 @@
 /*
- * Assumes that each channel event comes with exactly one completion. ibv_get_cq_event(3): an event may come for
- * completions that were polled before, and one event may stand for many. Corrected: polls what there is.
+ * Assumes that each channel event comes with exactly one completion. ibv_get_cq_event(3): an event may
+ * come for completions that were polled before, and one event may stand for many. Corrected: polls what
+ * there is.
  */
 #include "pair.h"
 

@@ -1,6 +1,7 @@
 /*
- * Posts a receive just before the message comes, and sets rnr_retry to 0. IBA 9.7.5.2.8: a responder that is
- * not ready answers with an RNR NAK, also while it has not learned of a posted receive. Corrected: retries.
+ * Posts a receive just before the message comes, and sets rnr_retry to 0. IBA 9.7.5.2.8: a responder that
+ * is not ready answers with an RNR NAK, also while it has not learned of a posted receive. Corrected:
+ * retries.
  */
 #include "pair.h"
 

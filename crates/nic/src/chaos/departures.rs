@@ -1,6 +1,6 @@
 //! When the packets of a queue pair leave: send buffers are read late, and windows are small.
 //!
-//! A queue pair whose packets are held stays on the ready list. Each hold ends by itself, so a lost packet is
+//! A queue pair with held packets stays on the ready list. Each hold ends by itself, so a lost packet is
 //! still retransmitted. A hold begins once for each number of packets that the queue pair has sent.
 
 use transport::Instant;

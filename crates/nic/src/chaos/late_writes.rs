@@ -53,7 +53,7 @@ pub(crate) enum Which {
     All,
     /// Bytes of SENDs and READ responses.
     Local,
-    /// Those whose time has come.
+    /// Those that are due.
     Due,
 }
 

@@ -11,7 +11,7 @@ use super::fault::{Fault, Faults};
 pub struct ChaosPlan {
     /// The seed of all decisions.
     pub seed: u64,
-    /// The kinds of faults. A plan whose text lists none has a subset of the default ones that the seed
+    /// The kinds of faults. Without a list in its text, a plan has a subset of the default ones that the seed
     /// chooses, so that some seeds are calm and others brutal.
     pub faults: Faults,
     /// Only so many faults are injected; `None` for no limit.
