@@ -10,6 +10,7 @@ mod addresses;
 mod bundled;
 mod capture;
 mod case;
+mod chaos;
 mod churn;
 mod cli;
 mod containers;
@@ -80,5 +81,6 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(engines::cases());
     cases.extend(xsk::cases());
     cases.extend(hooks::cases(scale));
+    cases.extend(chaos::cases(scale == Scale::Full));
     cases
 }

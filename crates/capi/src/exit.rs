@@ -94,6 +94,9 @@ fn disconnect_peers() {
     table::close_all();
     disconnect_all();
     device.quiesce();
+    if let Some(report) = device.chaos_report() {
+        roxie::notice(report);
+    }
     if wants_report() {
         let port = device.port().map(|port| format!("roxie: port {port}\n"));
         let rows = device.counters().into_iter().filter(|row| row.1 != 0);

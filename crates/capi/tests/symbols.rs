@@ -36,6 +36,28 @@ fn no_name_is_exported_without_a_version() {
     assert!(bare.is_empty(), "{bare:?}");
 }
 
+/// `repoll_create` and the other names of later rdma-core releases are in the list as well.
+#[test]
+fn only_listed_names_and_those_of_roxie_are_exported() {
+    for (file, list) in [
+        ("libibverbs.so", include_str!("../symbols/ibverbs.txt")),
+        ("librdmacm.so", include_str!("../symbols/rdmacm.txt")),
+    ] {
+        let Some(ours) = built(file).as_deref().and_then(exports) else { return };
+        let lines = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let listed: BTreeSet<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+        let is_known = |symbol: &&String| {
+            let (name, version) = symbol.split_once('@').unwrap_or((symbol, ""));
+            match version.trim_start_matches('@') {
+                "ROXIE_1" => name.starts_with("roxie_cm_") || name == "roxie_last_refusal",
+                _ => listed.contains(name),
+            }
+        };
+        let foreign: Vec<&String> = ours.symbols.iter().filter(|symbol| !is_known(symbol)).collect();
+        assert!(foreign.is_empty() && ours.symbols.len() > 50, "{file}: {foreign:?}");
+    }
+}
+
 fn superset_of_system(file: &str, soname: &str) {
     let Some(ours) = built(file).as_deref().and_then(exports) else { return };
     assert_eq!(ours.soname, soname);

@@ -10,6 +10,7 @@ use roxie::verbs::{Engines, Traffic};
 
 use crate::capture::CaptureArgs;
 use crate::cdi::CdiArgs;
+use crate::chaos::ChaosArgs;
 use crate::check::CheckArgs;
 use crate::explain::ExplainArgs;
 use crate::hook::args::{HookArgs, HookToolArgs};
@@ -217,7 +218,8 @@ pub(crate) enum When {
 #[command(after_long_help = "\
 Exit status:
   That of the command; 127 if the command was not found, 126 if it could not be executed, 1 if
-  the device could not be set up, 2 if an option or environment variable has an invalid value.
+  the device could not be set up, 2 if an option or environment variable has an invalid value,
+  67 if --chaos seeds= found a seed that makes the command fail.
 
 Examples:
   roxie run -- ibv_devinfo
@@ -232,6 +234,8 @@ Examples:
           A program that uses UCX, as Open MPI does
   roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
           Drops one in a hundred received packets
+  roxie run --chaos seeds=1..100 -- ./test
+          Looks for a seed with which a NIC that is as bad as it may be makes the test fail
   roxie run -- bash
           A shell in which every program sees it")]
 pub(crate) struct RunArgs {
@@ -243,6 +247,8 @@ pub(crate) struct RunArgs {
     pub(crate) hooks: HookArgs,
     #[command(flatten)]
     pub(crate) traffic: TrafficArgs,
+    #[command(flatten)]
+    pub(crate) chaos: ChaosArgs,
     /// Provide /dev/infiniband and /sys/class/infiniband entries for the device, which UCX needs
     /// [default: auto]
     ///

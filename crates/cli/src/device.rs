@@ -15,11 +15,7 @@ impl DeviceArgs {
         DeviceConfig {
             name: self.name.clone().unwrap_or(env.name),
             netdev: self.netdev.clone().or(env.netdev),
-            port: env.port,
-            hooks: env.hooks,
-            traffic: env.traffic,
-            engines: env.engines,
-            domain: env.domain,
+            ..env
         }
     }
 

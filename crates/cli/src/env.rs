@@ -93,7 +93,7 @@ fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
 }
 
 /// Quotes a word for a POSIX shell.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+=@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();

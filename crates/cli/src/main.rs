@@ -6,6 +6,7 @@ mod bench;
 mod bpf_data;
 mod capture;
 mod cdi;
+mod chaos;
 mod check;
 mod cpu;
 mod demo;

@@ -11,9 +11,10 @@ use std::process::Command;
 use nix::unistd::Uid;
 
 use crate::args::{RunArgs, When};
+use crate::chaos::Chosen;
 use crate::elf::Elf;
 use crate::failure::{Failure, Outcome};
-use crate::{device_files, devinfo, env, library, need};
+use crate::{chaos, device_files, devinfo, env, library, need};
 
 /// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
@@ -28,7 +29,12 @@ pub(crate) fn run(args: &RunArgs) -> Outcome {
         .then(library::run_dir)
         .transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.clone().into_os_string())));
-    let outcome = provide_device_files(args).and_then(|()| become_command(&args.command, variables));
+    let outcome = provide_device_files(args).and_then(|()| match &args.chaos.chaos {
+        Some(Chosen::Search(search)) => {
+            chaos::search::search(search, &args.command, &variables, args.chaos.timeout)
+        }
+        Some(Chosen::Plan(_)) | None => become_command(&args.command, variables),
+    });
     if let Some(dir) = report {
         // If it fails, a later `roxie run` removes the directory.
         fs::remove_dir(dir).ok();
@@ -38,7 +44,11 @@ pub(crate) fn run(args: &RunArgs) -> Outcome {
 
 /// The environment of the command; `found` is the file of its program.
 pub(crate) fn variables(args: &RunArgs, found: Option<&Path>) -> Outcome<Vec<(&'static str, OsString)>> {
+    args.chaos.check()?;
     let mut variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    if let Some(Chosen::Plan(plan)) = &args.chaos.chaos {
+        variables.push((roxie::chaos::VARIABLE, plan.to_string().into()));
+    }
     variables.extend(args.quiet.then(|| ("ROXIE_QUIET", "1".into())));
     let needed = found.and_then(Elf::read).map(|elf| elf.needed).unwrap_or_default();
     if needed.iter().any(|name| is_sanitizer(name)) {

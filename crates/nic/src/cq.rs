@@ -5,9 +5,11 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use transport::chaos::Chaos;
 use transport::refusal::refuse;
 use transport::{Instant, VerbsError, Wc};
 
+use crate::chaos::completions::{LateCompletions, Release};
 use crate::events::EventQueue;
 use crate::moderation::{Moderation, Moderator, Verdict};
 
@@ -31,6 +33,15 @@ struct Ring {
     capacity: usize,
     armed: Armed,
     moderation: Moderation,
+    /// Present under `--chaos`.
+    late: Option<Box<LateCompletions>>,
+}
+
+impl Ring {
+    /// Completions, visible and staged.
+    fn held(&self) -> usize {
+        self.entries.len() + self.late.as_ref().map_or(0, |late| late.len())
+    }
 }
 
 /// A completion queue, shared by the engine (producer) and the application's threads.
@@ -47,6 +58,8 @@ pub(crate) struct CompletionQueue {
     /// Credits that a poll grants when it leaves entries.
     backlog_polls: u8,
     overflowed: AtomicBool,
+    /// Whether completions may be staged. Set before the application has the queue.
+    has_late: AtomicBool,
     channel: Option<Arc<EventQueue<u64>>>,
     cookie: u64,
     /// Armed CQs of the device. While there are any, the progress threads serve the sockets.
@@ -74,27 +87,13 @@ impl Adding<'_> {
     #[must_use]
     pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> bool {
         let Self { now, queue, ring } = self;
+        if ring.late.is_some() {
+            return queue.stage(ring, wc, solicited, *now);
+        }
         if ring.entries.len() == ring.capacity {
             return queue.overflowed.swap(true, Ordering::Relaxed);
         }
-        ring.entries.push_back(wc);
-        if let Some(times) = &mut ring.times {
-            times.push_back(now.0);
-        }
-        let fires = match ring.armed {
-            Armed::No => false,
-            Armed::Solicited => solicited,
-            Armed::Next => true,
-        };
-        if fires {
-            // The completion must be visible before the event wakes a thread.
-            queue.len.store(ring.entries.len(), Ordering::Release);
-            match ring.moderation.completed(*now) {
-                Verdict::Now => queue.fire(ring),
-                Verdict::By(deadline) => queue.moderator.watch(deadline, Weak::clone(&queue.own)),
-                Verdict::Later => {}
-            }
-        }
+        queue.add(ring, wc, solicited, *now);
         true
     }
 }
@@ -115,12 +114,18 @@ impl CompletionQueue {
         backlog_polls: u8,
     ) -> Arc<Self> {
         let capacity = cqe as usize;
-        let entries = VecDeque::with_capacity(capacity);
-        let ring =
-            Ring { entries, times: None, capacity, armed: Armed::No, moderation: Moderation::default() };
+        let (entries, late) = (VecDeque::with_capacity(capacity), None);
+        let ring = Ring {
+            entries,
+            times: None,
+            capacity,
+            armed: Armed::No,
+            moderation: Moderation::default(),
+            late,
+        };
         let (ring, len) = (Mutex::new(ring), AtomicUsize::new(0));
         let (credits, spent_at) = (AtomicU8::new(0), AtomicU64::new(0));
-        let overflowed = AtomicBool::new(false);
+        let (overflowed, has_late) = (AtomicBool::new(false), AtomicBool::new(false));
         let moderator = Arc::clone(moderator);
         Arc::new_cyclic(|own| Self {
             ring,
@@ -129,6 +134,7 @@ impl CompletionQueue {
             spent_at,
             backlog_polls,
             overflowed,
+            has_late,
             channel,
             cookie,
             armed_cqs,
@@ -152,6 +158,87 @@ impl CompletionQueue {
     /// Begins to add completions at `now`.
     pub(crate) fn adding(&self, now: Instant) -> Adding<'_> {
         Adding { now, queue: self, ring: self.ring() }
+    }
+
+    /// Adds a completion that there is room for, and raises the event that it calls for.
+    #[inline]
+    fn add(&self, ring: &mut Ring, wc: Wc, solicited: bool, now: Instant) {
+        ring.entries.push_back(wc);
+        if let Some(times) = &mut ring.times {
+            times.push_back(now.0);
+        }
+        let fires = match ring.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Next => true,
+        };
+        if fires {
+            // The completion must be visible before the event wakes a thread.
+            self.len.store(ring.entries.len(), Ordering::Release);
+            match ring.moderation.completed(now) {
+                Verdict::Now => self.fire_or_delay(ring, now),
+                Verdict::By(deadline) => self.moderator.watch(deadline, Weak::clone(&self.own)),
+                Verdict::Later => {}
+            }
+        }
+    }
+
+    /// From now on completions and events may be late.
+    pub(crate) fn set_chaos(&self, chaos: &Arc<Chaos>) {
+        self.ring().late = Some(LateCompletions::new(chaos));
+        self.has_late.store(true, Ordering::Relaxed);
+    }
+
+    /// Stages a completion, which may become visible at once; see [`Adding::push`].
+    #[cold]
+    fn stage(&self, ring: &mut Ring, wc: Wc, solicited: bool, now: Instant) -> bool {
+        if ring.held() == ring.capacity {
+            return self.overflowed.swap(true, Ordering::Relaxed);
+        }
+        if let Some(late) = &mut ring.late {
+            let due = late.stage(wc, solicited, now);
+            if due > now {
+                self.moderator.watch(due, Weak::clone(&self.own));
+            }
+        }
+        self.release(ring, Release::Ready(now));
+        true
+    }
+
+    /// Makes staged completions visible.
+    #[cold]
+    fn release(&self, ring: &mut Ring, release: Release) {
+        while let Some(staged) = ring.late.as_mut().and_then(|late| late.release(release)) {
+            self.add(ring, staged.wc, staged.solicited, staged.at);
+        }
+        self.len.store(ring.entries.len(), Ordering::Release);
+    }
+
+    /// The application polls: counts it for the staged completions, and makes visible what it may see.
+    #[cold]
+    fn polled(&self) {
+        let mut ring = self.ring();
+        if let Some(late) = &mut ring.late {
+            late.polled();
+        }
+        self.release(&mut ring, Release::Ready(Instant::ZERO));
+        if !ring.entries.is_empty()
+            && let Some(late) = &mut ring.late
+        {
+            late.taken();
+        }
+    }
+
+    #[inline]
+    fn fire_or_delay(&self, ring: &mut Ring, now: Instant) {
+        let Some(late) = &mut ring.late else { return self.fire(ring) };
+        if late.is_event_late() {
+            return;
+        }
+        match late.delay_event(now) {
+            Some(due) => self.moderator.watch(due, Weak::clone(&self.own)),
+            None => self.fire(ring),
+        }
     }
 
     /// Adds a completion; see [`Adding::push`].
@@ -180,8 +267,12 @@ impl CompletionQueue {
     /// Fires the event that is held back until `deadline`.
     pub(crate) fn moderation_is_over(&self, deadline: Instant) {
         let mut ring = self.ring();
-        if ring.moderation.is_over(deadline) && ring.armed != Armed::No {
+        let is_due = ring.late.as_mut().is_some_and(|late| late.take_due_event(deadline));
+        if (ring.moderation.is_over(deadline) || is_due) && ring.armed != Armed::No {
             self.fire(&mut ring);
+        }
+        if ring.late.is_some() {
+            self.release(&mut ring, Release::Ready(deadline));
         }
     }
 
@@ -228,6 +319,9 @@ impl CompletionQueue {
     /// Moves completions into `out`, oldest first; returns how many.
     #[inline]
     pub(crate) fn pop(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
+        if self.has_late.load(Ordering::Relaxed) {
+            self.polled();
+        }
         if self.is_empty() || out.is_empty() {
             return 0;
         }
@@ -250,6 +344,9 @@ impl CompletionQueue {
 
     /// Takes the oldest completion with the time when it was added, 0 if that is not recorded.
     pub(crate) fn pop_timed(&self) -> Option<(Wc, u64)> {
+        if self.has_late.load(Ordering::Relaxed) {
+            self.polled();
+        }
         if self.is_empty() {
             return None;
         }
@@ -271,6 +368,10 @@ impl CompletionQueue {
     /// Arms the CQ for one event at the next completion; "any" supersedes "solicited".
     pub(crate) fn arm(&self, solicited_only: bool) {
         let mut ring = self.ring();
+        let (is_first, is_spurious) = ring.late.as_mut().map_or((false, false), |late| late.arm());
+        if is_first {
+            self.release(&mut ring, Release::All);
+        }
         // An application that is about to sleep does not post more.
         self.credits.store(0, Ordering::Relaxed);
         let want = if solicited_only { Armed::Solicited } else { Armed::Next };
@@ -280,19 +381,25 @@ impl CompletionQueue {
         if want > ring.armed {
             ring.armed = want;
         }
+        if is_spurious {
+            self.fire(&mut ring);
+        }
     }
 
     fn disarm(&self, ring: &mut Ring) {
         if ring.armed != Armed::No {
             ring.armed = Armed::No;
             ring.moderation.restart();
+            if let Some(late) = &mut ring.late {
+                late.forget_event();
+            }
             self.armed_cqs.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
         let mut ring = self.ring();
-        let waiting = ring.entries.len();
+        let waiting = ring.held();
         if cqe == 0 || cqe > CQE_MAX || waiting > cqe as usize {
             let why = format_args!(
                 "a CQ of {cqe} entries; it has 1 to {CQE_MAX}, and {waiting} completions wait in it now"
@@ -311,7 +418,10 @@ impl CompletionQueue {
     /// Forgets the completions of a QP that is being destroyed or reset, as hardware providers do.
     pub(crate) fn purge(&self, qp_num: u32) {
         let mut ring = self.ring();
-        let Ring { entries, times, .. } = &mut *ring;
+        let Ring { entries, times, late, .. } = &mut *ring;
+        if let Some(late) = late {
+            late.purge(qp_num);
+        }
         if let Some(times) = times {
             let mut entries = entries.iter();
             times.retain(|_| entries.next().is_some_and(|wc| wc.qp_num != qp_num));

@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::chaos::late_writes::{LateWrites, Which};
 use crate::key_places::KeyPlaces;
 use transport::refusal::refuse;
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
@@ -103,6 +104,8 @@ pub(crate) struct KeyTable {
     /// Slots that have changed since the device's other engines got a copy; `None` if there are no other
     /// engines.
     changed: Option<RefCell<Vec<u32>>>,
+    /// Bytes that are placed late; present under `--chaos`.
+    pub(crate) late: Option<Box<LateWrites>>,
 }
 
 fn check_rights(access: Access) -> Result<(), VerbsError> {
@@ -414,6 +417,8 @@ impl KeyTable {
     }
 
     fn put(&self, slot: u32, entry: Option<Entry>) {
+        // No access through a key happens after it has changed.
+        self.place(Which::All);
         self.entries[slot as usize].set(entry);
         if let Some(changed) = &self.changed {
             changed.borrow_mut().push(slot);
@@ -440,6 +445,7 @@ impl KeyTable {
     /// Applies the changes of another table. If both tables have changed and a window no longer has a valid
     /// region, the window is unbound here, which is a change for the other table.
     pub(crate) fn apply_changes(&mut self, changed: &[(u32, Option<Entry>)]) {
+        self.place(Which::All);
         for &(slot, entry) in changed {
             let at = slot as usize;
             if self.entries.len() <= at {

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod both_ends;
+pub mod chaos;
 pub mod cm;
 mod comp_counter;
 mod cq;

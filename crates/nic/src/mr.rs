@@ -11,8 +11,55 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 use transport::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
+use crate::chaos::late_writes::{LateWrites, Piece, Which};
 use crate::keys::KeyTable;
 use sys::guarded;
+
+impl KeyTable {
+    /// Places bytes that are late.
+    #[inline]
+    pub(crate) fn place(&self, which: Which) {
+        if let Some(late) = &self.late {
+            place_pieces(late.take(which));
+        }
+    }
+}
+
+/// Time between the first and the second of several pieces, in nanoseconds. Half: a polling thread sees the
+/// first one alone less often. Double: programs are slower under `--chaos`.
+const ALONE_NS: u64 = 5_000;
+
+/// Accepts bytes for application memory at `to`, and places them and others as chaos decides.
+///
+/// # Safety
+/// As [`copy_out`]; the application permits it until the key changes.
+#[cold]
+unsafe fn copy_late(late: &LateWrites, qpn: Option<Qpn>, src: &[u8], to: u64) -> Result<(), AccessFault> {
+    if src.is_empty() {
+        return Ok(());
+    }
+    for at in [to, to + src.len() as u64 - 1] {
+        // SAFETY: upheld by the caller. A packet reaches over two pages at most.
+        unsafe { copy_in(at, &mut [0])? };
+    }
+    place_pieces(late.write(qpn, to, src));
+    Ok(())
+}
+
+fn place_pieces(pieces: Vec<Piece>) {
+    for (at, piece) in pieces.iter().enumerate() {
+        if at == 1 {
+            // Long enough for another thread to see the first piece alone.
+            let until = sys::now_ns() + ALONE_NS;
+            while sys::now_ns() < until {
+                std::hint::spin_loop();
+            }
+        }
+        // SAFETY: `copy_late` got these bytes for this address; they are placed before the key changes.
+        // Memory that the application has unmapped meanwhile stays as it is.
+        let _unmapped = unsafe { copy_out(&piece.bytes, piece.to) };
+    }
+}
 
 impl Memory for KeyTable {
     fn read_inline(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessFault> {
@@ -44,6 +91,7 @@ impl Memory for KeyTable {
             }
             Err(fault) => return Err(fault),
         };
+        self.place(Which::Local);
         // SAFETY: the table placed the range inside a live registration (see `Pd::reg_mr`).
         unsafe { copy_in(at, dst) }
     }
@@ -55,6 +103,10 @@ impl Memory for KeyTable {
             Err(_) if self.is_null(pd, lkey.0) => return Ok(()),
             Err(fault) => return Err(fault),
         };
+        if let Some(late) = &self.late {
+            // SAFETY: see below.
+            return unsafe { copy_late(late, None, src, at) };
+        }
         // SAFETY: see `read_local`; the region is registered writable.
         unsafe { copy_out(src, at) }
     }
@@ -68,10 +120,15 @@ impl Memory for KeyTable {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
+        if access != Access::REMOTE_WRITE {
+            // A READ or a FLUSH.
+            self.place(Which::All);
+        }
         self.remote(pd, qpn, rkey.0, va, len, access).map(|_| ())
     }
 
     fn check_remote_key(&self, pd: PdId, qpn: Qpn, rkey: Rkey, access: Access) -> Result<(), AccessFault> {
+        self.place(Which::All);
         self.remote_key(pd, qpn, rkey.0, access)
     }
 
@@ -85,6 +142,7 @@ impl Memory for KeyTable {
         dst: &mut [u8],
     ) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, dst.len() as u64, Access::REMOTE_READ)?;
+        self.place(Which::All);
         // SAFETY: see `read_local`.
         unsafe { copy_in(at, dst) }
     }
@@ -92,8 +150,19 @@ impl Memory for KeyTable {
     #[inline]
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, src.len() as u64, Access::REMOTE_WRITE)?;
+        if let Some(late) = &self.late {
+            // SAFETY: see `write_local`.
+            return unsafe { copy_late(late, Some(qpn), src, at) };
+        }
         // SAFETY: see `write_local`.
         unsafe { copy_out(src, at) }
+    }
+
+    #[inline]
+    fn message_begins(&self, qpn: Qpn) {
+        if let Some(late) = &self.late {
+            late.message_begins(qpn);
+        }
     }
 
     fn atomic_remote(
@@ -108,6 +177,7 @@ impl Memory for KeyTable {
         if !at.is_multiple_of(8) {
             return Err(AccessFault::Misaligned);
         }
+        self.place(Which::All);
         // SAFETY: `at` is 8-byte aligned and inside a live registration with write access; concurrent
         // accesses by the application are outside Rust's view of this memory.
         let original = unsafe {

@@ -166,6 +166,7 @@ mod ack_policy;
 mod attr;
 mod cause;
 mod cc;
+pub mod chaos;
 pub mod cm;
 mod completion_counts;
 mod counters;

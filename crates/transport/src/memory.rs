@@ -167,6 +167,14 @@ pub trait Memory {
     /// Key, domain, bounds or rights.
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault>;
 
+    /// A message of the peer that writes to this memory begins: later calls of
+    /// [`write_remote`](Self::write_remote) for this queue pair belong to it. Only an implementation that
+    /// places bytes late needs it.
+    #[inline]
+    fn message_begins(&self, qpn: Qpn) {
+        let _nothing_late = qpn;
+    }
+
     /// Executes an atomic on memory that the peer named and returns the original value; needs
     /// `REMOTE_ATOMIC`.
     ///

@@ -180,6 +180,17 @@ impl RecvQueue {
         self.limit
     }
 
+    /// Hides the posted work requests, as if the device had not learned of them yet. Returns what
+    /// [`show`](Self::show) needs.
+    pub fn hide(&mut self) -> u32 {
+        core::mem::replace(&mut self.tail, self.head)
+    }
+
+    /// Shows the work requests that [`hide`](Self::hide) has hidden. None may have been posted meanwhile.
+    pub fn show(&mut self, hidden: u32) {
+        self.tail = hidden;
+    }
+
     /// Number of posted work requests.
     #[must_use]
     #[inline]

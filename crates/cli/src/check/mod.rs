@@ -26,6 +26,7 @@ use nix::unistd::Pid;
 use std::os::fd::AsFd;
 
 use crate::args::RunArgs;
+use crate::chaos::Chosen;
 use crate::failure::{During, Failure, Outcome};
 use crate::{library, run};
 
@@ -90,6 +91,11 @@ pub(crate) struct CheckArgs {
 
 /// Runs the command to its end.
 pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
+    if matches!(args.run.chaos.chaos, Some(Chosen::Search(_))) {
+        return Err(Failure::new("roxie check runs the command once, so it takes no --chaos seeds=A..B")
+            .hint("use --chaos seed=N, or search with roxie run --chaos seeds=A..B -- roxie check -- COMMAND")
+            .code(2));
+    }
     let suppressions = Suppressions::read(&args.suppress)?;
     let output: Box<dyn io::Write> = match &args.output {
         Some(path) => Box::new(File::create(path).during(&path.display().to_string())?),

@@ -9,6 +9,7 @@ use wire::{FlushIcrc, Qpn};
 
 use super::qp_numbers::QpIndex;
 use super::tables::{QpEntry, Tables};
+use crate::chaos::late_writes::Which;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues, RxScope};
@@ -45,6 +46,7 @@ impl Core {
         let mut batches = 0;
         for _ in 0..self.tuning.response_batches {
             let now = clock();
+            self.place_late(now);
             batches += self.receive(now, queues.into());
             batches += self.expire(now, queues);
             if !self.transmit_round(now, trigger) {
@@ -107,7 +109,21 @@ impl Core {
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let held = self.hooks.next_due_ns().map(Instant);
         let room = self.tables.queue.retry_at(now, self.tuning.port_retry_ns);
-        [self.tables.timers.next(), held, room].into_iter().flatten().min()
+        let late = self.tables.chaos.as_ref().and_then(|chaos| {
+            let placed = self.tables.mrs.late.as_ref().and_then(|late| late.next_due());
+            let departs = chaos.departures.next(self.tables.queue.ready());
+            placed.into_iter().chain(departs).min()
+        });
+        [self.tables.timers.next(), held, room, late].into_iter().flatten().min()
+    }
+
+    /// Places the bytes that chaos has kept until now.
+    #[inline]
+    pub(super) fn place_late(&mut self, now: Instant) {
+        if let Some(late) = &self.tables.mrs.late {
+            late.set_now(now);
+            self.tables.mrs.place(Which::Due);
+        }
     }
 
     /// Opens the flow for the address vector of a queue pair, or finds it if it is open.
@@ -143,6 +159,8 @@ impl Core {
 
     /// As [`release_ack`](Self::release_ack), for all queue pairs.
     pub(super) fn release_acks(&mut self) {
+        // Another process may map the same memory.
+        self.tables.mrs.place(Which::All);
         let indices: Vec<QpIndex> = self.tables.qps().map(|(index, _)| index).collect();
         indices.into_iter().for_each(|index| self.release_ack(index));
     }
@@ -165,6 +183,8 @@ impl Core {
     /// A queue pair is about to leave its connection: its peer gets an ACK of everything that was executed,
     /// even if the port is full.
     pub(crate) fn send_last_ack(&mut self, now: Instant, index: QpIndex) {
+        // Its memory is the application's afterwards.
+        self.tables.mrs.place(Which::All);
         self.release_ack(index);
         self.transmit(now);
         if self.tables.qp(index).is_some_and(|entry| entry.qp.wants_transmit()) {

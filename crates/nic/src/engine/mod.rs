@@ -23,11 +23,12 @@ mod tx;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use sys::{AddressMonitor, EventFd};
 use transport::Instant;
+use transport::chaos::Chaos;
 use transport::cm::Cm;
 use wire::Qpn;
 
@@ -93,6 +94,7 @@ pub(crate) struct Engine {
     runtime: Runtime,
     tuning: Tuning,
     redirects: Arc<RedirectOutcome>,
+    chaos: OnceLock<Arc<Chaos>>,
     is_netdev_lost: AtomicBool,
     pub(crate) claims: Claims,
     /// See [`PortProperties`](crate::port::PortProperties).
@@ -150,6 +152,7 @@ impl Engine {
             runtime,
             tuning,
             redirects,
+            chaos: OnceLock::new(),
             is_netdev_lost: AtomicBool::new(false),
             claims: Claims::default(),
             prefers_equal_packets,
@@ -180,7 +183,20 @@ impl Engine {
     }
 
     pub(crate) fn prefers_equal_packets(&self) -> bool {
-        self.prefers_equal_packets
+        // Chaos places the packets of a message in any order, so the peer must see which belong together.
+        self.prefers_equal_packets && self.chaos.get().is_none()
+    }
+
+    /// From now on this engine has the faults of `chaos`.
+    pub(crate) fn set_chaos(&self, chaos: &Arc<Chaos>) {
+        if self.chaos.set(Arc::clone(chaos)).is_ok() {
+            self.lock().tables.set_chaos(chaos);
+        }
+    }
+
+    /// The faults of `--chaos`.
+    pub(crate) fn chaos(&self) -> Option<&Arc<Chaos>> {
+        self.chaos.get()
     }
 
     /// Inline polls so far.
@@ -342,6 +358,7 @@ impl Engine {
             batches += 1;
             let mut core = self.lock();
             let now = self.now();
+            core.place_late(now);
             core.receive_forwarded(now, batch);
             core.transmit(now);
             self.unlock_and_deliver(core);
@@ -402,7 +419,8 @@ impl Engine {
     #[inline]
     fn wake_for(&self, core: &Core) {
         if self.sleeps_until.load(Ordering::Relaxed) != 0 {
-            self.wake_before(core.next_deadline(self.now()));
+            let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
+            self.wake_before(deadlines.into_iter().flatten().min());
         }
     }
 

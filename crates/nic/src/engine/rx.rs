@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use transport::{Instant, PacketSource, numbering};
+use transport::{Instant, PacketSource, RecvQueue, numbering};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
 
 use super::core::Core;
@@ -11,6 +11,7 @@ use super::inbox::OwnedPacket;
 use super::qp_numbers::QpIndex;
 use super::tables::Tables;
 
+use crate::chaos::EngineChaos;
 use crate::notice::notice;
 use crate::port::{RxBatch, RxQueue, RxScope};
 use crate::srqs::{ScopedSrqs, slot_of};
@@ -136,6 +137,48 @@ impl Tables {
     /// Passes a packet to a queue pair of this process.
     #[inline]
     pub(crate) fn deliver(&mut self, now: Instant, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) {
+        if self.chaos.is_some() {
+            return self.deliver_under_chaos(now, index, packet, from);
+        }
+        self.deliver_now(now, index, packet, from);
+    }
+
+    /// As [`deliver`](Self::deliver); the queue pair may find no receive although one is posted.
+    #[cold]
+    fn deliver_under_chaos(
+        &mut self,
+        now: Instant,
+        index: QpIndex,
+        packet: &Packet<'_>,
+        from: &PacketSource,
+    ) {
+        let Self { qps, chaos, .. } = self;
+        let entry = qps.get_mut(index as usize).and_then(Option::as_deref_mut);
+        let refuses = entry.zip(chaos.as_deref_mut()).is_some_and(|(entry, chaos)| {
+            let EngineChaos { chaos, receives, .. } = chaos;
+            receives.refuses(chaos, &entry.qp, packet)
+        });
+        let hidden = if refuses { self.receives_of(index).map(RecvQueue::hide) } else { None };
+        self.deliver_now(now, index, packet, from);
+        if let Some(hidden) = hidden
+            && let Some(queue) = self.receives_of(index)
+        {
+            queue.show(hidden);
+        }
+    }
+
+    /// The queue that the messages of a queue pair take their receives from.
+    fn receives_of(&mut self, index: QpIndex) -> Option<&mut RecvQueue> {
+        let Self { qps, srqs, .. } = self;
+        let entry = qps.get_mut(index as usize).and_then(Option::as_deref_mut)?;
+        match entry.srqs.own {
+            Some(own) => Some(&mut srqs.get_mut(own)?.queue),
+            None => Some(entry.qp.recv_queue_mut()),
+        }
+    }
+
+    #[inline]
+    fn deliver_now(&mut self, now: Instant, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) {
         let slot = self.slot();
         let Self { qps, srqs, mrs, reorder, .. } = self;
         let Some(entry) = qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use transport::chaos::Chaos;
 use transport::numbering::SLOT_QPNS;
 use transport::{
     AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
@@ -17,6 +18,8 @@ use super::inbox::Inbox;
 use super::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
 use super::refused::RefusedPackets;
 use super::timers::Timers;
+use crate::chaos::EngineChaos;
+use crate::chaos::late_writes::{LateWrites, Which};
 use crate::comp_counter::AttachedCounters;
 use crate::cq::{Adding, CompletionQueue};
 use crate::events::EventQueue;
@@ -70,6 +73,8 @@ pub(crate) struct Tables {
     pub(super) touched: Vec<QpIndex>,
     /// A peer has left probes unanswered: its host may have refused them.
     pub(super) is_peer_silent: bool,
+    /// Present under `--chaos`.
+    pub(super) chaos: Option<Box<EngineChaos>>,
     drops: [u64; DropReason::COUNT],
     /// Counters of destroyed queue pairs.
     retired: QpCounters,
@@ -110,12 +115,19 @@ impl Tables {
             traffic: Traffic::default(),
             touched: Vec::with_capacity(256),
             is_peer_silent: false,
+            chaos: None,
             drops: [0; DropReason::COUNT],
             retired: QpCounters::default(),
             slot,
             numbers: QpNumbers::random(slot),
             gsi_psn: Psn::default(),
         }
+    }
+
+    /// From now on the queue pairs of this engine have the faults of `chaos`.
+    pub(crate) fn set_chaos(&mut self, chaos: &Arc<Chaos>) {
+        self.chaos = Some(EngineChaos::new(chaos));
+        self.mrs.late = Some(LateWrites::new(chaos));
     }
 
     /// The first slot of this engine: bits 23..12 of its QPNs.
@@ -235,6 +247,10 @@ impl Tables {
         let Self { numbers, qps, .. } = self;
         let is_free = |index: QpIndex| qps.get(index as usize).is_none_or(Option::is_none);
         let (index, qpn) = numbers.draw(now, is_free).ok_or(VerbsError::NoMem)?;
+        if let Some(chaos) = &self.chaos {
+            // The numbers of queue pairs are in the order of creation, not of the first packet.
+            let _number = chaos.chaos.number(qpn.value());
+        }
         let at = index as usize;
         if qps.len() <= at {
             qps.resize_with(at + 1, || None);
@@ -316,10 +332,18 @@ impl Tables {
         let Some(entry) = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return false;
         };
+        if let Some(chaos) = &self.chaos
+            && entry.qp.has_event()
+        {
+            chaos.place_before_events(&self.mrs, entry.counters.is_some());
+        }
         // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
         let mut foreign = Vec::new();
         while let Some(event) = entry.qp.poll_event() {
+            if self.chaos.is_some() && matches!(event, QpEvent::RecvWc { .. }) {
+                self.mrs.place(Which::All);
+            }
             let (cq, wc, solicited) = match event {
                 QpEvent::SendWc(wc) => (&*entry.send_cq, wc, wc.status != WcStatus::Success),
                 QpEvent::RecvWc { srqn: None, wc, solicited } => (&*entry.recv_cq, wc, solicited),

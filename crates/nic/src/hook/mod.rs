@@ -294,6 +294,15 @@ impl Hooks {
         Ok(before)
     }
 
+    /// Adds the stages of `hook` behind those that are attached.
+    pub(crate) fn append(&mut self, at: HookPoint, hook: Hook) -> Result<(), HookError> {
+        let hook = match self.detach(at) {
+            Ok(there) => there.then(hook),
+            Err(_nothing_there) => hook,
+        };
+        self.attach(at, hook, false).map(drop)
+    }
+
     /// Detaches the hook. Packets that it holds back are still released.
     pub(crate) fn detach(&mut self, at: HookPoint) -> Result<Hook, HookError> {
         let point = self.point(at);

@@ -121,6 +121,9 @@ impl Cq {
             let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
             CompletionQueue::new(cqe, channel, cookie, armed, &engine.moderator, credits)
         };
+        if let Some(chaos) = engine.chaos() {
+            queue.set_chaos(chaos);
+        }
         Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0), _share: share }))
     }
 

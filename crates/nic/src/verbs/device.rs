@@ -2,8 +2,9 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
+use transport::chaos::{Chaos, ChaosPlan};
 use transport::refusal::refuse;
 use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
 
@@ -12,6 +13,7 @@ use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_M
 use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
+use crate::chaos::{self, packets};
 use crate::cm::interval_from_env;
 use crate::cq::CQE_MAX;
 use crate::engine::group::Engines;
@@ -21,6 +23,7 @@ use crate::events::EventQueue;
 use crate::fork::{self, EngineSlot};
 use crate::gid::{GID_TBL_LEN, GidTable, Gids};
 use crate::guard;
+use crate::hook::HookPoint;
 use crate::hook::control::Control;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
@@ -46,6 +49,8 @@ pub struct DeviceConfig {
     pub traffic: Option<Traffic>,
     /// Number of engines; `None` takes it from `ROXIE_ENGINES`.
     pub engines: Option<Engines>,
+    /// Faults of an adversarial, legal NIC; `None` takes them from `ROXIE_CHAOS`.
+    pub chaos: Option<ChaosPlan>,
     /// Domain to join; `None` takes it from `ROXIE_DOMAIN` and `ROXIE_USERS`.
     pub domain: Option<DomainConfig>,
 }
@@ -87,6 +92,8 @@ pub(super) struct DeviceInner {
     pub(super) port: Option<PortChoice>,
     pub(super) traffic: Option<Traffic>,
     pub(super) engines: Option<Engines>,
+    pub(super) chaos_plan: Option<ChaosPlan>,
+    pub(super) chaos: OnceLock<Arc<Chaos>>,
     pub(super) domain: Option<DomainConfig>,
     pub(super) hooks: EarlyHooks,
     pub(super) engine: Arc<EngineSlot>,
@@ -104,9 +111,22 @@ impl Device {
         let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
-        let DeviceConfig { port, traffic, engines, ref domain, .. } = *config;
+        let DeviceConfig { port, traffic, engines, chaos: chaos_plan, ref domain, .. } = *config;
         let (domain, engine, quotas) = (domain.clone(), Arc::default(), Quotas::default());
-        Ok(Self(Arc::new(DeviceInner { name, gids, port, traffic, engines, domain, hooks, engine, quotas })))
+        let chaos = OnceLock::new();
+        Ok(Self(Arc::new(DeviceInner {
+            name,
+            gids,
+            port,
+            traffic,
+            engines,
+            chaos_plan,
+            chaos,
+            domain,
+            hooks,
+            engine,
+            quotas,
+        })))
     }
 
     /// Returns the name of the device.
@@ -191,10 +211,14 @@ impl Device {
         let engines = self.engines().map_err(Refusal::BadVariable)?.count();
         guard::from_env().map_err(Refusal::BadVariable)?;
         let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
+        let chaos = self.start_chaos()?;
         let start = |beside: Option<_>| {
             // Only the first engine may use AF_XDP, which takes the whole interface.
             let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
-            let hooks = self.0.hooks.take(self.gids().ifindex)?;
+            let mut hooks = self.0.hooks.take(self.gids().ifindex)?;
+            if let Some(chaos) = chaos {
+                hooks.append(HookPoint::Egress, packets::hook(chaos)).map_err(Refusal::BadHook)?;
+            }
             let membership = Membership::join(&domain)?;
             let control = Control::open(&domain, membership.slot()).ok();
             let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
@@ -203,6 +227,9 @@ impl Device {
             let engine =
                 Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
             engine.lock().tables.traffic = traffic;
+            if let Some(chaos) = chaos {
+                engine.set_chaos(chaos);
+            }
             progress::spawn(&engine)?;
             io::Result::Ok(engine)
         };
@@ -215,6 +242,20 @@ impl Device {
         }
         *slot = Some(Arc::clone(&first));
         Ok(first)
+    }
+
+    /// The faults that the engines have, if a plan was configured.
+    fn start_chaos(&self) -> Result<Option<&Arc<Chaos>>, Refusal> {
+        let plan = self.0.chaos_plan.map_or_else(chaos::plan_from_env, |plan| Ok(Some(plan)));
+        let plan = plan.map_err(|error| Refusal::BadChaos(error.to_string()))?;
+        Ok(plan.map(|plan| self.0.chaos.get_or_init(|| Arc::new(Chaos::new(plan)))))
+    }
+
+    /// Returns one line about the faults that were injected so far; `None` without `--chaos`, and before the
+    /// engine has started.
+    #[must_use]
+    pub fn chaos_report(&self) -> Option<String> {
+        self.0.chaos.get().map(|chaos| chaos::report(chaos))
     }
 
     fn engines(&self) -> Result<Engines, BadVariable> {

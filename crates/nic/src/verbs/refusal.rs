@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use transport::chaos::ChaosPlan;
+
 use crate::hook::HookError;
 use crate::port::{BadVariable, XskError};
 use crate::registry::JoinError;
@@ -31,6 +33,8 @@ pub enum Refusal {
     BadDomain(String),
     /// Another variable has an invalid value.
     BadVariable(BadVariable),
+    /// `ROXIE_CHAOS` is not a valid plan, with the reason.
+    BadChaos(String),
     /// `ROXIE_INGRESS` or `ROXIE_EGRESS` is not a valid hook.
     BadHook(HookError),
     /// `--port xsk` was requested, and AF_XDP is not possible.
@@ -63,6 +67,7 @@ impl Refusal {
             }
             Refusal::BadDomain(_) => "use NAME or NAME:PORT, or unset it".to_owned(),
             Refusal::BadVariable(_) => "correct it, or unset it".to_owned(),
+            Refusal::BadChaos(_) => format!("use {}, or unset it", ChaosPlan::WORDS),
             Refusal::BadHook(error) => error
                 .remedy()
                 .unwrap_or_else(|| "correct ROXIE_INGRESS or ROXIE_EGRESS, or unset it".to_owned()),
@@ -99,6 +104,7 @@ impl fmt::Display for Refusal {
             Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
             Refusal::BadDomain(text) => write!(f, "ROXIE_DOMAIN={text} names no domain"),
             Refusal::BadVariable(bad) => bad.fmt(f),
+            Refusal::BadChaos(error) => write!(f, "ROXIE_CHAOS: {error}"),
             Refusal::BadHook(error) => write!(f, "no hook: {error}"),
             Refusal::NoXsk { netdev, error } => write!(f, "no AF_XDP on {netdev}: {error}"),
         }
@@ -112,9 +118,11 @@ impl From<Refusal> for io::Error {
         let kind = match &refusal {
             Refusal::NoNetdev { .. } => io::ErrorKind::NotFound,
             Refusal::NoAddress { .. } => io::ErrorKind::AddrNotAvailable,
-            Refusal::BadName(_) | Refusal::BadDomain(_) | Refusal::BadVariable(_) | Refusal::BadHook(_) => {
-                io::ErrorKind::InvalidInput
-            }
+            Refusal::BadName(_)
+            | Refusal::BadDomain(_)
+            | Refusal::BadVariable(_)
+            | Refusal::BadChaos(_)
+            | Refusal::BadHook(_) => io::ErrorKind::InvalidInput,
             Refusal::NoXsk { error, .. } => io::Error::from_raw_os_error(error.errno()).kind(),
         };
         io::Error::new(kind, refusal)

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use transport::Instant;
 use wire::{Gid, Qpn};
@@ -82,6 +82,8 @@ impl Device {
             port: None,
             traffic: Some(Traffic::default()),
             engines: None,
+            chaos_plan: None,
+            chaos: OnceLock::new(),
             domain: None,
             hooks,
             engine: Arc::default(),

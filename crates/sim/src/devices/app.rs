@@ -177,10 +177,19 @@ impl Process {
         ended
     }
 
+    /// Whether a connection was made whose work is not complete. In a calm run its packets then leave and
+    /// arrive as fast as the network permits.
+    fn is_working(&self) -> bool {
+        let is_at_work = |end: &Endpoint| end.has_begun() && !(end.has_all() && end.peer_is_done());
+        self.endpoints().iter().any(is_at_work)
+    }
+
     fn wait(&self, idle: u64) -> Result<(), String> {
         match self.app.kind {
             // A connection takes up to minutes.
-            _ if self.uses_cm && idle > IDLE_POLLS => self.threads.compute(IDLE_NS),
+            _ if self.uses_cm && idle > IDLE_POLLS && (self.may_fail || !self.is_working()) => {
+                self.threads.compute(IDLE_NS);
+            }
             Kind::Rarely => self.threads.compute(RARELY_NS),
             Kind::Events if idle > 0 => return self.sleep(),
             // The other thread of this CPU waits until this one yields, after so many polls.

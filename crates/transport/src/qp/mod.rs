@@ -273,6 +273,11 @@ impl Qp {
         self.after(step);
     }
 
+    /// The queue pair's own receive queue, unused with a shared one.
+    pub fn recv_queue_mut(&mut self) -> &mut RecvQueue {
+        &mut self.rq
+    }
+
     /// Removes the next completion or event.
     #[inline]
     pub fn poll_event(&mut self) -> Option<QpEvent> {

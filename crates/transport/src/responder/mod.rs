@@ -368,6 +368,7 @@ impl Responder {
                 mem.check_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, whole, Access::REMOTE_WRITE)
                     .map_err(Fault::from_access)?;
             }
+            mem.message_begins(ep.qpn);
             let message = &mut self.message;
             (message.va, message.r_key) = (reth.va, reth.r_key);
             (message.dma_len, message.received) = (reth.dma_len, 0);

@@ -1,0 +1,265 @@
+//! The search for a seed that makes a command fail, and for the fewest faults that do.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use roxie::chaos::VARIABLE;
+use roxie::transport::chaos::{ChaosPlan, Faults};
+
+use super::Search;
+use crate::env::quote;
+use crate::failure::{During, Failure, Outcome};
+use crate::terminal;
+
+/// Exit code of a search that found a seed.
+const FOUND: u8 = 67;
+/// Time limit of a run.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Runs of a smaller plan before it counts as passing: the program may be less deterministic than the plan.
+const ATTEMPTS: usize = 3;
+/// Largest number of faults that the search for the first ones tries.
+const FIRST_MAX: u64 = 1 << 16;
+/// Lines of output of a failed run that are shown.
+const LINES_MAX: usize = 20;
+/// Interval at which the end of a run is noticed.
+const WAIT: Duration = Duration::from_millis(2);
+
+/// A command, and how it is run.
+struct Program<'a> {
+    command: &'a [OsString],
+    variables: &'a [(&'static str, OsString)],
+    timeout: Duration,
+}
+
+/// How a run ended.
+enum Ended {
+    Passed,
+    Failed { how: How, output: String },
+}
+
+enum How {
+    Status(ExitStatus),
+    TimedOut(Duration),
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            How::TimedOut(limit) => write!(f, "no end after {} s", limit.as_secs_f64()),
+            How::Status(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => write!(f, "exit status {code}"),
+                (None, Some(signal)) => match Signal::try_from(signal) {
+                    Ok(signal) => write!(f, "killed by {signal}"),
+                    Err(_) => write!(f, "killed by signal {signal}"),
+                },
+                (None, None) => f.write_str("no exit status"),
+            },
+        }
+    }
+}
+
+/// Runs the command with each seed until one fails; then looks for the fewest faults.
+pub(crate) fn search(
+    search: &Search,
+    command: &[OsString],
+    variables: &[(&'static str, OsString)],
+    timeout: Option<f64>,
+) -> Outcome {
+    let timeout = match timeout.map(Duration::try_from_secs_f64) {
+        None => TIMEOUT,
+        Some(Ok(limit)) if !limit.is_zero() => limit,
+        Some(_) => return Err(Failure::new("--timeout is not a positive number of seconds").code(2)),
+    };
+    let program = Program { command, variables, timeout };
+    if let Ended::Failed { how, output } = program.run(None)? {
+        show(&output);
+        return Err(Failure::new(format!("the command fails without faults, too: {how}")));
+    }
+    for (passed, seed) in search.seeds.clone().enumerate() {
+        let plan = search.plan(seed);
+        if let Ended::Failed { how, output } = program.run(Some(&plan))? {
+            terminal::print(&format!("seed {seed} fails: {how} ({passed} seeds passed)"));
+            let (smallest, output) = program.shrink(plan, output)?;
+            show(&output);
+            terminal::print(&format!("fewest faults: {} (of {})", smallest.faults, plan.faults));
+            terminal::print(&format!("replay: {}", replay(std::env::args_os(), &smallest)));
+            return Err(Failure::new(format!("seed {seed} makes the command fail")).code(FOUND));
+        }
+    }
+    terminal::print(&format!("{} seeds passed", search.seeds.clone().count()));
+    Ok(())
+}
+
+impl Program<'_> {
+    fn run(&self, plan: Option<&ChaosPlan>) -> Outcome<Ended> {
+        let (name, arguments) = self.command.split_first().ok_or_else(|| Failure::new("no command given"))?;
+        let mut file: File = tempfile()?;
+        let output = || file.try_clone().map(Stdio::from).during("output file");
+        let mut command = Command::new(name);
+        command.args(arguments).envs(self.variables.iter().map(|(key, value)| (key, value)));
+        command.env_remove(VARIABLE).envs(plan.map(|plan| (VARIABLE, plan.to_string())));
+        command.stdin(Stdio::null()).stdout(output()?).stderr(output()?).process_group(0);
+        let mut child = command.spawn().during(&name.to_string_lossy())?;
+        let group = Pid::from_raw(child.id() as i32);
+        let start = Instant::now();
+        let how = loop {
+            if let Some(status) = child.try_wait().during("wait")? {
+                break How::Status(status);
+            }
+            if start.elapsed() > self.timeout {
+                break How::TimedOut(self.timeout);
+            }
+            std::thread::sleep(WAIT);
+        };
+        // Processes of the command that still run would disturb the next run. Fails if there are none.
+        let _none = killpg(group, Signal::SIGKILL);
+        if matches!(how, How::TimedOut(_)) {
+            child.wait().during("wait")?;
+        }
+        if matches!(&how, How::Status(status) if status.success()) {
+            return Ok(Ended::Passed);
+        }
+        let mut text = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut text)).during("output file")?;
+        Ok(Ended::Failed { how, output: String::from_utf8_lossy(&text).into_owned() })
+    }
+
+    /// Returns the output of a failed run with this plan, if one of a few runs fails.
+    fn fails(&self, plan: &ChaosPlan) -> Outcome<Option<String>> {
+        for _ in 0..ATTEMPTS {
+            if let Ended::Failed { output, .. } = self.run(Some(plan))? {
+                return Ok(Some(output));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leaves out faults as long as the command still fails; then looks for the smallest number of them.
+    fn shrink(&self, plan: ChaosPlan, output: String) -> Outcome<(ChaosPlan, String)> {
+        let (mut smallest, mut last) = (plan, output);
+        // One alone is the most frequent result.
+        for fault in plan.faults.iter() {
+            let alone = ChaosPlan { faults: Faults::default().with(fault), ..plan };
+            if plan.faults != alone.faults
+                && let Some(output) = self.fails(&alone)?
+            {
+                (smallest, last) = (alone, output);
+                break;
+            }
+        }
+        for fault in smallest.faults.iter() {
+            let fewer = ChaosPlan { faults: smallest.faults.without(fault), ..smallest };
+            if !fewer.faults.is_empty()
+                && let Some(output) = self.fails(&fewer)?
+            {
+                (smallest, last) = (fewer, output);
+            }
+        }
+        let (mut passing, mut failing) = (0, None);
+        while failing.is_none() && passing < smallest.first.unwrap_or(FIRST_MAX) {
+            let first = (passing * 4).max(1);
+            match self.fails(&ChaosPlan { first: Some(first), ..smallest })? {
+                Some(output) => (failing, last) = (Some(first), output),
+                None => passing = first,
+            }
+        }
+        let Some(mut failing) = failing else { return Ok((smallest, last)) };
+        while failing - passing > 1 {
+            let first = passing.midpoint(failing);
+            match self.fails(&ChaosPlan { first: Some(first), ..smallest })? {
+                Some(output) => (failing, last) = (first, output),
+                None => passing = first,
+            }
+        }
+        Ok((ChaosPlan { first: Some(failing), ..smallest }, last))
+    }
+}
+
+fn tempfile() -> Outcome<File> {
+    let name = nix::sys::memfd::memfd_create(c"roxie-output", nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
+    name.map(File::from).during("output file")
+}
+
+/// Shows the last lines of the output of a failed run.
+fn show(output: &str) {
+    let lines: Vec<&str> = output.lines().collect();
+    for line in &lines[lines.len().saturating_sub(LINES_MAX)..] {
+        terminal::print(&format!("    {line}"));
+    }
+}
+
+/// The command line that runs the command once, with this plan.
+fn replay(words: impl Iterator<Item = OsString>, plan: &ChaosPlan) -> String {
+    let mut words = words.peekable();
+    let mut line =
+        vec![words.next().map_or_else(|| "roxie".into(), |first| first.to_string_lossy().into_owned())];
+    let mut is_option = true;
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        is_option &= word != OsStr::new("--");
+        match text.as_str() {
+            "--chaos" if is_option => {
+                words.next();
+                line.extend(["--chaos".to_owned(), plan.to_string()]);
+            }
+            text if is_option && text.starts_with("--chaos=") => line.push(format!("--chaos={plan}")),
+            "--timeout" if is_option => drop(words.next()),
+            text if is_option && text.starts_with("--timeout=") => {}
+            text => line.push(quote(text)),
+        }
+    }
+    line.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_replays_has_the_plan_and_no_timeout() {
+        let plan: ChaosPlan = "seed=4,faults=rnr,first=1".parse().unwrap();
+        let replayed = |line: &str| replay(line.split(' ').map(OsString::from), &plan);
+        let expected = "roxie run -i lo --chaos seed=4,faults=rnr,first=1 -- prog --chaos x";
+        assert_eq!(replayed("roxie run -i lo --chaos seeds=1..9 --timeout 5 -- prog --chaos x"), expected);
+        let expected = "roxie run --chaos=seed=4,faults=rnr,first=1 prog";
+        assert_eq!(replayed("roxie run --chaos=seeds=1..9 --timeout=5 prog"), expected);
+    }
+
+    fn shell(script: &str, timeout: Duration) -> (Vec<OsString>, Duration) {
+        (["sh", "-c", script].map(OsString::from).to_vec(), timeout)
+    }
+
+    #[test]
+    fn a_failing_plan_shrinks_to_the_faults_that_matter() {
+        // Fails if `rnr` and `loss` are in the plan, and at least five faults are injected.
+        let script = "case $ROXIE_CHAOS in *rnr+loss*first=[1-4]) ;; *rnr+loss*) exit 3 ;; esac";
+        let (command, timeout) = shell(script, TIMEOUT);
+        let program = Program { command: &command, variables: &[], timeout };
+        let plan: ChaosPlan = "seed=1,faults=placement+rnr+loss+order".parse().unwrap();
+        let (smallest, _) = program.shrink(plan, String::new()).unwrap();
+        assert_eq!(smallest.to_string(), "seed=1,faults=rnr+loss,first=5");
+    }
+
+    #[test]
+    fn a_run_that_takes_too_long_and_a_signal_are_failures() {
+        for (script, how) in [
+            ("sleep 60", "no end after 0.1 s"),
+            ("kill -ABRT $$", "killed by SIGABRT"),
+            ("echo out; echo err >&2; exit 5", "exit status 5"),
+        ] {
+            let (command, timeout) =
+                shell(script, Duration::from_millis(if script == "sleep 60" { 100 } else { 9000 }));
+            let ended = Program { command: &command, variables: &[], timeout }.run(None).unwrap();
+            let Ended::Failed { how: seen, output } = ended else { panic!("{script} passed") };
+            assert_eq!(seen.to_string(), how);
+            assert!(!script.starts_with("echo") || output == "out\nerr\n", "{output}");
+        }
+    }
+}
