@@ -26,9 +26,9 @@
 //!   arrived, all of the peer's messages WRITEs without immediate (the application polls the CQ for any other
 //!   message, so the ACK for it costs nothing more);
 //! - all requests that this side posted have left, and no message of the peer is half received;
-//! - fewer messages than an ACK interval arrived since this side posted its last request, and between the last
-//!   two packets with AckReq. A roxie peer sends a long WRITE as one message per packet. It sets AckReq when
-//!   the interval is over or the window is full, and needs that ACK at once to open its window;
+//! - fewer messages than an ACK interval arrived since this side posted its last request, and between the
+//!   last two packets with AckReq. A roxie peer sends a long WRITE as one message per packet. It sets AckReq
+//!   when the interval is over or the window is full, and needs that ACK at once to open its window;
 //! - the packet with AckReq is not a duplicate.
 //!
 //! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]

@@ -64,8 +64,8 @@ pub const fn ack_timeout_ns(timeout: u8) -> Option<u64> {
     if timeout == 0 { None } else { Some(4096 << (timeout & 31)) }
 }
 
-/// The second and each further timeout of a silence takes this long where the standard lets it. A process that
-/// many others kept from its CPU for 770 ms was seen; with `timeout` 14 and `retry_cnt` 7, the values of many
+/// The second and each further timeout of a silence takes this long where the standard lets it. Other
+/// processes kept one from its CPU for 770 ms; with `timeout` 14 and `retry_cnt` 7, the values of many
 /// programs, equal timeouts would end its connections after 537 ms. Half: 0.9 s. Double: 1.9 s, the limit of
 /// the standard.
 const FURTHER_TIMEOUT_NS: u64 = 250_000_000;

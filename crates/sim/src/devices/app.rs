@@ -177,7 +177,7 @@ impl Process {
         ended
     }
 
-    /// Whether a connection was made whose work is not complete. In a calm run its packets then leave and
+    /// Whether the work of a connection is not complete. In a calm run its packets then leave and
     /// arrive as fast as the network permits.
     fn is_working(&self) -> bool {
         let is_at_work = |end: &Endpoint| end.has_begun() && !(end.has_all() && end.peer_is_done());

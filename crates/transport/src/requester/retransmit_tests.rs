@@ -337,7 +337,7 @@ fn a_read_is_requested_again_up_to_the_end_of_the_probe_whose_response_was_lost(
     assert_eq!(b.sent(), parts);
 }
 
-/// The first NAK is repeated while the probe is on its way; the second one shows that the probe was executed.
+/// The first NAK is repeated while the probe is in flight; the second one shows that the probe was executed.
 #[test]
 fn a_read_that_goes_back_is_requested_up_to_the_end_of_the_probe() {
     let mut b = Bench::rc();
