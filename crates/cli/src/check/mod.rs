@@ -52,8 +52,9 @@ const STEP_MS: u16 = 200;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Exit status:
-  66 if something was found; else that of the command (128 + N if signal N ended it), 127 if it was not
-  found, 126 if it could not be executed, 1 if the device could not be set up, 2 for invalid options.
+  66 if something was found; else that of the command (128 + N if signal N ended it), 127 if it
+  was not found, 126 if it could not be executed, 1 if the device could not be set up, 2 for
+  invalid options.
 
 Suppressions (--suppress FILE): one a line, a kind and optionally the name of a function of one of the call
 stacks, both with * for any characters; '#' starts a comment.

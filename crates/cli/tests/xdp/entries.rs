@@ -40,7 +40,8 @@ fn a_program_in_an_entry_runs_and_shares_the_maps_of_the_program_on_the_interfac
     let Some(file) = object("entries", SOURCE) else { return };
     for (at, program, map, entry) in [
         (0, "to_port", "ports", format!("veth0,{file}:leaving")),
-        (1, "to_cpu", "cpus", format!("64,{file}")),
+        // The queue of the CPU holds all packets that are sent.
+        (1, "to_cpu", "cpus", format!("256,{file}")),
     ] {
         good(&["attach", "veth0", &file, "--prog", program, "--replace", "--mode", "native"]);
         // A veth takes redirected packets only while its peer has a program.
