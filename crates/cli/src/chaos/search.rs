@@ -14,16 +14,15 @@ use roxie::chaos::VARIABLE;
 use roxie::transport::chaos::{ChaosPlan, Faults};
 
 use super::Search;
-use crate::ending::Ending;
+use crate::ending::{Ending, STOPPED};
 use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal;
 
 /// Exit code of a search that found a seed.
 const FOUND: u8 = 67;
-/// Signals that end the search and the running program, and the exit code then.
+/// Signals that end the search and the running program.
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-const STOPPED: u8 = 130;
 /// Time limit of a run.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs of a smaller plan before it counts as passing: the program may be less deterministic than the plan.
@@ -266,9 +265,8 @@ mod tests {
     #[test]
     fn no_smaller_plan_has_more_faults_than_the_given_one() {
         // Fails if at least seven faults are injected: only the given plan does, and no plan with more is tried.
-        let command = shell(
-            "case $ROXIE_CHAOS in *first=7) exit 3 ;; *first=[1-6]) ;; *) echo more; exit 4 ;; esac",
-        );
+        let command =
+            shell("case $ROXIE_CHAOS in *first=7) exit 3 ;; *first=[1-6]) ;; *) echo more; exit 4 ;; esac");
         let ending = Ending::by(&[]).unwrap();
         let plan: ChaosPlan = "seed=1,faults=rnr,first=7".parse().unwrap();
         let (smallest, output) = program(&command, TIMEOUT, &ending).shrink(plan, String::new()).unwrap();
