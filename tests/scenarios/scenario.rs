@@ -61,7 +61,7 @@ enum Outcome {
     Right,
     /// Other findings may have been caused by the load of the machine.
     Disturbed(String),
-    /// A healthy run in which programs waited for a CPU, and whose only findings are requests without an
+    /// A healthy run in which programs waited for a CPU, and the only findings are requests without an
     /// answer in time, which the analysis reports rightly.
     Late(String),
     Wrong(String),

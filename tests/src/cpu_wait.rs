@@ -82,7 +82,9 @@ mod tests {
                     scope.spawn(|| {
                         let start = std::time::Instant::now();
                         while start.elapsed() < Duration::from_millis(300) {
-                            std::thread::sleep(Duration::from_millis(if spins { 0 } else { 100 }));
+                            if !spins {
+                                std::thread::sleep(Duration::from_millis(100));
+                            }
                         }
                     });
                 }

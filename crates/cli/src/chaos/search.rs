@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn no_smaller_plan_has_more_faults_than_the_given_one() {
-        // Fails if at least seven faults are injected: only the given plan does, and no plan with more is tried.
+        // Fails if at least seven faults are injected. No plan with more of them is tried.
         let command =
             shell("case $ROXIE_CHAOS in *first=7) exit 3 ;; *first=[1-6]) ;; *) echo more; exit 4 ;; esac");
         let ending = Ending::by(&[]).unwrap();

@@ -56,7 +56,7 @@ pub(crate) struct Queue {
     units_held: usize,
     /// Since when it refuses packets, and has completed none.
     full_since_ns: Option<u64>,
-    /// It had no room when it was asked last.
+    /// It refused packets when it was asked last.
     has_refused: bool,
 }
 
@@ -347,7 +347,7 @@ impl Sockets {
     /// that has completed nothing for a while, because its link is down, applies no back-pressure any more.
     /// Packets are then lost and counted, and the transport's timeout reports it.
     ///
-    /// The question costs system calls if there is no room, so the refusal of a queue holds for all its flows
+    /// A question that is refused costs system calls, so the refusal of a queue holds for all its flows
     /// until the next [`flush`](Self::flush) or completion.
     #[inline]
     pub(crate) fn room(&mut self, queue: Option<usize>) -> TxRoom {
