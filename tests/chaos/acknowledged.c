@@ -1,6 +1,6 @@
 /*
  * Assumes that a WRITE whose completion was polled is visible to the peer's CPU: tells the peer by
- * another way (here a variable, often a TCP connection). IBA 9.7.5.1: an acknowledged WRITE may not have
+ * another way (here a variable, often a TCP connection). An acknowledged WRITE may not have
  * reached memory. Corrected: a READ of the same queue pair, which is executed after the WRITE was placed.
  */
 #include "pair.h"

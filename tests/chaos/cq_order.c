@@ -1,6 +1,6 @@
 /*
- * Assumes that the completions of two queue pairs in one CQ come in the order of the posts. IBA 10.8:
- * requests of different queues are not ordered. Corrected: tells them apart by qp_num.
+ * Assumes that the completions of two queue pairs in one CQ come in the order of the posts. Requests
+ * of different queues are not ordered. Corrected: tells them apart by qp_num.
  */
 #include "pair.h"
 

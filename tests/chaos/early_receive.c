@@ -1,5 +1,5 @@
 /*
- * Polls the last byte of a receive buffer instead of the CQ. IBA 10.8.3: the contents of a receive buffer
+ * Polls the last byte of a receive buffer instead of the CQ. The contents of a receive buffer
  * are undefined until the completion. Corrected: waits for it.
  */
 #include "pair.h"

@@ -1,6 +1,6 @@
 /*
  * Writes data through one queue pair and a flag through another, and assumes that the flag becomes
- * visible last. IBA 9.5: requests of different queue pairs are not ordered. Corrected: the same queue
+ * visible last. Requests of different queue pairs are not ordered. Corrected: the same queue
  * pair.
  */
 #include "pair.h"

@@ -1,6 +1,6 @@
 /*
- * Assumes that the last byte of a WRITE becomes visible last: polls it, and then reads the others. IBA
- * 9.5: the bytes of a message may become visible in any order. Corrected: WRITE with immediate, and the
+ * Assumes that the last byte of a WRITE becomes visible last: polls it, and then reads the others. The
+ * bytes of a message may become visible in any order. Corrected: WRITE with immediate, and the
  * completion of its receive.
  */
 #include "pair.h"

@@ -1,6 +1,6 @@
 /*
  * Assumes that the NIC has read a send buffer when ibv_post_send returns, and writes the next message
- * into it. IBA 10.8.3: a buffer belongs to the NIC until the completion. Corrected: waits for it.
+ * into it. A buffer belongs to the NIC until the completion. Corrected: waits for it.
  */
 #include "pair.h"
 

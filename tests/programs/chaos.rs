@@ -2,6 +2,8 @@
 //! litmus tests of what a NIC may reorder. The programs are in tests/chaos.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -56,11 +58,25 @@ pub(crate) fn cases(is_full: bool) -> Vec<Case> {
     cases
 }
 
-/// Compiles a program of tests/chaos; returns its path.
-fn build(lab: &Lab, program: &str, options: &[&str]) -> Result<String, String> {
-    let to = lab.roxie().with_file_name(format!("{program}{}", options.join("")));
+/// A compiled program; its file is removed at the end.
+struct Built(String);
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        // A failed compiler has left none.
+        fs::remove_file(&self.0).ok();
+    }
+}
+
+/// Compiles a program of tests/chaos beside the library that it needs.
+fn build(lab: &Lab, program: &str, options: &[&str]) -> Result<Built, String> {
+    // Two cases may build one program at the same time.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+    let to = lab.roxie().with_file_name(format!("{program}{}-{nth}", options.join("")));
+    let built = Built(to.display().to_string());
     compile(&format!("../chaos/{program}.c"), &to, &[options, &["-O2", "-libverbs"]].concat())?;
-    Ok(to.display().to_string())
+    Ok(built)
 }
 
 /// `roxie run OPTIONS -- COMMAND`.
@@ -75,10 +91,10 @@ fn with_seed(lab: &Lab, place: &Place, name: &str, seed: u64, command: &[&str]) 
 
 fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u64) -> Result<(), String> {
     let (planted, fixed) = (build(lab, program, &[])?, build(lab, program, &["-DFIXED"])?);
-    good(run(lab, place, name, &[], &[&planted])?)?;
+    good(run(lab, place, name, &[], &[&planted.0])?)?;
     let mut is_broken = false;
     for seed in 1..=SEEDS {
-        is_broken = !with_seed(lab, place, name, seed, &[&planted])?.succeeded();
+        is_broken = !with_seed(lab, place, name, seed, &[&planted.0])?.succeeded();
         if is_broken {
             break;
         }
@@ -87,7 +103,7 @@ fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u6
         return Err(format!("{program} passes with {SEEDS} seeds"));
     }
     for seed in 1..=correct_seeds {
-        says(&good(with_seed(lab, place, name, seed, &[&fixed])?)?, &format!("roxie: chaos seed={seed},"))?;
+        says(&good(with_seed(lab, place, name, seed, &[&fixed.0])?)?, &format!("roxie: chaos seed={seed},"))?;
     }
     Ok(())
 }
@@ -96,7 +112,7 @@ fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let program = build(lab, "litmus", &[])?;
     let mut seen: BTreeMap<(String, bool), u64> = BTreeMap::new();
     for seed in 1..=LITMUS_SEEDS {
-        let ended = good(with_seed(lab, place, name, seed, &[&program, "10"])?)?;
+        let ended = good(with_seed(lab, place, name, seed, &[&program.0, "10"])?)?;
         for line in ended.output.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             let [test, verdict @ ("allowed" | "forbidden"), count] = words[..] else { continue };
@@ -121,7 +137,7 @@ fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (planted, fixed) = (build(lab, "last_byte", &[])?, build(lab, "last_byte", &["-DFIXED"])?);
     let options = ["--chaos", "seeds=1..100", "--timeout", "3"];
-    let ended = run(lab, place, name, &options, &[&planted])?;
+    let ended = run(lab, place, name, &options, &[&planted.0])?;
     if ended.code() != Some(FOUND) {
         return Err(ended.describe());
     }
@@ -132,11 +148,11 @@ fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err(format!("the replay passes\n{}", ended.describe()));
     }
     let options = ["--chaos", "seeds=1..5"];
-    says(&good(run(lab, place, name, &options, &[&fixed])?)?, "5 seeds passed")?;
-    let wrong = run(lab, place, name, &["--chaos", "seed=1,faults=x"], &[&fixed])?;
-    says(&wrong, "no fault 'x'; there are placement")?;
-    let variable = run(lab, place, name, &[], &["env", "ROXIE_CHAOS=seed=x", &fixed])?;
-    says(&variable, "ROXIE_CHAOS: seed=x is not a number")
+    says(&good(run(lab, place, name, &options, &[&fixed.0])?)?, "5 seeds passed")?;
+    let wrong = run(lab, place, name, &["--chaos", "seed=1,faults=x"], &[&fixed.0])?;
+    says(&wrong, "faults= names an unknown fault; there are placement")?;
+    let variable = run(lab, place, name, &[], &["env", "ROXIE_CHAOS=seed=x", &fixed.0])?;
+    says(&variable, "ROXIE_CHAOS: the value of seed= is not a number")
 }
 
 fn survives(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

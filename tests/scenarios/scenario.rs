@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use roxie_tests::cpu_wait::CpuWait;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -60,10 +61,17 @@ enum Outcome {
     Right,
     /// Other findings may have been caused by the load of the machine.
     Disturbed(String),
-    /// A healthy run in which a peer had no CPU for longer than the requester waits: the only findings are
-    /// retransmissions of requests without an answer in time, which the analysis reports rightly.
+    /// A healthy run in which programs waited for a CPU, and the only findings are requests without an
+    /// answer in time, which the analysis reports rightly.
     Late(String),
     Wrong(String),
+}
+
+/// What the programs of a run have done.
+struct Played {
+    ended: Vec<Ended>,
+    /// How long their threads waited for a CPU.
+    waited_ms: u64,
 }
 
 /// Prepares the hosts.
@@ -175,22 +183,25 @@ impl Scenario {
     /// On a busy machine a response may arrive after the requester's timeout, and the retransmission is one
     /// more finding. A healthy run without retransmissions runs once. `ib_write_lat` spins on memory at both
     /// ends, so on two CPUs the progress threads must wait, and the requester retransmits after 0.4 to 4 ms.
+    /// A healthy scenario is skipped if its programs waited for a CPU in each run, 1 ms for each late
+    /// answer or longer.
     pub(crate) fn run(&self, lab: &Lab) -> Result<(), String> {
-        let mut tries = 1;
-        loop {
-            match self.attempt(&lab.apart())? {
+        let mut is_machine_busy = true;
+        for left in (0..TRIES).rev() {
+            let outcome = self.attempt(&lab.apart())?;
+            is_machine_busy &= matches!(outcome, Outcome::Late(_));
+            match outcome {
                 Outcome::Right => return Ok(()),
-                Outcome::Disturbed(why) | Outcome::Late(why) if tries < TRIES => {
+                Outcome::Disturbed(why) | Outcome::Late(why) if left > 0 => {
                     println!("{}: once more: {why:.200}", self.name);
                 }
-                Outcome::Late(_) => {
+                Outcome::Late(_) if is_machine_busy => {
                     println!("skipped: needs a less busy machine: {}, in {TRIES} runs", self.name);
-                    return Ok(());
                 }
-                Outcome::Disturbed(why) | Outcome::Wrong(why) => return Err(why),
+                Outcome::Disturbed(why) | Outcome::Late(why) | Outcome::Wrong(why) => return Err(why),
             }
-            tries += 1;
         }
+        Ok(())
     }
 
     fn attempt(&self, lab: &Lab) -> Result<Outcome, String> {
@@ -202,21 +213,25 @@ impl Scenario {
         let recording = self.record(lab, &file)?;
         let ended = if self.starved { recording.starve(|| self.play(lab)) } else { self.play(lab) };
         recording.end(self.starved)?;
-        let outputs: String = ended?.iter().map(Ended::describe).collect();
+        let Played { ended, waited_ms } = ended?;
+        let outputs: String = ended.iter().map(Ended::describe).collect();
         let described = |why: String| format!("{why}\nrecording: {}\n{outputs}", file.display());
         let verdict = json(lab, &["analyse", "--json", &file.display().to_string()])?;
         let Err(why) = self.judge(lab, &file, &verdict) else { return Ok(Outcome::Right) };
         let found = serde_json::to_string_pretty(&verdict["findings"]).unwrap_or_default();
-        let why = described(format!("{why}\n{}\n{found}", verdict["verdict"]));
+        let waited = format!("the programs waited {waited_ms} ms for a CPU");
+        let why = described(format!("{why}\n{waited}\n{}\n{found}", verdict["verdict"]));
         let repeated = verdict["directions"].as_array().into_iter().flatten();
         let repeated = repeated.filter_map(|direction| direction["resent"].as_u64()).any(|resent| resent > 0);
-        let mut findings = verdict["findings"].as_array().into_iter().flatten();
-        let is_late = findings.all(|finding| {
+        let has_late_answer = |finding: &Value| {
             finding["kind"] == LATE.0 && finding["text"].as_str().is_some_and(|text| text.contains(LATE.1))
-        });
+        };
+        let findings = verdict["findings"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_late = !findings.is_empty() && findings.iter().all(has_late_answer);
+        let is_starved = waited_ms >= findings.len() as u64;
         Ok(match self.is_healthy() {
             true if !repeated => Outcome::Wrong(why),
-            true if is_late => Outcome::Late(why),
+            true if is_late && is_starved => Outcome::Late(why),
             _ => Outcome::Disturbed(why),
         })
     }
@@ -234,7 +249,7 @@ impl Scenario {
     }
 
     /// Runs the programs; their exit codes do not count.
-    fn play(&self, lab: &Lab) -> Result<Vec<Ended>, String> {
+    fn play(&self, lab: &Lab) -> Result<Played, String> {
         let port = lab.port();
         let group = std::net::Ipv4Addr::new(239, 77, 1, 1);
         let (server, client, ready) = match self.programs {
@@ -249,13 +264,16 @@ impl Scenario {
                 Ready::Tcp(port),
             ),
             Programs::Client(client) => {
-                return Ok(vec![self.start(lab, Side::Client, port, client)?.wait(self.limit)]);
+                let ended = vec![self.start(lab, Side::Client, port, client)?.wait(self.limit)];
+                return Ok(Played { ended, waited_ms: 0 });
             }
         };
         let mut server = self.start(lab, Side::Server, port, &server)?;
         wait_ready(&mut server, ready)?;
-        let client = self.start(lab, Side::Client, port, &client)?.wait(self.limit);
-        Ok(vec![client, server.wait(self.after)])
+        let mut client = self.start(lab, Side::Client, port, &client)?;
+        let wait = CpuWait::begin(vec![client.pid(), server.pid()]);
+        let ended = vec![client.wait(self.limit), server.wait(self.after)];
+        Ok(Played { ended, waited_ms: wait.end() })
     }
 
     fn start(&self, lab: &Lab, side: Side, port: u16, words: &str) -> Result<Running, String> {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
+pub mod cpu_wait;
 pub mod harness;
 pub mod lab;
 pub mod main_thread;

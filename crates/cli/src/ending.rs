@@ -8,6 +8,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::{During, Outcome};
 
+/// Exit code of a command that a signal has ended, as of SIGINT in shells.
+pub const STOPPED: u8 = 130;
+
 /// Signals that are queued for this thread, and threads it starts, instead of ending them.
 #[derive(Debug)]
 pub struct Ending(SignalFd);

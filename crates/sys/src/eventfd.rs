@@ -65,11 +65,11 @@ impl EventFd {
         }
         let mut value = 0u64;
         let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
-        // -1 is the current offset. musl has the function since 1.2.5 only.
-        let (fd, offset) = (self.fd.as_raw_fd(), -1_i64);
+        // -1 is the current offset, in two words. musl has the function since 1.2.5 only.
+        let (fd, offset): (_, libc::c_long) = (libc::c_long::from(self.fd.as_raw_fd()), -1);
         // SAFETY: the one part is 8 bytes long, which is what eventfd writes.
         let _units = unsafe {
-            libc::syscall(libc::SYS_preadv2, fd, &raw const part, 1, offset, offset, libc::RWF_NOWAIT)
+            libc::syscall(libc::SYS_preadv2, fd, &raw const part, 1_usize, offset, offset, libc::RWF_NOWAIT)
         };
     }
 

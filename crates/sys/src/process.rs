@@ -1,5 +1,8 @@
-//! User and limits of the process.
+//! User and limits of the process, and the signals of a program that it starts.
 
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 
 /// The effective user id.
@@ -16,6 +19,29 @@ pub fn effective_uid() -> u32 {
 pub fn lower_priority(nice: i32) -> std::io::Result<()> {
     // SAFETY: setpriority takes no pointer; 0 is the calling thread.
     super::check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
+}
+
+/// Makes the program that `command` starts receive `signals`, although the thread that starts it blocks them:
+/// a program inherits the signal mask of that thread.
+pub fn unblock_signals(command: &mut Command, signals: &[libc::c_int]) {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is ours; sigemptyset initialises it.
+    let set = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    };
+    // SAFETY: pthread_sigmask may be called between fork and exec, and the closure owns the set.
+    unsafe {
+        command.pre_exec(move || {
+            match libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(std::io::Error::from_raw_os_error(error)),
+            }
+        });
+    }
 }
 
 /// Largest file size that this process may write (RLIMIT_FSIZE); a write beyond it raises SIGXFSZ.

@@ -64,10 +64,10 @@ pub const fn ack_timeout_ns(timeout: u8) -> Option<u64> {
     if timeout == 0 { None } else { Some(4096 << (timeout & 31)) }
 }
 
-/// The second and each further timeout of a silence takes this long where the standard lets it. Other
-/// processes kept one from its CPU for 770 ms; with `timeout` 14 and `retry_cnt` 7, the values of many
-/// programs, equal timeouts would end its connections after 537 ms. Half: 0.9 s. Double: 1.9 s, the limit of
-/// the standard.
+/// The second and each further timeout of a silence takes this long where the standard lets it. Reason: a
+/// peer that gets no CPU for most of a second keeps its connection. With `timeout` 14 and `retry_cnt` 7, the
+/// values of many programs, the requester gives up after 1.8 s; with equal timeouts it would after 537 ms.
+/// Half: 0.9 s. Double: 1.9 s, the limit of the standard.
 const FURTHER_TIMEOUT_NS: u64 = 250_000_000;
 /// A timeout may take this many times the time that its code says (IBA 9.7.6.1.3).
 const TIMEOUT_STRETCH_MAX: u64 = 4;

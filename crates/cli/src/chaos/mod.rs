@@ -109,8 +109,8 @@ mod tests {
         for (wrong, why) in [
             ("seeds=9..3", "seeds=9..3 has no seed"),
             ("seeds=1", "seeds=1 is no range such as seeds=1..100"),
-            ("seeds=1..2,faults=x", "no fault 'x'; there are placement"),
-            ("7", "'7' is none of seed=, faults=, first="),
+            ("seeds=1..2,faults=x", "faults= names an unknown fault; there are placement"),
+            ("7", "a part is none of seed=, faults=, first="),
         ] {
             let error = parse(wrong).unwrap_err();
             assert!(error.starts_with(why), "{error}");

@@ -14,12 +14,15 @@ use roxie::chaos::VARIABLE;
 use roxie::transport::chaos::{ChaosPlan, Faults};
 
 use super::Search;
+use crate::ending::{Ending, STOPPED};
 use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal;
 
 /// Exit code of a search that found a seed.
 const FOUND: u8 = 67;
+/// Signals that end the search and the running program.
+const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// Time limit of a run.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs of a smaller plan before it counts as passing: the program may be less deterministic than the plan.
@@ -36,6 +39,7 @@ struct Program<'a> {
     command: &'a [OsString],
     variables: &'a [(&'static str, OsString)],
     timeout: Duration,
+    ending: &'a Ending,
 }
 
 /// How a run ended.
@@ -77,7 +81,8 @@ pub(crate) fn search(
         Some(Ok(limit)) if !limit.is_zero() => limit,
         Some(_) => return Err(Failure::new("--timeout is not a positive number of seconds").code(2)),
     };
-    let program = Program { command, variables, timeout };
+    let ending = Ending::by(&ENDING)?;
+    let program = Program { command, variables, timeout, ending: &ending };
     if let Ended::Failed { how, output } = program.run(None)? {
         show(&output);
         return Err(Failure::new(format!("the command fails without faults, too: {how}")));
@@ -106,23 +111,28 @@ impl Program<'_> {
         command.args(arguments).envs(self.variables.iter().map(|(key, value)| (key, value)));
         command.env_remove(VARIABLE).envs(plan.map(|plan| (VARIABLE, plan.to_string())));
         command.stdin(Stdio::null()).stdout(output()?).stderr(output()?).process_group(0);
+        sys::unblock_signals(&mut command, &ENDING.map(|signal| signal as i32));
         let mut child = command.spawn().during(&name.to_string_lossy())?;
         let group = Pid::from_raw(child.id() as i32);
         let start = Instant::now();
         let how = loop {
             if let Some(status) = child.try_wait().during("wait")? {
-                break How::Status(status);
+                break Some(How::Status(status));
+            }
+            if self.ending.is_due() {
+                break None;
             }
             if start.elapsed() > self.timeout {
-                break How::TimedOut(self.timeout);
+                break Some(How::TimedOut(self.timeout));
             }
             std::thread::sleep(WAIT);
         };
         // Processes of the command that still run would disturb the next run. Fails if there are none.
         let _none = killpg(group, Signal::SIGKILL);
-        if matches!(how, How::TimedOut(_)) {
+        if !matches!(how, Some(How::Status(_))) {
             child.wait().during("wait")?;
         }
+        let how = how.ok_or_else(|| Failure::new("the search was ended by a signal").code(STOPPED))?;
         if matches!(&how, How::Status(status) if status.success()) {
             return Ok(Ended::Passed);
         }
@@ -163,8 +173,9 @@ impl Program<'_> {
             }
         }
         let (mut passing, mut failing) = (0, None);
-        while failing.is_none() && passing < smallest.first.unwrap_or(FIRST_MAX) {
-            let first = (passing * 4).max(1);
+        let limit = smallest.first.unwrap_or(FIRST_MAX);
+        while failing.is_none() && passing < limit {
+            let first = (passing * 4).max(1).min(limit);
             match self.fails(&ChaosPlan { first: Some(first), ..smallest })? {
                 Some(output) => (failing, last) = (Some(first), output),
                 None => passing = first,
@@ -232,19 +243,67 @@ mod tests {
         assert_eq!(replayed("roxie run --chaos=seeds=1..9 --timeout=5 prog"), expected);
     }
 
-    fn shell(script: &str, timeout: Duration) -> (Vec<OsString>, Duration) {
-        (["sh", "-c", script].map(OsString::from).to_vec(), timeout)
+    fn shell(script: &str) -> Vec<OsString> {
+        ["sh", "-c", script].map(OsString::from).to_vec()
+    }
+
+    fn program<'a>(command: &'a [OsString], timeout: Duration, ending: &'a Ending) -> Program<'a> {
+        Program { command, variables: &[], timeout, ending }
     }
 
     #[test]
     fn a_failing_plan_shrinks_to_the_faults_that_matter() {
         // Fails if `rnr` and `loss` are in the plan, and at least five faults are injected.
-        let script = "case $ROXIE_CHAOS in *rnr+loss*first=[1-4]) ;; *rnr+loss*) exit 3 ;; esac";
-        let (command, timeout) = shell(script, TIMEOUT);
-        let program = Program { command: &command, variables: &[], timeout };
+        let command = shell("case $ROXIE_CHAOS in *rnr+loss*first=[1-4]) ;; *rnr+loss*) exit 3 ;; esac");
+        let ending = Ending::by(&[]).unwrap();
+        let program = program(&command, TIMEOUT, &ending);
         let plan: ChaosPlan = "seed=1,faults=placement+rnr+loss+order".parse().unwrap();
         let (smallest, _) = program.shrink(plan, String::new()).unwrap();
         assert_eq!(smallest.to_string(), "seed=1,faults=rnr+loss,first=5");
+    }
+
+    #[test]
+    fn no_smaller_plan_has_more_faults_than_the_given_one() {
+        // Fails if at least seven faults are injected. No plan with more of them is tried.
+        let command =
+            shell("case $ROXIE_CHAOS in *first=7) exit 3 ;; *first=[1-6]) ;; *) echo more; exit 4 ;; esac");
+        let ending = Ending::by(&[]).unwrap();
+        let plan: ChaosPlan = "seed=1,faults=rnr,first=7".parse().unwrap();
+        let (smallest, output) = program(&command, TIMEOUT, &ending).shrink(plan, String::new()).unwrap();
+        assert_eq!((smallest, &*output), (plan, ""));
+    }
+
+    #[test]
+    fn a_signal_ends_the_search_and_the_program() {
+        // The number of seconds names the process.
+        let command = shell("sleep 61.7215 & sleep 61.7215");
+        let ending = Ending::by(&[Signal::SIGUSR1]).unwrap();
+        // Sent to this thread only: other threads have not blocked the signal.
+        nix::sys::signal::raise(Signal::SIGUSR1).unwrap();
+        let start = Instant::now();
+        let failure = program(&command, TIMEOUT, &ending).run(None).err().expect("ended");
+        assert_eq!((&*failure.what, failure.code), ("the search was ended by a signal", STOPPED));
+        assert!(start.elapsed() < TIMEOUT);
+        let runs = || {
+            let lines = std::fs::read_dir("/proc").unwrap().flatten();
+            let lines = lines.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+            lines.filter(|line| line.contains("61.7215")).count()
+        };
+        // The kernel ends a killed process a little later.
+        while runs() > 0 {
+            assert!(start.elapsed() < TIMEOUT, "{} processes still run", runs());
+            std::thread::sleep(WAIT);
+        }
+    }
+
+    #[test]
+    fn the_program_does_not_inherit_blocked_signals() {
+        let ending = Ending::by(&ENDING).unwrap();
+        let command = shell("kill -TERM $$; sleep 60");
+        let Ended::Failed { how, .. } = program(&command, TIMEOUT, &ending).run(None).unwrap() else {
+            panic!("it passed")
+        };
+        assert_eq!(how.to_string(), "killed by SIGTERM");
     }
 
     #[test]
@@ -254,9 +313,9 @@ mod tests {
             ("kill -ABRT $$", "killed by SIGABRT"),
             ("echo out; echo err >&2; exit 5", "exit status 5"),
         ] {
-            let (command, timeout) =
-                shell(script, Duration::from_millis(if script == "sleep 60" { 100 } else { 9000 }));
-            let ended = Program { command: &command, variables: &[], timeout }.run(None).unwrap();
+            let (command, ending) = (shell(script), Ending::by(&[]).unwrap());
+            let timeout = Duration::from_millis(if script == "sleep 60" { 100 } else { 9000 });
+            let ended = program(&command, timeout, &ending).run(None).unwrap();
             let Ended::Failed { how: seen, output } = ended else { panic!("{script} passed") };
             assert_eq!(seen.to_string(), how);
             assert!(!script.starts_with("echo") || output == "out\nerr\n", "{output}");

@@ -18,7 +18,7 @@ pub use args::InteropArgs;
 use flows::{FLOWS, Flow};
 use host::Host;
 
-use crate::ending::Ending;
+use crate::ending::{Ending, STOPPED};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
@@ -27,8 +27,6 @@ use crate::terminal::{self, Terminal, Tone};
 const FIRST_PORT: u16 = 12_000;
 const RUNS: u32 = 300;
 const PORTS: u16 = 2 * FLOWS.len() as u16;
-/// Exit code after a signal, as shells use for SIGINT.
-const STOPPED: u8 = 130;
 /// A client that fails within this time may have started before its server listened.
 const EARLY_MAX: Duration = Duration::from_secs(6);
 /// Pause before such a client is started again.

@@ -14,6 +14,7 @@
 
 mod batching;
 mod cable;
+mod chaos;
 mod conformance;
 mod end;
 mod leaving;

@@ -128,6 +128,7 @@ impl LateCompletions {
     /// Forgets the completions of a queue pair.
     pub(crate) fn purge(&mut self, qp_num: u32) {
         self.staged.retain(|staged| staged.wc.qp_num != qp_num);
+        self.counts.retain(|((known, _), _)| *known != qp_num);
     }
 
     /// The application took completions.

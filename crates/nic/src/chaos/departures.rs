@@ -27,7 +27,8 @@ struct Hold {
     number: u64,
     /// Packets that the queue pair had sent when it was decided.
     sent_pkts: u64,
-    until: Instant,
+    /// When it ends; `None` after it has ended.
+    until: Option<Instant>,
     quantum_pkts: usize,
 }
 
@@ -57,13 +58,15 @@ impl Departures {
                 }
             }
         });
-        let hold = &self.0[at];
-        (hold.until <= now).then_some(hold.quantum_pkts)
+        let hold = &mut self.0[at];
+        hold.until = hold.until.filter(|until| *until > now);
+        hold.until.is_none().then_some(hold.quantum_pkts)
     }
 
-    /// When the first hold of these queue pairs ends.
+    /// When the first hold of these queue pairs ends. One that [`decide`](Self::decide) has found ended does
+    /// not count: something else keeps the packets, and the progress thread must not spin.
     pub(crate) fn next(&self, ready: impl Iterator<Item = QpIndex>) -> Option<Instant> {
-        ready.filter_map(|index| self.0.iter().find(|hold| hold.index == index)).map(|hold| hold.until).min()
+        ready.filter_map(|index| self.0.iter().find(|hold| hold.index == index)?.until).min()
     }
 }
 
@@ -87,6 +90,6 @@ impl Hold {
                 until = until.max(now.plus_ns(draw.below(WINDOW_NS)));
             }
         }
-        Hold { index, number, sent_pkts, until, quantum_pkts }
+        Hold { index, number, sent_pkts, until: Some(until), quantum_pkts }
     }
 }

@@ -127,13 +127,19 @@ impl LateWrites {
 
     fn with_stream<R>(&self, qpn: Option<Qpn>, work: impl FnOnce(&mut Stream) -> R) -> R {
         let streams = &mut self.state.borrow_mut().streams;
+        let number = qpn.map_or(u64::MAX, |qpn| self.chaos.number(qpn.value()));
         let at = streams.iter().position(|stream| stream.qpn == qpn);
         let at = at.unwrap_or_else(|| {
-            let number = qpn.map_or(u64::MAX, |qpn| self.chaos.number(qpn.value()));
             streams.push(Stream::new(qpn, number));
             streams.len() - 1
         });
-        work(&mut streams[at])
+        let stream = &mut streams[at];
+        if stream.number != number {
+            // A new queue pair has the `qpn` of a destroyed one.
+            let pieces = std::mem::take(&mut stream.pieces);
+            *stream = Stream { pieces, ..Stream::new(qpn, number) };
+        }
+        work(stream)
     }
 
     /// Accepts the payload of a packet for memory at `to`: of a WRITE of the peer of `qpn`, or without one of

@@ -14,9 +14,11 @@ const REFUSED_MAX: u64 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Receives(Vec<Received>);
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Received {
     qpn: Qpn,
+    /// Differs from that of an earlier queue pair with the same `qpn`.
+    number: u64,
     sends: u64,
     refused: u64,
     next_refusal: u64,
@@ -30,15 +32,19 @@ impl Receives {
         if qp.ty() != QpType::Rc || !is_send || !row.position.starts() {
             return false;
         }
-        let qpn = qp.qpn();
+        let (qpn, number) = (qp.qpn(), chaos.number(qp.qpn().value()));
+        let new = Received { qpn, number, sends: 0, refused: 0, next_refusal: 0 };
         let at = self.0.iter().position(|received| received.qpn == qpn).unwrap_or_else(|| {
-            self.0.push(Received { qpn, sends: 0, refused: 0, next_refusal: 0 });
+            self.0.push(new);
             self.0.len() - 1
         });
         let received = &mut self.0[at];
+        if received.number != number {
+            *received = new;
+        }
         received.sends += 1;
         let may = received.sends > received.next_refusal && received.refused < REFUSED_MAX;
-        let refuses = may && chaos.strikes(Fault::Rnr, chaos.number(qpn.value()), received.sends).is_some();
+        let refuses = may && chaos.strikes(Fault::Rnr, number, received.sends).is_some();
         if refuses {
             received.refused += 1;
             received.next_refusal = received.sends + ACCEPTED_MIN;

@@ -320,7 +320,6 @@ impl Engine {
     pub(crate) fn ring_doorbell(&self, core: &mut Core, index: QpIndex, work_requests: usize) {
         if core.posted(|| self.now(), index, work_requests) {
             self.wake_for(core);
-            self.wake_before(self.moderator.next());
         }
     }
 

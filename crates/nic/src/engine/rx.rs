@@ -164,6 +164,10 @@ impl Tables {
             && let Some(queue) = self.receives_of(index)
         {
             queue.show(hidden);
+            if let Some(entry) = self.qp_mut(index) {
+                // The packet may have moved the queue pair to ERR.
+                entry.qp.flush_shown_receives();
+            }
         }
     }
 

@@ -248,8 +248,7 @@ impl Tables {
         let is_free = |index: QpIndex| qps.get(index as usize).is_none_or(Option::is_none);
         let (index, qpn) = numbers.draw(now, is_free).ok_or(VerbsError::NoMem)?;
         if let Some(chaos) = &self.chaos {
-            // The numbers of queue pairs are in the order of creation, not of the first packet.
-            let _number = chaos.chaos.number(qpn.value());
+            chaos.chaos.created(qpn.value());
         }
         let at = index as usize;
         if qps.len() <= at {

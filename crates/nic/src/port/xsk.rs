@@ -212,7 +212,7 @@ impl Port for XskPort {
 
     fn flush(&mut self) -> usize {
         let inner = self.inner.flush();
-        self.sockets.kick();
+        self.sockets.flush();
         std::mem::take(&mut self.pushed) + inner
     }
 

@@ -247,7 +247,7 @@ impl Device {
     /// The faults that the engines have, if a plan was configured.
     fn start_chaos(&self) -> Result<Option<&Arc<Chaos>>, Refusal> {
         let plan = self.0.chaos_plan.map_or_else(chaos::plan_from_env, |plan| Ok(Some(plan)));
-        let plan = plan.map_err(|error| Refusal::BadChaos(error.to_string()))?;
+        let plan = plan.map_err(Refusal::BadChaos)?;
         Ok(plan.map(|plan| self.0.chaos.get_or_init(|| Arc::new(Chaos::new(plan)))))
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use transport::chaos::ChaosPlan;
+use transport::chaos::{ChaosPlan, PlanError};
 
 use crate::hook::HookError;
 use crate::port::{BadVariable, XskError};
@@ -34,7 +34,7 @@ pub enum Refusal {
     /// Another variable has an invalid value.
     BadVariable(BadVariable),
     /// `ROXIE_CHAOS` is not a valid plan, with the reason.
-    BadChaos(String),
+    BadChaos(PlanError),
     /// `ROXIE_INGRESS` or `ROXIE_EGRESS` is not a valid hook.
     BadHook(HookError),
     /// `--port xsk` was requested, and AF_XDP is not possible.

@@ -9,11 +9,29 @@
 mod fault;
 mod plan;
 
-use std::sync::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use fault::{Fault, Faults};
 pub use plan::{ChaosPlan, PlanError};
+
+/// The queue pairs of the process by their order: queue pair numbers are random.
+#[derive(Debug, Default)]
+struct QueuePairs {
+    /// The newest queue pair with each queue pair number.
+    numbers: HashMap<u32, u64>,
+    count: u64,
+}
+
+impl QueuePairs {
+    fn add(&mut self, qpn: u32) -> u64 {
+        let number = self.count;
+        self.count += 1;
+        self.numbers.insert(qpn, number);
+        number
+    }
+}
 
 /// The decisions of one process, and what they have done so far.
 #[derive(Debug)]
@@ -22,8 +40,7 @@ pub struct Chaos {
     counts: [AtomicU64; Fault::COUNT],
     /// Faults injected so far, all kinds.
     injected: AtomicU64,
-    /// Queue pair numbers in the order of creation.
-    queue_pairs: Mutex<Vec<u32>>,
+    queue_pairs: Mutex<QueuePairs>,
     /// Completion queues created so far.
     completion_queues: AtomicU64,
 }
@@ -72,17 +89,21 @@ impl Chaos {
         Some(draw)
     }
 
-    /// Returns the number of a queue pair in this process, in the order of creation or first use.
+    /// A queue pair was created: gives it the next number, also if a destroyed one had the same `qpn`.
+    pub fn created(&self, qpn: u32) {
+        self.queue_pairs().add(qpn);
+    }
+
+    /// Returns the number of a queue pair in this process, in the order of creation. One that was not
+    /// [created](Self::created) gets the next number.
     #[must_use]
     pub fn number(&self, qpn: u32) -> u64 {
-        let mut known = self.queue_pairs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // The newest first: a number may be used again after its queue pair was destroyed.
-        let at = known.iter().rposition(|known| *known == qpn);
-        let at = at.unwrap_or_else(|| {
-            known.push(qpn);
-            known.len() - 1
-        });
-        at as u64
+        let mut known = self.queue_pairs();
+        known.numbers.get(&qpn).copied().unwrap_or_else(|| known.add(qpn))
+    }
+
+    fn queue_pairs(&self) -> MutexGuard<'_, QueuePairs> {
+        self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of the next completion queue in this process.
@@ -166,5 +187,7 @@ mod tests {
     fn queue_pairs_are_numbered_in_order() {
         let chaos = chaos("seed=1");
         assert_eq!([0x41, 0x17, 0x41, 0x99].map(|qpn| chaos.number(qpn)), [0, 1, 0, 2]);
+        chaos.created(0x17);
+        assert_eq!([0x41, 0x17, 0x99].map(|qpn| chaos.number(qpn)), [0, 3, 2], "0x17 is another queue pair");
     }
 }

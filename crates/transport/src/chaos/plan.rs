@@ -19,12 +19,31 @@ pub struct ChaosPlan {
 }
 
 /// What is wrong with the text of a plan.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct PlanError(String);
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PlanError {
+    /// It has no seed.
+    NoSeed,
+    /// This part is there two times.
+    Repeated(&'static str),
+    /// The value of this part is no number.
+    NotANumber(&'static str),
+    /// A part has another name.
+    UnknownPart,
+    /// `faults=` has a name that no fault has.
+    UnknownFault,
+}
 
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            PlanError::NoSeed => f.write_str("seed= is missing"),
+            PlanError::Repeated(key) => write!(f, "{key}= is given two times"),
+            PlanError::NotANumber(key) => write!(f, "the value of {key}= is not a number"),
+            PlanError::UnknownPart => f.write_str("a part is none of seed=, faults=, first="),
+            PlanError::UnknownFault => {
+                write!(f, "faults= names an unknown fault; there are {}", Fault::NAMES.join(", "))
+            }
+        }
     }
 }
 
@@ -68,18 +87,18 @@ impl FromStr for ChaosPlan {
         let (mut seed, mut faults, mut first) = (None, None, None);
         for part in text.split(',') {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let number = || value.parse().map_err(|_| PlanError(format!("{key}={value} is not a number")));
-            let is_new = match key {
-                "seed" => seed.replace(number()?).is_none(),
-                "first" => first.replace(number()?).is_none(),
-                "faults" => faults.replace(parse_faults(value)?).is_none(),
-                _ => return Err(PlanError(format!("'{part}' is none of seed=, faults=, first="))),
+            let number = |key| value.parse().map_err(|_| PlanError::NotANumber(key));
+            let (key, is_new) = match key {
+                "seed" => ("seed", seed.replace(number("seed")?).is_none()),
+                "first" => ("first", first.replace(number("first")?).is_none()),
+                "faults" => ("faults", faults.replace(parse_faults(value)?).is_none()),
+                _ => return Err(PlanError::UnknownPart),
             };
             if !is_new {
-                return Err(PlanError(format!("{key}= is given two times")));
+                return Err(PlanError::Repeated(key));
             }
         }
-        let seed = seed.ok_or_else(|| PlanError("seed= is missing".to_owned()))?;
+        let seed = seed.ok_or(PlanError::NoSeed)?;
         let plan = Self::of_seed(seed);
         Ok(Self { faults: faults.unwrap_or(plan.faults), first, ..plan })
     }
@@ -90,8 +109,7 @@ fn parse_faults(text: &str) -> Result<Faults, PlanError> {
         // `all` stands for the default faults.
         let named = |fault: &Fault| fault.name() == name || (name == "all" && fault.is_default());
         let found: Vec<Fault> = Fault::ALL.into_iter().filter(named).collect();
-        let unknown = || PlanError(format!("no fault '{name}'; there are {}", Fault::NAMES.join(", ")));
-        if found.is_empty() { Err(unknown()) } else { Ok(found) }
+        if found.is_empty() { Err(PlanError::UnknownFault) } else { Ok(found) }
     };
     let parts: Vec<Vec<Fault>> = text.split('+').map(parse).collect::<Result<_, _>>()?;
     Ok(parts.into_iter().flatten().collect())
@@ -135,9 +153,13 @@ mod tests {
     fn a_wrong_plan_says_what_is_wrong() {
         let error = |text: &str| text.parse::<ChaosPlan>().expect_err("wrong").to_string();
         assert_eq!(error("faults=loss"), "seed= is missing");
-        assert_eq!(error("seed=x"), "seed=x is not a number");
+        assert_eq!(error("seed=x"), "the value of seed= is not a number");
         assert_eq!(error("seed=1,seed=2"), "seed= is given two times");
-        assert_eq!(error("seed=1,rate=3"), "'rate=3' is none of seed=, faults=, first=");
-        assert!(error("seed=1,faults=los").starts_with("no fault 'los'; there are placement, visibility"));
+        assert_eq!(error("seed=1,rate=3"), "a part is none of seed=, faults=, first=");
+        let unknown = error("seed=1,faults=los");
+        assert!(
+            unknown.starts_with("faults= names an unknown fault; there are placement, visibility"),
+            "{unknown}"
+        );
     }
 }

@@ -278,6 +278,14 @@ impl Qp {
         &mut self.rq
     }
 
+    /// Flushes the receives of the own queue if the state is ERR. For receives that were
+    /// [hidden](RecvQueue::hide) when the queue pair entered it.
+    pub fn flush_shown_receives(&mut self) {
+        if self.ep.attr.state == QpState::Err {
+            self.flush_receives(Cause::FlushedByPeer);
+        }
+    }
+
     /// Removes the next completion or event.
     #[inline]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
@@ -374,11 +382,15 @@ impl Qp {
         self.ep.congestion.silence();
         self.requester.flush(cause, &mut self.ep);
         self.responder.fail_wqe(cause, &mut self.ep);
-        while let Some(wr_id) = self.rq.take_id() {
-            self.ep.fail_recv(None, wr_id, cause);
-        }
+        self.flush_receives(cause);
         if self.ep.srq {
             self.ep.events.push_async(AsyncEventKind::QpLastWqeReached);
+        }
+    }
+
+    fn flush_receives(&mut self, cause: Cause) {
+        while let Some(wr_id) = self.rq.take_id() {
+            self.ep.fail_recv(None, wr_id, cause);
         }
     }
 }

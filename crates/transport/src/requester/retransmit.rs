@@ -16,9 +16,10 @@ use crate::time::Instant;
 /// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A
 /// multiple of [`SPAN`], so that a late ACK is not taken for a report.
 pub(crate) const GAP_UNIT: u64 = 2 * SPAN;
-/// After this many probes without progress, and after each second one from then on, a READ is requested again
-/// up to its end: some responders repeat only that. The others of these requests end where an earlier request
-/// ended, because a peer that executed the earlier one as a READ of its own drops a duplicate that is longer.
+/// After this many probes without progress, and after each second one from then on, the requester repeats a
+/// READ request up to the last packet of the READ: some responders repeat responses only for such a request.
+/// After the other probes the repeated request ends where an earlier request for the same packets ended: a
+/// responder that executed the earlier request as a READ of its own drops a duplicate that is longer.
 const PROBES_FOR_TAIL: u8 = 3;
 
 /// The gap (first packet, number of packets) that an ACK `back` packets before `una` reports; `None` if it

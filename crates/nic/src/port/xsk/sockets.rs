@@ -56,6 +56,8 @@ pub(crate) struct Queue {
     units_held: usize,
     /// Since when it refuses packets, and has completed none.
     full_since_ns: Option<u64>,
+    /// It refused packets when it was asked last.
+    has_refused: bool,
 }
 
 /// Counts of all queues.
@@ -297,6 +299,7 @@ impl Sockets {
             limit,
             units_held: 0,
             full_since_ns: None,
+            has_refused: false,
         });
         Ok(())
     }
@@ -343,8 +346,14 @@ impl Sockets {
     /// half of the transmit chunks and each queue its part of them, and each queue its byte limit. A queue
     /// that has completed nothing for a while, because its link is down, applies no back-pressure any more.
     /// Packets are then lost and counted, and the transport's timeout reports it.
+    ///
+    /// A question that is refused costs system calls, so the refusal of a queue holds for all its flows
+    /// until the next [`flush`](Self::flush) or completion.
     #[inline]
     pub(crate) fn room(&mut self, queue: Option<usize>) -> TxRoom {
+        if queue.and_then(|queue| self.queues.get(queue)).is_some_and(|queue| queue.has_refused) {
+            return TxRoom::FlowFull;
+        }
         let mut room = self.present_room(queue);
         if room != TxRoom::Open {
             self.reap();
@@ -372,14 +381,20 @@ impl Sockets {
         }
         let now = now_ns();
         let is_silent = now - *full_since_ns.get_or_insert(now) > FULL_NS;
-        if is_silent { TxRoom::Open } else { room }
+        if is_silent {
+            return TxRoom::Open;
+        }
+        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue)) {
+            queue.has_refused = room == TxRoom::FlowFull;
+        }
+        room
     }
 
     #[inline]
     fn present_room(&self, queue: Option<usize>) -> TxRoom {
         let queue = queue.and_then(|queue| self.queues.get(queue));
         if queue.is_some_and(|queue| !queue.limit.has_room()) {
-            return TxRoom::FlowFull;
+            return if self.queues.len() == 1 { TxRoom::PortFull } else { TxRoom::FlowFull };
         }
         let half = self.tx_half();
         if self.tx_pool.len() >= half {
@@ -411,6 +426,7 @@ impl Sockets {
             }
             if bytes > 0 {
                 (*full_since_ns, queue.full_since_ns) = (None, None);
+                queue.has_refused = false;
                 queue.limit.completed(bytes, now_ns);
             }
         }
@@ -443,6 +459,12 @@ impl Sockets {
         queue.limit.sent(len);
         queue.dirty = true;
         Ok(())
+    }
+
+    /// As [`kick`](Self::kick), at the end of a round of queue pairs; then each queue may have room again.
+    pub(crate) fn flush(&mut self) {
+        self.kick();
+        self.queues.iter_mut().for_each(|queue| queue.has_refused = false);
     }
 
     /// Makes the kernel send the queued packets.

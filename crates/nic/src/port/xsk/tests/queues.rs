@@ -5,12 +5,17 @@ use byte_limit::ByteLimit;
 
 /// A port with two transmit queues, and flows to the other host by each of them.
 fn two_queues(net: &Net) -> (XskPort, [FlowId; 2]) {
+    queues(net)
+}
+
+/// A port with some transmit queues, and a flow to the other host by each of them.
+fn queues<const QUEUES: usize>(net: &Net) -> (XskPort, [FlowId; QUEUES]) {
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
-    assert_eq!(a.sockets.queues.len(), 2);
+    assert_eq!(a.sockets.queues.len(), QUEUES);
     let to_b = flow(net, &mut a, V4, 0);
     // The neighbours are resolved, so the next packets take the rings.
     transfer(&mut a, &mut b, to_b, V4, 0, mixed(1, &[64], 50));
-    let mut flows = [None; 2];
+    let mut flows = [None; QUEUES];
     // The hash of a flow, which is random, selects its queue.
     for dst_slot in 2..100 {
         let key = FlowKey { dst_slot, ..flow_key(V4, 0) };
@@ -18,16 +23,18 @@ fn two_queues(net: &Net) -> (XskPort, [FlowId; 2]) {
         let flow = &a.flows[id.0 as usize];
         assert!(flow.is_direct);
         flows[flow.queue] = Some(id);
-        if let [Some(one), Some(other)] = flows {
+        if flows.iter().all(Option::is_some) {
             // No further packet is completed.
             net.hosts[0].visit(|| ip("link set veth0 down"));
-            return (a, [one, other]);
+            return (a, flows.map(|flow| flow.expect("all are found")));
         }
     }
     panic!("all flows have one queue");
 }
 
+/// The room in a new round.
 fn room(port: &mut XskPort, flow: FlowId) -> TxRoom {
+    port.flush();
     port.tx_state(Some(flow)).room
 }
 
@@ -60,6 +67,37 @@ fn a_transmit_queue_at_its_byte_limit_delays_no_other_queue() {
     assert!(start.elapsed() > Duration::from_millis(10));
     let stalls = a.sockets.queues.iter().map(|queue| queue.limit.counters.stalls);
     assert_eq!(stalls.sum::<u64>(), 1);
+}
+
+#[test]
+fn a_full_transmit_queue_is_asked_once_per_round() {
+    let Some(net) = Net::new(1500, 2) else { return };
+    let (mut a, [one, other]) = two_queues(&net);
+    for queue in &mut a.sockets.queues {
+        queue.limit = ByteLimit::new(true);
+    }
+    fill(&mut a, one);
+    fill(&mut a, other);
+    for _round in 0..3 {
+        a.flush();
+        let mut kicks = Vec::new();
+        for flow in [one, other, one, other, one, other] {
+            let before = a.sockets.counters.kicks;
+            assert_eq!(a.tx_state(Some(flow)).room, TxRoom::FlowFull);
+            kicks.push(a.sockets.counters.kicks - before);
+        }
+        assert!(kicks[0] > 0 && kicks[1] > 0 && kicks[2..] == [0; 4], "{kicks:?}");
+    }
+}
+
+#[test]
+fn a_port_with_one_transmit_queue_at_its_byte_limit_is_full() {
+    let Some(net) = Net::new(1500, 1) else { return };
+    let (mut a, [only]) = queues(&net);
+    a.sockets.queues[0].limit = ByteLimit::new(true);
+    let sent = fill(&mut a, only);
+    assert!((32..128).contains(&sent), "the limit begins at 64 KiB: {sent} packets");
+    assert_eq!(room(&mut a, only), TxRoom::PortFull);
 }
 
 #[test]
