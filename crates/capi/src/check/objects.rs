@@ -160,7 +160,7 @@ pub(crate) fn born<P>(object: *const P) {
     }
 }
 
-/// Notes the end of an object.
+/// Notes the end of an object, before its tail is dropped.
 #[cold]
 pub(crate) fn destroyed<P>(object: *const P) {
     let site = here();
@@ -230,33 +230,48 @@ pub(crate) fn is_usable<P>(object: *const P, purpose: Purpose) -> bool {
     true
 }
 
-/// Objects that this process created, did not destroy, and that belong to no other object: kind, where they
-/// were created, and their addresses.
-pub(super) fn alive() -> Vec<(Kind, Site, Vec<usize>)> {
+/// Objects of one kind that were created at one place, and are alive.
+pub(super) struct Left {
+    pub(super) kind: Kind,
+    pub(super) created: Site,
+    pub(super) addresses: Vec<usize>,
+    /// What identifies the first one.
+    pub(super) first: String,
+}
+
+/// Objects that this process created, did not destroy, and that belong to no other object. `describe` gets
+/// the name of a leak and the address of such an object, which is not destroyed meanwhile.
+pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
     let objects = lock(&OBJECTS);
-    let mut found: Vec<(Kind, Site, Vec<usize>)> = Vec::new();
+    let mut found: Vec<Left> = Vec::new();
     let alive =
         |record: &Record| record.destroyed.is_none() && !record.is_owned && record.generation == generation();
     for (address, record) in objects.records.iter().filter(|(_, record)| alive(record)) {
-        let equal = found.iter_mut().find(|(kind, site, _)| *kind == record.kind && *site == record.created);
-        match equal {
-            Some((_, _, addresses)) => addresses.push(*address),
-            None => found.push((record.kind, record.created, vec![*address])),
+        match found.iter_mut().find(|left| left.kind == record.kind && left.created == record.created) {
+            Some(left) => left.addresses.push(*address),
+            None => found.push(Left {
+                kind: record.kind,
+                created: record.created,
+                addresses: vec![*address],
+                first: describe(record.kind.leak, *address),
+            }),
         }
     }
     let order = |kind: &Kind| KINDS.iter().position(|known| known == kind);
-    found.sort_by_key(|(kind, _, addresses)| (order(kind), addresses.iter().min().copied()));
+    found.sort_by_key(|left| (order(&left.kind), left.addresses.iter().min().copied()));
     found
 }
 
-/// The addresses of the live objects with this C structure.
-pub(super) fn alive_of<P>() -> Vec<*mut P> {
+/// Calls `f` with each live object of this process that has this C structure, and where it was created. The
+/// objects are not dropped meanwhile: [`destroyed`] waits for the lock that is held here. So `f` must not
+/// report, nor ask this module.
+pub(super) fn for_each_alive<P>(mut f: impl FnMut(*mut P, Site)) {
     let kind = Kind::of::<P>();
     let objects = lock(&OBJECTS);
     let alive = objects.records.iter().filter(|(_, record)| {
         record.kind == kind && record.destroyed.is_none() && record.generation == generation()
     });
-    alive.map(|(address, _)| *address as *mut P).collect()
+    alive.for_each(|(address, record)| f(*address as *mut P, record.created));
 }
 
 /// Where an object was created.
