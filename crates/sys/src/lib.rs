@@ -51,7 +51,8 @@ pub use packet::{FrameBatch, FrameInfo, PacketSocket, SEND_FRAMES_MAX};
 pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{
-    DescriptorLimit, LimitLock, descriptor_limit, effective_uid, file_size_limit, lower_priority,
+    DescriptorLimit, LimitLock, descriptor_limit, effective_uid, file_size_limit, keep_signal_mask,
+    lower_priority,
 };
 pub use random::random_u64;
 pub use record_queue::{RecordReader, RecordWriter};

@@ -1,5 +1,9 @@
-//! User and limits of the process.
+//! User, limits and children of the process.
 
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
 use std::sync::{Mutex, MutexGuard};
 
 /// The effective user id.
@@ -7,6 +11,24 @@ use std::sync::{Mutex, MutexGuard};
 pub fn effective_uid() -> u32 {
     // SAFETY: geteuid takes no argument and cannot fail.
     unsafe { libc::geteuid() }
+}
+
+/// Makes a command start with the signal mask that this thread has now: the thread may block signals before it
+/// starts the command.
+pub fn keep_signal_mask(command: &mut Command) {
+    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: without a new set the call only writes the present one, and cannot fail.
+    let mask = unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
+        mask.assume_init()
+    };
+    let restore = move || {
+        // SAFETY: a valid set.
+        let errno = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
+        if errno == 0 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(errno)) }
+    };
+    // SAFETY: between fork and exec it calls nothing but pthread_sigmask, which signal-safety(7) allows.
+    unsafe { command.pre_exec(restore) };
 }
 
 /// Lowers the priority of the calling thread: `nice` from 1 to 19 (setpriority(2)).
@@ -105,6 +127,32 @@ impl Drop for DescriptorLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The blocked signals of a child, from /proc/PID/status.
+    fn blocked(command: &mut Command) -> String {
+        let output = command.output().expect("started").stdout;
+        String::from_utf8_lossy(&output).trim().to_owned()
+    }
+
+    #[test]
+    fn a_command_has_the_mask_of_before() {
+        let command = || {
+            let mut command = Command::new("sed");
+            command.args(["-n", "s/^SigBlk:\\t*//p", "/proc/self/status"]);
+            command
+        };
+        let (before, mut kept) = (blocked(&mut command()), command());
+        keep_signal_mask(&mut kept);
+        let mut hup = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set of this function.
+        unsafe {
+            libc::sigemptyset(hup.as_mut_ptr());
+            libc::sigaddset(hup.as_mut_ptr(), libc::SIGHUP);
+            libc::pthread_sigmask(libc::SIG_BLOCK, hup.as_ptr(), ptr::null_mut());
+        }
+        assert_ne!(blocked(&mut command()), before, "SIGHUP is blocked in a command without this");
+        assert_eq!(blocked(&mut kept), before);
+    }
 
     fn soft_limit() -> libc::rlim_t {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -197,37 +197,46 @@ pub(crate) fn is_usable<P>(object: *const P, purpose: Purpose) -> bool {
     if QUIET.try_with(Cell::get).is_ok_and(|quiet| quiet > 0) {
         return found.is_some_and(|record| record.kind == kind && record.destroyed.is_none());
     }
-    let Some(record) = found else {
-        let text = format!("the argument {object:p} is no {} of this library", kind.name);
-        has_reported();
-        report("foreign-object", &text, &[("passed", here())]);
-        return false;
+    let (finding, text, record) = match found {
+        None => {
+            ("foreign-object", format!("the argument {object:p} is no {} of this library", kind.name), None)
+        }
+        Some(record) => match objection(&record, kind, purpose) {
+            Some((finding, what)) => {
+                (finding, format!("the {} {object:p} {what}", record.kind.name), Some(record))
+            }
+            None => return true,
+        },
     };
-    let name = record.kind.name;
+    let call = here();
+    let what = if finding == "foreign-object" { "passed" } else { "used" };
+    let mut sites = vec![(what, call)];
+    if let Some(record) = record {
+        sites.extend(record.destroyed.map(|destroyed| ("destroyed", destroyed)));
+        sites.push(("created", record.created));
+    }
+    has_reported(call);
+    report(finding, &text, &sites);
+    false
+}
+
+/// Why the application cannot use an object of this library as one of `kind`.
+fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(&'static str, String)> {
     if record.kind != kind {
-        let text = format!("the argument {object:p} is a {name}, not a {}", kind.name);
-        has_reported();
-        report("foreign-object", &text, &[("passed", here()), ("created", record.created)]);
-        return false;
+        return Some(("foreign-object", format!("is no {}", kind.name)));
     }
-    if let Some(destroyed) = record.destroyed {
-        let (finding, what) = match purpose {
-            Purpose::Use => ("use-after-destroy", "used after its end"),
-            Purpose::Destroy => ("double-destroy", "destroyed twice"),
-        };
-        let text = format!("the {name} {object:p} is {what}");
-        let sites = [("used", here()), ("destroyed", destroyed), ("created", record.created)];
-        has_reported();
-        report(finding, &text, &sites);
-        return false;
+    if record.destroyed.is_some() {
+        return Some(match purpose {
+            Purpose::Use => ("use-after-destroy", "is used after its end".to_owned()),
+            Purpose::Destroy => ("double-destroy", "is destroyed twice".to_owned()),
+        });
     }
-    if record.generation != generation() && !record.is_owned {
-        let text = format!(
-            "the {name} {object:p} belongs to the parent process; after fork the child must create its own"
-        );
-        report("use-after-fork", &text, &[("used", here()), ("created", record.created)]);
-    }
-    true
+    // Threads that the child does not have may hold locks of the object.
+    let is_parents = record.generation != generation() && !record.is_owned;
+    is_parents.then(|| {
+        let text = "belongs to the parent process; after fork the child must create its own";
+        ("use-after-fork", text.to_owned())
+    })
 }
 
 /// Objects of one kind that were created at one place, and are alive.
