@@ -1,4 +1,4 @@
-/* correct_recycled: both queue pairs go through RESET, one after the other, and are connected with other PSNs */
+/* correct_recycled: both queue pairs go through RESET, one after the other, and get other PSNs */
 #include "misuse.h"
 
 /* From RESET to RTS, with this PSN in both directions. */

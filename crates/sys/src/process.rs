@@ -13,8 +13,8 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Makes a command start with the signal mask that this thread has now: the thread may block signals before it
-/// starts the command.
+/// Makes a command start with the signal mask that this thread has now: the thread may block signals before
+/// it starts the command.
 pub fn keep_signal_mask(command: &mut Command) {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: without a new set the call only writes the present one, and cannot fail.
