@@ -85,8 +85,8 @@ pub(super) fn look_at_queues() {
     });
     for (capacity, created) in found {
         let text = format!(
-            "a completion queue of {capacity} entries overflowed: completions are lost, and the queue pair is \
-             in the error state; it needs an entry for each work request that can complete before a poll"
+            "a completion queue of {capacity} entries overflowed: completions are lost, and the queue pair \
+             is in the error state; it needs an entry for each work request that can complete before a poll"
         );
         report("cq-overflow", &text, &[("created", created)]);
     }

@@ -54,8 +54,8 @@ type Slot = (usize, usize);
 type Remembered = (Box<[Slot]>, Site);
 
 thread_local! {
-    /// The addresses of the stack of this thread: what is remembered lies there, for other stacks (coroutines,
-    /// signal handlers) may be unmapped.
+    /// The addresses of the stack of this thread: what is remembered lies there, for other stacks
+    /// (coroutines, signal handlers) may be unmapped.
     static STACK: Range<usize> = own_stack();
     static REMEMBERED: RefCell<HashMap<usize, Remembered>> = RefCell::default();
 }

@@ -187,9 +187,10 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("roxie-ends-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory for the test");
         let end = |at: u64, qp: u32, peer: u32, psn: u32| {
-            format!(
-                r#"{{"type":"end","at":{at},"qp":{qp},"peer":{peer},"local":"::1","remote":"::1","state":"RTS","path_mtu":1024,"sq_psn":{psn},"rq_psn":{psn},"max_rd_atomic":1,"max_dest_rd_atomic":1,"stacks":[]}}"#
-            )
+            let numbers = format!(r#""at":{at},"qp":{qp},"peer":{peer},"sq_psn":{psn},"rq_psn":{psn}"#);
+            let path = r#""local":"::1","remote":"::1","state":"RTS","path_mtu":1024"#;
+            let reads = r#""max_rd_atomic":1,"max_dest_rd_atomic":1"#;
+            format!(r#"{{"type":"end",{numbers},{path},{reads},"stacks":[]}}"#)
         };
         let gone = |at: u64, qp: u32| format!(r#"{{"type":"gone","at":{at},"qp":{qp}}}"#);
         for (process, qp, peer) in [(1_u64, 1, 2), (2, 2, 1)] {

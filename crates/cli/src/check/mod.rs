@@ -44,7 +44,7 @@ const STEP_MS: u16 = 200;
 const END_MAX: Duration = Duration::from_secs(2);
 /// Interval of looking whether it has ended.
 const END_STEP: Duration = Duration::from_millis(10);
-/// The signals that end the command: this process outlives it to report. SIGCHLD tells the end of the command.
+/// The signals that end the command: this process outlives it to report. SIGCHLD tells that it has ended.
 const SIGNALS: [Signal; 5] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGCHLD];
 
