@@ -9,14 +9,15 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready, flowing, start, wait_ready};
 use roxie_tests::place::{Family, Place};
 use roxie_tests::process::{Ended, Running};
+use transport::{ack_timeout_ns, further_timeout_ns};
 
 use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 
 /// Bytes that show that a stream, or an rping, is running.
 pub(crate) const STREAM_BYTES: u64 = 20 << 20;
 pub(crate) const PING_BYTES: u64 = 20 << 10;
-/// Eight transmissions with perftest's timeout 14 (67 ms), or with timeout 17 (537 ms) that rdma_cm
-/// negotiates with `-R`; doubled for the programs.
+/// Eight transmissions with timeout 17 (537 ms), which rdma_cm negotiates with `-R`; doubled for the
+/// programs. With perftest's timeout of 14 (67 ms) they take 1.8 s.
 const BOUND: Duration = Duration::from_millis(2 * 8 * 537);
 /// Time for a program to end after the error, on a busy machine.
 const PROGRAM_MAX: Duration = Duration::from_secs(1);
@@ -130,13 +131,14 @@ fn in_time(lab: &Lab, place: &Place, name: &str, timeout: &'static str) -> Resul
     let stream = Stream { spread: Spread::Two, tool: "ib_write_bw", words: &words, killed, says };
     let ended = perftest(lab, place, name, &stream)?;
     failed_with(&ended, RETRY_EXCEEDED)?;
-    let exponent: u32 = timeout.parse().map_err(|_| "a timeout")?;
-    let each = Duration::from_nanos(4096 << exponent);
+    let code: u8 = timeout.parse().map_err(|_| "a timeout")?;
+    let first = Duration::from_nanos(ack_timeout_ns(code).ok_or("a timeout")?);
+    let further = 7 * Duration::from_nanos(further_timeout_ns(code).ok_or("a timeout")?);
     // The last acknowledgement arrived less than one timeout before the kill.
-    if (7 * each..8 * each + PROGRAM_MAX).contains(&ended.took) {
+    if (further..first + further + PROGRAM_MAX).contains(&ended.took) {
         return Ok(());
     }
-    Err(format!("expected the end after 8 times {each:?}, not {:?}\n{}", ended.took, ended.describe()))
+    Err(format!("expected the end after {:?}, not {:?}\n{}", first + further, ended.took, ended.describe()))
 }
 
 /// The IPv4 places: the address family makes no difference here.

@@ -46,10 +46,29 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(place, "roxie check --suppress", "cc", move |lab, name| {
         suppressed(lab, &place, name)
     }));
+    cases.push(Case::new(place, "roxie check ends the command if it fails", "cc", move |lab, name| {
+        ends_the_command(lab, &place, name)
+    }));
     cases.push(Case::new(place, "roxie check keeps the exit code", "sh", move |lab, name| {
         exit_codes(lab, &place, name)
     }));
     cases
+}
+
+/// A failure to print a finding ends the command: it would run on unseen.
+fn ends_the_command(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = lab.roxie().with_file_name("misuse-unprinted");
+    crate::case::compile("../misuse/leaked_channel.c", &program, &["-g", "-libverbs"])?;
+    let script = format!("echo pid:$$; {}; exec sleep 20 >/dev/null 2>&1", program.display());
+    let words = ["check", "--netdev", "lo", "--output", "/dev/full", "--", "sh", "-c", &script];
+    let ended = roxie(lab, place, Side::Server, name, &words)?;
+    says(&ended, "No space left")?;
+    let process = ended.output.lines().find_map(|line| line.strip_prefix("pid:"));
+    let process = process.ok_or_else(|| ended.describe())?;
+    if Path::new("/proc").join(process).exists() {
+        return Err(format!("process {process} runs\n{}", ended.describe()));
+    }
+    fs::remove_file(&program).map_err(|error| error.to_string())
 }
 
 fn directory() -> PathBuf {

@@ -12,9 +12,9 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::process;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use sys::spawn_without_signals;
+use sys::{now_ns, spawn_without_signals};
 
 use crate::check;
 use crate::errno::{errno, set_errno};
@@ -28,12 +28,16 @@ const ENDING: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 /// a lock that the interrupted thread holds; then that thread continues after this time and releases the
 /// lock.
 pub(crate) const HOLD_MS: c_int = 20;
+/// With `roxie check`, signals within this time count as one.
+const ONE_NS: u64 = 1_000_000_000;
 
 /// The process ID of the process that has the thread. A forked child has no thread until it opens the device
 /// itself.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The signal that the handler got.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
+/// When the handler got it ([`now_ns`]).
+static CAUGHT_NS: AtomicU64 = AtomicU64::new(0);
 static WAKE: Semaphore = Semaphore(UnsafeCell::new(MaybeUninit::zeroed()));
 
 /// A semaphore, which a signal handler may post (signal-safety(7)). It has no descriptor, which a program
@@ -113,9 +117,13 @@ extern "C" fn on_signal(signal: c_int) {
     }
     if check::on() && CAUGHT.load(Ordering::Relaxed) != 0 {
         // `roxie check` and the terminal may both have sent it; the shutdown has begun.
-        return;
+        if now_ns().saturating_sub(CAUGHT_NS.load(Ordering::Relaxed)) < ONE_NS {
+            return;
+        }
+        end_by(signal);
     }
     let errno = errno();
+    CAUGHT_NS.store(now_ns(), Ordering::Relaxed);
     CAUGHT.store(signal, Ordering::Relaxed);
     WAKE.post();
     // SAFETY: no descriptors, so no pointer is followed.

@@ -13,9 +13,19 @@ use libraries::built;
 
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// The symbols that a shared object defines, as `name@@VERSION` or `name@VERSION`, and its SONAME.
+/// The C library musl (Debian: musl).
+const MUSL: &str = "/usr/lib/x86_64-linux-musl/libc.so";
+/// Some functions of glibc that musl lacks, for hosts without it.
+const NOT_IN_MUSL: [&str; 5] =
+    ["on_exit", "gnu_get_libc_version", "__memcpy_chk", "__snprintf_chk", "dlvsym"];
+/// What the libraries of packages do without: they contain the unwinder, and zig's `pthread_atfork`.
+const ONLY_HERE: [&str; 2] = ["_Unwind_", "__register_atfork"];
+
+/// The symbols that a shared object defines, as `name@@VERSION` or `name@VERSION`, the names of those that it
+/// needs, and its SONAME.
 struct Exports {
     symbols: BTreeSet<String>,
+    needs: BTreeSet<String>,
     soname: String,
 }
 
@@ -58,6 +68,37 @@ fn only_listed_names_and_those_of_roxie_are_exported() {
     }
 }
 
+/// Programs with musl load the same libraries (docs/install.md). musl's loader refuses a library with a
+/// symbol that it does not find.
+#[test]
+fn the_libraries_need_nothing_that_musl_lacks() {
+    let Some(verbs) = built("libibverbs.so").as_deref().and_then(exports) else { return };
+    let musl = exports(Path::new(MUSL)).map(|musl| musl.symbols);
+    let own: BTreeSet<&str> = verbs.symbols.iter().filter_map(|symbol| symbol.split('@').next()).collect();
+    let lacks = |name: &str| match &musl {
+        Some(musl) => !musl.contains(name) && !own.contains(name),
+        None => NOT_IN_MUSL.contains(&name),
+    };
+    let is_only_here = |name: &str| ONLY_HERE.iter().any(|first| name.starts_with(first));
+    for file in ["libibverbs.so", "librdmacm.so", "libroxie_audit.so"] {
+        let Some(library) = built(file).as_deref().and_then(exports) else { continue };
+        let missing: Vec<&String> =
+            library.needs.iter().filter(|name| lacks(name) && !is_only_here(name)).collect();
+        assert!(missing.is_empty() && !verbs.needs.is_empty(), "{file}: {missing:?}");
+    }
+}
+
+/// The short list is true.
+#[test]
+fn musl_lacks_the_listed_functions() {
+    let Some(musl) = exports(Path::new(MUSL)) else {
+        println!("skipped: needs {MUSL}");
+        return;
+    };
+    let there: Vec<&&str> = NOT_IN_MUSL.iter().filter(|name| musl.symbols.contains(**name)).collect();
+    assert!(there.is_empty() && musl.symbols.contains("atexit"), "{there:?}");
+}
+
 fn superset_of_system(file: &str, soname: &str) {
     let Some(ours) = built(file).as_deref().and_then(exports) else { return };
     assert_eq!(ours.soname, soname);
@@ -81,8 +122,11 @@ fn parse(bytes: &[u8]) -> object::Result<Exports> {
     let (endian, header, sections) = (file.endian(), file.elf_header(), file.elf_section_table());
     let symbols = sections.symbols(endian, bytes, elf::SHT_DYNSYM)?;
     let versions = sections.versions(endian, bytes)?;
-    let mut found = BTreeSet::new();
+    let (mut found, mut needs) = (BTreeSet::new(), BTreeSet::new());
     for (index, symbol) in symbols.enumerate() {
+        if symbol.st_shndx.get(endian) == elf::SHN_UNDEF && symbol.st_bind() == elf::STB_GLOBAL {
+            needs.insert(String::from_utf8_lossy(symbols.symbol_name(endian, symbol)?).into_owned());
+        }
         let defined = symbol.st_shndx.get(endian) != elf::SHN_UNDEF && symbol.st_bind() != elf::STB_LOCAL;
         if !defined || symbol.st_shndx.get(endian) == elf::SHN_ABS {
             continue;
@@ -102,7 +146,7 @@ fn parse(bytes: &[u8]) -> object::Result<Exports> {
         found.insert(named);
     }
     let soname = soname(header, endian, bytes)?;
-    Ok(Exports { symbols: found, soname })
+    Ok(Exports { symbols: found, needs, soname })
 }
 
 fn soname<H: FileHeader<Endian = object::Endianness>>(

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 
 use crate::failure::{During, Outcome};
 
@@ -39,7 +39,15 @@ impl Ending {
     /// # Errors
     /// Those of read(2), which are not expected here.
     pub fn has_come(&self) -> nix::Result<bool> {
-        Ok(self.0.read_signal()?.is_some())
+        Ok(self.next()?.is_some())
+    }
+
+    /// Takes the next signal that has arrived; does not wait.
+    ///
+    /// # Errors
+    /// As [`has_come`](Self::has_come).
+    pub fn next(&self) -> nix::Result<Option<siginfo>> {
+        self.0.read_signal()
     }
 }
 

@@ -132,6 +132,32 @@ impl Drop for DescriptorLimit {
 mod tests {
     use super::*;
 
+    /// The blocked signals of a child, from /proc/PID/status.
+    fn blocked(command: &mut Command) -> String {
+        let output = command.output().expect("started").stdout;
+        String::from_utf8_lossy(&output).trim().to_owned()
+    }
+
+    #[test]
+    fn a_command_does_not_block_the_signals_that_its_starter_blocks() {
+        let command = || {
+            let mut command = Command::new("sed");
+            command.args(["-n", "s/^SigBlk:\\t*//p", "/proc/self/status"]);
+            command
+        };
+        let (before, mut kept) = (blocked(&mut command()), command());
+        unblock_signals(&mut kept, &[libc::SIGHUP]);
+        let mut hup = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set of this function.
+        unsafe {
+            libc::sigemptyset(hup.as_mut_ptr());
+            libc::sigaddset(hup.as_mut_ptr(), libc::SIGHUP);
+            libc::pthread_sigmask(libc::SIG_BLOCK, hup.as_ptr(), std::ptr::null_mut());
+        }
+        assert_ne!(blocked(&mut command()), before, "SIGHUP is blocked in a command without this");
+        assert_eq!(blocked(&mut kept), before);
+    }
+
     fn soft_limit() -> libc::rlim_t {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a valid rlimit the kernel may write.

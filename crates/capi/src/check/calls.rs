@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use super::report::report;
-use super::stack::here;
+use super::stack::{Site, here};
 
 /// A call that destroys an object waits so long for the acknowledgement of its events before it is reported:
 /// an event thread needs microseconds.
@@ -35,21 +35,22 @@ const QUESTIONS: [&str; 18] = [
 ];
 
 thread_local! {
-    /// Set while this thread is in a call, and the refusal of the call is reported already.
-    static REPORTED: Cell<bool> = const { Cell::new(false) };
+    /// The place of the last call of this thread with an argument that was reported: its refusal is no
+    /// further finding. A call that is not refused leaves it; the next one has another place.
+    static REPORTED: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
 /// The refusal that follows in this call is the consequence of a reported finding.
-pub(super) fn has_reported() {
+pub(super) fn has_reported(call: Site) {
     // At the end of a thread the refusal is reported, too.
-    let _ = REPORTED.try_with(|reported| reported.set(true));
+    let _ = REPORTED.try_with(|reported| reported.set(Some(call)));
 }
 
 /// Judges a refused call; `line` says why it was refused.
 #[cold]
 pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
-    let is_consequence = REPORTED.try_with(|reported| reported.replace(false)).unwrap_or(false);
-    let Some(function) = function.filter(|_| !is_consequence) else { return };
+    let reported = REPORTED.try_with(Cell::take).ok().flatten();
+    let Some(function) = function.filter(|_| reported.is_none_or(|call| call != here())) else { return };
     if QUESTIONS.contains(&function) || function.starts_with("ibv_query") {
         return;
     }

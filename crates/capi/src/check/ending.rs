@@ -1,6 +1,8 @@
 //! The beginning and the end of a checked process: what is left when it exits.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::mem;
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,23 +13,31 @@ use crate::abi::objects::{ibv_cq_ex, ibv_mr, ibv_qp_ex};
 use crate::ibv::cq::CqObject;
 use crate::ibv::events::handed_out;
 
-use super::objects::{self, alive, alive_of, created};
+use super::objects::{alive, for_each_alive};
 use super::report::{process_started, report};
 use super::watch;
 
 /// The process that has opened the device last: a forked child counts as another one.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
-unsafe extern "C" {
-    /// Registers a function that exit(3) calls with the exit status (glibc).
-    fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
-}
-
 /// Registers the function that runs at the exit. This is done while the library is loaded: then the function
 /// runs after all exit handlers and destructors of the application, which may still destroy objects.
+///
+/// The C library musl has no on_exit(3), and without the exit status nothing is known about leaks: there a
+/// process that gives up would be told of each object.
 pub(super) fn register() {
-    // SAFETY: the function is never unloaded (-z nodelete).
-    unsafe { on_exit(at_exit, ptr::null_mut()) };
+    type OnExit = unsafe extern "C" fn(extern "C" fn(c_int, *mut c_void), *mut c_void) -> c_int;
+    // SAFETY: the name is a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"on_exit".as_ptr()) };
+    // SAFETY: the type is that of on_exit(3), and a null pointer is `None`.
+    let on_exit: Option<OnExit> = unsafe { mem::transmute(found) };
+    // SAFETY: the functions are never unloaded (-z nodelete).
+    unsafe {
+        match on_exit {
+            Some(on_exit) => on_exit(at_exit, ptr::null_mut()),
+            None => libc::atexit(at_exit_without_status),
+        };
+    }
 }
 
 /// The device was opened: announces this process and starts the watchdog.
@@ -52,6 +62,10 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     }
 }
 
+extern "C" fn at_exit_without_status() {
+    interrupted();
+}
+
 /// A signal ends the process.
 pub(crate) fn interrupted() {
     if OPENED.load(Ordering::Relaxed) == process::id() {
@@ -61,39 +75,39 @@ pub(crate) fn interrupted() {
 
 /// Reports completion queues that lost completions.
 pub(super) fn look_at_queues() {
-    for cq in alive_of::<ibv_cq_ex>() {
-        // SAFETY: alive a moment ago; the memory of destroyed objects is kept.
-        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { continue };
-        if !object.tail.cq.has_overflowed() {
-            continue;
+    let mut found = Vec::new();
+    for_each_alive::<ibv_cq_ex>(|cq, created| {
+        // SAFETY: no object of the application is dropped during this call.
+        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return };
+        if object.tail.cq.has_overflowed() {
+            found.push((object.tail.cq.capacity(), created));
         }
+    });
+    for (capacity, created) in found {
         let text = format!(
-            "a completion queue of {} entries overflowed: completions are lost, and the queue pair is in the \
-             error state; it needs an entry for each work request that can complete before a poll",
-            object.tail.cq.capacity()
+            "a completion queue of {capacity} entries overflowed: completions are lost, and the queue pair \
+             is in the error state; it needs an entry for each work request that can complete before a poll"
         );
-        if let Some(created) = created(cq.addr()) {
-            report("cq-overflow", &text, &[("created", created)]);
-        }
+        report("cq-overflow", &text, &[("created", created)]);
     }
 }
 
 /// Reports objects that the application did not destroy.
 fn leaks() {
-    for (kind, site, addresses) in alive() {
-        let first = addresses.first().map_or_else(String::new, |address| describe(kind.leak, *address));
-        let text = match addresses.len() {
+    for left in alive(describe) {
+        let (kind, first) = (left.kind, &left.first);
+        let text = match left.addresses.len() {
             1 => format!("one {}{first} is alive at exit; {} was not called", kind.name, kind.ends_by),
             count => format!(
                 "{count} objects ({}) of this origin are alive at exit; {} was not called",
                 kind.name, kind.ends_by
             ),
         };
-        report(kind.leak, &text, &[("created", site)]);
+        report(kind.leak, &text, &[("created", left.created)]);
     }
 }
 
-/// What identifies an object for people.
+/// What identifies an object for people. The object is alive during the call.
 fn describe(leak: &str, address: usize) -> String {
     // SAFETY: the public part of a live object of this kind.
     unsafe {
@@ -110,9 +124,10 @@ fn describe(leak: &str, address: usize) -> String {
 
 /// Reports completions of successful work requests that the application did not poll.
 fn unpolled() {
-    for cq in alive_of::<ibv_cq_ex>() {
-        // SAFETY: alive a moment ago; the memory of destroyed objects is kept.
-        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { continue };
+    let mut found = Vec::new();
+    for_each_alive::<ibv_cq_ex>(|cq, created| {
+        // SAFETY: no object of the application is dropped during this call.
+        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return };
         let (mut sent, mut received) = (0, 0);
         while object.tail.cq.waiting() > 0
             && let Some(wc) = object.tail.cq.poll_one()
@@ -121,34 +136,32 @@ fn unpolled() {
             let count = if is_receive { &mut received } else { &mut sent };
             *count += u32::from(wc.status == WcStatus::Success);
         }
-        if sent + received > 0
-            && let Some(created) = created(cq.addr())
-        {
-            let text = format!(
-                "the process ended with {received} received messages and {sent} completed sends in a \
-                 completion queue that no thread polled"
-            );
-            report("unpolled-completions", &text, &[("created", created)]);
-        }
+        found.push((sent, received, created));
+    });
+    for (sent, received, created) in found.into_iter().filter(|(sent, received, _)| sent + received > 0) {
+        let text = format!(
+            "the process ended with {received} received messages and {sent} completed sends in a completion \
+             queue that no thread polled"
+        );
+        report("unpolled-completions", &text, &[("created", created)]);
     }
 }
 
 /// Reports completion events that the application took and did not acknowledge.
 fn unacknowledged() {
-    let queues = alive_of::<ibv_cq_ex>();
-    for (object, delivered) in handed_out() {
-        let Some(cq) = queues.iter().find(|cq| cq.addr() == object) else { continue };
-        // SAFETY: the public part of an object that was alive a moment ago.
-        let acknowledged = unsafe { (**cq).base.comp_events_completed };
-        let left = delivered[0].wrapping_sub(acknowledged);
-        if left > 0
-            && let Some(created) = objects::created(object)
-        {
-            let text = format!(
-                "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
-                 (ibv_ack_cq_events); ibv_destroy_cq would wait for that"
-            );
-            report("unacknowledged-cq-events", &text, &[("created", created)]);
-        }
+    let delivered: HashMap<usize, [u32; 2]> = handed_out().into_iter().collect();
+    let mut found = Vec::new();
+    for_each_alive::<ibv_cq_ex>(|cq, created| {
+        // SAFETY: the public part of an object that is alive during this call.
+        let acknowledged = unsafe { (*cq).base.comp_events_completed };
+        let [events, _] = delivered.get(&cq.addr()).copied().unwrap_or([acknowledged; 2]);
+        found.push((events.wrapping_sub(acknowledged), created));
+    });
+    for (left, created) in found.into_iter().filter(|(left, _)| *left > 0) {
+        let text = format!(
+            "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
+             (ibv_ack_cq_events); ibv_destroy_cq would wait for that"
+        );
+        report("unacknowledged-cq-events", &text, &[("created", created)]);
     }
 }

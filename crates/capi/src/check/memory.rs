@@ -32,7 +32,7 @@ pub(super) fn are_addresses(list: &[Sge]) -> bool {
     let regions = lock(&REGIONS);
     list.iter().filter(|sge| sge.length > 0).all(|sge| {
         regions.get(&sge.lkey.0).is_some_and(|(first, length)| {
-            sge.addr >= *first && sge.addr - first + u64::from(sge.length) <= *length
+            sge.addr >= *first && (sge.addr - first).saturating_add(sge.length.into()) <= *length
         })
     })
 }

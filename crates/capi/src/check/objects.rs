@@ -160,7 +160,7 @@ pub(crate) fn born<P>(object: *const P) {
     }
 }
 
-/// Notes the end of an object.
+/// Notes the end of an object, before its tail is dropped.
 #[cold]
 pub(crate) fn destroyed<P>(object: *const P) {
     let site = here();
@@ -197,66 +197,90 @@ pub(crate) fn is_usable<P>(object: *const P, purpose: Purpose) -> bool {
     if QUIET.try_with(Cell::get).is_ok_and(|quiet| quiet > 0) {
         return found.is_some_and(|record| record.kind == kind && record.destroyed.is_none());
     }
-    let Some(record) = found else {
-        let text = format!("the argument {object:p} is no {} of this library", kind.name);
-        has_reported();
-        report("foreign-object", &text, &[("passed", here())]);
-        return false;
+    let (finding, text, record) = match found {
+        None => {
+            ("foreign-object", format!("the argument {object:p} is no {} of this library", kind.name), None)
+        }
+        Some(record) => match objection(&record, kind, purpose) {
+            Some((finding, what)) => {
+                (finding, format!("the {} {object:p} {what}", record.kind.name), Some(record))
+            }
+            None => return true,
+        },
     };
-    let name = record.kind.name;
-    if record.kind != kind {
-        let text = format!("the argument {object:p} is a {name}, not a {}", kind.name);
-        has_reported();
-        report("foreign-object", &text, &[("passed", here()), ("created", record.created)]);
-        return false;
+    let call = here();
+    let what = if finding == "foreign-object" { "passed" } else { "used" };
+    let mut sites = vec![(what, call)];
+    if let Some(record) = record {
+        sites.extend(record.destroyed.map(|destroyed| ("destroyed", destroyed)));
+        sites.push(("created", record.created));
     }
-    if let Some(destroyed) = record.destroyed {
-        let (finding, what) = match purpose {
-            Purpose::Use => ("use-after-destroy", "used after its end"),
-            Purpose::Destroy => ("double-destroy", "destroyed twice"),
-        };
-        let text = format!("the {name} {object:p} is {what}");
-        let sites = [("used", here()), ("destroyed", destroyed), ("created", record.created)];
-        has_reported();
-        report(finding, &text, &sites);
-        return false;
-    }
-    if record.generation != generation() && !record.is_owned {
-        let text = format!(
-            "the {name} {object:p} belongs to the parent process; after fork the child must create its own"
-        );
-        report("use-after-fork", &text, &[("used", here()), ("created", record.created)]);
-    }
-    true
+    has_reported(call);
+    report(finding, &text, &sites);
+    false
 }
 
-/// Objects that this process created, did not destroy, and that belong to no other object: kind, where they
-/// were created, and their addresses.
-pub(super) fn alive() -> Vec<(Kind, Site, Vec<usize>)> {
+/// Why the application cannot use an object of this library as one of `kind`.
+fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(&'static str, String)> {
+    if record.kind != kind {
+        return Some(("foreign-object", format!("is no {}", kind.name)));
+    }
+    if record.destroyed.is_some() {
+        return Some(match purpose {
+            Purpose::Use => ("use-after-destroy", "is used after its end".to_owned()),
+            Purpose::Destroy => ("double-destroy", "is destroyed twice".to_owned()),
+        });
+    }
+    // Threads that the child does not have may hold locks of the object.
+    let is_parents = record.generation != generation() && !record.is_owned;
+    is_parents.then(|| {
+        let text = "belongs to the parent process; after fork the child must create its own";
+        ("use-after-fork", text.to_owned())
+    })
+}
+
+/// Objects of one kind that were created at one place, and are alive.
+pub(super) struct Left {
+    pub(super) kind: Kind,
+    pub(super) created: Site,
+    pub(super) addresses: Vec<usize>,
+    /// What identifies the first one.
+    pub(super) first: String,
+}
+
+/// Objects that this process created, did not destroy, and that belong to no other object. `describe` gets
+/// the name of a leak and the address of such an object, which is not destroyed meanwhile.
+pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
     let objects = lock(&OBJECTS);
-    let mut found: Vec<(Kind, Site, Vec<usize>)> = Vec::new();
+    let mut found: Vec<Left> = Vec::new();
     let alive =
         |record: &Record| record.destroyed.is_none() && !record.is_owned && record.generation == generation();
     for (address, record) in objects.records.iter().filter(|(_, record)| alive(record)) {
-        let equal = found.iter_mut().find(|(kind, site, _)| *kind == record.kind && *site == record.created);
-        match equal {
-            Some((_, _, addresses)) => addresses.push(*address),
-            None => found.push((record.kind, record.created, vec![*address])),
+        match found.iter_mut().find(|left| left.kind == record.kind && left.created == record.created) {
+            Some(left) => left.addresses.push(*address),
+            None => found.push(Left {
+                kind: record.kind,
+                created: record.created,
+                addresses: vec![*address],
+                first: describe(record.kind.leak, *address),
+            }),
         }
     }
     let order = |kind: &Kind| KINDS.iter().position(|known| known == kind);
-    found.sort_by_key(|(kind, _, addresses)| (order(kind), addresses.iter().min().copied()));
+    found.sort_by_key(|left| (order(&left.kind), left.addresses.iter().min().copied()));
     found
 }
 
-/// The addresses of the live objects with this C structure.
-pub(super) fn alive_of<P>() -> Vec<*mut P> {
+/// Calls `f` with each live object of this process that has this C structure, and where it was created. The
+/// objects are not dropped meanwhile: [`destroyed`] waits for the lock that is held here. So `f` must not
+/// report, nor ask this module.
+pub(super) fn for_each_alive<P>(mut f: impl FnMut(*mut P, Site)) {
     let kind = Kind::of::<P>();
     let objects = lock(&OBJECTS);
     let alive = objects.records.iter().filter(|(_, record)| {
         record.kind == kind && record.destroyed.is_none() && record.generation == generation()
     });
-    alive.map(|(address, _)| *address as *mut P).collect()
+    alive.for_each(|(address, record)| f(*address as *mut P, record.created));
 }
 
 /// Where an object was created.

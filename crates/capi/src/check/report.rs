@@ -10,7 +10,7 @@ use std::process;
 use std::sync::{LazyLock, Mutex};
 
 use roxie::status::QpStatus;
-use sys::lock_until;
+use sys::{lock_until, now_ns};
 
 use super::stack::{Module, Site, modules, stack};
 use super::{OPTIONS, lock};
@@ -60,9 +60,10 @@ pub(super) fn connected(status: &QpStatus, site: Site) {
         return;
     };
     let mut line = format!(
-        "{{\"type\":\"end\",\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\
+        "{{\"type\":\"end\",\"at\":{},\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\
          \"state\":\"{}\",\"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\
          \"max_dest_rd_atomic\":{}",
+        now_ns(),
         status.qpn.value(),
         peer.value(),
         status.state,
@@ -75,6 +76,11 @@ pub(super) fn connected(status: &QpStatus, site: Site) {
     stacks(&mut line, &[("connected", site)]);
     line.push('}');
     append(&line);
+}
+
+/// Writes that a queue pair is not connected any more.
+pub(super) fn disconnected(number: u32) {
+    append(&format!("{{\"type\":\"gone\",\"at\":{},\"qp\":{number}}}", now_ns()));
 }
 
 /// Appends the member `stacks`.

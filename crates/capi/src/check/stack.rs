@@ -10,6 +10,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::fs;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr;
 use std::sync::{LazyLock, Mutex, OnceLock};
 
 use sys::lock_until;
@@ -51,6 +54,9 @@ type Slot = (usize, usize);
 type Remembered = (Box<[Slot]>, Site);
 
 thread_local! {
+    /// The addresses of the stack of this thread: what is remembered lies there, for other stacks
+    /// (coroutines, signal handlers) may be unmapped.
+    static STACK: Range<usize> = own_stack();
     static REMEMBERED: RefCell<HashMap<usize, Remembered>> = RefCell::default();
 }
 
@@ -110,6 +116,7 @@ fn depth() -> usize {
 #[inline(never)]
 pub(super) fn here() -> Site {
     let depth = depth();
+    let is_on_own = |slot: usize| STACK.try_with(|stack| stack.contains(&slot)).unwrap_or(false);
     let known = REMEMBERED.try_with(|remembered| {
         let remembered = remembered.borrow();
         remembered.get(&depth).filter(|(slots, _)| slots.iter().all(holds)).map(|(_, site)| *site)
@@ -125,7 +132,8 @@ pub(super) fn here() -> Site {
     // The first frame is this function: its slot is that of a call that has ended. A slot that does not hold
     // its return address belongs to a signal frame or another machine: then nothing is remembered.
     let slots: Box<[Slot]> = frames.slots.iter().skip(1).copied().collect();
-    if cfg!(target_arch = "x86_64") && !slots.is_empty() && slots.iter().all(holds) {
+    let is_certain = |slot: &Slot| is_on_own(slot.0) && holds(slot);
+    if cfg!(target_arch = "x86_64") && is_on_own(depth) && !slots.is_empty() && slots.iter().all(is_certain) {
         // At the end of a thread there is nothing left to write to.
         let _ = REMEMBERED.try_with(|remembered| {
             let mut remembered = remembered.borrow_mut();
@@ -140,9 +148,24 @@ pub(super) fn here() -> Site {
 
 /// Whether a place of the stack of this thread holds this return address.
 fn holds(&(slot, ip): &Slot) -> bool {
-    // SAFETY: the unwinder found a frame there. This thread's stack has the same depth again, and `slot` is
-    // further out; stacks stay mapped while their thread runs.
+    // SAFETY: `slot` is in the stack of this thread, further out than this frame, because only then it is
+    // looked at or remembered; that stays mapped while the thread runs.
     unsafe { (slot as *const usize).read_volatile() == ip }
+}
+
+/// The addresses of the stack of this thread; none if they are not known.
+fn own_stack() -> Range<usize> {
+    let (mut attr, mut low, mut size) = (MaybeUninit::uninit(), ptr::null_mut(), 0);
+    // SAFETY: the first call initialises `attr`, or fails; the second one writes to two variables of this
+    // function.
+    unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attr.as_mut_ptr()) != 0 {
+            return 0..0;
+        }
+        libc::pthread_attr_getstack(attr.as_ptr(), &raw mut low, &raw mut size);
+        libc::pthread_attr_destroy(attr.as_mut_ptr());
+    }
+    low.addr()..low.addr() + size
 }
 
 fn intern(stack: Stack) -> Site {
@@ -235,6 +258,16 @@ mod tests {
         let sites: Vec<Site> = (0..3).map(|_| here()).collect();
         assert!(sites.iter().all(|site| *site == sites[0]), "{sites:?}");
         assert_ne!(std::thread::spawn(here).join().expect("no panic"), sites[0]);
+    }
+
+    #[test]
+    fn the_stack_of_a_thread_is_that_of_its_variables() {
+        for _ in 0..2 {
+            let here = 0_u8;
+            let stack = own_stack();
+            assert!(stack.contains(&(&raw const here).addr()), "{stack:x?}");
+            std::thread::spawn(move || assert_ne!(own_stack(), stack)).join().expect("another stack");
+        }
     }
 
     #[test]

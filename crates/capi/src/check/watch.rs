@@ -13,7 +13,7 @@ use crate::abi::objects::ibv_cq_ex;
 use crate::ibv::cq::CqObject;
 use crate::ibv::qp::QpObject;
 
-use super::objects::{alive_of, created};
+use super::objects::for_each_alive;
 use super::stack::{Site, here};
 use super::work::{self, Queue};
 use super::{OPTIONS, ending, lock, report::report};
@@ -174,23 +174,23 @@ fn missed_events() {
     if waiting.is_empty() {
         return;
     }
-    for cq in alive_of::<ibv_cq_ex>() {
-        // SAFETY: alive a moment ago; the memory of destroyed objects is kept.
-        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { continue };
-        // SAFETY: the public part of the object.
+    let mut found = Vec::new();
+    for_each_alive::<ibv_cq_ex>(|cq, created| {
+        // SAFETY: no object of the application is dropped during this call.
+        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return };
+        // SAFETY: the public part of the same object.
         let channel = unsafe { (*cq).base.channel }.addr();
-        let found = waiting.iter().find(|(of, _)| *of == channel);
-        let Some((_, site)) = found.filter(|_| channel != 0) else { continue };
+        let waiting = waiting.iter().find(|(of, _)| channel != 0 && *of == channel);
         let waits = object.tail.cq.waiting();
-        if waits == 0 || object.tail.cq.is_armed() {
-            continue;
+        if let Some((_, site)) = waiting.filter(|_| waits > 0 && !object.tail.cq.is_armed()) {
+            found.push((waits, *site, created));
         }
+    });
+    for (waits, site, created) in found {
         let text = format!(
             "the thread waits for a completion event, but {waits} completions are in the completion queue \
              and it is not armed: no event will come; after ibv_req_notify_cq poll once more before you wait"
         );
-        if let Some(created) = created(cq.addr()) {
-            report("missed-completion-event", &text, &[("waits", *site), ("created", created)]);
-        }
+        report("missed-completion-event", &text, &[("waits", site), ("created", created)]);
     }
 }

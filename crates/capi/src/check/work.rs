@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus, WrOp};
@@ -16,7 +17,7 @@ use crate::ibv::qp::QpObject;
 use crate::object::Object;
 
 use super::objects::created;
-use super::report::{connected, report};
+use super::report::{connected, disconnected, report};
 use super::stack::{Site, here};
 use super::{OPTIONS, failures, lock, memory};
 
@@ -27,6 +28,8 @@ pub(super) struct Posted {
     pub(super) operation: &'static str,
     pub(super) bytes: u64,
     is_signaled: bool,
+    /// The peer may have answered: the application may know that it is done.
+    may_be_done: bool,
     pub(super) posted: Site,
     list: Box<[Sge]>,
     /// Checksum of the memory at the post, for operations that read it.
@@ -46,6 +49,8 @@ pub(super) struct Queue {
     srq: Option<usize>,
     /// Completion queues, by their addresses, and how many work requests can complete there.
     needs: [(usize, u32); 2],
+    /// `roxie check` knows the attributes of its connection.
+    is_connected: bool,
     /// A work request has failed: what follows is a consequence.
     has_failed: bool,
     /// When the application last got a completion of a send, or posted to an empty send queue.
@@ -109,11 +114,15 @@ pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
 
 /// A queue pair is destroyed.
 pub(super) fn queue_pair_ends(object: *const ibv_qp_ex) {
-    let mut work = lock(&WORK);
-    work.queues.remove(&object.addr());
     // SAFETY: the public part, which stays in memory, is read here only.
     let number = unsafe { (*object).qp_base.qp_num };
+    let mut work = lock(&WORK);
     work.by_number.remove(&number);
+    let queue = work.queues.remove(&object.addr());
+    drop(work);
+    if let Some(queue) = queue {
+        lock(&queue).disconnect();
+    }
 }
 
 /// A shared receive queue is destroyed.
@@ -131,11 +140,11 @@ pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
         let uses = |sge: &Sge| sge.length > 0 && sge.lkey == Lkey(lkey);
         let last_signaled = queue.sends.iter().rposition(|send| send.is_signaled);
         let certain = &queue.sends.make_contiguous()[..last_signaled.map_or(0, |last| last + 1)];
-        let user = certain.iter().find(|send| send.list.iter().any(uses));
+        let user = certain.iter().find(|send| !send.may_be_done && send.list.iter().any(uses));
         let Some(user) = user.filter(|_| !queue.has_failed) else { return };
         // The device may have finished what the application has not polled yet.
         let is_busy = object.tail.qp.status().is_some_and(|status| status.in_flight + status.pending > 0);
-        if is_busy {
+        if is_busy && object.tail.qp.send_cq().waiting() == 0 {
             let text = format!(
                 "the memory region {addr:p} ({length} bytes, lkey {lkey:#x}) is deregistered while the {} \
                  with wr_id {:#x} on queue pair {:#08x} uses it; wait for its completion",
@@ -168,11 +177,19 @@ fn peer(address: usize) -> Option<u32> {
     object?.tail.qp.status()?.dest_qpn.map(|number| number.value())
 }
 
-/// The application moved a queue pair to another state: notes the attributes of its connection.
+/// The application moved a queue pair to another state: notes the attributes of its connection, or forgets
+/// them and the work requests, which RESET discards.
 #[cold]
 pub(crate) fn moved(object: &QpObject) {
-    if let Some(status) = object.tail.qp.status().filter(|status| matches!(&*status.state, "RTR" | "RTS")) {
-        connected(&status, here());
+    let Some(status) = object.tail.qp.status() else { return };
+    let queue = of(object);
+    match &*status.state {
+        "RESET" => lock(&queue).reset(),
+        "RTR" | "RTS" => {
+            lock(&queue).is_connected = true;
+            connected(&status, here());
+        }
+        _ => {}
     }
 }
 
@@ -217,8 +234,24 @@ impl Queue {
                 (object.send_cq().get().addr(), qp.cap().max_send_wr),
                 (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
             ],
+            is_connected: false,
             has_failed: false,
             moved_ns: now_ns(),
+        }
+    }
+
+    /// Begins again.
+    fn reset(&mut self) {
+        self.sends.clear();
+        self.receives.clear();
+        self.has_failed = false;
+        self.moved_ns = now_ns();
+        self.disconnect();
+    }
+
+    fn disconnect(&mut self) {
+        if mem::take(&mut self.is_connected) {
+            disconnected(self.number);
         }
     }
 
@@ -247,6 +280,7 @@ impl Queue {
             operation,
             bytes: bytes(wr.sg_list),
             is_signaled: self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED),
+            may_be_done: false,
             posted,
             list: if is_inline { Box::default() } else { wr.sg_list.into() },
             sum,
@@ -311,9 +345,11 @@ impl Queue {
     }
 
     /// A message of the peer arrived. It may answer the posted sends: then the application knows that the
-    /// peer has their content, and may change the memory before it polls their completions.
+    /// peer has their content, and may change or deregister the memory before it polls their completions.
     fn answered(&mut self) {
-        self.sends.iter_mut().for_each(|send| send.sum = None);
+        for send in &mut self.sends {
+            (send.sum, send.may_be_done) = (None, true);
+        }
     }
 
     /// Takes a send and the unsignaled ones before it.
@@ -342,6 +378,7 @@ impl Posted {
             operation: "receive",
             bytes: bytes(wr.sg_list),
             is_signaled: true,
+            may_be_done: false,
             posted: here(),
             list: wr.sg_list.into(),
             sum: None,
@@ -384,8 +421,8 @@ pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Pos
 
 /// Whether two lists have memory in common.
 fn have_overlap(some: &[Sge], others: &[Sge]) -> bool {
-    let overlaps =
-        |a: &Sge, b: &Sge| a.addr < b.addr + u64::from(b.length) && b.addr < a.addr + u64::from(a.length);
+    let end = |sge: &Sge| sge.addr.saturating_add(u64::from(sge.length));
+    let overlaps = |a: &Sge, b: &Sge| a.addr < end(b) && b.addr < end(a);
     some.iter().any(|a| others.iter().any(|b| overlaps(a, b)))
 }
 
@@ -421,4 +458,17 @@ fn describe(op: &WrOp) -> (&'static str, bool, Option<u64>) {
 /// Holds the lock of the look-up until the returned value is dropped, or gives up at `until_ns`.
 pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new(lock_until(&WORK, until_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_overlap_up_to_the_end_of_the_addresses() {
+        let at = |addr| [Sge { addr, length: 16, lkey: Lkey(1) }];
+        assert!(have_overlap(&at(100), &at(115)) && !have_overlap(&at(100), &at(116)));
+        assert!(have_overlap(&at(u64::MAX - 7), &at(u64::MAX - 3)));
+        assert!(!have_overlap(&at(u64::MAX - 7), &at(0)));
+    }
 }

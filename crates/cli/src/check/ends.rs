@@ -10,6 +10,8 @@ use super::findings::{Finding, Stack};
 /// The attributes of a queue pair in RTR or RTS.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct End {
+    /// When it was made ([`now_ns`](sys::now_ns)).
+    pub(super) at: u64,
     qp: u32,
     peer: u32,
     local: IpAddr,
@@ -49,6 +51,16 @@ impl Ends {
         }
         self.known.insert(end.qp, end);
         found
+    }
+
+    /// A queue pair is not connected any more. Its peer is not either: both may get other attributes now, one
+    /// after the other, and only new ones belong together.
+    pub(super) fn remove(&mut self, qp: u32) {
+        let Some(end) = self.known.remove(&qp) else { return };
+        if self.known.get(&end.peer).is_some_and(|peer| peer.is_peer_of(&end)) {
+            self.known.remove(&end.peer);
+        }
+        self.told.retain(|(sender, receiver, _)| *sender != qp && *receiver != qp);
     }
 }
 
@@ -94,6 +106,7 @@ mod tests {
     fn end(qp: u32, peer: u32) -> End {
         let address = IpAddr::from([10, 0, 0, 1]);
         End {
+            at: 0,
             qp,
             peer,
             local: address,
@@ -121,6 +134,24 @@ mod tests {
         assert!(kinds(end(1, 2), other_host).is_empty());
         let not_yet_sending = End { state: "RTR".to_owned(), sq_psn: 0, ..end(2, 1) };
         assert!(kinds(end(1, 2), not_yet_sending).is_empty());
+    }
+
+    #[test]
+    fn only_ends_of_the_same_connection_are_compared() {
+        let again = |qp, peer| End { sq_psn: 9, rq_psn: 9, ..end(qp, peer) };
+        let mut ends = Ends::default();
+        let mut found = [ends.add(end(1, 2), 1), ends.add(end(2, 1), 1)].concat();
+        // One after the other, and both at first.
+        ends.remove(1);
+        found.extend(ends.add(again(1, 2), 1));
+        ends.remove(2);
+        found.extend(ends.add(again(2, 1), 1));
+        [1, 2].into_iter().for_each(|qp| ends.remove(qp));
+        found.extend([ends.add(end(1, 2), 1), ends.add(end(2, 1), 1)].concat());
+        assert!(found.is_empty(), "{found:?}");
+        ends.remove(2);
+        found.extend([ends.add(end(1, 2), 1), ends.add(again(2, 1), 1)].concat());
+        assert_eq!(found.len(), 2, "PSNs of both directions");
     }
 
     #[test]

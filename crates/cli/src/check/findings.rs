@@ -15,10 +15,27 @@ use super::ends::{End, Ends};
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line {
-    Process { command: String },
+    Process {
+        command: String,
+    },
     Finding(Finding),
     End(End),
+    /// The queue pair was reset or destroyed.
+    Gone {
+        at: u64,
+        qp: u32,
+    },
 }
+
+/// What happened to a connection.
+#[derive(Debug)]
+enum Change {
+    Connected(End),
+    Gone(u32),
+}
+
+/// Longest time from the event to its line in the file, in nanoseconds.
+const WRITTEN_NS: u64 = 100_000_000;
 
 /// A mistake of the application, with addresses.
 #[derive(Clone, Debug, Deserialize)]
@@ -52,6 +69,8 @@ pub(super) struct Findings {
     dir: PathBuf,
     files: HashMap<u32, Reader>,
     ends: Ends,
+    /// What happened to connections and was not looked at yet: when, and in which process.
+    changes: Vec<(u64, u32, Change)>,
 }
 
 /// How far a file has been read.
@@ -63,7 +82,8 @@ struct Reader {
 
 impl Findings {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), files: HashMap::new(), ends: Ends::default() }
+        let (files, ends, changes) = (HashMap::new(), Ends::default(), Vec::new());
+        Self { dir: dir.to_owned(), files, ends, changes }
     }
 
     /// Processes that opened the device.
@@ -71,8 +91,18 @@ impl Findings {
         self.files.len()
     }
 
-    /// Calls `f` with the findings since the last call.
-    pub(super) fn read(&mut self, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
+    /// Calls `f` with the findings since the last call. Connections are looked at in the order of time, so
+    /// what other processes may still write about the last moments waits for the next call.
+    pub(super) fn read(&mut self, f: impl FnMut(Finding) -> Outcome) -> Outcome {
+        self.read_until(sys::now_ns().saturating_sub(WRITTEN_NS), f)
+    }
+
+    /// As [`read`](Self::read), when all processes have ended.
+    pub(super) fn read_rest(&mut self, f: impl FnMut(Finding) -> Outcome) -> Outcome {
+        self.read_until(u64::MAX, f)
+    }
+
+    fn read_until(&mut self, until_ns: u64, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
         for entry in fs::read_dir(&self.dir).during(&self.dir.display().to_string())?.flatten() {
             let path = entry.path();
             let process = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
@@ -84,12 +114,22 @@ impl Findings {
                     Line::Finding(finding) => {
                         f(Finding { process, command: reader.command.clone(), ..finding })?;
                     }
-                    Line::End(end) => {
-                        for finding in self.ends.add(end, process) {
-                            f(Finding { command: reader.command.clone(), ..finding })?;
-                        }
+                    Line::End(end) => self.changes.push((end.at, process, Change::Connected(end))),
+                    Line::Gone { at, qp } => self.changes.push((at, process, Change::Gone(qp))),
+                }
+            }
+        }
+        self.changes.sort_by_key(|(at, ..)| *at);
+        let due = self.changes.partition_point(|(at, ..)| *at < until_ns);
+        for (_, process, change) in self.changes.drain(..due) {
+            match change {
+                Change::Connected(end) => {
+                    let command = self.files.get(&process).map(|reader| reader.command.clone());
+                    for finding in self.ends.add(end, process) {
+                        f(Finding { command: command.clone().unwrap_or_default(), ..finding })?;
                     }
                 }
+                Change::Gone(qp) => self.ends.remove(qp),
             }
         }
         Ok(())
@@ -138,6 +178,39 @@ mod tests {
         let one = (7, "leaked-mr".to_owned(), "./prog".to_owned());
         assert_eq!(seen, [one.clone(), one]);
         assert_eq!(findings.processes(), 1);
+        fs::remove_dir_all(dir).expect("cleaned");
+    }
+
+    /// Two processes connect two queue pairs twice; each of their files is read as a whole.
+    #[test]
+    fn connections_of_several_processes_are_looked_at_in_the_order_of_time() {
+        let dir = std::env::temp_dir().join(format!("roxie-ends-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory for the test");
+        let end = |at: u64, qp: u32, peer: u32, psn: u32| {
+            let numbers = format!(r#""at":{at},"qp":{qp},"peer":{peer},"sq_psn":{psn},"rq_psn":{psn}"#);
+            let path = r#""local":"::1","remote":"::1","state":"RTS","path_mtu":1024"#;
+            let reads = r#""max_rd_atomic":1,"max_dest_rd_atomic":1"#;
+            format!(r#"{{"type":"end",{numbers},{path},{reads},"stacks":[]}}"#)
+        };
+        let gone = |at: u64, qp: u32| format!(r#"{{"type":"gone","at":{at},"qp":{qp}}}"#);
+        for (process, qp, peer) in [(1_u64, 1, 2), (2, 2, 1)] {
+            let lines = [end(process, qp, peer, 5), gone(10 + process, qp), end(20 + process, qp, peer, 6)];
+            fs::write(dir.join(format!("{process}.jsonl")), lines.join("\n") + "\n").expect("written");
+        }
+        let (mut findings, mut seen) = (Findings::new(&dir), Vec::new());
+        let mut read = |findings: &mut Findings, until| {
+            let add = |f: Finding| {
+                seen.push(f.kind);
+                Ok(())
+            };
+            findings.read_until(until, add).expect("readable");
+            seen.len()
+        };
+        assert_eq!(read(&mut findings, 11), 0);
+        assert_eq!(read(&mut findings, u64::MAX), 0);
+        fs::write(dir.join("3.jsonl"), end(30, 1, 2, 7) + "\n").expect("written");
+        assert_eq!(read(&mut findings, 30), 0, "not yet");
+        assert_eq!(read(&mut findings, 31), 2, "{seen:?}");
         fs::remove_dir_all(dir).expect("cleaned");
     }
 }
