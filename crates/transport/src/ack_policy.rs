@@ -26,9 +26,9 @@
 //!   arrived, all of the peer's messages WRITEs without immediate (the application polls the CQ for any other
 //!   message, so the ACK for it costs nothing more);
 //! - all requests that this side posted have left, and no message of the peer is half received;
-//! - fewer messages than an ACK interval arrived since this side posted its last request, and between the
-//!   last two packets with AckReq. A roxie peer sends a long WRITE as one message per packet. It sets AckReq
-//!   when the interval is over or the window is full, and needs that ACK at once to open its window;
+//! - between the last two packets with AckReq fewer messages than an ACK interval arrived. A roxie peer sends
+//!   a long WRITE as one message per packet. It sets AckReq when the interval is over, and needs that ACK at
+//!   once to open its window;
 //! - the packet with AckReq is not a duplicate.
 //!
 //! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]
@@ -189,8 +189,6 @@ pub(crate) struct AckDelay {
     /// Messages of the peer since the last packet that asked, and how many there were before that packet.
     messages: u32,
     messages_before_ask: u32,
-    /// Messages of the peer since this side posted its last request.
-    messages_in_round: u32,
 }
 
 impl AckDelay {
@@ -205,7 +203,6 @@ impl AckDelay {
             has_posted: false,
             messages: 0,
             messages_before_ask: 0,
-            messages_in_round: 0,
         }
     }
 
@@ -213,7 +210,6 @@ impl AckDelay {
     #[inline]
     pub(crate) fn request_posted(&mut self) {
         self.has_posted = true;
-        self.messages_in_round = 0;
     }
 
     /// A SEND or WRITE of the peer is complete. `is_silent`: it produces no completion here, so the
@@ -224,7 +220,6 @@ impl AckDelay {
             self.rounds = self.rounds.saturating_add(1);
         }
         self.messages = self.messages.saturating_add(1);
-        self.messages_in_round = self.messages_in_round.saturating_add(1);
         if !is_silent {
             self.rounds = 0;
         }
@@ -259,9 +254,8 @@ impl AckDelay {
         if self.owed != Owed::InBatch {
             return;
         }
-        let messages = self.messages_before_ask.max(self.messages_in_round);
-        let is_long_write = u64::from(messages) >= ack_interval(mtu);
-        let is_ping_pong = self.rounds >= self.rounds_required && !is_long_write;
+        let is_interval_ask = u64::from(self.messages_before_ask) >= ack_interval(mtu);
+        let is_ping_pong = self.rounds >= self.rounds_required && !is_interval_ask;
         self.owed = if is_ping_pong && may_delay && !self.is_duplicate {
             self.deadline.get_or_insert(now.plus_ns(ACK_DELAY_MAX_NS));
             Owed::Delayed
