@@ -4,23 +4,12 @@
 /* From RESET to RTS, with this PSN in both directions. */
 static void connect_again(struct ibv_qp *qp, uint32_t to, uint32_t psn)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = to };
+	struct ibv_qp_attr rtr = rtr_of(qp, to), rts = rts_of(usual);
 
+	rtr.rq_psn = rts.sq_psn = psn;
 	init_qp(qp);
-	attr.rq_psn = psn;
-	attr.max_dest_rd_atomic = 4;
-	attr.min_rnr_timer = 12;
-	attr.ah_attr = own_address(qp->context);
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-			    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-	attr.qp_state = IBV_QPS_RTS;
-	attr.sq_psn = psn;
-	attr.timeout = 14;
-	attr.retry_cnt = 2;
-	attr.rnr_retry = 7;
-	attr.max_rd_atomic = 4;
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+	CHECK(ibv_modify_qp(qp, &rtr, RTR_MASK) == 0);
+	CHECK(ibv_modify_qp(qp, &rts, RTS_MASK) == 0);
 }
 
 static void reset(struct ibv_qp *qp)

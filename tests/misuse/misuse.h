@@ -77,25 +77,44 @@ static inline struct ibv_ah_attr own_address(struct ibv_context *context)
 	return attr;
 }
 
-static inline void connect_qp(struct ibv_qp *qp, uint32_t to, struct path path)
+#define RTR_MASK \
+	(IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | \
+	 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+#define RTS_MASK \
+	(IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | \
+	 IBV_QP_MAX_QP_RD_ATOMIC)
+
+/* Attributes of RTR_MASK. */
+static inline struct ibv_qp_attr rtr_of(struct ibv_qp *qp, uint32_t to)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = to };
 
 	attr.max_dest_rd_atomic = 4;
 	attr.min_rnr_timer = 12;
 	attr.ah_attr = own_address(qp->context);
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-			    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = path.timeout;
-	attr.retry_cnt = 2;
-	attr.rnr_retry = path.rnr_retry;
-	attr.max_rd_atomic = path.reads;
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+	return attr;
 }
 
-static inline void open_pair(struct pair *p, int cqe, struct path path)
+/* Attributes of RTS_MASK. */
+static inline struct ibv_qp_attr rts_of(struct path path)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = path.timeout, .retry_cnt = 2 };
+
+	attr.rnr_retry = path.rnr_retry;
+	attr.max_rd_atomic = path.reads;
+	return attr;
+}
+
+static inline void connect_qp(struct ibv_qp *qp, uint32_t to, struct path path)
+{
+	struct ibv_qp_attr rtr = rtr_of(qp, to), rts = rts_of(path);
+
+	CHECK(ibv_modify_qp(qp, &rtr, RTR_MASK) == 0);
+	CHECK(ibv_modify_qp(qp, &rts, RTS_MASK) == 0);
+}
+
+/* Makes a pair; the queue pairs are in INIT. */
+static inline void make_pair(struct pair *p, int cqe)
 {
 	struct ibv_qp_init_attr attr;
 
@@ -111,8 +130,25 @@ static inline void open_pair(struct pair *p, int cqe, struct path path)
 		CHECK(p->mr[side] != NULL && p->qp[side] != NULL);
 		init_qp(p->qp[side]);
 	}
+}
+
+static inline void open_pair(struct pair *p, int cqe, struct path path)
+{
+	make_pair(p, cqe);
 	connect_qp(p->qp[0], p->qp[1]->qp_num, path);
 	connect_qp(p->qp[1], p->qp[0]->qp_num, path);
+}
+
+/* A queue pair with a peer that does not exist. */
+static inline struct ibv_qp *connect_nowhere(struct pair *p, struct path path)
+{
+	struct ibv_qp_init_attr init = qp_attr(p->cq, IBV_QPT_RC);
+	struct ibv_qp *qp = ibv_create_qp(p->pd, &init);
+
+	CHECK(qp != NULL);
+	init_qp(qp);
+	connect_qp(qp, p->qp[0]->qp_num ^ 0xff, path);
+	return qp;
 }
 
 static const struct path usual = { .timeout = 14, .rnr_retry = 7, .reads = 4 };

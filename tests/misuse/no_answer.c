@@ -5,16 +5,12 @@ int main(void)
 {
 	static const struct path short_timeout = { .timeout = 8, .rnr_retry = 7, .reads = 4 };
 	struct ibv_send_wr send, *bad;
-	struct ibv_qp_init_attr init;
 	struct ibv_sge from;
 	struct ibv_qp *qp;
 	struct pair p;
 
 	open_pair(&p, 16, usual);
-	init = qp_attr(p.cq, IBV_QPT_RC);
-	qp = ibv_create_qp(p.pd, &init);
-	init_qp(qp);
-	connect_qp(qp, p.qp[0]->qp_num ^ 0xff, short_timeout);
+	qp = connect_nowhere(&p, short_timeout);
 	from = sge_of(&p, 0, 64);
 	send = send_of(&from, IBV_WR_SEND);
 	CHECK(ibv_post_send(qp, &send, &bad) == 0); /* finds: no-answer */
