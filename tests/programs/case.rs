@@ -1,7 +1,9 @@
 //! A named case, and small functions that most cases need.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use roxie_tests::lab::{Lab, Side};
@@ -94,4 +96,31 @@ pub(crate) fn compile(source: &str, to: &Path, options: &[&str]) -> Result<(), S
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&compiled.stderr).into_owned()),
     }
+}
+
+/// A compiled program beside the library that it needs; its file is removed at the end.
+pub(crate) struct Built(String);
+
+impl Built {
+    pub(crate) fn path(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        // A failed compiler has left none.
+        fs::remove_file(&self.0).ok();
+    }
+}
+
+/// As [`compile`]; several cases may build one program at the same time.
+pub(crate) fn build(lab: &Lab, source: &str, options: &[&str]) -> Result<Built, String> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+    let stem = Path::new(source).file_stem().unwrap_or_default().display();
+    let to = lab.roxie().with_file_name(format!("{stem}-{nth}"));
+    let built = Built(to.display().to_string());
+    compile(source, &to, options)?;
+    Ok(built)
 }

@@ -2,14 +2,12 @@
 //! litmus tests of what a NIC may reorder. The programs are in tests/chaos.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 
-use crate::case::{Case, compile, good, roxie, says};
+use crate::case::{Built, Case, build, good, roxie, says};
 
 /// Programs with an assumption that no specification gives.
 const PLANTED: [&str; 9] = [
@@ -58,25 +56,9 @@ pub(crate) fn cases(is_full: bool) -> Vec<Case> {
     cases
 }
 
-/// A compiled program; its file is removed at the end.
-struct Built(String);
-
-impl Drop for Built {
-    fn drop(&mut self) {
-        // A failed compiler has left none.
-        fs::remove_file(&self.0).ok();
-    }
-}
-
-/// Compiles a program of tests/chaos beside the library that it needs.
-fn build(lab: &Lab, program: &str, options: &[&str]) -> Result<Built, String> {
-    // Two cases may build one program at the same time.
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let nth = COUNT.fetch_add(1, Ordering::Relaxed);
-    let to = lab.roxie().with_file_name(format!("{program}{}-{nth}", options.join("")));
-    let built = Built(to.display().to_string());
-    compile(&format!("../chaos/{program}.c"), &to, &[options, &["-O2", "-libverbs"]].concat())?;
-    Ok(built)
+/// Compiles a program of tests/chaos.
+fn chaos_program(lab: &Lab, program: &str, options: &[&str]) -> Result<Built, String> {
+    build(lab, &format!("../chaos/{program}.c"), &[options, &["-O2", "-libverbs"]].concat())
 }
 
 /// `roxie run OPTIONS -- COMMAND`.
@@ -90,11 +72,11 @@ fn with_seed(lab: &Lab, place: &Place, name: &str, seed: u64, command: &[&str]) 
 }
 
 fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u64) -> Result<(), String> {
-    let (planted, fixed) = (build(lab, program, &[])?, build(lab, program, &["-DFIXED"])?);
-    good(run(lab, place, name, &[], &[&planted.0])?)?;
+    let (planted, fixed) = (chaos_program(lab, program, &[])?, chaos_program(lab, program, &["-DFIXED"])?);
+    good(run(lab, place, name, &[], &[planted.path()])?)?;
     let mut is_broken = false;
     for seed in 1..=SEEDS {
-        is_broken = !with_seed(lab, place, name, seed, &[&planted.0])?.succeeded();
+        is_broken = !with_seed(lab, place, name, seed, &[planted.path()])?.succeeded();
         if is_broken {
             break;
         }
@@ -103,16 +85,19 @@ fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u6
         return Err(format!("{program} passes with {SEEDS} seeds"));
     }
     for seed in 1..=correct_seeds {
-        says(&good(with_seed(lab, place, name, seed, &[&fixed.0])?)?, &format!("roxie: chaos seed={seed},"))?;
+        says(
+            &good(with_seed(lab, place, name, seed, &[fixed.path()])?)?,
+            &format!("roxie: chaos seed={seed},"),
+        )?;
     }
     Ok(())
 }
 
 fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let program = build(lab, "litmus", &[])?;
+    let program = chaos_program(lab, "litmus", &[])?;
     let mut seen: BTreeMap<(String, bool), u64> = BTreeMap::new();
     for seed in 1..=LITMUS_SEEDS {
-        let ended = good(with_seed(lab, place, name, seed, &[&program.0, "10"])?)?;
+        let ended = good(with_seed(lab, place, name, seed, &[program.path(), "10"])?)?;
         for line in ended.output.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             let [test, verdict @ ("allowed" | "forbidden"), count] = words[..] else { continue };
@@ -138,9 +123,10 @@ fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 const REPLAYS_MAX: u32 = 20;
 
 fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let (planted, fixed) = (build(lab, "last_byte", &[])?, build(lab, "last_byte", &["-DFIXED"])?);
+    let (planted, fixed) =
+        (chaos_program(lab, "last_byte", &[])?, chaos_program(lab, "last_byte", &["-DFIXED"])?);
     let options = ["--chaos", "seeds=1..100", "--timeout", "3"];
-    let ended = run(lab, place, name, &options, &[&planted.0])?;
+    let ended = run(lab, place, name, &options, &[planted.path()])?;
     if ended.code() != Some(FOUND) {
         return Err(ended.describe());
     }
@@ -156,10 +142,10 @@ fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         }
     }
     let options = ["--chaos", "seeds=1..5"];
-    says(&good(run(lab, place, name, &options, &[&fixed.0])?)?, "5 seeds passed")?;
-    let wrong = run(lab, place, name, &["--chaos", "seed=1,faults=x"], &[&fixed.0])?;
+    says(&good(run(lab, place, name, &options, &[fixed.path()])?)?, "5 seeds passed")?;
+    let wrong = run(lab, place, name, &["--chaos", "seed=1,faults=x"], &[fixed.path()])?;
     says(&wrong, "faults= names an unknown fault; there are placement")?;
-    let variable = run(lab, place, name, &[], &["env", "ROXIE_CHAOS=seed=x", &fixed.0])?;
+    let variable = run(lab, place, name, &[], &["env", "ROXIE_CHAOS=seed=x", fixed.path()])?;
     says(&variable, "ROXIE_CHAOS: the value of seed= is not a number")
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, good, roxie, says};
+use crate::case::{Case, build, good, roxie, says};
 
 /// Commands of a server, a pause, and a client; each of them is checked. `PORT` stands for a port.
 const SILENT: [(&str, &str, &str); 14] = [
@@ -57,9 +57,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// A failure to print a finding ends the command: it would run on unseen.
 fn ends_the_command(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let program = lab.roxie().with_file_name("misuse-unprinted");
-    crate::case::compile("../misuse/leaked_channel.c", &program, &["-g", "-libverbs"])?;
-    let script = format!("echo pid:$$; {}; exec sleep 20 >/dev/null 2>&1", program.display());
+    let program = build(lab, "../misuse/leaked_channel.c", &["-g", "-libverbs"])?;
+    let script = format!("echo pid:$$; {}; exec sleep 20 >/dev/null 2>&1", program.path());
     let words = ["check", "--netdev", "lo", "--output", "/dev/full", "--", "sh", "-c", &script];
     let ended = roxie(lab, place, Side::Server, name, &words)?;
     says(&ended, "No space left")?;
@@ -68,7 +67,7 @@ fn ends_the_command(lab: &Lab, place: &Place, name: &str) -> Result<(), String> 
     if Path::new("/proc").join(process).exists() {
         return Err(format!("process {process} runs\n{}", ended.describe()));
     }
-    fs::remove_file(&program).map_err(|error| error.to_string())
+    Ok(())
 }
 
 fn directory() -> PathBuf {
@@ -99,22 +98,21 @@ fn marks(text: &str, label: &str) -> Vec<(u64, String)> {
 
 /// Kinds and lines of the findings are those of the marks.
 fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
-    let program = lab.roxie().with_file_name(format!("misuse-{}", stem(source)));
-    let file = format!("../misuse/{}.c", stem(source));
-    crate::case::compile(&file, &program, &["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"])?;
+    let file = format!("{}.c", stem(source));
+    let options = ["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
+    let program = build(lab, &format!("../misuse/{file}"), &options)?;
     let text = fs::read_to_string(source).map_err(|error| error.to_string())?;
     let expected: BTreeSet<(u64, String)> = marks(&text, "finds:").into_iter().collect();
     let options = marks(&text, "options:");
     let mut words = vec!["check", "--quiet", "--json", "--netdev", "lo"];
     words.extend(options.iter().map(|(_, word)| word.as_str()));
-    let program_word = program.display().to_string();
-    words.extend(["--", &program_word]);
+    words.extend(["--", program.path()]);
     let ended = roxie(lab, place, Side::Server, name, &words)?;
     let mut found = BTreeSet::new();
     for line in ended.output.lines().filter(|line| line.starts_with("{\"kind\"")) {
         let finding: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let at = &finding["place"];
-        if !at["file"].as_str().is_some_and(|file| file.ends_with(&format!("{}.c", stem(source)))) {
+        if !at["file"].as_str().is_some_and(|at| at.ends_with(&file)) {
             return Err(format!("a finding in another file: {line}\n{}", ended.describe()));
         }
         let kind = finding["kind"].as_str().unwrap_or_default().to_owned();
@@ -124,7 +122,7 @@ fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), Stri
     if found != expected || ended.code() != Some(code) {
         return Err(format!("expected {expected:?}, found {found:?}\n{}", ended.describe()));
     }
-    fs::remove_file(&program).map_err(|error| error.to_string())
+    Ok(())
 }
 
 fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> Result<(), String> {
@@ -145,17 +143,15 @@ fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> R
 
 /// A file leaves findings out; its lines that name none are told.
 fn suppressed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let program = lab.roxie().with_file_name("misuse-suppressed");
-    crate::case::compile("../misuse/leaked_channel.c", &program, &["-g", "-libverbs"])?;
-    let file = program.with_extension("txt");
+    let program = build(lab, "../misuse/leaked_channel.c", &["-g", "-libverbs"])?;
+    let file = format!("{}.txt", program.path());
     let text = "# known\nleaked-channel  m*n\ncq-*\n";
     fs::write(&file, text).map_err(|error| error.to_string())?;
-    let (program, file) = (program.display().to_string(), file.display().to_string());
-    let words = ["check", "--netdev", "lo", "--suppress", &file, "--", &program];
+    let words = ["check", "--netdev", "lo", "--suppress", &file, "--", program.path()];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, "0 findings, 1 suppressed, in 1 process")?;
     says(&ended, &format!("unused suppression {file}:3: cq-*"))?;
-    [program, file].iter().try_for_each(fs::remove_file).map_err(|error| error.to_string())
+    fs::remove_file(&file).map_err(|error| error.to_string())
 }
 
 /// Without a finding the exit code is that of the command; a signal counts as in shells.
