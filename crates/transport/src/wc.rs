@@ -48,6 +48,13 @@ impl Wc {
     pub const WITH_IMM: u32 = 2;
     /// `imm_data` is the invalidated key.
     pub const WITH_INV: u32 = 8;
+
+    /// Whether `opcode` names a receive.
+    #[inline]
+    #[must_use]
+    pub fn is_receive(&self) -> bool {
+        self.opcode as u32 & WcOpcode::Recv as u32 != 0
+    }
 }
 
 impl Wc {

@@ -7,13 +7,12 @@ use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use roxie::transport::{WcOpcode, WcStatus};
+use roxie::transport::WcStatus;
 
-use crate::abi::objects::{ibv_cq_ex, ibv_mr, ibv_qp_ex};
-use crate::ibv::cq::CqObject;
+use crate::abi::objects::{ibv_mr, ibv_qp_ex};
 use crate::ibv::events::handed_out;
 
-use super::objects::{alive, for_each_alive};
+use super::objects::{alive, for_each_cq};
 use super::report::{process_started, report};
 use super::watch;
 
@@ -76,9 +75,7 @@ pub(crate) fn interrupted() {
 /// Reports completion queues that lost completions.
 pub(super) fn look_at_queues() {
     let mut found = Vec::new();
-    for_each_alive::<ibv_cq_ex>(|cq, created| {
-        // SAFETY: no object of the application is dropped during this call.
-        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return };
+    for_each_cq(|object, created| {
         if object.tail.cq.has_overflowed() {
             found.push((object.tail.cq.capacity(), created));
         }
@@ -125,15 +122,12 @@ fn describe(leak: &str, address: usize) -> String {
 /// Reports completions of successful work requests that the application did not poll.
 fn unpolled() {
     let mut found = Vec::new();
-    for_each_alive::<ibv_cq_ex>(|cq, created| {
-        // SAFETY: no object of the application is dropped during this call.
-        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return };
+    for_each_cq(|object, created| {
         let (mut sent, mut received) = (0, 0);
         while object.tail.cq.waiting() > 0
             && let Some(wc) = object.tail.cq.poll_one()
         {
-            let is_receive = wc.opcode as u32 & WcOpcode::Recv as u32 != 0;
-            let count = if is_receive { &mut received } else { &mut sent };
+            let count = if wc.is_receive() { &mut received } else { &mut sent };
             *count += u32::from(wc.status == WcStatus::Success);
         }
         found.push((sent, received, created));
@@ -151,7 +145,8 @@ fn unpolled() {
 fn unacknowledged() {
     let delivered: HashMap<usize, [u32; 2]> = handed_out().into_iter().collect();
     let mut found = Vec::new();
-    for_each_alive::<ibv_cq_ex>(|cq, created| {
+    for_each_cq(|object, created| {
+        let cq = object.public();
         // SAFETY: the public part of an object that is alive during this call.
         let acknowledged = unsafe { (*cq).base.comp_events_completed };
         let [events, _] = delivered.get(&cq.addr()).copied().unwrap_or([acknowledged; 2]);

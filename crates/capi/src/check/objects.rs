@@ -11,7 +11,8 @@ use std::sync::{LazyLock, Mutex};
 
 use sys::{generation, lock_until};
 
-use crate::abi::objects::{ibv_mr, ibv_qp_ex};
+use crate::abi::objects::{ibv_cq_ex, ibv_mr, ibv_qp_ex};
+use crate::ibv::cq::CqObject;
 
 use super::calls::has_reported;
 use super::report::report;
@@ -89,6 +90,13 @@ struct Record {
     generation: u32,
     /// It belongs to another object or to this library: the application does not destroy it.
     is_owned: bool,
+}
+
+impl Record {
+    /// Whether this process has created it and not destroyed it.
+    fn is_alive(&self) -> bool {
+        self.destroyed.is_none() && self.generation == generation()
+    }
 }
 
 #[derive(Default)]
@@ -253,9 +261,8 @@ pub(super) struct Left {
 pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
     let objects = lock(&OBJECTS);
     let mut found: Vec<Left> = Vec::new();
-    let alive =
-        |record: &Record| record.destroyed.is_none() && !record.is_owned && record.generation == generation();
-    for (address, record) in objects.records.iter().filter(|(_, record)| alive(record)) {
+    let left = objects.records.iter().filter(|(_, record)| record.is_alive() && !record.is_owned);
+    for (address, record) in left {
         match found.iter_mut().find(|left| left.kind == record.kind && left.created == record.created) {
             Some(left) => left.addresses.push(*address),
             None => found.push(Left {
@@ -271,16 +278,19 @@ pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
     found
 }
 
-/// Calls `f` with each live object of this process that has this C structure, and where it was created. The
-/// objects are not dropped meanwhile: [`destroyed`] waits for the lock that is held here. So `f` must not
-/// report, nor ask this module.
-pub(super) fn for_each_alive<P>(mut f: impl FnMut(*mut P, Site)) {
-    let kind = Kind::of::<P>();
+/// Calls `f` with each live completion queue of this process, and where it was created. None is dropped
+/// meanwhile: [`destroyed`] waits for the lock that is held here. So `f` must not report, nor ask this
+/// module.
+pub(super) fn for_each_cq(mut f: impl FnMut(&CqObject, Site)) {
+    let kind = Kind::of::<ibv_cq_ex>();
     let objects = lock(&OBJECTS);
-    let alive = objects.records.iter().filter(|(_, record)| {
-        record.kind == kind && record.destroyed.is_none() && record.generation == generation()
-    });
-    alive.for_each(|(address, record)| f(*address as *mut P, record.created));
+    for (address, record) in objects.records.iter().filter(|(_, record)| record.kind == kind) {
+        // SAFETY: it is alive, and the lock that is held here keeps it so.
+        let object = record.is_alive().then(|| unsafe { CqObject::from_ptr(*address as *mut ibv_cq_ex) });
+        if let Some(object) = object.flatten() {
+            f(object, record.created);
+        }
+    }
 }
 
 /// Where an object was created.

@@ -1,6 +1,7 @@
 //! The functions of the data path in a checked process: they look at their arguments, then call the usual
 //! ones.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -26,17 +27,30 @@ pub(crate) fn replace(ops: &mut ibv_context_ops) {
     ops.post_srq_recv = Some(post_srq_recv);
 }
 
-/// Gives the application the refused work request, and returns how many of the list are posted.
+/// Calls `post` with a place for the refused work request of the list `first`. All work requests of the list
+/// are in `queue`, from `before` on; takes those out that were not posted. The application gets the refused
+/// one, too.
 ///
 /// # Safety
-/// `first` is the list that the application passed to the function of the result.
-unsafe fn posted<W: WorkRequest>(first: *mut W, bad: *mut W, bad_wr: *mut *mut W) -> usize {
-    // SAFETY: the caller's promise.
-    let (list, room): (WrList<W>, Option<Out<*mut W>>) = unsafe { typed((first, bad_wr)) };
-    if let Some(room) = room {
-        room.write(bad);
+/// `first` and `bad_wr` are what the application passed to the function of the result.
+unsafe fn post_all<W: WorkRequest>(
+    queue: &mut VecDeque<Posted>,
+    before: usize,
+    first: *mut W,
+    bad_wr: *mut *mut W,
+    post: impl FnOnce(*mut *mut W) -> c_int,
+) -> c_int {
+    let mut bad = ptr::null_mut();
+    let result = post(&raw mut bad);
+    if result != 0 {
+        // SAFETY: the caller's promise.
+        let (list, room): (WrList<W>, Option<Out<*mut W>>) = unsafe { typed((first, bad_wr)) };
+        if let Some(room) = room {
+            room.write(bad);
+        }
+        queue.truncate(before + list.take_while(|wr| wr.as_ptr() != bad).count());
     }
-    list.take_while(|wr| wr.as_ptr() != bad).count()
+    result
 }
 
 unsafe extern "C" fn post_send(
@@ -54,16 +68,12 @@ unsafe extern "C" fn post_send(
     let mut queue = lock(&queue);
     let before = queue.sends.len();
     list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok()).for_each(|wr| queue.send(&wr));
-    let mut bad = ptr::null_mut();
     // SAFETY: ibv_post_send(3).
-    let result = unsafe { post::post_send(qp, first, &raw mut bad) };
-    if result != 0 {
-        // SAFETY: the list of this call.
-        let posted = unsafe { posted(first, bad, bad_wr) };
-        queue.sends.truncate(before + posted);
-        if result == libc::ENOMEM {
-            queue.is_full();
-        }
+    let post = |bad: *mut _| unsafe { post::post_send(qp, first, bad) };
+    // SAFETY: the arguments of this call.
+    let result = unsafe { post_all(&mut queue.sends, before, first, bad_wr, post) };
+    if result == libc::ENOMEM {
+        queue.is_full();
     }
     result
 }
@@ -83,15 +93,10 @@ unsafe extern "C" fn post_recv(
     let mut queue = lock(&queue);
     let before = queue.receives.len();
     list.map_while(|wr| post::recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
-    let mut bad = ptr::null_mut();
     // SAFETY: ibv_post_recv(3).
-    let result = unsafe { post::post_recv(qp, first, &raw mut bad) };
-    if result != 0 {
-        // SAFETY: the list of this call.
-        let posted = unsafe { posted(first, bad, bad_wr) };
-        queue.receives.truncate(before + posted);
-    }
-    result
+    let post = |bad: *mut _| unsafe { post::post_recv(qp, first, bad) };
+    // SAFETY: the arguments of this call.
+    unsafe { post_all(&mut queue.receives, before, first, bad_wr, post) }
 }
 
 unsafe extern "C" fn post_srq_recv(
@@ -112,15 +117,10 @@ unsafe extern "C" fn post_srq_recv(
         overlap(&receive, receives.iter());
         receives.push_back(receive);
     }
-    let mut bad = ptr::null_mut();
     // SAFETY: ibv_post_srq_recv(3).
-    let result = unsafe { srq::post_srq_recv(srq, first, &raw mut bad) };
-    if result != 0 {
-        // SAFETY: the list of this call.
-        let posted = unsafe { posted(first, bad, bad_wr) };
-        receives.truncate(before + posted);
-    }
-    result
+    let post = |bad: *mut _| unsafe { srq::post_srq_recv(srq, first, bad) };
+    // SAFETY: the arguments of this call.
+    unsafe { post_all(&mut receives, before, first, bad_wr, post) }
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {

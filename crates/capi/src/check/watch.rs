@@ -9,11 +9,9 @@ use std::time::Duration;
 use roxie::status::QpStatus;
 use sys::{lock_until, now_ns, spawn_without_signals};
 
-use crate::abi::objects::ibv_cq_ex;
-use crate::ibv::cq::CqObject;
 use crate::ibv::qp::QpObject;
 
-use super::objects::for_each_alive;
+use super::objects::for_each_cq;
 use super::stack::{Site, here};
 use super::work::{self, Queue};
 use super::{OPTIONS, ending, lock, report::report};
@@ -175,11 +173,9 @@ fn missed_events() {
         return;
     }
     let mut found = Vec::new();
-    for_each_alive::<ibv_cq_ex>(|cq, created| {
-        // SAFETY: no object of the application is dropped during this call.
-        let Some(object) = (unsafe { CqObject::from_ptr(cq) }) else { return };
-        // SAFETY: the public part of the same object.
-        let channel = unsafe { (*cq).base.channel }.addr();
+    for_each_cq(|object, created| {
+        // SAFETY: the public part of an object that is alive during this call.
+        let channel = unsafe { (*object.public()).base.channel }.addr();
         let waiting = waiting.iter().find(|(of, _)| channel != 0 && *of == channel);
         let waits = object.tail.cq.waiting();
         if let Some((_, site)) = waiting.filter(|_| waits > 0 && !object.tail.cq.is_armed()) {

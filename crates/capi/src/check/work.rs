@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus, WrOp};
+use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus, WrOp};
 use roxie::wire::Lkey;
 use sys::{lock_until, now_ns};
 
@@ -325,7 +325,7 @@ impl Queue {
 
     fn completed(&mut self, wc: &Wc, peer: Option<u32>) {
         let failed = wc.status != WcStatus::Success;
-        let is_receive = wc.opcode as u32 & WcOpcode::Recv as u32 != 0;
+        let is_receive = wc.is_receive();
         if is_receive {
             self.answered();
         }

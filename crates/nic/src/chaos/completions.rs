@@ -4,7 +4,7 @@
 //! Invariant: the completions of one work queue stay in order, and a completion in error follows all
 //! earlier ones of its queue pair.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use transport::chaos::{Chaos, Fault};
@@ -48,7 +48,7 @@ pub(crate) struct LateCompletions {
     number: u64,
     staged: VecDeque<Staged>,
     /// Completions so far of each queue.
-    counts: Vec<((u32, bool), u64)>,
+    counts: HashMap<(u32, bool), u64>,
     arms: u64,
     /// The application has polled a completion since it armed the CQ last.
     has_polled: bool,
@@ -62,7 +62,7 @@ impl LateCompletions {
             chaos: Arc::clone(chaos),
             number: chaos.next_completion_queue(),
             staged: VecDeque::new(),
-            counts: Vec::new(),
+            counts: HashMap::new(),
             arms: 0,
             has_polled: false,
             event_due: None,
@@ -76,14 +76,10 @@ impl LateCompletions {
 
     /// Stages a completion. Returns when it becomes visible at the latest.
     pub(crate) fn stage(&mut self, wc: Wc, solicited: bool, now: Instant) -> Instant {
-        // The opcodes of receives are 128 and more (ibv_poll_cq(3)).
-        let queue = (wc.qp_num, wc.opcode as u32 >= 128);
-        let at = self.counts.iter().position(|(known, _)| *known == queue).unwrap_or_else(|| {
-            self.counts.push((queue, 0));
-            self.counts.len() - 1
-        });
-        let nth = self.counts[at].1;
-        self.counts[at].1 += 1;
+        let queue = (wc.qp_num, wc.is_receive());
+        let count = self.counts.entry(queue).or_default();
+        let nth = *count;
+        *count += 1;
         let number = self.chaos.number(wc.qp_num) << 1 | u64::from(queue.1);
         let late = self.chaos.strikes(Fault::Completions, number, nth);
         let overtaken = self.chaos.strikes(Fault::CqOrder, number, nth);
@@ -128,7 +124,7 @@ impl LateCompletions {
     /// Forgets the completions of a queue pair.
     pub(crate) fn purge(&mut self, qp_num: u32) {
         self.staged.retain(|staged| staged.wc.qp_num != qp_num);
-        self.counts.retain(|((known, _), _)| *known != qp_num);
+        self.counts.retain(|(known, _), _| *known != qp_num);
     }
 
     /// The application took completions.
