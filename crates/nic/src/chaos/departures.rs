@@ -3,6 +3,8 @@
 //! A queue pair with held packets stays on the ready list. Each hold ends by itself, so a lost packet is
 //! still retransmitted. A hold begins once for each number of packets that the queue pair has sent.
 
+use std::collections::HashMap;
+
 use transport::Instant;
 use transport::chaos::{Chaos, Fault};
 use transport::{Backlog, Qp};
@@ -18,12 +20,11 @@ const WINDOW_PKTS_MAX: u64 = 4;
 
 /// The holds of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Departures(Vec<Hold>);
+pub(crate) struct Departures(HashMap<QpIndex, Hold>);
 
 /// What is decided about the next packets of a queue pair.
 #[derive(Debug)]
 struct Hold {
-    index: QpIndex,
     number: u64,
     /// Packets that the queue pair had sent when it was decided.
     sent_pkts: u64,
@@ -43,22 +44,11 @@ impl Departures {
         backlog: &Backlog,
     ) -> Option<usize> {
         let (sent_pkts, number) = (qp.counters().sent_pkts, chaos.number(qp.qpn().value()));
-        let at = self.0.iter().position(|hold| hold.index == index);
-        let known = at.filter(|at| self.0[*at].sent_pkts == sent_pkts && self.0[*at].number == number);
-        let at = known.unwrap_or_else(|| {
-            let hold = Hold::new(chaos, now, index, number, sent_pkts, backlog);
-            match at {
-                Some(at) => {
-                    self.0[at] = hold;
-                    at
-                }
-                None => {
-                    self.0.push(hold);
-                    self.0.len() - 1
-                }
-            }
-        });
-        let hold = &mut self.0[at];
+        let new = || Hold::new(chaos, now, number, sent_pkts, backlog);
+        let hold = self.0.entry(index).or_insert_with(new);
+        if (hold.sent_pkts, hold.number) != (sent_pkts, number) {
+            *hold = new();
+        }
         hold.until = hold.until.filter(|until| *until > now);
         hold.until.is_none().then_some(hold.quantum_pkts)
     }
@@ -66,19 +56,12 @@ impl Departures {
     /// When the first hold of these queue pairs ends. One that [`decide`](Self::decide) has found ended does
     /// not count: something else keeps the packets, and the progress thread must not spin.
     pub(crate) fn next(&self, ready: impl Iterator<Item = QpIndex>) -> Option<Instant> {
-        ready.filter_map(|index| self.0.iter().find(|hold| hold.index == index)?.until).min()
+        ready.filter_map(|index| self.0.get(&index)?.until).min()
     }
 }
 
 impl Hold {
-    fn new(
-        chaos: &Chaos,
-        now: Instant,
-        index: QpIndex,
-        number: u64,
-        sent_pkts: u64,
-        backlog: &Backlog,
-    ) -> Hold {
+    fn new(chaos: &Chaos, now: Instant, number: u64, sent_pkts: u64, backlog: &Backlog) -> Hold {
         let (mut until, mut quantum_pkts) = (now, usize::MAX);
         let sends = backlog.pending_packets > 0;
         if sends && let Some(mut draw) = chaos.strikes(Fault::SendReads, number, sent_pkts) {
@@ -90,6 +73,6 @@ impl Hold {
                 until = until.max(now.plus_ns(draw.below(WINDOW_NS)));
             }
         }
-        Hold { index, number, sent_pkts, until: Some(until), quantum_pkts }
+        Hold { number, sent_pkts, until: Some(until), quantum_pkts }
     }
 }

@@ -27,6 +27,8 @@ const GAP_NS: u64 = 150_000;
 const WAITING_MAX: usize = 1 << 20;
 /// Bytes that are never torn apart.
 const WORD: u64 = 8;
+/// The stream of local writes. Numbers of queue pairs are smaller.
+const LOCAL: u64 = u64::MAX;
 
 /// Bytes for application memory.
 #[derive(Debug)]
@@ -60,8 +62,7 @@ pub(crate) enum Which {
 /// The writes through one queue pair, or all local ones.
 #[derive(Debug)]
 struct Stream {
-    /// `None` for local writes.
-    qpn: Option<Qpn>,
+    /// The [number](Chaos::number) of the queue pair; [`LOCAL`] for local writes.
     number: u64,
     message: u64,
     /// Packets of the message so far.
@@ -76,9 +77,13 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(qpn: Option<Qpn>, number: u64) -> Self {
+    fn new(number: u64) -> Self {
         let (from, until) = (Instant::ZERO, Instant::ZERO);
-        Self { qpn, number, message: 0, packets: 0, from, until, delay_ns: None, pieces: Vec::new() }
+        Self { number, message: 0, packets: 0, from, until, delay_ns: None, pieces: Vec::new() }
+    }
+
+    fn is_local(&self) -> bool {
+        self.number == LOCAL
     }
 
     fn begin_message(&mut self) {
@@ -122,40 +127,37 @@ impl LateWrites {
 
     /// A message of the peer of `qpn` begins.
     pub(crate) fn message_begins(&self, qpn: Qpn) {
-        self.with_stream(Some(qpn), Stream::begin_message);
+        self.with_stream(self.number(Some(qpn)), Stream::begin_message);
     }
 
-    fn with_stream<R>(&self, qpn: Option<Qpn>, work: impl FnOnce(&mut Stream) -> R) -> R {
+    /// The number of the stream of `qpn`, or of the local one.
+    fn number(&self, qpn: Option<Qpn>) -> u64 {
+        qpn.map_or(LOCAL, |qpn| self.chaos.number(qpn.value()))
+    }
+
+    fn with_stream<R>(&self, number: u64, work: impl FnOnce(&mut Stream) -> R) -> R {
         let streams = &mut self.state.borrow_mut().streams;
-        let number = qpn.map_or(u64::MAX, |qpn| self.chaos.number(qpn.value()));
-        let at = streams.iter().position(|stream| stream.qpn == qpn);
-        let at = at.unwrap_or_else(|| {
-            streams.push(Stream::new(qpn, number));
+        let at = streams.iter().position(|stream| stream.number == number).unwrap_or_else(|| {
+            streams.push(Stream::new(number));
             streams.len() - 1
         });
-        let stream = &mut streams[at];
-        if stream.number != number {
-            // A new queue pair has the `qpn` of a destroyed one.
-            let pieces = std::mem::take(&mut stream.pieces);
-            *stream = Stream { pieces, ..Stream::new(qpn, number) };
-        }
-        work(stream)
+        work(&mut streams[at])
     }
 
     /// Accepts the payload of a packet for memory at `to`: of a WRITE of the peer of `qpn`, or without one of
     /// a SEND or a READ response. Returns the pieces to place now, in this order.
     pub(crate) fn write(&self, qpn: Option<Qpn>, to: u64, src: &[u8]) -> Vec<Piece> {
-        let now = self.state.borrow().now;
-        let pieces = self.with_stream(qpn, |stream| cut(&self.chaos, stream, now, to, src));
+        let (now, number) = (self.state.borrow().now, self.number(qpn));
+        let pieces = self.with_stream(number, |stream| cut(&self.chaos, stream, now, to, src));
         let mut ready = Vec::new();
         {
             let state = &mut *self.state.borrow_mut();
             let overlaps = |piece: &Piece| piece.overlaps(to, src.len());
             let is_crowded = state.waiting_bytes + src.len() > WAITING_MAX;
             for stream in &mut state.streams {
-                let is_local = stream.qpn.is_none();
-                let is_other = stream.qpn != qpn || stream.pieces.iter().any(|p| p.message != stream.message);
-                let earlier = is_local || is_other;
+                let is_other =
+                    stream.number != number || stream.pieces.iter().any(|p| p.message != stream.message);
+                let earlier = stream.is_local() || is_other;
                 if is_crowded || (earlier && stream.pieces.iter().any(overlaps)) {
                     ready.append(&mut stream.pieces);
                 }
@@ -163,7 +165,7 @@ impl LateWrites {
             state.waiting_bytes += src.len();
             state.waiting_bytes -= ready.iter().map(|piece| piece.bytes.len()).sum::<usize>();
         }
-        self.with_stream(qpn, |stream| {
+        self.with_stream(number, |stream| {
             stream.pieces.extend(pieces);
             stream.pieces.sort_by_key(|piece| (piece.message, piece.due, piece.order));
         });
@@ -178,7 +180,7 @@ impl LateWrites {
         for stream in &mut state.streams {
             let count = match which {
                 Which::All => stream.pieces.len(),
-                Which::Local if stream.qpn.is_none() => stream.pieces.len(),
+                Which::Local if stream.is_local() => stream.pieces.len(),
                 Which::Local => 0,
                 Which::Due => stream.pieces.iter().take_while(|piece| piece.due <= state.now).count(),
             };
@@ -192,7 +194,7 @@ impl LateWrites {
 /// Cuts the payload of a packet into pieces, and decides when they become visible.
 fn cut(chaos: &Chaos, stream: &mut Stream, now: Instant, to: u64, src: &[u8]) -> Vec<Piece> {
     let Stream { number, message, .. } = *stream;
-    let is_remote = stream.qpn.is_some();
+    let is_remote = !stream.is_local();
     let delay_ns = *stream.delay_ns.get_or_insert_with(|| {
         let late = if is_remote { chaos.strikes(Fault::Visibility, number, message) } else { None };
         late.map_or(0, |mut draw| 1 + draw.below(LATE_NS))

@@ -18,9 +18,7 @@ use std::sync::Arc;
 
 use transport::chaos::{Chaos, ChaosPlan, PlanError};
 
-use crate::keys::KeyTable;
 use departures::Departures;
-use late_writes::Which;
 use receives::Receives;
 
 /// What an engine keeps for the faults of its queue pairs.
@@ -34,13 +32,6 @@ impl EngineChaos {
     pub(crate) fn new(chaos: &Arc<Chaos>) -> Box<Self> {
         let chaos = Arc::clone(chaos);
         Box::new(Self { chaos, departures: Departures::default(), receives: Receives::default() })
-    }
-
-    /// Places the bytes that completions of a queue pair report. `counts`: it has a completion counter, which
-    /// counts WRITEs of the peer.
-    #[cold]
-    pub(crate) fn place_before_events(&self, memory: &KeyTable, counts: bool) {
-        memory.place(if counts { Which::All } else { Which::Local });
     }
 }
 

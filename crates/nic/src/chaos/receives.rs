@@ -1,8 +1,10 @@
 //! RNR NAKs: a message arrives before the device has learned of the receive that was posted for it.
 
+use std::collections::HashMap;
+
 use transport::chaos::{Chaos, Fault};
 use transport::{Qp, QpType};
-use wire::{Operation, Packet, Qpn};
+use wire::{Operation, Packet};
 
 /// SENDs of a queue pair after a refused one that are not refused: a peer that retries one time (`rnr_retry`
 /// 1) does not fail.
@@ -10,15 +12,12 @@ const ACCEPTED_MIN: u64 = 4;
 /// Most refused SENDs of a queue pair. A peer may wait 655 ms after each (`min_rnr_timer` 0).
 const REFUSED_MAX: u64 = 3;
 
-/// The SENDs that the queue pairs of an engine have received.
+/// The SENDs that the queue pairs of an engine have received, by their [numbers](Chaos::number).
 #[derive(Debug, Default)]
-pub(crate) struct Receives(Vec<Received>);
+pub(crate) struct Receives(HashMap<u64, Received>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Received {
-    qpn: Qpn,
-    /// Differs from that of an earlier queue pair with the same `qpn`.
-    number: u64,
     sends: u64,
     refused: u64,
     next_refusal: u64,
@@ -32,16 +31,8 @@ impl Receives {
         if qp.ty() != QpType::Rc || !is_send || !row.position.starts() {
             return false;
         }
-        let (qpn, number) = (qp.qpn(), chaos.number(qp.qpn().value()));
-        let new = Received { qpn, number, sends: 0, refused: 0, next_refusal: 0 };
-        let at = self.0.iter().position(|received| received.qpn == qpn).unwrap_or_else(|| {
-            self.0.push(new);
-            self.0.len() - 1
-        });
-        let received = &mut self.0[at];
-        if received.number != number {
-            *received = new;
-        }
+        let number = chaos.number(qp.qpn().value());
+        let received = self.0.entry(number).or_default();
         received.sends += 1;
         let may = received.sends > received.next_refusal && received.refused < REFUSED_MAX;
         let refuses = may && chaos.strikes(Fault::Rnr, number, received.sends).is_some();

@@ -331,10 +331,9 @@ impl Tables {
         let Some(entry) = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return false;
         };
-        if let Some(chaos) = &self.chaos
-            && entry.qp.has_event()
-        {
-            chaos.place_before_events(&self.mrs, entry.counters.is_some());
+        if self.chaos.is_some() && entry.qp.has_event() {
+            // A completion counter counts WRITEs of the peer.
+            self.mrs.place(if entry.counters.is_some() { Which::All } else { Which::Local });
         }
         // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
