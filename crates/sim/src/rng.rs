@@ -1,5 +1,7 @@
 //! A small deterministic generator (SplitMix64), so that one integer determines the whole run.
 
+use transport::split_mix64;
+
 /// A pseudo-random generator; the field is its state.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
@@ -17,11 +19,7 @@ impl Rng {
     /// Returns the next 64 bits.
     #[expect(clippy::should_implement_trait, reason = "the sequence is infinite")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        split_mix64(&mut self.0)
     }
 
     /// Returns a number in `low..=high`.

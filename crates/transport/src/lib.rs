@@ -184,6 +184,7 @@ mod reorder;
 mod requester;
 mod responder;
 mod ring;
+mod split_mix;
 #[cfg(test)]
 mod testing;
 mod time;
@@ -206,6 +207,7 @@ pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
 pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};
 pub use recv_queue::{RecvQueue, RecvWqe, SrqTable};
 pub use reorder::ReorderBuffer;
+pub use split_mix::split_mix64;
 pub use time::{Instant, ack_timeout_ns, further_timeout_ns};
 pub use ud::{GRH_LEN, PacketSource};
 pub use wc::{Wc, WcOpcode, WcStatus};

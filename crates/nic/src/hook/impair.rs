@@ -1,6 +1,7 @@
 //! An impaired network, reproducible from a seed: packets are lost, duplicated, delayed, or marked as
 //! having met congestion; all packets, those of a kind, or a single one.
 
+use transport::split_mix64;
 use wire::{Ethernet, Ipv4, Ipv6};
 
 use super::chosen::Chosen;
@@ -87,18 +88,10 @@ struct Impairing {
 }
 
 impl Impairing {
-    /// 64 random bits (SplitMix64).
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
     fn happens(&mut self, probability: f64) -> bool {
         // A fraction has 53 bits.
-        probability > 0.0 && ((self.random() >> 11) as f64) < probability * (1_u64 << 53) as f64
+        probability > 0.0
+            && ((split_mix64(&mut self.state) >> 11) as f64) < probability * (1_u64 << 53) as f64
     }
 }
 
@@ -122,7 +115,7 @@ impl Stage for Impairing {
         let Impair { delay_ns, jitter_ns, .. } = self.impair;
         if delay_ns + jitter_ns > 0 {
             self.delayed += 1;
-            let extra_ns = if jitter_ns > 0 { self.random() % jitter_ns } else { 0 };
+            let extra_ns = if jitter_ns > 0 { split_mix64(&mut self.state) % jitter_ns } else { 0 };
             packet.hold_ns(delay_ns + extra_ns);
         }
         Verdict::Pass

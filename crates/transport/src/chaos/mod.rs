@@ -16,6 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use fault::{Fault, Faults};
 pub use plan::{ChaosPlan, PlanError};
 
+use crate::split_mix64;
+
 /// The queue pairs of the process by their order: queue pair numbers are random.
 #[derive(Debug, Default)]
 struct QueuePairs {
@@ -120,7 +122,7 @@ impl Chaos {
     }
 }
 
-/// The random bits of one decision (SplitMix64).
+/// The random bits of one decision.
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
@@ -135,11 +137,7 @@ impl Draw {
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
+        split_mix64(&mut self.0)
     }
 
     /// A number in `0..limit`; 0 for a limit of 0.
