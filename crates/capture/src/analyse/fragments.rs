@@ -13,6 +13,8 @@ const DATAGRAMS_MAX: usize = 64;
 const PARTS_MAX: usize = 256;
 /// How long a receiver keeps fragments (Linux, `ipfrag_time`).
 const KEPT_NS: u64 = 30_000_000_000;
+/// Why a datagram is not joined.
+const MISSING: &str = "some of them were not captured";
 /// Don't Fragment, in the first byte of flags and offset.
 const DF: u8 = 0x40;
 
@@ -114,13 +116,13 @@ impl Datagram {
 }
 
 impl Joined {
-    /// The check of the ICRC if the sender computed it as if DF were set, which is so in every RoCEv2 packet;
-    /// `None` if it is wrong then, too.
-    fn icrc_with_df(&self, record: &Record<'_>, at: usize) -> Option<IcrcCheck> {
+    /// Whether the ICRC is right if the sender computed it as if DF were set, which is so in every RoCEv2
+    /// packet.
+    fn is_good_with_df(&self, record: &Record<'_>, at: usize) -> bool {
         let mut frame = self.frame.clone();
-        *frame.get_mut(at)? |= DF;
-        let check = Seen::parse(record.link_type, &frame).ok()?.icrc();
-        (check == IcrcCheck::Good).then_some(check)
+        let Some(flags) = frame.get_mut(at) else { return false };
+        *flags |= DF;
+        Seen::parse(record.link_type, &frame).is_ok_and(|seen| seen.icrc() == IcrcCheck::Good)
     }
 }
 
@@ -171,8 +173,8 @@ impl Analysis {
                 );
                 self.report(Kind::Fragmented, joined.begun, at.number, subject(packet), text);
                 let icrc = match (packet.icrc(), joined.flags_at) {
-                    (bad @ IcrcCheck::Bad { .. }, Some(at)) => {
-                        joined.icrc_with_df(&record, at).unwrap_or(bad)
+                    (IcrcCheck::Bad { .. }, Some(at)) if joined.is_good_with_df(&record, at) => {
+                        IcrcCheck::Good
                     }
                     (icrc, _) => icrc,
                 };
@@ -207,5 +209,3 @@ impl Analysis {
         self.report(Kind::Fragmented, datagram.begun, datagram.begun.number, subject, text);
     }
 }
-
-const MISSING: &str = "some of them were not captured";

@@ -161,17 +161,17 @@ struct Checked(Child);
 
 impl Drop for Checked {
     fn drop(&mut self) {
+        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        if !runs(&mut self.0) {
+            return;
+        }
+        // A launcher then ends the processes that it has started.
+        kill(pid(&self.0), Signal::SIGTERM).ok();
         let end = Instant::now() + END_MAX;
-        let mut is_told = false;
-        while matches!(self.0.try_wait(), Ok(None)) {
+        while runs(&mut self.0) {
             if Instant::now() >= end {
                 self.0.kill().and_then(|()| self.0.wait()).ok();
                 return;
-            }
-            if !is_told {
-                // A launcher then ends the processes that it has started.
-                kill(pid(&self.0), Signal::SIGTERM).ok();
-                is_told = true;
             }
             thread::sleep(END_STEP);
         }
