@@ -149,8 +149,11 @@ def report_row(output):
     return [float(word) for word in lines[at + 1].split()]
 
 
-def perftest(lab, roxie, tool, words, seconds, port="udp"):
+def perftest(lab, roxie, tool, words, seconds, port="udp", mode="auto", bursts="udp"):
     base = [
+        "env",
+        f"ROXIE_XDP_MODE={mode}",
+        f"ROXIE_XSK_BURSTS={bursts}",
         roxie,
         "run",
         "--netdev",

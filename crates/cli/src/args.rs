@@ -128,8 +128,8 @@ pub(crate) struct PortArgs {
     pub(crate) port: Option<String>,
     /// Run the XDP program in the driver (native) or in the network stack (generic) [default: auto]
     ///
-    /// auto: in the driver if the driver supports it. UDP sockets ignore this option. Also: environment
-    /// variable ROXIE_XDP_MODE.
+    /// auto: in the driver if the driver supports it, but on a veth in the network stack, which moves bursts
+    /// as one packet. UDP sockets ignore this option. Also: environment variable ROXIE_XDP_MODE.
     #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PortChoice::MODES))]
     pub(crate) xdp_mode: Option<String>,
     /// Use shared memory between processes of this host and user [default: on]

@@ -6,5 +6,7 @@ mod doctor;
 mod driver_test;
 mod entries;
 mod host;
+mod hosts;
+mod netdevs;
 mod passing;
 mod refusals;

@@ -1,80 +1,25 @@
-//! TCP, UDP, RoCE's UDP port and ping through every recipe that passes packets on, between two hosts with
-//! plain veths: their sockets leave checksums to the device.
+//! TCP, UDP, ping and RDMA through every recipe that passes packets on, between two hosts with plain veths:
+//! their sockets leave checksums to the device.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{JoinHandle, spawn};
+use std::sync::mpsc::channel;
+use std::thread::spawn;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use serde_json::Value;
 
 use crate::host::*;
+use crate::hosts::*;
 
 /// Bytes sent over TCP: some hundred segments.
 const TCP_BYTES: usize = 256 << 10;
 /// Longest wait for an answer.
 const WAIT: Duration = Duration::from_secs(5);
-const ROCE_PORT: u16 = 4791;
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A host: a thread in a network namespace of its own, which does what it is given.
-struct Host {
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-    namespace: String,
-}
-
-impl Host {
-    fn new() -> Host {
-        let (jobs, todo): (Sender<Job>, Receiver<Job>) = channel();
-        let (tell, told) = channel();
-        let thread = spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            tell.send(format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid())).unwrap();
-            todo.into_iter().for_each(|job| job());
-        });
-        Host { jobs: Some(jobs), thread: Some(thread), namespace: told.recv().unwrap() }
-    }
-
-    /// Does the job in the namespace and waits for it.
-    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        self.begin(job).recv_timeout(6 * WAIT).expect("the job ends")
-    }
-
-    fn begin<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-        let (tell, told) = channel();
-        let job = Box::new(move || drop(tell.send(job())));
-        self.jobs.as_ref().unwrap().send(job).unwrap();
-        told
-    }
-
-    /// Moves the end of a veth here, with an address and a route.
-    fn take(&self, netdev: &'static str, address: &'static str, gateway: Option<&'static str>) {
-        ip(&["link", "set", netdev, "netns", &self.namespace]);
-        self.run(move || {
-            ip(&["link", "set", "lo", "up"]);
-            ip(&["address", "add", address, "dev", netdev]);
-            ip(&["link", "set", netdev, "up"]);
-            if let Some(gateway) = gateway {
-                ip(&["route", "add", "default", "via", gateway]);
-            }
-            // A veth takes redirected packets only while its peer has a program.
-            good(&["attach", netdev, "--recipe", "pass", "--mode", "native"]);
-        });
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        drop(self.thread.take().map(JoinHandle::join));
-    }
-}
 
 /// A client, a server and what is between them: the thread of the test.
 fn hosts(is_routed: bool) -> (Host, Host, &'static str) {
@@ -86,6 +31,7 @@ fn hosts(is_routed: bool) -> (Host, Host, &'static str) {
     if !is_routed {
         client.take("a0", "10.3.0.2/24", None);
         server.take("b0", "10.3.0.3/24", None);
+        take_redirected(&client, &server);
         return (client, server, "10.3.0.3");
     }
     ip(&["address", "add", "10.1.0.1/24", "dev", "ra"]);
@@ -93,7 +39,15 @@ fn hosts(is_routed: bool) -> (Host, Host, &'static str) {
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     client.take("a0", "10.1.0.2/24", Some("10.1.0.1"));
     server.take("b0", "10.2.0.2/24", Some("10.2.0.1"));
+    take_redirected(&client, &server);
     (client, server, "10.2.0.2")
+}
+
+/// A veth takes redirected packets only while its peer has a program.
+fn take_redirected(client: &Host, server: &Host) {
+    for (host, netdev) in [(client, "a0"), (server, "b0")] {
+        host.run(move || good(&["attach", netdev, "--recipe", "pass", "--mode", "native"]));
+    }
 }
 
 /// What passed, by name.
@@ -101,12 +55,14 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
     let (ready, is_ready) = channel();
     let received = server.begin(move || {
         let listener = TcpListener::bind((address, 5000)).unwrap();
-        let sockets = [5001, ROCE_PORT].map(|port| UdpSocket::bind((address, port)).unwrap());
-        ready.send(()).unwrap();
+        let socket = UdpSocket::bind((address, 5001)).unwrap();
+        let mut rdma = demo("demo-server", "udp", "b0", address, 0);
+        let port = listening_port(&mut rdma).expect("the server listens");
+        ready.send(port).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
-        let echoes = sockets.map(|socket| {
+        let echo = spawn({
             let is_over = Arc::clone(&is_over);
-            spawn(move || {
+            move || {
                 socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
                 let mut bytes = [0; 2048];
                 while !is_over.load(Ordering::Relaxed) {
@@ -115,13 +71,13 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
                         socket.send_to(&bytes[..len], from).unwrap();
                     }
                 }
-            })
+            }
         });
         listener.set_nonblocking(true).unwrap();
         let mut all = Vec::new();
         let start = std::time::Instant::now();
         // The client connects last: it may have waited for everything else.
-        while start.elapsed() < 3 * WAIT {
+        while start.elapsed() < 6 * WAIT {
             if let Ok((mut stream, _)) = listener.accept() {
                 stream.set_nonblocking(false).unwrap();
                 stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -132,14 +88,15 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
             std::thread::sleep(Duration::from_millis(5));
         }
         is_over.store(true, Ordering::Relaxed);
-        echoes.into_iter().for_each(|echo| echo.join().unwrap());
+        echo.join().unwrap();
+        // It has ended with the client, unless nothing passed.
+        let _ended = rdma.kill();
+        rdma.wait().unwrap();
         all.len()
     });
-    is_ready.recv_timeout(WAIT).unwrap();
+    let rdma_port = is_ready.recv_timeout(2 * WAIT).unwrap();
     let mut passed = client.run(move || {
-        let has_ping = Command::new("ping").arg("-V").output().is_ok();
-        let ping = !has_ping
-            || Command::new("ping").args(["-c", "1", "-W", "3", address]).output().unwrap().status.success();
+        let ping = is_pinged(address);
         let echoed = |port: u16| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -149,24 +106,45 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
                     && socket.recv(&mut [0; 2048]).is_ok_and(|len| len == 700)
             })
         };
-        let (udp, roce) = (echoed(5001), echoed(ROCE_PORT));
+        let udp = echoed(5001);
+        let rdma = demo("demo-client", "udp", "a0", address, rdma_port).wait().unwrap().success();
         let stream = TcpStream::connect_timeout(&SocketAddr::new(address.parse().unwrap(), 5000), WAIT / 2);
         if let Ok(mut stream) = stream {
             stream.set_write_timeout(Some(WAIT)).unwrap();
             let _sent = stream.write_all(&vec![7; TCP_BYTES]);
         }
-        vec![("ping", ping), ("UDP", udp), ("RoCE", roce)]
+        vec![("ping", ping), ("UDP", udp), ("RDMA", rdma)]
     });
-    let received = received.recv_timeout(6 * WAIT).unwrap();
+    let received = received.recv_timeout(7 * WAIT).unwrap();
     passed.push(("TCP", received == TCP_BYTES));
     passed
+}
+
+/// Sends an ICMP echo request (RFC 792) and waits for its reply.
+fn is_pinged(address: &str) -> bool {
+    let icmp = SockProtocol::Icmp;
+    let socket = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, icmp).unwrap();
+    let socket = UdpSocket::from(socket);
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Type, code, checksum, identifier, sequence number.
+    let mut request = [8, 0, 0, 0, 0x5a, 0x5a, 0, 1];
+    let sum: u32 = request.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    request[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let mut reply = [0; 128];
+    // The first packets may wait for a neighbour. A reply has its IPv4 header of 20 bytes.
+    (0..3).any(|_| {
+        socket.send_to(&request, (address, 0)).is_ok()
+            && socket.recv(&mut reply).is_ok_and(|len| {
+                len == 20 + request.len() && reply[20] == 0 && reply[24..len] == request[4..]
+            })
+    })
 }
 
 fn attach(netdev: &str, recipe: &str) {
     good(&["attach", netdev, "--recipe", recipe, "--replace", "--mode", "native"]);
 }
 
-const ALL: [(&str, bool); 4] = [("ping", true), ("UDP", true), ("RoCE", true), ("TCP", true)];
+const ALL: [(&str, bool); 4] = [("ping", true), ("UDP", true), ("RDMA", true), ("TCP", true)];
 
 #[test]
 fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
@@ -184,7 +162,7 @@ fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
         assert_eq!(passes(&client, &server, address), ALL, "{recipe}");
     }
     // The last one spreads over CPUs. Packets are counted where they arrive.
-    let stats: serde_json::Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
+    let stats: Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
     let sent = &stats["verdicts"]["XDP_REDIRECT.packets"];
     assert!(sent.as_u64() > Some(0) && stats["cpumap"]["arrived.packets"] == *sent, "{stats}");
     assert_eq!(stats["cpumap"]["not_arrived.packets"], 0, "{stats}");
@@ -231,7 +209,7 @@ fn everything_passes_through_a_bridge_whose_roce_packets_are_redirected_to_its_p
         attach(netdev, to);
     }
     assert_eq!(passes(&client, &server, address), ALL);
-    let stats: serde_json::Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
+    let stats: Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
     assert!(stats["verdicts"]["XDP_REDIRECT.packets"].as_u64() > Some(0), "{stats}");
 }
 

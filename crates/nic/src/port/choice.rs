@@ -4,7 +4,7 @@ use std::env;
 use std::fmt;
 use std::io;
 
-use super::{Port, ShmPort, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
+use super::{BurstPath, Port, ShmPort, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
 use crate::gid::GidTable;
 use crate::notice;
 use crate::registry::Membership;
@@ -168,7 +168,9 @@ fn open_network(choice: PortChoice, membership: &Membership, netdev: &GidTable) 
         return Ok(Box::new(udp));
     }
     let name = &netdev.netdev;
-    let config = XskPortConfig { inner: udp, ifindex, slot: membership.slot(), udp_port, mode: choice.mode };
+    let bursts = BurstPath::from_env().map_err(Refusal::BadVariable)?;
+    let slot = membership.slot();
+    let config = XskPortConfig { inner: udp, ifindex, slot, udp_port, mode: choice.mode, bursts };
     let (error, udp) = match XskPort::open(config) {
         Ok(port) => {
             if let Some(why) = port.not_native() {

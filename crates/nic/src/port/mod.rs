@@ -26,7 +26,7 @@ pub(crate) use shm::ShmPort;
 #[cfg(feature = "fuzz")]
 pub use shm::check_ring;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
-pub use xsk::{Teardown, XskError, XskPort, XskPortConfig};
+pub use xsk::{BurstPath, Teardown, XskError, XskPort, XskPortConfig};
 
 use std::io;
 use std::net::IpAddr;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use super::xsk::preferred_mode;
 use super::{PortChoice, PortKind, XskError};
 use crate::gid::GidTable;
 use crate::xdp::{AttachError, Mode, Steering};
@@ -49,7 +50,7 @@ impl Outlook {
         } else if let Some(unprivileged) = XskError::unprivileged() {
             unprivileged
         } else {
-            let mode = match (choice.mode, features) {
+            let mode = match (preferred_mode(choice.mode, &link, features.unwrap_or_default()), features) {
                 _ if joined.is_some() => joined,
                 (Mode::Only(mode), _) => Some(mode),
                 (Mode::Auto, Some(features)) if features.native() => Some(XdpMode::Native),

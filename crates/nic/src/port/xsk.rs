@@ -8,19 +8,24 @@
 //!
 //! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
 
+mod bursts;
 pub(crate) mod byte_limit;
 mod error;
 mod open;
 pub(crate) mod owner;
 mod paths;
 mod program;
+mod queue;
 mod receive;
 mod segment;
 pub(crate) mod sockets;
 mod transmit;
+mod tx_time;
 
+pub use bursts::BurstPath;
 pub use error::XskError;
 pub use open::XskPortConfig;
+pub(crate) use open::preferred_mode;
 pub use sockets::Teardown;
 
 use std::hash::{BuildHasher, RandomState};
@@ -39,6 +44,7 @@ use super::{
 use crate::notice::notice;
 use crate::page_pool::Audit;
 use crate::xdp::Steering;
+use bursts::Bursts;
 use owner::Owner;
 use paths::{HopId, Paths};
 use program::ProgramWatch;
@@ -65,9 +71,16 @@ pub struct XskPort {
     addresses: Vec<IpAddr>,
     flows: Vec<Flow>,
     table: FlowTable,
+    /// The flow that was looked up last in the UDP port, and its number there. No later look-up has replaced
+    /// that flow by another one.
+    last_inner: Option<(FlowId, FlowId)>,
     staging: Staging,
     /// Packets pushed since the last flush.
     pushed: usize,
+    /// Bursts leave through the UDP port.
+    bursts_by_udp: bool,
+    /// Number of flushes.
+    round: u64,
     segments: Segments,
     /// A packet of several pieces, joined; the longest are the GRO batches of generic mode.
     joined: Vec<u8>,
@@ -98,6 +111,7 @@ struct Flow {
     is_direct: bool,
     /// A packet was sent since the last confirmation of neighbours.
     is_used: bool,
+    bursts: Bursts,
 }
 
 /// Where the next packet, handed out by [`Port::tx_slot`], is written.
@@ -123,8 +137,10 @@ enum Place {
 /// Counters that the UDP port does not have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extra {
-    /// Packets sent through the UDP port instead.
+    /// Packets sent through the UDP port because the flow is not direct.
     tx_inner: u64,
+    /// Packets of a direct flow that were sent through the UDP port: bursts, and packets longer than a chunk.
+    tx_bursts: u64,
     /// Packets lost because there was no free chunk.
     tx_no_chunk: u64,
     /// Packets lost because the transmit ring was full.
@@ -154,6 +170,7 @@ impl Port for XskPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         let id = self.datagram_flow(key)?;
         // The inner port holds it too: it detects invalid addresses, and opens its sockets now.
+        self.last_inner = None;
         self.inner.open_flow(key)?;
         self.table.hold(id.0);
         Ok(id)
@@ -161,6 +178,7 @@ impl Port for XskPort {
 
     fn close_flow(&mut self, flow: FlowId) {
         self.table.release(flow.0);
+        self.last_inner = None;
         if let Some(flow) = self.flows.get(flow.0 as usize)
             && let Ok(inner) = self.inner.datagram_flow(&flow.key)
         {
@@ -176,11 +194,10 @@ impl Port for XskPort {
     }
 
     fn headers(&mut self, flow: FlowId) -> Option<Headers> {
-        let flow = self.flows.get(flow.0 as usize)?;
-        if flow.is_direct {
-            return Some(flow.headers);
+        if self.takes_ring(flow) {
+            return self.flows.get(flow.0 as usize).map(|flow| flow.headers);
         }
-        let inner = self.inner.datagram_flow(&flow.key).ok()?;
+        let inner = self.inner_flow(flow).ok()?;
         self.inner.headers(inner)
     }
 
@@ -189,11 +206,10 @@ impl Port for XskPort {
     }
 
     fn identification(&mut self, flow: FlowId, len: usize) -> u16 {
-        let inner = self.flows.get(flow.0 as usize).filter(|flow| !flow.is_direct);
-        match inner.map(|flow| self.inner.datagram_flow(&flow.key)) {
-            Some(Ok(flow)) => self.inner.identification(flow, len),
-            _ => 0,
+        if self.takes_ring(flow) {
+            return 0;
         }
+        self.inner_flow(flow).map_or(0, |flow| self.inner.identification(flow, len))
     }
 
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
@@ -202,10 +218,10 @@ impl Port for XskPort {
 
     fn tx_state(&mut self, flow: Option<FlowId>) -> TxState {
         let inner = self.inner.tx_state(flow);
-        let flow = flow.and_then(|flow| self.flows.get(flow.0 as usize));
-        let queue = flow.filter(|flow| flow.is_direct).map(|flow| flow.queue);
+        let takes_ring = flow.is_none_or(|flow| self.takes_ring(flow));
+        let queue = flow.and_then(|flow| self.flows.get(flow.0 as usize)).map(|flow| flow.queue);
         match inner.room {
-            TxRoom::Open => TxState { room: self.sockets.room(queue), ..inner },
+            TxRoom::Open if takes_ring => TxState { room: self.sockets.room(queue), ..inner },
             _ => inner,
         }
     }
@@ -213,6 +229,7 @@ impl Port for XskPort {
     fn flush(&mut self) -> usize {
         let inner = self.inner.flush();
         self.sockets.flush();
+        self.round += 1;
         std::mem::take(&mut self.pushed) + inner
     }
 
@@ -274,7 +291,7 @@ impl Port for XskPort {
     fn properties(&self) -> PortProperties {
         let mut poll_fds = self.inner.properties().poll_fds;
         poll_fds.push(self.epoll.as_raw_fd());
-        PortProperties { poll_fds, prefers_equal_packets: false }
+        PortProperties { poll_fds, prefers_equal_packets: self.bursts_by_udp }
     }
 
     fn report(&self) -> PortReport {
@@ -290,17 +307,21 @@ impl XskPort {
     fn rows(&self) -> Vec<(&'static str, u64)> {
         let (statistics, sockets) = (self.sockets.statistics(), &self.sockets.counters);
         let (limit_bytes, stalls) = self.sockets.limits();
+        let times = self.sockets.tx_times();
         let pools = [&self.sockets.rx_pool, &self.sockets.tx_pool];
         let [rx_pool, tx_pool] = pools.map(|pool| (pool.len() as u64, pool.counters()));
         vec![
             ("xsk_rx_packets", self.counters.rx_packets),
             ("xsk_tx_packets", self.counters.tx_packets),
             ("xsk_tx_to_udp", self.extra.tx_inner),
+            ("xsk_tx_bursts_by_udp", self.extra.tx_bursts),
             ("xsk_tx_no_chunk", self.extra.tx_no_chunk),
             ("xsk_tx_ring_full", self.extra.tx_ring_full),
             ("xsk_tx_limit_bytes", limit_bytes as u64),
             ("xsk_tx_stalls", stalls.stalls),
             ("xsk_tx_stalled_us", stalls.stalled_ns / 1000),
+            ("xsk_tx_timed", times.packets),
+            ("xsk_tx_timed_us", times.sum_ns / 1000),
             ("xsk_rx_pool_free", rx_pool.0),
             ("xsk_rx_pool_takes", rx_pool.1.takes),
             ("xsk_rx_pool_empty", rx_pool.1.empty),
@@ -337,10 +358,12 @@ impl XskPort {
         let icrc = icrc.with_flush(key.flush_icrc);
         let hop = self.find_hop(key);
         let queue = (spread >> 16) as usize % self.sockets.queues.len().max(1);
-        let flow = Flow { key: *key, hop, headers, icrc, queue, is_direct: false, is_used: false };
+        let bursts = Bursts::default();
+        let flow = Flow { key: *key, hop, headers, icrc, queue, is_direct: false, is_used: false, bursts };
         // Packets in the rings do not need their flow any more, so no flow is busy.
         let index =
             self.table.add(*key, |_| false).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS))?;
+        self.last_inner = None;
         match self.flows.get_mut(index as usize) {
             Some(place) => *place = flow,
             None => self.flows.push(flow),
@@ -367,6 +390,33 @@ impl XskPort {
             flow.is_direct = mac.is_some();
             self.extra.redirected += 1;
         }
+    }
+
+    /// Whether the next packet of a flow leaves through the AF_XDP socket of its queue.
+    #[inline]
+    fn takes_ring(&mut self, flow: FlowId) -> bool {
+        let XskPort { flows, sockets, paths, bursts_by_udp, round, .. } = self;
+        let Some(Flow { is_direct, bursts, queue, .. }) = flows.get_mut(flow.0 as usize) else {
+            return false;
+        };
+        // The MTU may have grown since the sockets were opened.
+        *is_direct
+            && sockets.can_send(paths.link.mtu)
+            && !(*bursts_by_udp && bursts.leave_by_udp(*round, || sockets.has_sent_all(*queue)))
+    }
+
+    /// Returns the number of a flow in the UDP port, for its next packet.
+    #[inline]
+    fn inner_flow(&mut self, flow: FlowId) -> io::Result<FlowId> {
+        if let Some((_, inner)) = self.last_inner.filter(|(last, _)| *last == flow) {
+            return Ok(inner);
+        }
+        self.last_inner = None;
+        let key =
+            self.flows.get(flow.0 as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.key;
+        let inner = self.inner.datagram_flow(&key)?;
+        self.last_inner = Some((flow, inner));
+        Ok(inner)
     }
 
     /// Steers packets to the addresses that the interface has now.
@@ -438,7 +488,10 @@ impl XskPort {
             None => String::new(),
         };
         let lost = if self.program.is_missing { ", which is not on the interface any more" } else { "" };
-        format!("xsk, {mode} mode, {copying}{fragments}, {queues} {plural}, program id {id}{origin}{lost}")
+        let bursts = if self.bursts_by_udp { ", bursts by UDP" } else { "" };
+        format!(
+            "xsk, {mode} mode, {copying}{fragments}{bursts}, {queues} {plural}, program id {id}{origin}{lost}"
+        )
     }
 
     /// Why the program does not run in the driver, if that was tried.

@@ -148,7 +148,9 @@ impl XskFrames {
         let program = RawProgram::attach(ifindex, link.rx_queues.clamp(1, QUEUES_MAX))?;
         let features = xdp_features(ifindex).unwrap_or_default();
         let is_limited = is_limited().map_err(XskError::Variable)?;
-        let sockets = Sockets::open(&Plan { ifindex, mtu: link.mtu, features, is_limited }, &program)?;
+        // Frames may have any length that two chunks hold.
+        let plan = Plan { ifindex, mtu: link.mtu, features, is_limited, is_timed: false };
+        let sockets = Sockets::open(&plan, &program)?;
         let epoll = Epoll::new().map_err(during("epoll"))?;
         sockets.watch(&epoll).map_err(during("epoll"))?;
         let (bytes, ends, generation) = (Vec::new(), Vec::new(), sys::generation());

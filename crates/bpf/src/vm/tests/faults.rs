@@ -221,6 +221,7 @@ fn unavailable_helpers_are_refused_by_name() {
     let call = |id| LoadError { slot: 4, kind: refused(&[Insn::CallHelper { id }, Insn::Exit]) }.to_string();
     assert_eq!(call(Helper::SkbLoadBytes.id()), "slot 4: helper bpf_skb_load_bytes is not available here");
     assert_eq!(call(110), "slot 4: helper bpf_tcp_gen_syncookie is not available here");
+    assert_eq!(call(169), "slot 4: helper bpf_timer_init is not available here");
     assert_eq!(call(9999), "slot 4: helper 9999 is not available here");
 }
 

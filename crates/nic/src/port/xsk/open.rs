@@ -10,12 +10,12 @@ use super::owner::Owner;
 use super::paths::Paths;
 use super::program::ProgramWatch;
 use super::segment::Segments;
-use super::sockets::{Plan, QUEUES_MAX, Sockets, is_limited};
-use super::{Extra, Place, Staging, XskError, XskPort};
+use super::sockets::{Plan, QUEUES_MAX, SINGLE_MTU_MAX, Sockets, is_limited};
+use super::{BurstPath, Extra, Place, Staging, XskError, XskPort};
 use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
 use crate::xdp::{AttachError, Mode, Steering};
-use sys::{Epoll, Netlink, now_ns, xdp_features};
+use sys::{Epoll, Link, Netlink, XdpFeatures, XdpMode, now_ns, xdp_features};
 
 /// The parts of an [`XskPort`].
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct XskPortConfig {
     pub udp_port: u16,
     /// Where the program runs.
     pub mode: Mode,
+    /// How bursts leave in copy mode. With a byte limit of the transmit queues they take the ring.
+    pub bursts: BurstPath,
 }
 
 /// How long to wait for a roxie program that is on the interface already to disappear: the kernel
@@ -50,8 +52,9 @@ impl XskPort {
     }
 
     fn assemble(config: XskPortConfig, parts: Parts) -> XskPort {
-        let XskPortConfig { inner, slot, udp_port, .. } = config;
+        let XskPortConfig { inner, slot, udp_port, bursts, .. } = config;
         let Parts { owner, steering, sockets, paths, addresses, epoll } = parts;
+        let bursts_by_udp = bursts == BurstPath::Udp && !sockets.zero_copy && !sockets.is_limited();
         XskPort {
             inner,
             slots: vec![slot],
@@ -65,6 +68,7 @@ impl XskPort {
             addresses,
             flows: Vec::new(),
             table: FlowTable::default(),
+            last_inner: None,
             staging: Staging {
                 chunk: None,
                 scratch: vec![0; MAX_PACKET].into_boxed_slice(),
@@ -73,6 +77,8 @@ impl XskPort {
                 is_dry: false,
             },
             pushed: 0,
+            bursts_by_udp,
+            round: 0,
             segments: Segments::new(),
             joined: Vec::with_capacity(1 << 16),
             calls: 0,
@@ -106,14 +112,15 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     }
     let owner = Owner::claim(config.ifindex)?;
     let queues = link.rx_queues.clamp(1, QUEUES_MAX);
-    let steering = attach(config, queues)?;
     // Kernels before 6.3 do not report features; optional ones are tried anyway.
     let features = xdp_features(config.ifindex).unwrap_or_default();
+    let steering = attach(config, queues, preferred_mode(config.mode, &link, features))?;
     let plan = Plan {
         ifindex: config.ifindex,
         mtu: link.mtu,
         features,
         is_limited: is_limited().map_err(XskError::Variable)?,
+        is_timed: link.mtu <= SINGLE_MTU_MAX,
     };
     let sockets = Sockets::open(&plan, &steering)?;
     let mut paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
@@ -128,10 +135,18 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     Ok(Parts { owner, steering, sockets, paths, addresses, epoll })
 }
 
-fn attach(config: &XskPortConfig, queues: u32) -> Result<Steering, AttachError> {
+/// Where the program of a port runs if the user chose no mode: in generic mode on a veth. There a burst of a
+/// UDP socket arrives as one packet, and with a native program the peer would lose its segmentation offload,
+/// TCP's too. Elsewhere the order of [`Mode::Auto`].
+pub(crate) fn preferred_mode(mode: Mode, link: &Link, features: XdpFeatures) -> Mode {
+    let is_veth = link.kind.as_deref() == Some("veth");
+    if mode == Mode::Auto && is_veth && !features.zero_copy() { Mode::Only(XdpMode::Generic) } else { mode }
+}
+
+fn attach(config: &XskPortConfig, queues: u32, mode: Mode) -> Result<Steering, AttachError> {
     let start = now_ns();
     loop {
-        match Steering::attach(config.ifindex, config.udp_port, queues, config.mode) {
+        match Steering::attach(config.ifindex, config.udp_port, queues, mode) {
             Err(AttachError::Occupied { name, .. })
                 if name == Steering::NAME && now_ns() - start < LEAVING_NS =>
             {

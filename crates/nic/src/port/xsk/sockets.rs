@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use super::XskError;
 use super::byte_limit::{ByteLimit, StallCounters};
+use super::queue::Queue;
+use super::tx_time::{TxTime, TxTimeCounters};
 use crate::page_pool::{Audit, PagePool};
 use crate::port::{BadVariable, TxRoom};
 use crate::xdp::Steering;
-use sys::xdp::{Bind, Chunk, Rings, Umem, UmemConfig, XskSocket, XskStatistics};
+use sys::xdp::{Bind, Chunk, Umem, UmemConfig, XskSocket, XskStatistics};
 use sys::{Epoll, XdpFeatures, XdpMode, now_ns};
 
 /// The sockets of a port.
@@ -33,31 +35,6 @@ pub(crate) struct Sockets {
     full_since_ns: Option<u64>,
     /// Length of the packet in each transmit unit that the kernel holds.
     sent_lens: Box<[u16]>,
-}
-
-/// A socket and its rings.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    // Unmapped before the socket is closed: fields are dropped in order.
-    pub(crate) rings: Rings,
-    socket: XskSocket,
-    /// The kernel has not taken all packets in the transmit ring.
-    stalled: bool,
-    /// Packets were pushed since the last kick.
-    dirty: bool,
-    /// System calls run the driver's receive loop.
-    polls: bool,
-    /// Chunks that its fill ring still needs. Received chunks return to the fill ring of the same queue,
-    /// so a busy queue does not take the memory of the others.
-    chunks_due: u32,
-    /// Back-pressure of its transmit ring.
-    pub(super) limit: ByteLimit,
-    /// Transmit units that it holds.
-    units_held: usize,
-    /// Since when it refuses packets, and has completed none.
-    full_since_ns: Option<u64>,
-    /// It refused packets when it was asked last.
-    has_refused: bool,
 }
 
 /// Counts of all queues.
@@ -123,6 +100,9 @@ pub(crate) struct Plan {
     pub(crate) features: XdpFeatures,
     /// Whether transmit queues get a byte limit.
     pub(crate) is_limited: bool,
+    /// Whether packets are timed in copy mode. Then each packet to send must lie in one chunk, behind room
+    /// for its metadata: the kernel refuses other descriptors.
+    pub(crate) is_timed: bool,
 }
 
 pub(crate) const CHUNK_LEN: u32 = 4096;
@@ -146,8 +126,6 @@ const BUSY_NS: u64 = 2_000_000_000;
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// How long to wait for a driver that sends nothing.
 const FULL_NS: u64 = 20_000_000;
-/// Kicks without any progress before the rest is left for later.
-const KICKS_MAX: u32 = 64;
 /// Busy polling in zero-copy mode: microseconds and packets of one system call.
 const BUSY_POLL_USECS: i32 = 20;
 const BUSY_POLL_BUDGET: i32 = 64;
@@ -214,10 +192,28 @@ impl Sockets {
         zero_copy: bool,
         fragments: bool,
     ) -> Result<Sockets, XskError> {
+        let is_timed = plan.is_timed && !zero_copy;
+        match Sockets::with_metadata(plan, map, ring_len, [zero_copy, fragments, is_timed]) {
+            // A kernel before 6.11 does not know the flag.
+            Err(XskError::Socket { step: "socket", error })
+                if is_timed && error.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                Sockets::with_metadata(plan, map, ring_len, [zero_copy, fragments, false])
+            }
+            done => done,
+        }
+    }
+
+    fn with_metadata(
+        plan: &Plan,
+        map: &dyn SocketMap,
+        ring_len: u32,
+        [zero_copy, fragments, tx_metadata]: [bool; 3],
+    ) -> Result<Sockets, XskError> {
         let queues = map.queues().clamp(1, QUEUES_MAX);
         let rx_units = ring_len.min(RX_UNITS_MAX / queues).max(RING_LEN_MIN);
         let regions = [(rx_units * queues, 1), (ring_len, TX_SPAN)];
-        let config = UmemConfig { chunk_len: CHUNK_LEN, ..UmemConfig::default() };
+        let config = UmemConfig { chunk_len: CHUNK_LEN, tx_metadata, ..UmemConfig::default() };
         let during = |step| move |error| XskError::Socket { step, error };
         let (umem, mut tokens) = Umem::new(config, &regions).map_err(during("packet memory"))?;
         let umem = Arc::new(umem);
@@ -297,6 +293,7 @@ impl Sockets {
             polls,
             chunks_due: rx_units,
             limit,
+            time: TxTime::new(self.umem.config().tx_metadata),
             units_held: 0,
             full_since_ns: None,
             has_refused: false,
@@ -421,6 +418,7 @@ impl Sockets {
             let mut bytes = 0;
             while let Some(chunk) = queue.rings.completion.pop() {
                 queue.units_held = queue.units_held.saturating_sub(1);
+                queue.time.completed(&chunk);
                 bytes += sent_lens.get(chunk.index() as usize).map_or(0, |len| usize::from(*len));
                 tx_pool.put(chunk);
             }
@@ -438,7 +436,7 @@ impl Sockets {
     pub(crate) fn push(
         &mut self,
         queue: usize,
-        chunk: Chunk,
+        mut chunk: Chunk,
         offset: usize,
         len: usize,
     ) -> Result<(), Chunk> {
@@ -449,9 +447,14 @@ impl Sockets {
         }
         let queue = self.queues.get_mut(queue).filter(|queue| !holds_most(queue));
         let Some(queue) = queue else { return Err(chunk) };
-        let unit = chunk.index() as usize;
-        queue.rings.tx.push(chunk, offset, len)?;
-        if let Some(place) = self.sent_lens.get_mut(unit) {
+        let unit = chunk.index();
+        if queue.time.request(&mut chunk, offset) {
+            queue.rings.tx.push_with_metadata(chunk, offset, len)?;
+            queue.time.pushed(unit, offset);
+        } else {
+            queue.rings.tx.push(chunk, offset, len)?;
+        }
+        if let Some(place) = self.sent_lens.get_mut(unit as usize) {
             // A unit has 8 KiB.
             *place = len as u16;
         }
@@ -481,6 +484,26 @@ impl Sockets {
         }
     }
 
+    /// How long the kernel held the packets that were measured, of all queues.
+    pub(super) fn tx_times(&self) -> TxTimeCounters {
+        let each = self.queues.iter().map(|queue| queue.time.counters);
+        each.fold(TxTimeCounters::default(), |sum, one| TxTimeCounters {
+            packets: sum.packets + one.packets,
+            sum_ns: sum.sum_ns + one.sum_ns,
+        })
+    }
+
+    /// Whether packets of an interface with this MTU can be sent.
+    #[inline]
+    pub(crate) fn can_send(&self, mtu: u32) -> bool {
+        mtu <= SINGLE_MTU_MAX || !self.umem.config().tx_metadata
+    }
+
+    /// Whether transmit queues have a byte limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
     /// The byte limits of all queues together, and how often and how long they refused packets.
     pub(crate) fn limits(&self) -> (usize, StallCounters) {
         let each = self.queues.iter().map(|queue| (queue.limit.bytes(), queue.limit.counters));
@@ -488,6 +511,11 @@ impl Sockets {
             let stalled_ns = sum.stalled_ns + counters.stalled_ns;
             (bytes + more, StallCounters { stalls: sum.stalls + counters.stalls, stalled_ns })
         })
+    }
+
+    /// Whether the kernel has taken all packets of this queue.
+    pub(crate) fn has_sent_all(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_none_or(|queue| !queue.stalled && !queue.dirty)
     }
 
     /// Whether the kernel has not taken everything.
@@ -532,64 +560,5 @@ impl Sockets {
         let audits = self.audit();
         let units = audits.iter().map(|audit| audit.units).sum();
         Teardown { units, reclaimed, lost: audits.iter().map(|audit| audit.units - audit.pooled).sum() }
-    }
-}
-
-impl Queue {
-    /// The last of `descriptors` taken from the receive ring was processed: returns their entries to the
-    /// kernel.
-    #[inline]
-    pub(crate) fn release(&mut self, descriptors: u32) {
-        self.rings.rx.release();
-        self.chunks_due += descriptors;
-    }
-
-    fn kick(&mut self, counters: &mut SocketCounters, gone: &mut bool) {
-        let mut waiting = self.rings.tx.waiting();
-        let mut futile = 0;
-        while waiting > 0 && self.rings.tx.needs_wakeup() {
-            counters.kicks += 1;
-            let woken = self.socket.wake_tx();
-            let left = self.rings.tx.waiting();
-            match woken {
-                Ok(()) => {}
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
-                    Some(libc::ENETDOWN) => {
-                        counters.down += 1;
-                        break;
-                    }
-                    // Unbound, because the interface was removed.
-                    Some(libc::ENXIO | libc::ENODEV) => {
-                        *gone = true;
-                        break;
-                    }
-                    // ENOMEM and the like: the packets stay queued, and are tried again.
-                    _ => {
-                        counters.errors += 1;
-                        break;
-                    }
-                },
-            }
-            if left < waiting {
-                futile = 0;
-            } else {
-                futile += 1;
-                if futile == KICKS_MAX && std::mem::take(&mut self.polls) {
-                    // Busy polling replaces waking the driver up, and not every driver sends in its
-                    // receive loop: virtio_net does not.
-                    counters.interrupts += 1;
-                    let _gone = self.socket.unset_busy_poll();
-                    futile = 0;
-                } else if futile == KICKS_MAX {
-                    counters.stalls += 1;
-                    break;
-                }
-                // The receiver may need this CPU to make room.
-                std::thread::yield_now();
-            }
-            waiting = left;
-        }
-        self.stalled = waiting > 0;
     }
 }

@@ -1,5 +1,6 @@
 //! Ports on the two ends of a veth, each in a network namespace; as root, else skipped.
 
+mod bursts;
 mod life;
 mod queues;
 
@@ -55,7 +56,8 @@ impl Net {
     fn try_xsk(&self, host: usize, mode: Mode, udp_port: u16) -> Result<XskPort, Box<(XskError, UdpPort)>> {
         self.hosts[host].visit(|| {
             let inner = udp(udp_port);
-            XskPort::open(XskPortConfig { inner, ifindex: ifindex(), slot: host as u16 + 1, udp_port, mode })
+            let (slot, bursts) = (host as u16 + 1, BurstPath::Ring);
+            XskPort::open(XskPortConfig { inner, ifindex: ifindex(), slot, udp_port, mode, bursts })
         })
     }
 
@@ -488,7 +490,14 @@ fn an_xsk_port_on_loopback_is_refused() {
         };
         let config = UdpPortConfig { gsi: bound(1), slot: bound(2), udp_port: 2, ifindex: 1 };
         let inner = UdpPort::new(config);
-        let config = XskPortConfig { inner, ifindex: 1, slot: 1, udp_port: 2, mode: Mode::Auto };
+        let config = XskPortConfig {
+            inner,
+            ifindex: 1,
+            slot: 1,
+            udp_port: 2,
+            mode: Mode::Auto,
+            bursts: BurstPath::Udp,
+        };
         XskPort::open(config).map(drop).map_err(|refusal| refusal.0).unwrap_err()
     });
     assert_eq!(error.to_string(), "not an Ethernet interface");

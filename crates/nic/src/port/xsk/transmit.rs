@@ -67,6 +67,7 @@ impl XskPort {
 
     #[inline]
     pub(super) fn commit(&mut self, flow: FlowId, len: usize) {
+        let takes_ring = self.takes_ring(flow);
         let Some(state) = self.flows.get_mut(flow.0 as usize) else {
             debug_assert!(false, "no such flow");
             return;
@@ -75,8 +76,9 @@ impl XskPort {
             debug_assert!(false, "packet of {len} bytes");
             return;
         }
-        self.staging.prefers_inner = !state.is_direct;
-        if !state.is_direct {
+        state.bursts.add();
+        self.staging.prefers_inner = !takes_ring;
+        if !takes_ring {
             return self.commit_inner(flow, len);
         }
         if self.staging.place != Place::Chunk && !self.move_to_chunk(len) {
@@ -137,9 +139,10 @@ impl XskPort {
         true
     }
 
-    /// Sends a packet to another process of this host, another interface, or an unresolved neighbour.
+    /// Sends a packet to another process of this host, another interface, or an unresolved neighbour, or of a
+    /// burst.
     fn commit_inner(&mut self, flow: FlowId, len: usize) {
-        let Ok(inner) = self.inner.datagram_flow(&self.flows[flow.0 as usize].key) else {
+        let Ok(inner) = self.inner_flow(flow) else {
             self.counters.tx_errors += 1;
             return;
         };
@@ -150,7 +153,13 @@ impl XskPort {
             }
             _ => self.inner.tx_slot()[..len].copy_from_slice(&self.staging.scratch[..len]),
         }
-        self.extra.tx_inner += 1;
+        match &mut self.flows[flow.0 as usize] {
+            state if state.is_direct => {
+                state.is_used = true;
+                self.extra.tx_bursts += 1;
+            }
+            _ => self.extra.tx_inner += 1,
+        }
         self.inner.tx_commit(inner, len);
     }
 }
