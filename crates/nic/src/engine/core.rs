@@ -23,11 +23,13 @@ pub(crate) struct Core {
     pub(super) tuning: Tuning,
     /// Polls so far. A completion queue spends at most one credit per poll.
     pub(super) polls: u64,
+    /// The thread that holds the lock is an application's, which polls steadily.
+    pub(super) is_polled: bool,
 }
 
 impl Core {
     pub(crate) fn new(port: Box<dyn Port>, hooks: Hooks, tables: Tables, tuning: Tuning) -> Self {
-        Self { port, hooks, tables, tuning, polls: 0 }
+        Self { port, hooks, tables, tuning, polls: 0, is_polled: false }
     }
 
     /// Whether no queue pair is ready to send and the port reports no packets, so that at most timers have

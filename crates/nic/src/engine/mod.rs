@@ -243,6 +243,7 @@ impl Engine {
             return false;
         }
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
+        core.is_polled = self.is_watching.load(Ordering::Relaxed);
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
         self.unlock_and_deliver(core);
         batches > 0
@@ -254,6 +255,7 @@ impl Engine {
         let mut batches = 0;
         for _ in 0..self.tuning.progress_batches {
             let mut core = self.lock();
+            core.is_polled = false;
             let received = core.poll(|| self.now(), queues, Trigger::Flush);
             self.unlock_and_deliver(core);
             batches += received;

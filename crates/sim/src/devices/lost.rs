@@ -28,7 +28,8 @@ impl Sleeper {
             return Some(format!("{sleeps} {qpn:?} has packets to send and is neither listed nor blocked"));
         }
         if is_watching {
-            return has_sleeper.then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
+            return has_sleeper
+                .then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
         }
         if has_ready && *until_ns > now + HELD_NS {
             return Some(format!("{sleeps} a queue pair has packets that nothing keeps from leaving"));
