@@ -1,6 +1,6 @@
 /*
- * For C tests: pages whose addresses stay unmapped after the program unmaps them. The kernel places mappings
- * of the C library's allocator close to each other, from a freed address on.
+ * For C tests: pages with addresses that stay unmapped after the program unmaps them. The kernel gives freed
+ * addresses near its other mappings to the next mapping, such as one of the C library's allocator.
  */
 #include <stdint.h>
 #include <sys/mman.h>
