@@ -1,15 +1,18 @@
 //! `roxie trace`: the spans of real programs are complete and in order, with and without loss, and the parts
 //! of the summary make up the whole.
 
-use std::fs;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 use serde_json::Value;
 
-use crate::case::{Case, good, roxie, says};
+use crate::case::{Case, build, good, roxie, says};
 
 /// Moments of a message, in order; those of the other end and of the poll may be unknown.
 const MOMENTS: [&str; 7] = ["posted", "left", "last", "executed", "acked", "completed", "polled"];
@@ -24,7 +27,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a trace shows what loss does to SENDs", "ib_send_bw", lossy),
         case("traces of both ends are merged", "ib_write_lat", merged),
         case("a trace survives a killed program", "ib_write_bw", killed),
+        case("a trace has forked and executed programs", "cc", forked),
+        case("a trace without space for events says so", "cc", cramped),
         case("a trace that cannot be written says so", "ib_write_bw", unwritten),
+        case("the verbs library has the documented probes", "readelf", probes),
     ]
 }
 
@@ -32,9 +38,14 @@ pub(crate) fn cases() -> Vec<Case> {
 struct File(PathBuf);
 
 impl File {
-    fn new(lab: &Lab, name: &str, part: &str) -> Self {
+    /// An empty file that the user of the place may write.
+    fn new(lab: &Lab, name: &str, part: &str) -> Result<Self, String> {
         let name: String = name.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
-        Self(lab.logs().join(format!("{name}-{part}.json")))
+        let file = Self(lab.roxie().with_file_name(format!("{name}-{part}.json")));
+        let made =
+            fs::write(&file.0, "").and_then(|()| fs::set_permissions(&file.0, Permissions::from_mode(0o666)));
+        made.map_err(|error| format!("{}: {error}", file.path()))?;
+        Ok(file)
     }
 
     fn path(&self) -> String {
@@ -143,7 +154,7 @@ fn check_summary(ended: &Ended) -> Result<(), String> {
 }
 
 fn whole(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let file = File::new(lab, name, "trace");
+    let file = File::new(lab, name, "trace")?;
     let script = both(lab, place, "ib_write_bw", "-s 65536 -n 1000");
     let ended = good(trace(lab, place, name, &file.path(), &["--json"], &script)?)?;
     check_summary(&ended)?;
@@ -157,7 +168,7 @@ fn whole(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 }
 
 fn lossy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let file = File::new(lab, name, "trace");
+    let file = File::new(lab, name, "trace")?;
     let script = both(lab, place, "ib_send_bw", "-s 65536 -n 1000");
     let options = ["--json", "--egress", "impair:loss=1%,seed=7"];
     let ended = good(trace(lab, place, name, &file.path(), &options, &script)?)?;
@@ -177,12 +188,14 @@ fn lossy(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 }
 
 fn merged(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let files = ["server", "client", "both"].map(|part| File::new(lab, name, part));
+    let file = |part| File::new(lab, name, part);
+    let files = [file("server")?, file("client")?, file("both")?];
     let [server, client, joined] = files.each_ref().map(File::path);
     let tool = format!("ib_write_lat -d roxie0 -R -p {} -n 1000", lab.port());
     let words = ["trace", "--netdev", lab.netdev(place), "-o", &server, "--", "sh", "-c", &tool];
     let log = format!("{name} server");
-    let mut other = lab.roxie_command(place, Side::Server, &log, &words).map_err(|error| error.to_string())?;
+    let mut other =
+        lab.roxie_command(place, Side::Server, &log, &words).map_err(|error| error.to_string())?;
     let script = format!("sleep 1; {tool} {}", lab.address(place));
     good(trace(lab, place, name, &client, &[], &script)?)?;
     good(other.wait(crate::case::SHORT))?;
@@ -207,11 +220,11 @@ fn merged(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Exit code of a shell whose last command got SIGKILL.
+/// Exit code of a shell after its last command got SIGKILL.
 const KILLED: i32 = 128 + 9;
 
 fn killed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let file = File::new(lab, name, "trace");
+    let file = File::new(lab, name, "trace")?;
     let (port, address) = (lab.port(), lab.address(place));
     let tool = format!("ib_write_bw -d roxie0 -p {port} -s 65536 -D 60");
     let script = format!(
@@ -230,6 +243,29 @@ fn killed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
 }
 
+/// The file of each process has its events, and the parent's are those before and after the fork.
+fn forked(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let file = File::new(lab, name, "trace")?;
+    let program = build(lab, "traced.c", &["-libverbs"])?;
+    good(trace(lab, place, name, &file.path(), &[], program.path())?)?;
+    let mut pids: BTreeMap<u64, usize> = BTreeMap::new();
+    for message in complete(&file.events()?, 400)? {
+        *pids.entry(message["pid"].as_u64().unwrap_or_default()).or_default() += 1;
+    }
+    let counts: Vec<usize> = pids.into_values().collect();
+    if counts != [200, 200] { Err(format!("messages of each process: {counts:?}")) } else { Ok(()) }
+}
+
+/// A limit of file sizes would end a process that writes beyond it.
+fn cramped(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let file = File::new(lab, name, "trace")?;
+    let program = build(lab, "traced.c", &["-libverbs"])?;
+    let script = format!("ulimit -f 100; exec {} last", program.path());
+    let ended = good(trace(lab, place, name, &file.path(), &[], &script)?)?;
+    says(&ended, "the events of a thread are not traced: file too large")?;
+    says(&ended, "nothing was traced")
+}
+
 fn unwritten(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = trace(lab, place, name, "/no/such/directory", &[], "touch /no/such/file")?;
     says(&ended, "/no/such/directory: No such file or directory")?;
@@ -239,5 +275,26 @@ fn unwritten(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     match (ended.code(), full.code()) {
         (Some(1), Some(1)) => Ok(()),
         codes => Err(format!("exit codes {codes:?}")),
+    }
+}
+
+/// The probes of docs/trace.md are the notes of the library, each with the same semaphore.
+fn probes(lab: &Lab, _: &Place, _: &str) -> Result<(), String> {
+    let library = lab.roxie().with_file_name("libibverbs.so");
+    let notes = Command::new("readelf").args(["-n", "-W"]).arg(library).output();
+    let notes = notes.map_err(|error| error.to_string())?;
+    let notes = String::from_utf8_lossy(&notes.stdout).into_owned();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/trace.md"));
+    let page = page.map_err(|error| error.to_string())?;
+    let (_, table) = page.split_once("| probe | arguments |").ok_or("no table of probes")?;
+    let documented = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let names = notes.lines().filter_map(|line| line.trim().strip_prefix("Name: "));
+    let (documented, names): (BTreeSet<&str>, BTreeSet<&str>) = (documented.collect(), names.collect());
+    let semaphores: BTreeSet<&str> =
+        notes.lines().filter_map(|line| line.split("Semaphore: ").nth(1)).collect();
+    let is_one = semaphores.len() == 1 && !semaphores.contains("0x0000000000000000");
+    match documented == names && is_one && notes.contains("Provider: roxie") {
+        true => Ok(()),
+        false => Err(format!("documented: {documented:?}, in the library: {names:?}, {semaphores:?}")),
     }
 }

@@ -329,7 +329,7 @@ impl CompletionQueue {
         let mut ring = self.ring();
         let n = out.len().min(ring.entries.len());
         if sys::trace::is_on() {
-            ring.entries.iter().take(n).for_each(trace::polled);
+            trace::polled(ring.entries.iter().take(n));
         }
         for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..n)) {
             slot.write(wc);
@@ -359,7 +359,7 @@ impl CompletionQueue {
         let time_ns = ring.times.as_mut().and_then(VecDeque::pop_front);
         self.taken(ring.entries.len());
         if sys::trace::is_on() {
-            wc.iter().for_each(trace::polled);
+            trace::polled(wc.iter());
         }
         Some((wc?, time_ns.unwrap_or_default()))
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 pub use file::{EVENT_LEN, HEADER_LEN, Recording};
 use ring::Ring;
 
-/// Not 0 while somebody wants the events: one for [`start`], and one for each tracer (bpftrace, perf) that is
+/// Not 0 while the events are wanted: one for [`start`], and one for each tracer (bpftrace, perf) that is
 /// attached to a probe. The kernel counts the tracers here: it is the semaphore of every probe
 /// ([`usdt!`](crate::usdt)).
 #[unsafe(link_section = ".probes")]
@@ -77,8 +77,8 @@ pub fn is_on() -> bool {
     SEMAPHORE.load(Ordering::Relaxed) != 0
 }
 
-/// From now on the threads of this process record events in files in `dir`: the newest `capacity` events each,
-/// rounded to a power of two. Only the first call has an effect.
+/// From now on the threads of this process record events in files in `dir`: the newest `capacity` events
+/// each, rounded up to a power of two. Only the first call has an effect.
 pub fn start(dir: PathBuf, capacity: usize) {
     let capacity = capacity.max(ring::CHUNK).next_power_of_two();
     if PLACE.set(Place { dir, capacity, files: AtomicUsize::new(0) }).is_ok() {
@@ -94,7 +94,8 @@ pub fn start(dir: PathBuf, capacity: usize) {
 pub fn record(event: &Event) -> std::io::Result<()> {
     let Some(place) = PLACE.get() else { return Ok(()) };
     // Fails at the end of a thread, and in a signal handler that interrupted this function.
-    let done = SLOT.try_with(|slot| slot.try_borrow_mut().map_or(Ok(()), |mut slot| slot.record(place, event)));
+    let done =
+        SLOT.try_with(|slot| slot.try_borrow_mut().map_or(Ok(()), |mut slot| slot.record(place, event)));
     done.unwrap_or(Ok(()))
 }
 
@@ -109,8 +110,9 @@ impl Slot {
             Slot::Failed(then) if *then == generation => return Ok(()),
             Slot::Open(_) | Slot::Failed(_) | Slot::Unopened => {}
         }
-        // A forked child does not have the mapping of its parent.
-        std::mem::forget(std::mem::replace(self, Slot::Failed(generation)));
+        if let Slot::Open(inherited) = std::mem::replace(self, Slot::Failed(generation)) {
+            inherited.disinherit();
+        }
         let number = place.files.fetch_add(1, Ordering::Relaxed);
         if number >= FILES_MAX {
             let why = format!("a process records the events of {FILES_MAX} threads");

@@ -2,8 +2,8 @@
 //! read from it.
 //!
 //! A message is an asynchronous event with its parts inside, so overlapping ones need no thread; its name is
-//! that of the queue pair, which makes one track of each. Its arguments hold the whole [`Message`], so reading
-//! needs only those.
+//! that of the queue pair, which makes one track of each. Its arguments are the whole [`Message`]: the reader
+//! needs no other fields.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -46,12 +46,7 @@ pub(super) fn write(trace: &Trace, mut to: impl Write) -> io::Result<()> {
         }))?;
     }
     for (number, span) in cm_spans(&trace.marks).iter().enumerate() {
-        let id = format!("cm{number}");
-        for (phase, at) in [("b", span.begin), ("e", span.end)] {
-            put(&json!({
-                "ph": phase, "cat": CM, "id": id, "name": span.name, "pid": span.pid, "tid": span.tid, "ts": us(at),
-            }))?;
-        }
+        span_events(&format!("cm{number}"), span).iter().try_for_each(&mut put)?;
     }
     writeln!(to, "\n]}}")?;
     to.flush()
@@ -66,7 +61,8 @@ fn us(ns: u64) -> Value {
 fn message_events(number: usize, message: &Message) -> Vec<Value> {
     let (pid, tid, id) = (message.pid, message.qpn, format!("m{number}"));
     let event = |phase: &str, name: &str, at: u64| {
-        json!({"ph": phase, "cat": MESSAGE, "id": id, "name": name, "pid": pid, "tid": tid, "ts": us(at)})
+        let at = us(at);
+        json!({"ph": phase, "cat": MESSAGE, "id": id, "name": name, "pid": pid, "tid": tid, "ts": at})
     };
     let name = format!("QP {:#08x} {}", message.qpn, message.opcode);
     let mut begin = event("b", &name, message.posted);
@@ -92,7 +88,8 @@ fn slice_event(slice: &Slice) -> Value {
     };
     let Slice { pid, tid, begin, end, what } = slice;
     json!({
-        "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": us(*begin), "dur": us(end - begin), "args": what,
+        "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": us(*begin), "dur": us(end - begin),
+        "args": what,
     })
 }
 
@@ -103,6 +100,13 @@ struct CmSpan {
     tid: u32,
     begin: u64,
     end: u64,
+}
+
+fn span_events(id: &str, span: &CmSpan) -> [Value; 2] {
+    let CmSpan { name, pid, tid, begin, end } = span;
+    [("b", begin), ("e", end)].map(|(phase, at)| {
+        json!({"ph": phase, "cat": CM, "id": id, "name": name, "pid": pid, "tid": tid, "ts": us(*at)})
+    })
 }
 
 /// From each REQ to the RTU or REJ, and from each DREQ to the DREP.

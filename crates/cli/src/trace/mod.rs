@@ -29,15 +29,18 @@ use summary::Summary;
 /// Run a program and record the life of each work request, for Perfetto
 ///
 /// Starts COMMAND as 'roxie run' does. Its processes record when each send is posted, leaves, is executed by
-/// the peer, is acknowledged, completes and is polled; what the engines do meanwhile; retransmissions, NAKs and
-/// timeouts; full queues; and the messages of connection management. At the end of the command a file for
-/// https://ui.perfetto.dev or chrome://tracing is written, and a summary on standard error says where the time
-/// of the median and of the p99 message went.
+/// the peer, is acknowledged, completes and is polled; what the engines do meanwhile; retransmissions, NAKs
+/// and timeouts; full queues; and the messages of connection management. At the end of the command a file for
+/// https://ui.perfetto.dev or chrome://tracing is written, and a summary on standard error says where the
+/// time of the median and of the p99 message went.
 ///
-/// All processes of the command are in one file, so a command that starts both ends shows both. Ends that were
-/// traced by separate commands on the same host are joined by 'roxie trace merge'.
+/// All processes of the command are in one file, so a command that starts both ends shows both. Ends that
+/// were traced by separate commands on the same host are joined by 'roxie trace merge'.
 #[derive(Debug, ClapArgs)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_long_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_long_help = "\
 Exit status:
   that of the command (128 + N if signal N ended it), 127 if it was not found, 126 if it could not
   be executed, 1 if the device could not be set up or the trace not be written, 2 for invalid options.
@@ -51,7 +54,8 @@ Examples:
   roxie trace merge -o both.json a.json b.json
           The same with two commands
   roxie trace --events 1000000 -- ./prog
-          Keeps more than the newest 65,536 events of each thread")]
+          Keeps more than the newest 65,536 events of each thread"
+)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
     merge: Option<Tool>,
@@ -66,7 +70,7 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    run: Option<RunArgs>,
+    run: RunArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,10 +94,9 @@ struct MergeArgs {
 
 /// Traces a command, or merges traces.
 pub(crate) fn run(args: &TraceArgs) -> Outcome<ExitCode> {
-    match (&args.merge, &args.run) {
-        (Some(Tool::Merge(merge)), _) => merge.run(),
-        (None, Some(run)) => trace(args, run),
-        (None, None) => Err(Failure::new("no command given").code(2)),
+    match &args.merge {
+        Some(Tool::Merge(merge)) => merge.run(),
+        None => trace(args, &args.run),
     }
 }
 
@@ -166,7 +169,9 @@ fn save(trace: &Trace, file: File, path: &Path) -> Outcome {
 
 fn print(summary: &Summary, json: bool, path: &Path, mut to: impl Write) -> Outcome {
     let printed = match json {
-        true => serde_json::to_string(summary).map_err(io::Error::from).and_then(|line| writeln!(to, "{line}")),
+        true => {
+            serde_json::to_string(summary).map_err(io::Error::from).and_then(|line| writeln!(to, "{line}"))
+        }
         false => write!(to, "roxie trace: {}: {summary}", path.display()),
     };
     printed.during("the summary")

@@ -168,8 +168,8 @@ impl Message {
 }
 
 impl Trace {
-    /// Adds another trace of the same host. Processes of other PID namespaces may have the same numbers; those
-    /// of `other` get new ones.
+    /// Adds another trace of the same host. Processes of other PID namespaces may have the same numbers;
+    /// those of `other` get new ones.
     pub(super) fn add(&mut self, mut other: Trace) {
         let mut fresh = self.processes.iter().chain(&other.processes).map(|process| process.pid).max();
         for at in 0..other.processes.len() {

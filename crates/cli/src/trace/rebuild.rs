@@ -23,10 +23,13 @@ pub(super) fn rebuild(recordings: &[Recording]) -> Trace {
         trace.processes.push(Process { pid, command });
         let mut entries: Vec<(u64, u32, Entry)> = Vec::new();
         for thread in threads {
-            let parsed = thread.events.iter().filter_map(|event| {
-                Some((event.time_ns, thread.thread, Entry::parse(event)?))
-            });
+            let parsed = thread
+                .events
+                .iter()
+                .filter_map(|event| Some((event.time_ns, thread.thread, Entry::parse(event)?)));
+            let from = entries.len();
             entries.extend(parsed);
+            trace.slices.extend(batches(pid, &entries[from..]));
         }
         entries.sort_by_key(|(time, ..)| *time);
         let mut builder = Builder { pid, trace: &mut trace, qps: HashMap::new() };
@@ -34,6 +37,24 @@ pub(super) fn rebuild(recordings: &[Recording]) -> Trace {
         builder.finish();
     }
     trace
+}
+
+/// The batches of the engine in a thread, from its entries in the order of recording: a batch ends with the
+/// last entry that it has made.
+fn batches(pid: u32, entries: &[(u64, u32, Entry)]) -> Vec<Slice> {
+    let (mut slices, mut last) = (Vec::new(), 0);
+    for (begin, tid, entry) in entries {
+        match *entry {
+            Entry::Quantum { quantum, .. } => last = quantum.end_ns,
+            Entry::Received { input, .. } | Entry::Expired { input, .. } => last = input.end_ns,
+            Entry::Batch { batches } => {
+                let (begin, end, what) = (*begin, last.max(*begin), What::Batch { batches });
+                slices.push(Slice { pid, tid: *tid, begin, end, what });
+            }
+            _ => {}
+        }
+    }
+    slices
 }
 
 /// The messages of one process.
@@ -90,7 +111,8 @@ impl Builder<'_> {
                 self.mark(tid, time, Event::Receive { qpn: qpn.value(), wr_id, bytes, status });
             }
             Entry::Poll { qpn, wr_id, status, .. } => self.polled(time, qpn.value(), wr_id, status),
-            Entry::Batch { end_ns, batches } => self.slice(tid, (time, end_ns), What::Batch { batches }),
+            // `batches` has them.
+            Entry::Batch { .. } => {}
             Entry::Waits { qpn, wait } => {
                 let qpn = qpn.value();
                 self.mark(
@@ -209,7 +231,7 @@ impl Ends {
             let message = Message { completed, ..message.clone() };
             let is_signaled = self.queue.pop_front().is_some_and(|(_, is_signaled, _)| is_signaled);
             match message.acked {
-                // An unsignaled message makes no completion if it succeeds.
+                // An unsignaled message that succeeds leaves nothing to poll.
                 Some(_) if !is_signaled => done.push(message),
                 _ => self.unpolled.push_back(message),
             }

@@ -33,6 +33,7 @@ struct Group {
     peer: u32,
     local: String,
     remote: String,
+    service: String,
     opcode: String,
     messages: usize,
     failed: usize,
@@ -63,7 +64,8 @@ impl Summary {
         groups.sort_by_key(|group| std::cmp::Reverse(group.messages));
         let mut events = BTreeMap::new();
         for mark in &trace.marks {
-            let is_other = matches!(mark.event, Event::State { .. } | Event::Receive { .. } | Event::Cm { .. });
+            let is_other =
+                matches!(mark.event, Event::State { .. } | Event::Receive { .. } | Event::Cm { .. });
             if !is_other {
                 *events.entry(mark.event.name()).or_default() += 1;
             }
@@ -87,6 +89,7 @@ impl Group {
             peer: one.peer,
             local: one.local.to_string(),
             remote: one.remote.to_string(),
+            service: one.service.clone(),
             opcode: one.opcode.clone(),
             messages: messages.len(),
             failed: messages.len() - good.len(),
@@ -126,11 +129,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |n: usize| if n == 1 { "" } else { "es" };
         let Self { processes, threads, messages, .. } = self;
-        writeln!(
-            f,
-            "{messages} messages, {processes} process{}, {threads} threads",
-            plural(*processes)
-        )?;
+        writeln!(f, "{messages} messages, {processes} process{}, {threads} threads", plural(*processes))?;
         for (name, count) in &self.events {
             writeln!(f, "  {name}: {count}")?;
         }
@@ -138,7 +137,11 @@ impl fmt::Display for Summary {
             write!(f, "{group}")?;
         }
         if self.groups.len() > GROUPS_MAX {
-            writeln!(f, "and {} more queue pairs and opcodes (--json shows all)", self.groups.len() - GROUPS_MAX)?;
+            writeln!(
+                f,
+                "and {} more queue pairs and opcodes (--json shows all)",
+                self.groups.len() - GROUPS_MAX
+            )?;
         }
         if let Some(replaced) = self.replaced.filter(|replaced| *replaced > 0) {
             writeln!(f, "{replaced} older events were replaced by newer ones (--events N keeps more)")?;
@@ -152,19 +155,24 @@ impl fmt::Display for Summary {
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { qpn, peer, local, remote, opcode, messages, failed, .. } = self;
+        let Self { qpn, peer, local, remote, service, opcode, messages, failed, .. } = self;
         let bytes = match self.bytes {
             (least, most) if least == most => format!("{least}"),
             (least, most) => format!("{least} to {most}"),
         };
-        writeln!(f, "QP {qpn:#08x} ({local}) to {peer:#08x} ({remote}): {messages} {opcode} of {bytes} bytes")?;
+        // A datagram queue pair has no peer of its own.
+        let peer = match *peer {
+            0 => String::new(),
+            peer => format!(" ({local}) to {peer:#08x} ({remote})"),
+        };
+        writeln!(f, "{service} QP {qpn:#08x}{peer}: {messages} {opcode} of {bytes} bytes")?;
         if *failed > 0 {
             writeln!(f, "  failed: {failed}")?;
         }
         if self.retransmitted > 0 {
             writeln!(f, "  retransmitted packets: {}", self.retransmitted)?;
         }
-        if !self.has_peer {
+        if !self.has_peer && service == "RC" {
             writeln!(f, "  the other end is not in the trace: 'network and peer' contains the ACK")?;
         }
         writeln!(f, "  {:<18} {:>12} {:>12}", "microseconds", "median", "p99")?;

@@ -86,7 +86,7 @@ impl Core {
 
     #[cold]
     fn trace_quantum(&mut self, now: Instant, index: QpIndex, quantum: Quantum) -> bool {
-        let before = self.tables.qp(index).map(|entry| trace::Before::of(&entry.qp));
+        let before = self.tables.qp(index).map(|entry| trace::Before::of(now, &entry.qp));
         let (sent, owes_responses) = self.transmit_packets(now, index, quantum);
         if let (Some(before), Some(entry)) = (before, self.tables.qp(index)) {
             before.end(&entry.qp, sent);

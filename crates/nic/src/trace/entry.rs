@@ -49,10 +49,9 @@ pub enum Entry {
         /// Bytes received.
         bytes: u32,
     },
-    /// An engine received, ran timers and sent.
+    /// An engine received, ran timers and sent. The entries of what it did come before this one, and the last
+    /// of them says when it ended: a look at the clock less.
     Batch {
-        /// When it ended.
-        end_ns: u64,
         /// Receive batches.
         batches: u64,
     },
@@ -180,15 +179,8 @@ const CM: u8 = 9;
 
 const QP_TYPES: [QpType; 6] =
     [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcIni, QpType::XrcTgt];
-const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::Rtr,
-    QpState::Rts,
-    QpState::Sqd,
-    QpState::Sqe,
-    QpState::Err,
-];
+const STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 const OPCODES: [WcOpcode; 11] = [
     WcOpcode::Send,
     WcOpcode::RdmaWrite,
@@ -245,8 +237,8 @@ impl Entry {
                 args: [wr_id, bytes.into(), 0, 0, 0, 0],
                 ..event(POLL, qpn)
             },
-            Self::Batch { end_ns, batches } => {
-                Event { args: [end_ns, batches, 0, 0, 0, 0], ..event(BATCH, Qpn::default()) }
+            Self::Batch { batches } => {
+                Event { args: [batches, 0, 0, 0, 0, 0], ..event(BATCH, Qpn::default()) }
             }
             Self::Waits { qpn, wait } => Event { flags: wait as u8, ..event(WAITS, qpn) },
             Self::State { qpn, state } => {
@@ -307,7 +299,7 @@ impl Entry {
                 is_receive: event.count != 0,
                 bytes: args[1] as u32,
             },
-            BATCH => Self::Batch { end_ns: args[0], batches: args[1] },
+            BATCH => Self::Batch { batches: args[0] },
             WAITS => {
                 let wait = [Wait::Port, Wait::Flow, Wait::Window];
                 let wait = wait.into_iter().find(|wait| *wait as u8 == event.flags)?;

@@ -12,6 +12,7 @@
 mod entry;
 mod probes;
 
+use std::cell::Cell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,6 +41,17 @@ pub(crate) fn start_from_env() {
     });
 }
 
+thread_local! {
+    /// When this thread read the clock last, in this module.
+    static LAST_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn now_ns() -> u64 {
+    let now = sys::now_ns();
+    LAST_NS.set(now);
+    now
+}
+
 fn record(time_ns: u64, entry: &Entry) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if let Err(error) = sys::trace::record(&entry.event(time_ns))
@@ -53,8 +65,14 @@ fn record(time_ns: u64, entry: &Entry) {
 #[cold]
 pub(crate) fn posted(qp: &Qp) {
     let Some(send) = qp.last_posted() else { return };
-    record(sys::now_ns(), &Entry::Post { qpn: qp.qpn(), send });
-    probes::post_send(qp.qpn().value().into(), send.wr_id, send.opcode as u64, send.length.into(), send.first);
+    record(now_ns(), &Entry::Post { qpn: qp.qpn(), send });
+    probes::post_send(
+        qp.qpn().value().into(),
+        send.wr_id,
+        send.opcode as u64,
+        send.length.into(),
+        send.first,
+    );
 }
 
 /// A queue pair before a transmit quantum.
@@ -67,11 +85,13 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// The quantum begins at `now`, or when the packets that this thread received since then were processed: a
+    /// look at the clock less.
     #[cold]
-    pub(crate) fn of(qp: &Qp) -> Self {
+    pub(crate) fn of(now: Instant, qp: &Qp) -> Self {
         let progress = qp.progress();
         Self {
-            at_ns: sys::now_ns(),
+            at_ns: now.0.max(LAST_NS.get()),
             leaves_next: progress.leaves_next,
             acknowledged: progress.acknowledged,
             retransmitted: qp.counters().retransmitted_pkts,
@@ -86,7 +106,7 @@ impl Before {
         if packets == 0 && progress.acknowledged == self.acknowledged {
             return;
         }
-        let (end_ns, from, until) = (sys::now_ns(), self.leaves_next, progress.leaves_next);
+        let (end_ns, from, until) = (now_ns(), self.leaves_next, progress.leaves_next);
         let quantum = Quantum {
             end_ns,
             packets: packets.try_into().unwrap_or(u16::MAX),
@@ -102,7 +122,7 @@ impl Before {
 fn input(qp: &Qp) -> Input {
     let counters = qp.counters();
     Input {
-        end_ns: sys::now_ns(),
+        end_ns: now_ns(),
         progress: qp.progress(),
         naks: counters.rcvd_seq_err as u16,
         rnr_naks: counters.rcvd_rnr_err as u16,
@@ -128,11 +148,16 @@ pub(crate) fn expired(now: Instant, qp: &Qp) {
     probes::expire(qp.qpn().value().into(), input.progress.acknowledged, input.timeouts.into());
 }
 
-/// The application has polled a completion.
+/// The application has polled completions.
 #[cold]
-pub(crate) fn polled(wc: &Wc) {
+pub(crate) fn polled<'a>(completions: impl Iterator<Item = &'a Wc>) {
+    let now_ns = now_ns();
+    completions.for_each(|wc| polled_one(now_ns, wc));
+}
+
+fn polled_one(now_ns: u64, wc: &Wc) {
     record(
-        sys::now_ns(),
+        now_ns,
         &Entry::Poll {
             qpn: Qpn::new(wc.qp_num),
             wr_id: wc.wr_id,
@@ -147,15 +172,14 @@ pub(crate) fn polled(wc: &Wc) {
 /// The engine has received `batches` since `now`, and sent what followed.
 #[cold]
 pub(crate) fn batch(now: Instant, batches: usize) {
-    let end_ns = sys::now_ns();
-    record(now.0, &Entry::Batch { end_ns, batches: batches as u64 });
-    probes::batch(end_ns.saturating_sub(now.0), batches as u64);
+    record(now.0, &Entry::Batch { batches: batches as u64 });
+    probes::batch(now.0, batches as u64);
 }
 
 /// A queue pair has packets to send and waits.
 #[cold]
 pub(crate) fn waits(qpn: Qpn, wait: Wait) {
-    record(sys::now_ns(), &Entry::Waits { qpn, wait });
+    record(now_ns(), &Entry::Waits { qpn, wait });
     probes::wait(qpn.value().into(), wait as u64);
 }
 
@@ -164,7 +188,7 @@ pub(crate) fn waits(qpn: Qpn, wait: Wait) {
 pub(crate) fn moved(qp: &Qp, local: Gid) {
     let (ty, state, dest_qpn) = (qp.ty(), qp.state(), qp.dest_qpn());
     let state_entry = State { ty, state, dest_qpn, local, remote: qp.av().dgid };
-    record(sys::now_ns(), &Entry::State { qpn: qp.qpn(), state: state_entry });
+    record(now_ns(), &Entry::State { qpn: qp.qpn(), state: state_entry });
     probes::state(qp.qpn().value().into(), state as u64, dest_qpn.value().into());
 }
 
@@ -179,7 +203,7 @@ pub(crate) fn cm_message(mad: &[u8; wire::mad::MAD_LEN], is_sent: bool) {
 #[cold]
 fn record_cm_message(mad: &[u8; wire::mad::MAD_LEN], is_sent: bool) {
     let message = CmMessage::parse(mad, is_sent);
-    record(sys::now_ns(), &Entry::Cm(message));
+    record(now_ns(), &Entry::Cm(message));
     let CmMessage { attribute, sender, receiver, .. } = message;
     probes::cm(attribute.into(), sender.into(), receiver.into(), is_sent.into());
 }

@@ -21,8 +21,8 @@ sys::usdt! {
     pub(super) fn poll(qpn, wr_id, status, is_receive)
 }
 sys::usdt! {
-    /// Nanoseconds, receive batches.
-    pub(super) fn batch(duration_ns, batches)
+    /// When it began (CLOCK_MONOTONIC, ns), receive batches.
+    pub(super) fn batch(begin_ns, batches)
 }
 sys::usdt! {
     /// Queue pair, reason ([`super::Wait`]).

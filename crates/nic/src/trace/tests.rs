@@ -30,7 +30,7 @@ fn an_entry_is_read_back_from_its_event() {
         Entry::Received { qpn, input },
         Entry::Expired { qpn, input },
         Entry::Poll { qpn, wr_id: 17, status: 12, is_receive: true, bytes: u32::MAX },
-        Entry::Batch { end_ns: 18, batches: 19 },
+        Entry::Batch { batches: 19 },
         Entry::Waits { qpn, wait: Wait::Window },
         Entry::State { qpn, state },
         Entry::Cm(cm),

@@ -1,7 +1,7 @@
 //! Probes that bpftrace and perf can attach to (USDT): a no-op instruction each, and a note that names it.
 //!
 //! The format of the notes is that of SystemTap's sys/sdt.h, version 3: address of the no-op, address of the
-//! base section, address of the semaphore, then provider, name and arguments.
+//! base section (0 for none), address of the semaphore, then provider, name and arguments.
 
 /// Defines a function with a probe of the provider `roxie`: `usdt!(pub fn name(first, second));` with up to
 /// six arguments of type `u64`. Call it only if [`is_on`](crate::trace::is_on).
@@ -20,8 +20,12 @@ macro_rules! usdt {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! usdt_note {
-    ($name:expr, $a:ident) => { $crate::usdt_asm!($name, "8@{0}", $a) };
-    ($name:expr, $a:ident, $b:ident) => { $crate::usdt_asm!($name, "8@{0} 8@{1}", $a, $b) };
+    ($name:expr, $a:ident) => {
+        $crate::usdt_asm!($name, "8@{0}", $a)
+    };
+    ($name:expr, $a:ident, $b:ident) => {
+        $crate::usdt_asm!($name, "8@{0} 8@{1}", $a, $b)
+    };
     ($name:expr, $a:ident, $b:ident, $c:ident) => {
         $crate::usdt_asm!($name, "8@{0} 8@{1} 8@{2}", $a, $b, $c)
     };
@@ -84,21 +88,14 @@ macro_rules! usdt_text {
             "991: .asciz \"stapsdt\"",
             "992: .balign 4",
             "993: .8byte 990b",
-            ".8byte _.stapsdt.base",
+            // No base section: it serves prelink, which moves addresses after linking.
+            ".8byte 0",
             ".8byte {semaphore}",
             ".asciz \"roxie\"",
             concat!(".asciz \"", $name, "\""),
             concat!(".asciz \"", $arguments, "\""),
             "994: .balign 4",
             ".popsection",
-            ".ifndef _.stapsdt.base",
-            ".pushsection .stapsdt.base, \"aG\", \"progbits\", .stapsdt.base, comdat",
-            ".weak _.stapsdt.base",
-            ".hidden _.stapsdt.base",
-            "_.stapsdt.base: .space 1",
-            ".size _.stapsdt.base, 1",
-            ".popsection",
-            ".endif",
             $(in(reg) $arg,)+
             semaphore = sym $crate::trace::SEMAPHORE,
             options($($option),+),

@@ -32,8 +32,12 @@ pub(super) struct Ring {
 impl Ring {
     /// Creates the file of the calling thread in `dir`.
     pub(super) fn create(dir: &Path, capacity: usize) -> io::Result<Ring> {
-        let file = new_file(dir)?;
         let len = HEADER_LEN + capacity * EVENT_LEN;
+        // Beyond the limit a signal would end the process.
+        if len as u64 > crate::file_size_limit() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let file = new_file(dir)?;
         file.set_len(len as u64)?;
         let map = Mmap::shared_lazily(file.as_fd(), len, 0)?;
         let (generation, backed) = (crate::generation(), 0);
@@ -44,6 +48,12 @@ impl Ring {
         // memory, and no reference to it exists.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), ring.map.start().as_ptr(), header.len()) };
         Ok(ring)
+    }
+
+    /// Drops a ring in a forked child, which has the descriptor of its parent and not the mapping.
+    pub(super) fn disinherit(self) {
+        let Ring { map, .. } = self;
+        std::mem::forget(map);
     }
 
     pub(super) fn generation(&self) -> u32 {

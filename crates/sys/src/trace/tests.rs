@@ -65,7 +65,7 @@ fn other_files_are_refused_and_an_empty_one_has_no_events() {
         let read = Recording::read(&path);
         assert!(if is_refused { read.is_err() } else { read.is_ok_and(|read| read.is_none()) });
     }
-    // A header whose length does not fit the file.
+    // The length in the header does not fit the file.
     let ring = Ring::create(&dir.0, CHUNK).expect("a ring");
     drop(ring);
     let file = fs::read_dir(&dir.0).expect("a directory").flatten().find(|file| file.path() != path);

@@ -52,8 +52,7 @@ fn quantum(end_ns: u64, from: u64, until: u64, retransmitted: u32) -> Entry {
 }
 
 fn received(qpn: u32, end_ns: u64, progress: Progress, naks: u16) -> Entry {
-    let input =
-        Input { end_ns, progress, naks, rnr_naks: 0, probes: 0, timeouts: 0, is_error: false };
+    let input = Input { end_ns, progress, naks, rnr_naks: 0, probes: 0, timeouts: 0, is_error: false };
     Entry::Received { qpn: Qpn::new(qpn), input }
 }
 
@@ -125,7 +124,8 @@ fn a_trace_is_read_back_as_it_was_written_and_files_of_both_ends_are_joined() {
         let mut file = Vec::new();
         chrome::write(trace, &mut file).expect("written");
         let summary = Summary::new(trace, None);
-        let mut lines: Vec<String> = String::from_utf8(file).expect("text").lines().map(str::to_owned).collect();
+        let mut lines: Vec<String> =
+            String::from_utf8(file).expect("text").lines().map(str::to_owned).collect();
         lines.sort();
         // The order of events in the file has no meaning.
         lines.iter_mut().for_each(|line| *line = line.trim_end_matches(',').to_owned());
@@ -177,7 +177,8 @@ fn a_completion_may_be_polled_before_the_batch_that_made_it_ends() {
 
 #[test]
 fn handshakes_are_spans() {
-    let cm = |attribute, sender, receiver, is_sent| Entry::Cm(CmMessage { attribute, sender, receiver, is_sent });
+    let cm =
+        |attribute, sender, receiver, is_sent| Entry::Cm(CmMessage { attribute, sender, receiver, is_sent });
     let active = [(10, cm(0x10, 1, 0, true)), (20, cm(0x13, 2, 1, false)), (30, cm(0x14, 1, 2, true))];
     let passive = [(11, cm(0x10, 1, 0, false)), (12, cm(0x13, 2, 1, true)), (31, cm(0x14, 1, 2, false))];
     let trace = joined(&[recording(1, &active), recording(5, &passive)]);
