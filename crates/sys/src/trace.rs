@@ -25,6 +25,12 @@ use ring::Ring;
 #[unsafe(link_section = ".probes")]
 pub static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
 
+/// The base section of the probes. perf computes the place of a probe in the file from its distance to this
+/// section, so it must be in the segment of the code.
+#[doc(hidden)]
+#[unsafe(link_section = ".stapsdt.base")]
+pub extern "C" fn probe_base() {}
+
 /// Files of one process at most. Each takes [`HEADER_LEN`] and the events that were recorded. Half: programs
 /// with more than 128 threads that use the device are recorded in part. Double: twice the memory at worst.
 const FILES_MAX: usize = 256;
@@ -80,6 +86,8 @@ pub fn is_on() -> bool {
 /// From now on the threads of this process record events in files in `dir`: the newest `capacity` events
 /// each, rounded up to a power of two. Only the first call has an effect.
 pub fn start(dir: PathBuf, capacity: usize) {
+    // The linker keeps what code refers to.
+    std::hint::black_box(probe_base as extern "C" fn());
     let capacity = capacity.max(ring::CHUNK).next_power_of_two();
     if PLACE.set(Place { dir, capacity, files: AtomicUsize::new(0) }).is_ok() {
         SEMAPHORE.fetch_add(1, Ordering::Relaxed);

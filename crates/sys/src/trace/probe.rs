@@ -1,7 +1,7 @@
 //! Probes that bpftrace and perf can attach to (USDT): a no-op instruction each, and a note that names it.
 //!
 //! The format of the notes is that of SystemTap's sys/sdt.h, version 3: address of the no-op, address of the
-//! base section (0 for none), address of the semaphore, then provider, name and arguments.
+//! base section, address of the semaphore, then provider, name and arguments.
 
 /// Defines a function with a probe of the provider `roxie`: `usdt!(pub fn name(first, second));` with up to
 /// six arguments of type `u64`. Call it only if [`is_on`](crate::trace::is_on).
@@ -88,8 +88,7 @@ macro_rules! usdt_text {
             "991: .asciz \"stapsdt\"",
             "992: .balign 4",
             "993: .8byte 990b",
-            // No base section: it serves prelink, which moves addresses after linking.
-            ".8byte 0",
+            ".8byte {base}",
             ".8byte {semaphore}",
             ".asciz \"roxie\"",
             concat!(".asciz \"", $name, "\""),
@@ -97,6 +96,7 @@ macro_rules! usdt_text {
             "994: .balign 4",
             ".popsection",
             $(in(reg) $arg,)+
+            base = sym $crate::trace::probe_base,
             semaphore = sym $crate::trace::SEMAPHORE,
             options($($option),+),
         )
