@@ -278,23 +278,37 @@ fn unwritten(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
 }
 
-/// The probes of docs/trace.md are the notes of the library, each with the same semaphore.
+/// The probes of docs/trace.md are the notes of the library, each with the same semaphore, and perf computes
+/// their places in the file from a section in the segment of the code.
 fn probes(lab: &Lab, _: &Place, _: &str) -> Result<(), String> {
     let library = lab.roxie().with_file_name("libibverbs.so");
-    let notes = Command::new("readelf").args(["-n", "-W"]).arg(library).output();
-    let notes = notes.map_err(|error| error.to_string())?;
-    let notes = String::from_utf8_lossy(&notes.stdout).into_owned();
+    let (notes, sections) = (readelf("-nW", &library)?, readelf("-SW", &library)?);
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/trace.md"));
     let page = page.map_err(|error| error.to_string())?;
     let (_, table) = page.split_once("| probe | arguments |").ok_or("no table of probes")?;
     let documented = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let names = notes.lines().filter_map(|line| line.trim().strip_prefix("Name: "));
     let (documented, names): (BTreeSet<&str>, BTreeSet<&str>) = (documented.collect(), names.collect());
-    let semaphores: BTreeSet<&str> =
-        notes.lines().filter_map(|line| line.split("Semaphore: ").nth(1)).collect();
-    let is_one = semaphores.len() == 1 && !semaphores.contains("0x0000000000000000");
-    match documented == names && is_one && notes.contains("Provider: roxie") {
-        true => Ok(()),
-        false => Err(format!("documented: {documented:?}, in the library: {names:?}, {semaphores:?}")),
+    let semaphores = notes.lines().filter_map(|line| line.split("Semaphore: ").nth(1));
+    let semaphores: BTreeSet<&str> = semaphores.collect();
+    if documented != names || semaphores.len() != 1 || !notes.contains("Provider: roxie") {
+        return Err(format!("documented: {documented:?}, in the library: {names:?}, {semaphores:?}"));
     }
+    match (distance(&sections, ".text"), distance(&sections, ".stapsdt.base")) {
+        (Some(code), Some(base)) if code == base => Ok(()),
+        distances => Err(format!("address less offset of code and base section: {distances:?}")),
+    }
+}
+
+fn readelf(option: &str, file: &Path) -> Result<String, String> {
+    let ended = Command::new("readelf").arg(option).arg(file).output().map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+}
+
+/// The address of a section less its offset in the file.
+fn distance(sections: &str, name: &str) -> Option<i64> {
+    let line = sections.lines().find(|line| line.contains(&format!(" {name} ")))?;
+    let mut words = line.split(']').nth(1)?.split_whitespace().skip(2);
+    let mut hex = || i64::from_str_radix(words.next()?, 16).ok();
+    Some(hex()? - hex()?)
 }
