@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a trace has forked and executed programs", "cc", forked),
         case("a trace without space for events says so", "cc", cramped),
         case("a trace that cannot be written says so", "ib_write_bw", unwritten),
-        case("the verbs library has the documented probes", "readelf", probes),
+        case("the probes beside a trace are those of the documentation", "readelf", probes),
     ]
 }
 
@@ -121,7 +121,7 @@ fn check(message: &Value, parts: &[(String, f64)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The messages of the side that sends, all of them checked; there must be `count` with both ends.
+/// The messages of the side that sends, all of them checked: `count`, and nearly all with both ends.
 fn complete(events: &[Value], count: usize) -> Result<Vec<Value>, String> {
     let messages = messages(events);
     messages.iter().try_for_each(|(message, parts)| check(message, parts))?;
@@ -130,7 +130,8 @@ fn complete(events: &[Value], count: usize) -> Result<Vec<Value>, String> {
         known.iter().all(|moment| message[*moment].is_u64())
     };
     let whole = messages.iter().filter(|(message, _)| is_whole(message)).count();
-    if messages.len() != count || whole != count {
+    // The peer may end before its progress thread has recorded the last batch.
+    if messages.len() != count || whole < count - count / 100 {
         return Err(format!("{} messages, {whole} of them with both ends; expected {count}", messages.len()));
     }
     Ok(messages.into_iter().map(|(message, _)| message).collect())
@@ -159,9 +160,8 @@ fn whole(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = good(trace(lab, place, name, &file.path(), &["--json"], &script)?)?;
     check_summary(&ended)?;
     let messages = complete(&file.events()?, 1000)?;
-    // perftest signals one of 100.
     let polled = messages.iter().filter(|message| message["polled"].is_u64()).count();
-    if polled != 10 {
+    if polled != 1000 {
         return Err(format!("{polled} completions were polled"));
     }
     Ok(())
@@ -226,11 +226,12 @@ const KILLED: i32 = 128 + 9;
 fn killed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let file = File::new(lab, name, "trace")?;
     let (port, address) = (lab.port(), lab.address(place));
-    let tool = format!("ib_write_bw -d roxie0 -p {port} -s 65536 -D 60");
+    let tool = format!("ib_write_bw -d roxie0 -p {port} -s 65536 -n 5000000");
     let script = format!(
-        "{tool} >/dev/null & sleep 1; {tool} {address} >/dev/null & sleep 1; kill -9 $(jobs -p); wait $!"
+        "{tool} >/dev/null & server=$!; sleep 1; {tool} {address} >/dev/null & client=$!; sleep 2
+        kill -9 $server $client; wait $client"
     );
-    let ended = trace(lab, place, name, &file.path(), &[], &script)?;
+    let ended = trace(lab, place, name, &file.path(), &["--events", "4096"], &script)?;
     if ended.code() != Some(KILLED) {
         return Err(ended.describe());
     }
