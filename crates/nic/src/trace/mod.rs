@@ -85,8 +85,8 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// The quantum begins at `now`, or when the packets that this thread received since then were processed: a
-    /// look at the clock less.
+    /// The quantum begins at `now`, or when the packets that this thread has received since then were
+    /// processed: a look at the clock less.
     #[cold]
     pub(crate) fn of(now: Instant, qp: &Qp) -> Self {
         let progress = qp.progress();
