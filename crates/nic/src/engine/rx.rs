@@ -15,6 +15,7 @@ use crate::chaos::EngineChaos;
 use crate::notice::notice;
 use crate::port::{RxBatch, RxQueue, RxScope};
 use crate::srqs::{ScopedSrqs, slot_of};
+use crate::trace;
 use crate::xrc_peers::ForeignQueue;
 
 impl Core {
@@ -245,6 +246,9 @@ impl Tables {
                     entry.qp.end_of_batch(now);
                 }
                 self.update_after_input(now, index);
+                if sys::trace::is_on() {
+                    self.qp(index).into_iter().for_each(|entry| trace::received(now, &entry.qp));
+                }
             }
         }
     }
