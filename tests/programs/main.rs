@@ -32,6 +32,7 @@ mod rping;
 mod rsocket;
 mod strangers;
 mod top;
+mod trace;
 mod ucmatose;
 mod ucx;
 mod udaddy;
@@ -76,6 +77,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(churn::cases(minutes));
     cases.extend(capture::cases());
     cases.extend(top::cases());
+    cases.extend(trace::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
     cases.extend(engines::cases());

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,8 @@
 	} while (0)
 #define FORKS 40
 #define NO_DEVICE 77
+#define AREAS 64
+#define AREA_SIZE 65536
 
 static struct sockaddr *loopback(uint16_t port)
 {
@@ -119,11 +122,36 @@ static void nothing_happened(struct rdma_event_channel *ch)
 	CHECK(poll(&wait, 1, 20) == 0);
 }
 
+static char *areas[AREAS];
+
+/* Runs in the child before the library's handler. The kernel places these areas where the parent has mappings
+ * that the child does not inherit. */
+static void map_areas(void)
+{
+	for (int i = 0; i < AREAS; i++) {
+		areas[i] = mmap(NULL, AREA_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(areas[i] != MAP_FAILED);
+		memset(areas[i], i, AREA_SIZE);
+	}
+}
+
+/* The library has left the child's own areas alone. */
+static void check_areas(void)
+{
+	for (int i = 0; i < AREAS; i++) {
+		for (int at = 0; at < AREA_SIZE; at++)
+			CHECK(areas[i][at] == i);
+		CHECK(!munmap(areas[i], AREA_SIZE));
+	}
+}
+
 static pid_t forked(void)
 {
 	fflush(stdout);
 	pid_t pid = fork();
 	CHECK(pid >= 0);
+	if (!pid)
+		check_areas();
 	return pid;
 }
 
@@ -249,6 +277,7 @@ static void grandchild_lives_longer(void)
 int main(void)
 {
 	int status;
+	CHECK(!pthread_atfork(NULL, NULL, map_areas));
 	pid_t pid = forked();
 	if (!pid)
 		grandchild_lives_longer();

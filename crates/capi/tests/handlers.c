@@ -4,15 +4,14 @@
  * scenario is a process of its own. Exits 77 without a device.
  */
 #include "pair.h"
+#include "pages.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SIZE 16384
 #define DIES_OF_SIGSEGV (256 + SIGSEGV)
 
 static sigjmp_buf back;
@@ -23,13 +22,6 @@ static volatile sig_atomic_t runs;
 static sigset_t blocked;
 static char *volatile frame;
 static char *hole;
-
-static char *pages(void)
-{
-	char *at = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(at != MAP_FAILED);
-	return at;
-}
 
 /* A transfer to memory that the program unmapped fails; none of its handlers runs. */
 static void unmapped_target(struct pair *p)

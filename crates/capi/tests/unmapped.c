@@ -4,23 +4,14 @@
  * without a device.
  */
 #include "pair.h"
+#include "pages.h"
 #include <setjmp.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SIZE 16384
-
 static sigjmp_buf back;
 static volatile sig_atomic_t caught;
-
-static char *pages(void)
-{
-	char *at = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(at != MAP_FAILED);
-	return at;
-}
 
 static struct ibv_mr *reg(char *at)
 {

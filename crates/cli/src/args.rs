@@ -20,6 +20,7 @@ use crate::metrics::MetricsArgs;
 use crate::own::args::OwnArgs;
 use crate::sim::args::SimArgs;
 use crate::top::TopArgs;
+use crate::trace::TraceArgs;
 use crate::xdp::args::XdpArgs;
 
 /// RDMA without RDMA hardware.
@@ -63,6 +64,7 @@ Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.";
 pub(crate) enum Command {
     Run(RunArgs),
     Check(CheckArgs),
+    Trace(Box<TraceArgs>),
     Env(EnvArgs),
     Cdi(CdiArgs),
     Devinfo(DevinfoArgs),

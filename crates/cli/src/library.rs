@@ -36,6 +36,8 @@ const PREFIX: &str = "lib-";
 const RUN_PREFIX: &str = "run-";
 /// Start of the names of the directories of checked commands; a process id follows.
 const CHECK_PREFIX: &str = "check-";
+/// Start of the names of the directories of traced commands; a process id follows.
+const TRACE_PREFIX: &str = "trace-";
 /// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -118,6 +120,11 @@ pub(crate) fn check_dir() -> Outcome<PathBuf> {
     private_dir(&format!("{CHECK_PREFIX}{}", std::process::id()))
 }
 
+/// The directory in which the threads of a traced command record events, named after this process.
+pub(crate) fn trace_dir() -> Outcome<PathBuf> {
+    private_dir(&format!("{TRACE_PREFIX}{}", std::process::id()))
+}
+
 /// A directory of this user that other users cannot enter.
 pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
     roxie::private_dir::private_dir(name).map_err(|error| not_private(&error))
@@ -155,7 +162,7 @@ fn sweep(base: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let process = name.strip_prefix(RUN_PREFIX).or_else(|| name.strip_prefix(CHECK_PREFIX));
+        let process = [RUN_PREFIX, CHECK_PREFIX, TRACE_PREFIX].iter().find_map(|p| name.strip_prefix(p));
         let has_ended = process.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
         let ours = name.starts_with(PREFIX);
         let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {

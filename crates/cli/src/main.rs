@@ -37,9 +37,11 @@ mod netdev;
 mod own;
 mod run;
 mod sim;
+mod supervised;
 #[allow(unreachable_pub, reason = "as above")]
 mod terminal;
 mod top;
+mod trace;
 mod user_namespace;
 mod xdp;
 
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),
         Command::Check(args) => return exit(check::run(&args)),
+        Command::Trace(args) => return exit(trace::run(&args)),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Run(args) => run::run(&args),

@@ -12,6 +12,7 @@ use transport::{Instant, VerbsError, Wc};
 use crate::chaos::completions::{LateCompletions, Release};
 use crate::events::EventQueue;
 use crate::moderation::{Moderation, Moderator, Verdict};
+use crate::trace;
 
 /// Most entries one CQ may have.
 pub(crate) const CQE_MAX: u32 = 1 << 20;
@@ -327,6 +328,9 @@ impl CompletionQueue {
         }
         let mut ring = self.ring();
         let n = out.len().min(ring.entries.len());
+        if sys::trace::is_on() {
+            trace::polled(ring.entries.iter().take(n));
+        }
         for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..n)) {
             slot.write(wc);
         }
@@ -354,6 +358,9 @@ impl CompletionQueue {
         let wc = ring.entries.pop_front();
         let time_ns = ring.times.as_mut().and_then(VecDeque::pop_front);
         self.taken(ring.entries.len());
+        if sys::trace::is_on() {
+            trace::polled(wc.iter());
+        }
         Some((wc?, time_ns.unwrap_or_default()))
     }
 

@@ -38,6 +38,7 @@ pub mod sched;
 mod srqs;
 mod stats;
 pub mod status;
+pub mod trace;
 
 pub mod verbs;
 pub mod xdp;

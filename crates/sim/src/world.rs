@@ -215,7 +215,12 @@ impl<'w> World<'w> {
         for &at in own {
             let endpoint = &mut self.endpoints[at];
             if std::mem::take(&mut endpoint.touched) {
-                endpoint.queue.qp.end_of_batch(now);
+                // Application thread and progress thread take turns.
+                if self.polls.is_multiple_of(8) {
+                    endpoint.queue.qp.end_of_batch(now);
+                } else {
+                    endpoint.queue.qp.end_of_polled_batch(now);
+                }
             }
             let qp = &mut endpoint.queue.qp;
             if qp.poll_timeout().is_some_and(|due| due <= now) {

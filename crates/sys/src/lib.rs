@@ -28,6 +28,7 @@ mod socket;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod thread;
+pub mod trace;
 mod udp;
 mod unix;
 mod user_namespace;

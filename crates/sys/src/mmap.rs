@@ -4,13 +4,17 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use super::generation;
+
 /// A mapping, unmapped on drop. A forked child does not get it: its copies of the pages would be unknown
-/// to the kernel.
+/// to the kernel. In the child the addresses are free for other mappings, and drop leaves them alone.
 #[derive(Debug)]
 pub struct Mmap {
     start: NonNull<u8>,
     len: usize,
     huge: bool,
+    /// [`generation`] of the process that has the mapping.
+    generation: u32,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; code that turns `start` into references is
@@ -134,7 +138,7 @@ fn map_with(
         return Err(io::Error::last_os_error());
     }
     let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-    let map = Mmap { start, len, huge };
+    let map = Mmap { start, len, huge, generation: generation() };
     // SAFETY: the range is the mapping's own.
     unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
     Ok(map)
@@ -142,6 +146,9 @@ fn map_with(
 
 impl Drop for Mmap {
     fn drop(&mut self) {
+        if self.generation != generation() {
+            return;
+        }
         // SAFETY: the mapping is ours, and users of `start` access it only while `self` lives.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }

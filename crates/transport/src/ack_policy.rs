@@ -18,26 +18,34 @@
 //! sent no packet for [`ASK_AFTER_SILENCE_NS`]; then the requester retransmits the newest packet with AckReq.
 //!
 //! # When a responder delays an ACK
-//! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further in one case
-//! only, the ping-pong of two programs that spin on memory (`ib_write_lat`): there the ACK leaves directly
-//! behind the next request of this side, so the peer sees the request no later than the ACK and both fit one
-//! burst. All of this must hold:
+//! ACKs are coalesced over a receive batch: one ACK leaves at its end. It is delayed further only in a
+//! ping-pong: there the ACK leaves directly behind the next request of this side, so that both fit one burst
+//! and cost one system call and one walk through the network stack. All of this must hold:
 //! - in each of the last [`ROUNDS_MIN`] rounds this side posted a request and then a message of the peer
-//!   arrived, all of the peer's messages WRITEs without immediate (the application polls the CQ for any other
-//!   message, so the ACK for it costs nothing more);
+//!   arrived;
+//! - all of the peer's messages were WRITEs without immediate (two programs spin on memory, as `ib_write_lat`
+//!   does), or an application thread has received the message by polling, and so sees its completion at once
+//!   (`ib_send_lat`, UCX, MPI);
 //! - all requests that this side posted have left, and no message of the peer is half received;
 //! - between the last two packets with AckReq fewer messages than an ACK interval arrived. A roxie peer sends
 //!   a long WRITE as one message per packet. It sets AckReq when the interval is over, and needs that ACK at
 //!   once to open its window;
 //! - the packet with AckReq is not a duplicate.
 //!
-//! The delayed ACK leaves behind the last packet of the next request. It leaves alone [`ACK_DELAY_MAX_NS`]
-//! after the batch with the first packet that asked for it, when a duplicate arrives, and when the queue pair
-//! is about to leave its connection. In the last case the ACK covers every executed request, whether the peer
+//! The delayed ACK leaves behind the last packet of the next request. It leaves alone when the application
+//! polls again before it replies, [`ACK_DELAY_MAX_NS`] after the batch with the first packet that asked for
+//! it if the program spins on memory, when a duplicate arrives, and when the queue pair is about to leave its
+//! connection. In the last case the ACK covers every executed request, whether the peer
 //! asked or not, because the peer's requests without an ACK fail when the peer learns of the end. After an
 //! ACK that left alone at its deadline, the number of rounds required before the next delay doubles; after
 //! [`ROUNDS_STABLE`] rounds or more it halves. So two programs that send at the same time and wait for each
 //! other's ACKs lose little, and a long ping-pong survives a pause.
+//!
+//! The peer sees the reply before the ACK. An application could tell only by the order of a receive and a
+//! send completion, which no standard defines and event-driven programs on one CQ may expect anyway. So the
+//! peer's own completions keep the order of hardware: a send completion goes before the receive completion of
+//! the same batch ([`Events::push_send`](crate::event::Events::push_send)), and a message that the progress
+//! thread received, because the application sleeps, is acknowledged at once.
 //!
 //! # What a foreign peer sees
 //! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late. That is far below the Local
@@ -181,8 +189,10 @@ pub(crate) struct AckDelay {
     deadline: Option<Instant>,
     /// The ACK is for a duplicate: only an explicit ACK counts.
     is_duplicate: bool,
-    /// Rounds in a row, and how many are required for a delay.
+    /// Rounds in a row, those in a row in which the peer's messages were silent, and how many are required
+    /// for a delay.
     rounds: u16,
+    silent_rounds: u16,
     rounds_required: u16,
     /// This side has posted a request since the last message of the peer.
     has_posted: bool,
@@ -199,6 +209,7 @@ impl AckDelay {
             deadline: None,
             is_duplicate: false,
             rounds: 0,
+            silent_rounds: 0,
             rounds_required: ROUNDS_MIN,
             has_posted: false,
             messages: 0,
@@ -218,10 +229,11 @@ impl AckDelay {
     pub(crate) fn message_arrived(&mut self, is_silent: bool) {
         if std::mem::take(&mut self.has_posted) {
             self.rounds = self.rounds.saturating_add(1);
+            self.silent_rounds = self.silent_rounds.saturating_add(1);
         }
         self.messages = self.messages.saturating_add(1);
         if !is_silent {
-            self.rounds = 0;
+            self.silent_rounds = 0;
         }
     }
 
@@ -249,18 +261,27 @@ impl AckDelay {
 
     /// Ends a receive batch: the ACK that was asked for is due, or delayed in a ping-pong. `may_delay`: the
     /// queue pair is in RTS, all its posted requests have left, and no message of the peer is half received.
+    /// `is_polled`: an application thread received the batch by polling.
     #[inline]
-    pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, is_polled: bool, mtu: usize) {
         if self.owed != Owed::InBatch {
             return;
         }
         let is_interval_ask = u64::from(self.messages_before_ask) >= ack_interval(mtu);
-        let is_ping_pong = self.rounds >= self.rounds_required && !is_interval_ask;
-        self.owed = if is_ping_pong && may_delay && !self.is_duplicate {
-            self.deadline.get_or_insert(now.plus_ns(ACK_DELAY_MAX_NS));
-            Owed::Delayed
+        let delay_ns = if is_interval_ask || !may_delay || self.is_duplicate {
+            None
+        } else if self.silent_rounds >= self.rounds_required {
+            Some(ACK_DELAY_MAX_NS)
         } else {
-            Owed::Now
+            // The next poll comes after the reply, or is the deadline.
+            (is_polled && self.rounds >= self.rounds_required).then_some(1)
+        };
+        self.owed = match delay_ns {
+            Some(delay_ns) => {
+                self.deadline.get_or_insert(now.plus_ns(delay_ns));
+                Owed::Delayed
+            }
+            None => Owed::Now,
         };
     }
 
@@ -307,9 +328,8 @@ impl AckDelay {
             self.owed = Owed::Now;
             let is_stable = self.rounds >= ROUNDS_STABLE;
             let required = if is_stable { self.rounds_required / 2 } else { self.rounds_required * 2 };
-            // A peer's message with a completion sets `rounds` to 0, so a stable ping-pong may look new.
             self.rounds_required = required.clamp(ROUNDS_MIN, ROUNDS_STABLE);
-            self.rounds = 0;
+            (self.rounds, self.silent_rounds) = (0, 0);
         }
     }
 

@@ -6,7 +6,7 @@ use wire::{Opcode, Rkey, Syndrome};
 
 use super::{ACK_DELAY_MAX_NS, AckDelay, ROUNDS_STABLE};
 use crate::testing::{Bench, Pkt, REMOTE, RKEY, RQ_PSN, SQ_PSN, text, us, write};
-use crate::{Instant, PathMtu, WrOp};
+use crate::{Instant, PathMtu, QpEvent, WrOp};
 
 const NONE: [&str; 0] = [];
 
@@ -54,6 +54,51 @@ fn in_a_ping_pong_the_ack_leaves_together_with_the_next_request() {
     assert_eq!(b.qp.poll_timeout(), Some(Instant(ACK_DELAY_MAX_NS)));
     assert_eq!(round(&mut b, 2), ["WRITE Only 502 AckReq +0x0 len 8 [8]", "Acknowledge 101 msn 2"]);
     assert_eq!(b.qp.counters().ack_deferred, 1);
+}
+
+/// Round `i` of a ping-pong of SENDs, received by polling if `is_polled`. What leaves with the SEND of this
+/// side, and the completions in their order.
+fn round_of_sends(b: &mut Bench, i: u32, is_polled: bool) -> (Vec<String>, String) {
+    b.post_recv(u64::from(i), 0, 8);
+    b.post(u64::from(i), WrOp::Send, 8);
+    let sent = b.sent();
+    // A peer that delays its ACK, too, sends it behind its message.
+    let packets = [Pkt::new(Opcode::RC_SEND_ONLY, RQ_PSN + i).payload(1, 8).ack_req(), Pkt::ack(SQ_PSN + i)];
+    if is_polled {
+        b.polled_batch(&packets);
+    } else {
+        b.batch(&packets);
+    }
+    let kind = |event: &QpEvent| if matches!(event, QpEvent::SendWc(_)) { 's' } else { 'r' };
+    (sent, b.events().iter().map(kind).collect())
+}
+
+#[test]
+fn an_ack_for_a_send_that_the_application_polled_leaves_with_its_reply() {
+    let mut b = Bench::rc();
+    for i in 0..2 {
+        let (_, completions) = round_of_sends(&mut b, i, true);
+        assert_eq!(completions, "sr", "in the order of hardware, which acknowledges at once");
+        assert_eq!(b.qp.wants_transmit(), i == 0);
+        assert_eq!(b.sent().len(), usize::from(i == 0));
+    }
+    let (sent, _) = round_of_sends(&mut b, 2, true);
+    assert_eq!(sent, ["SEND Only 502 AckReq [8]", "Acknowledge 101 msn 2"]);
+    assert_eq!(b.sent(), NONE);
+    // The application polls again before it replies.
+    b.at(b.qp.poll_timeout().unwrap());
+    assert_eq!((b.now, b.sent()), (Instant(1), vec!["Acknowledge 102 msn 3".to_owned()]));
+    round_of_sends(&mut b, 3, true);
+    assert_eq!(b.sent(), ["Acknowledge 103 msn 4"], "more rounds are required now");
+}
+
+#[test]
+fn an_ack_for_a_send_that_the_progress_thread_received_is_not_delayed() {
+    let mut b = Bench::rc();
+    for i in 0..100 {
+        round_of_sends(&mut b, i, false);
+        assert_eq!(b.sent(), [format!("Acknowledge {} msn {}", RQ_PSN + i, i + 1)]);
+    }
 }
 
 #[test]
@@ -369,7 +414,7 @@ fn the_rounds_before_a_delay_stay_bounded_whatever_the_peer_sends() {
             delay.request_posted();
             delay.message_arrived(true);
             delay.asked(1);
-            delay.end_of_batch(Instant(0), true, 1024);
+            delay.end_of_batch(Instant(0), true, false, 1024);
         }
         delay.message_arrived(false);
         delay.handle_timeout(Instant(ACK_DELAY_MAX_NS));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::wc::Wc;
+use crate::wc::{Wc, WcStatus};
 
 /// A completion or asynchronous event of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,7 +84,14 @@ impl Events {
     #[inline]
     pub(crate) fn push_send(&mut self, wc: Wc) {
         debug_assert!(self.send < self.send_max, "a send completion without a slot");
-        self.queue.push_back(QpEvent::SendWc(wc));
+        // A reply whose ACK follows it: on hardware the ACK comes first.
+        let place = match self.queue.back() {
+            Some(QpEvent::RecvWc { .. }) if self.recv == 1 && wc.status == WcStatus::Success => {
+                self.queue.len() - 1
+            }
+            _ => self.queue.len(),
+        };
+        self.queue.insert(place, QpEvent::SendWc(wc));
         self.send += 1;
     }
 

@@ -204,7 +204,7 @@ pub use emit::Transmit;
 pub use error::{VerbsError, errno_name};
 pub use event::{AsyncEventKind, QpEvent};
 pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
-pub use qp::{Backlog, PsnWindow, Qp, TransmitQuantum};
+pub use qp::{Backlog, PostedSend, Progress, PsnWindow, Qp, TransmitQuantum};
 pub use recv_queue::{RecvQueue, RecvWqe, SrqTable};
 pub use reorder::ReorderBuffer;
 pub use split_mix::split_mix64;

@@ -287,7 +287,19 @@ impl Bench {
 
     /// Packets that arrive together.
     pub(crate) fn batch(&mut self, packets: &[Pkt]) -> Vec<Result<(), DropReason>> {
-        let results = packets
+        let results = self.handle(packets);
+        self.qp.end_of_batch(self.now);
+        results
+    }
+
+    /// Packets that an application thread receives together by polling.
+    pub(crate) fn polled_batch(&mut self, packets: &[Pkt]) {
+        assert!(self.handle(packets).iter().all(Result::is_ok));
+        self.qp.end_of_polled_batch(self.now);
+    }
+
+    fn handle(&mut self, packets: &[Pkt]) -> Vec<Result<(), DropReason>> {
+        packets
             .iter()
             .map(|pkt| {
                 let bytes = pkt.bytes();
@@ -301,9 +313,7 @@ impl Bench {
                     &mut self.reorder,
                 )
             })
-            .collect();
-        self.qp.end_of_batch(self.now);
-        results
+            .collect()
     }
 
     /// One packet by itself.

@@ -13,24 +13,15 @@ mod symbols;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, ExitStatus};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::args::RunArgs;
 use crate::chaos::Chosen;
-use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
-use crate::{library, run};
+use crate::{library, run, supervised};
 
 use findings::Findings;
 use report::Report;
@@ -38,16 +29,6 @@ use suppress::Suppressions;
 
 /// Exit code if something was found and the command itself succeeded or failed in whatever way.
 const FOUND: u8 = 66;
-/// Milliseconds between two looks at the findings.
-const STEP_MS: u16 = 200;
-/// The command has so long to end after SIGTERM, if it can be checked no more; then it gets SIGKILL.
-const END_MAX: Duration = Duration::from_secs(2);
-/// Interval of looking whether it has ended.
-const END_STEP: Duration = Duration::from_millis(10);
-/// The signals that end the command: this process outlives it to report. SIGCHLD tells that it has ended.
-const SIGNALS: [Signal; 5] =
-    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGCHLD];
-
 /// Run a program and report its mistakes in the use of RDMA
 ///
 /// Starts COMMAND as 'roxie run' does, and watches its calls of verbs and rdma_cm and what the device does
@@ -133,80 +114,12 @@ fn supervise(
     mut findings: Findings,
     mut report: Report,
 ) -> Outcome<ExitCode> {
-    run::provide_device_files(&args.run)?;
-    let mut process = run::process(&args.run.command, variables)?;
-    sys::unblock_signals(&mut process, &SIGNALS.map(|signal| signal as i32));
-    // Blocked before the command starts, so that none is lost.
-    let signals = Ending::by(&SIGNALS)?;
-    let child = process.spawn().map_err(|error| run::not_started(&args.run.command, &error))?;
-    let mut child = Checked(child);
-    let status = loop {
-        wait(&signals);
-        pass_on(&signals, &child.0)?;
-        findings.read(|finding| report.finding(finding))?;
-        if let Some(status) = child.0.try_wait().during("waiting for the command")? {
-            break status;
-        }
-    };
+    let read = || findings.read(|finding| report.finding(finding));
+    let status = supervised::supervise(&args.run, variables, read)?;
     findings.read_rest(|finding| report.finding(finding))?;
     let found = report.end(findings.processes())?;
     if findings.processes() == 0 {
         eprintln!("roxie check: no process of the command opened the device: nothing was checked");
     }
-    Ok(if found > 0 { ExitCode::from(FOUND) } else { exit_code(status) })
-}
-
-/// The command: it does not outlive this process, which may fail to read or to print findings.
-struct Checked(Child);
-
-impl Drop for Checked {
-    fn drop(&mut self) {
-        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        if !runs(&mut self.0) {
-            return;
-        }
-        // A launcher then ends the processes that it has started.
-        kill(pid(&self.0), Signal::SIGTERM).ok();
-        let end = Instant::now() + END_MAX;
-        while runs(&mut self.0) {
-            if Instant::now() >= end {
-                self.0.kill().and_then(|()| self.0.wait()).ok();
-                return;
-            }
-            thread::sleep(END_STEP);
-        }
-    }
-}
-
-fn pid(child: &Child) -> Pid {
-    Pid::from_raw(child.id() as i32)
-}
-
-/// The exit code of the command, as shells report it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    const SIGNALED: i32 = 128;
-    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
-}
-
-/// Waits for a signal, and for [`STEP_MS`] at most.
-fn wait(signals: &Ending) {
-    let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-    // An error is an early end of the wait.
-    poll(&mut fds, PollTimeout::from(STEP_MS)).ok();
-}
-
-/// Sends the command what a process has sent here. The terminal has sent its signals to both.
-fn pass_on(signals: &Ending, child: &Child) -> Outcome {
-    while let Some(info) = signals.next().during("signals")? {
-        let by_process = info.ssi_code <= 0;
-        let signal = Signal::try_from(info.ssi_signo as i32).ok();
-        if let Some(signal) = signal.filter(|signal| by_process && *signal != Signal::SIGCHLD) {
-            match kill(pid(child), signal) {
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(error) => return Err(Failure::new(format!("{signal} to the command: {error}"))),
-            }
-        }
-    }
-    Ok(())
+    Ok(if found > 0 { ExitCode::from(FOUND) } else { supervised::exit_code(status) })
 }

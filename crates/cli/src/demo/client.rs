@@ -98,6 +98,7 @@ fn compare_and_swap(end: &Endpoint, remote: Remote) -> Outcome {
     let mut word = 0x0123_4567_89ab_cdef;
     expect(name, end.ask(Order::SetWord { value: word })?)?;
     for round in 0..ATOMICS {
+        say_round(name, round)?;
         // Every fourth compare value does not match, so the word must stay.
         let compare = if round % 4 == 3 { !word } else { word };
         let swap = word.rotate_left(7) ^ round;
@@ -118,6 +119,7 @@ fn fetch_and_add(end: &Endpoint, remote: Remote) -> Outcome {
     let mut word = u64::MAX - 5000;
     expect(name, end.ask(Order::SetWord { value: word })?)?;
     for add in 0..ATOMICS {
+        say_round(name, add)?;
         let op = WrOp::FetchAdd { remote_addr: remote.word(), r_key: remote.r_key, add };
         let before = atomic(end, name, op)?;
         if before != word {
@@ -126,6 +128,14 @@ fn fetch_and_add(end: &Endpoint, remote: Remote) -> Outcome {
         word = word.wrapping_add(add);
     }
     atomics_done(end, name, word, "through the wrap of 64 bits")
+}
+
+/// Reports every hundredth atomic operation as progress.
+fn say_round(name: &str, round: u64) -> Outcome {
+    if round.is_multiple_of(100) {
+        Report::Doing { what: format!("{name} {round} of {ATOMICS}") }.say()?;
+    }
+    Ok(())
 }
 
 /// Performs one atomic operation and returns the value that the word had before.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use transport::numbering::slot_of;
 use transport::refusal::refuse;
 use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError};
-use wire::{FlushIcrc, Qpn};
+use wire::{FlushIcrc, Gid, Qpn};
 
 use super::qp_numbers::QpIndex;
 use super::tables::{QpEntry, Tables};
@@ -14,6 +14,7 @@ use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, RxQueues, RxScope};
 use crate::sched::{Decision, Quantum, Trigger, Tuning, decide};
+use crate::trace;
 
 /// The device behind the engine's lock. Its callers pass the time; it reads no clock.
 pub(crate) struct Core {
@@ -23,11 +24,13 @@ pub(crate) struct Core {
     pub(super) tuning: Tuning,
     /// Polls so far. A completion queue spends at most one credit per poll.
     pub(super) polls: u64,
+    /// The thread that holds the lock is an application's, which polls steadily.
+    pub(super) is_polled: bool,
 }
 
 impl Core {
     pub(crate) fn new(port: Box<dyn Port>, hooks: Hooks, tables: Tables, tuning: Tuning) -> Self {
-        Self { port, hooks, tables, tuning, polls: 0 }
+        Self { port, hooks, tables, tuning, polls: 0, is_polled: false }
     }
 
     /// Whether no queue pair is ready to send and the port reports no packets, so that at most timers have
@@ -47,9 +50,13 @@ impl Core {
         for _ in 0..self.tuning.response_batches {
             let now = clock();
             self.place_late(now);
-            batches += self.receive(now, queues.into());
-            batches += self.expire(now, queues);
-            if !self.transmit_round(now, trigger) {
+            let received = self.receive(now, queues.into()) + self.expire(now, queues);
+            batches += received;
+            let owes_responses = self.transmit_round(now, trigger);
+            if received > 0 && sys::trace::is_on() {
+                trace::batch(now, received);
+            }
+            if !owes_responses {
                 return batches;
             }
         }
@@ -144,6 +151,15 @@ impl Core {
             self.port.close_flow(old);
         }
         Ok(())
+    }
+
+    /// Records the state of a queue pair for `roxie trace`.
+    #[cold]
+    pub(crate) fn trace_state(&self, index: QpIndex) {
+        if let Some(entry) = self.tables.qp(index) {
+            let local = self.tables.source_ip(entry.qp.av().sgid_index).map(Gid::from);
+            trace::moved(&entry.qp, local.unwrap_or_default());
+        }
     }
 
     /// Makes an ACK of everything that a queue pair has executed leave with the next

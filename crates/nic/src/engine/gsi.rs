@@ -16,6 +16,7 @@ use wire::cm::ServiceId;
 use super::Engine;
 use super::inbox::Mad;
 use crate::cm::MadOutcome;
+use crate::trace;
 
 const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// How long a request waits for a free place in the backlog of its listener: a burst of requests arrives in
@@ -118,6 +119,7 @@ impl Held {
 impl Engine {
     /// Passes a datagram from QP1 to its connection manager.
     pub(crate) fn deliver_mad(&self, mad: Mad) {
+        trace::cm_message(&mad.bytes, false);
         // A rejection of a request without a reply does not name the communication ID of the receiver, so it
         // may be for any process of this host.
         if transport::cm::is_for_every_process(&mad.bytes)

@@ -101,6 +101,8 @@ pub(crate) struct Engine {
     prefers_equal_packets: bool,
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
     inline_polls: AtomicU64,
+    /// Inline polls at the last [`hand_over`](Self::hand_over).
+    polls_at_hand_over: AtomicU64,
     inline_yield: InlineYield,
     /// Inline polls look at the clock when their number and this mask have no bit in common.
     clock_mask: u64,
@@ -157,6 +159,7 @@ impl Engine {
             claims: Claims::default(),
             prefers_equal_packets,
             inline_polls: AtomicU64::new(0),
+            polls_at_hand_over: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             kick: Arc::new(EventFd::new()?),
@@ -204,9 +207,12 @@ impl Engine {
         self.inline_polls.load(Ordering::Relaxed)
     }
 
-    /// Whether a CQ is armed: an application thread sleeps until a completion, or is about to.
-    pub(crate) fn has_armed_cq(&self) -> bool {
-        self.armed_cqs.load(Ordering::Relaxed) > 0
+    /// Whether an application thread sleeps until a completion, or may be about to: a CQ is armed, and the
+    /// application has polled at most [`Tuning::awake_polls`] times since then. (UCX keeps the CQ of its
+    /// datagrams armed and polls the others.)
+    pub(crate) fn has_sleeper(&self) -> bool {
+        let polls_since = || self.inline_polls().wrapping_sub(self.polls_at_hand_over.load(Ordering::SeqCst));
+        self.armed_cqs.load(Ordering::Relaxed) > 0 && polls_since() <= self.tuning.awake_polls
     }
 
     /// Processes one batch in the calling thread, unless another thread holds the lock. Returns whether
@@ -227,8 +233,8 @@ impl Engine {
         let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
         let Some(mut core) = self.runtime.try_lock(&self.core) else {
             // The progress thread may hold the lock and wait for the CPU that this thread occupies, so yield.
-            // (While a CQ is armed, the progress thread holds the lock only briefly.)
-            if !self.is_watching.load(Ordering::Relaxed) && !self.has_armed_cq() {
+            // (While an application sleeps, the progress thread holds the lock only briefly.)
+            if !self.is_watching.load(Ordering::Relaxed) && !self.has_sleeper() {
                 self.runtime.yield_now();
             }
             return false;
@@ -237,6 +243,7 @@ impl Engine {
             return false;
         }
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
+        core.is_polled = self.is_watching.load(Ordering::Relaxed);
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
         self.unlock_and_deliver(core);
         batches > 0
@@ -248,6 +255,7 @@ impl Engine {
         let mut batches = 0;
         for _ in 0..self.tuning.progress_batches {
             let mut core = self.lock();
+            core.is_polled = false;
             let received = core.poll(|| self.now(), queues, Trigger::Flush);
             self.unlock_and_deliver(core);
             batches += received;
@@ -398,7 +406,7 @@ impl Engine {
             has_ready,
             forgotten,
             is_watching,
-            is_armed: self.has_armed_cq(),
+            has_sleeper: self.has_sleeper(),
         })
     }
 
@@ -425,14 +433,16 @@ impl Engine {
 
     /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
     pub(crate) fn hand_over(&self) {
+        // Either `watch` sees this store, or this thread sees that it watches.
+        self.polls_at_hand_over.store(self.inline_polls(), Ordering::SeqCst);
         self.runtime.reach(Point::Wake);
-        if self.is_watching.load(Ordering::Relaxed) {
+        if self.is_watching.load(Ordering::SeqCst) {
             self.kick.signal(1);
         }
     }
 
     pub(crate) fn set_watching(&self, is_watching: bool) {
-        self.is_watching.store(is_watching, Ordering::Relaxed);
+        self.is_watching.store(is_watching, Ordering::SeqCst);
     }
 
     pub(crate) fn set_sleeps_until(&self, at_ns: u64) {

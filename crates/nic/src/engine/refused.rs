@@ -17,6 +17,7 @@ use wire::{Bth, Deth, Gid, Psn, Qpn};
 
 use super::{Core, Engine};
 use crate::port::RefusedKind;
+use crate::trace;
 
 /// Time from a sent datagram to the first look (nanoseconds): longer than the round trip of most networks.
 /// Half: one more look. Double: an absent server is noticed 20 ms later.
@@ -124,6 +125,7 @@ impl Engine {
             core.port.take_refused(RefusedKind::Mads, &mut |_, _| {});
         }
         core.send_mad(src, dst, mad);
+        trace::cm_message(mad, true);
         self.wake_for(&core);
         drop(core);
         self.wake_before(self.refused.next());

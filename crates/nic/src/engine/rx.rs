@@ -15,6 +15,7 @@ use crate::chaos::EngineChaos;
 use crate::notice::notice;
 use crate::port::{RxBatch, RxQueue, RxScope};
 use crate::srqs::{ScopedSrqs, slot_of};
+use crate::trace;
 use crate::xrc_peers::ForeignQueue;
 
 impl Core {
@@ -22,7 +23,7 @@ impl Core {
     /// number of batches.
     #[inline]
     pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
-        let Core { port, hooks, tables, .. } = self;
+        let Core { port, hooks, tables, is_polled, .. } = self;
         let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
         let batches = if hooks.is_paused(now) {
             0
@@ -37,7 +38,7 @@ impl Core {
         if hooks.next_due_ns().is_some() {
             hooks.release(now.0, &mut **port, &mut deliver);
         }
-        tables.end_of_batch(now);
+        tables.end_of_batch(now, *is_polled);
         batches
     }
 
@@ -46,7 +47,7 @@ impl Core {
         let Core { port, hooks, tables, .. } = self;
         hooks.receive(batch, &mut |batch| tables.receive_batch(now, batch));
         hooks.send_bounced(&mut **port);
-        tables.end_of_batch(now);
+        tables.end_of_batch(now, false);
     }
 }
 
@@ -234,13 +235,20 @@ impl Tables {
     }
 
     /// Ends a batch for each queue pair that received packets: ACKs become due or are delayed, and
-    /// completions are delivered.
-    pub(crate) fn end_of_batch(&mut self, now: Instant) {
+    /// completions are delivered. `is_polled`: an application thread that polls steadily received the batch.
+    pub(crate) fn end_of_batch(&mut self, now: Instant, is_polled: bool) {
         while let Some(index) = self.touched.pop() {
             if let Some(entry) = self.qp_mut(index) {
                 entry.touched = false;
-                entry.qp.end_of_batch(now);
+                if is_polled {
+                    entry.qp.end_of_polled_batch(now);
+                } else {
+                    entry.qp.end_of_batch(now);
+                }
                 self.update_after_input(now, index);
+                if sys::trace::is_on() {
+                    self.qp(index).into_iter().for_each(|entry| trace::received(now, &entry.qp));
+                }
             }
         }
     }

@@ -29,6 +29,7 @@ use crate::multicast::Groups;
 use crate::port::FlowId;
 use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{SrqScope, Srqs, slot_of};
+use crate::trace;
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 use crate::xrc_peers::ForeignQueue;
 
@@ -444,6 +445,9 @@ impl Tables {
                 self.is_peer_silent |= is_silent;
             }
             self.update_after_input(now, index);
+            if sys::trace::is_on() {
+                self.qp(index).into_iter().for_each(|entry| trace::expired(now, &entry.qp));
+            }
         }
     }
 

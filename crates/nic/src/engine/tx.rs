@@ -1,15 +1,16 @@
 //! A packet's journey out: the next queue pair, the packet built in the port's memory, hooks, ICRC, and a
 //! burst that leaves with one system call.
 
-use transport::{Instant, UdDest};
+use transport::{Instant, Qp, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use super::core::{Core, flow_key};
 use super::qp_numbers::QpIndex;
-use super::tables::Tables;
+use super::tables::{QpEntry, Tables};
 use crate::chaos::EngineChaos;
 use crate::port::{FlowKey, GSI_FLOW_SLOT, TxRoom};
 use crate::sched::{Decision, Quantum, Trigger, decide};
+use crate::trace::{self, Wait};
 
 impl Core {
     /// Sends all packets that may leave now.
@@ -35,10 +36,12 @@ impl Core {
             match room {
                 TxRoom::Open => {}
                 TxRoom::FlowFull => {
+                    trace_wait(&entry.qp, Wait::Flow);
                     queue.wait_for_flow(index, &round);
                     continue;
                 }
                 TxRoom::PortFull => {
+                    trace_wait(&entry.qp, Wait::Port);
                     queue.wait_for_port(index, &round);
                     break;
                 }
@@ -73,10 +76,30 @@ impl Core {
     }
 
     /// Sends one quantum of a queue pair. Returns whether it owes more responses.
+    #[inline]
     pub(super) fn transmit_quantum(&mut self, now: Instant, index: QpIndex, quantum: Quantum) -> bool {
+        if sys::trace::is_on() {
+            return self.trace_quantum(now, index, quantum);
+        }
+        self.transmit_packets(now, index, quantum).1
+    }
+
+    #[cold]
+    fn trace_quantum(&mut self, now: Instant, index: QpIndex, quantum: Quantum) -> bool {
+        let before = self.tables.qp(index).map(|entry| trace::Before::of(now, &entry.qp));
+        let (sent, owes_responses) = self.transmit_packets(now, index, quantum);
+        if let (Some(before), Some(entry)) = (before, self.tables.qp(index)) {
+            before.end(&entry.qp, sent);
+        }
+        owes_responses
+    }
+
+    /// See [`transmit_quantum`](Self::transmit_quantum). Returns the packets that were sent, and whether the
+    /// queue pair owes more responses.
+    fn transmit_packets(&mut self, now: Instant, index: QpIndex, quantum: Quantum) -> (usize, bool) {
         let Core { port, hooks, tables, .. } = self;
         let Some(entry) = tables.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
-            return false;
+            return (0, false);
         };
         let flow = entry.share.flow();
         let (mut sent, mut is_other_flow) = (0, false);
@@ -113,17 +136,21 @@ impl Core {
             port.flush();
         }
         if !tables.drain_events(now, index) {
-            return false;
+            return (sent, false);
         }
         if is_full {
             tables.queue.list(index);
-            return tables.qp(index).is_some_and(|entry| entry.qp.backlog().owes_responses);
+            let owes_responses = |entry: &QpEntry| entry.qp.backlog().owes_responses;
+            return (sent, tables.qp(index).is_some_and(owes_responses));
         }
         if budget_pkts == 0 {
             // The window of the flow blocks the queue pair; an ACK on that flow lists it again.
+            if sys::trace::is_on() {
+                tables.qp(index).into_iter().for_each(|entry| trace::waits(entry.qp.qpn(), Wait::Window));
+            }
             tables.queue.block(index, flow);
         }
-        false
+        (sent, false)
     }
 
     /// Sends one management datagram from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
@@ -146,6 +173,13 @@ impl Core {
             self.hooks.change_flow();
             self.port.flush();
         }
+    }
+}
+
+#[inline]
+fn trace_wait(qp: &Qp, wait: Wait) {
+    if sys::trace::is_on() {
+        trace::waits(qp.qpn(), wait);
     }
 }
 

@@ -43,10 +43,10 @@ fn round(weak: &Weak<Raw>, seen: &mut u64, fds: &mut Vec<PollFd>) -> Option<u64>
         return Some(IDLE_NS);
     }
     let polls = raw.polls.load(Ordering::Relaxed);
-    if std::mem::replace(seen, polls) != polls && !engine.has_armed_cq() {
+    if std::mem::replace(seen, polls) != polls && !engine.has_sleeper() {
         raw.is_watching.store(true, Ordering::SeqCst);
         // An application that armed a CQ before this store had no reason to wake this thread.
-        if !engine.has_armed_cq() {
+        if !engine.has_sleeper() {
             return Some(CHECK_NS);
         }
     }

@@ -74,9 +74,9 @@ impl Governor {
     }
 
     /// The state in which the thread runs now. `polls` counts the inline polls of application threads;
-    /// `is_armed`: an application sleeps until a completion.
-    pub(crate) fn next_state(&mut self, polls: u64, is_armed: bool, now: u64) -> State {
-        if !is_armed && self.leaves_to_pollers(polls, now) {
+    /// `has_sleeper`: an application sleeps until a completion.
+    pub(crate) fn next_state(&mut self, polls: u64, has_sleeper: bool, now: u64) -> State {
+        if !has_sleeper && self.leaves_to_pollers(polls, now) {
             State::Inline
         } else if now < self.crowded_until {
             State::Crowded

@@ -1,4 +1,4 @@
-//! The progress thread of an engine. It serves the port while no application thread polls or a CQ is armed,
+//! The progress thread of an engine. It serves the port while no application thread polls, or one sleeps on a CQ,
 //! and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
 use std::os::fd::RawFd;
@@ -45,10 +45,10 @@ impl Progress {
 
     fn round(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
         let polls = engine.inline_polls();
-        let is_armed = engine.has_armed_cq();
-        match self.governor.next_state(polls, is_armed, self.runtime.now_ns()) {
+        let has_sleeper = engine.has_sleeper();
+        match self.governor.next_state(polls, has_sleeper, self.runtime.now_ns()) {
             State::Inline => self.watch(engine, weak),
-            State::Background | State::Crowded => self.serve(engine, weak, is_armed),
+            State::Background | State::Crowded => self.serve(engine, weak, has_sleeper),
         }
     }
 
@@ -61,9 +61,9 @@ impl Progress {
         engine.set_watching(true);
         engine.serve_control_plane();
         let kick = engine.kick_fds();
-        // An application that armed a CQ before `set_watching` had no reason to wake this thread, so check
+        // A thread that armed a CQ before `set_watching` had no reason to wake this thread, so check
         // again.
-        let may_sleep = !engine.has_armed_cq();
+        let may_sleep = !engine.has_sleeper();
         drop(engine);
         let before = self.runtime.process_cpu_ns();
         let netdev_changed =
@@ -73,12 +73,12 @@ impl Progress {
     }
 
     /// Serves the port, then spins or sleeps.
-    fn serve(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, is_armed: bool) {
+    fn serve(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, has_sleeper: bool) {
         let tuning = *engine.tuning();
         self.slice.set(Some(tuning.serving_slice_ns));
         let was_spinning = self.governor.spins(self.runtime.now_ns());
         self.spins = if was_spinning { self.spins.wrapping_add(1) } else { 0 };
-        let batches = if is_armed || self.spins.is_multiple_of(tuning.spin_rounds) {
+        let batches = if has_sleeper || self.spins.is_multiple_of(tuning.spin_rounds) {
             engine.serve_everything()
         } else {
             engine.poll_batches(RxQueues::SLOT)
@@ -89,7 +89,7 @@ impl Progress {
             drop(engine);
             self.runtime.yield_now();
             // An application with an armed CQ sleeps again soon, so its CPU time does not count as lost.
-            if !is_armed {
+            if !has_sleeper {
                 self.governor.yielded(now, self.runtime.now_ns());
             }
             return;

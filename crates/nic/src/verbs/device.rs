@@ -30,6 +30,7 @@ use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
 use crate::registry::{DomainConfig, Membership};
 use crate::runtime::Runtime;
 use crate::sched::{Tuning, progress};
+use crate::trace;
 
 /// Largest amount of inline data, in bytes.
 pub(super) const INLINE_MAX: u32 = 512;
@@ -212,6 +213,7 @@ impl Device {
         guard::from_env().map_err(Refusal::BadVariable)?;
         let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
         let chaos = self.start_chaos()?;
+        trace::start_from_env();
         let start = |beside: Option<_>| {
             // Only the first engine may use AF_XDP, which takes the whole interface.
             let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };

@@ -17,6 +17,7 @@ use crate::engine::{Core, Engine, QpIndex};
 use crate::gid::refuse_gid_index;
 use crate::guard;
 use crate::srqs::SrqScope;
+use crate::trace;
 
 /// Attributes of a new queue pair.
 #[derive(Clone)]
@@ -262,6 +263,9 @@ impl Qp {
         if mask.contains(QpAttrMask::AV) {
             core.bind_flow(index)?;
         }
+        if sys::trace::is_on() && mask.contains(QpAttrMask::STATE) {
+            core.trace_state(index);
+        }
         core.tables.update_after_input(now, index);
         core.transmit(now);
         Ok(())
@@ -380,7 +384,18 @@ impl PostGuard<'_> {
     #[inline]
     pub fn send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.posted += 1;
-        self.core.tables.post_send(self.index, wr)
+        let result = self.core.tables.post_send(self.index, wr);
+        if sys::trace::is_on() {
+            self.trace(&result);
+        }
+        result
+    }
+
+    #[cold]
+    fn trace(&self, result: &Result<(), VerbsError>) {
+        if let (Ok(()), Some(entry)) = (result, self.core.tables.qp(self.index)) {
+            trace::posted(&entry.qp);
+        }
     }
 
     /// Once for the whole list, when the guard is dropped.

@@ -54,7 +54,7 @@ pub struct Due {
     /// The progress thread leaves the port to polling threads.
     pub is_watching: bool,
     /// An application sleeps, or is about to, until a completion.
-    pub is_armed: bool,
+    pub has_sleeper: bool,
 }
 
 impl Device {

@@ -386,7 +386,7 @@ fn handle_answer(engine: &Engine, queue: ForeignQueue, answer: Answer) -> Vec<u6
         }
     }
     let unused = core.tables.srqs.borrowed.end_answer(queue);
-    core.tables.end_of_batch(now);
+    core.tables.end_of_batch(now, false);
     core.transmit(now);
     engine.unlock_and_deliver(core);
     unused

@@ -23,12 +23,13 @@ impl Sleeper {
         let Some(due) = device.due() else {
             return Some(format!("{sleeps} one of its threads holds the engine's lock"));
         };
-        let Due { deadline, has_ready, forgotten, is_watching, is_armed } = due;
+        let Due { deadline, has_ready, forgotten, is_watching, has_sleeper } = due;
         if let Some(qpn) = forgotten {
             return Some(format!("{sleeps} {qpn:?} has packets to send and is neither listed nor blocked"));
         }
         if is_watching {
-            return is_armed.then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
+            return has_sleeper
+                .then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
         }
         if has_ready && *until_ns > now + HELD_NS {
             return Some(format!("{sleeps} a queue pair has packets that nothing keeps from leaving"));

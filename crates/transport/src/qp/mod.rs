@@ -12,7 +12,7 @@ mod transition;
 
 pub use backlog::Backlog;
 pub use quantum::TransmitQuantum;
-pub use query::PsnWindow;
+pub use query::{PostedSend, Progress, PsnWindow};
 
 use wire::{DropReason, Operation, PKey, Packet, Service};
 

@@ -10,6 +10,7 @@ use crate::memory::PdId;
 use crate::time::Instant;
 #[cfg(test)]
 use crate::trust::Half;
+use crate::wc::WcOpcode;
 use crate::wr::AddressVector;
 
 /// The PSNs that a connection believes.
@@ -23,7 +24,66 @@ pub struct PsnWindow {
     pub next: Psn,
 }
 
+/// A send work request that was posted, for a trace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PostedSend {
+    /// The application's number.
+    pub wr_id: u64,
+    /// Opcode of its completion.
+    pub opcode: WcOpcode,
+    /// Place in the send queue: counts work requests, wrapping.
+    pub index: u32,
+    /// Number of its first packet. Packets are numbered from `sq_psn` on without wrapping.
+    pub first: u64,
+    /// One past the number of its last packet. A READ counts the packets of its response, a local operation
+    /// none.
+    pub end: u64,
+    /// Bytes of the message.
+    pub length: u32,
+    /// Whether it makes a completion on success.
+    pub is_signaled: bool,
+}
+
+/// How far a queue pair has got, for a trace. Packets are numbered as in [`PostedSend`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Progress {
+    /// The work request that completes next.
+    pub completes_next: u32,
+    /// The oldest unacknowledged packet.
+    pub acknowledged: u64,
+    /// The packet that leaves next.
+    pub leaves_next: u64,
+    /// The request packet of the peer that is executed next.
+    pub executes_next: u64,
+}
+
 impl Qp {
+    /// The work request that was posted last, if it has not completed.
+    #[must_use]
+    pub fn last_posted(&self) -> Option<PostedSend> {
+        let (index, wqe) = self.requester.last_posted()?;
+        Some(PostedSend {
+            wr_id: wqe.wr_id,
+            opcode: wqe.op.wc_opcode(),
+            index,
+            first: wqe.first,
+            end: wqe.end,
+            length: wqe.length,
+            is_signaled: wqe.is_signaled(&self.ep),
+        })
+    }
+
+    /// How far the queue pair has got.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            completes_next: self.requester.completes_next(),
+            acknowledged: self.requester.in_flight_range().0,
+            leaves_next: self.requester.cursor().1,
+            executes_next: self.responder.expected(),
+        }
+    }
+
     /// As if the peer had sent a request and a response from this UDP source port.
     #[cfg(test)]
     pub(crate) fn learn_port(&mut self, port: u16) {

@@ -20,12 +20,13 @@ mod window;
 pub(crate) use retransmit::GAP_UNIT;
 pub(crate) use rtt::PROBE_MIN_NS;
 pub(crate) use scoreboard::{PacketSet, SPAN};
+pub(crate) use send_queue::SendWqe;
 
 use peer::Peer;
 use rtt::Rtt;
 use scoreboard::Scoreboard;
 use segment::read_request_end;
-use send_queue::{SendQueue, SendWqe};
+use send_queue::SendQueue;
 use silence::Silence;
 use timeout::RetryState;
 use window::SendWindow;
@@ -335,6 +336,16 @@ impl Requester {
     #[inline]
     pub(crate) fn last_posted_bytes(&self) -> u32 {
         self.sq.last().map_or(0, |wqe| wqe.length)
+    }
+
+    /// The work request that was posted last and has not completed, with its place in the send queue.
+    pub(crate) fn last_posted(&self) -> Option<(u32, &SendWqe)> {
+        Some((self.sq.tail().wrapping_sub(1), self.sq.last()?))
+    }
+
+    /// Place in the send queue of the work request that completes next.
+    pub(crate) fn completes_next(&self) -> u32 {
+        self.sq.head()
     }
 
     /// Unsignaled work requests directly before the one that was posted last, if that is signaled; else 0.

@@ -78,11 +78,11 @@ impl Responder {
     }
 
     /// The receive batch is over. `may_delay`: this side could send a request and has sent all that was
-    /// posted.
+    /// posted. `is_polled`: an application thread received the batch by polling.
     #[inline]
-    pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, mtu: usize) {
+    pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, is_polled: bool, mtu: usize) {
         self.arrivals.note(now, self.expected);
-        self.ack.end_of_batch(now, may_delay && !self.is_within_message(), mtu);
+        self.ack.end_of_batch(now, may_delay && !self.is_within_message(), is_polled, mtu);
     }
 
     /// Makes an ACK due of everything that was executed, unless it has left.

@@ -1,0 +1,107 @@
+//! A command that this process starts, looks after and outlives, as `roxie check` and `roxie trace` do.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitCode, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::args::RunArgs;
+use crate::ending::Ending;
+use crate::failure::{During, Failure, Outcome};
+use crate::run;
+
+/// Milliseconds between two calls of the caller's function.
+const STEP_MS: u16 = 200;
+/// The command has so long to end after SIGTERM, if its output can be read no more; then it gets SIGKILL.
+const END_MAX: Duration = Duration::from_secs(2);
+/// Interval of looking whether it has ended.
+const END_STEP: Duration = Duration::from_millis(10);
+/// The signals that end the command: this process outlives it to report. SIGCHLD tells that it has ended.
+const SIGNALS: [Signal; 5] =
+    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGCHLD];
+
+/// Runs the command with `variables` in its environment to its end, and calls `step` meanwhile. An error of
+/// `step` ends the command.
+pub(crate) fn supervise(
+    args: &RunArgs,
+    variables: &[(&'static str, OsString)],
+    mut step: impl FnMut() -> Outcome,
+) -> Outcome<ExitStatus> {
+    run::provide_device_files(args)?;
+    let mut process = run::process(&args.command, variables)?;
+    sys::unblock_signals(&mut process, &SIGNALS.map(|signal| signal as i32));
+    // Blocked before the command starts, so that none is lost.
+    let signals = Ending::by(&SIGNALS)?;
+    let child = process.spawn().map_err(|error| run::not_started(&args.command, &error))?;
+    let mut child = Supervised(child);
+    loop {
+        wait(&signals);
+        pass_on(&signals, &child.0)?;
+        step()?;
+        if let Some(status) = child.0.try_wait().during("waiting for the command")? {
+            return Ok(status);
+        }
+    }
+}
+
+/// The exit code of the command, as shells report it.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    const SIGNALED: i32 = 128;
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// The command: it does not outlive this process, which may fail to read or to print what it has found.
+struct Supervised(Child);
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        if !runs(&mut self.0) {
+            return;
+        }
+        // A launcher then ends the processes that it has started.
+        kill(pid(&self.0), Signal::SIGTERM).ok();
+        let end = Instant::now() + END_MAX;
+        while runs(&mut self.0) {
+            if Instant::now() >= end {
+                self.0.kill().and_then(|()| self.0.wait()).ok();
+                return;
+            }
+            thread::sleep(END_STEP);
+        }
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id() as i32)
+}
+
+/// Waits for a signal, and for [`STEP_MS`] at most.
+fn wait(signals: &Ending) {
+    let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+    // An error is an early end of the wait.
+    poll(&mut fds, PollTimeout::from(STEP_MS)).ok();
+}
+
+/// Sends the command what a process has sent here. The terminal has sent its signals to both.
+fn pass_on(signals: &Ending, child: &Child) -> Outcome {
+    while let Some(info) = signals.next().during("signals")? {
+        let by_process = info.ssi_code <= 0;
+        let signal = Signal::try_from(info.ssi_signo as i32).ok();
+        if let Some(signal) = signal.filter(|signal| by_process && *signal != Signal::SIGCHLD) {
+            match kill(pid(child), signal) {
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(error) => return Err(Failure::new(format!("{signal} to the command: {error}"))),
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! `roxie trace`: runs a command, of which the processes record what happens to their work requests, and
+//! writes it as a trace for Perfetto, with a summary.
+//!
+//! The threads of the command write events to files in a private directory ([`sys::trace`]); this process
+//! reads them when the command has ended, however it did.
+
+mod chrome;
+mod ends;
+mod model;
+mod rebuild;
+mod summary;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Subcommand};
+use sys::trace::Recording;
+
+use crate::args::RunArgs;
+use crate::chaos::Chosen;
+use crate::failure::{During, Failure, Outcome};
+use crate::{library, run, supervised};
+
+use model::Trace;
+use summary::Summary;
+
+/// Run a program and record the life of each work request, for Perfetto
+///
+/// Starts COMMAND as 'roxie run' does. Its processes record when each send is posted, leaves, is executed by
+/// the peer, is acknowledged, completes and is polled; what the engines do meanwhile; retransmissions, NAKs
+/// and timeouts; full queues; and the messages of connection management. At the end of the command a file for
+/// https://ui.perfetto.dev or chrome://tracing is written, and a summary on standard error says where the
+/// time of the median and of the p99 message went.
+///
+/// All processes of the command are in one file, so a command that starts both ends shows both. Ends that
+/// were traced by separate commands on the same host are joined by 'roxie trace merge'.
+#[derive(Debug, ClapArgs)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_long_help = "\
+Exit status:
+  that of the command (128 + N if signal N ended it), 127 if it was not found, 126 if it could not
+  be executed, 1 if the device could not be set up or the trace not be written, 2 for invalid options.
+
+Examples:
+  roxie trace -o trace.json -- ./prog
+          Open trace.json at https://ui.perfetto.dev
+  roxie trace -o both.json -- sh -c './server & ./client; wait'
+          Both ends in one file
+  roxie trace -o a.json -- ./server & roxie trace -o b.json -- ./client; wait
+  roxie trace merge -o both.json a.json b.json
+          The same with two commands
+  roxie trace --events 1000000 -- ./prog
+          Keeps more than the newest 65,536 events of each thread"
+)]
+pub(crate) struct TraceArgs {
+    #[command(subcommand)]
+    merge: Option<Tool>,
+    /// Write the trace to FILE
+    #[arg(long, short, value_name = "FILE", default_value = "trace.json")]
+    output: PathBuf,
+    /// Events that each thread keeps, the newest ones; rounded up to a power of two, 64 bytes each
+    #[arg(long, value_name = "N", default_value_t = roxie::trace::EVENTS as u32,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
+    events: u32,
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Tool {
+    /// Join traces of the same host, and print their summary
+    Merge(MergeArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+struct MergeArgs {
+    /// Write the joined trace to FILE
+    #[arg(long, short, value_name = "FILE", default_value = "trace.json")]
+    output: PathBuf,
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Files that 'roxie trace' has written
+    #[arg(required = true, value_name = "TRACE")]
+    files: Vec<PathBuf>,
+}
+
+/// Traces a command, or merges traces.
+pub(crate) fn run(args: &TraceArgs) -> Outcome<ExitCode> {
+    match &args.merge {
+        Some(Tool::Merge(merge)) => merge.run(),
+        None => trace(args, &args.run),
+    }
+}
+
+fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
+    if matches!(run_args.chaos.chaos, Some(Chosen::Search(_))) {
+        return Err(Failure::new("roxie trace runs the command once, so it takes no --chaos seeds=A..B")
+            .hint("use --chaos seed=N")
+            .code(2));
+    }
+    // Before the command runs: its trace would be in vain without the file.
+    let output = create(&args.output)?;
+    let found = run_args.command.first().and_then(|program| run::search(Path::new(program)));
+    let mut variables = run::variables(run_args, found.as_deref())?;
+    let dir = library::trace_dir()?;
+    // Of a process that had the number of this one before.
+    for old in fs::read_dir(&dir).during(&dir.display().to_string())?.flatten() {
+        fs::remove_file(old.path()).ok();
+    }
+    variables.push((roxie::trace::VARIABLE, dir.clone().into_os_string()));
+    variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
+    let status = supervised::supervise(run_args, &variables, || Ok(()));
+    let recordings = read(&dir);
+    fs::remove_dir_all(&dir).ok();
+    let (status, recordings) = (status?, recordings?);
+    if recordings.is_empty() {
+        eprintln!("roxie trace: no process of the command opened the device: nothing was traced");
+    }
+    let mut trace = rebuild::rebuild(&recordings);
+    ends::join(&mut trace);
+    save(&trace, output, &args.output)?;
+    let replaced = recordings.iter().map(|recording| recording.replaced).sum();
+    let lost = recordings.iter().map(|recording| recording.lost).sum();
+    let summary = Summary::new(&trace, Some((replaced, lost)));
+    print(&summary, args.json, &args.output, io::stderr())?;
+    Ok(supervised::exit_code(status))
+}
+
+impl MergeArgs {
+    fn run(&self) -> Outcome<ExitCode> {
+        let mut trace = Trace::default();
+        for path in &self.files {
+            let name = path.display().to_string();
+            trace.add(chrome::read(&fs::read(path).during(&name)?, &name)?);
+        }
+        ends::join(&mut trace);
+        save(&trace, create(&self.output)?, &self.output)?;
+        print(&Summary::new(&trace, None), self.json, &self.output, io::stdout())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn create(path: &Path) -> Outcome<File> {
+    File::create(path).during(&path.display().to_string())
+}
+
+/// What the threads have recorded.
+fn read(dir: &Path) -> Outcome<Vec<Recording>> {
+    let mut recordings = Vec::new();
+    for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
+        let path = entry.path();
+        recordings.extend(Recording::read(&path).during(&path.display().to_string())?);
+    }
+    recordings.sort_by_key(|recording| (recording.process, recording.thread));
+    Ok(recordings)
+}
+
+fn save(trace: &Trace, file: File, path: &Path) -> Outcome {
+    chrome::write(trace, BufWriter::new(file)).during(&path.display().to_string())
+}
+
+fn print(summary: &Summary, json: bool, path: &Path, mut to: impl Write) -> Outcome {
+    let printed = match json {
+        true => {
+            serde_json::to_string(summary).map_err(io::Error::from).and_then(|line| writeln!(to, "{line}"))
+        }
+        false => write!(to, "roxie trace: {}: {summary}", path.display()),
+    };
+    printed.during("the summary")
+}

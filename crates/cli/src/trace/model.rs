@@ -1,0 +1,198 @@
+//! What a trace consists of, whether it was just recorded or read from a file.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// A trace of one or more processes of one host.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    pub(super) processes: Vec<Process>,
+    pub(super) threads: Vec<Thread>,
+    pub(super) messages: Vec<Message>,
+    pub(super) slices: Vec<Slice>,
+    pub(super) marks: Vec<Mark>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    pub(super) command: String,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Thread {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) name: String,
+}
+
+/// A send work request. Times are nanoseconds of CLOCK_MONOTONIC, in ascending order.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Message {
+    pub(super) pid: u32,
+    /// Numbers of the queue pair and of its peer.
+    pub(super) qpn: u32,
+    pub(super) peer: u32,
+    /// Addresses of both.
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
+    pub(super) service: String,
+    pub(super) opcode: String,
+    pub(super) wr_id: u64,
+    pub(super) bytes: u32,
+    /// Numbers of the first packet and of the one after the last.
+    pub(super) first: u64,
+    pub(super) end: u64,
+    /// Packets that were retransmitted while this was the oldest message in flight.
+    pub(super) retransmitted: u32,
+    /// `enum ibv_wc_status`, if its completion was polled.
+    pub(super) status: Option<u8>,
+    pub(super) posted: u64,
+    /// First and last packet left, for the first time.
+    pub(super) left: Option<u64>,
+    pub(super) last: Option<u64>,
+    /// The peer had executed it; known if both ends are in the trace.
+    pub(super) executed: Option<u64>,
+    pub(super) acked: Option<u64>,
+    /// Its completion was in the CQ, or its place in the send queue was free.
+    pub(super) completed: u64,
+    pub(super) polled: Option<u64>,
+}
+
+/// Something that took time in a thread.
+#[derive(Clone, Debug)]
+pub(super) struct Slice {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "what", rename_all = "lowercase")]
+pub(super) enum What {
+    /// An engine received, ran timers and sent.
+    Batch { batches: u64 },
+    /// A queue pair sent packets.
+    Transmit { qpn: u32, packets: u16, retransmitted: u32 },
+    /// A queue pair processed received packets. `executed`: it expects the request with this number next.
+    Receive { qpn: u32, peer: u32, local: IpAddr, remote: IpAddr, executed: u64 },
+}
+
+/// Something that happened at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) at: u64,
+    pub(super) event: Event,
+}
+
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub(super) enum Event {
+    SequenceNak { qpn: u32 },
+    RnrNak { qpn: u32 },
+    Probe { qpn: u32 },
+    Timeout { qpn: u32 },
+    PortFull { qpn: u32 },
+    FlowFull { qpn: u32 },
+    WindowFull { qpn: u32 },
+    State { qpn: u32, state: String, peer: u32 },
+    Receive { qpn: u32, wr_id: u64, bytes: u32, status: u8 },
+    Cm { message: String, own: u32, peer: u32, is_sent: bool },
+}
+
+impl Event {
+    /// The name to show.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::SequenceNak { .. } => "sequence NAK received".to_owned(),
+            Self::RnrNak { .. } => "RNR NAK received".to_owned(),
+            Self::Probe { .. } => "probe sent".to_owned(),
+            Self::Timeout { .. } => "local ACK timeout".to_owned(),
+            Self::PortFull { .. } => "transmit queue full".to_owned(),
+            Self::FlowFull { .. } => "flow full".to_owned(),
+            Self::WindowFull { .. } => "window full".to_owned(),
+            Self::State { state, .. } => state.clone(),
+            Self::Receive { .. } => "receive polled".to_owned(),
+            Self::Cm { message, is_sent, .. } => {
+                format!("{message} {}", if *is_sent { "sent" } else { "received" })
+            }
+        }
+    }
+}
+
+/// What a message waits for, from its post to its completion, in order.
+pub(super) const PARTS: [&str; 6] =
+    ["send queue", "sending", "network and peer", "ACK", "completion", "poll"];
+
+impl Message {
+    /// When each of [`PARTS`] ends. A moment that is not known has the time of the one before, and parts that
+    /// overlap end in order: the peer may have received a packet before the system call that sent it returns.
+    pub(super) fn ends(&self) -> [u64; PARTS.len()] {
+        let acked = self.acked.unwrap_or(self.completed);
+        // Without the other end, the time to the ACK counts as that of network and peer.
+        let executed = self.executed.unwrap_or(acked).min(acked);
+        let known = [
+            self.left.unwrap_or(self.posted),
+            self.last.or(self.left).unwrap_or(self.posted),
+            executed,
+            acked,
+            self.completed,
+            self.polled.unwrap_or(self.completed),
+        ];
+        let mut before = self.posted;
+        known.map(|end| {
+            before = before.max(end);
+            before
+        })
+    }
+
+    /// Nanoseconds of each of [`PARTS`].
+    pub(super) fn parts(&self) -> [u64; PARTS.len()] {
+        let mut before = self.posted;
+        self.ends().map(|end| {
+            let part = end - before;
+            before = end;
+            part
+        })
+    }
+
+    /// From the post to the poll, or to the completion if there was nothing to poll.
+    pub(super) fn total(&self) -> u64 {
+        self.polled.unwrap_or(self.completed).saturating_sub(self.posted)
+    }
+}
+
+impl Trace {
+    /// Adds another trace of the same host. Processes of other PID namespaces may have the same numbers;
+    /// those of `other` get new ones.
+    pub(super) fn add(&mut self, mut other: Trace) {
+        let mut fresh = self.processes.iter().chain(&other.processes).map(|process| process.pid).max();
+        for at in 0..other.processes.len() {
+            let old = other.processes[at].pid;
+            if self.processes.iter().any(|process| process.pid == old) {
+                let new = fresh.map_or(1, |last| last.saturating_add(1));
+                fresh = Some(new);
+                other.renumber(old, new);
+            }
+        }
+        self.processes.append(&mut other.processes);
+        self.threads.append(&mut other.threads);
+        self.messages.append(&mut other.messages);
+        self.slices.append(&mut other.slices);
+        self.marks.append(&mut other.marks);
+    }
+
+    fn renumber(&mut self, old: u32, new: u32) {
+        let pids = self.processes.iter_mut().map(|process| &mut process.pid);
+        let pids = pids.chain(self.threads.iter_mut().map(|thread| &mut thread.pid));
+        let pids = pids.chain(self.messages.iter_mut().map(|message| &mut message.pid));
+        let pids = pids.chain(self.slices.iter_mut().map(|slice| &mut slice.pid));
+        let pids = pids.chain(self.marks.iter_mut().map(|mark| &mut mark.pid));
+        pids.filter(|pid| **pid == old).for_each(|pid| *pid = new);
+    }
+}

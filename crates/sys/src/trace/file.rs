@@ -1,0 +1,134 @@
+//! The file of one thread: its header, and the reading end.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::Event;
+
+/// Bytes before the events.
+pub const HEADER_LEN: usize = 4096;
+/// Bytes of an event: a cache line.
+pub const EVENT_LEN: usize = 64;
+
+const MAGIC: &[u8; 8] = b"roxietr1";
+const CAPACITY_AT: usize = 8;
+const PROCESS_AT: usize = 16;
+const THREAD_AT: usize = 20;
+/// Number of events that were written.
+pub(super) const WRITTEN_AT: usize = 24;
+/// Number of events that were not written for lack of memory.
+pub(super) const LOST_AT: usize = 32;
+const NAME_AT: usize = 64;
+const NAME_LEN: usize = 16;
+const COMMAND_AT: usize = 128;
+
+const _: () = assert!(size_of::<Event>() == EVENT_LEN);
+
+/// What is fixed when a file is made.
+pub(super) struct Header {
+    capacity: usize,
+    process: u32,
+    thread: u32,
+    name: String,
+    command: String,
+}
+
+impl Header {
+    pub(super) fn of_this_thread(capacity: usize) -> Header {
+        // SAFETY: takes no pointer.
+        let thread = unsafe { libc::gettid() } as u32;
+        let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm")).unwrap_or_default();
+        let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into()).collect();
+        let (name, command) = (name.trim_end().to_owned(), words.join(" "));
+        Header { capacity, process: std::process::id(), thread, name, command }
+    }
+
+    pub(super) fn bytes(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, MAGIC);
+        put(CAPACITY_AT, &(self.capacity as u64).to_ne_bytes());
+        put(PROCESS_AT, &self.process.to_ne_bytes());
+        put(THREAD_AT, &self.thread.to_ne_bytes());
+        put(NAME_AT, &self.name.as_bytes()[..self.name.len().min(NAME_LEN)]);
+        put(COMMAND_AT, &self.command.as_bytes()[..self.command.len().min(HEADER_LEN - COMMAND_AT)]);
+        bytes
+    }
+}
+
+/// What one thread has recorded.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Its process.
+    pub process: u32,
+    /// Its number (gettid(2)).
+    pub thread: u32,
+    /// Its name.
+    pub name: String,
+    /// Command line of the process.
+    pub command: String,
+    /// Oldest first.
+    pub events: Vec<Event>,
+    /// Events that newer ones replaced.
+    pub replaced: u64,
+    /// Events that were not recorded because the disk was full.
+    pub lost: u64,
+}
+
+impl Recording {
+    /// Reads the file of a thread. `None` if it has no events: the thread was about to make it.
+    ///
+    /// # Errors
+    /// `InvalidData` for another file; those of read(2).
+    pub fn read(path: &Path) -> io::Result<Option<Recording>> {
+        let bytes = fs::read(path)?;
+        let header = bytes.get(..HEADER_LEN).unwrap_or_default();
+        if header.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let capacity = number(header, CAPACITY_AT) as usize;
+        let len = capacity.checked_mul(EVENT_LEN).and_then(|len| len.checked_add(HEADER_LEN));
+        if !header.starts_with(MAGIC) || !capacity.is_power_of_two() || len != Some(bytes.len()) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let written = number(header, WRITTEN_AT);
+        let kept = written.min(capacity as u64);
+        let events = (written - kept..written).map(|n| {
+            let at = HEADER_LEN + (n as usize & (capacity - 1)) * EVENT_LEN;
+            Event::parse(&bytes[at..at + EVENT_LEN])
+        });
+        Ok(Some(Recording {
+            process: number(header, PROCESS_AT) as u32,
+            thread: number(header, THREAD_AT) as u32,
+            name: text(&header[NAME_AT..NAME_AT + NAME_LEN]),
+            command: text(&header[COMMAND_AT..]),
+            events: events.collect(),
+            replaced: written - kept,
+            lost: number(header, LOST_AT),
+        }))
+    }
+}
+
+impl Event {
+    fn parse(bytes: &[u8]) -> Event {
+        let word = number(bytes, 8);
+        Event {
+            time_ns: number(bytes, 0),
+            kind: bytes[8],
+            flags: bytes[9],
+            count: u16::from_ne_bytes([bytes[10], bytes[11]]),
+            id: if cfg!(target_endian = "little") { (word >> 32) as u32 } else { word as u32 },
+            args: std::array::from_fn(|n| number(bytes, 16 + 8 * n)),
+        }
+    }
+}
+
+/// The eight bytes at `at`.
+fn number(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}

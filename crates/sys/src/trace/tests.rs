@@ -1,0 +1,75 @@
+//! Tests of rings and files. They make rings directly: the switch is one for the process.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::ring::{CHUNK, Ring};
+use super::*;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("roxie-trace-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory for the test");
+        Dir(dir)
+    }
+
+    fn recordings(&self) -> Vec<Recording> {
+        let files = fs::read_dir(&self.0).expect("a directory").flatten();
+        files.filter_map(|file| Recording::read(&file.path()).expect("a ring")).collect()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("cleaned");
+    }
+}
+
+fn event(n: u64) -> Event {
+    Event { time_ns: n, kind: 3, flags: 4, count: 5, id: 6, args: [n, 1, 2, 3, 4, u64::MAX] }
+}
+
+#[test]
+fn the_newest_events_are_kept_in_order_and_the_others_are_counted() {
+    let dir = Dir::new("newest");
+    let capacity = 2 * CHUNK;
+    let mut ring = Ring::create(&dir.0, capacity).expect("a ring");
+    assert!(dir.recordings()[0].events.is_empty());
+    let total = 2 * capacity as u64 + 7;
+    (0..total).for_each(|n| ring.push(&event(n)));
+    drop(ring);
+    let recording = dir.recordings().pop().expect("one");
+    let kept: Vec<Event> = (total - capacity as u64..total).map(event).collect();
+    assert_eq!((recording.events, recording.replaced, recording.lost), (kept, total - capacity as u64, 0));
+    assert_eq!(recording.process, std::process::id());
+    assert!(!recording.command.is_empty() && !recording.name.is_empty());
+}
+
+#[test]
+fn each_ring_has_a_file_of_its_own() {
+    let dir = Dir::new("own");
+    let rings: Vec<Ring> = (0..3).map(|_| Ring::create(&dir.0, CHUNK).expect("a ring")).collect();
+    assert_eq!((rings.len(), dir.recordings().len()), (3, 3));
+}
+
+#[test]
+fn other_files_are_refused_and_an_empty_one_has_no_events() {
+    let dir = Dir::new("other");
+    let path = dir.0.join("x");
+    for (bytes, is_refused) in
+        [(vec![1; HEADER_LEN + EVENT_LEN], true), (vec![0; HEADER_LEN], false), (vec![], false)]
+    {
+        fs::write(&path, bytes).expect("written");
+        let read = Recording::read(&path);
+        assert!(if is_refused { read.is_err() } else { read.is_ok_and(|read| read.is_none()) });
+    }
+    // The length in the header does not fit the file.
+    let ring = Ring::create(&dir.0, CHUNK).expect("a ring");
+    drop(ring);
+    let file = fs::read_dir(&dir.0).expect("a directory").flatten().find(|file| file.path() != path);
+    let bytes = fs::read(file.expect("a ring").path()).expect("a ring");
+    fs::write(&path, &bytes[..bytes.len() - 1]).expect("written");
+    assert!(Recording::read(&path).is_err());
+}
