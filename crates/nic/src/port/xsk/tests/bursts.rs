@@ -82,6 +82,6 @@ fn the_time_of_some_packets_in_the_kernel_is_measured() {
         eprintln!("skipped: needs Linux 6.11");
         return;
     }
-    assert!((10..5100 / 64 + 2).contains(&times.packets), "{times:?}");
+    assert!((2..5100 / 64 + 2).contains(&times.packets), "{times:?}");
     assert!(times.sum_ns > 0 && times.sum_ns / times.packets < took.as_nanos() as u64, "{times:?} {took:?}");
 }
