@@ -84,7 +84,7 @@ impl Events {
     #[inline]
     pub(crate) fn push_send(&mut self, wc: Wc) {
         debug_assert!(self.send < self.send_max, "a send completion without a slot");
-        // A reply whose ACK follows it: on hardware the ACK comes first.
+        // The ACK behind a reply: on hardware it comes first.
         let place = match self.queue.back() {
             Some(QpEvent::RecvWc { .. }) if self.recv == 1 && wc.status == WcStatus::Success => {
                 self.queue.len() - 1

@@ -43,7 +43,8 @@ use summary::Summary;
     after_long_help = "\
 Exit status:
   that of the command (128 + N if signal N ended it), 127 if it was not found, 126 if it could not
-  be executed, 1 if the device could not be set up or the trace not be written, 2 for invalid options.
+  be executed, 1 if the device could not be set up or the trace not be written, 2 for invalid
+  options.
 
 Examples:
   roxie trace -o trace.json -- ./prog

@@ -208,7 +208,7 @@ impl Builder<'_> {
         self.trace.messages.push(message);
     }
 
-    /// Messages whose completion was visible at the end, and was not polled.
+    /// Messages with a completion that was visible at the end, and was not polled.
     fn finish(self) {
         for ends in self.qps.into_values() {
             self.trace.messages.extend(ends.unpolled);

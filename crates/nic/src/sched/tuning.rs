@@ -111,10 +111,10 @@ tuning! {
     /// yields earlier. Half: a busy peer counts as CPU-bound. Double: a CPU-bound thread with a short slice
     /// counts as a peer.
     cpu_bound_yield_ns: u64 = 1_000_000,
-    /// Inline polls after a CQ was armed, after which the application is taken to be awake: some 0.5 ms. Half:
-    /// a program that polls for 0.3 ms before it sleeps waits up to `watch_ns` for its first event. Double:
-    /// after each time that a program arms a CQ which it does not wait for, the progress thread competes with
-    /// its polls for 1 ms.
+    /// Inline polls after a CQ was armed, after which the application counts as awake: some 0.5 ms. Half: a
+    /// program that polls for 0.3 ms before it sleeps waits up to `watch_ns` for its first event. Double:
+    /// after each time that a program arms a CQ which it does not wait for, the progress thread competes
+    /// with its polls for 1 ms.
     awake_polls: u64 = 1_024,
     /// First interval (ns) at which the progress thread checks that application threads still poll. A check
     /// costs the polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double:

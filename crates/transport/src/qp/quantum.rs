@@ -94,8 +94,8 @@ impl Qp {
         self.batch_is_over(now, false);
     }
 
-    /// As [`end_of_batch`](Self::end_of_batch), for a batch that an application thread received by polling: it
-    /// sees the completions at once, and its reply may take the ACK along.
+    /// As [`end_of_batch`](Self::end_of_batch), for a batch that an application thread received by polling:
+    /// it sees the completions at once, and its reply may take the ACK along.
     #[inline]
     pub fn end_of_polled_batch(&mut self, now: Instant) {
         self.batch_is_over(now, true);

@@ -47,8 +47,8 @@ impl TxTime {
         Self { countdown: has_metadata.then_some(1), pending: None, counters: TxTimeCounters::default() }
     }
 
-    /// Asks for the time of the packet at `offset` of `chunk`, if it is its turn; then it must be pushed with
-    /// metadata.
+    /// Asks for the time of the packet at `offset` of `chunk`, if it is one to be measured; then it must be
+    /// pushed with metadata.
     #[inline]
     pub(super) fn request(&mut self, chunk: &mut Chunk, offset: usize) -> bool {
         let Some(left) = &mut self.countdown else { return false };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A port of host 0 whose bursts leave through UDP sockets.
+/// A port of host 0; its bursts leave through UDP sockets.
 fn with_bursts_by_udp(net: &Net, mode: XdpMode) -> XskPort {
     net.hosts[0].visit(|| {
         let (inner, mode) = (udp(UDP_PORT), Mode::Only(mode));
