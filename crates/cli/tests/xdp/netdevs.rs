@@ -54,7 +54,7 @@ fn hosts(kind: &Kind) -> [Host; 2] {
     let queues = ["numrxqueues", queues, "numtxqueues", queues];
     let ends = [&["link", "add", "end1"][..], &queues, &["type", "veth", "peer", "name", "end2"], &queues];
     ip(&ends.concat());
-    let hosts = [(1, "2", "end1"), (2, "1", "end2")].map(|(number, other, end)| {
+    [(1, "2", "end1"), (2, "1", "end2")].map(|(number, other, end)| {
         let host = Host::new();
         host.adopt(end);
         let number: u8 = number;
@@ -70,8 +70,7 @@ fn hosts(kind: &Kind) -> [Host; 2] {
             ip(&["link", "set", "dut", "up"]);
         });
         host
-    });
-    hosts
+    })
 }
 
 /// Output of `roxie` with these words. The exit code depends on the rest of the machine.

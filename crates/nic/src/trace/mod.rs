@@ -1,10 +1,10 @@
 //! `roxie trace`: what happens to each work request, and what the engines do.
 //!
 //! The places of the data path test [`sys::trace::is_on`] and call a function of this module if it is: post
-//! ([`posted`]), transmit quantum ([`Before::end`]), end of a receive batch ([`received`]), timer
-//! ([`expired`]), poll of a completion ([`polled`]), batch of the engine ([`batch`]), full port or window
-//! ([`waits`]), state of a queue pair ([`moved`]), message of connection management ([`cm_message`]). Each
-//! records one [`Entry`] and passes a probe for bpftrace and perf ([`probes`]).
+//! (`posted`), transmit quantum (`Before::end`), end of a receive batch (`received`), timer
+//! (`expired`), poll of a completion (`polled`), batch of the engine (`batch`), full port or window
+//! (`waits`), state of a queue pair (`moved`), message of connection management (`cm_message`). Each
+//! records one [`Entry`] and passes a probe for bpftrace and perf (`probes`).
 //!
 //! A queue pair is described by how far it has got ([`transport::Progress`]), not by its single packets.
 //! `roxie trace` derives from it when each work request left, was acknowledged and completed.
