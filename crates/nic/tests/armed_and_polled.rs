@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use roxie::verbs::{Device, DeviceConfig};
 
 /// How long the application polls at most until it is left alone.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_progress_thread_leaves_the_port_to_a_poller_until_it_arms_again() {
@@ -27,12 +27,12 @@ fn a_progress_thread_leaves_the_port_to_a_poller_until_it_arms_again() {
         let began = Instant::now();
         while !due().is_some_and(|due| due.is_watching && !due.has_sleeper) {
             assert!(polled.poll_one().is_none());
-            assert!(began.elapsed() < PATIENCE, "the progress thread competes with the polls: {:?}", due());
+            assert!(began.elapsed() < WAIT_MAX, "the progress thread competes with the polls: {:?}", due());
         }
 
         armed.req_notify(false);
         while due().is_none_or(|due| due.is_watching) {
-            assert!(began.elapsed() < 2 * PATIENCE, "nothing serves the port of a thread that may sleep");
+            assert!(began.elapsed() < 2 * WAIT_MAX, "nothing serves the port of a thread that may sleep");
             std::thread::yield_now();
         }
         assert!(due().is_none_or(|due| due.has_sleeper));

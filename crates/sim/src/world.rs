@@ -215,7 +215,7 @@ impl<'w> World<'w> {
         for &at in own {
             let endpoint = &mut self.endpoints[at];
             if std::mem::take(&mut endpoint.touched) {
-                // Application thread and progress thread take turns.
+                // The progress thread receives every eighth batch, the application thread the others.
                 if self.polls.is_multiple_of(8) {
                     endpoint.queue.qp.end_of_batch(now);
                 } else {

@@ -36,7 +36,7 @@ pub mod xdp;
 
 pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
-pub use clock::{now_ns, process_cpu_ns, time_of_day_ns};
+pub use clock::{now_ns, process_cpu_ns, tai_ns, time_of_day_ns};
 pub use epoll::Epoll;
 pub use ethtool::{driver_counters, transmit_checksums};
 pub use eventfd::EventFd;

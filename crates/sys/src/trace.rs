@@ -4,8 +4,8 @@
 //! events of a process that is killed remain. The newest events of a thread replace its oldest ones. While
 //! the trace is off, a place that records costs one test of [`SEMAPHORE`].
 //!
-//! Layout of a file: a header of one page ([`HEADER_LEN`]), then the storage, a power of two of events. All
-//! integers are little-endian or native alike: writer and reader are one host.
+//! Layout of a file: a header of one page ([`HEADER_LEN`]), then the storage, a power of two of events. The
+//! byte order is the native one: writer and reader are on one host.
 
 mod file;
 mod probe;
@@ -34,6 +34,9 @@ pub extern "C" fn probe_base() {}
 /// Files of one process at most. Each takes [`HEADER_LEN`] and the events that were recorded. Half: programs
 /// with more than 128 threads that use the device are recorded in part. Double: twice the memory at worst.
 const FILES_MAX: usize = 256;
+
+/// The most events of a file: 4 GiB of them. The length of a file must fit a `usize`.
+pub const CAPACITY_MAX: usize = 1 << 26;
 
 /// One event. What the numbers mean is the business of the caller.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -84,11 +87,12 @@ pub fn is_on() -> bool {
 }
 
 /// From now on the threads of this process record events in files in `dir`: the newest `capacity` events
-/// each, rounded up to a power of two. Only the first call has an effect.
+/// each, rounded up to a power of two, at least 4096 and at most [`CAPACITY_MAX`]. Only the first call has an
+/// effect.
 pub fn start(dir: PathBuf, capacity: usize) {
     // The linker keeps what code refers to.
     std::hint::black_box(probe_base as extern "C" fn());
-    let capacity = capacity.max(ring::CHUNK).next_power_of_two();
+    let capacity = capacity.clamp(ring::CHUNK, CAPACITY_MAX).next_power_of_two();
     if PLACE.set(Place { dir, capacity, files: AtomicUsize::new(0) }).is_ok() {
         SEMAPHORE.fetch_add(1, Ordering::Relaxed);
     }
@@ -118,9 +122,9 @@ impl Slot {
             Slot::Failed(then) if *then == generation => return Ok(()),
             Slot::Open(_) | Slot::Failed(_) | Slot::Unopened => {}
         }
-        if let Slot::Open(inherited) = std::mem::replace(self, Slot::Failed(generation)) {
-            inherited.disinherit();
-        }
+        // Drops a ring that this forked child inherited: its descriptor is closed, and `Mmap` leaves the
+        // addresses alone.
+        *self = Slot::Failed(generation);
         let number = place.files.fetch_add(1, Ordering::Relaxed);
         if number >= FILES_MAX {
             let why = format!("a process records the events of {FILES_MAX} threads");

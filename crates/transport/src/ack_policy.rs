@@ -32,26 +32,31 @@
 //!   once to open its window;
 //! - the packet with AckReq is not a duplicate.
 //!
-//! The delayed ACK leaves behind the last packet of the next request. It leaves alone when the application
-//! polls again before it replies, [`ACK_DELAY_MAX_NS`] after the batch with the first packet that asked for
-//! it if the program spins on memory, when a duplicate arrives, and when the queue pair is about to leave its
-//! connection. In the last case the ACK covers every executed request, whether the peer
-//! asked or not, because the peer's requests without an ACK fail when the peer learns of the end. After an
-//! ACK that left alone at its deadline, the number of rounds required before the next delay doubles; after
-//! [`ROUNDS_STABLE`] rounds or more it halves. So two programs that send at the same time and wait for each
-//! other's ACKs lose little, and a long ping-pong survives a pause.
+//! The delayed ACK leaves behind the last packet of the next request. It leaves alone
+//! - at its deadline. For programs that spin on memory that is [`ACK_DELAY_MAX_NS`] after the batch with the
+//!   first packet that asked for it. Otherwise it is the next poll that looks at the clock: the application
+//!   polls again before it replies;
+//! - when a duplicate arrives;
+//! - when the queue pair is about to leave its connection. Then the ACK covers every executed request, also
+//!   one without AckReq, because the peer's requests without an ACK fail when the peer learns of the end.
 //!
-//! The peer sees the reply before the ACK. An application could tell only by the order of a receive and a
-//! send completion, which no standard defines and event-driven programs on one CQ may expect anyway. So the
-//! peer's own completions keep the order of hardware: a send completion goes before the receive completion of
-//! the same batch ([`Events::push_send`](crate::event::Events::push_send)), and a message that the progress
-//! thread received, because the application sleeps, is acknowledged at once.
+//! After an ACK that left alone at its deadline, the number of rounds required before the next delay doubles;
+//! after [`ROUNDS_STABLE`] rounds or more it halves. So two programs that send at the same time and wait for
+//! each other's ACKs lose little, and a long ping-pong survives a pause.
+//!
+//! The peer sees the reply before the ACK. An application notices that only by the order of a receive
+//! completion and a send completion. No standard defines this order, but event-driven programs on one CQ may
+//! expect that of hardware, which acknowledges at once. A roxie peer keeps it: a send completion goes before
+//! the only receive completion of the same batch
+//! ([`Events::push_send`](crate::event::Events::push_send)). A message that the progress thread received,
+//! because the application sleeps, is acknowledged at once.
 //!
 //! # What a foreign peer sees
-//! Requests without AckReq, as IBA 9.7.5.1 permits, and ACKs at most 250 us late. That is far below the Local
-//! CA ACK Delay that the device reports (134 ms), from which connection managers derive timeouts; only a
-//! `timeout` of 5 or less (131 us) is shorter. An ACK is never withheld beyond that; a response to a READ or
-//! atomic, or a NAK, acknowledges in its place.
+//! Requests without AckReq, as IBA 9.7.5.1 permits, and late ACKs: at most 250 us after a WRITE without
+//! immediate, else until the application polls again. If it stops polling, the ACK leaves when the progress
+//! thread notices that, after some milliseconds. All of this is far below the Local CA ACK Delay that the
+//! device reports (134 ms), from which connection managers derive timeouts; only a small `timeout` (5 is 131
+//! us, 10 is 4 ms) is shorter. A response to a READ or atomic, or a NAK, acknowledges in place of the ACK.
 
 use crate::requester::{PROBE_MIN_NS, full_packets};
 use crate::time::Instant;
@@ -68,9 +73,10 @@ const UNSIGNALED_MAX: u32 = 16;
 /// When no packet was sent for this long (400 us), the requester asks for the ACK of messages that left
 /// without AckReq.
 pub(crate) const ASK_AFTER_SILENCE_NS: u64 = PROBE_MIN_NS;
-/// No ACK is delayed for longer (250 us). A ping-pong round takes 5 to 30 us, and interrupts or a hypervisor
-/// often stop a program for up to 200 us: at half, the ACK leaves alone after each such pause and the peer
-/// stops polling. Double would exceed the probe timeout of a roxie peer, which would then retransmit.
+/// No ACK is delayed for longer (250 us) while two programs spin on memory. A ping-pong round takes 5 to 30
+/// us, and interrupts or a hypervisor often stop a program for up to 200 us: at half, the ACK leaves alone
+/// after each such pause and the peer stops polling. Double would exceed the probe timeout of a roxie peer,
+/// which would then retransmit.
 pub(crate) const ACK_DELAY_MAX_NS: u64 = 250_000;
 const _: () = assert!(ACK_DELAY_MAX_NS < PROBE_MIN_NS);
 /// Ping-pong rounds before the first ACK is delayed.

@@ -81,10 +81,12 @@ impl Events {
         Self { queue, send: 0, recv: 0, send_max, recv_max, asynchronous: 0 }
     }
 
+    /// Queues a send completion. A successful one goes before a receive completion that is the newest event
+    /// and the only receive: the peer's ACK may have arrived behind its reply (`ack_policy.rs`), and hardware
+    /// completes the send first.
     #[inline]
     pub(crate) fn push_send(&mut self, wc: Wc) {
         debug_assert!(self.send < self.send_max, "a send completion without a slot");
-        // The ACK behind a reply: on hardware it comes first.
         let place = match self.queue.back() {
             Some(QpEvent::RecvWc { .. }) if self.recv == 1 && wc.status == WcStatus::Success => {
                 self.queue.len() - 1

@@ -163,7 +163,7 @@ fn read_event(event: &Value, trace: &mut Trace) -> Result<(), serde_json::Error>
         }
         (Some("X"), _) => {
             let (begin, what) = (ns("ts"), serde_json::from_value(args())?);
-            trace.slices.push(Slice { pid, tid, begin, end: begin + ns("dur"), what });
+            trace.slices.push(Slice { pid, tid, begin, end: begin.saturating_add(ns("dur")), what });
         }
         (Some("i"), _) => {
             trace.marks.push(Mark { pid, tid, at: ns("ts"), event: serde_json::from_value(args())? });

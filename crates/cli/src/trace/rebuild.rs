@@ -157,11 +157,13 @@ impl Builder<'_> {
         let until = progress.leaves_next;
         // Packets of a quantum leave at equal intervals.
         let at = |packet: u64| {
-            begin + end_ns.saturating_sub(begin) * (packet - from) / until.saturating_sub(from).max(1)
+            let since = end_ns.saturating_sub(begin).saturating_mul(packet - from);
+            begin.saturating_add(since / until.saturating_sub(from).max(1))
         };
         for (.., message) in &mut ends.queue {
             if message.first < message.end {
-                message.retransmitted += std::mem::take(&mut retransmitted);
+                let again = std::mem::take(&mut retransmitted);
+                message.retransmitted = message.retransmitted.saturating_add(again);
             }
             if message.left.is_none() && (from..until).contains(&message.first) {
                 message.left = Some(at(message.first));

@@ -54,7 +54,7 @@ struct Share {
 }
 
 impl Summary {
-    /// `replaced`, `lost`: events of a recording; not known for a file.
+    /// `missing`: events that were replaced and lost in a recording; `None` for a file.
     pub(super) fn new(trace: &Trace, missing: Option<(u64, u64)>) -> Self {
         let mut groups: BTreeMap<(u32, u32, &str), Vec<&Message>> = BTreeMap::new();
         for message in &trace.messages {

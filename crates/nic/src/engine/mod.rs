@@ -211,8 +211,10 @@ impl Engine {
     /// application has polled at most [`Tuning::awake_polls`] times since then. (UCX keeps the CQ of its
     /// datagrams armed and polls the others.)
     pub(crate) fn has_sleeper(&self) -> bool {
-        let polls_since = || self.inline_polls().wrapping_sub(self.polls_at_hand_over.load(Ordering::SeqCst));
-        self.armed_cqs.load(Ordering::Relaxed) > 0 && polls_since() <= self.tuning.awake_polls
+        // First: `hand_over` stores it after the other two changed, so this thread sees those as well.
+        let polls_then = self.polls_at_hand_over.load(Ordering::SeqCst);
+        self.armed_cqs.load(Ordering::Relaxed) > 0
+            && self.inline_polls().wrapping_sub(polls_then) <= self.tuning.awake_polls
     }
 
     /// Processes one batch in the calling thread, unless another thread holds the lock. Returns whether
@@ -433,8 +435,9 @@ impl Engine {
 
     /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
     pub(crate) fn hand_over(&self) {
-        // Either `watch` sees this store, or this thread sees that it watches.
-        self.polls_at_hand_over.store(self.inline_polls(), Ordering::SeqCst);
+        // Either `watch` sees this change, or this thread sees that it watches. The larger number remains:
+        // another thread may have polled and handed over meanwhile.
+        self.polls_at_hand_over.fetch_max(self.inline_polls(), Ordering::SeqCst);
         self.runtime.reach(Point::Wake);
         if self.is_watching.load(Ordering::SeqCst) {
             self.kick.signal(1);

@@ -129,7 +129,8 @@ impl Raw {
 
     /// The calling thread stops polling: wakes the thread, which then receives.
     pub(crate) fn hand_over(&self) {
-        if self.is_watching.load(Ordering::Relaxed) {
+        // SeqCst: as in `Engine::hand_over`, which the caller has called before.
+        if self.is_watching.load(Ordering::SeqCst) {
             self.kick.signal(1);
         }
     }

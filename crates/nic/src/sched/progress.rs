@@ -61,8 +61,7 @@ impl Progress {
         engine.set_watching(true);
         engine.serve_control_plane();
         let kick = engine.kick_fds();
-        // A thread that armed a CQ before `set_watching` had no reason to wake this thread, so check
-        // again.
+        // A thread that armed a CQ before `set_watching` had no reason to wake this thread: check again.
         let may_sleep = !engine.has_sleeper();
         drop(engine);
         let before = self.runtime.process_cpu_ns();

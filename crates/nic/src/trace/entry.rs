@@ -50,7 +50,7 @@ pub enum Entry {
         bytes: u32,
     },
     /// An engine received, ran timers and sent. The entries of what it did come before this one, and the last
-    /// of them says when it ended: a look at the clock less.
+    /// of them says when it ended, which saves a look at the clock.
     Batch {
         /// Receive batches.
         batches: u64,

@@ -86,7 +86,7 @@ pub(crate) struct Before {
 
 impl Before {
     /// The quantum begins at `now`, or when the packets that this thread has received since then were
-    /// processed: a look at the clock less.
+    /// processed. Neither needs a look at the clock.
     #[cold]
     pub(crate) fn of(now: Instant, qp: &Qp) -> Self {
         let progress = qp.progress();

@@ -99,8 +99,8 @@ impl Recording {
             Event::parse(&bytes[at..at + EVENT_LEN])
         });
         Ok(Some(Recording {
-            process: number(header, PROCESS_AT) as u32,
-            thread: number(header, THREAD_AT) as u32,
+            process: word(header, PROCESS_AT),
+            thread: word(header, THREAD_AT),
             name: text(&header[NAME_AT..NAME_AT + NAME_LEN]),
             command: text(&header[COMMAND_AT..]),
             events: events.collect(),
@@ -112,13 +112,12 @@ impl Recording {
 
 impl Event {
     fn parse(bytes: &[u8]) -> Event {
-        let word = number(bytes, 8);
         Event {
             time_ns: number(bytes, 0),
             kind: bytes[8],
             flags: bytes[9],
             count: u16::from_ne_bytes([bytes[10], bytes[11]]),
-            id: if cfg!(target_endian = "little") { (word >> 32) as u32 } else { word as u32 },
+            id: word(bytes, 12),
             args: std::array::from_fn(|n| number(bytes, 16 + 8 * n)),
         }
     }
@@ -127,6 +126,11 @@ impl Event {
 /// The eight bytes at `at`.
 fn number(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
+/// The four bytes at `at`.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -50,12 +50,6 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Drops a ring in a forked child, which has the descriptor of its parent and not the mapping.
-    pub(super) fn disinherit(self) {
-        let Ring { map, .. } = self;
-        std::mem::forget(map);
-    }
-
     pub(super) fn generation(&self) -> u32 {
         self.generation
     }
@@ -85,8 +79,15 @@ impl Ring {
     fn grow(&mut self) -> io::Result<()> {
         let backed = (self.backed + CHUNK).min(self.capacity);
         let len = (HEADER_LEN + backed * EVENT_LEN) as libc::off_t;
-        // SAFETY: takes no pointer.
-        crate::check(unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, len) })?;
+        let done = loop {
+            // SAFETY: takes no pointer.
+            match crate::check(unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, len) }) {
+                // By a signal: a profiler sends many.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => break done,
+            }
+        };
+        done?;
         self.backed = backed;
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! How long the kernel holds packets, by transmit metadata (XDP_TXMD_FLAGS_TIMESTAMP, since Linux 6.8).
 //!
-//! In copy mode the kernel itself writes the time of day at which the packet was freed into the metadata
-//! area in front of the packet, whatever the driver offers. In zero-copy mode the driver writes the time of
-//! the NIC, a clock that cannot be compared with the time of the request: nothing is measured then.
+//! In copy mode the kernel itself writes the time at which the packet was freed (`CLOCK_TAI`,
+//! `xsk_destruct_skb` in net/xdp/xsk.c) into the metadata area in front of the packet, whatever the driver
+//! offers. In zero-copy mode the driver writes the time of the NIC, a clock that cannot be compared with the
+//! time of the request: nothing is measured then.
 
+use sys::tai_ns;
 use sys::xdp::Chunk;
-use sys::{now_ns, time_of_day_ns};
 
 /// Measures every so many packets of one transmit queue, one at a time.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ struct Pending {
     unit: u32,
     /// Offset of its metadata in the unit.
     metadata: usize,
+    /// When it was pushed (`CLOCK_TAI`).
     since_ns: u64,
 }
 
@@ -35,8 +37,8 @@ pub(super) struct TxTimeCounters {
     pub(super) sum_ns: u64,
 }
 
-/// Every so many packets are measured. It costs three looks at a clock, some 100 ns: 2 ns per packet. Half:
-/// more of that. Twice: a slow connection shows its time later.
+/// Every so many packets are measured. It costs a look at a clock and the request, some 100 ns: 2 ns per
+/// packet. Half: more of that. Double: a slow connection shows its time later.
 const INTERVAL: u32 = 64;
 /// Length of `struct xsk_tx_metadata`, and offset of the time in it (linux/if_xdp.h).
 const METADATA_LEN: usize = 24;
@@ -68,7 +70,7 @@ impl TxTime {
 
     /// The requested packet, at `offset` of unit `unit`, was pushed.
     pub(super) fn pushed(&mut self, unit: u32, offset: usize) {
-        let since_ns = time_of_day_ns(now_ns());
+        let since_ns = tai_ns();
         self.pending = Some(Pending { unit, metadata: offset - METADATA_LEN, since_ns });
     }
 
