@@ -106,6 +106,7 @@ int main(int count, char **words)
 		receive_message();
 		samples[taken] = now_ns() - begun;
 	}
+	check(!taken, "no time");
 	qsort(samples, taken, sizeof *samples, ascending);
 	printf("%.1f\n", samples[taken / 2] / 2e3);
 	return 0;

@@ -25,7 +25,7 @@
 //!   arrived;
 //! - all of the peer's messages were WRITEs without immediate (two programs spin on memory, as `ib_write_lat`
 //!   does), or an application thread has received the message by polling, and so sees its completion at once
-//!   (`ib_send_lat`, UCX, MPI);
+//!   (`ib_send_lat`, UCX, MPI), and the last round took at most [`ACK_DELAY_MAX_NS`];
 //! - all requests that this side posted have left, and no message of the peer is half received;
 //! - between the last two packets with AckReq fewer messages than an ACK interval arrived. A roxie peer sends
 //!   a long WRITE as one message per packet. It sets AckReq when the interval is over, and needs that ACK at
@@ -199,6 +199,8 @@ pub(crate) struct AckDelay {
     /// for a delay.
     rounds: u16,
     silent_rounds: u16,
+    /// When the last batch that asked for an ACK was over.
+    asked_at: Instant,
     rounds_required: u16,
     /// This side has posted a request since the last message of the peer.
     has_posted: bool,
@@ -216,6 +218,7 @@ impl AckDelay {
             is_duplicate: false,
             rounds: 0,
             silent_rounds: 0,
+            asked_at: Instant::ZERO,
             rounds_required: ROUNDS_MIN,
             has_posted: false,
             messages: 0,
@@ -274,13 +277,16 @@ impl AckDelay {
             return;
         }
         let is_interval_ask = u64::from(self.messages_before_ask) >= ack_interval(mtu);
+        // A program that computes for longer between two polls would keep the peer waiting.
+        let is_quick = self.asked_at.plus_ns(ACK_DELAY_MAX_NS) >= now;
+        self.asked_at = now;
         let delay_ns = if is_interval_ask || !may_delay || self.is_duplicate {
             None
         } else if self.silent_rounds >= self.rounds_required {
             Some(ACK_DELAY_MAX_NS)
         } else {
             // The next poll comes after the reply, or is the deadline.
-            (is_polled && self.rounds >= self.rounds_required).then_some(1)
+            (is_polled && is_quick && self.rounds >= self.rounds_required).then_some(1)
         };
         self.owed = match delay_ns {
             Some(delay_ns) => {

@@ -93,6 +93,16 @@ fn an_ack_for_a_send_that_the_application_polled_leaves_with_its_reply() {
 }
 
 #[test]
+fn an_ack_for_a_polled_send_is_not_delayed_if_the_last_round_was_long() {
+    let mut b = Bench::rc();
+    for i in 0..100 {
+        b.now = b.now.plus_ns(ACK_DELAY_MAX_NS + 1);
+        round_of_sends(&mut b, i, true);
+        assert_eq!(b.sent(), [format!("Acknowledge {} msn {}", RQ_PSN + i, i + 1)]);
+    }
+}
+
+#[test]
 fn an_ack_for_a_send_that_the_progress_thread_received_is_not_delayed() {
     let mut b = Bench::rc();
     for i in 0..100 {

@@ -165,4 +165,29 @@ mod tests {
         events.push_limit(Some(7));
         assert_eq!(events.pop(), Some(QpEvent::XrcLimitReached(7)));
     }
+
+    /// Events in the order in which they are polled: `s` and `f` are send completions, the second failed.
+    fn order(pushed: &str) -> String {
+        let mut events = Events::new(4, 4, false);
+        for kind in pushed.chars() {
+            let status = if kind == 'f' { WcStatus::WrFlushErr } else { WcStatus::Success };
+            match kind {
+                'r' => events.push_recv(None, Wc::default(), false),
+                _ => events.push_send(Wc { status, ..Wc::default() }),
+            }
+        }
+        let name = |event| match event {
+            QpEvent::SendWc(wc) if wc.status == WcStatus::Success => 's',
+            QpEvent::SendWc(_) => 'f',
+            _ => 'r',
+        };
+        core::iter::from_fn(|| events.pop()).map(name).collect()
+    }
+
+    #[test]
+    fn sends_complete_before_the_only_receive_of_a_batch() {
+        for (pushed, polled) in [("rs", "sr"), ("rss", "ssr"), ("rrs", "rrs"), ("rf", "rf"), ("sr", "sr")] {
+            assert_eq!(order(pushed), polled, "{pushed}");
+        }
+    }
 }

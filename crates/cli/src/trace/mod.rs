@@ -158,7 +158,10 @@ fn read(dir: &Path) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
     for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
         let path = entry.path();
-        recordings.extend(Recording::read(&path).during(&path.display().to_string())?);
+        match Recording::read(&path) {
+            Ok(recording) => recordings.extend(recording),
+            Err(error) => eprintln!("roxie trace: {}: {error}; it is left out", path.display()),
+        }
     }
     recordings.sort_by_key(|recording| (recording.process, recording.thread));
     Ok(recordings)

@@ -127,7 +127,12 @@ impl Builder<'_> {
             }
             Entry::State { qpn, state } => {
                 let (qpn, peer) = (qpn.value(), state.dest_qpn.value());
-                self.qps.entry(qpn).or_default().state = state;
+                let ends = self.qps.entry(qpn).or_default();
+                if state.state == QpState::Reset {
+                    // What has not completed never does, and the numbers begin anew.
+                    self.trace.messages.extend(std::mem::take(ends).unpolled);
+                }
+                ends.state = state;
                 self.mark(tid, time, Event::State { qpn, state: state.state.to_string(), peer });
             }
             Entry::Cm(message) => {

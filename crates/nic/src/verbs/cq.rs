@@ -61,6 +61,9 @@ impl CompChannel {
                 engine.poll_inline();
                 engine.hand_over();
             }
+            if let Some(raw) = engine.place.raw() {
+                raw.hand_over();
+            }
         }
         self.events.get()
     }

@@ -1,7 +1,7 @@
 //! The file of one thread: its header, and the reading end.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 use super::Event;
@@ -82,20 +82,27 @@ impl Recording {
     /// # Errors
     /// `InvalidData` for another file; those of read(2).
     pub fn read(path: &Path) -> io::Result<Option<Recording>> {
-        let bytes = fs::read(path)?;
-        let header = bytes.get(..HEADER_LEN).unwrap_or_default();
+        let mut file = File::open(path)?;
+        let mut header = Vec::new();
+        file.by_ref().take(HEADER_LEN as u64).read_to_end(&mut header)?;
         if header.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
+        let header = &header[..];
         let capacity = number(header, CAPACITY_AT) as usize;
         let len = capacity.checked_mul(EVENT_LEN).and_then(|len| len.checked_add(HEADER_LEN));
-        if !header.starts_with(MAGIC) || !capacity.is_power_of_two() || len != Some(bytes.len()) {
+        let is_whole = len.is_some_and(|len| file.metadata().is_ok_and(|file| file.len() == len as u64));
+        if !header.starts_with(MAGIC) || !capacity.is_power_of_two() || !is_whole {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let written = number(header, WRITTEN_AT);
         let kept = written.min(capacity as u64);
+        // The file is sparse behind them.
+        let mut bytes = Vec::new();
+        file.take(kept * EVENT_LEN as u64).read_to_end(&mut bytes)?;
+        bytes.resize(kept as usize * EVENT_LEN, 0);
         let events = (written - kept..written).map(|n| {
-            let at = HEADER_LEN + (n as usize & (capacity - 1)) * EVENT_LEN;
+            let at = (n as usize & (capacity - 1)) * EVENT_LEN;
             Event::parse(&bytes[at..at + EVENT_LEN])
         });
         Ok(Some(Recording {

@@ -161,6 +161,28 @@ fn a_failed_message_has_its_status_and_is_left_out_of_the_times() {
     assert!(summary.contains("4 events were lost") && summary.contains("other end is not"), "{summary}");
 }
 
+#[test]
+fn a_message_that_a_reset_discards_is_not_taken_for_one_of_the_next_connection() {
+    let mut reset = connected(CLIENT, SERVER, 1, 2);
+    if let Entry::State { state, .. } = &mut reset {
+        state.state = QpState::Reset;
+    }
+    let entries = [
+        (0, connected(CLIENT, SERVER, 1, 2)),
+        (100, post(0, true)),
+        (200, quantum(300, 100, 104, 0)),
+        (400, reset),
+        (500, connected(CLIENT, SERVER, 1, 2)),
+        (600, post(0, true)),
+        (700, quantum(800, 100, 104, 0)),
+        (900, received(CLIENT, 910, progress(1, 104, 104, 7), 0)),
+        (1000, poll(1000, 0)),
+    ];
+    let trace = joined(&[recording(1, &entries)]);
+    let [message] = &trace.messages[..] else { panic!("{:?}", trace.messages) };
+    assert_eq!((message.posted, message.acked, message.polled), (600, Some(900), Some(1000)));
+}
+
 /// The thread that polls sees a completion before the engine's thread has recorded that it is there.
 #[test]
 fn a_completion_may_be_polled_before_the_batch_that_made_it_ends() {
