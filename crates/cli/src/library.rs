@@ -117,12 +117,22 @@ pub(crate) fn run_dir() -> Outcome<PathBuf> {
 
 /// The directory in which the processes of a checked command record findings, named after this process.
 pub(crate) fn check_dir() -> Outcome<PathBuf> {
-    private_dir(&format!("{CHECK_PREFIX}{}", std::process::id()))
+    empty_dir(CHECK_PREFIX)
 }
 
 /// The directory in which the threads of a traced command record events, named after this process.
 pub(crate) fn trace_dir() -> Outcome<PathBuf> {
-    private_dir(&format!("{TRACE_PREFIX}{}", std::process::id()))
+    empty_dir(TRACE_PREFIX)
+}
+
+/// The private directory of this process with this prefix, without the files of a process that had the number
+/// of this one before.
+fn empty_dir(prefix: &str) -> Outcome<PathBuf> {
+    let dir = private_dir(&format!("{prefix}{}", std::process::id()))?;
+    for old in fs::read_dir(&dir).during(&dir.display().to_string())?.flatten() {
+        fs::remove_file(old.path()).ok();
+    }
+    Ok(dir)
 }
 
 /// A directory of this user that other users cannot enter.

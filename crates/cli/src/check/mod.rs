@@ -95,10 +95,6 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     let found = args.run.command.first().and_then(|program| run::search(Path::new(program)));
     let mut variables = run::variables(&args.run, found.as_deref())?;
     let dir = library::check_dir()?;
-    // Of a process that had the number of this one before.
-    for old in fs::read_dir(&dir).during(&dir.display().to_string())?.flatten() {
-        fs::remove_file(old.path()).ok();
-    }
     variables.push(("ROXIE_CHECK", dir.clone().into_os_string()));
     let strict = if args.strict { ",strict" } else { "" };
     variables.push(("ROXIE_CHECK_OPTIONS", format!("hang={}{strict}", args.hang).into()));

@@ -65,7 +65,7 @@ pub(crate) struct TraceArgs {
     output: PathBuf,
     /// Events that each thread keeps, the newest ones; rounded up to a power of two, 64 bytes each
     #[arg(long, value_name = "N", default_value_t = roxie::trace::EVENTS as u32,
-          value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
+          value_parser = clap::value_parser!(u32).range(1..=sys::trace::CAPACITY_MAX as i64))]
     events: u32,
     /// Print the summary as one JSON object
     #[arg(long)]
@@ -112,10 +112,6 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     let found = run_args.command.first().and_then(|program| run::search(Path::new(program)));
     let mut variables = run::variables(run_args, found.as_deref())?;
     let dir = library::trace_dir()?;
-    // Of a process that had the number of this one before.
-    for old in fs::read_dir(&dir).during(&dir.display().to_string())?.flatten() {
-        fs::remove_file(old.path()).ok();
-    }
     variables.push((roxie::trace::VARIABLE, dir.clone().into_os_string()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
     let status = supervised::supervise(run_args, &variables, || Ok(()));
