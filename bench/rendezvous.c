@@ -7,44 +7,24 @@
  *     rendezvous PORT PACKETS                   server: runs until it is killed
  *     rendezvous PORT PACKETS SERVER SECONDS    client: prints the median time of a message in us
  */
-#include "common.h"
-#include <arpa/inet.h>
-#include <netinet/udp.h>
-#include <stdlib.h>
-#include <sys/socket.h>
+#include "datagrams.h"
 
 enum { SMALL = 40, REQUEST = 32, PACKET = 1044, BURST = 62, SAMPLES_MAX = 1 << 20, GIVE_UP_NS = 1000000000 };
 
-static char payload[BURST * PACKET], arrived[65536];
-static int packets, udp, is_server;
-static struct sockaddr_in peer;
+static char payload[BURST * PACKET];
+static int packets, is_server;
 
 static void say(int bytes)
 {
-	union { char bytes[CMSG_SPACE(sizeof(uint16_t))]; struct cmsghdr first; } control = { .first = {
-		.cmsg_len = CMSG_LEN(sizeof(uint16_t)), .cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT } };
-	*(uint16_t *)CMSG_DATA(&control.first) = PACKET;
-	struct iovec piece = { payload, bytes };
-	struct msghdr message = {
-		.msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1 };
-	if (bytes > PACKET) {
-		message.msg_control = &control;
-		message.msg_controllen = sizeof control;
-	}
-	check(sendmsg(udp, &message, 0) < 0, "sendmsg");
+	send_burst(payload, bytes, PACKET, 0);
 }
 
 /* Polls until this many bytes have arrived. The server waits for as long as it takes. */
 static void hear(int bytes)
 {
 	double until = now_ns() + GIVE_UP_NS;
-	char control[256];
-	struct iovec piece = { arrived, sizeof arrived };
 	for (int polls = 1; bytes > 0; polls++) {
-		struct msghdr message = {
-			.msg_name = &peer, .msg_namelen = sizeof peer, .msg_iov = &piece, .msg_iovlen = 1,
-			.msg_control = control, .msg_controllen = sizeof control };
-		ssize_t got = recvmsg(udp, &message, MSG_DONTWAIT);
+		ssize_t got = receive_burst();
 		if (got > 0)
 			bytes -= got;
 		else if (polls % 1000 == 0 && !is_server && now_ns() > until) {
@@ -71,10 +51,10 @@ static void receive_message(void)
 	say(SMALL);
 }
 
-static int ascending(const void *a, const void *b)
+static void ping_pong(void)
 {
-	uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
-	return (left > right) - (left < right);
+	send_message();
+	receive_message();
 }
 
 int main(int count, char **words)
@@ -97,17 +77,6 @@ int main(int count, char **words)
 	}
 	peer = any;
 	check(inet_aton(words[3], &peer.sin_addr) == 0, words[3]);
-	uint32_t *samples = malloc(SAMPLES_MAX * sizeof *samples);
-	check(!samples, "memory");
-	int taken = 0;
-	double end = now_ns() + atof(words[4]) * 1e9, begun;
-	for (; (begun = now_ns()) < end && taken < SAMPLES_MAX; taken++) {
-		send_message();
-		receive_message();
-		samples[taken] = now_ns() - begun;
-	}
-	check(!taken, "no time");
-	qsort(samples, taken, sizeof *samples, ascending);
-	printf("%.1f\n", samples[taken / 2] / 2e3);
+	printf("%.1f\n", median_ns(ping_pong, atof(words[4]), SAMPLES_MAX) / 2e3);
 	return 0;
 }
