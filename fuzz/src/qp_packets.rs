@@ -201,7 +201,7 @@ impl<'a> World<'a> {
             12..=13 => self.post_send(),
             14..=15 => self.post_recv(),
             16 => self.raw(),
-            17 => self.qp.end_of_batch(self.now),
+            17 => self.qp.end_of_batch(self.now, false),
             18..=19 => {
                 let most = self.draw.pick(&[1, 3, 40, 1000]);
                 self.transmit(most);
@@ -276,7 +276,7 @@ impl<'a> World<'a> {
 
     /// Checks that sending ends and that every work request completes in the error state.
     fn finish(&mut self) {
-        self.qp.end_of_batch(self.now);
+        self.qp.end_of_batch(self.now, false);
         for _ in 0..3 {
             assert!(self.transmit(DRAIN_MAX), "sending does not end");
             self.events();

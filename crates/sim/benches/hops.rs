@@ -109,7 +109,7 @@ fn respond(pipeline: &mut Pipeline) {
         let packet = Packet::parse(&packet[..len + ICRC_LEN]).expect("the packet is well formed");
         qp.handle_packet(NOW, &packet, from, memory, None, reorder).expect("the packet is in order");
     }
-    qp.end_of_batch(NOW);
+    qp.end_of_batch(NOW, false);
 }
 
 /// Sends the one ACK of the burst.

@@ -216,11 +216,7 @@ impl<'w> World<'w> {
             let endpoint = &mut self.endpoints[at];
             if std::mem::take(&mut endpoint.touched) {
                 // The progress thread receives every eighth batch, the application thread the others.
-                if self.polls.is_multiple_of(8) {
-                    endpoint.queue.qp.end_of_batch(now);
-                } else {
-                    endpoint.queue.qp.end_of_polled_batch(now);
-                }
+                endpoint.queue.qp.end_of_batch(now, !self.polls.is_multiple_of(8));
             }
             let qp = &mut endpoint.queue.qp;
             if qp.poll_timeout().is_some_and(|due| due <= now) {

@@ -78,7 +78,7 @@ fn receive(end: &mut End, arriving: &mut VecDeque<(u64, u8, Vec<u8>)>, now: u64)
         let _: Result<_, _> =
             end.qp.handle_packet(Instant(now), &packet, &end.from, &end.memory, None, &mut end.reorder);
     }
-    end.qp.end_of_batch(Instant(now));
+    end.qp.end_of_batch(Instant(now), false);
     if end.qp.poll_timeout().is_some_and(|at| at.0 <= now) {
         end.qp.handle_timeout(Instant(now));
     }

@@ -200,7 +200,7 @@ impl Link {
                     OneSrq(receiver.srq.as_mut()),
                     &mut receiver.reorder,
                 );
-                receiver.qp.end_of_batch(self.now);
+                receiver.qp.end_of_batch(self.now, false);
             }
         }
         for end in &mut self.ends {

@@ -146,14 +146,14 @@ fn measure(len: u32, op: WrOp) -> [f64; 4] {
             let packet = Packet::parse(&buffer[..*len]).expect("a packet");
             b.handle_packet(now, &packet, &from_a, &region, None, &mut reorder).expect("accepted");
         }
-        b.end_of_batch(now);
+        b.end_of_batch(now, false);
         let t3 = Clock::now();
         let mut ack = [0; MAX_PACKET];
         while let Some(transmit) = b.poll_transmit(now, &region, usize::MAX, &mut ack) {
             let packet = Packet::parse(&ack[..transmit.len + 4]).expect("a packet");
             a.handle_packet(now, &packet, &from_b, &region, None, &mut reorder).expect("accepted");
         }
-        a.end_of_batch(now);
+        a.end_of_batch(now, false);
         while a.poll_event().is_some() {}
         assert!(a.is_send_idle());
         for (sum, time) in spent.iter_mut().zip([t1 - t0, t2 - t1, t3 - t2, t3.elapsed()]) {

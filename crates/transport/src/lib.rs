@@ -124,7 +124,7 @@
 //!         to.handle_packet(now, &packet, &source, region, None, reorder).expect("accepted");
 //!         packets += 1;
 //!     }
-//!     to.end_of_batch(now);
+//!     to.end_of_batch(now, false);
 //!     packets
 //! }
 //!

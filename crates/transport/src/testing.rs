@@ -288,14 +288,14 @@ impl Bench {
     /// Packets that arrive together.
     pub(crate) fn batch(&mut self, packets: &[Pkt]) -> Vec<Result<(), DropReason>> {
         let results = self.handle(packets);
-        self.qp.end_of_batch(self.now);
+        self.qp.end_of_batch(self.now, false);
         results
     }
 
     /// Packets that an application thread receives together by polling.
     pub(crate) fn polled_batch(&mut self, packets: &[Pkt]) {
         assert!(self.handle(packets).iter().all(Result::is_ok));
-        self.qp.end_of_polled_batch(self.now);
+        self.qp.end_of_batch(self.now, true);
     }
 
     fn handle(&mut self, packets: &[Pkt]) -> Vec<Result<(), DropReason>> {

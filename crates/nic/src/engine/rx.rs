@@ -240,11 +240,7 @@ impl Tables {
         while let Some(index) = self.touched.pop() {
             if let Some(entry) = self.qp_mut(index) {
                 entry.touched = false;
-                if is_polled {
-                    entry.qp.end_of_polled_batch(now);
-                } else {
-                    entry.qp.end_of_batch(now);
-                }
+                entry.qp.end_of_batch(now, is_polled);
                 self.update_after_input(now, index);
                 if sys::trace::is_on() {
                     self.qp(index).into_iter().for_each(|entry| trace::received(now, &entry.qp));

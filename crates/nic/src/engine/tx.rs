@@ -1,7 +1,7 @@
 //! A packet's journey out: the next queue pair, the packet built in the port's memory, hooks, ICRC, and a
 //! burst that leaves with one system call.
 
-use transport::{Instant, Qp, UdDest};
+use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use super::core::{Core, flow_key};
@@ -36,12 +36,12 @@ impl Core {
             match room {
                 TxRoom::Open => {}
                 TxRoom::FlowFull => {
-                    trace_wait(&entry.qp, Wait::Flow);
+                    trace::waits(entry.qp.qpn(), Wait::Flow);
                     queue.wait_for_flow(index, &round);
                     continue;
                 }
                 TxRoom::PortFull => {
-                    trace_wait(&entry.qp, Wait::Port);
+                    trace::waits(entry.qp.qpn(), Wait::Port);
                     queue.wait_for_port(index, &round);
                     break;
                 }
@@ -101,7 +101,7 @@ impl Core {
         let Some(entry) = tables.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return (0, false);
         };
-        let flow = entry.share.flow();
+        let (flow, qpn) = (entry.share.flow(), entry.qp.qpn());
         let (mut sent, mut is_other_flow) = (0, false);
         hooks.change_flow();
         hooks.set_sender(Some(entry.qp.qpn()));
@@ -145,9 +145,7 @@ impl Core {
         }
         if budget_pkts == 0 {
             // The window of the flow blocks the queue pair; an ACK on that flow lists it again.
-            if sys::trace::is_on() {
-                tables.qp(index).into_iter().for_each(|entry| trace::waits(entry.qp.qpn(), Wait::Window));
-            }
+            trace::waits(qpn, Wait::Window);
             tables.queue.block(index, flow);
         }
         (sent, false)
@@ -173,13 +171,6 @@ impl Core {
             self.hooks.change_flow();
             self.port.flush();
         }
-    }
-}
-
-#[inline]
-fn trace_wait(qp: &Qp, wait: Wait) {
-    if sys::trace::is_on() {
-        trace::waits(qp.qpn(), wait);
     }
 }
 

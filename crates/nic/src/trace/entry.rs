@@ -2,8 +2,8 @@
 
 use sys::trace::Event;
 use transport::{PostedSend, Progress, QpState, QpType, WcOpcode};
-use wire::mad::MAD_LEN;
-use wire::{Gid, Qpn};
+use wire::cm::Req;
+use wire::{Gid, MAD_LEN, MadHeader, Qpn};
 
 /// What happened, at or from the time of its [`Event`] on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -103,8 +103,6 @@ pub struct Input {
     pub probes: u16,
     /// Local ACK timeouts.
     pub timeouts: u16,
-    /// Whether the queue pair has failed.
-    pub is_error: bool,
 }
 
 /// Why packets wait.
@@ -150,9 +148,9 @@ pub struct CmMessage {
 impl CmMessage {
     pub(super) fn parse(mad: &[u8; MAD_LEN], is_sent: bool) -> Self {
         let word = |at: usize| u32::from_be_bytes([mad[at], mad[at + 1], mad[at + 2], mad[at + 3]]);
-        let attribute = (word(16) >> 16) as u16;
+        let attribute = mad.first_chunk().map_or(0, |header| MadHeader::parse(header).attribute_id);
         // A REQ has a reserved word after the communication ID of its sender (IBA 12.6.5).
-        let receiver = if attribute == REQ { 0 } else { word(28) };
+        let receiver = if attribute == Req::ATTRIBUTE { 0 } else { word(28) };
         Self { attribute, sender: word(24), receiver, is_sent }
     }
 
@@ -161,11 +159,9 @@ impl CmMessage {
     pub fn name(&self) -> &'static str {
         const NAMES: [&str; 11] =
             ["REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"];
-        self.attribute.checked_sub(REQ).and_then(|n| NAMES.get(usize::from(n))).unwrap_or(&"MAD")
+        self.attribute.checked_sub(Req::ATTRIBUTE).and_then(|n| NAMES.get(usize::from(n))).unwrap_or(&"MAD")
     }
 }
-
-const REQ: u16 = 0x10;
 
 const POST: u8 = 1;
 const QUANTUM: u8 = 2;
@@ -331,7 +327,7 @@ impl Input {
         let Progress { completes_next, acknowledged, leaves_next, executes_next } = self.progress;
         let counters = quad([self.naks, self.rnr_naks, self.probes, self.timeouts]);
         let args = [self.end_ns, counters, completes_next.into(), acknowledged, leaves_next, executes_next];
-        Event { flags: self.is_error.into(), args, ..event }
+        Event { args, ..event }
     }
 
     fn take(event: &Event) -> Self {
@@ -339,7 +335,7 @@ impl Input {
         let [naks, rnr_naks, probes, timeouts] = unquad(counters);
         let completes_next = completes_next as u32;
         let progress = Progress { completes_next, acknowledged, leaves_next, executes_next };
-        Self { end_ns, progress, naks, rnr_naks, probes, timeouts, is_error: event.flags != 0 }
+        Self { end_ns, progress, naks, rnr_naks, probes, timeouts }
     }
 }
 

@@ -1,10 +1,10 @@
 //! `roxie trace`: what happens to each work request, and what the engines do.
 //!
-//! The places of the data path test [`sys::trace::is_on`] and call a function of this module if it is: post
-//! (`posted`), transmit quantum (`Before::end`), end of a receive batch (`received`), timer
-//! (`expired`), poll of a completion (`polled`), batch of the engine (`batch`), full port or window
-//! (`waits`), state of a queue pair (`moved`), message of connection management (`cm_message`). Each
-//! records one [`Entry`] and passes a probe for bpftrace and perf (`probes`).
+//! The places of the data path call a function of this module if [`sys::trace::is_on`]: post (`posted`),
+//! transmit quantum (`Before::end`), end of a receive batch (`received`), timer (`expired`), poll of a
+//! completion (`polled`), batch of the engine (`batch`), full port or window (`waits`), state of a queue pair
+//! (`moved`), message of connection management (`cm_message`). Each records one [`Entry`] and passes a probe
+//! for bpftrace and perf (`probes`).
 //!
 //! A queue pair is described by how far it has got ([`transport::Progress`]), not by its single packets.
 //! `roxie trace` derives from it when each work request left, was acknowledged and completed.
@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use transport::{Instant, Qp, QpState, Wc};
+use transport::{Instant, Qp, Wc};
 use wire::{Gid, Qpn};
 
 pub use entry::{CmMessage, Entry, Input, Quantum, State, Wait};
@@ -128,7 +128,6 @@ fn input(qp: &Qp) -> Input {
         rnr_naks: counters.rcvd_rnr_err as u16,
         probes: counters.probes as u16,
         timeouts: counters.local_ack_timeout_err as u16,
-        is_error: matches!(qp.state(), QpState::Err | QpState::Sqe),
     }
 }
 
@@ -177,8 +176,15 @@ pub(crate) fn batch(now: Instant, batches: usize) {
 }
 
 /// A queue pair has packets to send and waits.
-#[cold]
+#[inline]
 pub(crate) fn waits(qpn: Qpn, wait: Wait) {
+    if sys::trace::is_on() {
+        record_wait(qpn, wait);
+    }
+}
+
+#[cold]
+fn record_wait(qpn: Qpn, wait: Wait) {
     record(now_ns(), &Entry::Waits { qpn, wait });
     probes::wait(qpn.value().into(), wait as u64);
 }

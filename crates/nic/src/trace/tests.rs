@@ -19,8 +19,7 @@ fn an_entry_is_read_back_from_its_event() {
         is_signaled: true,
     };
     let quantum = Quantum { end_ns: 7, packets: 8, retransmitted: 9, from: 10, progress };
-    let input =
-        Input { end_ns: 11, progress, naks: 12, rnr_naks: 13, probes: 14, timeouts: 65535, is_error: true };
+    let input = Input { end_ns: 11, progress, naks: 12, rnr_naks: 13, probes: 14, timeouts: 65535 };
     let [local, remote] = [[0xfe; 16], [1; 16]].map(Gid);
     let state = State { ty: QpType::XrcTgt, state: QpState::Err, dest_qpn: qpn, local, remote };
     let cm = CmMessage { attribute: 0x12, sender: 15, receiver: 16, is_sent: true };

@@ -226,7 +226,7 @@ impl Link {
             let _: Result<_, _> =
                 end.qp.handle_packet(now, &packet, &end.from, &end.memory, None, &mut end.reorder);
         }
-        end.qp.end_of_batch(now);
+        end.qp.end_of_batch(now, false);
         if end.qp.poll_timeout().is_some_and(|at| at <= now) {
             end.qp.handle_timeout(now);
         }

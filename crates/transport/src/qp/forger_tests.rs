@@ -261,7 +261,7 @@ fn a_marked_packet_from_another_port_causes_no_cnp() {
     b.from.tos = 3;
     foreign(&mut b, &Pkt::new(Opcode::RC_WRITE_ONLY, 99).reth(REMOTE, RKEY, 8).payload(1, 8)).unwrap();
     assert_eq!(b.qp.counters().np_ecn_marked_roce_packets, 0);
-    b.qp.end_of_batch(b.now);
+    b.qp.end_of_batch(b.now, false);
     assert!(b.sent().iter().all(|packet| !packet.contains("CNP")));
     assert_eq!(b.sent(), NONE);
 }

@@ -88,21 +88,10 @@ impl Qp {
     }
 
     /// Every packet of a receive batch was handled: the ACK for the batch becomes due, or is delayed
-    /// (`ack_policy.rs`).
+    /// (`ack_policy.rs`). `is_polled`: an application thread received the batch by polling, so it sees the
+    /// completions at once, and its reply may take the ACK along.
     #[inline]
-    pub fn end_of_batch(&mut self, now: Instant) {
-        self.batch_is_over(now, false);
-    }
-
-    /// As [`end_of_batch`](Self::end_of_batch), for a batch that an application thread received by polling:
-    /// it sees the completions at once, and its reply may take the ACK along.
-    #[inline]
-    pub fn end_of_polled_batch(&mut self, now: Instant) {
-        self.batch_is_over(now, true);
-    }
-
-    #[inline]
-    fn batch_is_over(&mut self, now: Instant, is_polled: bool) {
+    pub fn end_of_batch(&mut self, now: Instant, is_polled: bool) {
         // A request that is blocked would not take the ACK along.
         let may_delay = self.ep.attr.state == QpState::Rts && self.requester.pending_packets() == 0;
         self.responder.end_of_batch(now, may_delay, is_polled, self.ep.mtu);

@@ -29,7 +29,7 @@ fn carry(from: &mut Bench, to: &mut Bench) -> usize {
         let packet = Packet::parse(bytes).unwrap();
         let _postponed = to.qp.handle_packet(to.now, &packet, &to.from, &to.mem, None, &mut to.reorder);
     }
-    to.qp.end_of_batch(to.now);
+    to.qp.end_of_batch(to.now, false);
     sent.len()
 }
 

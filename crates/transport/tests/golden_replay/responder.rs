@@ -95,7 +95,7 @@ impl Responder {
             None,
             &mut ReorderBuffer::none(),
         );
-        self.qp.end_of_batch(Instant::ZERO);
+        self.qp.end_of_batch(Instant::ZERO, false);
         let mut responses = Vec::new();
         let mut buf = [0; MAX_PACKET];
         while let Some(sent) = self.qp.poll_transmit(Instant::ZERO, &self.region, usize::MAX, &mut buf) {

@@ -52,7 +52,7 @@ fn quantum(end_ns: u64, from: u64, until: u64, retransmitted: u32) -> Entry {
 }
 
 fn received(qpn: u32, end_ns: u64, progress: Progress, naks: u16) -> Entry {
-    let input = Input { end_ns, progress, naks, rnr_naks: 0, probes: 0, timeouts: 0, is_error: false };
+    let input = Input { end_ns, progress, naks, rnr_naks: 0, probes: 0, timeouts: 0 };
     Entry::Received { qpn: Qpn::new(qpn), input }
 }
 
