@@ -27,6 +27,8 @@ const SEEDS: u64 = 100;
 const CORRECT_SEEDS: u64 = 20;
 /// Every allowed outcome of the litmus tests is seen with so many seeds.
 const LITMUS_SEEDS: u64 = 40;
+/// A planted program passes without chaos in one of so many runs.
+const PLAIN_RUNS_MAX: u32 = 20;
 /// Exit code of a search that found a seed.
 const FOUND: i32 = 67;
 
@@ -73,7 +75,7 @@ fn with_seed(lab: &Lab, place: &Place, name: &str, seed: u64, command: &[&str]) 
 
 fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u64) -> Result<(), String> {
     let (planted, fixed) = (chaos_program(lab, program, &[])?, chaos_program(lab, program, &["-DFIXED"])?);
-    good(run(lab, place, name, &[], &[planted.path()])?)?;
+    passes_without_chaos(lab, place, name, &planted)?;
     let mut is_broken = false;
     for seed in 1..=SEEDS {
         is_broken = !with_seed(lab, place, name, seed, &[planted.path()])?.succeeded();
@@ -91,6 +93,20 @@ fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u6
         )?;
     }
     Ok(())
+}
+
+/// A planted program passes without chaos, but not in each run: what it relies on is not promised there either
+/// (`cq_order` failed in 1 of 30 runs on an idle machine, and in half of them beside a compiler).
+fn passes_without_chaos(lab: &Lab, place: &Place, name: &str, planted: &Built) -> Result<(), String> {
+    let mut last = String::new();
+    for _ in 0..PLAIN_RUNS_MAX {
+        let ended = run(lab, place, name, &[], &[planted.path()])?;
+        if ended.succeeded() {
+            return Ok(());
+        }
+        last = ended.describe();
+    }
+    Err(last)
 }
 
 fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
