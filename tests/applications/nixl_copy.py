@@ -2,7 +2,10 @@
 
     nixl_copy.py target IP PORT               # waits for one initiator
     nixl_copy.py initiator IP PORT [SECONDS]  # with SECONDS it also measures 1 MiB transfers
+
+With NIXL_COPY_THREAD=off in the environment the agents have no progress thread.
 """
+import os
 import sys
 import time
 
@@ -11,6 +14,7 @@ from nixl._api import nixl_agent, nixl_agent_config
 
 SIZE = 1 << 20
 TIME_MAX = 60
+THREAD = os.environ.get("NIXL_COPY_THREAD") != "off"
 
 
 def wait(done, what):
@@ -21,8 +25,13 @@ def wait(done, what):
     return value
 
 
+def new_agent(name, port):
+    config = nixl_agent_config(enable_prog_thread=THREAD, enable_listen_thread=True, listen_port=port)
+    return nixl_agent(name, config)
+
+
 def target(port):
-    agent = nixl_agent("target", nixl_agent_config(enable_listen_thread=True, listen_port=port))
+    agent = new_agent("target", port)
     memory = np.zeros(SIZE, np.uint8)
     handle = agent.register_memory([(memory.ctypes.data, SIZE, 0, "")], "DRAM")
     described = agent.get_serialized_descs(handle.trim())
@@ -45,7 +54,7 @@ def pattern():
 
 
 def initiator(ip, port, seconds):
-    agent = nixl_agent("initiator", nixl_agent_config(enable_listen_thread=True, listen_port=0))
+    agent = new_agent("initiator", 0)
     out, back = pattern(), np.zeros(SIZE, np.uint8)
     local = {}
     for name, memory in (("WRITE", out), ("READ", back)):
