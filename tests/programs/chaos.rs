@@ -95,8 +95,8 @@ fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u6
     Ok(())
 }
 
-/// A planted program passes without chaos, but not in each run: what it relies on is not promised there either
-/// (`cq_order` failed in 1 of 30 runs on an idle machine, and in half of them beside a compiler).
+/// A planted program passes without chaos, but not in each run: what it relies on is not promised there
+/// either (`cq_order` failed in 1 of 30 runs on an idle machine, and in half of them beside a compiler).
 fn passes_without_chaos(lab: &Lab, place: &Place, name: &str, planted: &Built) -> Result<(), String> {
     let mut last = String::new();
     for _ in 0..PLAIN_RUNS_MAX {
