@@ -7,7 +7,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 
-use crate::case::{Built, Case, build, good, roxie, says};
+use crate::case::{Built, Case, build, good, roxie, says, until_listening};
 
 /// Programs with an assumption that no specification gives.
 const PLANTED: [&str; 9] = [
@@ -95,8 +95,8 @@ fn breaks(lab: &Lab, place: &Place, name: &str, program: &str, correct_seeds: u6
     Ok(())
 }
 
-/// A planted program passes without chaos, but not in each run: what it relies on is not promised there either
-/// (`cq_order` failed in 1 of 30 runs on an idle machine, and in half of them beside a compiler).
+/// A planted program passes without chaos, but not in each run: what it relies on is not promised there
+/// either (`cq_order` failed in 1 of 30 runs on an idle machine, and in half of them beside a compiler).
 fn passes_without_chaos(lab: &Lab, place: &Place, name: &str, planted: &Built) -> Result<(), String> {
     let mut last = String::new();
     for _ in 0..PLAIN_RUNS_MAX {
@@ -167,7 +167,7 @@ fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 
 fn survives(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let port = lab.port();
-    let server = format!("rping -s -a 127.0.0.1 -p {port} -C 10 -V & server=$!; sleep 0.3; ");
+    let server = format!("rping -s -a 127.0.0.1 -p {port} -C 10 -V & server=$!; {}; ", until_listening(port));
     let client = format!("rping -c -a 127.0.0.1 -p {port} -C 10 -V && wait $server");
     for seed in 1..=5 {
         good(with_seed(lab, place, name, seed, &["sh", "-c", &format!("{server}{client}")])?)?;
