@@ -41,11 +41,11 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     // Each of these measures for ten seconds or more.
     let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
-    let measuring: [(_, fn(&Lab, &Place, &str) -> Result<(), String>); 3] =
-        [("roxie demo", demo), ("roxie demo --json", demo_json), ("roxie bench", bench)];
-    for (what, run) in measuring {
-        cases.push(Case::new(place, what, "taskset", move |lab, name| run(lab, &place, name)));
-    }
+    cases.extend([
+        Case::new(place, "roxie demo", "taskset", move |lab, name| demo(lab, &place, name)),
+        Case::new(place, "roxie demo --json", "taskset", move |lab, name| demo_json(lab, &place, name)),
+        Case::new(place, "roxie bench", "taskset", move |lab, name| bench(lab, &place, name)),
+    ]);
     let place = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
     cases.push(Case::new(place, "roxie interop", "rping", move |lab, name| interop(lab, &place, name)));
     cases.push(Case::new(place, "roxie interop is stopped", "ib_write_bw", move |lab, name| {

@@ -229,7 +229,7 @@ fn killed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let tool = format!("ib_write_bw -d roxie0 -p {port} -s 65536 -n 5000000");
     let script = format!(
-        "{tool} >/dev/null & server=$!; {}; {tool} {address} >/dev/null & client=$!; sleep 2
+        "{tool} >/dev/null & server=$!; {}; {tool} {address} >/dev/null & client=$!; sleep 3
         kill -9 $server $client; wait $client",
         until_listening(port)
     );
