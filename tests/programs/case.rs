@@ -87,6 +87,13 @@ pub(crate) fn roxie(
     Ok(running.wait(LONG))
 }
 
+/// Words of a shell that wait until a server listens on this TCP port or rdma_cm port (see
+/// [`Ready`](roxie_tests::pair::Ready)); a case that waits for too long is killed at its time limit.
+pub(crate) fn until_listening(port: u16) -> String {
+    let socket = format!(":{port:04X} [0-9A-F:]* 0A|/svc/.*/{port:04x}/");
+    format!("until grep -Eqs '{socket}' /proc/net/tcp* /proc/net/unix; do sleep 0.02; done")
+}
+
 /// Compiles a C program of this directory.
 pub(crate) fn compile(source: &str, to: &Path, options: &[&str]) -> Result<(), String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);

@@ -7,7 +7,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 
-use crate::case::{Built, Case, build, good, roxie, says};
+use crate::case::{Built, Case, build, good, roxie, says, until_listening};
 
 /// Programs with an assumption that no specification gives.
 const PLANTED: [&str; 9] = [
@@ -167,7 +167,7 @@ fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 
 fn survives(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let port = lab.port();
-    let server = format!("rping -s -a 127.0.0.1 -p {port} -C 10 -V & server=$!; sleep 0.3; ");
+    let server = format!("rping -s -a 127.0.0.1 -p {port} -C 10 -V & server=$!; {}; ", until_listening(port));
     let client = format!("rping -c -a 127.0.0.1 -p {port} -C 10 -V && wait $server");
     for seed in 1..=5 {
         good(with_seed(lab, place, name, seed, &["sh", "-c", &format!("{server}{client}")])?)?;

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, build, good, roxie, says};
+use crate::case::{Case, build, good, roxie, says, until_listening};
 
-/// Commands of a server, a pause, and a client; each of them is checked. `PORT` stands for a port.
+/// Commands of a server and a client; each of them is checked. `PORT` stands for a port.
 const SILENT: [(&str, &str, &str); 14] = [
     ("ib_write_bw", "ib_write_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_read_bw", "ib_read_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_send_lat", "ib_send_lat -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_write_lat", "ib_write_lat -F -n 300 -p PORT", "127.0.0.1"),
-    ("ib_send_bw", "ib_send_bw -F -b -a -n 100 -p PORT", "127.0.0.1"),
+    ("ib_send_bw", "ib_send_bw -F -b --size=1000000 -n 100 -p PORT", "127.0.0.1"),
     ("ib_atomic_bw", "ib_atomic_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ibv_rc_pingpong", "ibv_rc_pingpong -g 0 -n 300 -p PORT", "127.0.0.1"),
     ("ibv_rc_pingpong", "ibv_rc_pingpong -g 0 -e -n 300 -p PORT", "127.0.0.1"),
@@ -126,9 +126,10 @@ fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), Stri
 }
 
 fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> Result<(), String> {
-    let server = server.replace("PORT", &lab.port().to_string());
+    let port = lab.port();
+    let server = server.replace("PORT", &port.to_string());
     let client = format!("{} {client}", server.replace(" -s", ""));
-    let script = format!("{server} & sleep 0.5; {client} && wait $!");
+    let script = format!("{server} & {}; {client} && wait $!", until_listening(port));
     let transport = "export UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES=roxie0:1;";
     let script = if server.starts_with("ucx") { format!("{transport} {script}") } else { script };
     // UCX looks for the device in files.

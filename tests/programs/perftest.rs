@@ -21,7 +21,7 @@ struct Variant {
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for variant in variants() {
+    for variant in variants().into_iter().chain(all_sizes(scale)) {
         // perftest 4.5 resolves the peer of -R as IPv4 only, --ipv6 or not.
         let cm = variant.words.contains(&"-R");
         let places =
@@ -31,15 +31,41 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
+/// perftest measures the frequency of the CPU for each row of a report, by calls of gettimeofday(2): with
+/// `-a` that is 5 to 9 s of CPU time on each side. So at quick scale each size runs once for each operation,
+/// in streams between hosts, and once on one host.
+fn all_sizes(scale: Scale) -> Vec<Variant> {
+    let quick = [
+        (Spread::Root, "ib_write_bw", &["-a"][..]),
+        (Spread::Root, "ib_read_bw", &["-a"]),
+        (Spread::Root, "ib_send_bw", &["-a"]),
+        (Spread::Ordinary, "ib_send_lat", &["-a", "-R"]),
+    ];
+    let more = [
+        (Spread::Ordinary, "ib_write_bw", &["-a", "-b", "-R"][..]),
+        (Spread::Ordinary, "ib_read_bw", &["-a", "-b", "-R"]),
+        (Spread::Ordinary, "ib_send_bw", &["-a", "-b", "-R"]),
+        (Spread::Ordinary, "ib_write_lat", &["-a", "-R"]),
+        (Spread::Ordinary, "ib_read_lat", &["-a", "-R"]),
+        (Spread::Root, "ib_write_lat", &["-a"]),
+        (Spread::Root, "ib_read_lat", &["-a"]),
+        (Spread::Root, "ib_send_lat", &["-a"]),
+    ];
+    let more = if scale == Scale::Full { &more[..] } else { &[] };
+    let variant = |row: &(Spread, &'static str, &'static [&'static str])| {
+        let (spread, tool, words) = *row;
+        Variant { spread, tool, words }
+    };
+    quick.iter().chain(more).map(variant).collect()
+}
+
 fn variants() -> Vec<Variant> {
-    use Spread::{All, Ordinary, Root, Two};
+    use Spread::{All, Two};
     let mut variants = Vec::new();
     let mut add = |tool, spread, words| variants.push(Variant { spread, tool, words });
     for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
         add(tool, All, &[]);
         add(tool, All, &["-R"]);
-        add(tool, Root, &["-a"]);
-        add(tool, Ordinary, &["-a", "-b", "-R"]);
         add(tool, Two, &["-q", "4"]);
         add(tool, Two, &["-q", "4", "-R"]);
         add(tool, Two, &["-b"]);
@@ -59,18 +85,15 @@ fn variants() -> Vec<Variant> {
     for tool in ["ib_write_lat", "ib_read_lat", "ib_send_lat"] {
         add(tool, All, &[]);
         add(tool, Two, &["-R"]);
-        add(tool, Root, &["-a"]);
-        add(tool, Ordinary, &["-a", "-R"]);
     }
     add("ib_atomic_lat", Two, &[]);
     for tool in ["ib_read_lat", "ib_send_lat"] {
         add(tool, Two, &["-e"]);
     }
     add("ib_send_lat", Two, &["--use-srq"]);
-    for tool in ["ib_write_bw", "ib_send_bw", "ib_read_bw"] {
-        add(tool, All, &["-c", "XRC"]);
-    }
-    for tool in ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_bw"] {
+    // Besides, ibv_xsrq_pingpong runs at every place, and udaddy for UD.
+    add("ib_send_bw", All, &["-c", "XRC"]);
+    for tool in ["ib_write_bw", "ib_read_bw", "ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_bw"] {
         add(tool, Two, &["-c", "XRC"]);
     }
     add("ib_send_bw", Two, &["-c", "XRC", "-q", "4"]);
@@ -78,7 +101,7 @@ fn variants() -> Vec<Variant> {
     for tool in ["ib_write_bw", "ib_write_lat", "ib_send_lat"] {
         add(tool, Two, &["-c", "UC"]);
     }
-    add("ib_send_lat", All, &["-c", "UD"]);
+    add("ib_send_lat", Two, &["-c", "UD"]);
     // With a duration: a receiver that counts messages would wait for ever for a lost one.
     add("ib_send_bw", Two, &["-c", "UC", "-D", "1"]);
     add("ib_send_bw", Two, &["-c", "UD", "-D", "1"]);

@@ -4,7 +4,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 
-use crate::case::{Case, compile, good, roxie, says};
+use crate::case::{Case, compile, good, roxie, says, until_listening};
 
 /// Start of the message of the libraries.
 const REASON: &str = "roxie: the device cannot be used: ";
@@ -22,13 +22,11 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(Case::new(place, "a failed work request says why", "cc", move |lab, name| {
             failures(lab, &place, name)
         }));
-        cases.push(Case::new(
-            place,
-            "statistics have lines of their own",
-            "ib_write_bw",
-            move |lab, name| statistics(lab, &place, name),
-        ));
     }
+    let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
+    cases.push(Case::new(place, "statistics have lines of their own", "ib_write_bw", move |lab, name| {
+        statistics(lab, &place, name)
+    }));
     let place = Place::new(Topology::Loopback, Family::V4, User::Root);
     cases.push(Case::new(place, "another user has the address", "rping", move |lab, name| {
         strangers(lab, &place, name)
@@ -140,8 +138,10 @@ fn shell(lab: &Lab, place: &Place, name: &str, script: &str) -> Result<Ended, St
 
 fn statistics(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     // Standard output is a file, so its last lines are still in the program's buffer.
-    let bandwidth = format!("ib_write_bw -a -n 5 -F -p {}", lab.port());
-    let script = format!("{bandwidth} >/dev/null & sleep 0.3; ROXIE_STATS=1 {bandwidth} 127.0.0.1; wait");
+    let port = lab.port();
+    let bandwidth = format!("ib_write_bw -a -n 5 -F -p {port}");
+    let listens = until_listening(port);
+    let script = format!("{bandwidth} >/dev/null & {listens}; ROXIE_STATS=1 {bandwidth} 127.0.0.1; wait");
     let ended = good(shell(lab, place, name, &script)?)?;
     let torn = ended.output.lines().find(|line| line.find("roxie: ").is_some_and(|at| at > 0));
     says(&ended, "\nroxie: sent_pkts ")?;

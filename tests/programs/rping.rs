@@ -18,8 +18,9 @@ const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
+    let many = if scale == Scale::Full { "1000" } else { "200" };
     for place in places(scale, Spread::All) {
-        cases.push(one(place, &["-C", "1000", "-V"]));
+        cases.push(one(place, &["-C", many, "-V"]));
     }
     for place in places(scale, Spread::Two) {
         cases.push(one(place, &["-C", "10", "-v", "-V", "-d"]));

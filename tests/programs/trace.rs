@@ -12,7 +12,7 @@ use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::Ended;
 use serde_json::Value;
 
-use crate::case::{Case, build, good, roxie, says};
+use crate::case::{Case, build, good, roxie, says, until_listening};
 
 /// Moments of a message, in order; those of the other end and of the poll may be unknown.
 const MOMENTS: [&str; 7] = ["posted", "left", "last", "executed", "acked", "completed", "polled"];
@@ -82,7 +82,7 @@ fn trace(
 fn both(lab: &Lab, place: &Place, tool: &str, words: &str) -> String {
     let (port, address) = (lab.port(), lab.address(place));
     let tool = format!("{tool} -d roxie0 -p {port} {words}");
-    format!("{tool} >/dev/null & sleep 1; {tool} {address} && wait")
+    format!("{tool} >/dev/null & {}; {tool} {address} && wait", until_listening(port))
 }
 
 /// The messages of a trace, each with its parts: name and length in microseconds.
@@ -191,12 +191,13 @@ fn merged(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let file = |part| File::new(lab, name, part);
     let files = [file("server")?, file("client")?, file("both")?];
     let [server, client, joined] = files.each_ref().map(File::path);
-    let tool = format!("ib_write_lat -d roxie0 -R -p {} -n 1000", lab.port());
+    let port = lab.port();
+    let tool = format!("ib_write_lat -d roxie0 -R -p {port} -n 1000");
     let words = ["trace", "--netdev", lab.netdev(place), "-o", &server, "--", "sh", "-c", &tool];
     let log = format!("{name} server");
     let mut other =
         lab.roxie_command(place, Side::Server, &log, &words).map_err(|error| error.to_string())?;
-    let script = format!("sleep 1; {tool} {}", lab.address(place));
+    let script = format!("{}; {tool} {}", until_listening(port), lab.address(place));
     good(trace(lab, place, name, &client, &[], &script)?)?;
     good(other.wait(crate::case::SHORT))?;
     let has_peer = |file: &File| -> Result<usize, String> {
@@ -228,8 +229,9 @@ fn killed(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let (port, address) = (lab.port(), lab.address(place));
     let tool = format!("ib_write_bw -d roxie0 -p {port} -s 65536 -n 5000000");
     let script = format!(
-        "{tool} >/dev/null & server=$!; sleep 1; {tool} {address} >/dev/null & client=$!; sleep 2
-        kill -9 $server $client; wait $client"
+        "{tool} >/dev/null & server=$!; {}; {tool} {address} >/dev/null & client=$!; sleep 3
+        kill -9 $server $client; wait $client",
+        until_listening(port)
     );
     let ended = trace(lab, place, name, &file.path(), &["--events", "4096"], &script)?;
     if ended.code() != Some(KILLED) {

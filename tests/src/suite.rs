@@ -7,6 +7,7 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::binaries;
+use crate::durations::Durations;
 use crate::harness::{Skipped, is_chosen, logs, without_binaries};
 use crate::lab::{Lab, is_root};
 use crate::place::{Place, Topology, User};
@@ -84,7 +85,7 @@ impl Case {
 }
 
 /// Runs the cases that `args` choose, one at a time unless `args` say otherwise; the programs poll, some on
-/// every CPU. `name` is the directory of the outputs.
+/// every CPU. `name` is the directory of the outputs, and of the file `durations`.
 #[must_use]
 pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
     args.test_threads = args.test_threads.or(Some(1));
@@ -98,19 +99,26 @@ pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
         Ok(lab) => Arc::new(lab),
         Err(error) => return without_binaries(&error.to_string(), cases.len()),
     };
-    let trials = cases.into_iter().map(|case| trial(case, &lab, &mut skipped)).collect();
-    skipped.summary(&libtest_mimic::run(&args, trials))
+    let durations = Arc::new(Durations::default());
+    let trials = cases.into_iter().map(|case| trial(case, &lab, &durations, &mut skipped)).collect();
+    let conclusion = libtest_mimic::run(&args, trials);
+    match durations.write(lab.logs()) {
+        Ok(longest) => println!("the longest cases (all: {}/durations):\n{longest}", lab.logs().display()),
+        Err(error) => println!("{}/durations: {error}", lab.logs().display()),
+    }
+    skipped.summary(&conclusion)
 }
 
-fn trial(case: Case, lab: &Arc<Lab>, skipped: &mut Skipped) -> Trial {
+fn trial(case: Case, lab: &Arc<Lab>, durations: &Arc<Durations>, skipped: &mut Skipped) -> Trial {
     let need = case.missing();
-    let lab = Arc::clone(lab);
+    let (lab, durations) = (Arc::clone(lab), Arc::clone(durations));
     let ignored = need.is_some();
     if let Some(need) = need {
         skipped.add(need);
     }
     let (name, run) = (case.name.clone(), case.run);
-    Trial::test(case.name, move || run(&lab, &name).map_err(Failed::from)).with_ignored_flag(ignored)
+    let measured = move || durations.measure(&name, || run(&lab, &name)).map_err(Failed::from);
+    Trial::test(case.name, measured).with_ignored_flag(ignored)
 }
 
 /// Requires exit code 0.
