@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new(place, what, program, move |lab, name| run(lab, &place, name))
     };
     // Its queueing discipline is no other case's.
-    let slow = Place { mtu: 1470, ..generic };
+    let slow = Place::xsk(Family::V4, 1470, Port::Generic, Port::Generic);
     let mut cases = vec![
         case(slow, "bursts and single packets keep their order on a slow link", "ib_write_bw", slow_link),
         case(doomed, "the interface is deleted under load", "ib_write_bw", deleted),
@@ -74,11 +74,8 @@ fn slow_link(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let port_word = port.to_string();
     let stats = ["env", "ROXIE_STATS=1"];
     let server =
-        [&stats[..], &["ib_write_bw", "-d", "roxie0", "-F", "-n", "300", "--ipv6", "-p", &port_word]]
-            .concat();
-    // perftest's own exchange is IPv4 only.
-    let address = lab.address(&Place { family: Family::V4, ..*place });
-    let client = [&server[..], &[address]].concat();
+        [&stats[..], &["ib_write_bw", "-d", "roxie0", "-F", "-n", "1000", "-p", &port_word]].concat();
+    let client = [&server[..], &[lab.address(place)]].concat();
     let both = Pair { name, server, client, ready: Ready::Tcp(port), limit: LONG }.run(lab, place)?;
     let (bursts, late) =
         (counter(&both.client, "xsk_tx_bursts_by_udp"), counter(&both.server, "out_of_sequence"));
