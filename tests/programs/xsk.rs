@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -31,7 +32,10 @@ pub(crate) fn cases() -> Vec<Case> {
     let case = |place: Place, what: &str, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
         Case::new(place, what, program, move |lab, name| run(lab, &place, name))
     };
+    // Its queueing discipline is no other case's.
+    let slow = Place::xsk(Family::V4, 1470, Port::Generic, Port::Generic);
     let mut cases = vec![
+        case(slow, "bursts and single packets keep their order on a slow link", "ib_write_bw", slow_link),
         case(doomed, "the interface is deleted under load", "ib_write_bw", deleted),
         case(native, "the link goes down and up under rping", "rping", down_and_up),
         case(native, "another program has the interface", "ibv_devinfo", occupied),
@@ -53,6 +57,32 @@ pub(crate) fn cases() -> Vec<Case> {
     let ordinary = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
     cases.push(case(ordinary, "AF_XDP without privileges says what is missing", "ibv_rc_pingpong", refusals));
     cases
+}
+
+/// A link of 100 Mbit/s, whose queueing discipline holds bursts for longer than a flow needs to become calm.
+/// The slower way is not left before it is empty: nothing arrives out of order.
+fn slow_link(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let limit = || {
+        let tc = "qdisc replace dev veth0 root tbf rate 100mbit burst 16k limit 4000000";
+        let ended = Command::new("tc").args(tc.split(' ')).output()?;
+        if ended.status.success() { Ok(()) } else { Err(io::Error::other(format!("tc: {ended:?}"))) }
+    };
+    for side in [Side::Server, Side::Client] {
+        lab.visit(place, side, limit).map_err(|error| error.to_string())?;
+    }
+    let port = lab.port();
+    let port_word = port.to_string();
+    let stats = ["env", "ROXIE_STATS=1"];
+    let server =
+        [&stats[..], &["ib_write_bw", "-d", "roxie0", "-F", "-n", "1000", "-p", &port_word]].concat();
+    let client = [&server[..], &[lab.address(place)]].concat();
+    let both = Pair { name, server, client, ready: Ready::Tcp(port), limit: LONG }.run(lab, place)?;
+    let (bursts, late) =
+        (counter(&both.client, "xsk_tx_bursts_by_udp"), counter(&both.server, "out_of_sequence"));
+    if bursts == 0 || late != 0 {
+        return Err(format!("{bursts} packets of bursts, {late} out of order\n{}", both.client.describe()));
+    }
+    Ok(())
 }
 
 /// Starts an endless rping of two processes.

@@ -60,7 +60,7 @@ pub use record_queue::{RecordReader, RecordWriter};
 pub use socket::{
     FilterInsn, Opt, attach_reuseport_filter, bind, discard_waiting, hear_all_groups, is_ipv6, join_group,
     local_port, receive_buffer_drops, refuse_datagrams, set_opt, set_receive_buffer, set_send_buffer,
-    socket_owner, udp_socket,
+    socket_owner, udp_socket, unsent_bytes,
 };
 pub use thread::{Slice, spawn_without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};

@@ -260,6 +260,18 @@ fn set_bytes<T>(fd: BorrowedFd<'_>, opt: Opt, value: &T) -> io::Result<()> {
     check(ret).map(drop)
 }
 
+/// Returns the bytes of memory of sent packets that a queueing discipline or a driver still holds (SIOCOUTQ).
+/// Some queueing disciplines (netem) and drivers take packets off the account of their socket before.
+///
+/// # Errors
+/// `EINVAL` for a socket of another kind.
+pub fn unsent_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// Makes a socket drop every datagram that it gets, before it takes room in the receive buffer. ICMP messages
 /// are kept as before.
 ///

@@ -156,7 +156,9 @@ impl Analysis {
         let requests = direction.holes.saturating_sub(unacknowledged);
         let partly = direction.open.iter().filter(|message| message.responded);
         let partly: Vec<_> = partly.map(|m| (m.response, m.last_psn, m.response_at)).collect();
-        direction.passed.extend(partly.into_iter().filter(|(first, last, _)| !last.is_before(*first)));
+        for (first, last, at) in partly {
+            direction.pass_over(first, last, at);
+        }
         let mut responses = 0;
         let mut first = direction.first_hole;
         for (from, to, at) in &direction.passed {

@@ -19,6 +19,8 @@ const DUPLICATED_NS: u64 = 200_000;
 /// The same for hosts that number their packets. Longer than any delay in a network; 2^16 packets of 64 bytes
 /// take 40 ms at 1 Gbit/s, after which identifications repeat.
 const SAME_ID_NS: u64 = 30_000_000;
+/// What a duplicate means, unless nearly all packets are duplicated.
+const DUPLICATES: &str = " A device between the hosts duplicates them.";
 /// Fewest duplicates for a statement about nearly all packets.
 const DUPLICATES_MIN: u64 = 8;
 
@@ -65,8 +67,8 @@ impl Analysis {
         if is_duplicate && (slot.ip_id != 0 || !pending_nak && direction.retransmission.is_none()) {
             return self.duplicated(index, at, again);
         }
-        if likeness == Likeness::OtherBytes {
-            self.changed(index, at, first, psn);
+        if let Some(how) = likeness.changed() {
+            self.changed(index, at, first, psn, &how);
         }
         let direction = &mut self.directions[index];
         direction.not_passed(psn);
@@ -187,8 +189,7 @@ impl Analysis {
             return;
         }
         let text = format!(
-            "Packets arrive twice: packet {} is the same as packet {}, {} later. A device between the hosts \
-             duplicates them.",
+            "Packets arrive twice: packet {} is the same as packet {}, {} later.{DUPLICATES}",
             at.number,
             first.number,
             clock::span(at.ns.saturating_sub(first.ns))
@@ -198,12 +199,11 @@ impl Analysis {
     }
 
     /// Reports a retransmission that carries other bytes than the first transmission.
-    fn changed(&mut self, index: usize, at: At, first: At, psn: Psn) {
+    fn changed(&mut self, index: usize, at: At, first: At, psn: Psn, how: &str) {
         let direction = &self.directions[index];
         let text = format!(
-            "Packet {} repeats PSN {psn} of packet {} with the same opcode and length, but other bytes: the \
-             application changed its buffer before the completion, or the queue pair number belongs to \
-             another connection by now.",
+            "Packet {} repeats PSN {psn} of packet {} with the same opcode{how}: the application changed its \
+             buffer before the completion, or the queue pair number belongs to another connection by now.",
             at.number, first.number
         );
         self.report(Kind::ChangedBytes, first, at.number, direction.name(), text);
@@ -220,6 +220,7 @@ impl Analysis {
         }
         let (count, packets) = (counts.duplicates, counts.packets);
         let Some(finding) = self.findings.at(direction.duplicates) else { return };
+        finding.text.truncate(finding.text.trim_end_matches(DUPLICATES).len());
         let _ = write!(
             finding.text,
             " Nearly all packets are there twice ({count} copies in {packets}): probably the capture point \
@@ -237,13 +238,32 @@ enum Likeness {
     Again,
     /// The same opcode and length, and other bytes.
     OtherBytes,
+    /// The same opcode, and other bytes of UDP payload: before, and now.
+    OtherLength(u16, u16),
     /// Not comparable: another form, or not captured completely.
     Unknown,
+}
+
+impl Likeness {
+    /// What changed since the first packet with the number.
+    fn changed(self) -> Option<String> {
+        match self {
+            Likeness::OtherBytes => Some(" and length, but other bytes".to_owned()),
+            Likeness::OtherLength(before, now) => {
+                Some(format!(", but {now} instead of {before} bytes of UDP payload"))
+            }
+            _ => None,
+        }
+    }
 }
 
 fn likeness(before: &Slot, now: &Slot, seen: &Seen<'_>) -> Likeness {
     let is_whole = before.icrc != 0 && now.icrc != 0;
     let form = |slot: &Slot| (slot.opcode, slot.len, slot.sport);
+    let same_kind = (before.opcode, before.sport) == (now.opcode, now.sport);
+    if same_kind && before.len != now.len && before.sent.number != 0 && !seen.is_fragment {
+        return Likeness::OtherLength(before.len, now.len);
+    }
     // Linux computes the ICRC of FLUSH in a form of its own.
     if !is_whole || form(before) != form(now) || now.opcode == Opcode::RC_FLUSH {
         return Likeness::Unknown;
@@ -254,8 +274,9 @@ fn likeness(before: &Slot, now: &Slot, seen: &Seen<'_>) -> Likeness {
         Likeness::Equal
     } else if differ_by_id_and_ack_req(difference, ids, before.ack_req != now.ack_req, len) {
         Likeness::Again
-    } else if now.opcode == Opcode::RC_READ_REQUEST {
-        // The requester may request the rest of a READ only.
+    } else if now.opcode == Opcode::RC_READ_REQUEST || seen.has_options && ids != 0 {
+        // The requester may request the rest of a READ only. No ICRC is specified with IP options, so what
+        // another identification changes in it is unknown.
         Likeness::Unknown
     } else {
         Likeness::OtherBytes

@@ -250,15 +250,15 @@ impl Analysis {
         let subject = direction.name();
         let why = match direction.pending_nak.take() {
             Some(PendingNak::Missing(_, nak)) => {
-                format!("the responder's NAK in packet {} requested it", nak.number)
+                format!(" because the responder's NAK in packet {} requested it", nak.number)
             }
-            _ => "no acknowledgement arrived in time".to_owned(),
+            _ => ", and no NAK that requested it was seen in this capture".to_owned(),
         };
         direction.retransmission = Some(Retransmission { next: psn.advance(1) });
         direction.counts.episodes += 1;
         let text = format!(
-            "The packet with PSN {psn} was not captured before packet {}, where it is retransmitted because \
-             {why}. The first transmission did not reach the capture point: look for drops between the \
+            "The packet with PSN {psn} was not captured before packet {}, where it is retransmitted{why}. \
+             The first transmission did not reach the capture point: look for drops between the \
              requester and the capture.",
             at.number
         );

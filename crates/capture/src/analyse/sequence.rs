@@ -43,7 +43,7 @@ impl Analysis {
         let (row, psn) = (packet.row(), packet.bth.psn);
         let subject = direction.name();
         let refused =
-            "The responder refuses such packets with NAK invalid request; on UC it drops the message.";
+            "A responder should refuse such packets with NAK invalid request; on UC it drops the message.";
         let text = match (direction.inside, row.position.starts()) {
             (Inside::Begun, true) => {
                 let begun = direction.open.back().map_or(0, |message| message.first.number);
@@ -89,7 +89,7 @@ impl Analysis {
         };
         let text = format!(
             "The WRITE in {packets} announces {} bytes (DMA length of its RETH), and its packets carry {} \
-             bytes. The responder refuses it with NAK invalid request.",
+             bytes. A responder should refuse it with NAK invalid request.",
             access.len, message.bytes
         );
         self.report(Kind::WrongLength, message.first, at.number, direction.name(), text);
@@ -209,11 +209,24 @@ impl Analysis {
 }
 
 impl Direction {
-    /// Notes that the responses `first` to `last` were passed over by the answer in packet `at`.
+    /// Notes that the answer in packet `at` passed over the responses `first` to `last`, as far as they were
+    /// not captured.
     pub(super) fn pass_over(&mut self, first: Psn, last: Psn, at: At) {
-        if self.passed.len() < PASSED_MAX && !last.is_before(first) {
-            self.passed.push((first, last, at));
+        let mut from = first;
+        while !last.is_before(from) && self.passed.len() < PASSED_MAX {
+            let mut next = from;
+            while !last.is_before(next) && !self.is_answered(next) {
+                next = next.advance(1);
+            }
+            if next != from {
+                self.passed.push((from, next.advance(0xff_ffff), at));
+            }
+            from = next.advance(1);
         }
+    }
+
+    fn is_answered(&mut self, psn: Psn) -> bool {
+        self.window.get_mut(psn).is_some_and(|slot| slot.answered != 0)
     }
 
     /// Notes that the response `psn` was captured, or requested again: it was missing for the requester too.

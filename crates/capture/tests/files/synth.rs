@@ -144,6 +144,20 @@ impl Talk {
         self
     }
 
+    /// Puts the IPv4 option "router alert" into the last packet. Its ICRC covers the header without it.
+    pub(crate) fn with_ip_options(&mut self) -> &mut Self {
+        let frame = &mut self.packets.last_mut().expect("a packet").frame;
+        frame[14] = 0x46;
+        let total = u16::from_be_bytes([frame[16], frame[17]]) + 4;
+        frame[16..18].copy_from_slice(&total.to_be_bytes());
+        let icrc = frame.len() - 4;
+        let identification = [frame[18], frame[19]];
+        frame[icrc] ^= identification[0];
+        frame[icrc + 1] ^= identification[1];
+        frame.splice(34..34, [0x94, 4, 0, 0]);
+        self
+    }
+
     /// Removes the last packet: the capture does not have it.
     pub(crate) fn unseen(&mut self) -> &mut Self {
         self.packets.pop();

@@ -53,6 +53,13 @@ impl UdpPort {
     }
 }
 
+impl UdpPort {
+    /// Whether no queueing discipline or driver holds packets of this flow's socket.
+    pub(super) fn has_sent_all(&mut self, key: &FlowKey) -> bool {
+        self.tx.has_sent_all(key)
+    }
+}
+
 impl Port for UdpPort {
     fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
         self.tx.open_flow(key)

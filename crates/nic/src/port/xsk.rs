@@ -395,14 +395,15 @@ impl XskPort {
     /// Whether the next packet of a flow leaves through the AF_XDP socket of its queue.
     #[inline]
     fn takes_ring(&mut self, flow: FlowId) -> bool {
-        let XskPort { flows, sockets, paths, bursts_by_udp, round, .. } = self;
-        let Some(Flow { is_direct, bursts, queue, .. }) = flows.get_mut(flow.0 as usize) else {
+        let XskPort { flows, sockets, paths, bursts_by_udp, round, inner, .. } = self;
+        let Some(Flow { is_direct, bursts, queue, key, .. }) = flows.get_mut(flow.0 as usize) else {
             return false;
         };
         // The MTU may have grown since the sockets were opened.
         *is_direct
             && sockets.can_send(paths.link.mtu)
-            && !(*bursts_by_udp && bursts.leave_by_udp(*round, || sockets.has_sent_all(*queue)))
+            && !(*bursts_by_udp
+                && bursts.leave_by_udp(*round, || sockets.has_sent_all(*queue), || inner.has_sent_all(key)))
     }
 
     /// Returns the number of a flow in the UDP port, for its next packet.

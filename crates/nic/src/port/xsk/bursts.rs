@@ -52,21 +52,31 @@ pub(super) struct Bursts {
 /// Packets of a flow in one round that are a burst. In copy mode as many cost the kernel as much through the
 /// AF_XDP socket as one system call of a UDP socket. Half: a request and its acknowledgement are a burst.
 const BURST_MIN: u32 = 4;
-/// Rounds without a burst after which a flow leaves through the AF_XDP socket again. A queueing discipline
-/// must have sent the last burst by then, since AF_XDP overtakes it: a round takes at least a microsecond.
-/// Half: a flow that sends bursts and acknowledgements in turn changes its way more often.
+/// Rounds without a burst after which a flow leaves through the AF_XDP socket again, if its UDP socket is
+/// empty; else after as many more. Half: a flow that sends bursts and acknowledgements in turn changes its
+/// way more often. Double: single packets have the longer latency of UDP sockets for longer.
 const CALM_ROUNDS: u32 = 64;
 
 impl Bursts {
     /// Whether packets of round `round` leave through the UDP port. `is_ring_empty` says whether the kernel
-    /// has taken all packets of the flow's AF_XDP queue, which a burst would overtake.
+    /// has taken all packets of the flow's AF_XDP queue, which a burst would overtake; `is_socket_empty`
+    /// whether a queueing discipline holds packets of its UDP socket, which AF_XDP would overtake.
     #[inline]
-    pub(super) fn leave_by_udp(&mut self, round: u64, is_ring_empty: impl FnOnce() -> bool) -> bool {
+    pub(super) fn leave_by_udp(
+        &mut self,
+        round: u64,
+        is_ring_empty: impl FnOnce() -> bool,
+        is_socket_empty: impl FnOnce() -> bool,
+    ) -> bool {
         if self.round != round {
             let is_burst = self.packets >= BURST_MIN;
             self.calm_rounds = if is_burst { 0 } else { self.calm_rounds.saturating_add(1) };
-            self.are_sent =
-                if self.are_sent { self.calm_rounds < CALM_ROUNDS } else { is_burst && is_ring_empty() };
+            if !self.are_sent {
+                self.are_sent = is_burst && is_ring_empty();
+            } else if self.calm_rounds >= CALM_ROUNDS {
+                self.are_sent = !is_socket_empty();
+                self.calm_rounds = 0;
+            }
             (self.round, self.packets) = (round, 0);
         }
         self.are_sent
@@ -84,11 +94,12 @@ mod tests {
     use super::*;
 
     /// Sends this many packets in each round, from round `first` on; returns how many leave through UDP.
-    fn rounds(bursts: &mut Bursts, first: u64, packets: &[u32], is_ring_empty: bool) -> u32 {
+    /// The flow's other way is empty or not.
+    fn rounds(bursts: &mut Bursts, first: u64, packets: &[u32], is_empty: bool) -> u32 {
         let mut by_udp = 0;
         for (round, packets) in (first..).zip(packets) {
             for _ in 0..*packets {
-                by_udp += u32::from(bursts.leave_by_udp(round, || is_ring_empty));
+                by_udp += u32::from(bursts.leave_by_udp(round, || is_empty, || is_empty));
                 bursts.add();
             }
         }
@@ -103,6 +114,16 @@ mod tests {
         assert_eq!(rounds(&mut bursts, 6, &[1, 60, 1], true), 62);
         let calm = [1; CALM_ROUNDS as usize + 10];
         assert_eq!(rounds(&mut bursts, 9, &calm, true), CALM_ROUNDS - 1, "round 8 counts");
+    }
+
+    #[test]
+    fn single_packets_do_not_overtake_bursts_that_a_queueing_discipline_holds() {
+        let mut bursts = Bursts::default();
+        assert_eq!(rounds(&mut bursts, 1, &[60, 60], true), 60);
+        let calm = [1; 3 * CALM_ROUNDS as usize];
+        assert_eq!(rounds(&mut bursts, 3, &calm, false), 3 * CALM_ROUNDS, "the socket is never empty");
+        let next = 3 + 3 * u64::from(CALM_ROUNDS);
+        assert!(rounds(&mut bursts, next, &calm, true) < CALM_ROUNDS, "it is empty");
     }
 
     #[test]

@@ -51,6 +51,14 @@ impl Transmitter {
         }
     }
 
+    /// Whether the kernel holds no packet of the flow's socket.
+    pub(in crate::port::udp) fn has_sent_all(&mut self, key: &FlowKey) -> bool {
+        let Ok(flow) = self.datagram_flow(key) else { return true };
+        let Some(flow) = self.flows.get(flow.0 as usize) else { return true };
+        let socket = self.sockets.get(flow.socket as usize);
+        socket.is_none_or(|socket| sys::unsent_bytes(socket.fd.as_fd()).is_ok_and(|bytes| bytes == 0))
+    }
+
     pub(in crate::port::udp) fn headers(&self, flow: FlowId) -> Option<Headers> {
         let socket = self.flows.get(flow.0 as usize)?.socket;
         Headers::new(self.table.key(flow.0)?, self.sockets.get(socket as usize)?.port, self.udp_port)
