@@ -52,6 +52,9 @@ pub(crate) fn cases(is_full: bool) -> Vec<Case> {
     cases.push(Case::new(place, "a search finds the seed and the fewest faults", "cc", move |lab, name| {
         search(lab, &place, name)
     }));
+    cases.push(Case::new(place, "roxie check --seeds finds what chaos shows", "cc", move |lab, name| {
+        checked(lab, &place, name)
+    }));
     cases.push(Case::new(place, "rping survives chaos", "rping", move |lab, name| {
         survives(lab, &place, name)
     }));
@@ -163,6 +166,26 @@ fn search(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&wrong, "faults= names an unknown fault; there are placement")?;
     let variable = run(lab, place, name, &[], &["env", "ROXIE_CHAOS=seed=x", fixed.path()])?;
     says(&variable, "ROXIE_CHAOS: the value of seed= is not a number")
+}
+
+/// `roxie check --seeds`: a finding ends the search; leaks, which are there without faults, are suppressed.
+fn checked(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (planted, fixed) =
+        (chaos_program(lab, "rnr_retry", &["-g"])?, chaos_program(lab, "rnr_retry", &["-g", "-DFIXED"])?);
+    let file = format!("{}.suppress", planted.path());
+    std::fs::write(&file, "leaked-*\n").map_err(|error| error.to_string())?;
+    let check = |seeds: &str, program: &str| {
+        let words = ["check", "--seeds", seeds, "--suppress", &file, "--netdev", lab.netdev(place)];
+        roxie(lab, place, Side::Server, name, &[&words[..], &["--", program]].concat())
+    };
+    let ended = check("100", planted.path())?;
+    if ended.code() != Some(FOUND) {
+        return Err(ended.describe());
+    }
+    for expected in ["roxie check: receiver-not-ready: ", "fewest faults: rnr (of ", " check --chaos seed="] {
+        says(&ended, expected)?;
+    }
+    says(&good(check("3", fixed.path())?)?, "3 seeds passed")
 }
 
 fn survives(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

@@ -28,6 +28,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("traces of both ends are merged", "ib_write_lat", merged),
         case("a trace survives a killed program", "ib_write_bw", killed),
         case("a trace has forked and executed programs", "cc", forked),
+        case("a trace counts what was not polled apart", "cc", left),
+        case("a wrong number of events is told", "cc", wrong_number),
         case("a trace without space for events says so", "cc", cramped),
         case("a trace that cannot be written says so", "ib_write_bw", unwritten),
         case("the probes beside a trace are those of the documentation", "readelf", probes),
@@ -257,6 +259,23 @@ fn forked(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     let counts: Vec<usize> = pids.into_values().collect();
     if counts != [200, 200] { Err(format!("messages of each process: {counts:?}")) } else { Ok(()) }
+}
+
+fn left(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let file = File::new(lab, name, "trace")?;
+    let program = build(lab, "left.c", &["-libverbs"])?;
+    let ended = trace(lab, place, name, &file.path(), &[], program.path())?;
+    says(&ended, "5 WRITE of 8 bytes")?;
+    says(&ended, "completed, not polled: 3")
+}
+
+/// The variable of the number of events is not one that `roxie trace` has set.
+fn wrong_number(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let file = File::new(lab, name, "trace")?;
+    let program = build(lab, "traced.c", &["-libverbs"])?;
+    let script = format!("ROXIE_TRACE_EVENTS=many exec {} last", program.path());
+    let ended = good(trace(lab, place, name, &file.path(), &[], &script)?)?;
+    says(&ended, "ROXIE_TRACE_EVENTS=many is no number of events: each thread keeps 65536")
 }
 
 /// A limit of file sizes would end a process that writes beyond it.

@@ -32,8 +32,8 @@ pub(crate) struct ChaosArgs {
     /// Also: environment variable ROXIE_CHAOS, with one seed.
     #[arg(long, value_name = "PLAN", value_parser = parse)]
     pub(crate) chaos: Option<Chosen>,
-    /// With seeds=: a run that takes longer fails [default: 10]
-    #[arg(long, value_name = "SECONDS", requires = "chaos")]
+    /// With several seeds: a run that takes longer fails [default: 10]
+    #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<f64>,
 }
 
@@ -71,6 +71,11 @@ pub(crate) struct Search {
 }
 
 impl Search {
+    /// The seeds from 1 to this one; each chooses its faults.
+    pub(crate) fn first(seeds: u64) -> Self {
+        Self { seeds: 1..=seeds, rest: String::new() }
+    }
+
     /// The plan with this seed.
     pub(crate) fn plan(&self, seed: u64) -> ChaosPlan {
         // The text was parsed with another seed already.

@@ -30,7 +30,9 @@ const ATTEMPTS: usize = 3;
 /// Largest number of faults that the search for the first ones tries.
 const FIRST_MAX: u64 = 1 << 16;
 /// Lines of output of a failed run that are shown.
-const LINES_MAX: usize = 20;
+const LINES_MAX: usize = 40;
+/// Time that a run which took too long has to end after SIGTERM.
+const END_MAX: Duration = Duration::from_secs(3);
 /// Interval at which the end of a run is noticed.
 const WAIT: Duration = Duration::from_millis(2);
 
@@ -127,6 +129,14 @@ impl Program<'_> {
             }
             std::thread::sleep(WAIT);
         };
+        if matches!(how, Some(How::TimedOut(_))) {
+            // A `roxie check` of the command reports, and removes its files.
+            let _gone = killpg(group, Signal::SIGTERM);
+            let end = Instant::now() + END_MAX;
+            while child.try_wait().during("wait")?.is_none() && Instant::now() < end {
+                std::thread::sleep(WAIT);
+            }
+        }
         // Processes of the command that still run would disturb the next run. Fails if there are none.
         let _none = killpg(group, Signal::SIGKILL);
         if !matches!(how, Some(How::Status(_))) {
@@ -221,6 +231,11 @@ fn replay(words: impl Iterator<Item = OsString>, plan: &ChaosPlan) -> String {
                 line.extend(["--chaos".to_owned(), plan.to_string()]);
             }
             text if is_option && text.starts_with("--chaos=") => line.push(format!("--chaos={plan}")),
+            "--seeds" if is_option => {
+                words.next();
+                line.extend(["--chaos".to_owned(), plan.to_string()]);
+            }
+            text if is_option && text.starts_with("--seeds=") => line.push(format!("--chaos={plan}")),
             "--timeout" if is_option => drop(words.next()),
             text if is_option && text.starts_with("--timeout=") => {}
             text => line.push(quote(text)),
@@ -239,6 +254,8 @@ mod tests {
         let replayed = |line: &str| replay(line.split(' ').map(OsString::from), &plan);
         let expected = "roxie run -i lo --chaos seed=4,faults=rnr,first=1 -- prog --chaos x";
         assert_eq!(replayed("roxie run -i lo --chaos seeds=1..9 --timeout 5 -- prog --chaos x"), expected);
+        let expected = "roxie check --chaos seed=4,faults=rnr,first=1 --hang 3 -- prog --seeds 7";
+        assert_eq!(replayed("roxie check --seeds 9 --hang 3 -- prog --seeds 7"), expected);
         let expected = "roxie run --chaos=seed=4,faults=rnr,first=1 prog";
         assert_eq!(replayed("roxie run --chaos=seeds=1..9 --timeout=5 prog"), expected);
     }

@@ -11,6 +11,7 @@ mod report;
 mod suppress;
 mod symbols;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 
 use crate::args::RunArgs;
-use crate::chaos::Chosen;
+use crate::chaos::{self, Chosen, Search};
 use crate::failure::{During, Failure, Outcome};
 use crate::{library, run, supervised};
 
@@ -58,6 +59,8 @@ Examples:
           One JSON object a line
   roxie check --hang 3 -- ./prog
           Says after 3 s without progress which work request waits for what
+  roxie check --seeds 100 -- ./prog
+          Looks for what ./prog does wrong only with a NIC that is as bad as it may be
   roxie check --suppress known.txt -- mpirun -n 2 ./prog
           Without the findings that known.txt names")]
 pub(crate) struct CheckArgs {
@@ -76,15 +79,26 @@ pub(crate) struct CheckArgs {
     /// Report also what works but is risky: receives that share memory
     #[arg(long)]
     strict: bool,
+    /// Check the command with each of the --chaos seeds 1 to N, up to the first finding or failure
+    ///
+    /// Then looks for the fewest faults that lead to one, shows the last lines of that run, and prints the
+    /// command that replays it, as 'roxie run --chaos seeds=1..N' does. The command is checked without faults
+    /// first. The exit status is 67 if a seed leads to a finding or failure, and 0 if none does.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with_all = ["chaos", "output"])]
+    seeds: Option<u64>,
     #[command(flatten)]
     run: RunArgs,
 }
 
 /// Runs the command to its end.
 pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
+    if let Some(seeds) = args.seeds {
+        return search(args, seeds).map(|()| ExitCode::SUCCESS);
+    }
     if matches!(args.run.chaos.chaos, Some(Chosen::Search(_))) {
         return Err(Failure::new("roxie check runs the command once, so it takes no --chaos seeds=A..B")
-            .hint("use --chaos seed=N, or search with roxie run --chaos seeds=A..B -- roxie check -- COMMAND")
+            .hint("use --chaos seed=N, or --seeds N to search")
             .code(2));
     }
     let suppressions = Suppressions::read(&args.suppress)?;
@@ -104,9 +118,27 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     outcome
 }
 
+/// Searches the seeds with `roxie check` as the command.
+fn search(args: &CheckArgs, seeds: u64) -> Outcome {
+    let own = std::env::current_exe().during("the path of this program")?;
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let (options, program) = words.split_at(words.len().saturating_sub(args.run.command.len()));
+    let mut command = vec![own.into_os_string()];
+    let mut options = options.iter().skip(1);
+    while let Some(word) = options.next() {
+        match &*word.to_string_lossy() {
+            "--seeds" | "--timeout" => drop(options.next()),
+            text if text.starts_with("--seeds=") || text.starts_with("--timeout=") => {}
+            _ => command.push(word.clone()),
+        }
+    }
+    command.extend_from_slice(program);
+    chaos::search::search(&Search::first(seeds), &command, &[], args.run.chaos.timeout)
+}
+
 fn supervise(
     args: &CheckArgs,
-    variables: &[(&'static str, std::ffi::OsString)],
+    variables: &[(&'static str, OsString)],
     mut findings: Findings,
     mut report: Report,
 ) -> Outcome<ExitCode> {

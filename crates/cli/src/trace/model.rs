@@ -58,6 +58,9 @@ pub(super) struct Message {
     /// Its completion was in the CQ, or its place in the send queue was free.
     pub(super) completed: u64,
     pub(super) polled: Option<u64>,
+    /// Its completion was in the CQ at the end of the trace, and was not polled.
+    #[serde(default)]
+    pub(super) is_left: bool,
 }
 
 /// Something that took time in a thread.

@@ -218,7 +218,8 @@ impl Builder<'_> {
     /// Messages with a completion that was visible at the end, and was not polled.
     fn finish(self) {
         for ends in self.qps.into_values() {
-            self.trace.messages.extend(ends.unpolled);
+            let left = ends.unpolled.into_iter().map(|message| Message { is_left: true, ..message });
+            self.trace.messages.extend(left);
         }
         self.trace.messages.sort_by_key(|message| message.posted);
     }
@@ -268,6 +269,7 @@ fn message(pid: u32, qpn: u32, state: &State, send: &PostedSend, posted: u64) ->
         acked: None,
         completed: posted,
         polled: None,
+        is_left: false,
     }
 }
 

@@ -37,6 +37,8 @@ struct Group {
     opcode: String,
     messages: usize,
     failed: usize,
+    /// Completed, and not polled when the trace ended.
+    left: usize,
     /// Whether the other end is in the trace.
     has_peer: bool,
     retransmitted: u64,
@@ -80,9 +82,10 @@ impl Summary {
 impl Group {
     fn new(messages: Vec<&Message>) -> Option<Self> {
         let one = *messages.first()?;
-        // A failed message says nothing about the time that one takes.
+        // A failed message, or one that was not polled, says nothing about the time that one takes.
         let mut good: Vec<&Message> = messages.iter().copied().filter(|message| message.is_good()).collect();
         good.sort_by_key(|message| message.total());
+        let left = messages.iter().filter(|message| message.is_left).count();
         let sizes = messages.iter().map(|message| message.bytes);
         Some(Self {
             qpn: one.qpn,
@@ -92,7 +95,8 @@ impl Group {
             service: one.service.clone(),
             opcode: one.opcode.clone(),
             messages: messages.len(),
-            failed: messages.len() - good.len(),
+            failed: messages.len() - good.len() - left,
+            left,
             has_peer: messages.iter().any(|message| message.executed.is_some()),
             retransmitted: messages.iter().map(|message| u64::from(message.retransmitted)).sum(),
             bytes: (sizes.clone().min()?, sizes.max()?),
@@ -104,7 +108,7 @@ impl Group {
 
 impl Message {
     fn is_good(&self) -> bool {
-        self.status.unwrap_or_default() == 0
+        !self.is_left && self.status.unwrap_or_default() == 0
     }
 }
 
@@ -155,7 +159,7 @@ impl fmt::Display for Summary {
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { qpn, peer, local, remote, service, opcode, messages, failed, .. } = self;
+        let Self { qpn, peer, local, remote, service, opcode, messages, failed, left, .. } = self;
         let bytes = match self.bytes {
             (least, most) if least == most => format!("{least}"),
             (least, most) => format!("{least} to {most}"),
@@ -168,6 +172,9 @@ impl fmt::Display for Group {
         writeln!(f, "{service} QP {qpn:#08x}{peer}: {messages} {opcode} of {bytes} bytes")?;
         if *failed > 0 {
             writeln!(f, "  failed: {failed}")?;
+        }
+        if *left > 0 {
+            writeln!(f, "  completed, not polled: {left}")?;
         }
         if self.retransmitted > 0 {
             writeln!(f, "  retransmitted packets: {}", self.retransmitted)?;

@@ -13,6 +13,7 @@ mod entry;
 mod probes;
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,9 +37,21 @@ pub(crate) fn start_from_env() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let Some(dir) = std::env::var_os(VARIABLE).filter(|dir| !dir.is_empty()) else { return };
-        let events = std::env::var(EVENTS_VARIABLE).ok().and_then(|text| text.parse().ok());
-        sys::trace::start(dir.into(), events.unwrap_or(EVENTS));
+        sys::trace::start(dir.into(), events_from(std::env::var_os(EVENTS_VARIABLE)));
     });
+}
+
+/// The number that the variable says; [`EVENTS`] without it, or with a notice if it is none.
+fn events_from(value: Option<OsString>) -> usize {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return EVENTS };
+    let events = value.to_str().and_then(|text| text.parse().ok()).filter(|events| *events > 0);
+    events.unwrap_or_else(|| {
+        notice(format_args!(
+            "{EVENTS_VARIABLE}={} is no number of events: each thread keeps {EVENTS}",
+            value.display()
+        ));
+        EVENTS
+    })
 }
 
 thread_local! {

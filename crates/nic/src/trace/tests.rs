@@ -53,3 +53,10 @@ fn messages_of_connection_management_have_names_and_ids() {
     mad[17] = 0x30;
     assert_eq!(CmMessage::parse(&mad, false).name(), "MAD");
 }
+
+#[test]
+fn a_number_of_events_that_is_none_is_the_default() {
+    let of = |value: &str| events_from(Some(value.into()));
+    assert_eq!((of("5000"), events_from(None), of("")), (5000, EVENTS, EVENTS));
+    assert_eq!([of("many"), of("0"), of("-1")], [EVENTS; 3]);
+}

@@ -1,0 +1,35 @@
+/* qkey: a datagram has another Q_Key than its receiver */
+#include "../misuse.h"
+
+int main(void)
+{
+	struct ibv_context *context = open_first();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = qp_attr(cq, IBV_QPT_UD);
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR }, rts = { .qp_state = IBV_QPS_RTS };
+	struct ibv_ah_attr attr = own_address(context);
+	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+	struct ibv_send_wr send = { .wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	static char memory[64];
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 64, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_sge to = { .addr = (uintptr_t)memory, .length = 64, .lkey = mr->lkey };
+	struct ibv_recv_wr receive = receive_to(&to), *bad_receive;
+
+	init_qp(qp);
+	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE) == 0);
+	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+	send.wr.ud.ah = ah;
+	send.wr.ud.remote_qpn = qp->qp_num;
+	send.wr.ud.remote_qkey = 18;
+	CHECK(ibv_post_recv(qp, &receive, &bad_receive) == 0);
+	CHECK(ibv_post_send(qp, &send, &bad) == 0); /* not found: ends-qkey */
+	wait_for(cq, 1);
+	pause_ms(300);
+	CHECK(ibv_destroy_ah(ah) == 0);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+	return 0;
+}

@@ -1,0 +1,30 @@
+/* unwritten: reads a byte of a receive buffer that no message has written; valgrind says so */
+#include "../misuse/misuse.h"
+
+int main(void)
+{
+	struct ibv_send_wr send, *bad;
+	struct ibv_recv_wr receive, *bad_receive;
+	struct ibv_sge from, to;
+	struct ibv_mr *mr;
+	struct pair p;
+	char *memory = malloc(64);
+
+	open_pair(&p, 16, usual);
+	mr = ibv_reg_mr(p.pd, memory, 64, IBV_ACCESS_LOCAL_WRITE);
+	to = (struct ibv_sge){ .addr = (uintptr_t)memory, .length = 64, .lkey = mr->lkey };
+	receive = receive_to(&to);
+	CHECK(ibv_post_recv(p.qp[1], &receive, &bad_receive) == 0);
+	from = sge_of(&p, 0, 8);
+	send = send_of(&from, IBV_WR_SEND);
+	CHECK(ibv_post_send(p.qp[0], &send, &bad) == 0);
+	CHECK(wait_for(p.cq, 2) == IBV_WC_SUCCESS);
+	if (memory[7] != 0)
+		puts("byte 7");
+	if (memory[8] != 0)
+		puts("byte 8");
+	CHECK(ibv_dereg_mr(mr) == 0);
+	free(memory);
+	close_pair(&p);
+	return 0;
+}
