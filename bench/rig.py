@@ -125,7 +125,12 @@ def compiled(directory, name, *libraries):
 def add_bin(parser):
     """Adds the option --bin, the directory of the binaries."""
     target = os.environ.get("CARGO_TARGET_DIR", f"{HERE}/../target")
-    parser.add_argument("--bin", default=os.path.join(target, "release"))
+    parser.add_argument(
+        "--bin",
+        metavar="DIR",
+        default=os.path.join(target, "release"),
+        help="directory of roxie and its libraries [default: target/release]",
+    )
 
 
 class Failed(Exception):

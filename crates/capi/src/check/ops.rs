@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 
-use roxie::transport::Wc;
+use roxie::transport::{QpType, Wc};
 
 use crate::abi::context::ibv_context_ops;
 use crate::abi::objects::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
@@ -64,6 +64,12 @@ unsafe extern "C" fn post_send(
     // SAFETY: ibv_post_send(3).
     let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((Hot(qp), first)) };
     let Some(object) = object else { return code(libc::EINVAL) };
+    if object.tail.qp.ty() == QpType::Ud {
+        // SAFETY: as above.
+        let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
+        // What a destroyed handle says is kept, so the post goes on after the report.
+        datagrams.for_each(|wr| _ = is_usable(post::ud(wr.get()).ah, Purpose::Use));
+    }
     let queue = work::of(object);
     let mut queue = lock(&queue);
     let before = queue.sends.len();

@@ -58,7 +58,7 @@ fn atomic(wr: &ibv_send_wr) -> Atomic {
 }
 
 #[inline(always)]
-fn ud(wr: &ibv_send_wr) -> Ud {
+pub(crate) fn ud(wr: &ibv_send_wr) -> Ud {
     // SAFETY: numbers and an address; the union was initialised with the structure.
     unsafe { wr.wr.ud }
 }

@@ -1,5 +1,5 @@
-/* ah_gone: a datagram is sent with a destroyed address handle */
-#include "../misuse.h"
+/* second_ah_gone: a datagram is sent with a destroyed address handle */
+#include "misuse.h"
 
 int main(void)
 {
@@ -20,7 +20,7 @@ int main(void)
 	send.wr.ud.remote_qpn = qp->qp_num;
 	send.wr.ud.remote_qkey = 17;
 	CHECK(ibv_destroy_ah(ah) == 0);
-	if (ibv_post_send(qp, &send, &bad) == 0) /* not found: use-after-destroy */
+	if (ibv_post_send(qp, &send, &bad) == 0) /* finds: use-after-destroy */
 		wait_for(cq, 1);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
