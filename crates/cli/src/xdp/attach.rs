@@ -42,7 +42,7 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     }
     let mut installed =
         install(link.index, &program, args.mode.mode(), args.replace).map_err(|e| refused(e, &link))?;
-    // The driver refused it, and the network stack completes checksums itself.
+    // The driver refused it, so the program for the network stack takes its place.
     if let (Some(plain), true, sys::XdpMode::Generic) =
         (&source.plain, native && pins.is_none(), installed.mode)
     {
@@ -74,10 +74,11 @@ fn said(link: &Link, info: &ProgramInfo, mode: XdpMode, not_native: Option<&str>
 
 /// Loads a program of the source, and fills its maps.
 fn filled(link: &Link, source: &source::Source, program: &bpf::Program) -> Outcome<(Program, Vec<Map>)> {
+    let frags = program.frags;
     let (program, maps) = load(program, Some(link))?;
     for (index, fill) in &source.fill {
         let Some(map) = maps.get(*index) else { continue };
-        fill.put(link, map)?;
+        fill.put(link, map, frags)?;
     }
     Ok((program, maps))
 }

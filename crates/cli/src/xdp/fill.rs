@@ -57,8 +57,8 @@ impl Fill {
         }
     }
 
-    /// Writes the entries to `map`, which has values of `value_len` bytes, for a program on `link`.
-    pub(super) fn put(&self, link: &Link, map: &Map) -> Outcome {
+    /// Writes the entries to `map`, for a program on `link`. `frags`: it handles multi-buffer packets.
+    pub(super) fn put(&self, link: &Link, map: &Map, frags: bool) -> Outcome {
         let put = |key: &[u8], word: u32| {
             let mut value = vec![0; map.value_size()];
             value[..4].copy_from_slice(&word.to_ne_bytes());
@@ -85,7 +85,7 @@ impl Fill {
                 (0u32..).zip(names).try_for_each(|(at, name)| put(&at.to_ne_bytes(), interface(name)?.index))
             }
             Fill::Cpus { count, queue } => {
-                let program = counter_on_cpu();
+                let program = counter_on_cpu(frags);
                 let fd = program.as_ref().map_or(0, |program| program.as_fd().as_raw_fd() as u32);
                 let mut value = [queue.to_ne_bytes(), fd.to_ne_bytes()].concat();
                 value.truncate(map.value_size());
@@ -100,9 +100,9 @@ impl Fill {
 pub(super) const ON_CPU: &str = "roxie_on_cpu";
 
 /// A program that counts what arrives at another CPU and passes it: the kernel counts no packets that a
-/// full queue drops. `None` on kernels before 5.9.
-fn counter_on_cpu() -> Option<Program> {
-    let recipe = Recipe { counters: true, frags: true, ..Recipe::verdict(XdpAction::Pass) };
+/// full queue drops. `frags`: as the program that redirects to the CPUMAP. `None` on kernels before 5.9.
+fn counter_on_cpu(frags: bool) -> Option<Program> {
+    let recipe = Recipe { counters: true, frags, ..Recipe::verdict(XdpAction::Pass) };
     let program = recipe.program(ON_CPU, ProgramKind::XdpCpumap).ok()?;
     Program::load_with_maps(&program).ok().map(|(program, _maps)| program)
 }

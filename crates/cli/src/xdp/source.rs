@@ -15,8 +15,8 @@ use crate::failure::{During, Failure, Outcome};
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) program: Program,
-    /// The same without the completion of checksums, for programs that run in the network stack; `None` if it
-    /// completes none.
+    /// The same for the network stack, where `program` would complete checksums that are completed later, or
+    /// lose what it redirects to a CPU; `None` if it does neither.
     pub(super) plain: Option<Program>,
     /// Whether a part is an object file, which completes no checksums.
     pub(super) has_object: bool,
@@ -74,7 +74,7 @@ pub(crate) fn entry_program(text: &str, kind: ProgramKind) -> Outcome<Program> {
 fn parts(text: &str) -> Outcome<Source> {
     let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("recipe {text}: {error}")).code(2);
     let (mut programs, mut plains, mut fills) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut has_object, mut completes) = (false, false);
+    let (mut has_object, mut differs) = (false, false);
     let (mut actions, mut queues) = (Vec::new(), None);
     for part in split(text) {
         if let Some((path, name)) = object_of(part) {
@@ -91,7 +91,10 @@ fn parts(text: &str) -> Outcome<Source> {
         programs.push(make(&cooked.recipe)?);
         let mut plain = cooked.recipe.clone();
         plain.stages.retain(|stage| *stage != Stage::Checksum);
-        completes |= plain != cooked.recipe;
+        // In the network stack, the kernel (6.18) loses packets of a multi-buffer program on their way to
+        // another CPU: a UDP datagram arrives there with an invalid IP header.
+        plain.frags &= cooked.fill.iter().all(|fill| fill.cpus().is_none());
+        differs |= plain != cooked.recipe;
         plains.push(make(&plain)?);
         fills.push(cooked.fill);
         actions.push(cooked.recipe.action);
@@ -101,14 +104,14 @@ fn parts(text: &str) -> Outcome<Source> {
     let index = |program: &Program, fill: &Fill| program.map(fill.map()).map(bpf::MapRef::index);
     if let [program] = &programs[..] {
         fill.extend(fills.concat().into_iter().filter_map(|fill| Some((index(program, &fill)?, fill))));
-        let plain = completes.then(|| plains.swap_remove(0));
+        let plain = differs.then(|| plains.swap_remove(0));
         return Ok(Source { program: programs.swap_remove(0), plain, has_object, fill, actions, queues });
     }
     let joined = bpf::join("roxie_joined", &programs).map_err(|error| wrong(&error))?;
     for ((program, fills), first) in programs.iter().zip(fills).zip(&joined.first_map) {
         fill.extend(fills.into_iter().filter_map(|fill| Some((index(program, &fill)? + first, fill))));
     }
-    let plain = completes.then(|| bpf::join("roxie_joined", &plains)).transpose();
+    let plain = differs.then(|| bpf::join("roxie_joined", &plains)).transpose();
     let plain = plain.map_err(|error| wrong(&error))?.map(|joined| joined.program);
     Ok(Source { program: joined.program, plain, has_object, fill, actions, queues })
 }

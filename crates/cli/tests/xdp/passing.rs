@@ -161,7 +161,19 @@ fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
         ["ra", "rb"].iter().for_each(|netdev| attach(netdev, recipe));
         assert_eq!(passes(&client, &server, address), ALL, "{recipe}");
     }
-    // The last one spreads over CPUs. Packets are counted where they arrive.
+    arrives_at_cpus();
+    for recipe in ["lb:to=cpu,ways=1", "sample:every=10+lb:to=cpu,ways=1"] {
+        for netdev in ["ra", "rb"] {
+            roxie(&["detach", netdev]);
+            good(&["attach", netdev, "--recipe", recipe, "--mode", "generic"]);
+        }
+        assert_eq!(passes(&client, &server, address), ALL, "{recipe} in generic mode");
+        arrives_at_cpus();
+    }
+}
+
+/// Packets were spread over CPUs, and are counted where they arrive.
+fn arrives_at_cpus() {
     let stats: Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
     let sent = &stats["verdicts"]["XDP_REDIRECT.packets"];
     assert!(sent.as_u64() > Some(0) && stats["cpumap"]["arrived.packets"] == *sent, "{stats}");
