@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let case = |place: Place, what: &str, program, run: fn(&Lab, &Place, &str) -> Result<(), String>| {
         Case::new(place, what, program, move |lab, name| run(lab, &place, name))
     };
-    // Its queueing discipline is no other case's.
+    // No other case uses an interface with this queueing discipline.
     let slow = Place::xsk(Family::V4, 1470, Port::Generic, Port::Generic);
     let mut cases = vec![
         case(slow, "bursts and single packets keep their order on a slow link", "ib_write_bw", slow_link),

@@ -237,7 +237,7 @@ Examples:
   roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
           Drops one in a hundred received packets
   roxie run --chaos seeds=1..100 -- ./test
-          Looks for a seed with which a NIC that is as bad as it may be makes the test fail
+          Looks for a seed with which the worst NIC that is legal makes the test fail
   roxie run -- bash
           A shell in which every program sees it")]
 pub(crate) struct RunArgs {

@@ -67,7 +67,7 @@ unsafe extern "C" fn post_send(
     if object.tail.qp.ty() == QpType::Ud {
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
-        // What a destroyed handle says is kept, so the post goes on after the report.
+        // The contents of a destroyed handle are kept, so the post continues after the report.
         datagrams.for_each(|wr| _ = is_usable(post::ud(wr.get()).ah, Purpose::Use));
     }
     let queue = work::of(object);

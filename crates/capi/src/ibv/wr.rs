@@ -19,9 +19,9 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
 use crate::abi::work::{ibv_ah, ibv_data_buf};
-use crate::check;
+use crate::check::{self, Purpose};
 use crate::errno::code;
-use crate::handle::{Hot, typed};
+use crate::handle::{Hot, is_usable, typed};
 
 use super::ah::AhObject;
 use super::mw::{MwObject, wr_bind};
@@ -349,6 +349,8 @@ operations! {
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // `roxie check` keeps the contents of a destroyed handle, so the request continues after its report.
+    let _reported = is_usable(ah, Purpose::Use);
     // SAFETY: ibv_wr_post(3).
     unsafe {
         let ah: Option<&AhObject> = typed(Hot(ah));

@@ -6,6 +6,7 @@ use wire::{Msn, Operation, Packet, Psn, Syndrome};
 use super::Analysis;
 use super::direction::{Direction, Inside};
 use super::finding::{At, Kind};
+use super::window::WINDOW_MAX;
 
 /// An ACK that was captured before its request by less than this was captured out of order.
 const AHEAD_NS: u64 = 20_000_000;
@@ -210,8 +211,14 @@ impl Analysis {
 
 impl Direction {
     /// Notes that the answer in packet `at` passed over the responses `first` to `last`, as far as they were
-    /// not captured.
+    /// not captured. Of more responses than the window holds none counts as captured.
     pub(super) fn pass_over(&mut self, first: Psn, last: Psn, at: At) {
+        if !last.is_before(first.advance(WINDOW_MAX as u32)) {
+            if self.passed.len() < PASSED_MAX {
+                self.passed.push((first, last, at));
+            }
+            return;
+        }
         let mut from = first;
         while !last.is_before(from) && self.passed.len() < PASSED_MAX {
             let mut next = from;

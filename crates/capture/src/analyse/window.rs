@@ -9,7 +9,7 @@ use super::finding::At;
 /// Acknowledged numbers kept, to recognise late copies.
 const HISTORY: usize = 1024;
 /// Most numbers kept; older ones are removed.
-const WINDOW_MAX: usize = 1 << 17;
+pub(super) const WINDOW_MAX: usize = 1 << 17;
 /// Most packets that the first captured one may precede although they have lower numbers.
 const OVERTAKEN_MAX: i32 = 64;
 /// A larger jump of the number is a new connection on the same queue pair.

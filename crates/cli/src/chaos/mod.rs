@@ -44,7 +44,9 @@ impl ChaosArgs {
     /// `--timeout` with one seed; an invalid `ROXIE_CHAOS`.
     pub(crate) fn check(&self) -> Outcome {
         if self.timeout.is_some() && !matches!(self.chaos, Some(Chosen::Search(_))) {
-            return Err(Failure::new("--timeout needs --chaos seeds=A..B").code(2));
+            return Err(
+                Failure::new("--timeout needs --chaos seeds=A..B, or --seeds N of roxie check").code(2)
+            );
         }
         let plan =
             roxie::chaos::plan_from_env().map_err(|error| Failure::new(format!("{VARIABLE}: {error}")));

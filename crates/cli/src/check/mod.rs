@@ -60,7 +60,7 @@ Examples:
   roxie check --hang 3 -- ./prog
           Says after 3 s without progress which work request waits for what
   roxie check --seeds 100 -- ./prog
-          Looks for what ./prog does wrong only with a NIC that is as bad as it may be
+          Looks for what ./prog does wrong only with the worst NIC that is legal
   roxie check --suppress known.txt -- mpirun -n 2 ./prog
           Without the findings that known.txt names")]
 pub(crate) struct CheckArgs {

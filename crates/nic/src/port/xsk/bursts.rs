@@ -60,7 +60,7 @@ const CALM_ROUNDS: u32 = 64;
 impl Bursts {
     /// Whether packets of round `round` leave through the UDP port. `is_ring_empty` says whether the kernel
     /// has taken all packets of the flow's AF_XDP queue, which a burst would overtake; `is_socket_empty`
-    /// whether a queueing discipline holds packets of its UDP socket, which AF_XDP would overtake.
+    /// whether no queueing discipline holds packets of its UDP socket, which AF_XDP would overtake.
     #[inline]
     pub(super) fn leave_by_udp(
         &mut self,
