@@ -91,7 +91,7 @@ fn parts(text: &str) -> Outcome<Source> {
         programs.push(make(&cooked.recipe)?);
         let mut plain = cooked.recipe.clone();
         plain.stages.retain(|stage| *stage != Stage::Checksum);
-        // In the network stack, the kernel (6.18) loses packets of a multi-buffer program on their way to
+        // In the network stack, the kernel (6.18) loses packets that a multi-buffer program redirects to
         // another CPU: a UDP datagram arrives there with an invalid IP header.
         plain.frags &= cooked.fill.iter().all(|fill| fill.cpus().is_none());
         differs |= plain != cooked.recipe;

@@ -51,8 +51,8 @@ impl Transmitter {
         }
     }
 
-    /// Whether the kernel holds no packet of the socket that the flow shares with others. False if it does not
-    /// say so.
+    /// Whether the kernel holds no packet of the socket that the flow shares with others. False if it does
+    /// not say so.
     pub(in crate::port::udp) fn has_sent_all(&mut self, key: &FlowKey) -> bool {
         let Ok(flow) = self.datagram_flow(key) else { return true };
         let Some(flow) = self.flows.get(flow.0 as usize) else { return true };
