@@ -122,6 +122,15 @@ def compiled(directory, name, *libraries):
     return target
 
 
+def placement(unpinned=False, one_cpu=False):
+    """The CPUs of each side, for `Lab`, and words for them."""
+    if one_cpu:
+        return (CPUS[0],) * 2, "both sides on one CPU"
+    if unpinned:
+        return (ALL_CPUS,) * 2, "not bound to CPUs"
+    return CPUS, "one side per CPU"
+
+
 def add_bin(parser):
     """Adds the option --bin, the directory of the binaries."""
     target = os.environ.get("CARGO_TARGET_DIR", f"{HERE}/../target")

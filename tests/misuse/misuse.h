@@ -69,6 +69,19 @@ static inline void init_qp(struct ibv_qp *qp)
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | third) == 0);
 }
 
+/* A queue pair for datagrams that sends and receives, with the Q_Key of `init_qp`. */
+static inline struct ibv_qp *ready_ud(struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr init = qp_attr(cq, IBV_QPT_UD);
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR }, rts = { .qp_state = IBV_QPS_RTS };
+
+	init_qp(qp);
+	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE) == 0);
+	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+	return qp;
+}
+
 static inline struct ibv_ah_attr own_address(struct ibv_context *context)
 {
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh.hop_limit = 64 };

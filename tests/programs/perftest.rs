@@ -21,7 +21,7 @@ struct Variant {
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for variant in variants().into_iter().chain(all_sizes(scale)) {
+    for variant in variants(scale) {
         // perftest 4.5 resolves the peer of -R as IPv4 only, --ipv6 or not.
         let cm = variant.words.contains(&"-R");
         let places =
@@ -31,38 +31,28 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// perftest measures the frequency of the CPU for each row of a report, by calls of gettimeofday(2): with
-/// `-a` that is 5 to 9 s of CPU time on each side. So at quick scale each size runs once for each operation,
-/// in streams between hosts, and once on one host.
-fn all_sizes(scale: Scale) -> Vec<Variant> {
-    let quick = [
-        (Spread::Root, "ib_write_bw", &["-a"][..]),
-        (Spread::Root, "ib_read_bw", &["-a"]),
-        (Spread::Root, "ib_send_bw", &["-a"]),
-        (Spread::Ordinary, "ib_send_lat", &["-a", "-R"]),
-    ];
-    let more = [
-        (Spread::Ordinary, "ib_write_bw", &["-a", "-b", "-R"][..]),
-        (Spread::Ordinary, "ib_read_bw", &["-a", "-b", "-R"]),
-        (Spread::Ordinary, "ib_send_bw", &["-a", "-b", "-R"]),
-        (Spread::Ordinary, "ib_write_lat", &["-a", "-R"]),
-        (Spread::Ordinary, "ib_read_lat", &["-a", "-R"]),
-        (Spread::Root, "ib_write_lat", &["-a"]),
-        (Spread::Root, "ib_read_lat", &["-a"]),
-        (Spread::Root, "ib_send_lat", &["-a"]),
-    ];
-    let more = if scale == Scale::Full { &more[..] } else { &[] };
-    let variant = |row: &(Spread, &'static str, &'static [&'static str])| {
-        let (spread, tool, words) = *row;
-        Variant { spread, tool, words }
-    };
-    quick.iter().chain(more).map(variant).collect()
-}
-
-fn variants() -> Vec<Variant> {
-    use Spread::{All, Two};
+fn variants(scale: Scale) -> Vec<Variant> {
+    use Spread::{All, Ordinary, Root, Two};
     let mut variants = Vec::new();
     let mut add = |tool, spread, words| variants.push(Variant { spread, tool, words });
+    // perftest measures the frequency of the CPU for each row of a report, by calls of gettimeofday(2): with
+    // `-a` that is 5 to 9 s of CPU time on each side. So at quick scale each size runs once for each
+    // operation, in streams between hosts, and once on one host.
+    let is_full = scale == Scale::Full;
+    for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        add(tool, Root, &["-a"]);
+        if is_full {
+            add(tool, Ordinary, &["-a", "-b", "-R"]);
+        }
+    }
+    for tool in ["ib_write_lat", "ib_read_lat", "ib_send_lat"] {
+        if is_full || tool == "ib_send_lat" {
+            add(tool, Ordinary, &["-a", "-R"]);
+        }
+        if is_full {
+            add(tool, Root, &["-a"]);
+        }
+    }
     for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
         add(tool, All, &[]);
         add(tool, All, &["-R"]);

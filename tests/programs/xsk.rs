@@ -59,8 +59,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A link of 100 Mbit/s, whose queueing discipline holds bursts for longer than a flow needs to become calm.
-/// The slower way is not left before it is empty: nothing arrives out of order.
+/// The queueing discipline of a link of 100 Mbit/s still holds a burst when its flow counts as calm. The flow
+/// stays on its UDP socket until that is empty, so nothing arrives out of order.
 fn slow_link(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let limit = || {
         let tc = "qdisc replace dev veth0 root tbf rate 100mbit burst 16k limit 4000000";

@@ -6,9 +6,7 @@ int main(void)
 	struct ibv_context *context = open_first();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
-	struct ibv_qp_init_attr init = qp_attr(cq, IBV_QPT_UD);
-	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR }, rts = { .qp_state = IBV_QPS_RTS };
+	struct ibv_qp *qp = ready_ud(pd, cq);
 	struct ibv_ah_attr attr = own_address(context);
 	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
 	struct ibv_send_wr send = { .wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
@@ -17,9 +15,6 @@ int main(void)
 	struct ibv_sge to = { .addr = (uintptr_t)memory, .length = 64, .lkey = mr->lkey };
 	struct ibv_recv_wr receive = receive_to(&to), *bad_receive;
 
-	init_qp(qp);
-	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE) == 0);
-	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 	send.wr.ud.ah = ah;
 	send.wr.ud.remote_qpn = qp->qp_num;
 	send.wr.ud.remote_qkey = 18;

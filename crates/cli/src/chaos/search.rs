@@ -1,6 +1,6 @@
 //! The search for a seed that makes a command fail, and for the fewest faults that do.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -218,30 +218,36 @@ fn show(output: &str) {
 
 /// The command line that runs the command once, with this plan.
 fn replay(words: impl Iterator<Item = OsString>, plan: &ChaosPlan) -> String {
-    let mut words = words.peekable();
-    let mut line =
-        vec![words.next().map_or_else(|| "roxie".into(), |first| first.to_string_lossy().into_owned())];
-    let mut is_option = true;
-    while let Some(word) = words.next() {
-        let text = word.to_string_lossy().into_owned();
-        is_option &= word != OsStr::new("--");
-        match text.as_str() {
-            "--chaos" if is_option => {
-                words.next();
-                line.extend(["--chaos".to_owned(), plan.to_string()]);
-            }
-            text if is_option && text.starts_with("--chaos=") => line.push(format!("--chaos={plan}")),
-            "--seeds" if is_option => {
-                words.next();
-                line.extend(["--chaos".to_owned(), plan.to_string()]);
-            }
-            text if is_option && text.starts_with("--seeds=") => line.push(format!("--chaos={plan}")),
-            "--timeout" if is_option => drop(words.next()),
-            text if is_option && text.starts_with("--timeout=") => {}
-            text => line.push(quote(text)),
+    let words: Vec<OsString> = words.collect();
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let (options, command) = words.split_at(end);
+    let mut line = seeded(options, Some(plan));
+    line.extend_from_slice(command);
+    line.iter().map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// The options without the time limit of a run; `--chaos` with this plan is in the place of those that choose
+/// seeds. Without a plan these are left out.
+pub(crate) fn seeded(options: &[OsString], plan: Option<&ChaosPlan>) -> Vec<OsString> {
+    let mut words = Vec::new();
+    let mut options = options.iter();
+    while let Some(word) = options.next() {
+        let text = word.to_string_lossy();
+        let (name, has_value) = text.split_once('=').map_or((&*text, false), |(name, _)| (name, true));
+        if !["--chaos", "--seeds", "--timeout"].contains(&name) {
+            words.push(word.clone());
+            continue;
+        }
+        if !has_value {
+            options.next();
+        }
+        match plan.filter(|_| name != "--timeout") {
+            Some(plan) if has_value => words.push(format!("--chaos={plan}").into()),
+            Some(plan) => words.extend(["--chaos".into(), plan.to_string().into()]),
+            None => {}
         }
     }
-    line.join(" ")
+    words
 }
 
 #[cfg(test)]

@@ -124,14 +124,7 @@ fn search(args: &CheckArgs, seeds: u64) -> Outcome {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (options, program) = words.split_at(words.len().saturating_sub(args.run.command.len()));
     let mut command = vec![own.into_os_string()];
-    let mut options = options.iter().skip(1);
-    while let Some(word) = options.next() {
-        match &*word.to_string_lossy() {
-            "--seeds" | "--timeout" => drop(options.next()),
-            text if text.starts_with("--seeds=") || text.starts_with("--timeout=") => {}
-            _ => command.push(word.clone()),
-        }
-    }
+    command.extend(chaos::search::seeded(options.get(1..).unwrap_or_default(), None));
     command.extend_from_slice(program);
     chaos::search::search(&Search::first(seeds), &command, &[], args.run.chaos.timeout)
 }

@@ -144,6 +144,14 @@ fn attach(netdev: &str, recipe: &str) {
     good(&["attach", netdev, "--recipe", recipe, "--replace", "--mode", "native"]);
 }
 
+/// Attaches a recipe to both interfaces, which may have a program in the other mode.
+fn attach_again(recipe: &str, mode: &str) {
+    for netdev in ["ra", "rb"] {
+        roxie(&["detach", netdev]);
+        good(&["attach", netdev, "--recipe", recipe, "--mode", mode]);
+    }
+}
+
 const ALL: [(&str, bool); 4] = [("ping", true), ("UDP", true), ("RDMA", true), ("TCP", true)];
 
 #[test]
@@ -163,10 +171,7 @@ fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
     }
     arrives_at_cpus();
     for recipe in ["lb:to=cpu,ways=1", "sample:every=10+lb:to=cpu,ways=1"] {
-        for netdev in ["ra", "rb"] {
-            roxie(&["detach", netdev]);
-            good(&["attach", netdev, "--recipe", recipe, "--mode", "generic"]);
-        }
+        attach_again(recipe, "generic");
         assert_eq!(passes(&client, &server, address), ALL, "{recipe} in generic mode");
         arrives_at_cpus();
     }
@@ -198,10 +203,7 @@ fn everything_passes_through_recipes_that_leave_packets_to_the_network_stack() {
         "lb:to=xsk",
     ] {
         for mode in ["native", "generic"] {
-            for netdev in ["ra", "rb"] {
-                roxie(&["detach", netdev]);
-                good(&["attach", netdev, "--recipe", recipe, "--mode", mode]);
-            }
+            attach_again(recipe, mode);
             assert_eq!(passes(&client, &server, address), ALL, "{recipe}, {mode}");
         }
     }

@@ -51,9 +51,7 @@ impl UdpPort {
         let UdpPortConfig { gsi, slot, udp_port, ifindex } = config;
         UdpPort { tx: Transmitter::new(udp_port, ifindex), rx: Receiver::new(gsi, slot, udp_port) }
     }
-}
 
-impl UdpPort {
     /// Whether no queueing discipline or driver holds packets of this flow's socket.
     pub(super) fn has_sent_all(&mut self, key: &FlowKey) -> bool {
         self.tx.has_sent_all(key)
