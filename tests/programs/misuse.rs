@@ -37,6 +37,12 @@ pub(crate) fn cases() -> Vec<Case> {
             Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source))
         })
         .collect();
+    for source in programs() {
+        if fs::read_to_string(&source).is_ok_and(|text| text.contains("FIXED")) {
+            let what = format!("roxie check is silent: {} corrected", stem(&source));
+            cases.push(Case::new(place, &what, "cc", move |lab, name| corrected(lab, &place, name, &source)));
+        }
+    }
     for (program, server, client) in SILENT {
         let what = format!("roxie check is silent: {server}");
         cases.push(Case::new(place, &what, program, move |lab, name| {
@@ -123,6 +129,15 @@ fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), Stri
         return Err(format!("expected {expected:?}, found {found:?}\n{}", ended.describe()));
     }
     Ok(())
+}
+
+/// Without its mistake the program has no findings.
+fn corrected(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
+    let options = ["-DFIXED", "-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
+    let program = build(lab, &format!("../misuse/{}.c", stem(source)), &options)?;
+    let words = ["check", "--quiet", "--netdev", "lo", "--", program.path()];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    if ended.output.contains("roxie check:") { Err(ended.describe()) } else { Ok(()) }
 }
 
 fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> Result<(), String> {

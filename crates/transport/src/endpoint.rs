@@ -1,7 +1,7 @@
 //! State shared by the requester and the responder of one queue pair: identity, attributes, outgoing events,
 //! counters.
 
-use wire::Qpn;
+use wire::{QKey, Qpn};
 
 use crate::attr::{QpAttr, QpConfig, QpType};
 use crate::cause::Cause;
@@ -34,6 +34,8 @@ pub(crate) struct Endpoint {
     pub(crate) trust: Trust,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
+    /// Q_Key and sender of the last datagram that was dropped because of its Q_Key.
+    pub(crate) refused_q_key: Option<(QKey, Qpn)>,
     /// Present while a completion counter is attached.
     pub(crate) completion_counts: Option<Box<CompletionCounts>>,
 }
@@ -60,6 +62,7 @@ impl Endpoint {
             trust: Trust::default(),
             events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),
+            refused_q_key: None,
             completion_counts: None,
         }
     }

@@ -52,6 +52,7 @@ pub(crate) fn receive(
 ) -> Result<Received, DropReason> {
     let deth = packet.deth().ok_or(DropReason::WrongService)?;
     if deth.q_key != ep.attr.q_key {
+        ep.refused_q_key = Some((deth.q_key, deth.src_qp));
         return Err(DropReason::BadQKey);
     }
     let payload = packet.payload();

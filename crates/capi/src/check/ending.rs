@@ -14,7 +14,7 @@ use crate::ibv::events::handed_out;
 
 use super::objects::{alive, for_each_cq};
 use super::report::{process_started, report};
-use super::watch;
+use super::{watch, work};
 
 /// The process that has opened the device last: a forked child counts as another one.
 static OPENED: AtomicU32 = AtomicU32::new(0);
@@ -72,8 +72,9 @@ pub(crate) fn interrupted() {
     }
 }
 
-/// Reports completion queues that lost completions.
+/// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
 pub(super) fn look_at_queues() {
+    work::look_at_q_keys();
     let mut found = Vec::new();
     for_each_cq(|object, created| {
         if object.tail.cq.has_overflowed() {

@@ -49,6 +49,8 @@ pub(super) struct Queue {
     srq: Option<usize>,
     /// Completion queues, by their addresses, and how many work requests can complete there.
     needs: [(usize, u32); 2],
+    /// Where a queue pair for datagrams got its Q_Key.
+    q_key_set: Option<Site>,
     /// `roxie check` knows the attributes of its connection.
     is_connected: bool,
     /// A work request has failed: what follows is a consequence.
@@ -121,7 +123,11 @@ pub(super) fn queue_pair_ends(object: *const ibv_qp_ex) {
     let queue = work.queues.remove(&object.addr());
     drop(work);
     if let Some(queue) = queue {
-        lock(&queue).disconnect();
+        let mut queue = lock(&queue);
+        queue.disconnect();
+        // SAFETY: as above; the tail is dropped after this call.
+        let object: Option<&QpObject> = unsafe { Object::from_ptr(object.cast_mut()) };
+        object.and_then(|object| queue.refused_q_key(object)).into_iter().for_each(report_q_key);
     }
 }
 
@@ -185,12 +191,24 @@ pub(crate) fn moved(object: &QpObject) {
     let queue = of(object);
     match &*status.state {
         "RESET" => lock(&queue).reset(),
+        "INIT" => lock(&queue).q_key_set = Some(here()),
         "RTR" | "RTS" => {
             lock(&queue).is_connected = true;
             connected(&status, here());
         }
         _ => {}
     }
+}
+
+/// Reports queue pairs that dropped datagrams because of their Q_Key.
+pub(super) fn look_at_q_keys() {
+    let mut found = Vec::new();
+    for_each(|object, queue| found.extend(queue.refused_q_key(object)));
+    found.into_iter().for_each(report_q_key);
+}
+
+fn report_q_key((text, set): (String, Site)) {
+    report("wrong-qkey", &text, &[("Q_Key set", set)]);
 }
 
 impl Work {
@@ -234,6 +252,7 @@ impl Queue {
                 (object.send_cq().get().addr(), qp.cap().max_send_wr),
                 (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
             ],
+            q_key_set: None,
             is_connected: false,
             has_failed: false,
             moved_ns: now_ns(),
@@ -253,6 +272,22 @@ impl Queue {
         if mem::take(&mut self.is_connected) {
             disconnected(self.number);
         }
+    }
+
+    /// What is wrong with a datagram that was dropped because of its Q_Key, and where the Q_Key was set.
+    fn refused_q_key(&self, object: &QpObject) -> Option<(String, Site)> {
+        let qp = Some(&object.tail.qp).filter(|_| self.service == QpType::Ud)?;
+        let refused = qp.refused_q_key()?;
+        let set = self.q_key_set.or_else(|| created(object.public().addr()))?;
+        let text = format!(
+            "a datagram of queue pair {:#08x} was dropped: its Q_Key is {:#x}, that of its receiver, queue \
+             pair {:#08x}, is {:#x}; the sender needs the Q_Key of the receiver (wr.ud.remote_qkey)",
+            refused.sender.value(),
+            refused.theirs.0,
+            self.number,
+            refused.ours.0
+        );
+        Some((text, set))
     }
 
     /// The application posts this.

@@ -23,6 +23,11 @@ pub(super) struct End {
     max_rd_atomic: u8,
     max_dest_rd_atomic: u8,
     stacks: Vec<Stack>,
+    /// The process, and its command line.
+    #[serde(skip)]
+    pub(super) process: u32,
+    #[serde(skip)]
+    pub(super) command: String,
 }
 
 /// The ends that are known, by their queue pair numbers.
@@ -31,11 +36,13 @@ pub(super) struct Ends {
     known: HashMap<u32, End>,
     /// Sender, receiver and kind of the findings so far: later transitions find them again.
     told: HashSet<(u32, u32, &'static str)>,
+    /// Queue pairs that got no answer of their peers.
+    unanswered: HashSet<(u32, u32)>,
 }
 
 impl Ends {
     /// Adds an end; returns what does not fit between it and its peer.
-    pub(super) fn add(&mut self, end: End, process: u32) -> Vec<Finding> {
+    pub(super) fn add(&mut self, end: End) -> Vec<Finding> {
         let mut found = Vec::new();
         if let Some(peer) = self.known.get(&end.peer).filter(|peer| peer.is_peer_of(&end)) {
             for (sender, receiver) in [(&end, peer), (peer, &end)] {
@@ -43,9 +50,7 @@ impl Ends {
                     if !self.told.insert((sender.qp, receiver.qp, kind)) {
                         continue;
                     }
-                    let stacks = [&end, peer].into_iter().flat_map(|end| end.stacks.clone()).collect();
-                    let (kind, command) = (kind.to_owned(), String::new());
-                    found.push(Finding { kind, text, stacks, ends: None, process, command });
+                    found.push(finding(kind, text, &end, peer));
                 }
             }
         }
@@ -53,15 +58,63 @@ impl Ends {
         found
     }
 
+    /// A queue pair got no answer of its peer.
+    pub(super) fn unanswered(&mut self, qp: u32, peer: u32) {
+        self.unanswered.insert((qp, peer));
+    }
+
     /// A queue pair is not connected any more. Its peer is not either: both may get other attributes now, one
-    /// after the other, and only new ones belong together.
-    pub(super) fn remove(&mut self, qp: u32) {
-        let Some(end) = self.known.remove(&qp) else { return };
-        if self.known.get(&end.peer).is_some_and(|peer| peer.is_peer_of(&end)) {
+    /// after the other, and only new ones belong together. Returns why one of them got no answer, if its peer
+    /// belongs to another connection.
+    pub(super) fn remove(&mut self, qp: u32) -> Vec<Finding> {
+        let found = self.explain(|ends| ends.0 == qp || ends.1 == qp);
+        if let Some(end) = self.known.remove(&qp)
+            && self.known.get(&end.peer).is_some_and(|peer| peer.is_peer_of(&end))
+        {
             self.known.remove(&end.peer);
         }
         self.told.retain(|(sender, receiver, _)| *sender != qp && *receiver != qp);
+        found
     }
+
+    /// The findings of [`remove`](Self::remove) for the queue pairs that are still connected at the end.
+    pub(super) fn rest(&mut self) -> Vec<Finding> {
+        self.explain(|_| true)
+    }
+
+    fn explain(&mut self, is_asked_for: impl Fn(&(u32, u32)) -> bool) -> Vec<Finding> {
+        let asked: Vec<(u32, u32)> = self.unanswered.extract_if(is_asked_for).collect();
+        asked.into_iter().filter_map(|(qp, peer)| self.apart(qp, peer)).collect()
+    }
+
+    /// Why an end got no answer: its peer belongs to another connection. Without a failure this may be the
+    /// moment before the peer is connected again.
+    fn apart(&self, qp: u32, of_peer: u32) -> Option<Finding> {
+        let (end, peer) = (self.known.get(&qp)?, self.known.get(&of_peer)?);
+        if peer.peer != end.qp {
+            let text = format!(
+                "dest_qp_num of queue pair {qp:#08x} is {of_peer:#08x}, but dest_qp_num of {of_peer:#08x} is \
+                 {:#08x}; each of two ends must name the other",
+                peer.peer
+            );
+            return Some(finding("ends-qpn", text, end, peer));
+        }
+        let (ours, theirs) = ((end.local, end.remote), (peer.local, peer.remote));
+        (ours != (theirs.1, theirs.0)).then(|| {
+            let text = format!(
+                "queue pair {qp:#08x} is connected from {} to {}, but its peer {of_peer:#08x} from {} to {}; \
+                 look at dgid and sgid_index of both ends",
+                ours.0, ours.1, theirs.0, theirs.1
+            );
+            finding("ends-gid", text, end, peer)
+        })
+    }
+}
+
+fn finding(kind: &str, text: String, end: &End, peer: &End) -> Finding {
+    let stacks = [end, peer].into_iter().flat_map(|end| end.stacks.clone()).collect();
+    let (kind, command, process) = (kind.to_owned(), end.command.clone(), end.process);
+    Finding { kind, text, stacks, ends: None, process, command }
 }
 
 impl End {
@@ -118,13 +171,15 @@ mod tests {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             stacks: Vec::new(),
+            process: 1,
+            command: String::new(),
         }
     }
 
     fn kinds(first: End, second: End) -> Vec<String> {
         let mut ends = Ends::default();
-        assert!(ends.add(first, 1).is_empty(), "its peer is not known");
-        ends.add(second, 1).into_iter().map(|finding| finding.kind).collect()
+        assert!(ends.add(first).is_empty(), "its peer is not known");
+        ends.add(second).into_iter().map(|finding| finding.kind).collect()
     }
 
     #[test]
@@ -140,17 +195,17 @@ mod tests {
     fn only_ends_of_the_same_connection_are_compared() {
         let again = |qp, peer| End { sq_psn: 9, rq_psn: 9, ..end(qp, peer) };
         let mut ends = Ends::default();
-        let mut found = [ends.add(end(1, 2), 1), ends.add(end(2, 1), 1)].concat();
+        let mut found = [ends.add(end(1, 2)), ends.add(end(2, 1))].concat();
         // One after the other, and both at first.
-        ends.remove(1);
-        found.extend(ends.add(again(1, 2), 1));
-        ends.remove(2);
-        found.extend(ends.add(again(2, 1), 1));
-        [1, 2].into_iter().for_each(|qp| ends.remove(qp));
-        found.extend([ends.add(end(1, 2), 1), ends.add(end(2, 1), 1)].concat());
+        found.extend(ends.remove(1));
+        found.extend(ends.add(again(1, 2)));
+        found.extend(ends.remove(2));
+        found.extend(ends.add(again(2, 1)));
+        found.extend([1, 2].into_iter().flat_map(|qp| ends.remove(qp)));
+        found.extend([ends.add(end(1, 2)), ends.add(end(2, 1))].concat());
         assert!(found.is_empty(), "{found:?}");
-        ends.remove(2);
-        found.extend([ends.add(end(1, 2), 1), ends.add(again(2, 1), 1)].concat());
+        found.extend(ends.remove(2));
+        found.extend([ends.add(end(1, 2)), ends.add(again(2, 1))].concat());
         assert_eq!(found.len(), 2, "PSNs of both directions");
     }
 
@@ -159,5 +214,25 @@ mod tests {
         assert_eq!(kinds(end(1, 2), End { path_mtu: 512, ..end(2, 1) }), ["ends-path-mtu"]);
         assert_eq!(kinds(end(1, 2), End { rq_psn: 9, ..end(2, 1) }), ["ends-psn"]);
         assert_eq!(kinds(end(1, 2), End { max_dest_rd_atomic: 1, ..end(2, 1) }), ["ends-reads"]);
+    }
+    #[test]
+    fn a_peer_of_another_connection_is_told_after_a_failure_only() {
+        let elsewhere = |qp, peer| End { remote: IpAddr::from([10, 0, 0, 9]), ..end(qp, peer) };
+        for (mine, theirs, kind) in [
+            (end(1, 2), end(2, 3), Some("ends-qpn")),
+            (elsewhere(1, 2), end(2, 1), Some("ends-gid")),
+            (end(1, 2), end(2, 1), None),
+        ] {
+            for (fails, removed) in [(false, 1), (true, 1), (true, 2), (true, 0)] {
+                let mut ends = Ends::default();
+                assert!(ends.add(theirs.clone()).is_empty() && ends.add(mine.clone()).is_empty());
+                if fails {
+                    ends.unanswered(1, 2);
+                }
+                let found = if removed == 0 { ends.rest() } else { ends.remove(removed) };
+                let found: Vec<String> = found.into_iter().map(|finding| finding.kind).collect();
+                assert_eq!(found.first().map(String::as_str), kind.filter(|_| fails));
+            }
+        }
     }
 }

@@ -98,8 +98,9 @@ impl Findings {
     }
 
     /// As [`read`](Self::read), when all processes have ended.
-    pub(super) fn read_rest(&mut self, f: impl FnMut(Finding) -> Outcome) -> Outcome {
-        self.read_until(u64::MAX, f)
+    pub(super) fn read_rest(&mut self, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
+        self.read_until(u64::MAX, &mut f)?;
+        self.ends.rest().into_iter().try_for_each(f)
     }
 
     fn read_until(&mut self, until_ns: u64, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
@@ -112,6 +113,9 @@ impl Findings {
                 match serde_json::from_str(&line).during("a finding")? {
                     Line::Process { command } => reader.command = command,
                     Line::Finding(finding) => {
+                        if let ("no-answer", Some((qp, peer))) = (&*finding.kind, finding.ends) {
+                            self.ends.unanswered(qp, peer);
+                        }
                         f(Finding { process, command: reader.command.clone(), ..finding })?;
                     }
                     Line::End(end) => self.changes.push((end.at, process, Change::Connected(end))),
@@ -123,13 +127,12 @@ impl Findings {
         let due = self.changes.partition_point(|(at, ..)| *at < until_ns);
         for (_, process, change) in self.changes.drain(..due) {
             match change {
-                Change::Connected(end) => {
+                Change::Connected(mut end) => {
                     let command = self.files.get(&process).map(|reader| reader.command.clone());
-                    for finding in self.ends.add(end, process) {
-                        f(Finding { command: command.clone().unwrap_or_default(), ..finding })?;
-                    }
+                    (end.process, end.command) = (process, command.unwrap_or_default());
+                    self.ends.add(end).into_iter().try_for_each(&mut f)?;
                 }
-                Change::Gone(qp) => self.ends.remove(qp),
+                Change::Gone(qp) => self.ends.remove(qp).into_iter().try_for_each(&mut f)?,
             }
         }
         Ok(())

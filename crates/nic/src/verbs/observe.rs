@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use wire::{QKey, Qpn};
+
 use super::{Cq, Qp};
 use crate::status::QpStatus;
 
@@ -15,6 +17,27 @@ impl Qp {
         let entry = core.tables.by_qpn(self.qpn())?;
         Some(QpStatus::of(entry, &gids, engine.now()))
     }
+
+    /// Returns the last datagram that was dropped because of its Q_Key.
+    #[must_use]
+    pub fn refused_q_key(&self) -> Option<RefusedQKey> {
+        let engine = self.engine();
+        let mut core = engine.lock();
+        let qp = &core.tables.by_qpn(self.qpn())?.qp;
+        let (theirs, sender) = qp.refused_q_key()?;
+        Some(RefusedQKey { theirs, sender, ours: qp.attr().q_key })
+    }
+}
+
+/// A datagram that a queue pair dropped because of its Q_Key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RefusedQKey {
+    /// Its Q_Key.
+    pub theirs: QKey,
+    /// The queue pair that sent it.
+    pub sender: Qpn,
+    /// The Q_Key of the queue pair.
+    pub ours: QKey,
 }
 
 impl Cq {

@@ -1,6 +1,6 @@
 //! What a queue pair reports about itself.
 
-use wire::{Psn, Qpn};
+use wire::{Psn, QKey, Qpn};
 
 use super::Qp;
 use crate::attr::{QpAttr, QpState, QpType};
@@ -58,6 +58,12 @@ pub struct Progress {
 }
 
 impl Qp {
+    /// Q_Key and sender of the last datagram that was dropped because of its Q_Key.
+    #[must_use]
+    pub fn refused_q_key(&self) -> Option<(QKey, Qpn)> {
+        self.ep.refused_q_key
+    }
+
     /// The work request that was posted last, if it has not completed.
     #[must_use]
     pub fn last_posted(&self) -> Option<PostedSend> {
