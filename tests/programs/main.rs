@@ -28,6 +28,7 @@ mod perftest;
 mod pingpong;
 mod raw;
 mod reasons;
+mod recorded;
 mod rping;
 mod rsocket;
 mod strangers;
@@ -78,6 +79,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(capture::cases());
     cases.extend(top::cases());
     cases.extend(trace::cases());
+    cases.extend(recorded::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
     cases.extend(engines::cases());

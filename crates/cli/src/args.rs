@@ -18,6 +18,7 @@ use crate::interop::InteropArgs;
 use crate::lab::args::{HoldArgs, LabArgs};
 use crate::metrics::MetricsArgs;
 use crate::own::args::OwnArgs;
+use crate::recording::RecordingArgs;
 use crate::sim::args::SimArgs;
 use crate::top::TopArgs;
 use crate::trace::TraceArgs;
@@ -202,7 +203,8 @@ pub(crate) enum When {
 ///
 /// Starts COMMAND with roxie's libibverbs.so.1 and librdmacm.so.1 in front of the system's. roxie replaces
 /// itself with the command (exec), so process id, standard streams, signals and exit status are those of
-/// the command.
+/// the command. With --capture it stays, passes signals on and ends with the command's exit status, 128 + N
+/// if signal N ended it.
 ///
 /// A program that contains its libraries ('roxie self bundle') unpacks them into a private directory under
 /// XDG_RUNTIME_DIR, TMPDIR or /tmp, or under XDG_CACHE_HOME if libraries cannot be loaded there. Otherwise
@@ -238,6 +240,8 @@ Examples:
           Drops one in a hundred received packets
   roxie run --chaos seeds=1..100 -- ./test
           Looks for a seed with which the worst NIC that is legal makes the test fail
+  roxie run --capture test.pcapng --on-error -- ./test
+          If the test fails, test.pcapng has all of its packets
   roxie run -- bash
           A shell in which every program sees it")]
 pub(crate) struct RunArgs {
@@ -251,6 +255,8 @@ pub(crate) struct RunArgs {
     pub(crate) traffic: TrafficArgs,
     #[command(flatten)]
     pub(crate) chaos: ChaosArgs,
+    #[command(flatten)]
+    pub(crate) recording: RecordingArgs,
     /// Provide /dev/infiniband and /sys/class/infiniband entries for the device, which UCX needs
     /// [default: auto]
     ///

@@ -38,6 +38,8 @@ const RUN_PREFIX: &str = "run-";
 const CHECK_PREFIX: &str = "check-";
 /// Start of the names of the directories of traced commands; a process id follows.
 const TRACE_PREFIX: &str = "trace-";
+/// Start of the names of the directories of captured commands; a process id follows.
+const CAPTURE_PREFIX: &str = "capture-";
 /// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -125,6 +127,11 @@ pub(crate) fn trace_dir() -> Outcome<PathBuf> {
     empty_dir(TRACE_PREFIX)
 }
 
+/// The directory with the socket for the engines of a captured command, named after this process.
+pub(crate) fn capture_dir() -> Outcome<PathBuf> {
+    empty_dir(CAPTURE_PREFIX)
+}
+
 /// The private directory of this process with this prefix, without the files of a process that had the number
 /// of this one before.
 fn empty_dir(prefix: &str) -> Outcome<PathBuf> {
@@ -172,7 +179,8 @@ fn sweep(base: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let process = [RUN_PREFIX, CHECK_PREFIX, TRACE_PREFIX].iter().find_map(|p| name.strip_prefix(p));
+        let process = [RUN_PREFIX, CHECK_PREFIX, TRACE_PREFIX, CAPTURE_PREFIX];
+        let process = process.iter().find_map(|prefix| name.strip_prefix(prefix));
         let has_ended = process.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
         let ours = name.starts_with(PREFIX);
         let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {

@@ -35,6 +35,7 @@ mod need;
 #[allow(unreachable_pub, reason = "as above")]
 mod netdev;
 mod own;
+mod recording;
 mod run;
 mod sim;
 mod supervised;
@@ -56,11 +57,11 @@ fn main() -> ExitCode {
     let result = match parse().command {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),
+        Command::Run(args) => return exit(run::run(&args)),
         Command::Check(args) => return exit(check::run(&args)),
         Command::Trace(args) => return exit(trace::run(&args)),
         Command::Top(args) => top::run(&args),
         Command::Metrics(args) => metrics::run(&args),
-        Command::Run(args) => run::run(&args),
         Command::Env(args) => env::print(&args),
         Command::Cdi(args) => cdi::run(&args),
         Command::Devinfo(args) => devinfo::print(&args),

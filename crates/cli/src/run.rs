@@ -6,7 +6,7 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use nix::unistd::Uid;
 
@@ -14,14 +14,33 @@ use crate::args::{RunArgs, When};
 use crate::chaos::Chosen;
 use crate::elf::Elf;
 use crate::failure::{Failure, Outcome};
-use crate::{chaos, device_files, devinfo, env, library, need};
+use crate::{chaos, device_files, devinfo, env, library, need, supervised};
 
 /// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Executes the command; returns only if that failed.
-pub(crate) fn run(args: &RunArgs) -> Outcome {
+/// Executes the command; returns only if that failed, or with `--capture` at its end.
+pub(crate) fn run(args: &RunArgs) -> Outcome<ExitCode> {
+    match args.recording.is_wanted() {
+        true => captured(args),
+        false => execute(args).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Runs the command to its end, and writes its packets to a file.
+fn captured(args: &RunArgs) -> Outcome<ExitCode> {
+    if matches!(args.chaos.chaos, Some(Chosen::Search(_))) {
+        let hint = "search first, then add --capture to the command that replays the failure";
+        return Err(Failure::new("--capture has the packets of one run, so it takes no --chaos seeds=A..B")
+            .hint(hint)
+            .code(2));
+    }
+    let found = args.command.first().and_then(|program| search(Path::new(program)));
+    supervised::supervise(args, &variables(args, found.as_deref())?, || Ok(()))?.exit_code(false)
+}
+
+fn execute(args: &RunArgs) -> Outcome {
     let found = args.command.first().and_then(|program| search(Path::new(program)));
     let mut variables = variables(args, found.as_deref())?;
     let quiet = args.quiet || std::env::var_os("ROXIE_QUIET").is_some_and(|value| value != "0");

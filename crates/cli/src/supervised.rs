@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use crate::args::RunArgs;
 use crate::ending::Ending;
 use crate::failure::{During, Failure, Outcome};
+use crate::recording::{Prepared, Recorded, Running};
 use crate::run;
 
 /// Milliseconds between two calls of the caller's function.
@@ -27,32 +28,56 @@ const END_STEP: Duration = Duration::from_millis(10);
 const SIGNALS: [Signal; 5] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGCHLD];
 
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    status: ExitStatus,
+    recorded: Option<Recorded>,
+}
+
+impl Ended {
+    /// The exit code of the command, as shells report it. Keeps the capture of `--capture`, with `--on-error`
+    /// only if the command failed or `is_wrong`.
+    pub(crate) fn exit_code(self, is_wrong: bool) -> Outcome<ExitCode> {
+        if let Some(recorded) = self.recorded {
+            recorded.finish(is_wrong || !self.status.success())?;
+        }
+        Ok(exit_code(self.status))
+    }
+}
+
 /// Runs the command with `variables` in its environment to its end, and calls `step` meanwhile. An error of
 /// `step` ends the command.
 pub(crate) fn supervise(
     args: &RunArgs,
     variables: &[(&'static str, OsString)],
     mut step: impl FnMut() -> Outcome,
-) -> Outcome<ExitStatus> {
+) -> Outcome<Ended> {
+    let recording = args.recording.prepare(args.quiet)?;
+    let mut variables = variables.to_vec();
+    variables.extend(recording.iter().flat_map(Prepared::variables));
     run::provide_device_files(args)?;
-    let mut process = run::process(&args.command, variables)?;
+    let mut process = run::process(&args.command, &variables)?;
     sys::unblock_signals(&mut process, &SIGNALS.map(|signal| signal as i32));
     // Blocked before the command starts, so that none is lost.
     let signals = Ending::by(&SIGNALS)?;
     let child = process.spawn().map_err(|error| run::not_started(&args.command, &error))?;
     let mut child = Supervised(child);
+    // Not earlier: a process with several threads cannot make device files, and the thread must inherit the
+    // blocked signals.
+    let recording = recording.map(Prepared::start);
     loop {
         wait(&signals);
         pass_on(&signals, &child.0)?;
         step()?;
         if let Some(status) = child.0.try_wait().during("waiting for the command")? {
-            return Ok(status);
+            return Ok(Ended { status, recorded: recording.map(Running::end).transpose()? });
         }
     }
 }
 
 /// The exit code of the command, as shells report it.
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+fn exit_code(status: ExitStatus) -> ExitCode {
     const SIGNALED: i32 = 128;
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))

@@ -147,6 +147,9 @@ impl EngineLocks {
 
     fn release_in_child(mut self) {
         self.core.port = Box::new(DeadPort::default());
+        // The child does not have the memory of the taps.
+        self.core.hooks.forget_taps();
+        self.core.tables.recording = None;
         if let Some(raw) = &mut self.raw {
             raw.close();
         }

@@ -31,6 +31,7 @@ pub mod port;
 mod printable;
 pub mod private_dir;
 pub mod raw;
+pub mod recording;
 pub mod registry;
 pub mod rsocket;
 pub mod runtime;

@@ -1,5 +1,5 @@
 //! A queue of records in memory shared by two processes: one writes, the other reads, and neither waits
-//! for the other.
+//! for the other, unless the writer asks for it.
 //!
 //! The file has one page that the reader writes, with its position; one page that the writer writes, with
 //! its position and the count of lost records; then the storage. A record is preceded by its length and
@@ -10,6 +10,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{Mmap, memory};
 
@@ -44,6 +46,8 @@ struct Memory {
 
 /// Bytes before each record; the space of a record is a multiple of it.
 const HEADER_LEN: u64 = 8;
+/// Interval at which a writer that waits looks for room.
+const WAIT_STEP: Duration = Duration::from_micros(100);
 /// In place of a length: the next record is at the start of the storage.
 const SKIP: u32 = u32::MAX;
 
@@ -76,6 +80,19 @@ impl RecordWriter {
         let read = self.memory.reader_at().load(Ordering::Acquire);
         let (_, end) = self.place(len);
         end.wrapping_sub(read) <= self.memory.len
+    }
+
+    /// Waits until there is room for a record of `len` bytes; false if there is none after `limit`.
+    #[must_use]
+    pub fn wait_for_room(&self, len: usize, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while !self.has_room(len) {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(WAIT_STEP);
+        }
+        true
     }
 
     /// Appends a record made of `parts`; if there is no space, counts it as lost and returns false.

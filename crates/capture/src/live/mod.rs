@@ -4,6 +4,7 @@
 //! like any other file. Nothing here handles signals; a caller ends a capture with [`Options::stop`].
 
 mod attach;
+mod command;
 mod cpu_budget;
 mod error;
 mod netdev;
@@ -25,6 +26,7 @@ use wire::capture::{Conditions, LinkType, Seen};
 use crate::filter::{Filter, FilterOptions, QueuePairRules};
 use crate::write::{NewInterface, NewPacket, Writer};
 pub use attach::Attachment;
+pub use command::{CommandCapture, Count};
 use cpu_budget::CpuBudget;
 pub use cpu_budget::PERCENT;
 pub use error::LiveError;

@@ -175,7 +175,7 @@ pub(super) fn snap_to_show(text: &str) -> Result<u32, String> {
 }
 
 /// Bytes to record of each packet: at least the longest headers.
-pub(super) fn snap_to_record(text: &str) -> Result<u32, String> {
+pub(crate) fn snap_to_record(text: &str) -> Result<u32, String> {
     let too_few = || format!("headers have up to {} bytes", Tap::SNAP_MIN);
     snap_to_show(text).and_then(|len| if len < Tap::SNAP_MIN { Err(too_few()) } else { Ok(len) })
 }

@@ -3,7 +3,7 @@
 mod analyse;
 mod annotate;
 mod filter;
-mod input;
+pub(crate) mod input;
 mod pager;
 mod read;
 mod record;

@@ -136,11 +136,12 @@ fn supervise(
     mut report: Report,
 ) -> Outcome<ExitCode> {
     let read = || findings.read(|finding| report.finding(finding));
-    let status = supervised::supervise(&args.run, variables, read)?;
+    let ended = supervised::supervise(&args.run, variables, read)?;
     findings.read_rest(|finding| report.finding(finding))?;
     let found = report.end(findings.processes())?;
     if findings.processes() == 0 {
         eprintln!("roxie check: no process of the command opened the device: nothing was checked");
     }
-    Ok(if found > 0 { ExitCode::from(FOUND) } else { supervised::exit_code(status) })
+    let code = ended.exit_code(found > 0)?;
+    Ok(if found > 0 { ExitCode::from(FOUND) } else { code })
 }

@@ -114,10 +114,10 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     let dir = library::trace_dir()?;
     variables.push((roxie::trace::VARIABLE, dir.clone().into_os_string()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
-    let status = supervised::supervise(run_args, &variables, || Ok(()));
+    let ended = supervised::supervise(run_args, &variables, || Ok(()));
     let recordings = read(&dir);
     fs::remove_dir_all(&dir).ok();
-    let (status, recordings) = (status?, recordings?);
+    let (ended, recordings) = (ended?, recordings?);
     if recordings.is_empty() {
         eprintln!("roxie trace: no process of the command opened the device: nothing was traced");
     }
@@ -128,7 +128,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     let lost = recordings.iter().map(|recording| recording.lost).sum();
     let summary = Summary::new(&trace, Some((replaced, lost)));
     print(&summary, args.json, &args.output, io::stderr())?;
-    Ok(supervised::exit_code(status))
+    ended.exit_code(false)
 }
 
 impl MergeArgs {

@@ -27,6 +27,7 @@ use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::FlowId;
+use crate::recording::Recording;
 use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{SrqScope, Srqs, slot_of};
 use crate::trace;
@@ -76,6 +77,8 @@ pub(crate) struct Tables {
     pub(super) is_peer_silent: bool,
     /// Present under `--chaos`.
     pub(super) chaos: Option<Box<EngineChaos>>,
+    /// Present under `roxie run --capture`.
+    pub(crate) recording: Option<Recording>,
     drops: [u64; DropReason::COUNT],
     /// Counters of destroyed queue pairs.
     retired: QpCounters,
@@ -117,6 +120,7 @@ impl Tables {
             touched: Vec::with_capacity(256),
             is_peer_silent: false,
             chaos: None,
+            recording: None,
             drops: [0; DropReason::COUNT],
             retired: QpCounters::default(),
             slot,
@@ -340,6 +344,9 @@ impl Tables {
         let mut adding: Option<Adding<'_>> = None;
         let mut foreign = Vec::new();
         while let Some(event) = entry.qp.poll_event() {
+            if let Some(recording) = &mut self.recording {
+                recording.look(&event);
+            }
             if self.chaos.is_some() && matches!(event, QpEvent::RecvWc { .. }) {
                 self.mrs.place(Which::All);
             }

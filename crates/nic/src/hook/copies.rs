@@ -7,6 +7,8 @@
 //! record is published when the next packet does not belong to it, at the end of its batch, and before
 //! the engine does anything other than sending.
 
+use std::time::Duration;
+
 use bpf::TapHeader;
 use wire::icrc::ICRC_LEN;
 
@@ -29,6 +31,10 @@ pub(super) struct Copies {
     /// Most packets of a record.
     packets_max: usize,
     run: Option<Run>,
+    /// Waits for the reader instead of losing packets.
+    is_complete: bool,
+    /// The reader has not made room for [`WAIT_MAX`]: packets are lost until there is room.
+    has_given_up: bool,
 }
 
 /// The packets of the open record.
@@ -52,6 +58,9 @@ struct Run {
 const SHARED_SNAP_MAX: usize = 298;
 /// Most packets of a record: those of a burst of 64 KiB at path MTU 1024.
 const PACKETS_MAX: usize = 64;
+/// Longest wait for the reader, which may have been killed or write to a slow disk. With a second on each
+/// side the retries of `ib_write_bw` are exceeded (timeout 14, retry_cnt 7).
+const WAIT_MAX: Duration = Duration::from_millis(100);
 /// The memory holds at least this many records, however small it is.
 const RECORDS_MIN: usize = 4;
 
@@ -63,13 +72,21 @@ impl Copies {
             if is_shared { snap_len.saturating_sub(Headers::LEN_V4).max(1).next_multiple_of(8) } else { 0 };
         let room = (memory.len() / RECORDS_MIN).saturating_sub(TapHeader::PACKETS_AT);
         let packets_max = room.checked_div(stride).map_or(1, |packets| packets.clamp(1, PACKETS_MAX));
-        Copies { memory, runtime, snap_len, stride, packets_max, run: None }
+        let (is_complete, has_given_up) = (false, false);
+        Copies { memory, runtime, snap_len, stride, packets_max, run: None, is_complete, has_given_up }
+    }
+
+    /// Waits for the reader instead of losing packets. Each packet has a record of its own, published before
+    /// the packet leaves: so no record of its receiver is published earlier.
+    pub(super) fn complete(self) -> Copies {
+        Copies { stride: 0, packets_max: 1, is_complete: true, ..self }
     }
 
     /// Whether there is room for a packet of `len` bytes, BTH to pad.
     #[inline]
     pub(super) fn have_room(&self, len: usize) -> bool {
-        self.run.is_some() || self.memory.has_room(self.record_len(len))
+        let waits = self.is_complete && !self.has_given_up;
+        waits || self.run.is_some() || self.memory.has_room(self.record_len(len))
     }
 
     /// Counts packets for which there is no space.
@@ -146,7 +163,7 @@ impl Copies {
         let len = outer.len() + packet.body.len() + ICRC_LEN;
         let snap_len = if self.snap_len == 0 { len } else { len.min(self.snap_len.max(outer.len())) };
         // Read the clock and compute an ICRC only if there is room.
-        if !self.memory.has_room(TapHeader::LEN + snap_len) {
+        if !self.has_room_now_or_soon(TapHeader::LEN + snap_len) {
             return self.lose(1);
         }
         let header = TapHeader {
@@ -160,6 +177,14 @@ impl Copies {
         let (body, icrc) = packet.payload(snap_len - outer.len());
         let icrc = &icrc[..snap_len - outer.len() - body.len()];
         self.memory.push(&[&header.to_bytes(), outer, body, icrc]);
+    }
+
+    /// Whether there is room for a record, after a wait for the reader if these copies are to be complete.
+    fn has_room_now_or_soon(&mut self, len: usize) -> bool {
+        let has_room = self.memory.has_room(len)
+            || self.is_complete && !self.has_given_up && self.memory.wait_for_room(len, WAIT_MAX);
+        self.has_given_up = self.is_complete && !has_room;
+        has_room
     }
 
     /// Bytes of the longest record that may begin with a packet of `len` bytes.

@@ -105,6 +105,8 @@ const TAPS_MAX: usize = 4;
 const ROOM: u32 = 16 << 20;
 const ROOM_MIN: u32 = 4 << 10;
 const ROOM_MAX: u32 = 1 << 30;
+/// The tap of `roxie run --capture`; connections are counted from 1.
+const RECORDING: u64 = u64::MAX;
 
 impl Hooks {
     /// Starts a tap for a connection, instead of the one it has.
@@ -124,9 +126,25 @@ impl Hooks {
         let wants_all = filter.hosts.is_empty() && filter.qps.is_empty() && filter.conditions.is_empty();
         let wants_all = wants_all && filter.sample <= 1;
         let copies = Copies::new(copies, filter.snap_len as usize, self.runtime.clone());
+        let copies = if client == RECORDING { copies.complete() } else { copies };
         self.taps.taps.push(Tap { client, filter, wants_all, copies, counted: 0 });
         self.update_active();
         Ok(())
+    }
+
+    /// Starts a tap for the reader of the whole command (`recording.rs`). It waits until the reader has made
+    /// room.
+    ///
+    /// # Errors
+    /// As [`tap`](Self::tap).
+    pub(crate) fn record(&mut self, filter: TapFilter, copies: RecordWriter) -> Result<(), HookError> {
+        self.tap(RECORDING, filter, copies)
+    }
+
+    /// Drops all taps, in a forked child.
+    pub(crate) fn forget_taps(&mut self) {
+        self.taps.taps.clear();
+        self.update_active();
     }
 
     /// Ends the tap of a connection, if it has one.

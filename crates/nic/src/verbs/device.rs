@@ -27,6 +27,7 @@ use crate::hook::HookPoint;
 use crate::hook::control::Control;
 use crate::multicast::MEMBERS_MAX;
 use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
+use crate::recording::Recording;
 use crate::registry::{DomainConfig, Membership};
 use crate::runtime::Runtime;
 use crate::sched::{Tuning, progress};
@@ -224,11 +225,14 @@ impl Device {
             let membership = Membership::join(&domain)?;
             let control = Control::open(&domain, membership.slot()).ok();
             let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
+            let recording = Recording::from_env(&mut hooks, membership.slot());
             let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
             let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
             let engine =
                 Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
-            engine.lock().tables.traffic = traffic;
+            let mut core = engine.lock();
+            (core.tables.traffic, core.tables.recording) = (traffic, recording);
+            drop(core);
             if let Some(chaos) = chaos {
                 engine.set_chaos(chaos);
             }

@@ -1,0 +1,358 @@
+//! Captures all processes of a command from their first packets on (`roxie run --capture`).
+//!
+//! Each engine of the command connects to a socket and passes the memory of its tap (crate `roxie`,
+//! `recording.rs`). Engines wait for this reader, so no packet is lost while it reads.
+//!
+//! Packets are written in the order of their times, also those of several engines. A record is published
+//! before its packet leaves, or before its packet is processed. So every record that was read, and is not
+//! younger than a time before the reading began, can be written: what caused it was read as well.
+
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use bpf::TapHeader;
+use roxie::recording::FAILED;
+use sys::{PollFd, RecordReader, now_ns, poll};
+use wire::capture::LinkType;
+
+use super::split::Splitter;
+use crate::write::{NewInterface, Writer};
+
+/// Connections that may wait to be accepted (`net.core.somaxconn` is 4096).
+const BACKLOG: i32 = 4096;
+/// Bytes that are read of an engine at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// Records between two comparisons with [`BATCH_BYTES`].
+const RECORDS: usize = 64;
+/// Time between two readings: an engine that sends 5 GB/s fills its memory in 3 ms.
+const BUSY_WAIT: Duration = Duration::from_millis(1);
+/// The same if there were no packets.
+const IDLE_WAIT: Duration = Duration::from_millis(5);
+/// Longest message of an engine: its slot, and the name of its process.
+const MESSAGE_MAX: usize = 64;
+
+/// A capture in progress, and the pcapng file that it produces.
+pub struct CommandCapture {
+    listener: OwnedFd,
+    /// Engines that have connected and not passed their memory yet.
+    connected: Vec<OwnedFd>,
+    engines: Vec<Engine>,
+    /// Records that were read and not written, in the order of their times.
+    waiting: Waiting,
+    splitter: Splitter,
+    writer: Writer<Vec<u8>>,
+    /// Bytes that [`next_bytes`](Self::next_bytes) has returned.
+    ready: Vec<u8>,
+    count: Count,
+}
+
+/// What was captured.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Count {
+    /// Packets written.
+    pub packets: u64,
+    /// Packets that an engine could not copy.
+    pub lost: u64,
+    /// Engines; most processes have one.
+    pub engines: usize,
+    /// A work request or a queue pair has failed.
+    pub has_failed: bool,
+}
+
+struct Engine {
+    connection: OwnedFd,
+    copies: RecordReader,
+    interface: usize,
+}
+
+/// Records in one memory.
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    records: Vec<Record>,
+}
+
+#[derive(Clone)]
+struct Record {
+    time_ns: u64,
+    interface: usize,
+    place: Range<usize>,
+}
+
+impl CommandCapture {
+    /// Listens for engines at this path, which must not exist. Captures `snap_len` bytes of each packet.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EACCES` and others of bind(2).
+    pub fn new(socket: &Path, snap_len: Option<u32>) -> io::Result<Self> {
+        let listener = sys::bind_seqpacket_file(socket)?;
+        sys::listen(listener.as_fd(), BACKLOG)?;
+        Ok(Self {
+            listener,
+            connected: Vec::new(),
+            engines: Vec::new(),
+            waiting: Waiting::default(),
+            splitter: Splitter::new(snap_len, 1),
+            writer: Writer::new(Vec::new())?,
+            ready: Vec::new(),
+            count: Count::default(),
+        })
+    }
+
+    /// What was captured so far.
+    #[must_use]
+    pub fn count(&self) -> Count {
+        self.count
+    }
+
+    /// Waits a short time and returns the next bytes of the file, complete blocks; may return none.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn next_bytes(&mut self) -> io::Result<&[u8]> {
+        let wait = if self.waiting.records.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
+        poll(&mut [PollFd::readable(self.listener.as_raw_fd())], Some(wait.as_nanos() as u64))?;
+        self.read()
+    }
+
+    /// Returns the last bytes of the file, after the end of the command. Processes of the command that still
+    /// run are captured up to here.
+    ///
+    /// # Errors
+    /// Those of [`next_bytes`](Self::next_bytes).
+    pub fn end(&mut self) -> io::Result<Vec<u8>> {
+        let (end_ns, mut last) = (now_ns(), Vec::new());
+        loop {
+            let read_until = self.read_until()?;
+            last.append(self.writer.output());
+            if read_until >= end_ns {
+                break;
+            }
+        }
+        self.write_until(u64::MAX);
+        let engines = mem::take(&mut self.engines);
+        engines.iter().for_each(|engine| self.finish(engine));
+        last.append(self.writer.output());
+        Ok(last)
+    }
+
+    fn read(&mut self) -> io::Result<&[u8]> {
+        self.read_until()?;
+        self.ready.clear();
+        mem::swap(&mut self.ready, self.writer.output());
+        Ok(&self.ready)
+    }
+
+    /// Reads the copies of all engines; returns the time up to which all packets are written.
+    fn read_until(&mut self) -> io::Result<u64> {
+        // Before the reading: see above. An engine that connects later sends later.
+        let mut until_ns = now_ns();
+        self.accept();
+        let mut ended = Vec::new();
+        for (at, engine) in self.engines.iter_mut().enumerate() {
+            let is_there = engine.listen(&mut self.count.has_failed);
+            match self.waiting.read(engine) {
+                Some(last_ns) => until_ns = until_ns.min(last_ns),
+                None if !is_there => ended.push(at),
+                None => {}
+            }
+        }
+        self.write_until(until_ns);
+        for at in ended.into_iter().rev() {
+            let engine = self.engines.remove(at);
+            self.finish(&engine);
+        }
+        Ok(until_ns)
+    }
+
+    /// Accepts the engines that have connected.
+    fn accept(&mut self) {
+        while let Ok(connection) = sys::accept(self.listener.as_fd()) {
+            self.connected.push(connection);
+        }
+        for connection in mem::take(&mut self.connected) {
+            let (mut message, mut passed) = ([0; MESSAGE_MAX], Vec::new());
+            match sys::recv_record(connection.as_fd(), &mut message, &mut passed, false) {
+                Ok(received) => self.begin(connection, &message[..received.len], passed),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.connected.push(connection),
+                Err(_ended) => {}
+            }
+        }
+    }
+
+    /// Begins to read the copies of an engine. What does not look like one is ignored.
+    fn begin(&mut self, connection: OwnedFd, message: &[u8], mut passed: Vec<OwnedFd>) {
+        let (Some((slot, name)), Some(memory)) = (message.split_first_chunk(), passed.pop()) else { return };
+        let (Ok(copies), Ok(peer)) = (RecordReader::new(memory), sys::peer_credentials(connection.as_fd()))
+        else {
+            return;
+        };
+        let (slot, name) = (u16::from_le_bytes(*slot), String::from_utf8_lossy(name));
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        let name = format!("process {} {name} slot {slot}", peer.pid);
+        let interface = self.writer.interfaces();
+        let description =
+            NewInterface { name: Some(&name), left_out: None, times: None, link_type: LinkType::ETHERNET };
+        // Writing to memory does not fail.
+        let _never = self.writer.interface(&description);
+        self.engines.push(Engine { connection, copies, interface });
+        self.count.engines += 1;
+    }
+
+    /// Writes the packets up to this time.
+    fn write_until(&mut self, until_ns: u64) {
+        let Self { waiting, splitter, writer, count, .. } = self;
+        // Stable: the records of an engine are in order already.
+        waiting.records.sort_by_key(|record| record.time_ns);
+        let written = waiting.records.partition_point(|record| record.time_ns <= until_ns);
+        for record in waiting.records.drain(..written) {
+            splitter.packets(&waiting.bytes[record.place], record.interface, &mut |packet| {
+                count.packets += 1;
+                // Writing to memory fails only for packets of 4 GiB; these end at 64 KiB.
+                let _never = writer.packet(packet, None);
+            });
+        }
+        waiting.compact();
+    }
+
+    /// Writes the number of packets that an engine could not copy.
+    fn finish(&mut self, engine: &Engine) {
+        let lost = engine.copies.lost();
+        self.count.lost += lost;
+        if lost > 0 {
+            let _never = self.writer.drops(engine.interface, lost);
+        }
+    }
+}
+
+impl Engine {
+    /// Takes its messages; false once it has ended.
+    fn listen(&self, has_failed: &mut bool) -> bool {
+        let mut message = [0; MESSAGE_MAX];
+        loop {
+            match sys::recv_record(self.connection.as_fd(), &mut message, &mut Vec::new(), false) {
+                Ok(received) if received.len == 0 => return false,
+                Ok(received) => *has_failed |= &message[..received.len] == FAILED,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// Reads records of an engine. If there may be more, returns the time of the last one.
+    fn read(&mut self, engine: &mut Engine) -> Option<u64> {
+        let Self { bytes, records } = self;
+        let (begin, mut last_ns) = (bytes.len(), 0);
+        loop {
+            let taken = engine.copies.read(RECORDS, |record| {
+                let Some((header, _)) = TapHeader::parse(record) else { return };
+                last_ns = header.time_ns;
+                let at = bytes.len();
+                bytes.extend_from_slice(record);
+                let (interface, place) = (engine.interface, at..bytes.len());
+                records.push(Record { time_ns: header.time_ns, interface, place });
+            });
+            if taken < RECORDS {
+                return None;
+            }
+            if bytes.len() - begin >= BATCH_BYTES {
+                return Some(last_ns);
+            }
+        }
+    }
+
+    /// Frees the memory of the records that were written.
+    fn compact(&mut self) {
+        let mut bytes = Vec::new();
+        for record in &mut self.records {
+            let at = bytes.len();
+            bytes.extend_from_slice(&self.bytes[record.place.clone()]);
+            record.place = at..bytes.len();
+        }
+        self.bytes = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::RecordWriter;
+
+    /// An engine that has connected to the capture.
+    fn engine(socket: &Path, slot: u16) -> (RecordWriter, OwnedFd) {
+        let (writer, reader) = RecordWriter::new(1 << 16).expect("memory");
+        let connection = sys::connect_seqpacket_file(socket).expect("it listens");
+        let head = slot.to_le_bytes();
+        sys::send_record(connection.as_fd(), &head, b"prog", &[reader.as_fd()]).expect("it reads");
+        (writer, connection)
+    }
+
+    fn push(writer: &mut RecordWriter, time_ns: u64, byte: u8) -> bool {
+        let header = TapHeader { time_ns, len: 43, outer_len: 42, ..TapHeader::default() };
+        writer.push(&[&header.to_bytes(), &[0; 42], &[byte]])
+    }
+
+    fn bytes(file: &[u8]) -> Vec<u8> {
+        let mut source = crate::source::Source::new(file).expect("a capture");
+        let mut last = Vec::new();
+        while let Some(record) = source.next_record().expect("complete") {
+            last.extend(record.data.last());
+        }
+        last
+    }
+
+    #[test]
+    fn packets_of_several_engines_are_in_the_order_of_their_times() {
+        let socket = std::env::temp_dir().join(format!("roxie-command-{}", std::process::id()));
+        let mut capture = CommandCapture::new(&socket, None).expect("a socket");
+        let [mut one, mut other] = [3, 4].map(|slot| engine(&socket, slot));
+        let (now, mut file) = (now_ns(), Vec::new());
+        for (nth, byte) in [(0, 1), (2, 3), (4, 5)] {
+            push(&mut one.0, now + nth, byte);
+        }
+        file.extend_from_slice(capture.next_bytes().expect("reads"));
+        // A record from the future, as of a copy during the reading, waits for older ones of another engine.
+        let future = now_ns() + 3_600_000_000_000;
+        push(&mut one.0, future + 1, 9);
+        file.extend_from_slice(capture.next_bytes().expect("reads"));
+        assert_eq!(bytes(&file), [1, 3, 5]);
+        push(&mut other.0, future, 8);
+        sys::send_record(other.1.as_fd(), FAILED, &[], &[]).expect("it reads");
+        other.0.lose(7);
+        drop((one, other));
+        file.extend_from_slice(capture.next_bytes().expect("reads"));
+        file.extend_from_slice(&capture.end().expect("reads"));
+        assert_eq!(bytes(&file), [1, 3, 5, 8, 9]);
+        let count = Count { packets: 5, lost: 7, engines: 2, has_failed: true };
+        assert_eq!(capture.count(), count);
+        std::fs::remove_file(socket).expect("the test made it");
+    }
+
+    /// More than one reading of an engine: the other engine's younger packets wait.
+    #[test]
+    fn a_long_backlog_of_one_engine_keeps_the_order() {
+        let socket = std::env::temp_dir().join(format!("roxie-backlog-{}", std::process::id()));
+        let mut capture = CommandCapture::new(&socket, None).expect("a socket");
+        let (long, memory) = RecordWriter::new(8 << 20).expect("memory");
+        let connection = sys::connect_seqpacket_file(&socket).expect("it listens");
+        sys::send_record(connection.as_fd(), &[1, 0], b"x", &[memory.as_fd()]).expect("it reads");
+        let (mut long, mut other) = (long, engine(&socket, 2));
+        let start = now_ns();
+        let pushed = (0..30_000).filter(|nth| push(&mut long, start + nth, 1)).count();
+        push(&mut other.0, start + 40_000, 2);
+        while now_ns() < start + 50_000 {}
+        let mut file = Vec::new();
+        for _ in 0..10 {
+            file.extend_from_slice(capture.next_bytes().expect("reads"));
+        }
+        let mut expected = vec![1; pushed];
+        expected.push(2);
+        assert!(pushed == 30_000 && bytes(&file) == expected);
+        std::fs::remove_file(socket).expect("the test made it");
+    }
+}

@@ -1,0 +1,248 @@
+//! `--capture`: the packets of a command, from the first one on, in a pcapng file.
+//!
+//! The file is written beside its place and moved there at the end, so that an earlier capture stays until
+//! there is another one. A thread of this process reads the copies that the engines make
+//! (`roxie_capture::live::CommandCapture`).
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use clap::Args as ClapArgs;
+use nix::sys::signal::{SigSet, Signal};
+use roxie::recording::{SNAP_VARIABLE, VARIABLE};
+use roxie_capture::live::{CommandCapture, Count};
+
+use crate::capture::input::snap_to_record;
+use crate::failure::{During, Failure, Outcome};
+use crate::library;
+
+/// What to do with the packets of the command.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct RecordingArgs {
+    /// Write all packets of the command to FILE, a pcapng file for 'roxie capture' and Wireshark
+    ///
+    /// Of every process that the command starts, both directions, from the first packet on. The device waits
+    /// until its packets are written, so none is missing. A process that outlives the command is captured
+    /// until the command ends. FILE appears at the end; until then it is FILE.PID.part.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// With --capture: the first N bytes of each packet, 96 at least, or 'headers', which are 128
+    #[arg(long, value_name = "N", value_parser = snap_to_record, requires = "capture")]
+    capture_snap: Option<u32>,
+    /// With --capture: keep FILE only if something failed
+    ///
+    /// That is another exit status than 0, a signal, a completion with another status than success or 'work
+    /// request flushed', an asynchronous event for a failed queue pair; with 'roxie check' also a finding.
+    #[arg(long, requires = "capture")]
+    on_error: bool,
+}
+
+/// A capture before the command starts. What it has created is removed on drop.
+pub(crate) struct Prepared {
+    capture: CommandCapture,
+    snap_len: Option<u32>,
+    part: Part,
+    socket: PathBuf,
+}
+
+/// A capture while the command runs.
+pub(crate) struct Running {
+    thread: JoinHandle<Outcome<Recorded>>,
+    shall_end: Arc<AtomicBool>,
+}
+
+/// A complete capture.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    part: Part,
+    count: Count,
+    /// Why packets are missing at the end.
+    unwritten: Option<io::Error>,
+}
+
+/// The file and what becomes of it; removed on drop unless it was moved to its place.
+#[derive(Debug)]
+struct Part {
+    file: File,
+    path: PathBuf,
+    place: PathBuf,
+    on_error: bool,
+    quiet: bool,
+    /// The directory of the socket.
+    dir: PathBuf,
+}
+
+impl RecordingArgs {
+    /// Whether there is to be a capture.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// Opens file and socket before the command starts; nothing without `--capture`.
+    pub(crate) fn prepare(&self, quiet: bool) -> Outcome<Option<Prepared>> {
+        let Some(place) = &self.capture else { return Ok(None) };
+        let what = format!("--capture {}", place.display());
+        // A link stays a link.
+        let place = place.canonicalize().unwrap_or_else(|_| place.clone());
+        if let Ok(meta) = fs::metadata(&place) {
+            if !meta.is_file() {
+                return Err(Failure::new(format!("{what}: not a regular file")));
+            }
+            File::options().write(true).open(&place).during(&what)?;
+        }
+        let mut path = place.clone().into_os_string();
+        path.push(format!(".{}.part", std::process::id()));
+        let path = PathBuf::from(path);
+        let file = File::create(&path).during(&what)?;
+        let dir = library::capture_dir().inspect_err(|_| drop(fs::remove_file(&path)))?;
+        let part = Part { file, path, place, on_error: self.on_error, quiet, dir };
+        let socket = part.dir.join("socket");
+        let capture = CommandCapture::new(&socket, self.capture_snap).during(&what)?;
+        Ok(Some(Prepared { capture, snap_len: self.capture_snap, part, socket }))
+    }
+}
+
+impl Prepared {
+    /// The environment by which the engines of the command find this process.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let snap = self.snap_len.map(|len| (SNAP_VARIABLE, len.to_string().into()));
+        [(VARIABLE, self.socket.clone().into_os_string())].into_iter().chain(snap).collect()
+    }
+
+    /// Begins to read. Engines that have started already have waited.
+    pub(crate) fn start(self) -> Running {
+        let shall_end = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&shall_end);
+        let read = move || {
+            // At the file size limit write(2) then returns an error.
+            let mut file_size = SigSet::empty();
+            file_size.add(Signal::SIGXFSZ);
+            file_size.thread_block().during("signals")?;
+            record(self.capture, self.part, &until)
+        };
+        Running { thread: thread::spawn(read), shall_end }
+    }
+}
+
+/// Reads until the end of the command. After a failed write the packets are read and not written: the command
+/// must not wait for them.
+fn record(mut capture: CommandCapture, mut part: Part, shall_end: &AtomicBool) -> Outcome<Recorded> {
+    let mut unwritten = None;
+    let mut write = |bytes: &[u8]| {
+        if unwritten.is_none() {
+            unwritten = part.write(bytes).err();
+        }
+    };
+    while !shall_end.load(Ordering::Acquire) {
+        write(capture.next_bytes().during("--capture")?);
+    }
+    write(&capture.end().during("--capture")?);
+    Ok(Recorded { part, count: capture.count(), unwritten })
+}
+
+impl Running {
+    /// Reads what the command has left, and ends.
+    pub(crate) fn end(self) -> Outcome<Recorded> {
+        self.shall_end.store(true, Ordering::Release);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Recorded {
+    /// Moves the file to its place, or removes it if it has no packets or is not wanted; says what is next.
+    pub(crate) fn finish(self, has_failed: bool) -> Outcome {
+        let Self { part, count, unwritten } = self;
+        if count.packets == 0 {
+            let why = match count.engines {
+                0 => "no process of the command started the device",
+                _ => "the command sent and received no packet",
+            };
+            part.say(&format!("nothing was captured: {why}"));
+            return Ok(());
+        }
+        if part.on_error && !has_failed && !count.has_failed {
+            return Ok(());
+        }
+        let place = part.place.display().to_string();
+        fs::rename(&part.path, &part.place).during(&format!("--capture {place}"))?;
+        let lost = if count.lost > 0 { format!(", {} lost", count.lost) } else { String::new() };
+        match unwritten {
+            Some(error) => part.say(&format!("the packets before '{error}' are in {place}")),
+            None => part.say(&format!("{} packets{lost} in {place}", count.packets)),
+        }
+        part.say(&format!("next: roxie capture analyse {}", quoted(&part.place)));
+        Ok(())
+    }
+}
+
+impl Part {
+    /// Appends whole blocks; on an error those that fit.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let begin = self.file.stream_position()?;
+        self.file.write_all(bytes).inspect_err(|error| {
+            eprintln!("roxie: writing {}: {error}: the capture ends here", self.place.display());
+            let written = self.file.stream_position().unwrap_or(begin).saturating_sub(begin);
+            let whole = whole_blocks(bytes.get(..written as usize).unwrap_or_default());
+            self.file.set_len(begin + whole as u64).ok();
+        })
+    }
+
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            eprintln!("roxie: {line}");
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Not there after the move.
+        fs::remove_file(&self.path).ok();
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+/// Bytes of the whole blocks at the beginning.
+fn whole_blocks(bytes: &[u8]) -> usize {
+    let mut whole = 0;
+    while let Some((header, _)) = bytes[whole..].split_first_chunk::<8>() {
+        let len = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        if len == 0 || whole + len > bytes.len() {
+            break;
+        }
+        whole += len;
+    }
+    whole
+}
+
+/// The path as a word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = text.chars().all(|c| c.is_alphanumeric() || "/._-+,:@%".contains(c));
+    if is_plain { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_is_cut_is_left_out() {
+        let blocks = [&[0, 0, 0, 6, 0, 0, 0, 12, 0, 0, 0, 12][..], &[0, 0, 0, 6, 0, 0, 0, 16]].concat();
+        assert_eq!(whole_blocks(&blocks), 12);
+        assert_eq!(whole_blocks(&blocks[..11]), 0);
+        assert_eq!(whole_blocks(&[&blocks[..], &[0; 8]].concat()), 28);
+        assert_eq!(whole_blocks(&[0; 40]), 0, "no block has length 0");
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        assert_eq!(quoted(Path::new("/tmp/a-1.pcapng")), "/tmp/a-1.pcapng");
+        assert_eq!(quoted(Path::new("it's 1")), "'it'\\''s 1'");
+    }
+}
