@@ -15,6 +15,7 @@ mod churn;
 mod cli;
 mod containers;
 mod cycles;
+mod debuggers;
 mod devices;
 mod engines;
 mod holdings;
@@ -80,6 +81,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(top::cases());
     cases.extend(trace::cases());
     cases.extend(recorded::cases());
+    cases.extend(debuggers::cases());
     cases.extend(kill::cases(scale));
     cases.extend(addresses::cases());
     cases.extend(engines::cases());

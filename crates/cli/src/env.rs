@@ -63,12 +63,18 @@ pub(crate) const STATIC_TLS: u32 = 8192;
 /// The same for programs that link a sanitizer: libtsan of GCC 12 needs 767 KiB.
 pub(crate) const STATIC_TLS_OF_SANITIZER: u32 = 1 << 20;
 
-/// The tunables of glibc (ld.so(8)) with room for `bytes` of static TLS, unless the user has set that.
+/// The tunables of glibc (ld.so(8)) with room for `bytes` of static TLS, unless the user has set that. Replaces
+/// the value of an outer `roxie run`.
 pub(crate) fn tunables(old: Option<OsString>, bytes: u32) -> OsString {
     const NAME: &str = "glibc.rtld.optional_static_tls=";
     let ours = format!("{NAME}{bytes}");
     match old.filter(|old| !old.is_empty()) {
-        Some(old) if old.to_string_lossy().contains(NAME) => old,
+        Some(old) if old.to_string_lossy().contains(NAME) => {
+            let outer = format!("{NAME}{STATIC_TLS}");
+            let parts = old.to_string_lossy().into_owned();
+            let parts = parts.split(':').map(|part| if part == outer { &ours } else { part });
+            parts.collect::<Vec<_>>().join(":").into()
+        }
         Some(mut old) => {
             old.push(":");
             old.push(ours);
@@ -123,6 +129,8 @@ mod tests {
             tunables(Some("glibc.rtld.optional_static_tls=5".into()), 8),
             format!("{room}=5").as_str()
         );
+        let of_outer_run = format!("a.b=1:{room}={STATIC_TLS}:c.d=2");
+        assert_eq!(tunables(Some(of_outer_run.into()), 9), format!("a.b=1:{room}=9:c.d=2").as_str());
     }
 
     #[test]
