@@ -6,10 +6,8 @@ static void connect_ends(struct ibv_qp *qp, uint32_t to, int is_wrong)
 	struct path path = { .timeout = 10, .rnr_retry = 7, .reads = 4 };
 	struct ibv_qp_attr rtr = rtr_of(qp, to), rts = rts_of(path);
 
-#ifndef FIXED
 	/* 127.0.0.2 */
-	rtr.ah_attr.grh.dgid.raw[15] += is_wrong;
-#endif
+	rtr.ah_attr.grh.dgid.raw[15] += EITHER(is_wrong, 0);
 	CHECK(ibv_modify_qp(qp, &rtr, RTR_MASK) == 0);
 	CHECK(ibv_modify_qp(qp, &rts, RTS_MASK) == 0); /* finds: ends-gid */
 }

@@ -1,6 +1,7 @@
 /*
  * What the programs of this directory share: two connected queue pairs of one process. Each program makes one
- * mistake, on the line with a comment `finds: KIND`; `options:` in a comment are those of `roxie check`.
+ * mistake, on the line with a comment `finds: KIND`; `options:` in a comment are those of `roxie check`. Some
+ * programs are correct if they are compiled with -DFIXED.
  */
 #ifndef MISUSE_H
 #define MISUSE_H
@@ -18,6 +19,12 @@
 #define ALL_ACCESS \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define CHECK(good) check(good, #good, __LINE__)
+/* What is wrong, and what is right with -DFIXED. */
+#ifdef FIXED
+#define EITHER(wrong, right) (right)
+#else
+#define EITHER(wrong, right) (wrong)
+#endif
 
 static inline void check(int good, const char *what, int line)
 {
@@ -210,7 +217,7 @@ static inline struct ibv_send_wr remote_of(struct pair *p, struct ibv_sge *sge, 
 	return wr;
 }
 
-/* Polls until so many completions are there; returns the last status that is not success. */
+/* Polls until so many completions are there; prints and returns the last status that is not success. */
 static inline int wait_for(struct ibv_cq *cq, int count)
 {
 	int status = IBV_WC_SUCCESS;
@@ -220,8 +227,10 @@ static inline int wait_for(struct ibv_cq *cq, int count)
 		int polled = ibv_poll_cq(cq, 1, &wc);
 
 		CHECK(polled >= 0);
-		if (polled == 1 && wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR)
+		if (polled == 1 && wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR) {
 			status = wc.status;
+			printf("wr_id %d: %s, vendor_err %#x\n", (int)wc.wr_id, ibv_wc_status_str(status), wc.vendor_err);
+		}
 		count -= polled;
 	}
 	return status;

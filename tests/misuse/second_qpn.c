@@ -23,11 +23,7 @@ int main(void)
 	third = ibv_create_qp(p.pd, &init);
 	CHECK(third != NULL);
 	init_qp(third);
-#ifdef FIXED
-	connect_ends(p.qp[1], p.qp[0]->qp_num);
-#else
-	connect_ends(p.qp[1], third->qp_num);
-#endif
+	connect_ends(p.qp[1], EITHER(third, p.qp[0])->qp_num);
 	connect_ends(p.qp[0], p.qp[1]->qp_num);
 	from = sge_of(&p, 0, 8);
 	send = remote_of(&p, &from, IBV_WR_RDMA_WRITE);

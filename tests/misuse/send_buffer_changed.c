@@ -11,8 +11,13 @@ int main(void)
 	from = sge_of(&p, 0, 4096);
 	send = remote_of(&p, &from, IBV_WR_RDMA_WRITE);
 	CHECK(ibv_post_send(p.qp[0], &send, &bad) == 0); /* finds: send-buffer-changed */
+#ifdef FIXED
+	CHECK(wait_for(p.cq, 1) == IBV_WC_SUCCESS);
+	p.memory[0][100] = 'x';
+#else
 	p.memory[0][100] = 'x';
 	CHECK(wait_for(p.cq, 1) == IBV_WC_SUCCESS);
+#endif
 	close_pair(&p);
 	return 0;
 }

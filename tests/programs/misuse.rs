@@ -38,7 +38,9 @@ pub(crate) fn cases() -> Vec<Case> {
         })
         .collect();
     for source in programs() {
-        if fs::read_to_string(&source).is_ok_and(|text| text.contains("FIXED")) {
+        if fs::read_to_string(&source)
+            .is_ok_and(|text| ["FIXED", "EITHER("].iter().any(|word| text.contains(word)))
+        {
             let what = format!("roxie check is silent: {} corrected", stem(&source));
             cases.push(Case::new(place, &what, "cc", move |lab, name| corrected(lab, &place, name, &source)));
         }

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -18,6 +18,7 @@ use roxie::recording::{SNAP_VARIABLE, VARIABLE};
 use roxie_capture::live::{CommandCapture, Count};
 
 use crate::capture::input::snap_to_record;
+use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
 use crate::library;
 
@@ -175,7 +176,7 @@ impl Recorded {
             Some(error) => part.say(&format!("the packets before '{error}' are in {place}")),
             None => part.say(&format!("{} packets{lost} in {place}", count.packets)),
         }
-        part.say(&format!("next: roxie capture analyse {}", quoted(&part.place)));
+        part.say(&format!("next: roxie capture analyse {}", quote(&part.place.to_string_lossy())));
         Ok(())
     }
 }
@@ -220,13 +221,6 @@ fn whole_blocks(bytes: &[u8]) -> usize {
     whole
 }
 
-/// The path as a word of a shell.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = text.chars().all(|c| c.is_alphanumeric() || "/._-+,:@%".contains(c));
-    if is_plain { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,11 +232,5 @@ mod tests {
         assert_eq!(whole_blocks(&blocks[..11]), 0);
         assert_eq!(whole_blocks(&[&blocks[..], &[0; 8]].concat()), 28);
         assert_eq!(whole_blocks(&[0; 40]), 0, "no block has length 0");
-    }
-
-    #[test]
-    fn a_path_is_one_word_of_a_shell() {
-        assert_eq!(quoted(Path::new("/tmp/a-1.pcapng")), "/tmp/a-1.pcapng");
-        assert_eq!(quoted(Path::new("it's 1")), "'it'\\''s 1'");
     }
 }
