@@ -63,8 +63,8 @@ pub(crate) const STATIC_TLS: u32 = 8192;
 /// The same for programs that link a sanitizer: libtsan of GCC 12 needs 767 KiB.
 pub(crate) const STATIC_TLS_OF_SANITIZER: u32 = 1 << 20;
 
-/// The tunables of glibc (ld.so(8)) with room for `bytes` of static TLS, unless the user has set that. Replaces
-/// the value of an outer `roxie run`.
+/// The tunables of glibc (ld.so(8)) with room for `bytes` of static TLS, unless the user has set that. The
+/// value of an outer `roxie run` is replaced.
 pub(crate) fn tunables(old: Option<OsString>, bytes: u32) -> OsString {
     const NAME: &str = "glibc.rtld.optional_static_tls=";
     let ours = format!("{NAME}{bytes}");
