@@ -65,12 +65,30 @@ pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
     }
 }
 
-/// Reports that a call to destroy an object waits for the acknowledgement of so many events.
+/// Reports the acknowledgement of `events` events of a completion queue: `surplus` more are then acknowledged
+/// than were taken.
+#[cold]
+pub(crate) fn acknowledged(events: u32, surplus: u32) {
+    let text = format!(
+        "{events} events of a completion queue are acknowledged, {surplus} more in all than \
+         ibv_get_cq_event has returned; ibv_destroy_cq then waits for ever. Acknowledge events, not \
+         completions"
+    );
+    report("acknowledged-too-often", &text, &[("acknowledged", here())]);
+}
+
+/// Reports that a call to destroy an object waits for the acknowledgement of so many events, modulo 2^32.
 #[cold]
 pub(crate) fn blocks(events: u32) {
-    let text = format!(
-        "the call waits until {events} event(s) of the object are acknowledged (ibv_ack_cq_events, \
-         ibv_ack_async_event); if no other thread does that, it waits for ever"
-    );
+    let text = match events.cast_signed() {
+        surplus @ ..0 => format!(
+            "the call waits for ever: {} more event(s) of the object were acknowledged than taken",
+            surplus.unsigned_abs()
+        ),
+        _ => format!(
+            "the call waits until {events} event(s) of the object are acknowledged (ibv_ack_cq_events, \
+             ibv_ack_async_event); if no other thread does that, it waits for ever"
+        ),
+    };
     report("unacknowledged-events", &text, &[("waits", here())]);
 }

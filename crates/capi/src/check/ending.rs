@@ -153,7 +153,7 @@ fn unacknowledged() {
         let [events, _] = delivered.get(&cq.addr()).copied().unwrap_or([acknowledged; 2]);
         found.push((events.wrapping_sub(acknowledged), created));
     });
-    for (left, created) in found.into_iter().filter(|(left, _)| *left > 0) {
+    for (left, created) in found.into_iter().filter(|(left, _)| left.cast_signed() > 0) {
         let text = format!(
             "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
              (ibv_ack_cq_events); ibv_destroy_cq would wait for that"

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use calls::{BLOCKS_AFTER, blocks, refused};
+pub(crate) use calls::{BLOCKS_AFTER, acknowledged, blocks, refused};
 pub(crate) use ending::{interrupted, start_watching};
 pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, own, owned, quietly};
 pub(crate) use watch::waits;

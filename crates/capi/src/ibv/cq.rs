@@ -266,5 +266,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) 
     let cq: Option<&CqObject> = unsafe { typed(cq) };
     if let Some(cq) = cq {
         acknowledge(cq.comp_events_completed(), events);
+        if check::on()
+            && let Some(surplus) = cq.tail.id.surplus(cq.comp_events_completed().get())
+        {
+            check::acknowledged(events, surplus);
+        }
     }
 }

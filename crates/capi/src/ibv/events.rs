@@ -44,6 +44,8 @@ pub(crate) struct ObjectId(pub(crate) u64);
 struct Entry {
     object: usize,
     delivered: [u32; 2],
+    /// See [`ObjectId::surplus`].
+    surplus_max: u32,
 }
 
 static OBJECTS: LazyLock<Mutex<HashMap<ObjectId, Entry>>> = LazyLock::new(Mutex::default);
@@ -68,7 +70,7 @@ impl ObjectId {
 
     /// Registers the object at `object`, a public part.
     pub(crate) fn register<P>(self, object: *mut P) {
-        objects().insert(self, Entry { object: object as usize, delivered: [0; 2] });
+        objects().insert(self, Entry { object: object as usize, delivered: [0; 2], surplus_max: 0 });
     }
 
     /// Returns the object if it is registered, and counts one event as handed out.
@@ -88,6 +90,19 @@ impl ObjectId {
     /// Returns the address of the object's public part if it is registered.
     pub(crate) fn find<P>(self) -> Option<*mut P> {
         objects().get(&self).map(|entry| entry.object as *mut P)
+    }
+
+    /// Returns how many more completion events of the object are `acknowledged` than were handed out, if that
+    /// is more than ever before.
+    pub(crate) fn surplus(self, acknowledged: u32) -> Option<u32> {
+        let mut objects = objects();
+        let entry = objects.get_mut(&self)?;
+        let surplus = acknowledged.wrapping_sub(entry.delivered[Queue::Completion as usize]);
+        let grows = surplus.cast_signed() > entry.surplus_max.cast_signed();
+        grows.then(|| {
+            entry.surplus_max = surplus;
+            surplus
+        })
     }
 
     /// Stops handing out events about the object; returns how many were handed out, per [`Queue`].
