@@ -336,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn a_writer_that_waits_gets_the_room_that_the_reader_makes() {
+        let (mut writer, mut reader) = queue(4096);
+        while writer.push(&[&[7; 1000]]) {}
+        assert!(!writer.wait_for_room(1000, Duration::from_millis(1)));
+        let reads = std::thread::spawn(move || reader.read(1, |_| ()));
+        assert!(writer.wait_for_room(1000, Duration::from_secs(60)) && writer.push(&[&[8; 1000]]));
+        assert_eq!(reads.join().expect("no panic"), 1);
+    }
+
+    #[test]
     fn every_record_lost_between_two_threads_is_counted() {
         let (mut writer, mut reader) = queue(1 << 14);
         const RECORDS: u64 = 100_000;
