@@ -286,6 +286,17 @@ impl Counts {
 }
 
 impl Direction {
+    /// Unacknowledged numbers that belong to no captured message: those of gaps, also of filled ones.
+    pub(super) fn unknown_requests(&self) -> u64 {
+        if self.counts.gaps == 0 {
+            return 0;
+        }
+        let open =
+            self.open.iter().map(|message| i64::from(message.last_psn.distance_from(message.first_psn)) + 1);
+        let all = i64::from(self.window.next().distance_from(self.una));
+        u64::try_from(all - open.sum::<i64>()).unwrap_or(0)
+    }
+
     /// A direction with this first packet, at `at`.
     #[must_use]
     pub fn new(key: Key, service: Service, sport: u16, at: At) -> Self {

@@ -124,7 +124,8 @@ impl Analysis {
         let direction = &mut self.directions[index];
         let psn = packet.bth.psn;
         let begun = direction.counts.begun() + direction.counts.gaps;
-        let now = MsnSeen { msn: aeth.msn, psn, at, begun, open: direction.open.len() as u64 };
+        let open = direction.open.len() as u64 + direction.unknown_requests();
+        let now = MsnSeen { msn: aeth.msn, psn, at, begun, open };
         let Some(before) = direction.msn else {
             direction.msn = Some(now);
             return;

@@ -159,6 +159,16 @@ fn a_jump_of_the_message_number_is_a_finding() {
     assert_eq!(first(&talk).0, "wrong-msn");
 }
 
+/// A responder with selective repeat executes the messages behind a gap when the gap is filled.
+#[test]
+fn messages_that_were_missing_at_an_ack_count_for_the_next_message_number() {
+    let mut talk = Talk::new();
+    talk.sends(0, 5).send(5).send(8).ack(5, ACK, 6).ack(6, NAK_SEQUENCE, 6);
+    talk.wait_us(500).send(6).wait_us(500).send(7).ack(8, ACK, 9);
+    let verdict = analyse(&talk.file());
+    assert_eq!(kinds(&verdict), ["lost-request", "lost-request"], "{}", verdict.text());
+}
+
 #[test]
 fn an_only_after_a_first_is_a_finding() {
     let mut talk = Talk::new();
