@@ -28,9 +28,9 @@ pub(crate) struct RecordingArgs {
     /// Write all packets of the command to FILE, a pcapng file for 'roxie capture' and Wireshark
     ///
     /// Of every process that the command starts, both directions, from the first packet on. The device waits
-    /// until its packets are written, a tenth of a second at most; then packets are counted as lost. A process
-    /// that outlives the command is captured until the command ends. FILE appears at the end; until then it
-    /// is FILE.PID.part.
+    /// until its packets are written, a tenth of a second at most; then packets are counted as lost. A
+    /// process that outlives the command is captured until the command ends. FILE appears at the end; until
+    /// then it is FILE.PID.part.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
     /// With --capture: the first N bytes of each packet, 96 at least, or 'headers', which are 128
