@@ -83,6 +83,19 @@ pub(super) fn disconnected(number: u32) {
     append(&format!("{{\"type\":\"gone\",\"at\":{},\"qp\":{number}}}", now_ns()));
 }
 
+/// Writes the call stack that the numbers of work requests refer to.
+pub(super) fn place(site: Site) {
+    let mut line = format!("{{\"type\":\"place\",\"site\":{}", site.number());
+    stacks(&mut line, &[("posted", site)]);
+    line.push('}');
+    append(&line);
+}
+
+/// Writes the memory of a region.
+pub(super) fn region(key: u32, first: u64, length: u64) {
+    append(&format!("{{\"type\":\"region\",\"key\":{key},\"first\":{first},\"length\":{length}}}"));
+}
+
 /// Appends the member `stacks`.
 fn stacks(line: &mut String, sites: &[(&str, Site)]) {
     let modules = modules();

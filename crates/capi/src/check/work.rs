@@ -19,7 +19,7 @@ use crate::object::Object;
 use super::objects::created;
 use super::report::{connected, disconnected, report};
 use super::stack::{Site, here};
-use super::{OPTIONS, failures, lock, memory};
+use super::{OPTIONS, failures, lock, memory, races};
 
 /// A posted work request.
 #[derive(Debug)]
@@ -51,6 +51,8 @@ pub(super) struct Queue {
     needs: [(usize, u32); 2],
     /// `roxie check` knows the attributes of its connection.
     is_connected: bool,
+    /// Its completions show in a counter, too.
+    pub(super) is_counted: bool,
     /// A work request has failed: what follows is a consequence.
     has_failed: bool,
     /// When the application last got a completion of a send, or posted to an empty send queue.
@@ -92,6 +94,12 @@ pub(super) fn of(object: &QpObject) -> Shared<Queue> {
 #[cold]
 pub(crate) fn queue_pair_begins(object: &QpObject) {
     of(object);
+}
+
+/// A completion counter was attached to a queue pair.
+#[cold]
+pub(crate) fn is_counted(object: &QpObject) {
+    lock(&of(object)).is_counted = true;
 }
 
 /// Returns the receives of a shared receive queue.
@@ -235,6 +243,7 @@ impl Queue {
                 (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
             ],
             is_connected: false,
+            is_counted: false,
             has_failed: false,
             moved_ns: now_ns(),
         }
@@ -250,15 +259,18 @@ impl Queue {
     }
 
     fn disconnect(&mut self) {
-        if mem::take(&mut self.is_connected) {
+        if mem::take(&mut self.is_connected) || OPTIONS.races {
             disconnected(self.number);
         }
     }
 
-    /// The application posts this.
-    pub(super) fn send(&mut self, wr: &SendWr<'_>) {
+    /// The application posts this; `is_first`: as the first of a list.
+    pub(super) fn send(&mut self, wr: &SendWr<'_>, is_first: bool) {
         let (operation, reads_memory, atomic_at) = describe(&wr.op);
         let posted = here();
+        if OPTIONS.races && self.service == QpType::Rc {
+            races::posts(self, wr, posted, is_first);
+        }
         if let Some(address) = atomic_at.filter(|address| address % 8 != 0) {
             let text = format!(
                 "the {operation} with wr_id {:#x} names the remote address {address:#x}, which is no \

@@ -3,26 +3,29 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::model::{Message, Slice, Trace, What};
+use super::model::{Execution, Message, Slice, Trace, What};
 
 /// Receiving end: its address and number, the address and number of its peer.
 type Key = (IpAddr, u32, IpAddr, u32);
 
-/// One receive batch: when it began, when it was processed, and which request was expected afterwards.
-type Arrival = (u64, u64, u64);
+/// One receive batch, and which request was expected afterwards.
+type Arrival = (Execution, u64);
 
-/// Sets [`Message::executed`] wherever the trace has the peer.
-pub(super) fn join(trace: &mut Trace) {
+/// Sets [`Message::execution`] and [`Message::executed`] wherever the trace has the peer.
+pub(crate) fn join(trace: &mut Trace) {
     let mut arrivals: HashMap<Key, Vec<Arrival>> = HashMap::new();
-    for Slice { begin, end, what, .. } in &trace.slices {
+    for Slice { pid, begin, end, what, .. } in &trace.slices {
         if let What::Receive { qpn, peer, local, remote, executed } = what {
-            arrivals.entry((*local, *qpn, *remote, *peer)).or_default().push((*begin, *end, *executed));
+            let batch = Execution { pid: *pid, begin: *begin, end: *end };
+            arrivals.entry((*local, *qpn, *remote, *peer)).or_default().push((batch, *executed));
         }
     }
-    arrivals.values_mut().for_each(|arrivals| arrivals.sort_unstable());
+    let order = |(batch, executed): &Arrival| (batch.begin, batch.end, *executed);
+    arrivals.values_mut().for_each(|arrivals| arrivals.sort_unstable_by_key(order));
     for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
         let key = (message.remote, message.peer, message.local, message.qpn);
-        message.executed = arrivals.get(&key).and_then(|arrivals| message.executed_in(arrivals));
+        message.execution = arrivals.get(&key).and_then(|arrivals| message.executed_in(arrivals));
+        message.executed = message.execution.map(|batch| batch.end);
     }
 }
 
@@ -32,12 +35,12 @@ impl Message {
         self.service == "RC" && self.first < self.end
     }
 
-    /// The end of the batch that executed its last packet. The numbers begin again with each connection, so
-    /// only batches from the post to the ACK count.
-    fn executed_in(&self, arrivals: &[Arrival]) -> Option<u64> {
+    /// The batch that executed its last packet. The numbers begin again with each connection, so only batches
+    /// from the post to the ACK count.
+    fn executed_in(&self, arrivals: &[Arrival]) -> Option<Execution> {
         let until = self.acked.unwrap_or(self.completed);
-        let from = arrivals.partition_point(|(_, end, _)| *end < self.posted);
-        let during = arrivals[from..].iter().take_while(|(begin, ..)| *begin <= until);
-        during.copied().find(|(.., executed)| *executed >= self.end).map(|(_, end, _)| end)
+        let from = arrivals.partition_point(|(batch, _)| batch.end < self.posted);
+        let mut during = arrivals[from..].iter().take_while(|(batch, _)| batch.begin <= until);
+        during.find(|(_, executed)| *executed >= self.end).map(|(batch, _)| *batch)
     }
 }

@@ -10,7 +10,7 @@ use transport::{PostedSend, Progress, QpState, QpType, WcOpcode};
 use super::model::{Event, Mark, Message, Process, Slice, Thread, Trace, What};
 
 /// Builds the trace of all threads of one `roxie trace`.
-pub(super) fn rebuild(recordings: &[Recording]) -> Trace {
+pub(crate) fn rebuild(recordings: &[Recording]) -> Trace {
     let mut trace = Trace::default();
     let mut processes: BTreeMap<u32, Vec<&Recording>> = BTreeMap::new();
     for recording in recordings {
@@ -266,6 +266,7 @@ fn message(pid: u32, qpn: u32, state: &State, send: &PostedSend, posted: u64) ->
         left: None,
         last: None,
         executed: None,
+        execution: None,
         acked: None,
         completed: posted,
         polled: None,
