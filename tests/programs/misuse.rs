@@ -52,6 +52,9 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(place, "roxie check --races and the litmus tests", "cc", move |lab, name| {
         litmus(lab, &place, name)
     }));
+    cases.push(Case::new(place, "roxie check --races of a long run", "cc", move |lab, name| {
+        long_run(lab, &place, name)
+    }));
     cases.push(Case::new(place, "roxie check --suppress", "cc", move |lab, name| {
         suppressed(lab, &place, name)
     }));
@@ -197,6 +200,16 @@ fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let is_as_expected =
         RACES.iter().all(|test| racing.contains(*test)) && !ORDERED.iter().any(|test| racing.contains(*test));
     if is_as_expected { Ok(()) } else { Err(format!("{racing:?}\n{}", ended.describe())) }
+}
+
+/// The newest events have races, too, without those of the connections.
+fn long_run(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = build(lab, "../misuse/race_write_write.c", &["-g", "-libverbs", "-lpthread"])?;
+    let script = format!("ROXIE_TRACE_EVENTS=4096 exec {}", program.path());
+    let words = ["check", "--races", "--netdev", "lo", "--", "sh", "-c", &script];
+    let ended = roxie(lab, place, Side::Server, name, &words)?;
+    says(&ended, "roxie check: race-remote: ")?;
+    says(&ended, "none of those before the newest events of each thread")
 }
 
 /// A file leaves findings out; its lines that name none are told.

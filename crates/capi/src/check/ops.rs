@@ -72,6 +72,7 @@ unsafe extern "C" fn post_send(
     }
     let queue = work::of(object);
     let mut queue = lock(&queue);
+    queue.begin_post(object);
     let before = queue.sends.len();
     let list = list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok());
     list.enumerate().for_each(|(index, wr)| queue.send(&wr, index == 0));
@@ -153,6 +154,7 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         wr::complete(qp, |batch, object| {
             let queue = work::of(object);
             let mut queue = lock(&queue);
+            queue.begin_post(object);
             let before = queue.sends.len();
             batch.for_each(|wr| {
                 let is_first = queue.sends.len() == before;

@@ -78,6 +78,20 @@ pub(super) fn connected(status: &QpStatus, site: Site) {
     append(&line);
 }
 
+/// Writes which peer a queue pair posts to, and returns true; false if it has none.
+pub(super) fn linked(status: &QpStatus) -> bool {
+    let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
+        return false;
+    };
+    append(&format!(
+        "{{\"type\":\"link\",\"at\":{},\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\"}}",
+        now_ns(),
+        status.qpn.value(),
+        peer.value(),
+    ));
+    true
+}
+
 /// Writes that a queue pair is not connected any more.
 pub(super) fn disconnected(number: u32) {
     append(&format!("{{\"type\":\"gone\",\"at\":{},\"qp\":{number}}}", now_ns()));

@@ -17,7 +17,7 @@ use crate::ibv::qp::QpObject;
 use crate::object::Object;
 
 use super::objects::created;
-use super::report::{connected, disconnected, report};
+use super::report::{self, connected, disconnected, report};
 use super::stack::{Site, here};
 use super::{OPTIONS, failures, lock, memory, races};
 
@@ -51,6 +51,8 @@ pub(super) struct Queue {
     needs: [(usize, u32); 2],
     /// `roxie check` knows the attributes of its connection.
     is_connected: bool,
+    /// `roxie check --races` knows its peer.
+    is_linked: bool,
     /// Its completions show in a counter, too.
     pub(super) is_counted: bool,
     /// A work request has failed: what follows is a consequence.
@@ -243,6 +245,7 @@ impl Queue {
                 (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
             ],
             is_connected: false,
+            is_linked: false,
             is_counted: false,
             has_failed: false,
             moved_ns: now_ns(),
@@ -253,7 +256,7 @@ impl Queue {
     fn reset(&mut self) {
         self.sends.clear();
         self.receives.clear();
-        self.has_failed = false;
+        (self.has_failed, self.is_linked) = (false, false);
         self.moved_ns = now_ns();
         self.disconnect();
     }
@@ -261,6 +264,13 @@ impl Queue {
     fn disconnect(&mut self) {
         if mem::take(&mut self.is_connected) || OPTIONS.races {
             disconnected(self.number);
+        }
+    }
+
+    /// The application posts sends: the first ones tell the peer, for `--races`.
+    pub(super) fn begin_post(&mut self, object: &QpObject) {
+        if OPTIONS.races && !self.is_linked && self.service == QpType::Rc {
+            self.is_linked = object.tail.qp.status().is_some_and(|status| report::linked(&status));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -25,6 +26,8 @@ enum Line {
         at: u64,
         qp: u32,
     },
+    /// A queue pair posts for the first time.
+    Link(Link),
     /// A call stack that posts.
     Place {
         site: u32,
@@ -36,6 +39,17 @@ enum Line {
         first: u64,
         length: u64,
     },
+}
+
+/// The peer of a queue pair.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Link {
+    /// Since when.
+    pub(super) at: u64,
+    pub(super) qp: u32,
+    pub(super) peer: u32,
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
 }
 
 /// What happened to a connection.
@@ -96,6 +110,8 @@ struct Reader {
     command: String,
     /// Call stacks by their numbers.
     places: HashMap<u32, Stack>,
+    /// By queue pair numbers, in the order of time.
+    links: HashMap<u32, Vec<Link>>,
     /// First address and length of the memory of each remote key; keys are used again.
     regions: HashMap<u32, Vec<(u64, u64)>>,
 }
@@ -119,6 +135,11 @@ impl Findings {
     /// Processes and queue pairs that were reset or destroyed, and when.
     pub(super) fn ended(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         self.ended.iter().copied()
+    }
+
+    /// The peer of a queue pair at a time.
+    pub(super) fn link(&self, process: u32, qp: u32, at: u64) -> Option<&Link> {
+        self.files.get(&process)?.links.get(&qp)?.iter().rfind(|link| link.at <= at)
     }
 
     /// The call stack with this number.
@@ -163,6 +184,7 @@ impl Findings {
                         self.changes.push((at, process, Change::Gone(qp)));
                         self.ended.push((process, qp, at));
                     }
+                    Line::Link(link) => reader.links.entry(link.qp).or_default().push(link),
                     Line::Place { site, stacks } => {
                         reader.places.extend(stacks.into_iter().map(|stack| (site, stack)));
                     }

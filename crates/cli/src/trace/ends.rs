@@ -1,7 +1,7 @@
 //! Finds the moments at which the peer executed a message, if both ends of a connection are in the trace.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::model::{Execution, Message, Slice, Trace, What};
 
@@ -12,7 +12,29 @@ type Key = (IpAddr, u32, IpAddr, u32);
 type Arrival = (Execution, u64);
 
 /// Sets [`Message::execution`] and [`Message::executed`] wherever the trace has the peer.
-pub(crate) fn join(trace: &mut Trace) {
+pub(super) fn join(trace: &mut Trace) {
+    let arrivals = arrivals(trace);
+    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
+        message.arrives(arrivals.get(&message.peer_end()));
+    }
+}
+
+/// As [`join`], for a trace of one host: finds a peer of which the connection is not in the trace any more by
+/// its number, if only one process has that.
+pub(crate) fn join_by_number(trace: &mut Trace) {
+    const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let mut arrivals = arrivals(trace);
+    let is_nameless = |(_, _, remote, peer): &Key| (*remote, *peer) == (UNSPECIFIED, 0);
+    arrivals
+        .retain(|key, all| !is_nameless(key) || all.windows(2).all(|pair| pair[0].0.pid == pair[1].0.pid));
+    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
+        let nameless = (UNSPECIFIED, message.peer, UNSPECIFIED, 0);
+        message.arrives(arrivals.get(&message.peer_end()).or_else(|| arrivals.get(&nameless)));
+    }
+}
+
+/// The receive batches of each end, in the order of time.
+fn arrivals(trace: &Trace) -> HashMap<Key, Vec<Arrival>> {
     let mut arrivals: HashMap<Key, Vec<Arrival>> = HashMap::new();
     for Slice { pid, begin, end, what, .. } in &trace.slices {
         if let What::Receive { qpn, peer, local, remote, executed } = what {
@@ -22,17 +44,22 @@ pub(crate) fn join(trace: &mut Trace) {
     }
     let order = |(batch, executed): &Arrival| (batch.begin, batch.end, *executed);
     arrivals.values_mut().for_each(|arrivals| arrivals.sort_unstable_by_key(order));
-    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
-        let key = (message.remote, message.peer, message.local, message.qpn);
-        message.execution = arrivals.get(&key).and_then(|arrivals| message.executed_in(arrivals));
-        message.executed = message.execution.map(|batch| batch.end);
-    }
+    arrivals
 }
 
 impl Message {
     /// Whether the peer acknowledges it, so that both number its packets alike.
     fn is_acknowledged(&self) -> bool {
         self.service == "RC" && self.first < self.end
+    }
+
+    fn peer_end(&self) -> Key {
+        (self.remote, self.peer, self.local, self.qpn)
+    }
+
+    fn arrives(&mut self, arrivals: Option<&Vec<Arrival>>) {
+        self.execution = arrivals.and_then(|arrivals| self.executed_in(arrivals));
+        self.executed = self.execution.map(|batch| batch.end);
     }
 
     /// The batch that executed its last packet. The numbers begin again with each connection, so only batches

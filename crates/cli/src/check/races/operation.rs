@@ -89,7 +89,8 @@ type Post = (Queue, u64, u64);
 /// Returns the operations that the threads have recorded.
 pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Operations {
     let mut trace = rebuild::rebuild(recordings);
-    ends::join(&mut trace);
+    connect(&mut trace, findings);
+    ends::join_by_number(&mut trace);
     let since = complete_since(recordings);
     let mut accesses = accesses(recordings);
     let told = Told::new(&trace, findings);
@@ -127,6 +128,15 @@ pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Opera
     cover(&mut operations.list);
     operations.list.sort_by_key(|operation| operation.posted);
     operations
+}
+
+/// The events of the connection may have been replaced: sets the peers of messages without one.
+fn connect(trace: &mut Trace, findings: &Findings) {
+    for message in trace.messages.iter_mut().filter(|message| message.peer == 0) {
+        if let Some(link) = findings.link(message.pid, message.qpn, message.posted) {
+            (message.peer, message.local, message.remote) = (link.peer, link.local, link.remote);
+        }
+    }
 }
 
 /// From when on nothing is missing of what a process has done.
