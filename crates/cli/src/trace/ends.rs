@@ -63,9 +63,10 @@ impl Message {
     }
 
     /// The batch that executed its last packet. The numbers begin again with each connection, so only batches
-    /// from the post to the ACK count.
+    /// from the post to the completion count.
     fn executed_in(&self, arrivals: &[Arrival]) -> Option<Execution> {
-        let until = self.acked.unwrap_or(self.completed);
+        // The batch with the ACK may have begun before the peer's.
+        let until = self.completed.max(self.acked.unwrap_or(0));
         let from = arrivals.partition_point(|(batch, _)| batch.end < self.posted);
         let mut during = arrivals[from..].iter().take_while(|(batch, _)| batch.begin <= until);
         during.find(|(_, executed)| *executed >= self.end).map(|(batch, _)| *batch)

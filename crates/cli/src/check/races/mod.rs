@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use sys::trace::Recording;
 
 use super::findings::{Finding, Findings, Stack};
-use operation::{Area, Effect, Operation, operations};
+use operation::{Area, Effect, Operation, Operations, operations};
 
 /// Unfinished operations that a new one is compared with, the newest ones. Half: programs with many queue
 /// pairs of long send queues hide races. Double: a second more for 200,000 operations.
@@ -51,7 +51,7 @@ struct Race<'a> {
 /// Returns the races, each pair of call stacks once, and a sentence that says what was compared.
 pub(super) fn races(recordings: &[Recording], findings: &Findings) -> (Vec<Finding>, String) {
     let operations = operations(recordings, findings);
-    let found = find(&operations.list).into_iter().map(|race| race.finding(findings)).collect();
+    let found = find(&operations).into_iter().map(|race| race.finding(findings)).collect();
     let mut compared = format!("{} work requests compared", operations.list.len());
     let not_before = recordings.iter().any(|recording| recording.replaced + recording.lost > 0);
     if not_before || operations.replaced > 0 {
@@ -66,12 +66,12 @@ pub(super) fn races(recordings: &[Recording], findings: &Findings) -> (Vec<Findi
 /// Process and call stack of two operations, the smaller ones first.
 type Pair = [(u32, u32); 2];
 
-/// The races of operations in the order of their posts.
-fn find(operations: &[Operation]) -> Vec<Race<'_>> {
+/// The races of the operations.
+fn find(operations: &Operations) -> Vec<Race<'_>> {
     let mut unfinished: VecDeque<&Operation> = VecDeque::new();
     let (mut found, mut tries) = (HashMap::<Pair, usize>::new(), HashMap::<Pair, u32>::new());
     let mut races: Vec<Race<'_>> = Vec::new();
-    for second in operations {
+    for second in &operations.list {
         unfinished.retain(|first| first.end() > second.posted);
         for first in &unfinished {
             let Some(race) = Race::of(first, second) else { continue };

@@ -1,7 +1,7 @@
 //! The operations of a command: what was posted, on which memory, when the peer executed it, and when the
 //! application knew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use roxie::trace::{Access, Entry, Use};
 use sys::trace::{FILES_MAX, Recording};
@@ -75,6 +75,9 @@ impl Operation {
 #[derive(Debug, Default)]
 pub(super) struct Operations {
     pub(super) list: Vec<Operation>,
+    /// When processes got messages that are not in the list, in ascending order: datagrams, and messages of
+    /// connection management.
+    pub(super) others: HashMap<u32, Vec<u64>>,
     /// Work requests that are not in the list, because events of their process were replaced or lost.
     pub(super) replaced: usize,
     /// One-sided operations of which the remote memory is not known.
@@ -127,6 +130,7 @@ pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Opera
     }
     cover(&mut operations.list);
     operations.list.sort_by_key(|operation| operation.posted);
+    operations.others = others(&trace, &operations.list);
     operations
 }
 
@@ -186,6 +190,28 @@ fn accesses(recordings: &[Recording]) -> HashMap<Post, Access> {
         }
     }
     found
+}
+
+/// When processes got messages that no operation is.
+fn others(trace: &Trace, operations: &[Operation]) -> HashMap<u32, Vec<u64>> {
+    let mut reliable: HashSet<Queue> = HashSet::new();
+    for Operation { message, .. } in operations {
+        reliable.insert((message.pid, message.qpn));
+        reliable.extend(message.execution.map(|execution| (execution.pid, message.peer)));
+    }
+    let mut others: HashMap<u32, Vec<u64>> = HashMap::new();
+    for mark in &trace.marks {
+        let is_other = match mark.event {
+            Event::Receive { qpn, .. } => !reliable.contains(&(mark.pid, qpn)),
+            Event::Cm { is_sent, .. } => !is_sent,
+            _ => false,
+        };
+        if is_other {
+            others.entry(mark.pid).or_default().push(mark.at);
+        }
+    }
+    others.values_mut().for_each(|times| times.sort_unstable());
+    others
 }
 
 /// The memory of a work request.

@@ -8,22 +8,28 @@ use std::collections::HashMap;
 
 use roxie::trace::Use;
 
-use super::operation::Operation;
+use super::operation::{Operation, Operations};
 
 /// Messages before a post that are looked at; beyond them everything counts as known.
 const MESSAGES_MAX: usize = 20_000;
 /// Messages of a chain of processes, at most; beyond them everything counts as known.
 const HOPS_MAX: usize = 8;
 
-/// Whether the process of `second` could know at its post, by messages, that `first` was executed. All
-/// `operations` are in the order of their posts, `second` is one of them.
-pub(super) fn could_know(operations: &[Operation], first: &Operation, second: &Operation) -> bool {
+/// Whether the process of `second` could know at its post, by messages, that `first` was executed. Both are
+/// among the operations.
+pub(super) fn could_know(operations: &Operations, first: &Operation, second: &Operation) -> bool {
+    let Operations { list: operations, others, .. } = operations;
     let Some(execution) = first.execution() else { return true };
     let mut known = Known(HashMap::new());
     known.learns(execution.pid, execution.begin);
     // The result of a READ or atomic shows in memory before its completion.
     let is_answered = matches!(first.does, Use::Read | Use::Atomic);
     known.learns(first.message.pid, if is_answered { execution.begin } else { first.polled });
+    // The senders of these messages are not known; each may have known.
+    for (process, times) in others {
+        let next = times.get(times.partition_point(|at| *at < execution.begin));
+        next.map(|at| known.learns(*process, *at));
+    }
     let until = operations.partition_point(|operation| operation.posted <= second.posted);
     let from = until.saturating_sub(MESSAGES_MAX);
     let is_whole = from == 0 || operations[from].posted < first.posted;

@@ -65,8 +65,14 @@ impl Operation {
 }
 
 fn kinds(operations: &[Operation]) -> Vec<&'static str> {
+    kinds_beside(operations, HashMap::new())
+}
+
+/// `others`: when processes got other messages.
+fn kinds_beside(operations: &[Operation], others: HashMap<u32, Vec<u64>>) -> Vec<&'static str> {
     assert!(operations.is_sorted_by_key(|operation| operation.posted));
-    find(operations).iter().map(Race::kind).collect()
+    let operations = Operations { list: operations.to_vec(), others, ..Operations::default() };
+    find(&operations).iter().map(Race::kind).collect()
 }
 
 #[test]
@@ -133,6 +139,20 @@ fn a_message_of_the_target_orders() {
     let third = [message((2, 3), Use::Send, 300, 350), message((3, 1), Use::Send, 360, 400)];
     assert_eq!(with(&third), 0, "through a third process");
     assert_eq!(with(&third[1..]), 1);
+}
+
+#[test]
+fn a_datagram_may_tell_everything_that_happened_before() {
+    let first = operation(1, Use::Write, 100, 200).remote(Effect::Write);
+    let second = operation(2, Use::Write, 500, 600).remote(Effect::Write);
+    let with = |others: &[(u32, u64)]| {
+        let others = others.iter().map(|(process, at)| (*process, vec![*at])).collect();
+        kinds_beside(&[first.clone(), second.clone()], others).len()
+    };
+    assert_eq!(with(&[(1, 300)]), 0);
+    assert_eq!(with(&[(1, 150)]), 1, "before the execution");
+    assert_eq!(with(&[(1, 550)]), 1, "after the second post");
+    assert_eq!(with(&[(3, 300)]), 1, "in another process");
 }
 
 #[test]

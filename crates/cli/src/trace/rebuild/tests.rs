@@ -197,6 +197,21 @@ fn a_completion_may_be_polled_before_the_batch_that_made_it_ends() {
     assert_eq!((message.acked, message.completed, message.polled), (Some(500), 600, Some(600)));
 }
 
+#[test]
+fn the_peer_may_execute_a_message_while_the_batch_with_its_ack_runs() {
+    let client = [
+        (0, connected(CLIENT, SERVER, 1, 2)),
+        (100, post(0, true)),
+        (200, quantum(300, 100, 104, 0)),
+        (210, received(CLIENT, 700, progress(1, 104, 104, 7), 0)),
+        (800, poll(1000, 0)),
+    ];
+    let server =
+        [(0, connected(SERVER, CLIENT, 2, 1)), (400, received(SERVER, 500, progress(0, 50, 50, 104), 0))];
+    let trace = joined(&[recording(1, &client), recording(5, &server)]);
+    assert_eq!(trace.messages[0].executed, Some(500));
+}
+
 /// Messages 0 and 1 were posted before the oldest event that is left. All have one wr_id, as in perftest.
 #[test]
 fn polls_of_messages_whose_posts_were_replaced_are_not_those_of_later_messages() {
