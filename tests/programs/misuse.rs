@@ -34,23 +34,27 @@ pub(crate) fn cases() -> Vec<Case> {
         .into_iter()
         .map(|source| {
             let what = format!("roxie check finds {}", stem(&source));
-            Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source))
+            Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source, false))
         })
         .collect();
-    for source in programs() {
-        if fs::read_to_string(&source)
-            .is_ok_and(|text| ["FIXED", "EITHER("].iter().any(|word| text.contains(word)))
-        {
-            let what = format!("roxie check is silent: {} corrected", stem(&source));
-            cases.push(Case::new(place, &what, "cc", move |lab, name| corrected(lab, &place, name, &source)));
-        }
+    for source in programs().into_iter().filter(|source| has_correct_form(source)) {
+        let what = format!("roxie check is silent: {} corrected", stem(&source));
+        cases.push(Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source, true)));
     }
     for (program, server, client) in SILENT {
-        let what = format!("roxie check is silent: {server}");
-        cases.push(Case::new(place, &what, program, move |lab, name| {
-            silent(lab, &place, name, server, client)
-        }));
+        for options in [&[][..], &["--races"]] {
+            let what = [&["roxie check"], options, &["is silent:", server]].concat().join(" ");
+            cases.push(Case::new(place, &what, program, move |lab, name| {
+                silent(lab, &place, name, options, (server, client))
+            }));
+        }
     }
+    cases.push(Case::new(place, "roxie check --races and the litmus tests", "cc", move |lab, name| {
+        litmus(lab, &place, name)
+    }));
+    cases.push(Case::new(place, "roxie check --races of a long run", "cc", move |lab, name| {
+        long_run(lab, &place, name)
+    }));
     cases.push(Case::new(place, "roxie check --suppress", "cc", move |lab, name| {
         suppressed(lab, &place, name)
     }));
@@ -95,6 +99,11 @@ fn stem(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// Whether it makes no mistake with -DFIXED.
+fn has_correct_form(source: &Path) -> bool {
+    fs::read_to_string(source).is_ok_and(|text| ["FIXED", "EITHER("].iter().any(|word| text.contains(word)))
+}
+
 /// The words after `label` in comments, each with its line.
 fn marks(text: &str, label: &str) -> Vec<(u64, String)> {
     let line = |(index, line): (usize, &str)| {
@@ -104,13 +113,15 @@ fn marks(text: &str, label: &str) -> Vec<(u64, String)> {
     text.lines().enumerate().filter_map(line).flatten().collect()
 }
 
-/// Kinds and lines of the findings are those of the marks.
-fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
+/// Kinds and lines of the findings are those of the marks; of the correct form there are none.
+fn finds(lab: &Lab, place: &Place, name: &str, source: &Path, is_fixed: bool) -> Result<(), String> {
     let file = format!("{}.c", stem(source));
-    let options = ["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
+    let mut options = vec!["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
+    options.extend(is_fixed.then_some("-DFIXED"));
     let program = build(lab, &format!("../misuse/{file}"), &options)?;
     let text = fs::read_to_string(source).map_err(|error| error.to_string())?;
-    let expected: BTreeSet<(u64, String)> = marks(&text, "finds:").into_iter().collect();
+    let marked = if is_fixed { Vec::new() } else { marks(&text, "finds:") };
+    let expected: BTreeSet<(u64, String)> = marked.into_iter().collect();
     let options = marks(&text, "options:");
     let mut words = vec!["check", "--quiet", "--json", "--netdev", "lo"];
     words.extend(options.iter().map(|(_, word)| word.as_str()));
@@ -133,16 +144,13 @@ fn finds(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), Stri
     Ok(())
 }
 
-/// Without its mistake the program has no findings.
-fn corrected(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
-    let options = ["-DFIXED", "-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
-    let program = build(lab, &format!("../misuse/{}.c", stem(source)), &options)?;
-    let words = ["check", "--quiet", "--netdev", "lo", "--", program.path()];
-    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
-    if ended.output.contains("roxie check:") { Err(ended.describe()) } else { Ok(()) }
-}
-
-fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> Result<(), String> {
+fn silent(
+    lab: &Lab,
+    place: &Place,
+    name: &str,
+    options: &[&str],
+    (server, client): (&str, &str),
+) -> Result<(), String> {
     let port = lab.port();
     let server = server.replace("PORT", &port.to_string());
     let client = format!("{} {client}", server.replace(" -s", ""));
@@ -151,12 +159,57 @@ fn silent(lab: &Lab, place: &Place, name: &str, server: &str, client: &str) -> R
     let script = if server.starts_with("ucx") { format!("{transport} {script}") } else { script };
     // UCX looks for the device in files.
     let files = if server.starts_with("ucx") { "--device-files" } else { "--device-files=off" };
-    let words = ["check", "--quiet", files, "--netdev", "lo", "--", "sh", "-c", &script];
+    let words = [files, "--netdev", "lo", "--", "sh", "-c", &script];
+    let words = [&["check"], options, &words].concat();
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
-    match ended.output.contains("roxie check:") {
+    // A program without RC queue pairs has nothing to compare.
+    let is_compared =
+        !ended.output.contains("roxie check --races: 0 work requests") || server.contains("_ud_");
+    let says_so = options.is_empty() || ended.output.contains("work requests compared");
+    match ended.output.contains("roxie check:") || !is_compared || !says_so {
         false => Ok(()),
         true => Err(ended.describe()),
     }
+}
+
+/// Races are reported of the tests in which operations of NICs are not ordered, whatever their timing is, and
+/// of none in which they are.
+fn litmus(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    const RACES: [&str; 2] = ["read_then_write", "read_then_dependent_write"];
+    const ORDERED: [&str; 6] = [
+        "write_then_read",
+        "overlapping_writes",
+        "read_then_fenced_overwrite",
+        "read_then_fenced_write",
+        "two_writes",
+        "lost_addition",
+    ];
+    let program = build(lab, "../chaos/litmus.c", &["-g", "-libverbs", "-lpthread"])?;
+    let words = ["check", "--races", "--json", "--netdev", "lo", "--", program.path()];
+    let ended = roxie(lab, place, Side::Server, name, &words)?;
+    let mut racing = BTreeSet::new();
+    for line in ended.output.lines().filter(|line| line.starts_with("{\"kind\"")) {
+        let finding: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let kind = finding["kind"].as_str().unwrap_or_default();
+        let is_race = ["race-", "unordered-", "missing-fence"].iter().any(|start| kind.starts_with(start));
+        let frames = finding["stacks"].as_array().into_iter().flatten().flat_map(|stack| {
+            stack["frames"].as_array().into_iter().flatten().filter_map(|frame| frame["function"].as_str())
+        });
+        racing.extend(frames.filter(|_| is_race).map(str::to_owned));
+    }
+    let is_as_expected =
+        RACES.iter().all(|test| racing.contains(*test)) && !ORDERED.iter().any(|test| racing.contains(*test));
+    if is_as_expected { Ok(()) } else { Err(format!("{racing:?}\n{}", ended.describe())) }
+}
+
+/// The newest events have races, too, without those of the connections.
+fn long_run(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = build(lab, "../misuse/race_write_write.c", &["-g", "-libverbs", "-lpthread"])?;
+    let script = format!("ROXIE_TRACE_EVENTS=4096 exec {}", program.path());
+    let words = ["check", "--races", "--netdev", "lo", "--", "sh", "-c", &script];
+    let ended = roxie(lab, place, Side::Server, name, &words)?;
+    says(&ended, "roxie check: race-remote: ")?;
+    says(&ended, "none of those before the newest events of each thread")
 }
 
 /// A file leaves findings out; its lines that name none are told.

@@ -33,7 +33,7 @@ pub extern "C" fn probe_base() {}
 
 /// Files of one process at most. Each takes [`HEADER_LEN`] and the events that were recorded. Half: programs
 /// with more than 128 threads that use the device are recorded in part. Double: twice the memory at worst.
-const FILES_MAX: usize = 256;
+pub const FILES_MAX: usize = 256;
 
 /// The most events of a file: 4 GiB of them. The length of a file must fit a `usize`.
 pub const CAPACITY_MAX: usize = 1 << 26;

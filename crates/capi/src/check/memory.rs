@@ -9,7 +9,7 @@ use sys::{guarded, lock_until};
 
 use crate::abi::objects::ibv_mr;
 
-use super::lock;
+use super::{lock, races};
 
 /// First address and length of each memory region, by its lkey.
 static REGIONS: LazyLock<Mutex<HashMap<u32, (u64, u64)>>> = LazyLock::new(Mutex::default);
@@ -17,8 +17,11 @@ static REGIONS: LazyLock<Mutex<HashMap<u32, (u64, u64)>>> = LazyLock::new(Mutex:
 /// A memory region was registered.
 pub(super) fn region_begins(region: *const ibv_mr) {
     // SAFETY: a new object, which no other thread has yet.
-    let (lkey, addr, length) = unsafe { ((*region).lkey, (*region).addr, (*region).length) };
-    lock(&REGIONS).insert(lkey, (addr.addr() as u64, length as u64));
+    let (lkey, rkey, addr, length) =
+        unsafe { ((*region).lkey, (*region).rkey, (*region).addr, (*region).length) };
+    let (first, length) = (addr.addr() as u64, length as u64);
+    lock(&REGIONS).insert(lkey, (first, length));
+    races::region_begins(rkey, first, length);
 }
 
 /// A memory region was deregistered.

@@ -7,7 +7,8 @@
 //!
 //! The modules: [`stack`] captures call stacks; [`objects`] knows every object that was given to the
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
-//! refused calls and [`failures`] failed completions; [`ending`] looks at what is left when the process ends;
+//! refused calls and [`failures`] failed completions; [`races`] records the memory of work requests for the
+//! detector in `roxie check`; [`ending`] looks at what is left when the process ends;
 //! [`watch`] notices that nothing moves.
 //!
 //! Invariant: a finding is a mistake of the application. What a correct program may do is none, so every rule
@@ -19,6 +20,7 @@ mod failures;
 mod memory;
 mod objects;
 pub(crate) mod ops;
+mod races;
 mod report;
 mod stack;
 mod watch;
@@ -33,7 +35,7 @@ pub(crate) use calls::{BLOCKS_AFTER, acknowledged, blocks, refused};
 pub(crate) use ending::{interrupted, start_watching};
 pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, own, owned, quietly};
 pub(crate) use watch::waits;
-pub(crate) use work::{completed, moved, queue_pair_begins};
+pub(crate) use work::{completed, is_counted, moved, queue_pair_begins};
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -52,6 +54,8 @@ struct Options {
     hang_s: u64,
     /// Also report what works but is risky.
     strict: bool,
+    /// Record the memory of work requests.
+    races: bool,
 }
 
 /// Seconds without progress after which the watchdog reports, if `ROXIE_CHECK_OPTIONS` does not say: the
@@ -62,11 +66,14 @@ const HANG_S: u64 = 10;
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     let dir = std::env::var_os("ROXIE_CHECK").unwrap_or_default().into();
     let words = std::env::var("ROXIE_CHECK_OPTIONS").unwrap_or_default();
-    let mut options = Options { dir, hang_s: HANG_S, strict: false };
+    let mut options = Options { dir, hang_s: HANG_S, strict: false, races: false };
     for word in words.split(',') {
         match word.split_once('=') {
             Some(("hang", seconds)) => options.hang_s = seconds.parse().unwrap_or(HANG_S),
-            _ => options.strict |= word == "strict",
+            _ => {
+                options.strict |= word == "strict";
+                options.races |= word == "races";
+            }
         }
     }
     options
@@ -96,6 +103,7 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     }
     Box::new((
         work::keep_locked(until_ns),
+        races::keep_locked(until_ns),
         memory::keep_locked(until_ns),
         watch::keep_locked(until_ns),
         objects::keep_locked(until_ns),

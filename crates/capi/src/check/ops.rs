@@ -72,8 +72,10 @@ unsafe extern "C" fn post_send(
     }
     let queue = work::of(object);
     let mut queue = lock(&queue);
+    queue.begin_post(object);
     let before = queue.sends.len();
-    list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok()).for_each(|wr| queue.send(&wr));
+    let list = list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok());
+    list.enumerate().for_each(|(index, wr)| queue.send(&wr, index == 0));
     // SAFETY: ibv_post_send(3).
     let post = |bad: *mut _| unsafe { post::post_send(qp, first, bad) };
     // SAFETY: the arguments of this call.
@@ -152,8 +154,12 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         wr::complete(qp, |batch, object| {
             let queue = work::of(object);
             let mut queue = lock(&queue);
+            queue.begin_post(object);
             let before = queue.sends.len();
-            batch.for_each(|wr| queue.send(wr));
+            batch.for_each(|wr| {
+                let is_first = queue.sends.len() == before;
+                queue.send(wr, is_first);
+            });
             let posted = batch.post(&object.tail.qp);
             if posted.is_err() {
                 // Some of them may be posted: they complete unknown.

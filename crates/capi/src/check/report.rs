@@ -78,9 +78,36 @@ pub(super) fn connected(status: &QpStatus, site: Site) {
     append(&line);
 }
 
+/// Writes which peer a queue pair posts to, and returns true; false if it has none.
+pub(super) fn linked(status: &QpStatus) -> bool {
+    let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
+        return false;
+    };
+    append(&format!(
+        "{{\"type\":\"link\",\"at\":{},\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\"}}",
+        now_ns(),
+        status.qpn.value(),
+        peer.value(),
+    ));
+    true
+}
+
 /// Writes that a queue pair is not connected any more.
 pub(super) fn disconnected(number: u32) {
     append(&format!("{{\"type\":\"gone\",\"at\":{},\"qp\":{number}}}", now_ns()));
+}
+
+/// Writes the call stack that the numbers of work requests refer to.
+pub(super) fn place(site: Site) {
+    let mut line = format!("{{\"type\":\"place\",\"site\":{}", site.number());
+    stacks(&mut line, &[("posted", site)]);
+    line.push('}');
+    append(&line);
+}
+
+/// Writes the memory of a region.
+pub(super) fn region(key: u32, first: u64, length: u64) {
+    append(&format!("{{\"type\":\"region\",\"key\":{key},\"first\":{first},\"length\":{length}}}"));
 }
 
 /// Appends the member `stacks`.

@@ -30,6 +30,13 @@ const REMEMBERED_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Site(u32);
 
+impl Site {
+    /// Its number in this process.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// What a [`Site`] stands for.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Stack {

@@ -17,9 +17,9 @@ use crate::ibv::qp::QpObject;
 use crate::object::Object;
 
 use super::objects::created;
-use super::report::{connected, disconnected, report};
+use super::report::{self, connected, disconnected, report};
 use super::stack::{Site, here};
-use super::{OPTIONS, failures, lock, memory};
+use super::{OPTIONS, failures, lock, memory, races};
 
 /// A posted work request.
 #[derive(Debug)]
@@ -53,6 +53,10 @@ pub(super) struct Queue {
     q_key_set: Option<Site>,
     /// `roxie check` knows the attributes of its connection.
     is_connected: bool,
+    /// `roxie check --races` knows its peer.
+    is_linked: bool,
+    /// Its completions show in a counter, too.
+    pub(super) is_counted: bool,
     /// A work request has failed: what follows is a consequence.
     has_failed: bool,
     /// When the application last got a completion of a send, or posted to an empty send queue.
@@ -94,6 +98,12 @@ pub(super) fn of(object: &QpObject) -> Shared<Queue> {
 #[cold]
 pub(crate) fn queue_pair_begins(object: &QpObject) {
     of(object);
+}
+
+/// A completion counter was attached to a queue pair.
+#[cold]
+pub(crate) fn is_counted(object: &QpObject) {
+    lock(&of(object)).is_counted = true;
 }
 
 /// Returns the receives of a shared receive queue.
@@ -254,6 +264,8 @@ impl Queue {
             ],
             q_key_set: None,
             is_connected: false,
+            is_linked: false,
+            is_counted: false,
             has_failed: false,
             moved_ns: now_ns(),
         }
@@ -263,13 +275,13 @@ impl Queue {
     fn reset(&mut self) {
         self.sends.clear();
         self.receives.clear();
-        self.has_failed = false;
+        (self.has_failed, self.is_linked) = (false, false);
         self.moved_ns = now_ns();
         self.disconnect();
     }
 
     fn disconnect(&mut self) {
-        if mem::take(&mut self.is_connected) {
+        if mem::take(&mut self.is_connected) || OPTIONS.races {
             disconnected(self.number);
         }
     }
@@ -290,10 +302,20 @@ impl Queue {
         Some((text, set))
     }
 
-    /// The application posts this.
-    pub(super) fn send(&mut self, wr: &SendWr<'_>) {
+    /// The application posts sends: the first ones tell the peer, for `--races`.
+    pub(super) fn begin_post(&mut self, object: &QpObject) {
+        if OPTIONS.races && !self.is_linked && self.service == QpType::Rc {
+            self.is_linked = object.tail.qp.status().is_some_and(|status| report::linked(&status));
+        }
+    }
+
+    /// The application posts this; `is_first`: as the first of a list.
+    pub(super) fn send(&mut self, wr: &SendWr<'_>, is_first: bool) {
         let (operation, reads_memory, atomic_at) = describe(&wr.op);
         let posted = here();
+        if OPTIONS.races && self.service == QpType::Rc {
+            races::posts(self, wr, posted, is_first);
+        }
         if let Some(address) = atomic_at.filter(|address| address % 8 != 0) {
             let text = format!(
                 "the {operation} with wr_id {:#x} names the remote address {address:#x}, which is no \

@@ -12,6 +12,7 @@ use crate::abi::counters::{
     ibv_comp_cntr_init_attr, ibv_qp_attach_comp_cntr_attr,
 };
 use crate::abi::objects::ibv_qp;
+use crate::check;
 use crate::errno::{busy, code, null, status};
 use crate::handle::{GivenUp, Out, OutBytes, typed};
 use crate::object::{Object, Tail};
@@ -147,6 +148,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     let (Some(qp), Some(counter), Some(attr)) = (qp, counter, attr) else { return code(libc::EINVAL) };
     if attr.comp_mask != 0 {
         return code(libc::EINVAL);
+    }
+    if check::on() {
+        check::is_counted(qp);
     }
     status(counter.tail.attach(&qp.tail.qp, attr.op_mask))
 }

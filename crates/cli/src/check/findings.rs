@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -25,6 +26,30 @@ enum Line {
         at: u64,
         qp: u32,
     },
+    /// A queue pair posts for the first time.
+    Link(Link),
+    /// A call stack that posts.
+    Place {
+        site: u32,
+        stacks: Vec<Stack>,
+    },
+    /// A memory region.
+    Region {
+        key: u32,
+        first: u64,
+        length: u64,
+    },
+}
+
+/// The peer of a queue pair.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Link {
+    /// Since when.
+    pub(super) at: u64,
+    pub(super) qp: u32,
+    pub(super) peer: u32,
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
 }
 
 /// What happened to a connection.
@@ -56,6 +81,9 @@ pub(super) struct Finding {
 /// A call stack.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Stack {
+    /// Its process, if that is not the one of the finding.
+    #[serde(skip)]
+    pub(super) process: Option<u32>,
     /// What happened there.
     pub(super) what: String,
     pub(super) thread: String,
@@ -71,6 +99,8 @@ pub(super) struct Findings {
     ends: Ends,
     /// What happened to connections and was not looked at yet: when, and in which process.
     changes: Vec<(u64, u32, Change)>,
+    /// Processes and queue pairs that were reset or destroyed, and when.
+    ended: Vec<(u32, u32, u64)>,
 }
 
 /// How far a file has been read.
@@ -78,17 +108,52 @@ pub(super) struct Findings {
 struct Reader {
     position: u64,
     command: String,
+    /// Call stacks by their numbers.
+    places: HashMap<u32, Stack>,
+    /// By queue pair numbers, in the order of time.
+    links: HashMap<u32, Vec<Link>>,
+    /// First address and length of the memory of each remote key; keys are used again.
+    regions: HashMap<u32, Vec<(u64, u64)>>,
 }
 
 impl Findings {
     pub(super) fn new(dir: &Path) -> Self {
         let (files, ends, changes) = (HashMap::new(), Ends::default(), Vec::new());
-        Self { dir: dir.to_owned(), files, ends, changes }
+        Self { dir: dir.to_owned(), files, ends, changes, ended: Vec::new() }
     }
 
     /// Processes that opened the device.
     pub(super) fn processes(&self) -> usize {
         self.files.len()
+    }
+
+    /// The command line of a process.
+    pub(super) fn command(&self, process: u32) -> String {
+        self.files.get(&process).map(|reader| reader.command.clone()).unwrap_or_default()
+    }
+
+    /// Processes and queue pairs that were reset or destroyed, and when.
+    pub(super) fn ended(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        self.ended.iter().copied()
+    }
+
+    /// The peer of a queue pair at a time.
+    pub(super) fn link(&self, process: u32, qp: u32, at: u64) -> Option<&Link> {
+        self.files.get(&process)?.links.get(&qp)?.iter().rfind(|link| link.at <= at)
+    }
+
+    /// The call stack with this number.
+    pub(super) fn place(&self, process: u32, site: u32) -> Option<&Stack> {
+        self.files.get(&process)?.places.get(&site)
+    }
+
+    /// Whether a memory region of the process, of this remote key, has these addresses.
+    pub(super) fn has_memory(&self, process: u32, key: u32, (first, end): (u64, u64)) -> bool {
+        let regions = self.files.get(&process).and_then(|reader| reader.regions.get(&key));
+        regions
+            .into_iter()
+            .flatten()
+            .any(|(start, length)| first >= *start && end >= first && end - start <= *length)
     }
 
     /// Calls `f` with the findings since the last call. Connections are looked at in the order of time, so
@@ -119,7 +184,17 @@ impl Findings {
                         f(Finding { process, command: reader.command.clone(), ..finding })?;
                     }
                     Line::End(end) => self.changes.push((end.at, process, Change::Connected(end))),
-                    Line::Gone { at, qp } => self.changes.push((at, process, Change::Gone(qp))),
+                    Line::Gone { at, qp } => {
+                        self.changes.push((at, process, Change::Gone(qp)));
+                        self.ended.push((process, qp, at));
+                    }
+                    Line::Link(link) => reader.links.entry(link.qp).or_default().push(link),
+                    Line::Place { site, stacks } => {
+                        reader.places.extend(stacks.into_iter().map(|stack| (site, stack)));
+                    }
+                    Line::Region { key, first, length } => {
+                        reader.regions.entry(key).or_default().push((first, length));
+                    }
                 }
             }
         }

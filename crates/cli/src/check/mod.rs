@@ -7,6 +7,7 @@
 
 mod ends;
 mod findings;
+mod races;
 mod report;
 mod suppress;
 mod symbols;
@@ -22,7 +23,7 @@ use clap::Args as ClapArgs;
 use crate::args::RunArgs;
 use crate::chaos::{self, Chosen, Search};
 use crate::failure::{During, Failure, Outcome};
-use crate::{library, run, supervised};
+use crate::{library, run, supervised, trace};
 
 use findings::Findings;
 use report::Report;
@@ -30,6 +31,9 @@ use suppress::Suppressions;
 
 /// Exit code if something was found and the command itself succeeded or failed in whatever way.
 const FOUND: u8 = 66;
+/// Events that each thread keeps for --races, about five for a work request: 16 MiB.
+const EVENTS: usize = 1 << 18;
+
 /// Run a program and report its mistakes in the use of RDMA
 ///
 /// Starts COMMAND as 'roxie run' does, and watches its calls of verbs and rdma_cm and what the device does
@@ -79,6 +83,13 @@ pub(crate) struct CheckArgs {
     /// Report also what works but is risky: receives that share memory
     #[arg(long)]
     strict: bool,
+    /// Report also operations of NICs that use the same memory in no order
+    ///
+    /// Records each work request of the processes, and compares them when the command has ended. Both ends
+    /// must be processes of the command. READs without a fence and operations that ran at the same time are
+    /// certain; the findings unordered-... do not know what sockets and shared memory order.
+    #[arg(long)]
+    races: bool,
     /// Check the command with each of the --chaos seeds 1 to N, up to the first finding or failure
     ///
     /// Then looks for the fewest faults that lead to one, shows the last lines of that run, and prints the
@@ -111,10 +122,17 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     let dir = library::check_dir()?;
     variables.push(("ROXIE_CHECK", dir.clone().into_os_string()));
     let strict = if args.strict { ",strict" } else { "" };
-    variables.push(("ROXIE_CHECK_OPTIONS", format!("hang={}{strict}", args.hang).into()));
+    let races = if args.races { ",races" } else { "" };
+    variables.push(("ROXIE_CHECK_OPTIONS", format!("hang={}{strict}{races}", args.hang).into()));
+    let events = args.races.then(library::trace_dir).transpose()?;
+    if let Some(events) = &events {
+        variables.push((roxie::trace::VARIABLE, events.clone().into_os_string()));
+        variables.push((roxie::trace::EVENTS_VARIABLE, EVENTS.to_string().into()));
+    }
     let report = Report::new(output, args.json, suppressions);
-    let outcome = supervise(args, &variables, Findings::new(&dir), report);
+    let outcome = supervise(args, &variables, (Findings::new(&dir), events.as_deref()), report);
     fs::remove_dir_all(&dir).ok();
+    events.map(fs::remove_dir_all);
     outcome
 }
 
@@ -132,12 +150,19 @@ fn search(args: &CheckArgs, seeds: u64) -> Outcome {
 fn supervise(
     args: &CheckArgs,
     variables: &[(&'static str, OsString)],
-    mut findings: Findings,
+    (mut findings, events): (Findings, Option<&Path>),
     mut report: Report,
 ) -> Outcome<ExitCode> {
     let read = || findings.read(|finding| report.finding(finding));
     let ended = supervised::supervise(&args.run, variables, read)?;
     findings.read_rest(|finding| report.finding(finding))?;
+    if let Some(events) = events {
+        let (races, compared) = races::races(&trace::read(events)?, &findings);
+        races.into_iter().try_for_each(|race| report.finding(race))?;
+        if !args.run.quiet {
+            eprintln!("roxie check --races: {compared}");
+        }
+    }
     let found = report.end(findings.processes())?;
     if findings.processes() == 0 {
         eprintln!("roxie check: no process of the command opened the device: nothing was checked");

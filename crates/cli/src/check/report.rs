@@ -30,6 +30,9 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 struct Named {
     what: String,
+    /// Its process, if that is not the one of the finding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<u32>,
     thread: String,
     frames: Vec<Place>,
 }
@@ -97,7 +100,7 @@ impl Report {
         if let Some(main) = frames.iter().rposition(|place| place.function == "main") {
             frames.truncate(main + 1);
         }
-        Named { what: stack.what.clone(), thread: stack.thread.clone(), frames }
+        Named { what: stack.what.clone(), process: stack.process, thread: stack.thread.clone(), frames }
     }
 
     /// Prints the sums; returns the number of findings.
@@ -150,8 +153,9 @@ fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String 
     if let Some(other) = other_end {
         text += &format!("    the other end, {other}\n");
     }
-    for Named { what, thread, frames } in stacks {
-        text += &format!("    {what} by {thread} of process {}:\n", finding.process);
+    for Named { what, process, thread, frames } in stacks {
+        let process = process.unwrap_or(finding.process);
+        text += &format!("    {what} by {thread} of process {process}:\n");
         for (index, Place { function, file, line }) in frames.iter().enumerate() {
             let at = match (file, line) {
                 (Some(file), Some(line)) => format!("  {file}:{line}"),

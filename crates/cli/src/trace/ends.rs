@@ -1,29 +1,50 @@
 //! Finds the moments at which the peer executed a message, if both ends of a connection are in the trace.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use super::model::{Message, Slice, Trace, What};
+use super::model::{Execution, Message, Slice, Trace, What};
 
 /// Receiving end: its address and number, the address and number of its peer.
 type Key = (IpAddr, u32, IpAddr, u32);
 
-/// One receive batch: when it began, when it was processed, and which request was expected afterwards.
-type Arrival = (u64, u64, u64);
+/// One receive batch, and which request was expected afterwards.
+type Arrival = (Execution, u64);
 
-/// Sets [`Message::executed`] wherever the trace has the peer.
+/// Sets [`Message::execution`] and [`Message::executed`] wherever the trace has the peer.
 pub(super) fn join(trace: &mut Trace) {
+    let arrivals = arrivals(trace);
+    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
+        message.arrives(arrivals.get(&message.peer_end()));
+    }
+}
+
+/// As [`join`], for a trace of one host: finds a peer of which the connection is not in the trace any more by
+/// its number, if only one process has that.
+pub(crate) fn join_by_number(trace: &mut Trace) {
+    const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let mut arrivals = arrivals(trace);
+    let is_nameless = |(_, _, remote, peer): &Key| (*remote, *peer) == (UNSPECIFIED, 0);
+    arrivals
+        .retain(|key, all| !is_nameless(key) || all.windows(2).all(|pair| pair[0].0.pid == pair[1].0.pid));
+    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
+        let nameless = (UNSPECIFIED, message.peer, UNSPECIFIED, 0);
+        message.arrives(arrivals.get(&message.peer_end()).or_else(|| arrivals.get(&nameless)));
+    }
+}
+
+/// The receive batches of each end, in the order of time.
+fn arrivals(trace: &Trace) -> HashMap<Key, Vec<Arrival>> {
     let mut arrivals: HashMap<Key, Vec<Arrival>> = HashMap::new();
-    for Slice { begin, end, what, .. } in &trace.slices {
+    for Slice { pid, begin, end, what, .. } in &trace.slices {
         if let What::Receive { qpn, peer, local, remote, executed } = what {
-            arrivals.entry((*local, *qpn, *remote, *peer)).or_default().push((*begin, *end, *executed));
+            let batch = Execution { pid: *pid, begin: *begin, end: *end };
+            arrivals.entry((*local, *qpn, *remote, *peer)).or_default().push((batch, *executed));
         }
     }
-    arrivals.values_mut().for_each(|arrivals| arrivals.sort_unstable());
-    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
-        let key = (message.remote, message.peer, message.local, message.qpn);
-        message.executed = arrivals.get(&key).and_then(|arrivals| message.executed_in(arrivals));
-    }
+    let order = |(batch, executed): &Arrival| (batch.begin, batch.end, *executed);
+    arrivals.values_mut().for_each(|arrivals| arrivals.sort_unstable_by_key(order));
+    arrivals
 }
 
 impl Message {
@@ -32,12 +53,22 @@ impl Message {
         self.service == "RC" && self.first < self.end
     }
 
-    /// The end of the batch that executed its last packet. The numbers begin again with each connection, so
-    /// only batches from the post to the ACK count.
-    fn executed_in(&self, arrivals: &[Arrival]) -> Option<u64> {
-        let until = self.acked.unwrap_or(self.completed);
-        let from = arrivals.partition_point(|(_, end, _)| *end < self.posted);
-        let during = arrivals[from..].iter().take_while(|(begin, ..)| *begin <= until);
-        during.copied().find(|(.., executed)| *executed >= self.end).map(|(_, end, _)| end)
+    fn peer_end(&self) -> Key {
+        (self.remote, self.peer, self.local, self.qpn)
+    }
+
+    fn arrives(&mut self, arrivals: Option<&Vec<Arrival>>) {
+        self.execution = arrivals.and_then(|arrivals| self.executed_in(arrivals));
+        self.executed = self.execution.map(|batch| batch.end);
+    }
+
+    /// The batch that executed its last packet. The numbers begin again with each connection, so only batches
+    /// from the post to the completion count.
+    fn executed_in(&self, arrivals: &[Arrival]) -> Option<Execution> {
+        // The batch with the ACK may have begun before the peer's.
+        let until = self.completed.max(self.acked.unwrap_or(0));
+        let from = arrivals.partition_point(|(batch, _)| batch.end < self.posted);
+        let mut during = arrivals[from..].iter().take_while(|(batch, _)| batch.begin <= until);
+        during.find(|(_, executed)| *executed >= self.end).map(|(batch, _)| *batch)
     }
 }

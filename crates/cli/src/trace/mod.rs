@@ -5,9 +5,9 @@
 //! reads them when the command has ended, however it did.
 
 mod chrome;
-mod ends;
-mod model;
-mod rebuild;
+pub(crate) mod ends;
+pub(crate) mod model;
+pub(crate) mod rebuild;
 mod summary;
 
 use std::fs::{self, File};
@@ -150,7 +150,7 @@ fn create(path: &Path) -> Outcome<File> {
 }
 
 /// What the threads have recorded.
-fn read(dir: &Path) -> Outcome<Vec<Recording>> {
+pub(crate) fn read(dir: &Path) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
     for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
         let path = entry.path();

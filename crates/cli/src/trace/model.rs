@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 /// A trace of one or more processes of one host.
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(crate) struct Trace {
     pub(super) processes: Vec<Process>,
     pub(super) threads: Vec<Thread>,
-    pub(super) messages: Vec<Message>,
+    pub(crate) messages: Vec<Message>,
     pub(super) slices: Vec<Slice>,
-    pub(super) marks: Vec<Mark>,
+    pub(crate) marks: Vec<Mark>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,38 +29,51 @@ pub(super) struct Thread {
 
 /// A send work request. Times are nanoseconds of CLOCK_MONOTONIC, in ascending order.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Message {
-    pub(super) pid: u32,
+pub(crate) struct Message {
+    pub(crate) pid: u32,
     /// Numbers of the queue pair and of its peer.
-    pub(super) qpn: u32,
-    pub(super) peer: u32,
+    pub(crate) qpn: u32,
+    pub(crate) peer: u32,
     /// Addresses of both.
-    pub(super) local: IpAddr,
-    pub(super) remote: IpAddr,
-    pub(super) service: String,
-    pub(super) opcode: String,
-    pub(super) wr_id: u64,
-    pub(super) bytes: u32,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) service: String,
+    pub(crate) opcode: String,
+    pub(crate) wr_id: u64,
+    pub(crate) bytes: u32,
     /// Numbers of the first packet and of the one after the last.
-    pub(super) first: u64,
-    pub(super) end: u64,
+    pub(crate) first: u64,
+    pub(crate) end: u64,
     /// Packets that were retransmitted while this was the oldest message in flight.
-    pub(super) retransmitted: u32,
+    pub(crate) retransmitted: u32,
     /// `enum ibv_wc_status`, if its completion was polled.
-    pub(super) status: Option<u8>,
-    pub(super) posted: u64,
+    pub(crate) status: Option<u8>,
+    pub(crate) posted: u64,
     /// First and last packet left, for the first time.
-    pub(super) left: Option<u64>,
-    pub(super) last: Option<u64>,
+    pub(crate) left: Option<u64>,
+    pub(crate) last: Option<u64>,
     /// The peer had executed it; known if both ends are in the trace.
-    pub(super) executed: Option<u64>,
-    pub(super) acked: Option<u64>,
+    pub(crate) executed: Option<u64>,
+    /// The same in detail, in a trace that was just recorded.
+    #[serde(skip)]
+    pub(crate) execution: Option<Execution>,
+    pub(crate) acked: Option<u64>,
     /// Its completion was in the CQ, or its place in the send queue was free.
-    pub(super) completed: u64,
-    pub(super) polled: Option<u64>,
+    pub(crate) completed: u64,
+    pub(crate) polled: Option<u64>,
     /// Its completion was in the CQ at the end of the trace, and was not polled.
     #[serde(default)]
-    pub(super) is_left: bool,
+    pub(crate) is_left: bool,
+}
+
+/// The execution of a message by the peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Execution {
+    /// The process of the peer.
+    pub(crate) pid: u32,
+    /// Begin and end of the receive batch with the last packet.
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
 }
 
 /// Something that took time in a thread.
@@ -86,16 +99,16 @@ pub(super) enum What {
 
 /// Something that happened at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Mark {
-    pub(super) pid: u32,
-    pub(super) tid: u32,
-    pub(super) at: u64,
-    pub(super) event: Event,
+pub(crate) struct Mark {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) at: u64,
+    pub(crate) event: Event,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub(super) enum Event {
+pub(crate) enum Event {
     SequenceNak { qpn: u32 },
     RnrNak { qpn: u32 },
     Probe { qpn: u32 },

@@ -10,7 +10,7 @@ use transport::{PostedSend, Progress, QpState, QpType, WcOpcode};
 use super::model::{Event, Mark, Message, Process, Slice, Thread, Trace, What};
 
 /// Builds the trace of all threads of one `roxie trace`.
-pub(super) fn rebuild(recordings: &[Recording]) -> Trace {
+pub(crate) fn rebuild(recordings: &[Recording]) -> Trace {
     let mut trace = Trace::default();
     let mut processes: BTreeMap<u32, Vec<&Recording>> = BTreeMap::new();
     for recording in recordings {
@@ -71,7 +71,17 @@ struct Ends {
     queue: VecDeque<(u32, bool, Message)>,
     /// Messages that wait for a poll.
     unpolled: VecDeque<Message>,
+    /// Polls of completions that the engine has not recorded.
+    early: Vec<Poll>,
     counters: Option<Input>,
+}
+
+/// The application has polled a completion.
+#[derive(Clone, Copy)]
+struct Poll {
+    at: u64,
+    wr_id: u64,
+    status: u8,
 }
 
 impl Default for Ends {
@@ -84,7 +94,7 @@ impl Default for Ends {
             local: Default::default(),
             remote: Default::default(),
         };
-        Self { state, queue: VecDeque::new(), unpolled: VecDeque::new(), counters: None }
+        Self { state, queue: VecDeque::new(), unpolled: VecDeque::new(), early: Vec::new(), counters: None }
     }
 }
 
@@ -110,7 +120,11 @@ impl Builder<'_> {
             Entry::Poll { qpn, wr_id, status, is_receive: true, bytes } => {
                 self.mark(tid, time, Event::Receive { qpn: qpn.value(), wr_id, bytes, status });
             }
-            Entry::Poll { qpn, wr_id, status, .. } => self.polled(time, qpn.value(), wr_id, status),
+            Entry::Poll { qpn, wr_id, status, .. } => {
+                if let Some(ends) = self.qps.get_mut(&qpn.value()) {
+                    ends.polled(Poll { at: time, wr_id, status }, &mut self.trace.messages);
+                }
+            }
             // `batches` has them.
             Entry::Batch { .. } => {}
             Entry::Waits { qpn, wait } => {
@@ -196,28 +210,13 @@ impl Builder<'_> {
         }
     }
 
-    /// The application has polled a completion: of a message that has completed, or that completed while the
-    /// engine was still about to record it.
-    fn polled(&mut self, time: u64, qpn: u32, wr_id: u64, status: u8) {
-        let Some(ends) = self.qps.get_mut(&qpn) else { return };
-        let at = ends.unpolled.iter().position(|message| message.wr_id == wr_id);
-        let mut message = match at.and_then(|at| ends.unpolled.remove(at)) {
-            Some(message) => message,
-            None => {
-                let at = ends.queue.iter().position(|(_, _, message)| message.wr_id == wr_id);
-                let Some((.., message)) = at.and_then(|at| ends.queue.remove(at)) else { return };
-                Message { completed: time, acked: Some(time).filter(|_| status == 0), ..message }
-            }
-        };
-        message.completed = message.completed.min(time);
-        message.acked = message.acked.map(|acked| acked.min(time));
-        (message.polled, message.status) = (Some(time), Some(status));
-        self.trace.messages.push(message);
-    }
-
     /// Messages with a completion that was visible at the end, and was not polled.
     fn finish(self) {
-        for ends in self.qps.into_values() {
+        for mut ends in self.qps.into_values() {
+            // The end of the trace came before the record of the engine.
+            for poll in std::mem::take(&mut ends.early) {
+                ends.take_queued(poll, &mut self.trace.messages);
+            }
             let left = ends.unpolled.into_iter().map(|message| Message { is_left: true, ..message });
             self.trace.messages.extend(left);
         }
@@ -226,6 +225,33 @@ impl Builder<'_> {
 }
 
 impl Ends {
+    /// Gives a poll to the message that it is of.
+    fn polled(&mut self, poll: Poll, done: &mut Vec<Message>) {
+        if !self.take_completed(poll, done) {
+            match poll.status {
+                0 => self.early.push(poll),
+                // The state of the queue pair has ended it, which the engine does not record.
+                _ => self.take_queued(poll, done),
+            }
+        }
+    }
+
+    /// Returns whether a message has completed that the poll is of.
+    fn take_completed(&mut self, poll: Poll, done: &mut Vec<Message>) -> bool {
+        let at = self.unpolled.iter().position(|message| message.wr_id == poll.wr_id);
+        let found = at.and_then(|at| self.unpolled.remove(at));
+        let is_found = found.is_some();
+        done.extend(found.map(|message| message.polled(poll)));
+        is_found
+    }
+
+    fn take_queued(&mut self, poll: Poll, done: &mut Vec<Message>) {
+        let at = self.queue.iter().position(|(_, _, message)| message.wr_id == poll.wr_id);
+        let Some((.., message)) = at.and_then(|at| self.queue.remove(at)) else { return };
+        let acked = Some(poll.at).filter(|_| poll.status == 0);
+        done.push(Message { completed: poll.at, acked, ..message }.polled(poll));
+    }
+
     /// Moves the messages that have completed: `acked` at the time of the ACK, visible at `completed`.
     fn complete(&mut self, acked: u64, completed: u64, progress: &Progress, done: &mut Vec<Message>) {
         for (.., message) in &mut self.queue {
@@ -243,6 +269,21 @@ impl Ends {
                 Some(_) if !is_signaled => done.push(message),
                 _ => self.unpolled.push_back(message),
             }
+        }
+        // The batch that makes a completion begins before its poll. So the polls until now that found none
+        // were of messages that are not in the trace: newer events have replaced their posts.
+        self.early.clear();
+    }
+}
+
+impl Message {
+    fn polled(self, poll: Poll) -> Self {
+        Self {
+            completed: self.completed.min(poll.at),
+            acked: self.acked.map(|acked| acked.min(poll.at)),
+            polled: Some(poll.at),
+            status: Some(poll.status),
+            ..self
         }
     }
 }
@@ -266,6 +307,7 @@ fn message(pid: u32, qpn: u32, state: &State, send: &PostedSend, posted: u64) ->
         left: None,
         last: None,
         executed: None,
+        execution: None,
         acked: None,
         completed: posted,
         polled: None,

@@ -9,6 +9,7 @@
 //! A queue pair is described by how far it has got ([`transport::Progress`]), not by its single packets.
 //! `roxie trace` derives from it when each work request left, was acknowledged and completed.
 
+mod access;
 mod entry;
 mod probes;
 
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use transport::{Instant, Qp, Wc};
 use wire::{Gid, Qpn};
 
+pub use access::{Access, Use};
 pub use entry::{CmMessage, Entry, Input, Quantum, State, Wait};
 
 use crate::notice::notice;

@@ -198,6 +198,66 @@ fn a_completion_may_be_polled_before_the_batch_that_made_it_ends() {
 }
 
 #[test]
+fn the_peer_may_execute_a_message_while_the_batch_with_its_ack_runs() {
+    let client = [
+        (0, connected(CLIENT, SERVER, 1, 2)),
+        (100, post(0, true)),
+        (200, quantum(300, 100, 104, 0)),
+        (210, received(CLIENT, 700, progress(1, 104, 104, 7), 0)),
+        (800, poll(1000, 0)),
+    ];
+    let server =
+        [(0, connected(SERVER, CLIENT, 2, 1)), (400, received(SERVER, 500, progress(0, 50, 50, 104), 0))];
+    let trace = joined(&[recording(1, &client), recording(5, &server)]);
+    assert_eq!(trace.messages[0].executed, Some(500));
+}
+
+/// Messages 0 and 1 were posted before the oldest event that is left. All have one wr_id, as in perftest.
+#[test]
+fn polls_of_messages_whose_posts_were_replaced_are_not_those_of_later_messages() {
+    let post = |index: u32| {
+        let first = 100 + 4 * u64::from(index);
+        let opcode = WcOpcode::RdmaWrite;
+        let send =
+            PostedSend { wr_id: 7, opcode, index, first, end: first + 4, length: 4096, is_signaled: true };
+        Entry::Post { qpn: Qpn::new(CLIENT), send }
+    };
+    let entries = [
+        (100, post(2)),
+        (200, poll(7, 0)),
+        (210, received(CLIENT, 220, progress(2, 108, 112, 7), 0)),
+        (230, poll(7, 0)),
+        (300, received(CLIENT, 310, progress(3, 112, 112, 7), 0)),
+        (400, poll(7, 0)),
+    ];
+    let trace = joined(&[recording(1, &entries)]);
+    let moments: Vec<_> = trace.messages.iter().map(|message| (message.acked, message.polled)).collect();
+    assert_eq!(moments, [(Some(300), Some(400))]);
+}
+
+/// The connections of both ends were replaced: the number finds the peer, if only one process has it.
+#[test]
+fn a_peer_without_a_connection_is_found_by_its_number() {
+    let without_connection = |mut recording: Recording| {
+        recording.events.remove(0);
+        recording
+    };
+    let executed = |recordings: &[Recording]| {
+        let mut trace = rebuild(recordings);
+        trace.messages.iter_mut().for_each(|message| message.peer = SERVER);
+        ends::join_by_number(&mut trace);
+        let executions = trace.messages.iter().map(|message| message.execution);
+        executions.map(|execution| execution.map(|batch| batch.pid)).collect::<Vec<_>>()
+    };
+    let (client, server) = (without_connection(client()), without_connection(server()));
+    let pid = server.process;
+    let all = [client, server];
+    assert_eq!(executed(&all), [Some(pid); 2]);
+    let namesake = Recording { process: 77, ..all[1].clone() };
+    assert_eq!(executed(&[&all[..], &[namesake]].concat()), [None; 2]);
+}
+
+#[test]
 fn handshakes_are_spans() {
     let cm =
         |attribute, sender, receiver, is_sent| Entry::Cm(CmMessage { attribute, sender, receiver, is_sent });
