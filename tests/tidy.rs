@@ -164,6 +164,31 @@ fn public_crates_have_doc_examples_that_run() {
     none("add a ``` example to the documentation", &examples::missing(&tree::files(), &root()));
 }
 
+/// The packages run with glibc 2.28 (xtask/src/arch.rs), which does not define newer functions.
+#[test]
+fn no_function_is_called_that_glibc_2_28_lacks() {
+    const NEWER: [&str; 9] = [
+        "gettid",
+        "tgkill",
+        "close_range",
+        "closefrom",
+        "epoll_pwait2",
+        "pidfd_open",
+        "pidfd_getfd",
+        "pidfd_send_signal",
+        "process_madvise",
+    ];
+    let mut found = Vec::new();
+    each_source(|name, text| {
+        for line in text.lines().map(code).filter(|_| name.contains("/src/")) {
+            for function in NEWER.iter().filter(|function| line.contains(&format!("libc::{function}("))) {
+                found.push(format!("{name}: libc::{function}"));
+            }
+        }
+    });
+    none("functions newer than glibc 2.28: use libc::syscall", &found);
+}
+
 #[test]
 fn no_leftovers_of_development_remain() {
     let mut found = Vec::new();

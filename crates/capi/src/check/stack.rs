@@ -193,8 +193,8 @@ pub(super) fn stack(site: Site) -> Stack {
 
 /// `main`, or the name of the thread and its number.
 fn thread_name() -> String {
-    // SAFETY: no arguments; cannot fail.
-    let tid = unsafe { libc::gettid() };
+    // SAFETY: no arguments; cannot fail. glibc has the function from 2.30 on only.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) };
     if tid as u32 == std::process::id() {
         return "main".to_owned();
     }
