@@ -5,12 +5,15 @@ import json
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Boots emulated machines.
+RXE_VM = os.path.join(HERE, "../tests/peers/rxe-vm/rxe-vm")
 SERVER, CLIENT = "10.78.0.1", "10.78.0.2"
 PORT = 18600
 SOCKPERF_PORTS = itertools.count(PORT + 100)
@@ -161,6 +164,15 @@ def report_row(output):
     if at is None or at + 1 >= len(lines):
         raise Failed(f"no report in\n{output}")
     return [float(word) for word in lines[at + 1].split()]
+
+
+def rxe_vm(*words):
+    done = subprocess.run([RXE_VM, *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(
+            f"rxe-vm {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+    return done.stdout
 
 
 def perftest(lab, roxie, tool, words, seconds, port="udp", mode="auto", bursts="udp"):

@@ -55,7 +55,7 @@ def infos():
 # ---- starting
 
 
-def start(name, image, netns, number, mtu, minutes, wire, files):
+def start(name, image, netns, number, mtu, minutes, wire, count, files):
     """Boots a machine and waits until it accepts commands."""
     if os.geteuid():
         die("start needs root (network namespace, tap)")
@@ -72,6 +72,7 @@ def start(name, image, netns, number, mtu, minutes, wire, files):
     v4, v6 = network.guest_addresses(number)
     info = {"name": name, "image": image, "netns": netns, "tap": tap, "mtu": mtu, "ip": v4, "ip6": v6}
     info["wire"] = wire
+    info["count"] = count
     info["until"] = time.time() + minutes * 60
     (place / "info.json").write_text(json.dumps(info))
     settings = dict(NAME=name, V4=v4, V6=v6, MTU=mtu, SECONDS=int(minutes * 60), WIRE=int(wire))
@@ -121,6 +122,9 @@ def qemu(place, info, number):
         f"virtio-net-pci,netdev=n0,mac=52:54:00:99:00:{number:02x},romfile=,mrg_rxbuf=on,rx_queue_size=1024"
     )
     card += "".join(f",{offload}=off" for offload in OFFLOADS)
+    accelerator = ("-accel", f"tcg,thread={'single' if info['count'] else 'multi'},tb-size=256")
+    if info["count"]:
+        accelerator += ("-icount", "shift=0,sleep=on")
     # Two spinning programs need two processors.
     processors = "2" if info["wire"] else "1"
     wire = []
@@ -136,7 +140,7 @@ def qemu(place, info, number):
         # Timers run in real time: a guest that gets no CPU time loses connections.
         *("nice", "-n", "-10"),
         *("ip", "netns", "exec", info["netns"], "qemu-system-x86_64", "-name", f"rxe-vm-{info['name']}"),
-        *("-M", "q35,hpet=off", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"),
+        *("-M", "q35,hpet=off", *accelerator, "-cpu", "max"),
         *("-smp", processors, "-m", "1536"),
         *(
             "-nodefaults",
