@@ -222,7 +222,19 @@ fn options_and_extension_headers_are_skipped_and_marked() {
             new
         })
         .collect();
-    for (changed, plain) in [(options, frames), (extended, frames6)] {
+    // The authentication header of IPv4 (RFC 4302).
+    let authenticated: Vec<Vec<u8>> = frames
+        .iter()
+        .map(|frame| {
+            let header = &extensions[extensions.len() - 24..];
+            let mut new = [&frame[..34], header, &frame[34..]].concat();
+            let len = u16::from_be_bytes([frame[16], frame[17]]) + 24;
+            new[16..18].copy_from_slice(&len.to_be_bytes());
+            new[23] = 51;
+            new
+        })
+        .collect();
+    for (changed, plain) in [(options, frames.clone()), (authenticated, frames), (extended, frames6)] {
         let file = pcap(&changed, 1, Endianness::Little, TsResolution::MicroSecond);
         assert!(read(&file).0.iter().map(|packet| &packet.2).eq(&words(&plain)));
         let lines = shown(&file);

@@ -131,7 +131,8 @@ pub struct HookStatus {
     pub name: String,
     /// Verdicts since it was attached.
     pub counters: HookCounters,
-    /// The stages' own counters.
+    /// The stages' own counters, and those of redirects that found no space, which count from the engine's
+    /// start.
     pub rows: Vec<(String, u64)>,
     /// Further information for people.
     pub notes: Vec<String>,
@@ -348,14 +349,17 @@ impl Hooks {
 
     /// The attached hooks.
     pub(crate) fn status(&self) -> Vec<HookStatus> {
-        [(HookPoint::Ingress, &self.ingress), (HookPoint::Egress, &self.egress)]
-            .into_iter()
-            .filter_map(|(at, point)| {
-                let hook = point.hook.as_ref()?;
-                let (name, counters) = (hook.name().to_owned(), point.counters);
-                Some(HookStatus { point: at, name, counters, rows: hook.rows(), notes: hook.notes() })
-            })
-            .collect()
+        let points = [
+            (HookPoint::Ingress, &self.ingress, &*self.redirects),
+            (HookPoint::Egress, &self.egress, &self.tx_redirects),
+        ];
+        let status = |(at, point, redirects): (HookPoint, &Point, &RedirectOutcome)| {
+            let hook = point.hook.as_ref()?;
+            let (name, counters) = (hook.name().to_owned(), point.counters);
+            let rows = [hook.rows(), redirects.status_rows()].concat();
+            Some(HookStatus { point: at, name, counters, rows, notes: hook.notes() })
+        };
+        points.into_iter().filter_map(status).collect()
     }
 
     /// The device's counters of both points, over all hooks that were attached.

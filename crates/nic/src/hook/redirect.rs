@@ -73,6 +73,13 @@ impl RedirectOutcome {
         ]
     }
 
+    /// For `roxie hook stats`: since the engine's start; nothing if every target had space.
+    pub(super) fn status_rows(&self) -> Vec<(String, u64)> {
+        let names = ["redirect_full", "redirect_stalls", "redirect_stalled_us"];
+        let rows = names.into_iter().zip(self.values());
+        rows.filter(|(_, value)| *value != 0).map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
     fn values(&self) -> [u64; 3] {
         let [full, stalls, stalled_ns] =
             [&self.full, &self.stalls, &self.stalled_ns].map(|count| count.load(Ordering::Relaxed));

@@ -442,6 +442,11 @@ fn frames_go_to_an_xskmap_while_there_is_a_reader() {
     assert_eq!(world.send(&packet(5, 4000)), []);
     assert!(world.hooks.is_tx_paused(begun));
     assert_eq!((world.row("tx_xdp_redirect_full"), world.row("tx_xdp_redirect_stalls")), (1, 1));
+    // `roxie hook stats` shows both.
+    for hook in world.hooks.status() {
+        assert!(hook.rows.contains(&("redirect_stalls".to_owned(), 1)), "{hook:?}");
+    }
+    assert_eq!(world.hooks.status().len(), 2);
 }
 
 #[test]

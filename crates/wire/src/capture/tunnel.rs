@@ -321,7 +321,7 @@ impl<'a> IpPacket<'a> {
             if ip.version != 4 || header_len < Ipv4::LEN {
                 return None;
             }
-            return Some(Self {
+            let packet = Self {
                 ip: Ip::V4(ip),
                 bytes,
                 len: usize::from(ip.total_len),
@@ -330,7 +330,8 @@ impl<'a> IpPacket<'a> {
                 is_first_fragment: ip.is_fragment() && ip.fragment_offset == 0,
                 is_later_fragment: ip.fragment_offset != 0,
                 has_options: header_len > Ipv4::LEN,
-            });
+            };
+            return packet.without_authentication();
         }
         let (header, behind) = bytes.split_first_chunk()?;
         let ip = Ipv6::parse(header);
@@ -348,6 +349,18 @@ impl<'a> IpPacket<'a> {
             has_options: false,
         };
         packet.without_extensions()
+    }
+
+    /// Removes an IP Authentication Header (RFC 4302), the only extension header that IPv4 has, too.
+    #[inline]
+    fn without_authentication(mut self) -> Option<Self> {
+        if self.protocol == AUTHENTICATION && !self.is_later_fragment {
+            let header = *self.behind.first_chunk::<2>()?;
+            self.has_options = true;
+            self.protocol = header[0];
+            self.behind = self.behind.get(extension_len(AUTHENTICATION, &header)?..)?;
+        }
+        Some(self)
     }
 
     /// Removes extension headers (RFC 8200, 4302).
