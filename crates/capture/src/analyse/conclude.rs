@@ -125,7 +125,7 @@ impl Analysis {
         let is_answered = direction.service == Service::Uc || direction.refused || !direction.awaits_answer();
         let has_peer = direction.peer.is_some();
         let is_ended = self.handshakes.is_ended(direction.key.dst, direction.key.qp);
-        if is_answered || is_ended || !has_peer || direction.is_silent {
+        if is_answered || is_ended || direction.is_silent {
             return;
         }
         let Some(open) = direction.open.iter().find(|message| !direction.una.is_before(message.first_psn))
@@ -133,7 +133,8 @@ impl Analysis {
             return;
         };
         let waited = self.totals.last.ns.saturating_sub(open.last.ns);
-        if waited < SLOW_NS {
+        // Without a packet of the peer nothing tells whether it answered.
+        if waited < SLOW_NS || !has_peer {
             gaps.open_requests += 1;
             return;
         }

@@ -54,9 +54,9 @@ impl Verdict {
         let Some(first) = self.first() else {
             return match self.totals.open_requests {
                 0 => "No problem was found in this capture.".to_owned(),
-                1 => "No problem was found, but the capture ends before the answer to a request.".to_owned(),
+                1 => "No problem was found, but the answer to a request is not in the capture.".to_owned(),
                 n => {
-                    format!("No problem was found, but the capture ends before the answers to {n} requests.")
+                    format!("No problem was found, but the answers to {n} requests are not in the capture.")
                 }
             };
         };

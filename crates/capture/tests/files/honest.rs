@@ -400,7 +400,17 @@ fn the_end_of_the_capture_is_no_answer_of_the_peer() {
     talk.sends(0, 20).send(20);
     let verdict = analyse(&talk.file());
     assert_eq!(kinds(&verdict), [] as [&str; 0]);
-    assert!(verdict.text().contains("ends before the answer"), "{}", verdict.text());
+    assert!(verdict.text().contains("the answer to a request is not in"), "{}", verdict.text());
+    assert_eq!(verdict.confidence().name(), "medium");
+}
+
+#[test]
+fn a_single_request_without_an_answer_is_no_proof_of_health() {
+    let mut talk = Talk::new();
+    talk.send(0);
+    let verdict = analyse(&talk.file());
+    assert_eq!(kinds(&verdict), [] as [&str; 0]);
+    assert!(verdict.text().contains("the answer to a request is not in"), "{}", verdict.text());
     assert_eq!(verdict.confidence().name(), "medium");
 }
 
