@@ -54,7 +54,8 @@ pub(crate) struct Prepared {
 
 /// A capture while the command runs.
 pub(crate) struct Running {
-    thread: JoinHandle<Outcome<Recorded>>,
+    /// None once it was joined.
+    thread: Option<JoinHandle<Outcome<Recorded>>>,
     shall_end: Arc<AtomicBool>,
 }
 
@@ -127,7 +128,7 @@ impl Prepared {
             file_size.thread_block().during("signals")?;
             record(self.capture, self.part, &until)
         };
-        Running { thread: thread::spawn(read), shall_end }
+        Running { thread: Some(thread::spawn(read)), shall_end }
     }
 }
 
@@ -149,9 +150,21 @@ fn record(mut capture: CommandCapture, mut part: Part, shall_end: &AtomicBool) -
 
 impl Running {
     /// Reads what the command has left, and ends.
-    pub(crate) fn end(self) -> Outcome<Recorded> {
+    pub(crate) fn end(mut self) -> Outcome<Recorded> {
+        self.join().expect("joined once")
+    }
+
+    fn join(&mut self) -> Option<Outcome<Recorded>> {
         self.shall_end.store(true, Ordering::Release);
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let thread = self.thread.take()?;
+        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Drop for Running {
+    /// An error of the supervisor: removes the file and the directory of the socket, which the thread owns.
+    fn drop(&mut self) {
+        drop(self.join());
     }
 }
 
@@ -225,6 +238,16 @@ fn whole_blocks(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_supervisor_leaves_no_files() {
+        let place = std::env::temp_dir().join(format!("roxie-dropped-{}", std::process::id()));
+        let args = RecordingArgs { capture: Some(place), ..RecordingArgs::default() };
+        let prepared = args.prepare(true).expect("a file and a socket").expect("wanted");
+        let paths = [prepared.part.path.clone(), prepared.part.dir.clone()];
+        drop(prepared.start());
+        assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
+    }
 
     #[test]
     fn a_block_that_is_cut_is_left_out() {

@@ -149,8 +149,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     if attr.comp_mask != 0 {
         return code(libc::EINVAL);
     }
-    if check::on() {
+    let attached = counter.tail.attach(&qp.tail.qp, attr.op_mask);
+    if attached.is_ok() && check::on() {
         check::is_counted(qp);
     }
-    status(counter.tail.attach(&qp.tail.qp, attr.op_mask))
+    status(attached)
 }

@@ -82,9 +82,9 @@ impl Ends {
         self.explain(|_| true)
     }
 
-    fn explain(&mut self, is_asked_for: impl Fn(&(u32, u32)) -> bool) -> Vec<Finding> {
-        let asked: Vec<(u32, u32)> = self.unanswered.extract_if(is_asked_for).collect();
-        asked.into_iter().filter_map(|(qp, peer)| self.apart(qp, peer)).collect()
+    fn explain(&mut self, is_requested: impl Fn(&(u32, u32)) -> bool) -> Vec<Finding> {
+        let requested: Vec<(u32, u32)> = self.unanswered.extract_if(is_requested).collect();
+        requested.into_iter().filter_map(|(qp, peer)| self.apart(qp, peer)).collect()
     }
 
     /// Why an end got no answer: its peer belongs to another connection. Without a failure this may be the
@@ -215,6 +215,7 @@ mod tests {
         assert_eq!(kinds(end(1, 2), End { rq_psn: 9, ..end(2, 1) }), ["ends-psn"]);
         assert_eq!(kinds(end(1, 2), End { max_dest_rd_atomic: 1, ..end(2, 1) }), ["ends-reads"]);
     }
+
     #[test]
     fn a_peer_of_another_connection_is_told_after_a_failure_only() {
         let elsewhere = |qp, peer| End { remote: IpAddr::from([10, 0, 0, 9]), ..end(qp, peer) };

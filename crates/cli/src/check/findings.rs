@@ -1,6 +1,6 @@
 //! The files in which the processes of the command record their findings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
@@ -113,7 +113,7 @@ struct Reader {
     /// By queue pair numbers, in the order of time.
     links: HashMap<u32, Vec<Link>>,
     /// First address and length of the memory of each remote key; keys are used again.
-    regions: HashMap<u32, Vec<(u64, u64)>>,
+    regions: HashMap<u32, HashSet<(u64, u64)>>,
 }
 
 impl Findings {
@@ -193,7 +193,7 @@ impl Findings {
                         reader.places.extend(stacks.into_iter().map(|stack| (site, stack)));
                     }
                     Line::Region { key, first, length } => {
-                        reader.regions.entry(key).or_default().push((first, length));
+                        reader.regions.entry(key).or_default().insert((first, length));
                     }
                 }
             }

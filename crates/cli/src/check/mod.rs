@@ -96,7 +96,7 @@ pub(crate) struct CheckArgs {
     /// command that replays it, as 'roxie run --chaos seeds=1..N' does. The command is checked without faults
     /// first. The exit status is 67 if a seed leads to a finding or failure, and 0 if none does.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    #[arg(conflicts_with_all = ["chaos", "output"])]
+    #[arg(conflicts_with_all = ["chaos", "output", "capture"])]
     seeds: Option<u64>,
     #[command(flatten)]
     run: RunArgs,
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     let report = Report::new(output, args.json, suppressions);
     let outcome = supervise(args, &variables, (Findings::new(&dir), events.as_deref()), report);
     fs::remove_dir_all(&dir).ok();
-    events.map(fs::remove_dir_all);
+    events.map(|events| fs::remove_dir_all(events).ok());
     outcome
 }
 

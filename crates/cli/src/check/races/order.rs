@@ -27,8 +27,9 @@ pub(super) fn could_know(operations: &Operations, first: &Operation, second: &Op
     known.learns(first.message.pid, if is_answered { execution.begin } else { first.polled });
     // The senders of these messages are not known; each may have known.
     for (process, times) in others {
-        let next = times.get(times.partition_point(|at| *at < execution.begin));
-        next.map(|at| known.learns(*process, *at));
+        if let Some(next) = times.get(times.partition_point(|at| *at < execution.begin)) {
+            known.learns(*process, *next);
+        }
     }
     let until = operations.partition_point(|operation| operation.posted <= second.posted);
     let from = until.saturating_sub(MESSAGES_MAX);
