@@ -187,6 +187,7 @@ fn refused(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     for (file, why) in [
         (&*missing, "No such file or directory"),
         ("/dev/null", "not a regular file"),
+        ("-", "name a file"),
         ("/", "not a regular"),
     ] {
         let ended = run(lab, place, name, file, &[], "echo has started")?;

@@ -90,6 +90,9 @@ impl RecordingArgs {
     pub(crate) fn prepare(&self, quiet: bool) -> Outcome<Option<Prepared>> {
         let Some(place) = &self.capture else { return Ok(None) };
         let what = format!("--capture {}", place.display());
+        if place.as_os_str() == "-" {
+            return Err(Failure::new(format!("{what}: standard output is the command's; name a file")));
+        }
         // A link stays a link.
         let place = place.canonicalize().unwrap_or_else(|_| place.clone());
         if let Ok(meta) = fs::metadata(&place) {
@@ -101,7 +104,7 @@ impl RecordingArgs {
         let mut path = place.clone().into_os_string();
         path.push(format!(".{}.part", std::process::id()));
         let path = PathBuf::from(path);
-        let file = File::create(&path).during(&what)?;
+        let file = File::create(&path).during(&format!("{what}: {}", path.display()))?;
         let dir = library::capture_dir().inspect_err(|_| drop(fs::remove_file(&path)))?;
         let part = Part { file, path, place, on_error: self.on_error, quiet, dir };
         let socket = part.dir.join("socket");
@@ -184,6 +187,10 @@ impl Recorded {
             return Ok(());
         }
         let place = part.place.display().to_string();
+        if unwritten.is_some() && part.file.metadata().is_ok_and(|file| file.len() == 0) {
+            part.say(&format!("nothing was captured: no packet could be written to {place}"));
+            return Ok(());
+        }
         fs::rename(&part.path, &part.place).during(&format!("--capture {place}"))?;
         let lost = if count.lost > 0 { format!(", {} lost", count.lost) } else { String::new() };
         match unwritten {

@@ -71,7 +71,7 @@ pub(crate) struct CheckArgs {
     /// Print findings as JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// Write the findings to FILE instead of standard error
+    /// Write the findings to FILE instead of standard error; '-': standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Leave out the findings that FILE names
@@ -114,6 +114,7 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     }
     let suppressions = Suppressions::read(&args.suppress)?;
     let output: Box<dyn io::Write> = match &args.output {
+        Some(path) if path.as_os_str() == "-" => Box::new(io::stdout()),
         Some(path) => Box::new(File::create(path).during(&path.display().to_string())?),
         None => Box::new(io::stderr()),
     };
