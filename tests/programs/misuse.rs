@@ -118,8 +118,10 @@ fn finds(lab: &Lab, place: &Place, name: &str, source: &Path, is_fixed: bool) ->
     let file = format!("{}.c", stem(source));
     let mut options = vec!["-g", "-Wall", "-libverbs", "-lrdmacm", "-lpthread"];
     options.extend(is_fixed.then_some("-DFIXED"));
-    let program = build(lab, &format!("../misuse/{file}"), &options)?;
     let text = fs::read_to_string(source).map_err(|error| error.to_string())?;
+    let more = marks(&text, "compile:");
+    options.extend(more.iter().map(|(_, word)| word.as_str()));
+    let program = build(lab, &format!("../misuse/{file}"), &options)?;
     let marked = if is_fixed { Vec::new() } else { marks(&text, "finds:") };
     let expected: BTreeSet<(u64, String)> = marked.into_iter().collect();
     let options = marks(&text, "options:");

@@ -1,7 +1,8 @@
-//! Checksums of the application's memory.
+//! Checksums of the application's memory, and whether AddressSanitizer knows it to be freed.
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex};
 
 use roxie::transport::Sge;
@@ -38,6 +39,30 @@ pub(super) fn are_addresses(list: &[Sge]) -> bool {
             sge.addr >= *first && (sge.addr - first).saturating_add(sge.length.into()) <= *length
         })
     })
+}
+
+/// `__asan_region_is_poisoned` (sanitizer/asan_interface.h): the first byte in the region that the program may
+/// not use, or null.
+type IsPoisoned = unsafe extern "C" fn(first: *mut c_void, length: usize) -> *mut c_void;
+
+/// Present in programs that were compiled with `-fsanitize=address`.
+static IS_POISONED: LazyLock<Option<IsPoisoned>> = LazyLock::new(|| {
+    // SAFETY: searches the symbols of the process.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_region_is_poisoned".as_ptr()) };
+    // SAFETY: a function with this name has this type, by the interface of AddressSanitizer.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, IsPoisoned>(found) })
+});
+
+/// Whether the memory of a work request is freed, or partly outside of an allocation, as far as AddressSanitizer
+/// knows.
+pub(super) fn is_poisoned(list: &[Sge]) -> bool {
+    let Some(is_poisoned) = *IS_POISONED else { return false };
+    are_addresses(list)
+        && list.iter().any(|sge| {
+            let first = std::ptr::with_exposed_provenance_mut(sge.addr as usize);
+            // SAFETY: the function reads its own notes about the memory, not the memory.
+            !unsafe { is_poisoned(first, sge.length as usize) }.is_null()
+        })
 }
 
 /// Holds the lock of the regions until the returned value is dropped, or gives up at `until_ns`.

@@ -393,6 +393,9 @@ impl Queue {
         } else {
             take(&mut self.receives, wc.wr_id)
         };
+        if let Some(receive) = found.as_ref().filter(|_| is_receive && !failed) {
+            freed(receive, self.number);
+        }
         if failed {
             if !self.has_failed {
                 failures::judge(wc, self, found.as_ref(), is_receive, peer);
@@ -443,8 +446,25 @@ impl Posted {
     }
 }
 
+/// Reports memory that was freed while the device used it; returns whether it was.
+fn freed(work: &Posted, number: u32) -> bool {
+    let is_freed = memory::is_poisoned(&work.list);
+    if is_freed {
+        let text = format!(
+            "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} was freed before the \
+             completion, or is partly outside of an allocation (AddressSanitizer)",
+            work.operation, work.wr_id, work.bytes
+        );
+        report("memory-freed", &text, &[("posted", work.posted), ("completed", here())]);
+    }
+    is_freed
+}
+
 /// Compares the memory of a send that has completed with what it was at the post.
 fn compare(send: &Posted, number: u32, success: bool) {
+    if success && freed(send, number) {
+        return;
+    }
     let Some(sum) = send.sum.filter(|_| success) else { return };
     let (kind, what) = match memory::checksum(&send.list) {
         Ok(now) if now == sum => return,
