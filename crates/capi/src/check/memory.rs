@@ -41,8 +41,8 @@ pub(super) fn are_addresses(list: &[Sge]) -> bool {
     })
 }
 
-/// `__asan_region_is_poisoned` (sanitizer/asan_interface.h): the first byte in the region that the program may
-/// not use, or null.
+/// `__asan_region_is_poisoned` (sanitizer/asan_interface.h): the first byte in the region that the program
+/// may not use, or null.
 type IsPoisoned = unsafe extern "C" fn(first: *mut c_void, length: usize) -> *mut c_void;
 
 /// Present in programs that were compiled with `-fsanitize=address`.
@@ -53,8 +53,8 @@ static IS_POISONED: LazyLock<Option<IsPoisoned>> = LazyLock::new(|| {
     (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, IsPoisoned>(found) })
 });
 
-/// Whether the memory of a work request is freed, or partly outside of an allocation, as far as AddressSanitizer
-/// knows.
+/// Whether AddressSanitizer knows that the memory of a work request is freed, or partly outside of an
+/// allocation.
 pub(super) fn is_poisoned(list: &[Sge]) -> bool {
     let Some(is_poisoned) = *IS_POISONED else { return false };
     are_addresses(list)

@@ -451,8 +451,8 @@ fn freed(work: &Posted, number: u32) -> bool {
     let is_freed = memory::is_poisoned(&work.list);
     if is_freed {
         let text = format!(
-            "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} was freed before the \
-             completion, or is partly outside of an allocation (AddressSanitizer)",
+            "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} was freed before \
+             the completion, or is partly outside of an allocation (AddressSanitizer)",
             work.operation, work.wr_id, work.bytes
         );
         report("memory-freed", &text, &[("posted", work.posted), ("completed", here())]);
