@@ -20,9 +20,13 @@ pub(crate) fn make(release: &Release, program: &Path, host: bool) -> Outcome<Pat
     let inside = work.join("roxie/bin/roxie");
     at(&work, fs::create_dir_all(work.join("roxie/bin")))?;
     at(program, fs::copy(program, &inside))?;
+    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&work))?;
     run(Command::new("chmod").arg("755").arg(&inside))?;
     let built = work.join("built");
-    run(Command::new(&python)
+    // The wheel has the modes of the files that setuptools makes.
+    run(Command::new("sh")
+        .args(["-c", "umask 022; exec \"$@\"", "sh"])
+        .arg(&python)
         .args(["-m", "pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation", "--no-index"])
         .arg("--wheel-dir")
         .arg(&built)
