@@ -290,6 +290,10 @@ impl CompletionQueue {
         self.ring().armed != Armed::No
     }
 
+    pub(crate) fn is_armed_for_solicited(&self) -> bool {
+        self.ring().armed == Armed::Solicited
+    }
+
     pub(crate) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }

@@ -87,7 +87,7 @@ pub(crate) fn blocks(events: u32) {
         ),
         _ => format!(
             "the call waits until {events} event(s) of the object are acknowledged (ibv_ack_cq_events, \
-             ibv_ack_async_event); if no other thread does that, it waits for ever"
+             ibv_ack_async_event, rdma_ack_cm_event); if no other thread does that, it waits for ever"
         ),
     };
     report("unacknowledged-events", &text, &[("waits", here())]);

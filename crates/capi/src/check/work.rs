@@ -32,6 +32,8 @@ pub(super) struct Posted {
     may_be_done: bool,
     pub(super) posted: Site,
     list: Box<[Sge]>,
+    /// The device writes the result of a READ or atomic there.
+    gets_result: bool,
     /// Checksum of the memory at the post, for operations that read it.
     sum: Option<u64>,
 }
@@ -325,10 +327,21 @@ impl Queue {
             report("misaligned-atomic", &text, &[("posted", posted)]);
         }
         let is_inline = wr.flags.contains(SendFlags::INLINE);
-        // The device may write what the peer sends to memory that is also sent.
-        let is_shared = || self.receives.iter().any(|receive| have_overlap(&receive.list, wr.sg_list));
+        // The device may write what the peer sends to memory that is also sent, and with a fence the results
+        // of READs and atomics before it is sent.
+        let is_fenced = wr.flags.contains(SendFlags::FENCE);
+        let shares = |work: &Posted| have_overlap(&work.list, wr.sg_list);
+        let is_shared = || {
+            self.receives.iter().any(shares)
+                || is_fenced && self.sends.iter().any(|send| send.gets_result && shares(send))
+        };
         let is_comparable = reads_memory && !is_inline && memory::are_addresses(wr.sg_list) && !is_shared();
         let sum = is_comparable.then(|| memory::checksum(wr.sg_list).ok()).flatten();
+        let gets_result = gets_result(&wr.op);
+        if gets_result {
+            // The responder has executed the earlier ones before it answers.
+            self.sends.iter_mut().filter(|send| shares(send)).for_each(|send| send.sum = None);
+        }
         if self.sends.is_empty() {
             self.moved_ns = now_ns();
         }
@@ -340,6 +353,7 @@ impl Queue {
             may_be_done: false,
             posted,
             list: if is_inline { Box::default() } else { wr.sg_list.into() },
+            gets_result,
             sum,
         });
     }
@@ -441,6 +455,7 @@ impl Posted {
             may_be_done: false,
             posted: here(),
             list: wr.sg_list.into(),
+            gets_result: false,
             sum: None,
         }
     }
@@ -530,6 +545,11 @@ fn describe(op: &WrOp) -> (&'static str, bool, Option<u64>) {
         WrOp::BindMw(_) => ("bind of a memory window", false, None),
         WrOp::RegMr(_) => ("fast registration", false, None),
     }
+}
+
+/// Whether the device writes the result of an operation to memory of this side.
+const fn gets_result(op: &WrOp) -> bool {
+    matches!(op, WrOp::Read { .. } | WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. })
 }
 
 /// Holds the lock of the look-up until the returned value is dropped, or gives up at `until_ns`.

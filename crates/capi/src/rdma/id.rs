@@ -308,7 +308,11 @@ pub(crate) fn destroy(id: GivenUp<IdObject>) {
     // waits.
     id.tail.object_id.unregister();
     drop_own_event(&id);
-    id.tail.id.destroy();
+    if check::on() {
+        id.tail.id.destroy_or_say(check::BLOCKS_AFTER, |events| check::blocks(events as u32));
+    } else {
+        id.tail.id.destroy();
+    }
     if let Some(qp) = id.qp_object() {
         qp.tail.leave_cm();
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use transport::cm::{CmEventKind as Protocol, CmId, ListenerId, PeerParams};
 use transport::{AddressVector, Instant, PathMtu, QpType};
@@ -145,6 +146,13 @@ impl Acks {
         if *count == 0 {
             self.none_left.notify_all();
         }
+    }
+
+    /// Returns how many events are not acknowledged after `patience`, or as soon as there are none.
+    fn left_after(&self, patience: Duration) -> u64 {
+        let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.none_left.wait_timeout_while(count, patience, |count| *count > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn wait(&self) {
@@ -288,8 +296,18 @@ impl Id {
     /// Ends the identifier: disconnects or rejects the peer, drops unread events (rejecting unread requests),
     /// and waits until the application has acknowledged all events that it has read.
     pub fn destroy(&self) {
+        self.destroy_or_say(Duration::ZERO, |_| {});
+    }
+
+    /// As [`destroy`](Self::destroy); calls `say` with the number of unacknowledged events if there are some
+    /// after `patience`.
+    pub fn destroy_or_say(&self, patience: Duration, say: impl FnOnce(u64)) {
         self.0.end();
         self.0.flush();
+        match self.0.acks.left_after(patience) {
+            0 => return,
+            left => say(left),
+        }
         self.0.acks.wait();
     }
 

@@ -53,6 +53,12 @@ impl Cq {
         self.queue().is_armed()
     }
 
+    /// True if the next solicited completion raises a channel event, and others do not.
+    #[must_use]
+    pub fn is_armed_for_solicited(&self) -> bool {
+        self.queue().is_armed_for_solicited()
+    }
+
     /// True if a completion was lost because the queue was full.
     #[must_use]
     pub fn has_overflowed(&self) -> bool {
