@@ -134,10 +134,11 @@ fn process(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = ["capture", "analyse", &path, "--no-pager"];
     let analysis = roxie(lab, place, Side::Server, &format!("{name} analysis"), &words)?;
     says(&analysis, ": connected in ")?;
-    // A process that gets no CPU for a millisecond makes its peer send a probe, which the analysis reports;
-    // it must report nothing else.
+    // A process that gets no CPU for a millisecond makes its peer send a probe or repeat a message, which the
+    // analysis reports; it must report nothing else.
     let (_, findings) = analysis.output.split_once("Findings").unwrap_or_default();
-    let of_loss = |line: &str| line.split_whitespace().nth(1).is_some_and(|kind| kind.starts_with("lost-"));
+    let is_resend = |kind: &str| kind.starts_with("lost-") || kind == "duplicated";
+    let of_loss = |line: &str| line.split_whitespace().nth(1).is_some_and(is_resend);
     let mut heads =
         findings.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     if !analysis.succeeded() && (findings.is_empty() || !heads.all(of_loss)) {

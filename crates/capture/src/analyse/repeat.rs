@@ -21,6 +21,9 @@ const DUPLICATED_NS: u64 = 200_000;
 const SAME_ID_NS: u64 = 30_000_000;
 /// What a duplicate means, unless nearly all packets are duplicated.
 const DUPLICATES: &str = " A device between the hosts duplicates them.";
+/// Another cause, if the host does not number its packets (IP identification).
+const DUPLICATES_OR_RESENDS: &str = " Or the sender repeated one, and both waited in a queue in front of the \
+                                     capture point, as if its host or process got no CPU.";
 /// Fewest duplicates for a statement about nearly all packets.
 const DUPLICATES_MIN: u64 = 8;
 
@@ -65,7 +68,7 @@ impl Analysis {
             return self.reordered(index, at, psn);
         }
         if is_duplicate && (slot.ip_id != 0 || !pending_nak && direction.retransmission.is_none()) {
-            return self.duplicated(index, at, again);
+            return self.duplicated(index, at, again, slot.ip_id != 0);
         }
         if let Some(how) = likeness.changed() {
             self.changed(index, at, first, psn, &how);
@@ -181,15 +184,16 @@ impl Analysis {
     }
 
     /// Adds a duplicated packet to the finding of its direction.
-    fn duplicated(&mut self, index: usize, at: At, first: At) {
+    fn duplicated(&mut self, index: usize, at: At, first: At, is_numbered: bool) {
         let direction = &mut self.directions[index];
         direction.counts.duplicates += 1;
         if let Some(finding) = self.findings.at(direction.duplicates) {
             finding.count += 1;
             return;
         }
+        let or_resent = if is_numbered { "" } else { DUPLICATES_OR_RESENDS };
         let text = format!(
-            "Packets arrive twice: packet {} is the same as packet {}, {} later.{DUPLICATES}",
+            "Packets arrive twice: packet {} is the same as packet {}, {} later.{DUPLICATES}{or_resent}",
             at.number,
             first.number,
             clock::span(at.ns.saturating_sub(first.ns))
@@ -220,7 +224,8 @@ impl Analysis {
         }
         let (count, packets) = (counts.duplicates, counts.packets);
         let Some(finding) = self.findings.at(direction.duplicates) else { return };
-        finding.text.truncate(finding.text.trim_end_matches(DUPLICATES).len());
+        let said = finding.text.find(DUPLICATES).unwrap_or(finding.text.len());
+        finding.text.truncate(said);
         let _ = write!(
             finding.text,
             " Nearly all packets are there twice ({count} copies in {packets}): probably the capture point \

@@ -5,7 +5,8 @@
 //!
 //! Packets are written in the order of their times, also those of several engines. A record is published
 //! before its packet leaves, or before its packet is processed. So every record that was read, and is not
-//! younger than a time before the reading began, can be written: what caused it was read as well.
+//! younger than a time before the reading began, can be written: what caused it was read as well. It is held
+//! for [`HOLD_NS`] longer, because an engine may lose its CPU between the time of a packet and its record.
 
 use std::io;
 use std::mem;
@@ -32,6 +33,8 @@ const RECORDS: usize = 64;
 const BUSY_WAIT: Duration = Duration::from_millis(1);
 /// The same if there were no packets.
 const IDLE_WAIT: Duration = Duration::from_millis(5);
+/// How long a record waits for older ones of other engines: some time slices of the scheduler.
+const HOLD_NS: u64 = 50_000_000;
 /// Longest message of an engine: its slot, and the name of its process.
 const MESSAGE_MAX: usize = 64;
 
@@ -150,7 +153,7 @@ impl CommandCapture {
     /// Reads the copies of all engines; returns the time up to which all packets are written.
     fn read_until(&mut self) -> io::Result<u64> {
         // Before the reading: see above. An engine that connects later sends later.
-        let mut until_ns = now_ns();
+        let mut until_ns = now_ns().saturating_sub(HOLD_NS);
         self.accept();
         let mut ended = Vec::new();
         for (at, engine) in self.engines.iter_mut().enumerate() {
@@ -311,7 +314,7 @@ mod tests {
         let socket = std::env::temp_dir().join(format!("roxie-command-{}", std::process::id()));
         let mut capture = CommandCapture::new(&socket, None).expect("a socket");
         let [mut one, mut other] = [3, 4].map(|slot| engine(&socket, slot));
-        let (now, mut file) = (now_ns(), Vec::new());
+        let (now, mut file) = (now_ns() - HOLD_NS, Vec::new());
         for (nth, byte) in [(0, 1), (2, 3), (4, 5)] {
             push(&mut one.0, now + nth, byte);
         }
@@ -342,10 +345,10 @@ mod tests {
         let connection = sys::connect_seqpacket_file(&socket).expect("it listens");
         sys::send_record(connection.as_fd(), &[1, 0], b"x", &[memory.as_fd()]).expect("it reads");
         let (mut long, mut other) = (long, engine(&socket, 2));
-        let start = now_ns();
+        let start = now_ns() - HOLD_NS;
         let pushed = (0..30_000).filter(|nth| push(&mut long, start + nth, 1)).count();
         push(&mut other.0, start + 40_000, 2);
-        while now_ns() < start + 50_000 {}
+        while now_ns() < start + HOLD_NS + 50_000 {}
         let mut file = Vec::new();
         for _ in 0..10 {
             file.extend_from_slice(capture.next_bytes().expect("reads"));
