@@ -175,6 +175,17 @@ def rxe_vm(*words):
     return done.stdout
 
 
+def guest_pair(server, client):
+    """A script for an emulated machine: `server` in its namespace a, then `client`. Prints its output."""
+    return (
+        f"{server} >/tmp/server 2>&1 & server=$!\n"
+        f"until ip netns exec a ss -Hltn 'sport = :{PORT}' | grep -q . || ! kill -0 $server; do\n"
+        f"    sleep 0.1\n"
+        f"done\n"
+        f"{client} 2>&1 || {{ cat /tmp/server; exit 1; }}; wait $server"
+    )
+
+
 def perftest(lab, roxie, tool, words, seconds, port="udp", mode="auto", bursts="udp"):
     base = [
         "env",
