@@ -167,13 +167,14 @@ pub(crate) struct TrafficArgs {
     /// roxie accepts both. Also: environment variable ROXIE_FLUSH_ICRC.
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
     pub(crate) flush_icrc: Option<String>,
-    /// Number of engines, 1 to 32; each has its own sockets, lock and thread [default: 1]
+    /// Engines of the device, auto or 1 to 32; each has its own sockets, lock and thread [default: auto]
     ///
-    /// A queue pair runs on the engine of its completion queue. The device assigns completion queues
-    /// to the engines in turn; completion vector N of ibv_create_cq selects engine N, and vector 0 leaves
-    /// the choice to the device. More than one engine helps programs in which several threads poll
-    /// completion queues of their own. With AF_XDP the first engine has the interface and the others use
-    /// UDP sockets. Also: environment variable ROXIE_ENGINES.
+    /// A queue pair runs on the engine of its completion queue. With auto the device begins with one engine,
+    /// and starts one for each further thread that creates queue pairs, up to the CPUs of the process.
+    /// Completion queues with the same completion vector of ibv_create_cq, if it is not 0, share an engine.
+    /// With a number the device assigns completion queues in turn, and vector N selects engine N.
+    /// Devices with hooks, --chaos or AF_XDP start no further engines with auto. Also: environment variable
+    /// ROXIE_ENGINES.
     #[arg(long, value_name = "N", value_parser = engines)]
     pub(crate) engines: Option<Engines>,
 }

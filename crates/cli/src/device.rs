@@ -52,7 +52,7 @@ impl TrafficArgs {
             ("ROXIE_ECN", self.ecn.then(|| "on".to_owned())),
             ("ROXIE_RATE_LIMIT", self.rate_limit.clone()),
             ("ROXIE_FLUSH_ICRC", self.flush_icrc.clone()),
-            ("ROXIE_ENGINES", self.engines.map(|engines| engines.count().to_string())),
+            ("ROXIE_ENGINES", self.engines.map(|engines| engines.to_string())),
         ];
         let [ecn, rate_limit, flush_icrc, engines] = variables
             .each_ref()

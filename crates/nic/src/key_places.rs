@@ -10,7 +10,7 @@ const PLACE_BITS: u32 = 18;
 const PLACES: usize = 1 << PLACE_BITS;
 
 /// The slots of all keys, by place; 0 is a free place, else the slot is one less.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeyPlaces(Box<[u32]>);
 
 impl Default for KeyPlaces {

@@ -430,6 +430,18 @@ impl KeyTable {
         self.changed = Some(RefCell::default());
     }
 
+    /// Returns a table with the same keys, which records changes.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            entries: self.entries.clone(),
+            places: self.places.clone(),
+            free: self.free.clone(),
+            bound_to_qps: self.bound_to_qps.clone(),
+            changed: Some(RefCell::default()),
+            late: None,
+        }
+    }
+
     /// True if [`take_changed`](Self::take_changed) will return something.
     #[inline]
     pub(crate) fn has_changed(&self) -> bool {

@@ -7,6 +7,7 @@ mod rc;
 
 use std::time::{Duration, Instant};
 
+use roxie::hook::{Hook, HookPoint};
 use roxie::transport::{
     Access, MwBind, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc,
     WcOpcode, WcStatus, WrOp,
@@ -233,5 +234,115 @@ fn key_changes_of_delayed_work_requests_reach_all_engines() {
         assert!(region.has_windows());
         drop(theirs);
         assert!(!region.has_windows());
+    });
+}
+
+/// The slot of a new queue pair that another thread creates. The queue pair lives on in the result.
+fn created_by_another_thread(context: &Context, pd: &Pd) -> Qp {
+    std::thread::scope(|scope| {
+        let create = || {
+            let cq = context.create_cq(16, None, 0).expect("within limits");
+            create(pd, &cq, &cq, None)
+        };
+        scope.spawn(create).join().expect("no panic")
+    })
+}
+
+#[test]
+fn threads_that_create_queue_pairs_get_engines() {
+    domain::on_both_paths("threads_that_create_queue_pairs_get_engines", || {
+        let context = device("auto");
+        let most = context.comp_vectors() as usize;
+        assert!((1..=Engines::MAX).contains(&most));
+        let pd = context.alloc_pd().expect("the engine starts");
+        let new = || {
+            let cq = context.create_cq(16, None, 0).expect("within limits");
+            create(&pd, &cq, &cq, None)
+        };
+        let own = [(); 3].map(|()| new());
+        assert!(own.iter().all(|qp| slot(qp) == slot(&own[0])), "one thread has one engine");
+        // A window that is bound before the second engine starts.
+        let buffer = pd.alloc_buffer(64, RIGHTS).expect("memory");
+        connect(&own[0], &own[1]);
+        let bind = MwBind {
+            r_key: Rkey(0),
+            mr: buffer.lkey(),
+            addr: buffer.addr(),
+            len: 8,
+            access: Access::REMOTE_WRITE,
+        };
+        let window = pd.alloc_mw(MwType::Type1).expect("room");
+        let bind = MwBind { r_key: window.rkey(), ..bind };
+        let key = own[0].bind_mw(&window, 2, SendFlags::empty(), &bind).expect("room");
+        assert_eq!(next(own[0].send_cq()).status, WcStatus::Success);
+
+        let theirs = created_by_another_thread(&context, &pd);
+        assert_eq!(slot(&theirs) != slot(&own[0]), most > 1, "{most} engines");
+        connect(&own[2], &theirs);
+        let write = |qp: &Qp, r_key: Rkey, to: u64| {
+            post(qp, WrOp::Write { remote_addr: buffer.addr() + to, r_key }, &[buffer.sge(32, 4)])
+        };
+        buffer.write(32, b"keys");
+        assert_eq!(write(&own[2], key, 0), WcStatus::Success, "the window is valid on the engine that came later");
+        assert_eq!(write(&own[2], buffer.rkey(), 8), WcStatus::Success);
+        assert_eq!(write(&theirs, buffer.rkey(), 16), WcStatus::Success);
+        let mut bytes = [0; 24];
+        buffer.read(0, &mut bytes);
+        assert_eq!(&bytes, b"keys\0\0\0\0keys\0\0\0\0keys\0\0\0\0");
+        // Deregistration reaches all engines.
+        drop(window);
+        assert_eq!(write(&own[2], key, 0), WcStatus::RemAccessErr);
+
+        // The engine of a thread that has destroyed its queue pairs is used again.
+        drop(theirs);
+        let mut slots: Vec<u32> =
+            (0..3 * most).map(|_| slot(&created_by_another_thread(&context, &pd))).collect();
+        slots.dedup();
+        assert_eq!(slots.len(), 1, "each thread has destroyed its queue pair before the next came");
+        let more: Vec<Qp> = (0..3 * most).map(|_| created_by_another_thread(&context, &pd)).collect();
+        let mut slots: Vec<u32> = more.iter().chain(&own).map(slot).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), most);
+    });
+}
+
+#[test]
+fn completion_vectors_get_engines() {
+    domain::on_both_paths("completion_vectors_get_engines", || {
+        let context = device("auto");
+        let most = context.comp_vectors();
+        let pd = context.alloc_pd().expect("the engine starts");
+        let at = |vector| {
+            let cq = context.create_cq_at(16, None, 0, vector).expect("within limits");
+            create(&pd, &cq, &cq, None)
+        };
+        assert!(matches!(context.create_cq_at(16, None, 0, most), Err(VerbsError::Invalid)));
+        let qps: Vec<Qp> = (0..most).chain(0..most).map(at).collect();
+        let slots: Vec<u32> = qps.iter().map(slot).collect();
+        let (first, again) = slots.split_at(most as usize);
+        assert_eq!(first, again);
+        let mut different = first.to_vec();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!(different.len(), first.len());
+    });
+}
+
+#[test]
+fn no_engine_starts_while_a_hook_is_attached() {
+    domain::on_both_paths("no_engine_starts_while_a_hook_is_attached", || {
+        let context = device("auto");
+        let pd = context.alloc_pd().expect("the engine starts");
+        let hook = || Hook::parse("count").expect("a hook");
+        context.device().attach_hook(HookPoint::Ingress, hook(), false).expect("a free point");
+        let hooked = [(); 2].map(|()| created_by_another_thread(&context, &pd));
+        assert_eq!(slot(&hooked[0]), slot(&hooked[1]), "the hook sees the packets of both");
+        context.device().detach_hook(HookPoint::Ingress).expect("it is attached");
+        let free = created_by_another_thread(&context, &pd);
+        let engines = if context.comp_vectors() > 1 { 2 } else { 1 };
+        assert_eq!(slot(&free) != slot(&hooked[0]), engines == 2);
+        let attached = context.device().attach_hook(HookPoint::Ingress, hook(), false);
+        assert_eq!(attached.is_err(), engines == 2, "it would see the packets of one engine: {attached:?}");
     });
 }

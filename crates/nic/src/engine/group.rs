@@ -3,7 +3,8 @@
 //! Each engine has its own slot in the process registry, sockets, lock, progress thread and table of keys:
 //! the data path shares nothing. A queue pair belongs to the engine that serves its completion queue. A
 //! polling thread therefore runs the engine that its completions come from, and threads with separate
-//! completion queues do not contend. The first engine manages connections; the others pass it the packets of
+//! completion queues do not contend. A device has a fixed number of engines, or starts them as threads come
+//! ([`Owners`]); an engine that has started stays. The first engine manages connections; the others pass it the packets of
 //! QP1.
 //!
 //! Invariant: the tables of keys are equal whenever no thread holds `keys`. A call that changes a key updates
@@ -13,21 +14,28 @@
 //! Lock order: `keys`, then the lock of one engine. A thread holds the locks of two engines only while the
 //! process forks.
 
+use std::fmt;
 use std::iter;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::engine::inbox::Mad;
+use crate::engine::owners::{Owner, Owners, Placement};
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
 use crate::port::BadVariable;
 use crate::raw::Raw;
 use crate::stats::Row;
 
+/// Descriptors of an engine.
+const DESCRIPTORS_EACH: u64 = 14;
+/// Engines that start by themselves take this part of the descriptors of the process.
+const DESCRIPTORS_SHARE: u64 = 8;
+
 /// How many engines a device has.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Engines(usize);
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Engines(Option<usize>);
 
 /// The position of an engine in its device.
 #[derive(Default)]
@@ -35,8 +43,11 @@ pub(crate) struct Place {
     index: usize,
     /// The first engine; empty in the first engine itself.
     first: Weak<Engine>,
-    /// The other engines; set in the first engine only.
-    others: OnceLock<Vec<Arc<Engine>>>,
+    /// The other engines, without gaps; set in the first engine only.
+    others: [OnceLock<Arc<Engine>>; Engines::MAX - 1],
+    /// Most engines of the device, if it starts them as threads come; 0 if their number is fixed.
+    most: AtomicUsize,
+    owners: Mutex<Owners>,
     /// Raw packet queue pairs, once there was one; set in the first engine only.
     raw: OnceLock<Arc<Raw>>,
     /// There is more to poll than the engines of a completion queue: other engines, or raw packet queue
@@ -52,22 +63,18 @@ pub(crate) struct Place {
     polls_seen: AtomicU64,
 }
 
-impl Default for Engines {
-    fn default() -> Self {
-        Self(1)
-    }
-}
-
 impl Engines {
     /// Most engines of a device: a completion queue has a bit for each.
     pub const MAX: usize = u32::BITS as usize;
     /// Values of `ROXIE_ENGINES`, for messages.
-    pub const WORDS: &[&str] = &["a number from 1 to 32"];
+    pub const WORDS: &[&str] = &["auto, or a number from 1 to 32"];
+    /// The word for a device that starts engines as threads come.
+    const AUTO: &str = "auto";
 
-    /// Returns the number in `ROXIE_ENGINES`; one if it is unset or empty.
+    /// Returns the number in `ROXIE_ENGINES`; `auto` if it is unset or empty.
     ///
     /// # Errors
-    /// If the value is not a number from 1 to 32.
+    /// If the value is not `auto` or a number from 1 to 32.
     pub fn from_env() -> Result<Self, BadVariable> {
         Self::from_word(&std::env::var_os("ROXIE_ENGINES").unwrap_or_default().to_string_lossy())
     }
@@ -75,19 +82,44 @@ impl Engines {
     /// Parses a value of `ROXIE_ENGINES`.
     ///
     /// # Errors
-    /// If the value is not a number from 1 to 32.
+    /// If the value is not `auto` or a number from 1 to 32.
     pub fn from_word(word: &str) -> Result<Self, BadVariable> {
         match word.parse() {
-            _ if word.is_empty() => Ok(Self::default()),
-            Ok(count) if (1..=Self::MAX).contains(&count) => Ok(Self(count)),
+            _ if word.is_empty() || word == Self::AUTO => Ok(Self(None)),
+            Ok(count) if (1..=Self::MAX).contains(&count) => Ok(Self(Some(count))),
             _ => Err(BadVariable::new("ROXIE_ENGINES", word, Self::WORDS)),
         }
     }
 
-    /// Returns the number of engines.
+    /// Returns the number of engines with which a device starts.
     #[must_use]
-    pub fn count(self) -> usize {
-        self.0
+    pub fn at_start(self) -> usize {
+        self.0.unwrap_or(1)
+    }
+
+    /// Returns the most engines that a device has: with `auto` one for each CPU of the process, as far as
+    /// they take an eighth of its descriptors.
+    #[must_use]
+    pub fn most(self) -> usize {
+        self.0.unwrap_or_else(|| {
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            let descriptors = sys::descriptor_limit() / DESCRIPTORS_SHARE / DESCRIPTORS_EACH;
+            cpus.min(descriptors as usize).clamp(1, Self::MAX)
+        })
+    }
+
+    pub(crate) fn is_auto(self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Display for Engines {
+    /// Writes the value of `ROXIE_ENGINES`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str(Self::AUTO),
+            Some(count) => count.fmt(f),
+        }
     }
 }
 
@@ -95,6 +127,11 @@ impl Place {
     /// Returns the position of engine `index`, which is not the first.
     pub(crate) fn beside(first: &Arc<Engine>, index: usize) -> Self {
         Self { index, first: Arc::downgrade(first), ..Self::default() }
+    }
+
+    /// Makes the device start engines as threads come, up to this number.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     pub(crate) fn raw(&self) -> Option<&Arc<Raw>> {
@@ -110,30 +147,72 @@ impl Place {
 }
 
 impl Engine {
-    /// Makes this engine the first one of a device with the engines `others`, at least one. Called once,
-    /// before an application uses the device.
-    pub(crate) fn set_siblings(&self, others: Vec<Arc<Self>>) {
-        let first_time = self.place.others.set(others);
-        debug_assert!(first_time.is_ok());
+    /// Adds an engine to the device, which may be in use. Called on the first engine, by one thread at a time.
+    pub(crate) fn add_sibling(&self, engine: Arc<Self>) {
+        let keys_lock = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        // Changes that work requests have made are in the table of one engine.
+        self.all().for_each(|engine| self.copy_keys_of(engine));
+        let mut first = self.lock();
+        if self.place.others[0].get().is_none() {
+            first.tables.mrs.record_changes();
+        }
+        let keys = first.tables.mrs.copy();
+        drop(first);
+        let tables = &mut engine.lock().tables;
+        (tables.mrs, tables.gids) = (keys, self.gids.get());
+        let free = self.place.others.iter().find(|other| other.get().is_none());
+        let is_added = free.is_some_and(|free| free.set(Arc::clone(&engine)).is_ok());
+        debug_assert!(is_added, "more than {} engines", Engines::MAX);
+        drop(keys_lock);
         self.place.has_more.store(true, Ordering::Relaxed);
         let slots: Vec<u16> = self.all().map(|engine| engine.registry.slot()).collect();
-        for engine in self.all() {
-            engine.registry.set_sibling_slots(slots.clone());
-            let tables = &mut engine.lock().tables;
-            tables.mrs.record_changes();
-            // The addresses may have changed while the other engines were created.
-            tables.gids = self.gids.get();
+        self.all().for_each(|engine| engine.registry.set_sibling_slots(slots.clone()));
+    }
+
+    /// Returns the number of engines. Called on the first engine.
+    pub(crate) fn count(&self) -> usize {
+        1 + self.others().count()
+    }
+
+    /// The number of engines, if the device has started some of them as threads came. Called on the first
+    /// engine.
+    pub(crate) fn started_for_threads(&self) -> Option<usize> {
+        let engines = self.count();
+        (engines > 1 && self.place.most.load(Ordering::Relaxed) > 0).then_some(engines)
+    }
+
+    /// Decides which engine a new object of `owner` belongs to. Called on the first engine.
+    pub(crate) fn place_of(self: &Arc<Self>, owner: Owner) -> Placement {
+        let (count, most) = (self.count(), self.place.most.load(Ordering::Relaxed));
+        if most == 0 {
+            return Placement::On(match owner {
+                Owner::Vector(number) => number as usize,
+                Owner::Thread(_) => self.next_in_turn(),
+            });
         }
+        // A hook or a reader of packets sees the engines that were there when it came.
+        let most = if self.lock().hooks.are_used() { count } else { most };
+        let is_idle = |index| !self.at(index).lock().tables.has_objects();
+        self.owners().place(owner, count, most, is_idle)
+    }
+
+    /// Records that the new objects of `owner` belong on an engine. Called on the first engine.
+    pub(crate) fn assign(&self, owner: Owner, engine: usize) {
+        self.owners().assign(owner, engine);
+    }
+
+    fn owners(&self) -> MutexGuard<'_, Owners> {
+        self.place.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns all engines of the device, in the order of their numbers. Called on the first engine.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Self> {
-        iter::once(self).chain(self.others().iter().map(Arc::as_ref))
+        iter::once(self).chain(self.others().map(Arc::as_ref))
     }
 
-    fn others(&self) -> &[Arc<Self>] {
+    fn others(&self) -> impl Iterator<Item = &Arc<Self>> {
         debug_assert_eq!(self.place.index, 0, "called on an engine that is not the first");
-        self.place.others.get().map_or(&[], Vec::as_slice)
+        self.place.others.iter().map_while(OnceLock::get)
     }
 
     /// Returns the number of this engine in its device.
@@ -143,7 +222,7 @@ impl Engine {
 
     /// Returns the engine with number `index` of the device. Called on the first engine.
     pub(crate) fn at(self: &Arc<Self>, index: usize) -> &Arc<Self> {
-        index.checked_sub(1).and_then(|index| self.others().get(index)).unwrap_or(self)
+        index.checked_sub(1).and_then(|index| self.place.others.get(index)?.get()).unwrap_or(self)
     }
 
     /// Polls the raw packet queue pairs, and now and then one of the other engines, if no thread polls it
@@ -156,12 +235,15 @@ impl Engine {
     }
 
     fn poll_neglected(self: &Arc<Self>, polled: u32) {
-        if self.place.raw().is_some_and(|raw| raw.poll(self)) || self.others().is_empty() {
+        if self.place.raw().is_some_and(|raw| raw.poll(self)) {
             return;
         }
         let check = self.place.sibling_checks.fetch_add(1, Ordering::Relaxed);
-        let index = check / self.tuning.sibling_polls % (1 + self.others().len());
-        if !check.is_multiple_of(self.tuning.sibling_polls) || polled >> index & 1 != 0 {
+        if !check.is_multiple_of(self.tuning.sibling_polls) {
+            return;
+        }
+        let index = check / self.tuning.sibling_polls % self.count();
+        if polled >> index & 1 != 0 {
             return;
         }
         let engine = self.at(index);
@@ -178,8 +260,8 @@ impl Engine {
     }
 
     /// Returns the number of the engine for the next new object, round-robin.
-    pub(crate) fn next_in_turn(&self) -> usize {
-        let engines = 1 + self.others().len();
+    fn next_in_turn(&self) -> usize {
+        let engines = self.count();
         if engines == 1 { 0 } else { self.place.turn.fetch_add(1, Ordering::Relaxed) % engines }
     }
 
@@ -201,10 +283,10 @@ impl Engine {
 
     /// Reads or changes the keys of the device. Called on the first engine.
     pub(crate) fn with_keys<R>(&self, work: impl FnOnce(&mut KeyTable) -> R) -> R {
-        if self.others().is_empty() {
+        let _keys_lock = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.place.others[0].get().is_none() {
             return work(&mut self.lock().tables.mrs);
         }
-        let _keys_lock = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
         // The application may have seen the completion of a work request before its change was copied.
         self.all().for_each(|engine| self.copy_keys_of(engine));
         let done = work(&mut self.lock().tables.mrs);
@@ -249,7 +331,7 @@ impl Engine {
     /// Returns the name and the value of every counter, summed over all engines. Called on the first engine.
     pub(crate) fn sum_of_rows(&self) -> Vec<Row> {
         let mut sum = self.rows(&self.lock());
-        for (name, value) in self.others().iter().flat_map(|engine| engine.rows(&engine.lock())) {
+        for (name, value) in self.others().flat_map(|engine| engine.rows(&engine.lock())) {
             match sum.iter_mut().find(|row| row.0 == name) {
                 Some(row) => row.1 += value,
                 None => sum.push((name, value)),
@@ -266,11 +348,13 @@ mod tests {
 
     #[test]
     fn a_number_of_engines_is_checked() {
-        let count = |word| Engines::from_word(word).map(Engines::count);
-        assert_eq!([count(""), count("1"), count("32")], [Ok(1), Ok(1), Ok(32)]);
+        let counts = |word| Engines::from_word(word).map(|engines| (engines.at_start(), engines.most()));
+        assert_eq!([counts("1"), counts("32")], [Ok((1, 1)), Ok((32, 32))]);
+        assert_eq!(counts(""), counts("auto"));
+        assert!(counts("auto").is_ok_and(|(at_start, most)| at_start == 1 && most <= Engines::MAX));
         for wrong in ["0", "33", "-1", "two", "1 "] {
-            let error = count(wrong).unwrap_err().to_string();
-            assert_eq!(error, format!("ROXIE_ENGINES={wrong} is not a number from 1 to 32"));
+            let error = counts(wrong).unwrap_err().to_string();
+            assert_eq!(error, format!("ROXIE_ENGINES={wrong} is not auto, or a number from 1 to 32"));
         }
     }
 }

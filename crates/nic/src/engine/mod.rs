@@ -13,6 +13,7 @@ pub(crate) mod gsi;
 mod identification;
 mod inbox;
 mod netdev;
+pub(crate) mod owners;
 mod qp_numbers;
 mod refused;
 mod rx;

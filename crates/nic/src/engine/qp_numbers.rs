@@ -82,6 +82,11 @@ impl QpNumbers {
         slots < ENGINE_SLOTS_MAX && (self.is_full() || is_cycle_short)
     }
 
+    /// How many numbers are in use.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
     /// Whether all numbers are in use.
     pub(super) fn is_full(&self) -> bool {
         let reserved = if self.places[0] == 0 { 0 } else { RESERVED };

@@ -228,6 +228,11 @@ impl Tables {
         !self.numbers.is_full()
     }
 
+    /// Whether there is a queue pair or a shared receive queue.
+    pub(crate) fn has_objects(&self) -> bool {
+        self.numbers.used() > 0 || self.srqs.entries.iter().any(Option::is_some)
+    }
+
     /// Returns the queue pairs of this engine that are connected to one of `peers`.
     pub(crate) fn connected_to(&self, peers: &[Qpn]) -> Vec<Qpn> {
         let entries = self.qps.iter().flatten().filter(|entry| entry.qp.ty() != QpType::Ud);

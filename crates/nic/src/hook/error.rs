@@ -95,6 +95,11 @@ pub enum HookError {
     NoMemory(io::Error),
     /// The text between two `+`, or all of it, is empty.
     Empty,
+    /// The device has started engines for several threads, and this hook would see the packets of one.
+    SeveralEngines {
+        /// Their number.
+        engines: usize,
+    },
 }
 
 impl fmt::Display for HookError {
@@ -121,6 +126,9 @@ impl fmt::Display for HookError {
             HookError::Tapped { taps } => write!(f, "{taps} captures of it are running already"),
             HookError::NoMemory(error) => write!(f, "memory for copies: {error}"),
             HookError::Empty => f.write_str("no stage is named"),
+            HookError::SeveralEngines { engines } => {
+                write!(f, "the device has {engines} engines, and the hook would see the packets of one")
+            }
         }
     }
 }
@@ -139,6 +147,9 @@ impl HookError {
             HookError::Vet { .. } => Some(
                 "the kernel refuses it as well: 'roxie xdp attach IF OBJECT' shows what its verifier says"
                     .to_owned(),
+            ),
+            HookError::SeveralEngines { .. } => Some(
+                "attach it before several threads create queue pairs, or set ROXIE_ENGINES=1".to_owned(),
             ),
             HookError::File { .. } | HookError::Empty => Some(
                 "a hook is OBJECT[:PROGRAM], count, sample:..., impair:... or police:..., several joined by +"

@@ -334,6 +334,12 @@ impl Hooks {
         }
     }
 
+    /// Whether a hook is attached, or another process reads copies of the packets (not `roxie run --capture`,
+    /// which every engine serves).
+    pub(crate) fn are_used(&self) -> bool {
+        self.ingress.hook.is_some() || self.egress.hook.is_some() || self.taps.has_clients()
+    }
+
     /// Takes the lines that the programs printed, of at most [`data::DATA_BYTES_MAX`] bytes, in order of
     /// time, and the number of lost ones. The caller counts as their reader for two seconds.
     fn read_log(&mut self, now_ns: u64) -> (Vec<LogLine>, u64) {

@@ -47,10 +47,9 @@ impl Membership {
         notices
     }
 
-    /// Sets the slots of this process, including this one. Called once.
+    /// Sets the slots of this process, including this one.
     pub(crate) fn set_sibling_slots(&self, slots: Vec<u16>) {
-        let first_time = self.server.sibling_slots.set(slots);
-        debug_assert!(first_time.is_ok());
+        *self.server.sibling_slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
     /// When to call [`take_disconnect_notices`](Self::take_disconnect_notices) next (nanoseconds of

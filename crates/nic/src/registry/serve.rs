@@ -40,7 +40,7 @@ pub(super) struct Server {
     /// Set when this member accepts ring offers.
     pub(super) ring_events: OnceLock<RingEvents>,
     /// The slots of this process; unset if it has one.
-    pub(super) sibling_slots: OnceLock<Vec<u16>>,
+    pub(super) sibling_slots: Mutex<Vec<u16>>,
     /// The process that created this. A forked child shares `epoll` and must not change it.
     pid: u32,
 }
@@ -126,7 +126,7 @@ impl Server {
                 paused_until: 0,
             }),
             suspects: Mutex::default(),
-            sibling_slots: OnceLock::new(),
+            sibling_slots: Mutex::default(),
             ring_events: OnceLock::new(),
             pid: std::process::id(),
         };
@@ -195,7 +195,7 @@ impl Server {
 
     /// True if the slot belongs to this process.
     pub(super) fn is_sibling(&self, slot: u16) -> bool {
-        self.sibling_slots.get().is_some_and(|slots| slots.contains(&slot))
+        self.sibling_slots.lock().unwrap_or_else(PoisonError::into_inner).contains(&slot)
     }
 
     /// Records that the owner of a slot may have died.

@@ -12,6 +12,7 @@ use super::Context;
 use super::quota::Share;
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
+use crate::engine::owners::Owner;
 use crate::events::EventQueue;
 
 /// A descriptor that becomes readable when an armed CQ gets a completion.
@@ -86,6 +87,8 @@ struct CqInner {
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
     engine_mask: AtomicU32,
+    /// The completion vector; 0 leaves the choice of the engine to the device.
+    vector: u32,
     _share: Share,
 }
 
@@ -117,6 +120,7 @@ impl Cq {
         cqe: u32,
         channel: Option<&CompChannel>,
         cookie: u64,
+        vector: u32,
         share: Share,
     ) -> Self {
         let channel = channel.map(|c| Arc::clone(&c.events));
@@ -127,7 +131,7 @@ impl Cq {
         if let Some(chaos) = engine.chaos() {
             queue.set_chaos(chaos);
         }
-        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0), _share: share }))
+        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0), vector, _share: share }))
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
@@ -145,6 +149,11 @@ impl Cq {
                 Err(engine_mask) => engine_mask.trailing_zeros() as usize,
             }
         })
+    }
+
+    /// Whom the engine of its first queue pair belongs to.
+    pub(super) fn owner(&self) -> Owner {
+        if self.0.vector > 0 { Owner::Vector(self.0.vector) } else { Owner::this_thread() }
     }
 
     /// Records that queue pairs of this engine complete here.

@@ -13,25 +13,18 @@ use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_M
 use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
-use crate::chaos::{self, packets};
-use crate::cm::interval_from_env;
+use crate::chaos;
 use crate::cq::CQE_MAX;
 use crate::engine::group::Engines;
 use crate::engine::tables::QP_MAX;
-use crate::engine::{Engine, Parts};
+use crate::engine::Engine;
 use crate::events::EventQueue;
-use crate::fork::{self, EngineSlot};
+use crate::fork::EngineSlot;
 use crate::gid::{GID_TBL_LEN, GidTable, Gids};
 use crate::guard;
-use crate::hook::HookPoint;
-use crate::hook::control::Control;
 use crate::multicast::MEMBERS_MAX;
-use crate::port::{self, BadVariable, Outlook, PortChoice, PortKind};
-use crate::recording::Recording;
+use crate::port::{Outlook, PortChoice, PortKind};
 use crate::registry::{DomainConfig, Membership};
-use crate::runtime::Runtime;
-use crate::sched::{Tuning, progress};
-use crate::trace;
 
 /// Largest amount of inline data, in bytes.
 pub(super) const INLINE_MAX: u32 = 512;
@@ -197,75 +190,11 @@ impl Device {
         }
     }
 
-    fn choice(&self) -> Result<PortChoice, BadVariable> {
-        self.0.port.map_or_else(PortChoice::from_env, Ok)
-    }
-
-    /// Returns the first engine. The first call starts all engines.
-    pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
-        let mut slot = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = &*slot {
-            return Ok(Arc::clone(engine));
-        }
-        let choice = self.choice().map_err(Refusal::BadVariable)?;
-        let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
-        let keepalive_ns = interval_from_env().map_err(Refusal::BadVariable)?;
-        let engines = self.engines().map_err(Refusal::BadVariable)?.count();
-        guard::from_env().map_err(Refusal::BadVariable)?;
-        let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
-        let chaos = self.start_chaos()?;
-        trace::start_from_env();
-        let start = |beside: Option<_>| {
-            // Only the first engine may use AF_XDP, which takes the whole interface.
-            let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
-            let mut hooks = self.0.hooks.take(self.gids().ifindex)?;
-            if let Some(chaos) = chaos {
-                hooks.append(HookPoint::Egress, packets::hook(chaos)).map_err(Refusal::BadHook)?;
-            }
-            let membership = Membership::join(&domain)?;
-            let control = Control::open(&domain, membership.slot()).ok();
-            let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
-            let recording = Recording::from_env(&mut hooks, membership.slot());
-            let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
-            let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
-            let engine =
-                Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
-            let mut core = engine.lock();
-            (core.tables.traffic, core.tables.recording) = (traffic, recording);
-            drop(core);
-            if let Some(chaos) = chaos {
-                engine.set_chaos(chaos);
-            }
-            progress::spawn(&engine)?;
-            io::Result::Ok(engine)
-        };
-        fork::watch(&self.0.engine)?;
-        let first = start(None)?;
-        if engines > 1 {
-            first.set_siblings(
-                (1..engines).map(|index| start(Some((&first, index)))).collect::<io::Result<_>>()?,
-            );
-        }
-        *slot = Some(Arc::clone(&first));
-        Ok(first)
-    }
-
-    /// The faults that the engines have, if a plan was configured.
-    fn start_chaos(&self) -> Result<Option<&Arc<Chaos>>, Refusal> {
-        let plan = self.0.chaos_plan.map_or_else(chaos::plan_from_env, |plan| Ok(Some(plan)));
-        let plan = plan.map_err(Refusal::BadChaos)?;
-        Ok(plan.map(|plan| self.0.chaos.get_or_init(|| Arc::new(Chaos::new(plan)))))
-    }
-
     /// Returns one line about the faults that were injected so far; `None` without `--chaos`, and before the
     /// engine has started.
     #[must_use]
     pub fn chaos_report(&self) -> Option<String> {
         self.0.chaos.get().map(|chaos| chaos::report(chaos))
-    }
-
-    fn engines(&self) -> Result<Engines, BadVariable> {
-        self.0.engines.map_or_else(Engines::from_env, Ok)
     }
 }
 
@@ -415,7 +344,8 @@ impl Context {
     }
 
     /// Creates a completion queue at a completion vector. With 0 the device selects the engine for the queue
-    /// pairs that complete here; any other vector names the engine.
+    /// pairs that complete here, by the thread that creates the first of them. The queue pairs of CQs with the
+    /// same other vector are on one engine; with a fixed number of engines the vector is its number.
     ///
     /// # Errors
     /// As [`create_cq`](Self::create_cq), and `Invalid` for a vector that does not exist.
@@ -431,24 +361,20 @@ impl Context {
             return Err(refuse(VerbsError::Invalid, why));
         }
         let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
-        let vectors = engine.all().count();
-        if vector as usize >= vectors {
+        let vectors = self.comp_vectors();
+        if vector >= vectors {
             let why = format_args!("comp_vector is {vector}, num_comp_vectors of the device is {vectors}");
             return Err(refuse(VerbsError::Invalid, why));
         }
         let share = self.quotas().cqs.take()?;
-        let cq = Cq::new(engine, cqe, channel, cookie, share);
-        if vector > 0 {
-            cq.add_engine(vector as usize);
-        }
-        Ok(cq)
+        Ok(Cq::new(engine, cqe, channel, cookie, vector, share))
     }
 
-    /// Number of completion vectors, one for each engine (`num_comp_vectors`).
+    /// Number of completion vectors, one for each engine that the device may have (`num_comp_vectors`).
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
         // An invalid value is refused when the engines start.
-        self.0.device.engines().unwrap_or_default().count() as u32
+        self.0.device.engines().unwrap_or_default().most() as u32
     }
 
     /// Returns the descriptor that is readable while asynchronous events are unread.

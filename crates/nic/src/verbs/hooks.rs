@@ -72,19 +72,25 @@ impl EarlyHooks {
 }
 
 impl Device {
-    /// Attaches a hook to the device's first engine; further engines keep the configured hooks. Traffic is
+    /// Attaches a hook to the device's first engine. With a fixed number of engines the others keep the
+    /// configured hooks; otherwise the device starts no further engine while the hook is attached. Traffic is
     /// not interrupted: each packet passes either the old or the new hook. With `replace` the new hook
     /// replaces the attached one, which is returned.
     ///
     /// # Errors
-    /// [`HookError::Occupied`] if a hook is attached and `replace` is false; before the engine starts, also
-    /// the errors of the device's configuration.
+    /// [`HookError::Occupied`] if a hook is attached and `replace` is false; [`HookError::SeveralEngines`] if
+    /// the device has started engines for several threads; before the engine starts, also the errors of the
+    /// device's configuration.
     pub fn attach_hook(
         &self,
         point: HookPoint,
         hook: Hook,
         replace: bool,
     ) -> Result<Option<Hook>, HookError> {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(engines) = engine.and_then(|engine| engine.started_for_threads()) {
+            return Err(HookError::SeveralEngines { engines });
+        }
         self.with_hooks(|hooks| hooks.attach(point, hook, replace))
     }
 

@@ -114,6 +114,7 @@ mod cq;
 mod device;
 mod dm;
 mod dmabuf;
+mod engines;
 mod fast_mr;
 mod hooks;
 mod mw;

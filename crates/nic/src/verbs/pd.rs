@@ -10,6 +10,7 @@ use super::dm::Backing;
 use super::quota::Share;
 use super::{AsyncEvent, Context, Cq, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
 use crate::engine::Engine;
+use crate::engine::owners::Owner;
 use crate::events::EventQueue;
 use crate::gid::refuse_gid_index;
 use crate::guard;
@@ -52,6 +53,11 @@ impl Pd {
     /// Returns the device's first engine.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
+    }
+
+    /// Returns the number of the engine for a new object of `owner`.
+    pub(super) fn engine_for(&self, owner: Owner) -> usize {
+        self.0.context.device().engine_for(&self.0.engine, owner)
     }
 
     pub(crate) fn events(&self) -> &Arc<EventQueue<AsyncEvent>> {

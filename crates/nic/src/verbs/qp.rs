@@ -137,9 +137,10 @@ impl Qp {
         let index = match (xrcd, &init.srq) {
             (Some(_), _) => 0,
             (None, Some(srq)) => srq.engine().index(),
-            (None, None) => init
-                .send_cq
-                .engine_or(|| init.recv_cq.first_engine().unwrap_or_else(|| pd.engine().next_in_turn())),
+            (None, None) => init.send_cq.engine_or(|| {
+                let owner = init.send_cq.owner();
+                init.recv_cq.first_engine().unwrap_or_else(|| pd.engine_for(owner))
+            }),
         };
         let engine = Arc::clone(pd.engine().at(index));
         let traffic = engine.lock().tables.traffic;

@@ -9,6 +9,7 @@ use transport::{RecvQueue, RecvWr, VerbsError};
 use super::quota::{SRQ_MAX, Share};
 use super::{Cq, Pd, Xrcd};
 use crate::engine::Engine;
+use crate::engine::owners::Owner;
 use crate::srqs::{SrqEntry, XrcScope, srqn};
 
 /// Sizes of an SRQ.
@@ -69,7 +70,7 @@ impl Srq {
         let _share = pd.context().quotas().srqs.take()?;
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
         // An XRC SRQ is on engine 0, where the receiving queue pairs of XRC domains are.
-        let index = if xrc.is_some() { 0 } else { pd.engine().next_in_turn() };
+        let index = if xrc.is_some() { 0 } else { pd.engine_for(Owner::this_thread()) };
         let engine = Arc::clone(pd.engine().at(index));
         let mut core = engine.lock();
         let srqs = &mut core.tables.srqs.entries;

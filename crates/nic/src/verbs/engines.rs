@@ -1,0 +1,127 @@
+//! The engines of a device: their start with the first use, and further ones while threads come.
+//!
+//! With `engines=auto` a device begins with one engine. A thread that creates its first queue pair while
+//! another thread's queue pairs are on all engines gets an engine of its own, up to the CPUs of the process.
+//! So threads with queue pairs of their own do not meet, and a program with one thread has one engine.
+
+use std::io;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use transport::chaos::Chaos;
+
+use super::{Device, Refusal, Traffic};
+use crate::chaos::{self, packets};
+use crate::cm::interval_from_env;
+use crate::engine::group::Engines;
+use crate::engine::owners::{Owner, Placement};
+use crate::engine::{Engine, Parts};
+use crate::fork;
+use crate::guard;
+use crate::hook::HookPoint;
+use crate::hook::control::Control;
+use crate::port::{self, BadVariable, PortChoice, PortKind};
+use crate::recording::Recording;
+use crate::registry::{DomainConfig, Membership};
+use crate::runtime::Runtime;
+use crate::sched::{Tuning, progress};
+use crate::trace;
+
+impl Device {
+    pub(super) fn choice(&self) -> Result<PortChoice, BadVariable> {
+        self.0.port.map_or_else(PortChoice::from_env, Ok)
+    }
+
+    pub(super) fn engines(&self) -> Result<Engines, BadVariable> {
+        self.0.engines.map_or_else(Engines::from_env, Ok)
+    }
+
+    /// Returns the first engine. The first call starts as many as there are at the beginning.
+    pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
+        let mut slot = self.slot();
+        if let Some(engine) = &*slot {
+            return Ok(Arc::clone(engine));
+        }
+        let choice = self.choice().map_err(Refusal::BadVariable)?;
+        let engines = self.engines().map_err(Refusal::BadVariable)?;
+        guard::from_env().map_err(Refusal::BadVariable)?;
+        trace::start_from_env();
+        fork::watch(&self.0.engine)?;
+        let first = self.start(None)?;
+        if engines.is_auto() {
+            // AF_XDP gives the whole interface to one engine.
+            first.place.set_most(if choice.kind == PortKind::Udp { engines.most() } else { 1 });
+        }
+        for _ in 1..engines.at_start() {
+            self.add_engine(&first)?;
+        }
+        *slot = Some(Arc::clone(&first));
+        Ok(first)
+    }
+
+    /// Returns the number of the engine for a new object of `owner`. May start an engine.
+    pub(super) fn engine_for(&self, first: &Arc<Engine>, owner: Owner) -> usize {
+        let slot = self.slot();
+        if let Placement::On(engine) = first.place_of(owner) {
+            return engine;
+        }
+        // In a forked child the objects of the parent have engines that do nothing.
+        let is_ours = slot.as_ref().is_some_and(|there| Arc::ptr_eq(there, first));
+        if is_ours && self.add_engine(first).is_ok() {
+            first.assign(owner, first.count() - 1);
+        } else {
+            // Out of descriptors, slots or threads: the engines that there are serve all.
+            first.place.set_most(first.count());
+        }
+        match first.place_of(owner) {
+            Placement::On(engine) => engine,
+            Placement::OnNew => 0,
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Engine>>> {
+        self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_engine(&self, first: &Arc<Engine>) -> io::Result<()> {
+        let engine = self.start(Some((first, first.count())))?;
+        first.add_sibling(engine);
+        Ok(())
+    }
+
+    /// Starts an engine; `beside`: the first engine of the device and the number of this one.
+    fn start(&self, beside: Option<(&Arc<Engine>, usize)>) -> io::Result<Arc<Engine>> {
+        let choice = self.choice().map_err(Refusal::BadVariable)?;
+        let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
+        let keepalive_ns = interval_from_env().map_err(Refusal::BadVariable)?;
+        let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
+        let chaos = self.start_chaos()?;
+        // Only the first engine may use AF_XDP.
+        let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
+        let mut hooks = self.0.hooks.take(self.gids().ifindex)?;
+        if let Some(chaos) = chaos {
+            hooks.append(HookPoint::Egress, packets::hook(chaos)).map_err(Refusal::BadHook)?;
+        }
+        let membership = Membership::join(&domain)?;
+        let control = Control::open(&domain, membership.slot()).ok();
+        let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
+        let recording = Recording::from_env(&mut hooks, membership.slot());
+        let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
+        let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
+        let engine = Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
+        let mut core = engine.lock();
+        (core.tables.traffic, core.tables.recording) = (traffic, recording);
+        drop(core);
+        if let Some(chaos) = chaos {
+            engine.set_chaos(chaos);
+        }
+        progress::spawn(&engine)?;
+        Ok(engine)
+    }
+
+    /// The faults that the engines have, if a plan was configured.
+    fn start_chaos(&self) -> Result<Option<&Arc<Chaos>>, Refusal> {
+        let plan = self.0.chaos_plan.map_or_else(chaos::plan_from_env, |plan| Ok(Some(plan)));
+        let plan = plan.map_err(Refusal::BadChaos)?;
+        Ok(plan.map(|plan| self.0.chaos.get_or_init(|| Arc::new(Chaos::new(plan)))))
+    }
+}
