@@ -25,7 +25,7 @@ static void send_burst(char *bytes, int length, int packet, int flags)
 
 /* Looks once for datagrams; returns their bytes, or a negative number if there are none. The peer is then
  * their sender. */
-static ssize_t receive_burst(void)
+static inline ssize_t receive_burst(void)
 {
 	static char arrived[65536], control[256];
 	struct iovec piece = { arrived, sizeof arrived };
@@ -42,7 +42,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Measures rounds of `round` for so many seconds, `samples_max` at most; returns the median in ns. */
-static uint32_t median_ns(void (*round)(void), double seconds, int samples_max)
+static inline uint32_t median_ns(void (*round)(void), double seconds, int samples_max)
 {
 	uint32_t *samples = malloc(samples_max * sizeof *samples);
 	check(!samples, "memory");

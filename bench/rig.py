@@ -264,6 +264,12 @@ def bare(lab, program, packets, seconds):
     return float(lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10))
 
 
+def responses(lab, program, kind, seconds):
+    """GB/s of messages over UDP sockets, in `equal` packets or with a `longer` first and last one."""
+    words = [program, str(PORT)]
+    return float(lab.pair(words, [*words, kind, SERVER, str(seconds)], PORT, seconds + 10))
+
+
 def fi_pingpong(lab, size, iterations):
     """us, one way, over libfabric's TCP provider; both ends spin, so each needs a CPU."""
     base = ["fi_pingpong", "-p", "tcp;ofi_rxm", "-e", "rdm", "-S", str(size), "-I", str(iterations)]

@@ -283,7 +283,11 @@ fn threads_that_create_queue_pairs_get_engines() {
             post(qp, WrOp::Write { remote_addr: buffer.addr() + to, r_key }, &[buffer.sge(32, 4)])
         };
         buffer.write(32, b"keys");
-        assert_eq!(write(&own[2], key, 0), WcStatus::Success, "the window is valid on the engine that came later");
+        assert_eq!(
+            write(&own[2], key, 0),
+            WcStatus::Success,
+            "the window is valid on the engine that came later"
+        );
         assert_eq!(write(&own[2], buffer.rkey(), 8), WcStatus::Success);
         assert_eq!(write(&theirs, buffer.rkey(), 16), WcStatus::Success);
         let mut bytes = [0; 24];

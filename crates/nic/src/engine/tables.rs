@@ -431,7 +431,7 @@ impl Tables {
     pub(super) fn forgotten_qp(&self) -> Option<Qpn> {
         let is_forgotten = |(index, entry): &(QpIndex, &QpEntry)| {
             let is_ready = || self.queue.ready().any(|ready| ready == *index);
-            let is_known = || is_ready() || self.queue.is_blocked(*index, entry.share.flow());
+            let is_known = || is_ready() || self.queue.is_blocked(*index);
             entry.qp.wants_transmit() && !is_known()
         };
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())

@@ -69,6 +69,7 @@ impl Core {
                     queue.hold(index);
                 }
             }
+            self.tables.queue.pass_on_after(index, flow);
         }
         self.port.flush();
         self.tables.queue.end_round();

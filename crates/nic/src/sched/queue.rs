@@ -1,7 +1,11 @@
 //! The queue pairs with packets to send: the ready list, the flow windows with the queue pairs that they
 //! block, and back-pressure of the port.
 //!
-//! Invariant: a queue pair with packets to send is on the ready list, or blocked by the window of its flow.
+//! Invariants: a queue pair with packets to send is on the ready list, or blocked by the window of its flow.
+//! While the window of a flow has room and blocks queue pairs, another queue pair of the flow is on the ready
+//! list: an ACK lists the one that has been blocked for longest, and the next is listed when that one leaves
+//! room ([`TransmitQueue::pass_on_after`]). If an ACK listed all of them, hundreds would be visited for each that
+//! sends.
 
 use std::collections::VecDeque;
 
@@ -31,12 +35,12 @@ impl FlowShare {
 struct Flow {
     in_flight_pkts: usize,
     window_bytes: usize,
-    blocked: Vec<QpIndex>,
+    blocked: VecDeque<QpIndex>,
 }
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { in_flight_pkts: 0, window_bytes: SOCKET_WINDOW_BYTES, blocked: Vec::new() }
+        Self { in_flight_pkts: 0, window_bytes: SOCKET_WINDOW_BYTES, blocked: VecDeque::new() }
     }
 }
 
@@ -47,8 +51,10 @@ pub(crate) struct TransmitQueue {
     /// Queue pairs whose messages are held for a larger batch; they return to `ready` at the end of the
     /// round.
     held: Vec<QpIndex>,
-    /// A bit for each queue pair in `ready` or `held`.
-    listed: Vec<u64>,
+    /// The queue pairs in `ready` or `held`.
+    listed: Marks,
+    /// The queue pairs that a flow blocks.
+    blocked: Marks,
     flows: Vec<Flow>,
     path_mtu_bytes: usize,
     is_port_full: bool,
@@ -60,7 +66,8 @@ impl TransmitQueue {
         Self {
             ready: VecDeque::with_capacity(256),
             held: Vec::with_capacity(256),
-            listed: Vec::new(),
+            listed: Marks::default(),
+            blocked: Marks::default(),
             flows: Vec::new(),
             path_mtu_bytes,
             is_port_full: false,
@@ -80,23 +87,13 @@ impl TransmitQueue {
 
     #[inline]
     pub(crate) fn is_listed(&self, index: QpIndex) -> bool {
-        self.listed.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 != 0)
-    }
-
-    fn set_listed(&mut self, index: QpIndex, listed: bool) {
-        let at = index as usize / 64;
-        if self.listed.len() <= at {
-            self.listed.resize(at + 1, 0);
-        }
-        let word = &mut self.listed[at];
-        *word = *word & !(1 << (index % 64)) | u64::from(listed) << (index % 64);
+        self.listed.has(index)
     }
 
     /// Puts a queue pair at the end of the ready list, unless it is listed or held already.
     #[inline]
     pub(crate) fn list(&mut self, index: QpIndex) {
-        if !self.is_listed(index) {
-            self.set_listed(index, true);
+        if self.listed.add(index) {
             self.ready.push_back(index);
         }
     }
@@ -105,7 +102,7 @@ impl TransmitQueue {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<QpIndex> {
         let index = self.ready.pop_front()?;
-        self.set_listed(index, false);
+        self.listed.remove(index);
         Some(index)
     }
 
@@ -118,14 +115,14 @@ impl TransmitQueue {
     /// Keeps a queue pair that [`take`](Self::take) returned off the ready list until the round ends: its
     /// packets are held.
     pub(crate) fn hold(&mut self, index: QpIndex) {
-        self.set_listed(index, true);
+        self.listed.add(index);
         self.held.push(index);
     }
 
     /// Records that the transmit queue of the port is full. The queue pair that [`take`](Self::take) returned
     /// is first in the next round.
     pub(crate) fn wait_for_port(&mut self, index: QpIndex, round: &Round) {
-        self.set_listed(index, true);
+        self.listed.add(index);
         self.ready.push_front(index);
         self.count_full(round);
     }
@@ -161,10 +158,14 @@ impl TransmitQueue {
 
     /// Removes a destroyed queue pair. Its share must have left its flow ([`move_to`](Self::move_to)).
     pub(crate) fn remove(&mut self, index: QpIndex) {
-        self.set_listed(index, false);
+        self.listed.remove(index);
+        self.blocked.remove(index);
         self.ready.retain(|listed| *listed != index);
         self.held.retain(|listed| *listed != index);
-        self.flows.iter_mut().for_each(|flow| flow.blocked.retain(|blocked| *blocked != index));
+        for id in 0..self.flows.len() {
+            self.flows[id].blocked.retain(|blocked| *blocked != index);
+            self.pass_on(Some(FlowId(id as u32)));
+        }
     }
 
     fn flow_mut(&mut self, flow: Option<FlowId>) -> Option<&mut Flow> {
@@ -183,7 +184,10 @@ impl TransmitQueue {
         if let Some(state) = self.flow_mut(old) {
             state.in_flight_pkts = state.in_flight_pkts.saturating_sub(share.in_flight_pkts);
             // The old flow may have blocked this queue pair too; the window of the new flow may have room.
-            self.unblock(old);
+            while let Some(index) = self.flow_mut(old).and_then(|flow| flow.blocked.pop_front()) {
+                self.blocked.remove(index);
+                self.list(index);
+            }
         }
         if let Some(state) = self.flow_mut(flow) {
             state.in_flight_pkts += share.in_flight_pkts;
@@ -217,38 +221,76 @@ impl TransmitQueue {
         }
         let Some(state) = self.flow_mut(share.flow) else { return };
         state.in_flight_pkts = (state.in_flight_pkts + in_flight_pkts).saturating_sub(before);
-        if in_flight_pkts < before && !state.blocked.is_empty() {
-            self.unblock(share.flow);
+        if in_flight_pkts < before {
+            self.pass_on(share.flow);
         }
     }
 
     /// Blocks a queue pair until ACKs open the window of its flow.
     pub(crate) fn block(&mut self, index: QpIndex, flow: Option<FlowId>) {
-        if let Some(state) = self.flow_mut(flow)
-            && !state.blocked.contains(&index)
+        if let Some(state) = flow.and_then(|flow| self.flows.get_mut(flow.0 as usize))
+            && self.blocked.add(index)
         {
-            state.blocked.push(index);
+            state.blocked.push_back(index);
         }
     }
 
     /// Whether a queue pair waits for room in the window of its flow.
-    pub(crate) fn is_blocked(&self, index: QpIndex, flow: Option<FlowId>) -> bool {
-        let state = flow.and_then(|flow| self.flows.get(flow.0 as usize));
-        state.is_some_and(|state| state.blocked.contains(&index))
+    pub(crate) fn is_blocked(&self, index: QpIndex) -> bool {
+        self.blocked.has(index)
     }
 
-    /// Lists the queue pairs that a flow blocks, if its window has space.
-    fn unblock(&mut self, flow: Option<FlowId>) {
-        if self.room_pkts(flow) == 0 {
-            return;
+    /// Follows the turn of a queue pair, which may have left room in the window of its flow: then it is the turn
+    /// of another one that the flow blocks. A queue pair that left room and is blocked waits for the room of a
+    /// burst, and for the ACK of another burst, which will be the next event.
+    #[inline]
+    pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) {
+        if !self.is_blocked(index) {
+            self.pass_on(flow);
         }
-        let Some(state) = self.flow_mut(flow) else { return };
-        let mut blocked = std::mem::take(&mut state.blocked);
-        for index in blocked.drain(..) {
+    }
+
+    /// Lists the queue pair that a flow has blocked for longest, if its window has room.
+    #[inline]
+    fn pass_on(&mut self, flow: Option<FlowId>) {
+        let blocks =
+            flow.and_then(|flow| self.flows.get(flow.0 as usize)).is_some_and(|f| !f.blocked.is_empty());
+        if blocks
+            && self.room_pkts(flow) > 0
+            && let Some(index) = self.flow_mut(flow).and_then(|flow| flow.blocked.pop_front())
+        {
+            self.blocked.remove(index);
             self.list(index);
         }
-        if let Some(state) = self.flow_mut(flow) {
-            state.blocked = blocked;
+    }
+}
+
+/// A set of queue pairs, a bit for each.
+#[derive(Debug, Default)]
+struct Marks(Vec<u64>);
+
+impl Marks {
+    #[inline]
+    fn has(&self, index: QpIndex) -> bool {
+        self.0.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 != 0)
+    }
+
+    /// Adds a queue pair. Returns whether it was absent.
+    #[inline]
+    fn add(&mut self, index: QpIndex) -> bool {
+        let at = index as usize / 64;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        let before = self.0[at];
+        self.0[at] |= 1 << (index % 64);
+        self.0[at] != before
+    }
+
+    #[inline]
+    fn remove(&mut self, index: QpIndex) {
+        if let Some(word) = self.0.get_mut(index as usize / 64) {
+            *word &= !(1 << (index % 64));
         }
     }
 }
@@ -340,6 +382,32 @@ mod tests {
         assert_eq!(taken(&mut queue), [0; 0]);
         queue.set_in_flight(&mut one, window - 1);
         assert_eq!(taken(&mut queue), [2]);
+    }
+
+    #[test]
+    fn an_ack_lists_one_blocked_queue_pair_and_the_next_when_room_is_left() {
+        let mut queue = TransmitQueue::new(MTU);
+        let mut share = FlowShare::default();
+        queue.move_to(&mut share, FLOW);
+        let window = SOCKET_WINDOW_BYTES / MTU;
+        queue.set_in_flight(&mut share, window);
+        (1..=4).for_each(|index| queue.block(index, FLOW));
+        queue.set_in_flight(&mut share, window - 2);
+        assert_eq!(taken(&mut queue), [1], "one for the ACK");
+        queue.pass_on_after(1, FLOW);
+        assert_eq!(taken(&mut queue), [2], "room is left");
+        queue.block(2, FLOW);
+        queue.pass_on_after(2, FLOW);
+        assert_eq!(taken(&mut queue), [0; 0], "it waits for the room of a burst");
+        queue.set_in_flight(&mut share, window);
+        queue.block(1, FLOW);
+        queue.pass_on_after(0, FLOW);
+        assert_eq!(taken(&mut queue), [0; 0], "no room is left");
+        queue.set_in_flight(&mut share, window - 1);
+        assert_eq!(taken(&mut queue), [3]);
+        queue.remove(4);
+        assert!(!queue.is_blocked(4) && !queue.is_blocked(1));
+        assert_eq!(taken(&mut queue), [1], "a destroyed queue pair passes the room on");
     }
 
     #[test]

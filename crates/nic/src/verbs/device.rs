@@ -15,9 +15,9 @@ use super::{
 };
 use crate::chaos;
 use crate::cq::CQE_MAX;
+use crate::engine::Engine;
 use crate::engine::group::Engines;
 use crate::engine::tables::QP_MAX;
-use crate::engine::Engine;
 use crate::events::EventQueue;
 use crate::fork::EngineSlot;
 use crate::gid::{GID_TBL_LEN, GidTable, Gids};
