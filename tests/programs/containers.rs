@@ -32,6 +32,27 @@ mount -o remount,ro,bind /
 if touch /tmp/writable 2>/dev/null || touch /writable 2>/dev/null; then echo it can be written to; exit 1; fi
 "#;
 
+/// Device files in a sandbox without sysfs, as bubblewrap makes one: `/sys` is an empty directory.
+const EMPTY_SYS: &str = r#"
+ip link set lo up
+mount -t tmpfs none /sys
+"$ROXIE" run --netdev lo --device-files -- sh -c \
+    'test -c /dev/infiniband/uverbs0 && cat /sys/class/infiniband/roxie0/ports/1/gid_attrs/types/0'
+test -z "$(ls /sys)"
+"#;
+
+/// A root without the directory `/sys`.
+const NO_SYS: &str = r#"
+mount -t tmpfs none /mnt
+for at in usr lib lib64 bin dev proc tmp; do
+    [ ! -e /$at ] || { mkdir /mnt/$at; mount --rbind /$at /mnt/$at; }
+done
+mkdir /mnt/roxie
+mount --bind "$(dirname "$ROXIE")" /mnt/roxie
+ip link set lo up
+chroot /mnt /roxie/roxie run --netdev lo --device-files -- true
+"#;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         inside("rootless namespaces", "env", ""),
@@ -41,6 +62,15 @@ pub(crate) fn cases() -> Vec<Case> {
         confined("seccomp", ""),
         confined("all of it", READ_ONLY),
         inside("too few descriptors, and it says so", "", "").running(too_few),
+        inside("device files in an empty /sys", "", "")
+            .running(|lab, name| says(&good(shell(lab, name, EMPTY_SYS)?)?, "RoCE v2")),
+        inside("device files without /sys, and it says so", "", "").running(|lab, name| {
+            let ended = shell(lab, name, NO_SYS)?;
+            if ended.succeeded() {
+                return Err(ended.describe());
+            }
+            says(&ended, "the directory /sys does not exist, and roxie cannot make it")
+        }),
     ]
 }
 

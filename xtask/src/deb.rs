@@ -25,6 +25,11 @@ pub(crate) fn make(release: &Release) -> Outcome<PathBuf> {
     let size = output(Command::new("du").args(["-sk", "--apparent-size"]).arg(&usr))?;
     let size = size.split_whitespace().next().unwrap_or("0").to_owned();
     write(&work.join("DEBIAN/control"), control(release, &size))?;
+    let sums = "find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum";
+    write(
+        &work.join("DEBIAN/md5sums"),
+        output(Command::new("sh").current_dir(&work).args(["-c", sums]))? + "\n",
+    )?;
     let path = release.out.join(format!("roxie_{}_{}.deb", release.version, release.arch.deb));
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&work))?;
     run(Command::new("dpkg-deb")

@@ -43,6 +43,15 @@ impl Options {
     pub(crate) fn is_default_place(&self) -> bool {
         self.out.is_none() && self.program.is_none()
     }
+
+    /// The directory of the packages.
+    pub(crate) fn place(&self, root: &Path) -> Outcome<PathBuf> {
+        match (&self.out, self.arch) {
+            (Some(dir), _) => at(dir, std::path::absolute(dir)),
+            (None, None) => Ok(root.join("target/dist")),
+            (None, Some(arch)) => Ok(root.join(format!("target/dist-{}", arch.name))),
+        }
+    }
 }
 
 /// What the packages have in common.
@@ -81,11 +90,7 @@ pub(crate) fn root() -> PathBuf {
 /// The release of this commit in `options.out`, still without a tree.
 fn release(options: &Options) -> Outcome<Release> {
     let root = root();
-    let out = match (&options.out, options.arch) {
-        (Some(dir), _) => at(dir, std::path::absolute(dir))?,
-        (None, None) => root.join("target/dist"),
-        (None, Some(arch)) => root.join(format!("target/dist-{}", arch.name)),
-    };
+    let out = options.place(&root)?;
     at(&out, fs::create_dir_all(&out))?;
     let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(epoch) => epoch,

@@ -25,7 +25,7 @@ Usage: cargo xtask dist [--arch NAME | --host] [--out DIR]
 dist makes the packages of this commit: roxie (one file), tar.gz, .deb, .rpm, a Python wheel, a container
 context, the list of dependencies (CycloneDX) and SHA256SUMS. All files have the time of the commit.
 reproduce builds the packages of the last commit twice, in two directories and with two environments, and
-fails if a file differs.
+fails if a file differs. Equal packages are put where dist puts them.
 wheel makes only the Python wheel, of a program that 'roxie self bundle FILE' has made.
 release checks versions, CHANGELOG.md and the archives of all crates, and lists the crates in the order of
 their dependencies. It makes no tag and publishes nothing.

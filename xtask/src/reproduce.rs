@@ -14,9 +14,11 @@ use crate::shell::{Outcome, at, run};
 const BUILDS: [(&str, &str, &str, &str); 2] =
     [("a", "022", "UTC", "C"), ("another directory/b", "077", "Asia/Tokyo", "C.UTF-8")];
 
-/// Builds twice with the options `words` of `dist`; an error names the files that differ.
+/// Builds twice with the options `words` of `dist`; an error names the files that differ. The equal packages
+/// are put where `dist` puts them.
 pub(crate) fn reproduce(words: &[&str]) -> Outcome {
-    if !Options::parse(words)?.is_default_place() {
+    let options = Options::parse(words)?;
+    if !options.is_default_place() {
         return Err("'cargo xtask reproduce' has neither --out nor --program".to_owned());
     }
     let root = &dist::root();
@@ -46,9 +48,19 @@ pub(crate) fn reproduce(words: &[&str]) -> Outcome {
     if let Some(differences) = differences(one, other) {
         return Err(format!("two builds differ; they stay in {}\n{differences}", work.display()));
     }
+    let out = options.place(root)?;
+    replace_dir(&work.join(BUILDS[0].0).join("target/dist"), &out)?;
     at(&work, fs::remove_dir_all(&work))?;
-    println!("two builds are equal:\n{one}");
+    println!("two builds are equal; {} has the packages:\n{one}", out.display());
     Ok(())
+}
+
+/// Moves a directory to `to`, in place of the directory that is there.
+fn replace_dir(from: &Path, to: &Path) -> Outcome {
+    if to.exists() {
+        at(to, fs::remove_dir_all(to))?;
+    }
+    at(to, fs::rename(from, to))
 }
 
 /// Lets the build in `source` use the tools from PyPI that this directory already has.
@@ -88,5 +100,19 @@ mod tests {
         assert_eq!(differences("1  a\n2  b\n", "2  b\n1  a\n"), None);
         let text = differences("1  a\n2  b\n", "1  a\n3  b\n4  c\n").expect("a difference");
         assert_eq!(text, "  first build: 2  b\n  second build: 3  b\n  second build: 4  c\n");
+    }
+
+    #[test]
+    fn the_packages_of_an_earlier_build_are_replaced() {
+        let dir = std::env::temp_dir().join(format!("roxie-xtask-reproduce-{}", std::process::id()));
+        let (new, old) = (dir.join("new"), dir.join("old"));
+        crate::shell::write(&new.join("roxie-0.2.0"), "new").expect("a file");
+        crate::shell::write(&old.join("roxie-0.1.0"), "old").expect("a file");
+        replace_dir(&new, &old).expect("a move");
+        let names: Vec<_> =
+            fs::read_dir(&old).expect("its files").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["roxie-0.2.0"]);
+        assert!(!new.exists());
+        fs::remove_dir_all(&dir).expect("the scratch directory");
     }
 }

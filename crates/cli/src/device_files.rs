@@ -3,8 +3,8 @@
 //!
 //! UCX (and programs on it) accepts a device only if /dev/infiniband has a character device that it may
 //! open, and reads the RoCE version of the GIDs from /sys/class/infiniband. Each parent directory is
-//! covered by a tmpfs that has the same entries, bind-mounted from the originals. Only the command sees
-//! this, and the kernel removes it with the command.
+//! covered by a tmpfs that has the same entries, bind-mounted from the originals; in a sandbox without sysfs
+//! this is an empty /sys. Only the command sees this, and the kernel removes it with the command.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -39,14 +39,30 @@ pub(crate) fn make(context: &Context) -> Outcome {
     mount_at(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
     for ours in [CLASS, DEVICES] {
         let ours = Path::new(ours);
-        if let (Some(parent), Some(name)) = (ours.parent(), ours.file_name()) {
-            cover(parent, name.as_ref())?;
-            fs::create_dir(ours).during(STEP)?;
-        }
+        let (existing, name) = existing_parent(ours)?;
+        cover(existing, name)?;
+        fs::create_dir_all(ours).during(STEP)?;
     }
     File::create(DEVICE_NODE).during(STEP)?;
     mount_at(Some(Path::new("/dev/null")), Path::new(DEVICE_NODE), MsFlags::MS_BIND)?;
     describe(context, &Path::new(CLASS).join(context.device().name()))
+}
+
+/// The nearest parent of `path` that exists, and the next component of `path`. `/` cannot be covered.
+fn existing_parent(path: &Path) -> Outcome<(&Path, &Path)> {
+    let mut below = path;
+    while let (Some(parent), Some(name)) = (below.parent(), below.file_name()) {
+        if parent == Path::new("/") {
+            break;
+        }
+        if parent.is_dir() {
+            return Ok((parent, name.as_ref()));
+        }
+        below = parent;
+    }
+    let missing = below.display();
+    Err(Failure::new(format!("{STEP}: the directory {missing} does not exist, and roxie cannot make it"))
+        .hint(format!("make it when you start the container or sandbox, such as by 'bwrap --dir {missing}'")))
 }
 
 /// Enters a mount namespace, and a user namespace first where that needs one; user and group ids stay.
@@ -117,4 +133,18 @@ fn describe(context: &Context, to: &Path) -> Outcome {
     write("device/numa_node", node.as_deref().map_or("-1", str::trim))?;
     fs::create_dir_all(to.join("device/net")).during(STEP)?;
     symlink(class, to.join("device/net").join(netdev)).during(STEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_existing_parent_is_covered_and_never_the_root() {
+        let parent = |path| existing_parent(Path::new(path)).map_err(|failure| failure.what);
+        assert_eq!(parent("/proc/self/a"), Ok((Path::new("/proc/self"), Path::new("a"))));
+        assert_eq!(parent("/proc/a/b/c"), Ok((Path::new("/proc"), Path::new("a"))));
+        let error = parent("/roxie-is-not-here/a").expect_err("nothing to cover");
+        assert!(error.contains("the directory /roxie-is-not-here does not exist"), "{error}");
+    }
 }

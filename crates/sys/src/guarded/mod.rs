@@ -81,5 +81,7 @@ fn check(refused: u32) -> Result<(), Unmapped> {
     if refused == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod fault_tests;
 #[cfg(test)]
 mod tests;
