@@ -41,8 +41,12 @@ pub(crate) fn cases() -> Vec<Case> {
         let what = format!("roxie check is silent: {} corrected", stem(&source));
         cases.push(Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source, true)));
     }
+    for source in programs().into_iter().filter(|source| is_correct(source)) {
+        let what = format!("roxie check --pages is silent: {}", stem(&source));
+        cases.push(Case::new(place, &what, "cc", move |lab, name| protected(lab, &place, name, &source)));
+    }
     for (program, server, client) in SILENT {
-        for options in [&[][..], &["--races"]] {
+        for options in [&[][..], &["--races"], &["--pages=receives"], &["--pages=receives,shared"]] {
             let what = [&["roxie check"], options, &["is silent:", server]].concat().join(" ");
             cases.push(Case::new(place, &what, program, move |lab, name| {
                 silent(lab, &place, name, options, (server, client))
@@ -102,6 +106,20 @@ fn stem(source: &Path) -> String {
 /// Whether it makes no mistake with -DFIXED.
 fn has_correct_form(source: &Path) -> bool {
     fs::read_to_string(source).is_ok_and(|text| ["FIXED", "EITHER("].iter().any(|word| text.contains(word)))
+}
+
+/// Whether it makes no mistake as it is, or with -DFIXED.
+fn is_correct(source: &Path) -> bool {
+    stem(source).starts_with("correct") || has_correct_form(source)
+}
+
+/// A correct program runs silently while its memory is protected.
+fn protected(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
+    let options = ["-g", "-DFIXED", "-libverbs", "-lrdmacm", "-lpthread"];
+    let program = build(lab, &format!("../misuse/{}.c", stem(source)), &options)?;
+    let words = ["check", "--quiet", "--pages=receives,shared", "--netdev", "lo", "--", program.path()];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    if ended.output.contains("roxie check:") { Err(ended.describe()) } else { Ok(()) }
 }
 
 /// The words after `label` in comments, each with its line.
@@ -167,7 +185,7 @@ fn silent(
     // A program without RC queue pairs has nothing to compare.
     let is_compared =
         !ended.output.contains("roxie check --races: 0 work requests") || server.contains("_ud_");
-    let says_so = options.is_empty() || ended.output.contains("work requests compared");
+    let says_so = !options.contains(&"--races") || ended.output.contains("work requests compared");
     match ended.output.contains("roxie check:") || !is_compared || !says_so {
         false => Ok(()),
         true => Err(ended.describe()),

@@ -28,9 +28,31 @@ pub(crate) fn cases() -> Vec<Case> {
         case(v4, "a command without packets leaves no capture", "true", no_packets),
         case(v4, "an impossible capture is refused before the command", "echo", refused),
         case(v4, "a full disk ends the capture, not the command", "cc", full_disk),
+        case(v4, "a capture that cannot be kept leaves the exit code", "cc", not_kept),
+        case(v4, "two captures to one file", "sh", two_captures),
         case(v4, "a captured command ends by a signal", "cc", interrupted),
         case(v4, "a killed capture does not stop its command", "ib_write_bw", reader_killed),
     ]
+}
+
+/// The command removes the unfinished file; its exit code stays.
+fn not_kept(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (scratch, program) = (Scratch::new(lab, name)?, build(lab, "../misuse/correct.c", &["-libverbs"])?);
+    let script = format!("{} && rm {}/* && exit 7", program.path(), scratch.0.display());
+    let ended = run(lab, place, name, &scratch.file(), &[], &script)?;
+    says(&ended, "No such file or directory")?;
+    if ended.code() == Some(7) { Ok(()) } else { Err(ended.describe()) }
+}
+
+/// The second command is refused before it starts.
+fn two_captures(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let scratch = Scratch::new(lab, name)?;
+    let (roxie, file) = (lab.roxie().display().to_string(), scratch.file());
+    let script = format!("{roxie} run --capture {file} -- echo second-started; echo code:$?");
+    let ended = run(lab, place, name, &file, &[], &script)?;
+    says(&ended, "captures to this file")?;
+    says(&ended, "code:1")?;
+    if ended.output.lines().any(|line| line == "second-started") { Err(ended.describe()) } else { Ok(()) }
 }
 
 /// A directory that the user of the place may write.

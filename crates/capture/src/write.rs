@@ -21,6 +21,9 @@ pub(crate) const LEFT_OUT: &str = "roxie captured not every packet: ";
 /// Prefix of the interface comment that says where receive times come from.
 pub(crate) const TIMES: &str = "receive times: ";
 
+/// Prefix of the comments of an interface's counters that say what the device of a process knows.
+pub(crate) const DEVICE: &str = "roxie device: ";
+
 /// An interface to describe.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInterface<'a> {
@@ -157,7 +160,17 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Errors of the output.
     pub fn drops(&mut self, interface: usize, drops: u64) -> io::Result<()> {
-        let options = vec![InterfaceStatisticsOption::IsbOsDrop(drops)];
+        self.statistics(interface, drops, &[])
+    }
+
+    /// As [`drops`](Self::drops), and what the device of the process knows, as the engine has told it.
+    ///
+    /// # Errors
+    /// Errors of the output.
+    pub fn statistics(&mut self, interface: usize, drops: u64, device: &[String]) -> io::Result<()> {
+        let comment = |text| InterfaceStatisticsOption::Comment(Cow::Owned(format!("{DEVICE}{text}")));
+        let mut options: Vec<InterfaceStatisticsOption<'_>> = device.iter().map(comment).collect();
+        options.push(InterfaceStatisticsOption::IsbOsDrop(drops));
         let block =
             InterfaceStatisticsBlock { interface_id: interface as u32, timestamp: self.last_ns, options };
         self.inner.write_pcapng_block(block).map(drop).map_err(io_error)

@@ -280,6 +280,13 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+impl RunArgs {
+    /// Whether `--quiet` or ROXIE_QUIET asks for fewer messages.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet || std::env::var_os("ROXIE_QUIET").is_some_and(|value| value != "0")
+    }
+}
+
 /// Print the environment variables that 'roxie run' sets
 ///
 /// As commands for a POSIX shell (eval), or as one JSON object. With these variables, every program that

@@ -4,15 +4,17 @@
 //! there is another one. A thread of this process reads the copies that the engines make
 //! (`roxie_capture::live::CommandCapture`).
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use clap::Args as ClapArgs;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, Signal};
 use roxie::recording::{SNAP_VARIABLE, VARIABLE};
 use roxie_capture::live::{CommandCapture, Count};
@@ -104,7 +106,10 @@ impl RecordingArgs {
         let mut path = place.clone().into_os_string();
         path.push(format!(".{}.part", std::process::id()));
         let path = PathBuf::from(path);
-        let file = File::create(&path).during(&format!("{what}: {}", path.display()))?;
+        no_other(&place, None)?;
+        let file = create(&path).during(&format!("{what}: {}", path.display()))?;
+        let alone = file.lock().during(&what).and_then(|()| no_other(&place, Some(std::process::id())));
+        alone.inspect_err(|_| drop(fs::remove_file(&path)))?;
         let dir = library::capture_dir().inspect_err(|_| drop(fs::remove_file(&path)))?;
         let part = Part { file, path, place, on_error: self.on_error, quiet, dir };
         let socket = part.dir.join("socket");
@@ -144,8 +149,13 @@ fn record(mut capture: CommandCapture, mut part: Part, shall_end: &AtomicBool) -
             unwritten = part.write(bytes).err();
         }
     };
+    let mut has_said = false;
     while !shall_end.load(Ordering::Acquire) {
         write(capture.next_bytes().during("--capture")?);
+        if let Some(error) = capture.trouble().filter(|_| !has_said) {
+            eprintln!("roxie: --capture: a process cannot connect yet: {error}");
+            has_said = true;
+        }
     }
     write(&capture.end().during("--capture")?);
     Ok(Recorded { part, count: capture.count(), unwritten })
@@ -195,7 +205,10 @@ impl Recorded {
         let lost = if count.lost > 0 { format!(", {} lost", count.lost) } else { String::new() };
         match unwritten {
             Some(error) => part.say(&format!("the packets before '{error}' are in {place}")),
-            None => part.say(&format!("{} packets{lost} in {place}", count.packets)),
+            None => {
+                let s = if count.packets == 1 { "" } else { "s" };
+                part.say(&format!("{} packet{s}{lost} in {place}", count.packets));
+            }
         }
         part.say(&format!("next: roxie capture analyse {}", quote(&part.place.to_string_lossy())));
         Ok(())
@@ -229,6 +242,39 @@ impl Drop for Part {
     }
 }
 
+/// Creates a file that is not there; never one that a link names. A file of this name is left of a process
+/// that was killed: its number is that of this process now.
+fn create(path: &Path) -> io::Result<File> {
+    fs::remove_file(path).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })?;
+    File::options().write(true).create_new(true).open(path)
+}
+
+/// Fails if another command captures to the same place: the one that ends last would replace the file of the
+/// other one. Each holds a lock of its own part.
+fn no_other(place: &Path, own: Option<u32>) -> Outcome {
+    let dir = place.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = place.file_name().unwrap_or_default().as_encoded_bytes();
+    let process = |file: &OsStr| {
+        let rest = file.as_encoded_bytes().strip_prefix(name)?.strip_prefix(b".")?.strip_suffix(b".part")?;
+        str::from_utf8(rest).ok()?.parse::<u32>().ok()
+    };
+    for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
+        let Some(process) = process(&entry.file_name()).filter(|process| Some(*process) != own) else {
+            continue;
+        };
+        let file = File::options().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(entry.path());
+        // The other command may have removed the file by now, or it is that of another user.
+        if file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))) {
+            let text = format!("--capture {}: process {process} captures to this file", place.display());
+            return Err(Failure::new(text).hint("name another file, or wait until that command has ended"));
+        }
+    }
+    Ok(())
+}
+
 /// Bytes of the whole blocks at the beginning.
 fn whole_blocks(bytes: &[u8]) -> usize {
     let mut whole = 0;
@@ -254,6 +300,33 @@ mod tests {
         let paths = [prepared.part.path.clone(), prepared.part.dir.clone()];
         drop(prepared.start());
         assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
+    }
+
+    #[test]
+    fn a_second_capture_to_the_same_file_is_an_error() {
+        let place = std::env::temp_dir().join(format!("roxie-same-{}", std::process::id()));
+        let part = |process: u32| PathBuf::from(format!("{}.{process}.part", place.display()));
+        let other = create(&part(1)).expect("a file");
+        let args = RecordingArgs { capture: Some(place.clone()), ..RecordingArgs::default() };
+        assert!(args.prepare(true).is_ok(), "nothing locks the file");
+        other.lock().expect("locked");
+        let error = args.prepare(true).err().expect("captured by the other").to_string();
+        assert!(error.contains("process 1 captures to this file"), "{error}");
+        assert!(!part(std::process::id()).exists());
+        fs::remove_file(part(1)).expect("cleaned");
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_new_file_is_not_followed() {
+        let dir = std::env::temp_dir().join(format!("roxie-link-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory for the test");
+        let (link, target) = (dir.join("link"), dir.join("target"));
+        fs::write(&target, "kept").expect("written");
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        create(&link).expect("a file").write_all(b"new").expect("written");
+        assert_eq!(fs::read_to_string(&target).expect("readable"), "kept");
+        assert!(link.symlink_metadata().expect("there").is_file());
+        fs::remove_dir_all(dir).expect("cleaned");
     }
 
     #[test]

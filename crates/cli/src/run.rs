@@ -37,14 +37,14 @@ fn captured(args: &RunArgs) -> Outcome<ExitCode> {
             .code(2));
     }
     let found = args.command.first().and_then(|program| search(Path::new(program)));
-    supervised::supervise(args, &variables(args, found.as_deref())?, || Ok(()))?.exit_code(false)
+    let ended = supervised::supervise(args, &variables(args, found.as_deref())?, || Ok(()))?;
+    Ok(ended.exit_code(false))
 }
 
 fn execute(args: &RunArgs) -> Outcome {
     let found = args.command.first().and_then(|program| search(Path::new(program)));
     let mut variables = variables(args, found.as_deref())?;
-    let quiet = args.quiet || std::env::var_os("ROXIE_QUIET").is_some_and(|value| value != "0");
-    let report = (!quiet && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
+    let report = (!args.is_quiet() && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
         .then(library::run_dir)
         .transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.clone().into_os_string())));

@@ -32,17 +32,20 @@ const SIGNALS: [Signal; 5] =
 #[derive(Debug)]
 pub(crate) struct Ended {
     status: ExitStatus,
-    recorded: Option<Recorded>,
+    recorded: Option<Outcome<Recorded>>,
 }
 
 impl Ended {
     /// The exit code of the command, as shells report it. Keeps the capture of `--capture`, with `--on-error`
     /// only if the command failed or `is_wrong`.
-    pub(crate) fn exit_code(self, is_wrong: bool) -> Outcome<ExitCode> {
-        if let Some(recorded) = self.recorded {
-            recorded.finish(is_wrong || !self.status.success())?;
+    pub(crate) fn exit_code(self, is_wrong: bool) -> ExitCode {
+        let is_wrong = is_wrong || !self.status.success();
+        let finished = self.recorded.map_or(Ok(()), |recorded| recorded?.finish(is_wrong));
+        if let Err(failure) = finished {
+            // The exit code stays that of the command.
+            eprintln!("roxie: {failure}");
         }
-        Ok(exit_code(self.status))
+        exit_code(self.status)
     }
 }
 
@@ -53,7 +56,7 @@ pub(crate) fn supervise(
     variables: &[(&'static str, OsString)],
     mut step: impl FnMut() -> Outcome,
 ) -> Outcome<Ended> {
-    let recording = args.recording.prepare(args.quiet)?;
+    let recording = args.recording.prepare(args.is_quiet())?;
     let mut variables = variables.to_vec();
     variables.extend(recording.iter().flat_map(Prepared::variables));
     run::provide_device_files(args)?;
@@ -71,7 +74,7 @@ pub(crate) fn supervise(
         pass_on(&signals, &child.0)?;
         step()?;
         if let Some(status) = child.0.try_wait().during("waiting for the command")? {
-            return Ok(Ended { status, recorded: recording.map(Running::end).transpose()? });
+            return Ok(Ended { status, recorded: recording.map(Running::end) });
         }
     }
 }

@@ -3,8 +3,10 @@
 //! An engine that starts connects to the socket that [`VARIABLE`] names and passes the memory of a tap
 //! (`hook/tap.rs`) to the process that writes the file (crate `roxie-capture`, `live/command.rs`). The copies
 //! are complete: an engine that finds the memory full waits for the reader. The connection also tells the
-//! reader that a work request failed, and, when it is closed, that the engine has ended.
+//! reader that a work request failed, what the engine knows of queue pairs and packets (at the end of each,
+//! and of the process), and, when it is closed, that the engine has ended.
 
+use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -12,6 +14,8 @@ use transport::{AsyncEventKind, QpEvent, WcStatus};
 
 use crate::hook::{Hooks, TapFilter};
 use crate::notice::notice;
+use crate::stats::Row;
+use crate::status::QpStatus;
 
 /// The variable with the path of the socket.
 pub const VARIABLE: &str = "ROXIE_CAPTURE";
@@ -20,11 +24,20 @@ pub const SNAP_VARIABLE: &str = "ROXIE_CAPTURE_SNAP";
 /// Sent when the first work request has failed.
 pub const FAILED: &[u8] = b"failed";
 
+/// Begins a message about a queue pair, and one with the counters of the engine. Words `name=value` follow.
+pub const QUEUE_PAIR: &str = "queue-pair";
+/// See [`QUEUE_PAIR`].
+pub const COUNTERS: &str = "counters";
+/// Longest message in bytes.
+pub const MESSAGE_MAX: usize = 8192;
+
 /// The engine's end of the connection.
 #[derive(Debug)]
 pub(crate) struct Recording {
     connection: OwnedFd,
     has_failed: bool,
+    /// Messages about queue pairs that the reader was too slow for.
+    untold: u64,
 }
 
 impl Recording {
@@ -47,7 +60,7 @@ impl Recording {
         sys::send_record(connection.as_fd(), &slot.to_le_bytes(), name.trim_ascii_end(), &[reader.as_fd()])
             .map_err(|error| error.to_string())?;
         hooks.record(filter, copies).map_err(|error| error.to_string())?;
-        Ok(Recording { connection, has_failed: false })
+        Ok(Recording { connection, has_failed: false, untold: 0 })
     }
 
     /// Tells the reader of the first failure.
@@ -58,6 +71,60 @@ impl Recording {
             // The reader may have ended before its command.
             let _gone = sys::send_record(self.connection.as_fd(), FAILED, &[], &[]);
         }
+    }
+
+    /// Tells the reader what a queue pair is and has done.
+    pub(crate) fn tell_queue_pair(&mut self, status: &QpStatus) {
+        let mut text = format!(
+            "{QUEUE_PAIR} number={:#08x} service={} state={}",
+            status.qpn.value(),
+            status.service,
+            status.state
+        );
+        let numbers = [
+            ("path_mtu", status.path_mtu),
+            ("sq_psn", status.sq_psn.value()),
+            ("rq_psn", status.rq_psn.value()),
+            ("timeout", status.timeout.into()),
+            ("retry_cnt", status.retry_cnt.into()),
+            ("rnr_retry", status.rnr_retry.into()),
+            ("max_rd_atomic", status.max_rd_atomic.into()),
+            ("max_dest_rd_atomic", status.max_dest_rd_atomic.into()),
+            ("in_flight", status.in_flight),
+            ("pending", status.pending),
+        ];
+        // Writing to a string cannot fail.
+        if let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) {
+            let _ = write!(text, " local={local} remote={remote} peer={:#08x}", peer.value());
+            numbers.iter().for_each(|(name, value)| _ = write!(text, " {name}={value}"));
+        }
+        add_counters(&mut text, status.counters.rows());
+        self.untold += u64::from(!self.tell(&text));
+    }
+
+    /// Tells the reader the counters of the engine: the last message.
+    pub(crate) fn tell_counters(&mut self, rows: &[Row]) {
+        let mut text = COUNTERS.to_owned();
+        let untold = ("queue_pairs_not_described", self.untold);
+        add_counters(&mut text, rows.iter().copied().chain([untold]));
+        self.tell(&text);
+    }
+
+    /// Returns whether the reader has room for a message; cuts a long one behind a word.
+    fn tell(&self, text: &str) -> bool {
+        let end = match text.get(..MESSAGE_MAX) {
+            Some(start) => start.rfind(' ').unwrap_or(0),
+            None => text.len(),
+        };
+        sys::send_record(self.connection.as_fd(), &text.as_bytes()[..end], &[], &[]).is_ok()
+    }
+}
+
+/// Appends the counters that are not zero.
+fn add_counters(text: &mut String, rows: impl Iterator<Item = Row>) {
+    for (name, value) in rows.filter(|row| row.1 > 0) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " {name}={value}");
     }
 }
 

@@ -25,6 +25,24 @@ pub fn spawn_without_signals(name: &str, f: impl FnOnce() + Send + 'static) -> i
     spawned.map(drop)
 }
 
+/// Calls `f` while no signal interrupts this thread but those of its own faults: a handler cannot wait for a
+/// lock that `f` holds.
+pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are ours; sigfillset initialises the first, pthread_sigmask the second.
+    unsafe {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = f();
+    // SAFETY: `before` was initialised by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
 /// The scheduler slice of the calling thread: how long it runs at a time, and how soon it runs after a
 /// wake-up. Linux lets a waking thread preempt those with longer slices (6.12; sched_setattr(2),
 /// `sched_runtime` of SCHED_OTHER). Older kernels ignore it.

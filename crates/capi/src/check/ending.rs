@@ -14,7 +14,7 @@ use crate::ibv::events::handed_out;
 
 use super::objects::{alive, for_each_cq};
 use super::report::{process_started, report};
-use super::{watch, work};
+use super::{pages, watch, work};
 
 /// The process that has opened the device last: a forked child counts as another one.
 static OPENED: AtomicU32 = AtomicU32::new(0);
@@ -44,6 +44,7 @@ pub(super) fn register() {
 pub(crate) fn start_watching() {
     if OPENED.swap(process::id(), Ordering::Relaxed) != process::id() {
         process_started();
+        pages::start();
         watch::start();
     }
 }
@@ -74,6 +75,7 @@ pub(crate) fn interrupted() {
 
 /// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
 pub(super) fn look_at_queues() {
+    pages::report_uses();
     work::look_at_q_keys();
     let mut found = Vec::new();
     for_each_cq(|object, created| {

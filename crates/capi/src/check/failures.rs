@@ -7,9 +7,11 @@ use roxie::transport::{Cause, Wc, WcStatus};
 
 use crate::ibv::strings::ibv_wc_status_str;
 
+use super::memory;
+use super::posted::Posted;
 use super::report::report_between;
 use super::stack::here;
-use super::work::{Posted, Queue};
+use super::work::Queue;
 
 /// The name of the finding about a cause.
 fn kind(cause: Option<Cause>) -> &'static str {
@@ -43,16 +45,19 @@ pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: 
         || if is_receive { "receive".to_owned() } else { "send".to_owned() },
         |posted| format!("{} of {} bytes", posted.operation, posted.bytes),
     );
-    let (wr_id, number) = (wc.wr_id, queue.number);
+    let (wr_id, number, kind) = (wc.wr_id, queue.number, kind(cause));
+    let unknown = found.filter(|_| kind == "bad-lkey").and_then(|posted| memory::unknown_key(&posted.list));
+    let key = unknown.map_or_else(String::new, |lkey| format!(" It is lkey {lkey:#x}."));
     let text = format!(
-        "the {what} with wr_id {wr_id:#x} on queue pair {number:#08x} failed: {status}. {meaning} {remedy}"
+        "the {what} with wr_id {wr_id:#x} on queue pair {number:#08x} failed: {status}. {meaning}{key} \
+         {remedy}"
     );
     let polled = ("polled", here());
     let ends = peer.map(|peer| (number, peer));
     match found {
         Some(posted) => {
-            report_between(kind(cause), text.trim_end(), &[("posted", posted.posted), polled], ends);
+            report_between(kind, text.trim_end(), &[("posted", posted.posted), polled], ends);
         }
-        None => report_between(kind(cause), text.trim_end(), &[polled], ends),
+        None => report_between(kind, text.trim_end(), &[polled], ends),
     }
 }

@@ -6,14 +6,23 @@ use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex};
 
 use roxie::transport::Sge;
-use sys::{guarded, lock_until};
+use sys::guarded::{self, pages::is_plain};
+use sys::lock_until;
 
 use crate::abi::objects::ibv_mr;
 
-use super::{lock, races};
+use super::{OPTIONS, lock, pages, races};
 
-/// First address and length of each memory region, by its lkey.
-static REGIONS: LazyLock<Mutex<HashMap<u32, (u64, u64)>>> = LazyLock::new(Mutex::default);
+struct Region {
+    rkey: u32,
+    first: u64,
+    length: u64,
+    /// Its memory may be protected: ordinary memory when it was registered.
+    is_plain: bool,
+}
+
+/// The memory regions, by lkey.
+static REGIONS: LazyLock<Mutex<HashMap<u32, Region>>> = LazyLock::new(Mutex::default);
 
 /// A memory region was registered.
 pub(super) fn region_begins(region: *const ibv_mr) {
@@ -21,24 +30,47 @@ pub(super) fn region_begins(region: *const ibv_mr) {
     let (lkey, rkey, addr, length) =
         unsafe { ((*region).lkey, (*region).rkey, (*region).addr, (*region).length) };
     let (first, length) = (addr.addr() as u64, length as u64);
-    lock(&REGIONS).insert(lkey, (first, length));
+    let end = first.checked_add(length).filter(|_| OPTIONS.pages.sends && length > 0);
+    let is_plain = end.is_some_and(|end| is_plain(first as usize, end as usize));
+    lock(&REGIONS).insert(lkey, Region { rkey, first, length, is_plain });
     races::region_begins(rkey, first, length);
 }
 
 /// A memory region was deregistered.
 pub(super) fn region_ends(lkey: u32) {
-    lock(&REGIONS).remove(&lkey);
+    let region = lock(&REGIONS).remove(&lkey);
+    if let Some(region) = region {
+        races::region_ends(region.rkey);
+        pages::release_memory(region.first as usize, region.length as usize);
+    }
 }
 
 /// Whether the addresses in a list are those of memory: not offsets, nor addresses that the application has
 /// chosen for a region (`ibv_reg_mr_iova`).
 pub(super) fn are_addresses(list: &[Sge]) -> bool {
+    are_all(list, |_| true)
+}
+
+/// Whether the addresses in a list are those of memory that may be protected.
+pub(super) fn are_plain(list: &[Sge]) -> bool {
+    are_all(list, |region| region.is_plain)
+}
+
+fn are_all(list: &[Sge], is_good: impl Fn(&Region) -> bool) -> bool {
     let regions = lock(&REGIONS);
     list.iter().filter(|sge| sge.length > 0).all(|sge| {
-        regions.get(&sge.lkey.0).is_some_and(|(first, length)| {
-            sge.addr >= *first && (sge.addr - first).saturating_add(sge.length.into()) <= *length
+        regions.get(&sge.lkey.0).is_some_and(|region| {
+            let Region { first, length, .. } = *region;
+            let is_in = sge.addr >= first && (sge.addr - first).saturating_add(sge.length.into()) <= length;
+            is_in && is_good(region)
         })
     })
+}
+
+/// The first lkey of a list that names no region of this process.
+pub(super) fn unknown_key(list: &[Sge]) -> Option<u32> {
+    let regions = lock(&REGIONS);
+    list.iter().map(|sge| sge.lkey.0).find(|lkey| !regions.contains_key(lkey))
 }
 
 /// `__asan_region_is_poisoned` (sanitizer/asan_interface.h): the first byte in the region that the program

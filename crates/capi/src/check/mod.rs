@@ -8,8 +8,8 @@
 //! The modules: [`stack`] captures call stacks; [`objects`] knows every object that was given to the
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
 //! refused calls and [`failures`] failed completions; [`races`] records the memory of work requests for the
-//! detector in `roxie check`; [`ending`] looks at what is left when the process ends;
-//! [`watch`] notices that nothing moves.
+//! detector in `roxie check`; [`pages`] protects their memory; [`ending`] looks at what is left when the
+//! process ends; [`watch`] notices that nothing moves.
 //!
 //! Invariant: a finding is a mistake of the application. What a correct program may do is none, so every rule
 //! here is silent when in doubt.
@@ -20,6 +20,8 @@ mod failures;
 mod memory;
 mod objects;
 pub(crate) mod ops;
+mod pages;
+mod posted;
 mod races;
 mod report;
 mod stack;
@@ -56,6 +58,8 @@ struct Options {
     strict: bool,
     /// Record the memory of work requests.
     races: bool,
+    /// Protect the memory of work requests.
+    pages: pages::Wanted,
 }
 
 /// Seconds without progress after which the watchdog reports, if `ROXIE_CHECK_OPTIONS` does not say: the
@@ -66,13 +70,17 @@ const HANG_S: u64 = 10;
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     let dir = std::env::var_os("ROXIE_CHECK").unwrap_or_default().into();
     let words = std::env::var("ROXIE_CHECK_OPTIONS").unwrap_or_default();
-    let mut options = Options { dir, hang_s: HANG_S, strict: false, races: false };
+    let mut options =
+        Options { dir, hang_s: HANG_S, strict: false, races: false, pages: pages::Wanted::default() };
     for word in words.split(',') {
         match word.split_once('=') {
             Some(("hang", seconds)) => options.hang_s = seconds.parse().unwrap_or(HANG_S),
             _ => {
                 options.strict |= word == "strict";
                 options.races |= word == "races";
+                options.pages.sends |= word.starts_with("pages");
+                options.pages.receives |= word == "pages-receives";
+                options.pages.shared |= word == "pages-shared";
             }
         }
     }
@@ -101,6 +109,7 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     if !on() {
         return Box::new(());
     }
+    pages::release_all();
     Box::new((
         work::keep_locked(until_ns),
         races::keep_locked(until_ns),

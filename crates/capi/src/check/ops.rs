@@ -15,8 +15,9 @@ use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
 use crate::ibv::qp::QpObject;
 use crate::ibv::{cq, post, srq, wr};
 
-use super::work::{self, Posted, overlap};
-use super::{Purpose, lock};
+use super::posted::{Posted, overlap};
+use super::work;
+use super::{Purpose, lock, pages};
 
 /// Puts these functions into the operations of a context.
 pub(crate) fn replace(ops: &mut ibv_context_ops) {
@@ -83,6 +84,8 @@ unsafe extern "C" fn post_send(
     if result == libc::ENOMEM {
         queue.is_full();
     }
+    drop(queue);
+    pages::report_uses();
     result
 }
 
@@ -121,7 +124,7 @@ unsafe extern "C" fn post_srq_recv(
     // SAFETY: ibv_post_srq_recv(3).
     let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
     for wr in list.map_while(|wr| post::recv_wr(&wr).ok()) {
-        let receive = Posted::receive(&wr);
+        let receive = Posted::receive(&wr, None);
         overlap(&receive, receives.iter());
         receives.push_back(receive);
     }

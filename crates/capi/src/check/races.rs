@@ -54,6 +54,13 @@ pub(super) fn region_begins(key: u32, first: u64, length: u64) {
     }
 }
 
+/// A memory region was deregistered.
+pub(super) fn region_ends(key: u32) {
+    if OPTIONS.races {
+        report::region_end(key);
+    }
+}
+
 fn uses(op: &WrOp) -> (Use, (u64, Rkey)) {
     match *op {
         WrOp::Send | WrOp::SendImm(_) | WrOp::SendInv(_) => (Use::Send, (0, Rkey(0))),

@@ -55,14 +55,15 @@ pub(super) fn report_between(
 }
 
 /// Writes the attributes of a connected queue pair, for the comparison with those of its peer.
-pub(super) fn connected(status: &QpStatus, site: Site) {
+pub(super) fn connected(status: &QpStatus, min_rnr_timer: u8, site: Site) {
     let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
         return;
     };
     let mut line = format!(
         "{{\"type\":\"end\",\"at\":{},\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\
          \"state\":\"{}\",\"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\
-         \"max_dest_rd_atomic\":{}",
+         \"max_dest_rd_atomic\":{},\"is_rc\":{},\"timeout\":{},\"rnr_retry\":{},\
+         \"min_rnr_timer\":{min_rnr_timer}",
         now_ns(),
         status.qpn.value(),
         peer.value(),
@@ -71,7 +72,10 @@ pub(super) fn connected(status: &QpStatus, site: Site) {
         status.sq_psn.value(),
         status.rq_psn.value(),
         status.max_rd_atomic,
-        status.max_dest_rd_atomic
+        status.max_dest_rd_atomic,
+        status.service == "RC",
+        status.timeout,
+        status.rnr_retry
     );
     stacks(&mut line, &[("connected", site)]);
     line.push('}');
@@ -107,7 +111,15 @@ pub(super) fn place(site: Site) {
 
 /// Writes the memory of a region.
 pub(super) fn region(key: u32, first: u64, length: u64) {
-    append(&format!("{{\"type\":\"region\",\"key\":{key},\"first\":{first},\"length\":{length}}}"));
+    let at = now_ns();
+    append(&format!(
+        "{{\"type\":\"region\",\"at\":{at},\"key\":{key},\"first\":{first},\"length\":{length}}}"
+    ));
+}
+
+/// Writes that a region was deregistered.
+pub(super) fn region_end(key: u32) {
+    append(&format!("{{\"type\":\"regionend\",\"at\":{},\"key\":{key}}}", now_ns()));
 }
 
 /// Appends the member `stacks`.

@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -77,6 +77,10 @@ unsafe extern "C" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
+/// `_URC_NO_REASON` and `_URC_END_OF_STACK`.
+const GO_ON: c_int = 0;
+const STOP: c_int = 5;
+
 #[derive(Default)]
 struct Frames {
     slots: Vec<Slot>,
@@ -84,9 +88,6 @@ struct Frames {
 }
 
 extern "C" fn frame(context: *mut c_void, frames: *mut c_void) -> c_int {
-    /// `_URC_NO_REASON` and `_URC_END_OF_STACK`.
-    const GO_ON: c_int = 0;
-    const STOP: c_int = 5;
     // SAFETY: the unwinder passes its context, and what `here` gave it.
     let (ip, cfa, frames) =
         unsafe { (_Unwind_GetIP(context), _Unwind_GetCFA(context), &mut *frames.cast::<Frames>()) };
@@ -175,6 +176,70 @@ fn own_stack() -> Range<usize> {
     low.addr()..low.addr() + size
 }
 
+/// The call stack of an instruction that faulted, captured in a signal handler.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Captured {
+    pc: usize,
+    /// The frame of the instruction was passed.
+    is_there: bool,
+    /// Addresses after calls in the application, innermost first.
+    frames: [usize; FRAMES_MAX],
+    count: usize,
+}
+
+impl Captured {
+    pub(super) const NONE: Self = Self { pc: 0, is_there: false, frames: [0; FRAMES_MAX], count: 0 };
+
+    /// Captures the call stack of the instruction at `pc`, of this thread, below the signal handler that
+    /// calls this. Allocates nothing, once [`prepare`] was called.
+    pub(super) fn after_fault(pc: usize) -> Self {
+        let mut captured = Self { pc, ..Self::NONE };
+        // SAFETY: `frame_below_fault` gets `captured`, which lives longer than the call.
+        unsafe { _Unwind_Backtrace(frame_below_fault, (&raw mut captured).cast()) };
+        if captured.count == 0 {
+            captured.push(pc + 1);
+        }
+        captured
+    }
+
+    fn push(&mut self, ip: usize) {
+        if let Some(frame) = self.frames.get_mut(self.count) {
+            *frame = ip;
+            self.count += 1;
+        }
+    }
+}
+
+extern "C" fn frame_below_fault(context: *mut c_void, captured: *mut c_void) -> c_int {
+    // SAFETY: the unwinder passes its context, and what `after_fault` gave it.
+    let (ip, captured) = unsafe { (_Unwind_GetIP(context), &mut *captured.cast::<Captured>()) };
+    if captured.is_there && ip != 0 && !is_own(ip) {
+        captured.push(ip);
+    } else if ip == captured.pc {
+        captured.is_there = true;
+        // Reports name the instruction before a return address.
+        captured.push(ip + 1);
+    }
+    if ip == 0 || captured.count == FRAMES_MAX { STOP } else { GO_ON }
+}
+
+/// Makes ready what captures in signal handlers need.
+pub(super) fn prepare() {
+    is_own(0);
+    Captured::after_fault(0);
+}
+
+/// Returns the site of a fault in the thread with this number.
+pub(super) fn at_fault(captured: &Captured, thread: i32) -> Site {
+    let frames = captured.frames[..captured.count].into();
+    intern(Stack { frames, thread: name_of(thread.into()).into() })
+}
+
+/// Whether addresses are on the stack of this thread.
+pub(super) fn is_own_stack(range: Range<usize>) -> bool {
+    STACK.try_with(|stack| range.start < stack.end && stack.start < range.end).unwrap_or(true)
+}
+
 fn intern(stack: Stack) -> Site {
     let mut sites = lock(&SITES);
     if let Some(site) = sites.numbers.get(&stack) {
@@ -194,12 +259,18 @@ pub(super) fn stack(site: Site) -> Stack {
 /// `main`, or the name of the thread and its number.
 fn thread_name() -> String {
     // SAFETY: no arguments; cannot fail. glibc has the function from 2.30 on only.
-    let tid = unsafe { libc::syscall(libc::SYS_gettid) };
+    name_of(unsafe { libc::syscall(libc::SYS_gettid) })
+}
+
+fn name_of(tid: c_long) -> String {
     if tid as u32 == std::process::id() {
         return "main".to_owned();
     }
-    let name = fs::read_to_string(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
-    format!("{} (thread {tid})", name.trim_end())
+    // The thread of a fault may have ended.
+    match fs::read_to_string(format!("/proc/self/task/{tid}/comm")) {
+        Ok(name) => format!("{} (thread {tid})", name.trim_end()),
+        Err(_) => format!("thread {tid}"),
+    }
 }
 
 /// A loaded object file.

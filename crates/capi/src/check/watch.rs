@@ -146,9 +146,9 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
     let cq = &object.tail.qp.send_cq();
     let lost = if status.timeout == 0 { "; timeout is 0: a lost packet is not retransmitted" } else { "" };
     format!(
-        "{what} has not completed for {} s. {} packets wait for an ACK of {peer}, {} for their \
-         transmission, {} were retransmitted{lost}. Posted: {} sends, {} receives. The send CQ has {} \
-         completions that were not polled and is {}",
+        "{what} has not completed for {} s. Packets that wait for an ACK of {peer}: {}; for their \
+         transmission: {}; retransmitted: {}{lost}. Posted sends: {}, receives: {}. Completions in the send \
+         CQ that were not polled: {}; it is {}",
         OPTIONS.hang_s,
         status.in_flight,
         status.pending,

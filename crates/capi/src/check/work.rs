@@ -1,4 +1,4 @@
-//! Work requests, from the post to the completion that the application polls.
+//! The queues of work requests, from the post to the completion that the application polls.
 //!
 //! Locks: `WORK` is held for a look-up only, or for a whole pass over the queues; then a queue that is locked
 //! is passed over. A thread that posts holds the lock of its queue, not `WORK`.
@@ -8,8 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus, WrOp};
+use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
 use roxie::wire::Lkey;
+use sys::guarded::pages::Rights;
 use sys::{lock_until, now_ns};
 
 use crate::abi::objects::{ibv_mr, ibv_qp_ex};
@@ -17,26 +18,11 @@ use crate::ibv::qp::QpObject;
 use crate::object::Object;
 
 use super::objects::created;
+use super::pages::{self, User};
+use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_overlap, overlap};
 use super::report::{self, connected, disconnected, report};
 use super::stack::{Site, here};
 use super::{OPTIONS, failures, lock, memory, races};
-
-/// A posted work request.
-#[derive(Debug)]
-pub(super) struct Posted {
-    pub(super) wr_id: u64,
-    pub(super) operation: &'static str,
-    pub(super) bytes: u64,
-    is_signaled: bool,
-    /// The peer may have answered: the application may know that it is done.
-    may_be_done: bool,
-    pub(super) posted: Site,
-    list: Box<[Sge]>,
-    /// The device writes the result of a READ or atomic there.
-    gets_result: bool,
-    /// Checksum of the memory at the post, for operations that read it.
-    sum: Option<u64>,
-}
 
 /// The work requests of a queue pair that the application has not got back.
 #[derive(Debug)]
@@ -128,6 +114,7 @@ pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
 
 /// A queue pair is destroyed.
 pub(super) fn queue_pair_ends(object: *const ibv_qp_ex) {
+    pages::report_uses();
     // SAFETY: the public part, which stays in memory, is read here only.
     let number = unsafe { (*object).qp_base.qp_num };
     let mut work = lock(&WORK);
@@ -186,6 +173,16 @@ pub(crate) fn completed(polled: &[Wc]) {
         drop(work);
         lock(&queue).completed(wc, peer);
     }
+    pages::report_uses();
+}
+
+/// Whether a queue pair can still complete its work requests with success.
+pub(super) fn is_ready(number: u32) -> bool {
+    let work = lock(&WORK);
+    let Some((address, _)) = work.by_number.get(&number) else { return false };
+    // SAFETY: as in `for_each`.
+    let object: Option<&QpObject> = unsafe { Object::from_ptr(*address as *mut ibv_qp_ex) };
+    object.and_then(|object| object.tail.qp.status()).is_some_and(|status| status.state != "ERR")
 }
 
 /// The number of the peer of a queue pair that is in the map; `WORK` is locked.
@@ -203,10 +200,12 @@ pub(crate) fn moved(object: &QpObject) {
     let queue = of(object);
     match &*status.state {
         "RESET" => lock(&queue).reset(),
+        "ERR" => lock(&queue).release(),
         "INIT" => lock(&queue).q_key_set = Some(here()),
         "RTR" | "RTS" => {
             lock(&queue).is_connected = true;
-            connected(&status, here());
+            let min_rnr_timer = object.tail.qp.query().map_or(0, |attr| attr.min_rnr_timer);
+            connected(&status, min_rnr_timer, here());
         }
         _ => {}
     }
@@ -282,6 +281,11 @@ impl Queue {
         self.disconnect();
     }
 
+    /// The application may use the memory of all work requests.
+    fn release(&mut self) {
+        self.sends.iter_mut().chain(&mut self.receives).for_each(|work| work.pages = None);
+    }
+
     fn disconnect(&mut self) {
         if mem::take(&mut self.is_connected) || OPTIONS.races {
             disconnected(self.number);
@@ -340,21 +344,29 @@ impl Queue {
         let gets_result = gets_result(&wr.op);
         if gets_result {
             // The responder has executed the earlier ones before it answers.
-            self.sends.iter_mut().filter(|send| shares(send)).for_each(|send| send.sum = None);
+            self.sends.iter_mut().filter(|send| shares(send)).for_each(Posted::forget);
         }
         if self.sends.is_empty() {
             self.moved_ns = now_ns();
         }
+        let bytes = bytes(wr.sg_list);
+        let (queue, is_receive) = (Some(self.number), false);
+        let user = User { queue, wr_id: wr.wr_id, operation, bytes, posted, is_receive };
+        let pages = match gets_result {
+            true => pages::protect(wr.sg_list, Rights::Nothing, user),
+            false => sum.and_then(|_| pages::protect(wr.sg_list, Rights::Read, user)),
+        };
         self.sends.push_back(Posted {
             wr_id: wr.wr_id,
             operation,
-            bytes: bytes(wr.sg_list),
+            bytes,
             is_signaled: self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED),
             may_be_done: false,
             posted,
             list: if is_inline { Box::default() } else { wr.sg_list.into() },
             gets_result,
             sum,
+            pages,
         });
     }
 
@@ -365,9 +377,11 @@ impl Queue {
             && self.sends.iter().all(|send| !send.is_signaled);
         if let Some(oldest) = self.sends.front().filter(|_| is_stuck) {
             let text = format!(
-                "the send queue of queue pair {:#08x} is full, and none of its {} work requests is signaled: \
-                 no completion will ever free a place; set IBV_SEND_SIGNALED at least once per queue length",
+                "the send queue of queue pair {:#08x} ({} places) is full, and none of the {} work requests \
+                 since the last completion is signaled: no completion will ever free a place; set \
+                 IBV_SEND_SIGNALED at least once per queue length",
                 self.number,
+                self.max_send_wr,
                 self.sends.len()
             );
             report("queue-full-unsignaled", &text, &[("refused", here()), ("oldest posted", oldest.posted)]);
@@ -387,10 +401,10 @@ impl Queue {
                 report("ud-receive-without-grh", &text, &[("posted", here())]);
             }
         }
-        let receive = Posted::receive(wr);
+        let receive = Posted::receive(wr, Some(self.number));
         overlap(&receive, self.receives.iter());
         let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));
-        shared.for_each(|send| send.sum = None);
+        shared.for_each(Posted::forget);
         self.receives.push_back(receive);
     }
 
@@ -400,14 +414,17 @@ impl Queue {
         if is_receive {
             self.answered();
         }
-        let found = if !is_receive {
+        let mut found = if !is_receive {
             self.sent(wc)
         } else if let Some(srq) = self.srq {
             take(&mut lock(&of_srq(srq)), wc.wr_id)
         } else {
             take(&mut self.receives, wc.wr_id)
         };
-        if let Some(receive) = found.as_ref().filter(|_| is_receive && !failed) {
+        if let Some(receive) = found.as_mut().filter(|_| is_receive && !failed) {
+            // A WRITE with immediate data uses the receive, not its memory.
+            let bytes = if wc.opcode == WcOpcode::RecvRdmaWithImm { 0 } else { wc.byte_len };
+            receive.pages.take().into_iter().for_each(|pages| pages.received(bytes.into()));
             freed(receive, self.number);
         }
         if failed {
@@ -415,6 +432,9 @@ impl Queue {
                 failures::judge(wc, self, found.as_ref(), is_receive, peer);
             }
             self.has_failed |= !self.service.is_datagram();
+            if self.has_failed {
+                self.release();
+            }
         }
     }
 
@@ -422,7 +442,8 @@ impl Queue {
     /// peer has their content, and may change or deregister the memory before it polls their completions.
     fn answered(&mut self) {
         for send in &mut self.sends {
-            (send.sum, send.may_be_done) = (None, true);
+            send.may_be_done = true;
+            send.forget();
         }
     }
 
@@ -436,86 +457,18 @@ impl Queue {
             self.sends.clear();
             return None;
         };
-        for send in self.sends.drain(..at) {
-            compare(&send, self.number, success);
+        for mut send in self.sends.drain(..at) {
+            compare(&mut send, self.number, success);
         }
-        let send = self.sends.pop_front()?;
-        compare(&send, self.number, success);
+        let mut send = self.sends.pop_front()?;
+        compare(&mut send, self.number, success);
         Some(send)
     }
 }
 
-impl Posted {
-    pub(super) fn receive(wr: &RecvWr<'_>) -> Self {
-        Self {
-            wr_id: wr.wr_id,
-            operation: "receive",
-            bytes: bytes(wr.sg_list),
-            is_signaled: true,
-            may_be_done: false,
-            posted: here(),
-            list: wr.sg_list.into(),
-            gets_result: false,
-            sum: None,
-        }
-    }
-}
-
-/// Reports memory that was freed while the device used it; returns whether it was.
-fn freed(work: &Posted, number: u32) -> bool {
-    let is_freed = memory::is_poisoned(&work.list);
-    if is_freed {
-        let text = format!(
-            "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} was freed before \
-             the completion, or is partly outside of an allocation (AddressSanitizer)",
-            work.operation, work.wr_id, work.bytes
-        );
-        report("memory-freed", &text, &[("posted", work.posted), ("completed", here())]);
-    }
-    is_freed
-}
-
-/// Compares the memory of a send that has completed with what it was at the post.
-fn compare(send: &Posted, number: u32, success: bool) {
-    if success && freed(send, number) {
-        return;
-    }
-    let Some(sum) = send.sum.filter(|_| success) else { return };
-    let (kind, what) = match memory::checksum(&send.list) {
-        Ok(now) if now == sum => return,
-        Ok(_) => ("send-buffer-changed", "changed"),
-        Err(memory::Unmapped) => ("memory-unmapped", "was unmapped"),
-    };
-    let text = format!(
-        "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} {what} between the \
-         post and the completion: the peer may get either content",
-        send.operation, send.wr_id, send.bytes
-    );
-    report(kind, &text, &[("posted", send.posted), ("completed", here())]);
-}
-
-/// Reports a receive that overlaps one that the device has: two messages may end in the same memory.
-pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Posted>) {
-    if !OPTIONS.strict {
-        return;
-    }
-    for other in others {
-        if have_overlap(&receive.list, &other.list) {
-            let text = format!(
-                "the receive with wr_id {:#x} uses memory of the posted receive with wr_id {:#x}",
-                receive.wr_id, other.wr_id
-            );
-            let sites = [("posted", receive.posted), ("posted first", other.posted)];
-            return report("receive-overlap", &text, &sites);
-        }
-    }
-}
-
-/// Whether two lists have memory in common.
-fn have_overlap(some: &[Sge], others: &[Sge]) -> bool {
-    let end = |sge: &Sge| sge.addr.saturating_add(u64::from(sge.length));
-    let overlaps = |a: &Sge, b: &Sge| a.addr < end(b) && b.addr < end(a);
-    some.iter().any(|a| others.iter().any(|b| overlaps(a, b)))
+/// Holds the lock of the look-up until the returned value is dropped, or gives up at `until_ns`.
+pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&WORK, until_ns))
 }
 
 /// Takes the first work request with this `wr_id`.
@@ -526,46 +479,3 @@ fn take(receives: &mut Receives, wr_id: u64) -> Option<Posted> {
 
 /// Bytes of the GRH area in front of a received datagram.
 pub(super) const GRH_BYTES: u64 = 40;
-
-fn bytes(list: &[Sge]) -> u64 {
-    list.iter().map(|sge| u64::from(sge.length)).sum()
-}
-
-/// Name of an operation, whether it sends memory of this side, and the address of an atomic.
-fn describe(op: &WrOp) -> (&'static str, bool, Option<u64>) {
-    match *op {
-        WrOp::Send | WrOp::SendImm(_) | WrOp::SendInv(_) => ("SEND", true, None),
-        WrOp::Write { .. } | WrOp::WriteImm { .. } => ("WRITE", true, None),
-        WrOp::Read { .. } => ("READ", false, None),
-        WrOp::CompareSwap { remote_addr, .. } => ("compare-and-swap", false, Some(remote_addr)),
-        WrOp::FetchAdd { remote_addr, .. } => ("fetch-and-add", false, Some(remote_addr)),
-        WrOp::AtomicWrite { remote_addr, .. } => ("atomic WRITE", true, Some(remote_addr)),
-        WrOp::Flush { .. } => ("FLUSH", false, None),
-        WrOp::LocalInv(_) => ("local invalidation", false, None),
-        WrOp::BindMw(_) => ("bind of a memory window", false, None),
-        WrOp::RegMr(_) => ("fast registration", false, None),
-    }
-}
-
-/// Whether the device writes the result of an operation to memory of this side.
-const fn gets_result(op: &WrOp) -> bool {
-    matches!(op, WrOp::Read { .. } | WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. })
-}
-
-/// Holds the lock of the look-up until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&WORK, until_ns))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_overlap_up_to_the_end_of_the_addresses() {
-        let at = |addr| [Sge { addr, length: 16, lkey: Lkey(1) }];
-        assert!(have_overlap(&at(100), &at(115)) && !have_overlap(&at(100), &at(116)));
-        assert!(have_overlap(&at(u64::MAX - 7), &at(u64::MAX - 3)));
-        assert!(!have_overlap(&at(u64::MAX - 7), &at(0)));
-    }
-}

@@ -9,6 +9,7 @@
 mod answer;
 mod conclude;
 mod copies;
+mod device;
 mod direction;
 pub mod finding;
 mod fragments;
@@ -421,6 +422,7 @@ impl Analysis {
             totals: self.totals,
             connections: self.handshakes,
             retake,
+            device: Vec::new(),
         }
     }
 }
@@ -450,5 +452,6 @@ pub fn analyse<R: Read + Send>(
     if let Some(damage) = source.notes().next() {
         analysis.note_damage(damage);
     }
-    Ok(analysis.finish(source.drops(), source.left_out()))
+    let verdict = analysis.finish(source.drops(), source.left_out());
+    Ok(Verdict { device: device::engines(source.device()), ..verdict })
 }

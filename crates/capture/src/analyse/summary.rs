@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::device;
 use super::direction::{Direction, verb};
 use super::quality::Origin;
 use super::verdict::Verdict;
@@ -60,6 +61,7 @@ fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
     }
     handshakes(&mut out, verdict, colours);
     connections(&mut out, verdict, colours);
+    device::text(&mut out, &verdict.device, colours);
     if !verdict.findings.is_empty() {
         let _ = writeln!(out, "\n{}", colours.paint(Tone::Strong, "Findings"));
     }
@@ -257,6 +259,7 @@ fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
         "confidence": verdict.confidence().name(),
         "inconclusive": verdict.is_inconclusive(),
         "next": verdict.next(origin),
+        "device": device::json(&verdict.device),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The result of an analysis: findings, connections, and the verdict.
 
 use super::Totals;
+use super::device::EngineNotes;
 use super::direction::Direction;
 use super::finding::{Confidence, Finding, Kind};
 use super::handshake::Handshakes;
@@ -24,6 +25,8 @@ pub struct Verdict {
     pub connections: Handshakes,
     /// How to take a better capture, if this one is incomplete.
     pub retake: Option<Retake>,
+    /// What the engines of captured processes knew at their end.
+    pub device: Vec<EngineNotes>,
 }
 
 impl Verdict {

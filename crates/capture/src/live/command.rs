@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bpf::TapHeader;
-use roxie::recording::FAILED;
+use roxie::recording::{FAILED, MESSAGE_MAX};
 use sys::{PollFd, RecordReader, now_ns, poll};
 use wire::capture::LinkType;
 
@@ -35,8 +35,11 @@ const BUSY_WAIT: Duration = Duration::from_millis(1);
 const IDLE_WAIT: Duration = Duration::from_millis(5);
 /// How long a record waits for older ones of other engines: some time slices of the scheduler.
 const HOLD_NS: u64 = 50_000_000;
-/// Longest message of an engine: its slot, and the name of its process.
-const MESSAGE_MAX: usize = 64;
+/// How far a record may be ahead of the clock or behind it. A tap gives packets the time of a copy and waits
+/// for the reader a tenth of a second at most: other times are wrong, and would keep all packets waiting.
+const WRONG_NS: u64 = 1_000_000_000;
+/// Most bytes that an engine may tell about its queue pairs and counters; more is not kept.
+const NOTES_MAX: usize = 1 << 22;
 
 /// A capture in progress, and the pcapng file that it produces.
 pub struct CommandCapture {
@@ -51,6 +54,8 @@ pub struct CommandCapture {
     /// Bytes that [`next_bytes`](Self::next_bytes) has returned.
     ready: Vec<u8>,
     count: Count,
+    /// Why an engine could not be accepted at the last attempt.
+    trouble: Option<io::Error>,
 }
 
 /// What was captured.
@@ -70,6 +75,9 @@ struct Engine {
     connection: OwnedFd,
     copies: RecordReader,
     interface: usize,
+    /// What it has told.
+    notes: Vec<String>,
+    notes_len: usize,
 }
 
 /// Records in one memory.
@@ -103,6 +111,7 @@ impl CommandCapture {
             writer: Writer::new(Vec::new())?,
             ready: Vec::new(),
             count: Count::default(),
+            trouble: None,
         })
     }
 
@@ -112,13 +121,25 @@ impl CommandCapture {
         self.count
     }
 
+    /// Why engines that have connected wait, if they do: this process has no descriptor left, for example.
+    /// They are accepted later.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&io::Error> {
+        self.trouble.as_ref()
+    }
+
     /// Waits a short time and returns the next bytes of the file, complete blocks; may return none.
     ///
     /// # Errors
     /// Those of poll(2).
     pub fn next_bytes(&mut self) -> io::Result<&[u8]> {
         let wait = if self.waiting.records.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
-        poll(&mut [PollFd::readable(self.listener.as_raw_fd())], Some(wait.as_nanos() as u64))?;
+        if self.trouble.is_some() {
+            // The listener stays readable.
+            std::thread::sleep(wait);
+        } else {
+            poll(&mut [PollFd::readable(self.listener.as_raw_fd())], Some(wait.as_nanos() as u64))?;
+        }
         self.read()
     }
 
@@ -174,9 +195,16 @@ impl CommandCapture {
 
     /// Accepts the engines that have connected.
     fn accept(&mut self) {
-        while let Ok(connection) = sys::accept(self.listener.as_fd()) {
-            self.connected.push(connection);
-        }
+        self.trouble = loop {
+            match sys::accept(self.listener.as_fd()) {
+                Ok(connection) => self.connected.push(connection),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break None,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => break Some(error),
+                },
+            }
+        };
         for connection in mem::take(&mut self.connected) {
             let (mut message, mut passed) = ([0; MESSAGE_MAX], Vec::new());
             match sys::recv_record(connection.as_fd(), &mut message, &mut passed, false) {
@@ -202,7 +230,7 @@ impl CommandCapture {
             NewInterface { name: Some(&name), left_out: None, times: None, link_type: LinkType::ETHERNET };
         // Writing to memory does not fail.
         let _never = self.writer.interface(&description);
-        self.engines.push(Engine { connection, copies, interface });
+        self.engines.push(Engine { connection, copies, interface, notes: Vec::new(), notes_len: 0 });
         self.count.engines += 1;
     }
 
@@ -222,26 +250,37 @@ impl CommandCapture {
         waiting.compact();
     }
 
-    /// Writes the number of packets that an engine could not copy.
+    /// Writes the number of packets that an engine could not copy, and what it has told.
     fn finish(&mut self, engine: &Engine) {
         let lost = engine.copies.lost();
         self.count.lost += lost;
-        if lost > 0 {
-            let _never = self.writer.drops(engine.interface, lost);
+        if lost > 0 || !engine.notes.is_empty() {
+            let _never = self.writer.statistics(engine.interface, lost, &engine.notes);
         }
     }
 }
 
 impl Engine {
     /// Takes its messages; false once it has ended.
-    fn listen(&self, has_failed: &mut bool) -> bool {
+    fn listen(&mut self, has_failed: &mut bool) -> bool {
         let mut message = [0; MESSAGE_MAX];
         loop {
             match sys::recv_record(self.connection.as_fd(), &mut message, &mut Vec::new(), false) {
                 Ok(received) if received.len == 0 => return false,
-                Ok(received) => *has_failed |= &message[..received.len] == FAILED,
+                Ok(received) if &message[..received.len] == FAILED => *has_failed = true,
+                Ok(received) => self.note(&message[..received.len]),
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
+        }
+    }
+}
+
+impl Engine {
+    fn note(&mut self, text: &[u8]) {
+        self.notes_len += text.len();
+        if self.notes_len <= NOTES_MAX {
+            let text = String::from_utf8_lossy(text);
+            self.notes.push(text.chars().filter(|c| !c.is_control()).collect());
         }
     }
 }
@@ -250,15 +289,15 @@ impl Waiting {
     /// Reads records of an engine. If there may be more, returns the time of the last one.
     fn read(&mut self, engine: &mut Engine) -> Option<u64> {
         let Self { bytes, records } = self;
-        let (begin, mut last_ns) = (bytes.len(), 0);
+        let (begin, now, mut last_ns) = (bytes.len(), now_ns(), 0);
         loop {
             let taken = engine.copies.read(RECORDS, |record| {
                 let Some((header, _)) = TapHeader::parse(record) else { return };
-                last_ns = header.time_ns;
+                last_ns = header.time_ns.clamp(now.saturating_sub(WRONG_NS), now + WRONG_NS);
                 let at = bytes.len();
                 bytes.extend_from_slice(record);
                 let (interface, place) = (engine.interface, at..bytes.len());
-                records.push(Record { time_ns: header.time_ns, interface, place });
+                records.push(Record { time_ns: last_ns, interface, place });
             });
             if taken < RECORDS {
                 return None;
@@ -320,19 +359,41 @@ mod tests {
         }
         file.extend_from_slice(capture.next_bytes().expect("reads"));
         // A record from the future, as of a copy during the reading, waits for older ones of another engine.
-        let future = now_ns() + 3_600_000_000_000;
+        let future = now_ns() + WRONG_NS / 2;
         push(&mut one.0, future + 1, 9);
         file.extend_from_slice(capture.next_bytes().expect("reads"));
         assert_eq!(bytes(&file), [1, 3, 5]);
         push(&mut other.0, future, 8);
         sys::send_record(other.1.as_fd(), FAILED, &[], &[]).expect("it reads");
+        sys::send_record(one.1.as_fd(), b"counters rx_pkts=7", &[], &[]).expect("it reads");
         other.0.lose(7);
         drop((one, other));
         file.extend_from_slice(capture.next_bytes().expect("reads"));
         file.extend_from_slice(&capture.end().expect("reads"));
         assert_eq!(bytes(&file), [1, 3, 5, 8, 9]);
+        let mut source = crate::source::Source::new(&file[..]).expect("a capture");
+        while source.next_record().expect("complete").is_some() {}
+        let told: Vec<_> = source.device().map(|(name, text)| (name.contains("slot 3"), text)).collect();
+        assert_eq!((told, source.drops()), (vec![(true, "counters rx_pkts=7")], 7));
         let count = Count { packets: 5, lost: 7, engines: 2, has_failed: true };
         assert_eq!(capture.count(), count);
+        std::fs::remove_file(socket).expect("the test made it");
+    }
+
+    #[test]
+    fn wrong_times_of_one_engine_do_not_keep_packets_waiting() {
+        let socket = std::env::temp_dir().join(format!("roxie-times-{}", std::process::id()));
+        let mut capture = CommandCapture::new(&socket, None).expect("a socket");
+        let (mut wrong, mut right) = (engine(&socket, 1), engine(&socket, 2));
+        let start = now_ns();
+        push(&mut wrong.0, u64::MAX, 1);
+        push(&mut wrong.0, 0, 2);
+        push(&mut right.0, start, 3);
+        let mut file = Vec::new();
+        while now_ns() < start + 2 * WRONG_NS {
+            file.extend_from_slice(capture.next_bytes().expect("reads"));
+        }
+        assert_eq!(bytes(&file), [2, 3, 1]);
         std::fs::remove_file(socket).expect("the test made it");
     }
 

@@ -25,6 +25,8 @@ const RECORD_MAX: usize = 16 << 20;
 const INTERFACES_MAX: usize = 1 << 16;
 /// First bytes of a file that gzip compressed (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Descriptions by devices remembered: queue pairs and engines.
+const DEVICE_MAX: usize = 1 << 16;
 /// Damaged places described in [`Source::notes`]; further ones are only counted.
 const NOTES_MAX: usize = 8;
 
@@ -45,6 +47,8 @@ pub struct Source<R> {
     section: usize,
     drops: u64,
     statistics_drops: Vec<u64>,
+    /// Indices of interfaces, and what the devices of their processes know.
+    device: Vec<(usize, String)>,
     notes: Vec<String>,
     more_notes: u64,
     total_len: Option<u64>,
@@ -177,6 +181,7 @@ impl<R: Read> Source<R> {
             section: 0,
             drops: 0,
             statistics_drops: Vec::new(),
+            device: Vec::new(),
             notes: Vec::new(),
             more_notes: 0,
             total_len: None,
@@ -319,6 +324,12 @@ impl<R: Read> Source<R> {
     /// Packets that the capturing program dropped, by the counters in the file.
     pub fn drops(&self) -> u64 {
         self.statistics_drops.iter().sum::<u64>().max(self.drops)
+    }
+
+    /// Names of interfaces, and what the devices of their processes know, in the order of the file.
+    pub fn device(&self) -> impl Iterator<Item = (&str, &str)> {
+        let name = |index: usize| self.interfaces.get(index).and_then(|interface| interface.name.as_deref());
+        self.device.iter().map(move |(index, text)| (name(*index).unwrap_or_default(), &**text))
     }
 
     /// Description of the packets that roxie did not record on purpose; `None` if it recorded all of them.

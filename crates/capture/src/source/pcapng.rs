@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
 
-use super::{Format, Interface, RECORD_MAX, Record, Source, Step};
-use crate::write::{LEFT_OUT, TIMES};
+use super::{DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source, Step};
+use crate::write::{DEVICE, LEFT_OUT, TIMES};
 
 /// Interfaces assumed for packets that name an undescribed one; a larger number is damage.
 const ASSUMED_MAX: usize = 16;
@@ -82,6 +82,11 @@ impl<R: Read> Source<R> {
                     if let Some(drops) = self.statistics_drops.get_mut(index) {
                         *drops = counters.drops;
                     }
+                    let comments = counters.options.filter(|option| option.0 == option::COMMENT);
+                    let texts = comments.filter_map(|option| option.1.strip_prefix(DEVICE.as_bytes()));
+                    let room = DEVICE_MAX - self.device.len();
+                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                    self.device.extend(texts.take(room).map(|bytes| (index, text(bytes))));
                 }
                 Some(Block::Section) => self.section = self.interfaces.len(),
                 Some(Block::Other) => {}

@@ -27,6 +27,8 @@ const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs of a smaller plan before it counts as passing: the program may be less deterministic than the plan.
 const ATTEMPTS: usize = 3;
+/// Runs of the smallest plan that tell how often it fails.
+const REPLAYS: usize = 5;
 /// Largest number of faults that the search for the first ones tries.
 const FIRST_MAX: u64 = 1 << 16;
 /// Lines of output of a failed run that are shown.
@@ -96,6 +98,8 @@ pub(crate) fn search(
             let (smallest, output) = program.shrink(plan, output)?;
             show(&output);
             terminal::print(&format!("fewest faults: {} (of {})", smallest.faults, plan.faults));
+            let failures = program.failures(&smallest)?;
+            terminal::print(&format!("with these: {failures} of {REPLAYS} runs fail"));
             terminal::print(&format!("replay: {}", replay(std::env::args_os(), &smallest)));
             return Err(Failure::new(format!("seed {seed} makes the command fail")).code(FOUND));
         }
@@ -159,6 +163,15 @@ impl Program<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// In how many of [`REPLAYS`] runs the command fails with this plan.
+    fn failures(&self, plan: &ChaosPlan) -> Outcome<usize> {
+        let mut failures = 0;
+        for _ in 0..REPLAYS {
+            failures += usize::from(matches!(self.run(Some(plan))?, Ended::Failed { .. }));
+        }
+        Ok(failures)
     }
 
     /// Leaves out faults as long as the command still fails; then looks for the smallest number of them.
@@ -283,6 +296,17 @@ mod tests {
         let plan: ChaosPlan = "seed=1,faults=placement+rnr+loss+order".parse().unwrap();
         let (smallest, _) = program.shrink(plan, String::new()).unwrap();
         assert_eq!(smallest.to_string(), "seed=1,faults=rnr+loss,first=5");
+    }
+
+    #[test]
+    fn each_run_of_the_smallest_plan_is_counted() {
+        let count = std::env::temp_dir().join(format!("roxie-runs-{}", std::process::id()));
+        // Fails in its first, third and fifth run.
+        let script = format!("echo >>{0}; exit $(($(wc -l <{0}) % 2))", count.display());
+        let (command, ending) = (shell(&script), Ending::by(&[]).unwrap());
+        let plan: ChaosPlan = "seed=1,faults=rnr,first=1".parse().unwrap();
+        assert_eq!(program(&command, TIMEOUT, &ending).failures(&plan).unwrap(), 3);
+        std::fs::remove_file(count).unwrap();
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub(super) struct End {
     rq_psn: u32,
     max_rd_atomic: u8,
     max_dest_rd_atomic: u8,
+    is_rc: bool,
+    timeout: u8,
+    rnr_retry: u8,
+    min_rnr_timer: u8,
     stacks: Vec<Stack>,
     /// The process, and its command line.
     #[serde(skip)]
@@ -38,6 +42,8 @@ pub(super) struct Ends {
     told: HashSet<(u32, u32, &'static str)>,
     /// Queue pairs that got no answer of their peers.
     unanswered: HashSet<(u32, u32)>,
+    /// Queue pairs whose peers had no receive for too long.
+    not_ready: HashSet<(u32, u32)>,
 }
 
 impl Ends {
@@ -50,7 +56,10 @@ impl Ends {
                     if !self.told.insert((sender.qp, receiver.qp, kind)) {
                         continue;
                     }
-                    found.push(finding(kind, text, &end, peer));
+                    // For what both must have in common, the end that came last is the place to look at.
+                    let (first, other) =
+                        if kind == "ends-path-mtu" { (&end, peer) } else { (sender, receiver) };
+                    found.push(finding(kind, text, first, other));
                 }
             }
         }
@@ -61,6 +70,11 @@ impl Ends {
     /// A queue pair got no answer of its peer.
     pub(super) fn unanswered(&mut self, qp: u32, peer: u32) {
         self.unanswered.insert((qp, peer));
+    }
+
+    /// A queue pair gave up because its peer had no receive.
+    pub(super) fn not_ready(&mut self, qp: u32, peer: u32) {
+        self.not_ready.insert((qp, peer));
     }
 
     /// A queue pair is not connected any more. Its peer is not either: both may get other attributes now, one
@@ -83,8 +97,26 @@ impl Ends {
     }
 
     fn explain(&mut self, is_requested: impl Fn(&(u32, u32)) -> bool) -> Vec<Finding> {
-        let requested: Vec<(u32, u32)> = self.unanswered.extract_if(is_requested).collect();
-        requested.into_iter().filter_map(|(qp, peer)| self.apart(qp, peer)).collect()
+        let requested: Vec<(u32, u32)> = self.unanswered.extract_if(&is_requested).collect();
+        let impatient: Vec<(u32, u32)> = self.not_ready.extract_if(&is_requested).collect();
+        let apart = requested.into_iter().filter_map(|(qp, peer)| self.apart(qp, peer));
+        apart.chain(impatient.into_iter().filter_map(|(qp, peer)| self.retries(qp, peer))).collect()
+    }
+
+    /// For how long an end waited for a receive of its peer.
+    fn retries(&self, qp: u32, of_peer: u32) -> Option<Finding> {
+        let (end, peer) = (self.known.get(&qp)?, self.known.get(&of_peer)?);
+        if !end.is_peer_of(peer) || !peer.is_peer_of(end) {
+            return None;
+        }
+        let (retries, timer) = (end.rnr_retry, peer.min_rnr_timer);
+        let wait_us = wire::rnr_timer_ns(timer) / 1000;
+        let text = format!(
+            "rnr_retry of queue pair {qp:#08x} is {retries}, min_rnr_timer of its peer {of_peer:#08x} is \
+             {timer} ({wait_us} us): a SEND fails if there is no receive for {retries} times that time; \
+             rnr_retry 7 has no limit"
+        );
+        Some(finding("ends-rnr", text, end, peer))
     }
 
     /// Why an end got no answer: its peer belongs to another connection. Without a failure this may be the
@@ -112,7 +144,9 @@ impl Ends {
 }
 
 fn finding(kind: &str, text: String, end: &End, peer: &End) -> Finding {
-    let stacks = [end, peer].into_iter().flat_map(|end| end.stacks.clone()).collect();
+    let mut stacks = end.stacks.clone();
+    let of_peer = peer.stacks.iter().cloned();
+    stacks.extend(of_peer.map(|stack| Stack { process: Some(peer.process), ..stack }));
     let (kind, command, process) = (kind.to_owned(), end.command.clone(), end.process);
     Finding { kind, text, stacks, ends: None, process, command }
 }
@@ -144,6 +178,12 @@ fn mismatch(sender: &End, receiver: &End) -> Vec<(&'static str, String)> {
         let (ours, theirs) = (("sq_psn", sender.sq_psn), ("rq_psn", receiver.rq_psn));
         add("ends-psn", ours, theirs, "they must be equal, or every request is dropped");
     }
+    // Once, if both are 0.
+    let has_both = sender.is_rc && receiver.state == "RTS";
+    if has_both && sender.timeout == 0 && (receiver.timeout > 0 || sender.qp <= receiver.qp) {
+        let (ours, theirs) = (("timeout", 0), ("timeout", receiver.timeout.into()));
+        add("ends-timeout", ours, theirs, "with 0 a queue pair waits for ever if a packet is lost");
+    }
     if sender.max_rd_atomic > receiver.max_dest_rd_atomic {
         let ours = ("max_rd_atomic", sender.max_rd_atomic.into());
         let theirs = ("max_dest_rd_atomic", receiver.max_dest_rd_atomic.into());
@@ -170,6 +210,10 @@ mod tests {
             rq_psn: 7,
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
+            is_rc: true,
+            timeout: 14,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
             stacks: Vec::new(),
             process: 1,
             command: String::new(),
@@ -214,6 +258,49 @@ mod tests {
         assert_eq!(kinds(end(1, 2), End { path_mtu: 512, ..end(2, 1) }), ["ends-path-mtu"]);
         assert_eq!(kinds(end(1, 2), End { rq_psn: 9, ..end(2, 1) }), ["ends-psn"]);
         assert_eq!(kinds(end(1, 2), End { max_dest_rd_atomic: 1, ..end(2, 1) }), ["ends-reads"]);
+    }
+
+    #[test]
+    fn the_sender_is_named_first_and_each_stack_has_its_process() {
+        let stack = |thread: &str| {
+            let (what, thread) = ("connected".to_owned(), thread.to_owned());
+            vec![Stack { process: None, what, thread, frames: Vec::new() }]
+        };
+        let sender = || End { process: 11, sq_psn: 5, stacks: stack("sender"), ..end(1, 2) };
+        let receiver = || End { process: 22, sq_psn: 7, rq_psn: 7, stacks: stack("receiver"), ..end(2, 1) };
+        for ends in [[sender(), receiver()], [receiver(), sender()]] {
+            let mut all = Ends::default();
+            let found: Vec<Finding> = ends.into_iter().flat_map(|end| all.add(end)).collect();
+            let [finding] = &found[..] else { panic!("{found:?}") };
+            assert!(finding.kind == "ends-psn" && finding.process == 11);
+            let stacks: Vec<_> = finding.stacks.iter().map(|stack| (&*stack.thread, stack.process)).collect();
+            assert_eq!(stacks, [("sender", None), ("receiver", Some(22))]);
+        }
+    }
+
+    #[test]
+    fn a_timeout_of_0_is_told_once_for_two_ends() {
+        let forever = |qp, peer| End { timeout: 0, ..end(qp, peer) };
+        assert_eq!(kinds(end(1, 2), forever(2, 1)), ["ends-timeout"]);
+        assert_eq!(kinds(forever(1, 2), end(2, 1)), ["ends-timeout"]);
+        assert_eq!(kinds(forever(1, 2), forever(2, 1)), ["ends-timeout"]);
+        let unreliable = |qp, peer| End { is_rc: false, ..forever(qp, peer) };
+        assert!(kinds(unreliable(1, 2), unreliable(2, 1)).is_empty());
+    }
+
+    #[test]
+    fn retries_and_timer_are_told_after_a_failure_only() {
+        for fails in [false, true] {
+            let mut ends = Ends::default();
+            ends.add(End { rnr_retry: 1, ..end(1, 2) });
+            ends.add(end(2, 1));
+            if fails {
+                ends.not_ready(1, 2);
+            }
+            let found: Vec<String> = ends.rest().into_iter().map(|finding| finding.text).collect();
+            assert_eq!(found.len(), usize::from(fails), "{found:?}");
+            assert!(found.iter().all(|text| text.contains("rnr_retry of queue pair 0x000001 is 1,")));
+        }
     }
 
     #[test]

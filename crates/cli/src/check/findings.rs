@@ -1,6 +1,6 @@
 //! The files in which the processes of the command record their findings.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
@@ -35,9 +35,15 @@ enum Line {
     },
     /// A memory region.
     Region {
+        at: u64,
         key: u32,
         first: u64,
         length: u64,
+    },
+    /// It was deregistered.
+    RegionEnd {
+        at: u64,
+        key: u32,
     },
 }
 
@@ -112,8 +118,18 @@ struct Reader {
     places: HashMap<u32, Stack>,
     /// By queue pair numbers, in the order of time.
     links: HashMap<u32, Vec<Link>>,
-    /// First address and length of the memory of each remote key; keys are used again.
-    regions: HashMap<u32, HashSet<(u64, u64)>>,
+    /// By remote keys, which are used again.
+    regions: HashMap<u32, Vec<Region>>,
+}
+
+/// Memory of a remote key.
+#[derive(Debug)]
+struct Region {
+    first: u64,
+    length: u64,
+    /// When it was registered and deregistered.
+    from: u64,
+    until: u64,
 }
 
 impl Findings {
@@ -147,13 +163,14 @@ impl Findings {
         self.files.get(&process)?.places.get(&site)
     }
 
-    /// Whether a memory region of the process, of this remote key, has these addresses.
-    pub(super) fn has_memory(&self, process: u32, key: u32, (first, end): (u64, u64)) -> bool {
+    /// Whether a memory region of the process, of this remote key, had these addresses at a time.
+    pub(super) fn has_memory(&self, process: u32, key: u32, (first, end): (u64, u64), at: u64) -> bool {
         let regions = self.files.get(&process).and_then(|reader| reader.regions.get(&key));
         regions
             .into_iter()
             .flatten()
-            .any(|(start, length)| first >= *start && end >= first && end - start <= *length)
+            .filter(|region| region.from <= at && at <= region.until)
+            .any(|region| first >= region.first && end >= first && end - region.first <= region.length)
     }
 
     /// Calls `f` with the findings since the last call. Connections are looked at in the order of time, so
@@ -178,8 +195,10 @@ impl Findings {
                 match serde_json::from_str(&line).during("a finding")? {
                     Line::Process { command } => reader.command = command,
                     Line::Finding(finding) => {
-                        if let ("no-answer", Some((qp, peer))) = (&*finding.kind, finding.ends) {
-                            self.ends.unanswered(qp, peer);
+                        match (&*finding.kind, finding.ends) {
+                            ("no-answer", Some((qp, peer))) => self.ends.unanswered(qp, peer),
+                            ("receiver-not-ready", Some((qp, peer))) => self.ends.not_ready(qp, peer),
+                            _ => {}
                         }
                         f(Finding { process, command: reader.command.clone(), ..finding })?;
                     }
@@ -192,8 +211,13 @@ impl Findings {
                     Line::Place { site, stacks } => {
                         reader.places.extend(stacks.into_iter().map(|stack| (site, stack)));
                     }
-                    Line::Region { key, first, length } => {
-                        reader.regions.entry(key).or_default().insert((first, length));
+                    Line::Region { at, key, first, length } => {
+                        let region = Region { first, length, from: at, until: u64::MAX };
+                        reader.regions.entry(key).or_default().push(region);
+                    }
+                    Line::RegionEnd { at, key } => {
+                        let last = reader.regions.get_mut(&key).and_then(|regions| regions.last_mut());
+                        last.into_iter().for_each(|region| region.until = at);
                     }
                 }
             }
@@ -259,6 +283,24 @@ mod tests {
         fs::remove_dir_all(dir).expect("cleaned");
     }
 
+    #[test]
+    fn a_key_names_the_memory_of_its_time() {
+        let dir = std::env::temp_dir().join(format!("roxie-regions-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory for the test");
+        let begin = |at: u64, first: u64| {
+            format!(r#"{{"type":"region","at":{at},"key":9,"first":{first},"length":10}}"#)
+        };
+        let end = r#"{"type":"regionend","at":20,"key":9}"#;
+        let lines = [begin(10, 100), end.to_owned(), begin(30, 500)].join("\n") + "\n";
+        fs::write(dir.join("7.jsonl"), lines).expect("written");
+        let mut findings = Findings::new(&dir);
+        findings.read(|_| Ok(())).expect("readable");
+        let has = |first, at| findings.has_memory(7, 9, (first, first + 10), at);
+        assert!(has(100, 10) && has(100, 20) && has(500, 30));
+        assert!(!has(100, 9) && !has(100, 21) && !has(100, 30) && !has(500, 20));
+        fs::remove_dir_all(dir).expect("cleaned");
+    }
+
     /// Two processes connect two queue pairs twice; each of their files is read as a whole.
     #[test]
     fn connections_of_several_processes_are_looked_at_in_the_order_of_time() {
@@ -267,8 +309,9 @@ mod tests {
         let end = |at: u64, qp: u32, peer: u32, psn: u32| {
             let numbers = format!(r#""at":{at},"qp":{qp},"peer":{peer},"sq_psn":{psn},"rq_psn":{psn}"#);
             let path = r#""local":"::1","remote":"::1","state":"RTS","path_mtu":1024"#;
-            let reads = r#""max_rd_atomic":1,"max_dest_rd_atomic":1"#;
-            format!(r#"{{"type":"end",{numbers},{path},{reads},"stacks":[]}}"#)
+            let reads = r#""max_rd_atomic":1,"max_dest_rd_atomic":1,"is_rc":true"#;
+            let times = r#""timeout":14,"rnr_retry":7,"min_rnr_timer":12"#;
+            format!(r#"{{"type":"end",{numbers},{path},{reads},{times},"stacks":[]}}"#)
         };
         let gone = |at: u64, qp: u32| format!(r#"{{"type":"gone","at":{at},"qp":{qp}}}"#);
         for (process, qp, peer) in [(1_u64, 1, 2), (2, 2, 1)] {

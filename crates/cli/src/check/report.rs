@@ -68,7 +68,11 @@ impl Report {
             self.suppressed += 1;
             return Ok(());
         }
-        let places: Vec<&Vec<Place>> = stacks.iter().map(|stack| &stack.frames).collect();
+        // One line makes one mistake, wherever it was noticed; what needs two lines is one for each pair.
+        let is_pair = ["race-", "unordered-", "missing-fence", "ends-"];
+        let is_pair = is_pair.iter().any(|start| finding.kind.starts_with(start));
+        let places: Vec<&Vec<Place>> =
+            stacks.iter().take(if is_pair { usize::MAX } else { 1 }).map(|stack| &stack.frames).collect();
         if !self.printed.insert(format!("{} {places:?}", finding.kind)) {
             self.repeated += 1;
             return Ok(());

@@ -128,7 +128,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     let lost = recordings.iter().map(|recording| recording.lost).sum();
     let summary = Summary::new(&trace, Some((replaced, lost)));
     print(&summary, args.json, &args.output, io::stderr())?;
-    ended.exit_code(false)
+    Ok(ended.exit_code(false))
 }
 
 impl MergeArgs {

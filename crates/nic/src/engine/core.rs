@@ -227,6 +227,7 @@ impl Core {
         if let Some(index) = self.tables.index_of(qpn) {
             self.send_last_ack(now, index);
             self.complete_begun_receive(now, index);
+            self.tables.tell_recording(now, index);
         }
         if let Some(flow) = self.tables.remove_qp(qpn) {
             self.port.close_flow(flow);

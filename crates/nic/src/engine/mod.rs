@@ -494,6 +494,18 @@ impl Engine {
         }
     }
 
+    /// Tells the reader of a capture what the engine knows, at the end of the process.
+    pub(crate) fn tell_recording(&self) {
+        let core = &mut *self.lock();
+        if core.tables.recording.is_none() {
+            return;
+        }
+        let (now, rows) = (self.now(), self.rows(core));
+        let indices: Vec<QpIndex> = core.tables.qps_mut().map(|(index, _)| index).collect();
+        indices.into_iter().for_each(|index| core.tables.tell_recording(now, index));
+        core.tables.recording.iter_mut().for_each(|recording| recording.tell_counters(&rows));
+    }
+
     /// Sends the packets that a hook still delays.
     pub(crate) fn release_held(&self) {
         let Core { hooks, port, .. } = &mut *self.lock();

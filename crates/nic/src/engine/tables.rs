@@ -30,6 +30,7 @@ use crate::port::FlowId;
 use crate::recording::Recording;
 use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{SrqScope, Srqs, slot_of};
+use crate::status::QpStatus;
 use crate::trace;
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 use crate::xrc_peers::ForeignQueue;
@@ -272,6 +273,16 @@ impl Tables {
             }
         }
         Ok((index, qpn))
+    }
+
+    /// Tells the reader of a capture about a queue pair that was used.
+    #[cold]
+    pub(super) fn tell_recording(&mut self, now: Instant, index: QpIndex) {
+        let entry = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut);
+        let (Some(recording), Some(entry)) = (&mut self.recording, entry) else { return };
+        if entry.qp.ty() != QpType::Gsi && entry.qp.counters().rows().any(|row| row.1 > 0) {
+            recording.tell_queue_pair(&QpStatus::of(entry, &self.gids, now));
+        }
     }
 
     /// Removes a queue pair. Returns the flow that it used.

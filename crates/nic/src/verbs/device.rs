@@ -187,6 +187,7 @@ impl Device {
             engine.all().for_each(Engine::release_acks);
             engine.send_disconnects();
             engine.all().for_each(Engine::release_held);
+            engine.all().for_each(Engine::tell_recording);
         }
     }
 

@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::machine;
+use super::{machine, pages};
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// Different actions of the application, for each signal, that registrations of memory may find. With
@@ -185,7 +185,7 @@ fn are_equal(a: &libc::sigaction, b: &libc::sigaction) -> bool {
 
 extern "C" fn handle<const LAYER: usize>(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or the handler that passes a fault on, gives the context of this thread.
-    if !unsafe { resume(signal, info, context) } {
+    if !unsafe { resume(signal, info, context) || open(signal, info, context) } {
         pass_on(LAYER, signal, info, context);
     }
 }
@@ -207,6 +207,18 @@ unsafe fn resume(signal: c_int, info: *const libc::siginfo_t, context: *mut c_vo
     // SAFETY: as above; only the thread of the faulting instruction continues elsewhere.
     unsafe { *pc = next as _ };
     true
+}
+
+/// Lets the thread repeat an access of a page that a checker has protected; returns whether this was one.
+///
+/// # Safety
+/// As [`resume`].
+unsafe fn open(signal: c_int, info: *const libc::siginfo_t, context: *mut c_void) -> bool {
+    // SAFETY: upheld by the caller.
+    unsafe {
+        let Some(pc) = program_counter(context) else { return false };
+        pages::handle(signal, info, *pc as usize, pages::is_write(context))
+    }
 }
 
 /// Whether the interrupted instruction is not the cause of a signal with this `si_code`: a process sent the

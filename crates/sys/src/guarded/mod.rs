@@ -13,6 +13,7 @@ mod aarch64;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod entry;
 mod handler;
+pub mod pages;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod plain;
 #[cfg(target_arch = "x86_64")]
@@ -41,7 +42,9 @@ pub struct Unmapped;
 #[inline]
 pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
     // SAFETY: `dst` is ours; the caller upholds the rest.
-    check(unsafe { machine::copy(dst.as_mut_ptr(), from as *const u8, dst.len()) })
+    let copied = check(unsafe { machine::copy(dst.as_mut_ptr(), from as *const u8, dst.len()) });
+    // SAFETY: upheld by the caller.
+    copied.or_else(|Unmapped| unsafe { pages::read(from, dst) })
 }
 
 /// Copies `src` to `to`, in increasing order of addresses. Eight aligned bytes are stored at once.
@@ -51,7 +54,9 @@ pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 #[inline]
 pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
     // SAFETY: `src` is ours; the caller upholds the rest.
-    check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) })
+    let copied = check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) });
+    // SAFETY: upheld by the caller.
+    copied.or_else(|Unmapped| unsafe { pages::write(src, to) })
 }
 
 /// Adds to the eight bytes at `at` and returns their previous value.
@@ -61,7 +66,9 @@ pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
 pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.
-    check(unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) })?;
+    let mut access = || unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) };
+    // SAFETY: as above.
+    check(access()).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
     Ok(original)
 }
 
@@ -72,7 +79,9 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
 pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.
-    check(unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) })?;
+    let mut access = || unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) };
+    // SAFETY: as above.
+    check(access()).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
     Ok(original)
 }
 

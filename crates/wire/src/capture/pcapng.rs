@@ -71,7 +71,7 @@ pub enum Block<'a> {
     /// A packet in any of the three forms.
     Packet(EnhancedPacket<'a>),
     /// Counters of an interface.
-    Statistics(InterfaceStatistics),
+    Statistics(InterfaceStatistics<'a>),
     /// A block of another kind.
     Other,
 }
@@ -290,24 +290,27 @@ impl<'a> EnhancedPacket<'a> {
 }
 
 /// Counters of an interface at one moment of the capture.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct InterfaceStatistics {
+#[derive(Clone, Copy, Debug)]
+pub struct InterfaceStatistics<'a> {
     /// Index of the interface in the section.
     pub interface: u32,
     /// Packets that arrived at the interface, if the file says so.
     pub received: Option<u64>,
     /// Packets dropped by the interface and by the operating system together.
     pub drops: u64,
+    /// All options.
+    pub options: Options<'a>,
 }
 
-impl InterfaceStatistics {
-    fn parse(order: Order, body: &[u8]) -> Option<Self> {
+impl<'a> InterfaceStatistics<'a> {
+    fn parse(order: Order, body: &'a [u8]) -> Option<Self> {
         let options = Options::new(order, body.get(12..)?);
         let drops = [option::STATISTICS_INTERFACE_DROPS, option::STATISTICS_SYSTEM_DROPS];
         Some(Self {
             interface: order.u32(body, 0)?,
             received: options.u64(option::STATISTICS_RECEIVED),
             drops: drops.iter().filter_map(|code| options.u64(*code)).fold(0, u64::saturating_add),
+            options,
         })
     }
 }

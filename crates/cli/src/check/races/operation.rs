@@ -236,7 +236,7 @@ fn areas(message: &Message, access: &Access, findings: &Findings) -> Vec<Area> {
     if let (Some((effect, length)), Some(execution)) = (remote, execution) {
         let (process, end) = (execution.pid, first.saturating_add(length));
         // Keys of memory windows and of regions with other addresses are left out.
-        if length > 0 && findings.has_memory(process, key.0, (first, end)) {
+        if length > 0 && findings.has_memory(process, key.0, (first, end), execution.begin) {
             areas.push(Area { process, first, end, effect, is_local: false });
         }
     }

@@ -38,8 +38,11 @@ pub(super) fn could_know(operations: &Operations, first: &Operation, second: &Op
         if !is_whole || known.at(second.message.pid) <= second.posted {
             return true;
         }
-        let changes = operations[from..until].iter().filter(|message| known.spreads_by(message)).count();
-        if changes == 0 {
+        let mut has_changed = false;
+        for message in &operations[from..until] {
+            has_changed |= known.spreads_by(message);
+        }
+        if !has_changed {
             return false;
         }
     }

@@ -1,0 +1,503 @@
+//! `roxie check --pages`: protects the memory of posted work requests, and names the instruction that uses it
+//! before the completion.
+//!
+//! The pages of a send may be read, and those of a receive or of the result of a READ may not be used at all,
+//! until the application polls the completion. The device passes the protection
+//! ([`guarded::pages`]). An instruction of the application that faults is noted with its call stack; its page
+//! is open then, until the next post that uses it. What was noted is reported later, outside of the signal
+//! handler ([`report_uses`]); that of a receive when its message is there, which may be shorter.
+//!
+//! Invariant: under the lock of [`TABLE`] no signal interrupts the thread, and it uses no memory of the heap,
+//! of which a page may be protected: its own fault would wait for this lock, and so would that of a thread
+//! for which the allocator waits. The table itself is static.
+
+use std::process;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use roxie::transport::Sge;
+use sys::guarded::pages::{Fault, Protector, Rights, protect as set_rights, set_protector};
+use sys::{guarded, page_size, without_signals};
+
+use super::report::report;
+use super::stack::{self, Captured, Site};
+use super::{OPTIONS, lock, memory, work};
+
+/// Parts of memory that are protected at a time; further ones are not. Each takes two mappings of the process
+/// at most, of which Linux allows 65,530 (`vm.max_map_count`).
+const ENTRIES_MAX: usize = 4096;
+/// Uses that wait to be reported; further ones are lost. Each post and poll reports them.
+const USES_MAX: usize = 32;
+
+/// What `--pages` asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted {
+    /// The memory of sends.
+    pub(super) sends: bool,
+    /// The memory of receives and of the results of READs and atomics.
+    pub(super) receives: bool,
+    /// Also pages that sends share with other data.
+    pub(super) shared: bool,
+}
+
+/// The work request that uses memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct User {
+    /// The number of the queue pair; `None` for a shared receive queue.
+    pub(super) queue: Option<u32>,
+    pub(super) wr_id: u64,
+    pub(super) operation: &'static str,
+    pub(super) bytes: u64,
+    pub(super) posted: Site,
+    /// A receive, of which the message may be shorter.
+    pub(super) is_receive: bool,
+}
+
+/// Protected memory. All bytes of [`Entry::NONE`] are zero, so that the table takes no bytes of the file.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    number: u32,
+    /// Bytes of the elements before this one.
+    before: usize,
+    /// First address and end of the memory, and of its protected pages.
+    buffer: (usize, usize),
+    pages: (usize, usize),
+    rights: Rights,
+    user: Option<User>,
+    /// A use of this memory was noted.
+    is_told: bool,
+    /// A fault has opened one of the pages.
+    has_open: bool,
+}
+
+/// A use of protected memory.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    /// The number of the entry.
+    number: u32,
+    user: Option<User>,
+    offset: usize,
+    rights: Rights,
+    is_write: Option<bool>,
+    thread: i32,
+    stack: Captured,
+}
+
+#[derive(Debug)]
+struct Table {
+    entries: Few<Entry, ENTRIES_MAX>,
+    uses: Few<Use, USES_MAX>,
+    /// The number of the last entry.
+    last: u32,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table::new());
+/// Uses of the memory of receives that have not completed.
+static WAITING: Mutex<Vec<Use>> = Mutex::new(Vec::new());
+/// There is something to report.
+static HAS_USES: AtomicBool = AtomicBool::new(false);
+/// The process that protects memory: not a child that it forks.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+static PROTECTOR: Protector = Protector { fault, covers, open };
+
+fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
+    without_signals(|| f(&mut lock(&TABLE)))
+}
+
+/// The device was opened.
+pub(super) fn start() {
+    if !OPTIONS.pages.sends {
+        return;
+    }
+    PROCESS.store(process::id(), Ordering::Relaxed);
+    stack::prepare();
+    set_protector(&PROTECTOR);
+}
+
+/// The protection of the memory of a work request; ends on drop.
+#[derive(Debug)]
+pub(super) struct Protection(Box<[u32]>);
+
+impl Protection {
+    /// Ends it; returns whether a use of the memory was noted.
+    pub(super) fn end(mut self) -> bool {
+        self.release()
+    }
+
+    /// Ends it because the receive is complete: reports the uses of memory that the message of so many bytes
+    /// has filled.
+    pub(super) fn received(self, bytes: u64) {
+        report_uses();
+        let is_own = |noted: &Use| self.0.contains(&noted.number);
+        let uses: Vec<Use> = lock(&WAITING).iter().copied().filter(is_own).collect();
+        uses.iter().filter(|noted| (noted.offset as u64) < bytes).for_each(Use::report);
+    }
+
+    fn release(&mut self) -> bool {
+        let numbers = std::mem::take(&mut self.0);
+        lock(&WAITING).retain(|noted| !numbers.contains(&noted.number));
+        numbers.iter().fold(false, |told, number| with_table(|table| table.remove(*number)) | told)
+    }
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Protects the memory of a work request, if that is wanted and possible.
+pub(super) fn protect(list: &[Sge], rights: Rights, user: User) -> Option<Protection> {
+    let wanted = OPTIONS.pages;
+    let is_wanted = if rights == Rights::Read { wanted.sends } else { wanted.receives };
+    if !is_wanted || PROCESS.load(Ordering::Relaxed) != process::id() || !memory::are_plain(list) {
+        return None;
+    }
+    // The application may have installed handlers of its own.
+    guarded::watch();
+    let page = page_size();
+    let mut bytes = 0;
+    let part = |sge: &Sge| {
+        let before = bytes;
+        bytes += sge.length as usize;
+        let buffer = (sge.addr as usize, sge.addr as usize + sge.length as usize);
+        // UCX posts receives that reach 16 bytes into the next element of its pool, and uses these.
+        let pages = match wanted.shared && rights == Rights::Read {
+            true => (buffer.0 / page * page, buffer.1.next_multiple_of(page)),
+            false => (buffer.0.next_multiple_of(page), buffer.1 / page * page),
+        };
+        (pages.0 < pages.1 && !stack::is_own_stack(pages.0..pages.1)).then_some((before, buffer, pages))
+    };
+    let parts = list.iter().filter(|sge| sge.length > 0).filter_map(part);
+    let numbers: Box<[u32]> = parts
+        .filter_map(|(before, buffer, pages)| {
+            let entry = Entry { before, buffer, pages, rights, user: Some(user), ..Entry::NONE };
+            with_table(|table| table.add(entry))
+        })
+        .collect();
+    (!numbers.is_empty()).then_some(Protection(numbers))
+}
+
+/// Ends the protection of memory that the application may free or use now.
+pub(super) fn release_memory(first: usize, length: usize) {
+    if OPTIONS.pages.sends {
+        with_table(|table| table.remove_range(first, first.saturating_add(length)));
+    }
+}
+
+/// Ends all protection, before a fork: the child has memory of its own.
+pub(super) fn release_all() {
+    release_memory(0, usize::MAX);
+}
+
+/// Reports the uses that were noted.
+#[cold]
+pub(super) fn report_uses() {
+    if !HAS_USES.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    while let Some(noted) = with_table(|table| table.uses.pop()) {
+        if noted.user.is_some_and(|user| user.is_receive) {
+            lock(&WAITING).push(noted);
+            continue;
+        }
+        // The memory of a failed queue pair is free, which the application may know by other means.
+        let queue = noted.user.and_then(|user| user.queue);
+        if PROCESS.load(Ordering::Relaxed) == process::id() && queue.is_none_or(work::is_ready) {
+            noted.report();
+        }
+    }
+}
+
+/// Up to `MAX` values.
+#[derive(Debug)]
+struct Few<T, const MAX: usize> {
+    values: [T; MAX],
+    len: usize,
+}
+
+impl<T: Copy, const MAX: usize> Few<T, MAX> {
+    /// Adds a value if there is room; returns whether there was.
+    fn push(&mut self, value: T) -> bool {
+        let Some(place) = self.values.get_mut(self.len) else { return false };
+        *place = value;
+        self.len += 1;
+        true
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let last = *self.iter().last()?;
+        self.len -= 1;
+        Some(last)
+    }
+
+    /// Removes a value; the last one takes its place.
+    fn remove(&mut self, at: usize) -> T {
+        let value = self.values[at];
+        self.len -= 1;
+        self.values[at] = self.values[self.len];
+        value
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.values[..self.len].iter()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.values[..self.len].iter_mut()
+    }
+}
+
+impl Use {
+    fn report(&self) {
+        let Self { user: Some(user), offset, rights, is_write, .. } = self else { return };
+        let queue = match user.queue {
+            Some(number) => format!("queue pair {number:#08x}"),
+            None => "a shared receive queue".to_owned(),
+        };
+        let User { wr_id, operation, bytes, .. } = user;
+        let memory =
+            format!("the memory of the {operation} with wr_id {wr_id:#x} ({bytes} bytes) on {queue}");
+        let verb = match is_write {
+            Some(true) => "written",
+            Some(false) => "read",
+            None => "used",
+        };
+        let site = stack::at_fault(&self.stack, self.thread);
+        let sites = [(verb, site), ("posted", user.posted)];
+        if *rights == Rights::Read {
+            let text = format!(
+                "{memory} is written at offset {offset} before the completion was polled: the peer may get \
+                 either content"
+            );
+            report("send-buffer-changed", &text, &[("written", site), ("posted", user.posted)]);
+        } else {
+            let text = format!(
+                "{memory} is {verb} at offset {offset} before the completion was polled: the device may \
+                 write it at any time until then"
+            );
+            report("buffer-used-early", &text, &sites);
+        }
+    }
+}
+
+impl Use {
+    const NONE: Self = Self {
+        number: 0,
+        user: None,
+        offset: 0,
+        rights: Rights::All,
+        is_write: None,
+        thread: 0,
+        stack: Captured::NONE,
+    };
+}
+
+impl Table {
+    const fn new() -> Self {
+        let entries = Few { values: [Entry::NONE; ENTRIES_MAX], len: 0 };
+        Self { entries, uses: Few { values: [Use::NONE; USES_MAX], len: 0 }, last: 0 }
+    }
+
+    /// Adds an entry and returns its number; `None` if the memory cannot be protected.
+    fn add(&mut self, mut entry: Entry) -> Option<u32> {
+        let is_done = self.entries.iter().any(|other| other.has(&entry) && !other.has_open);
+        self.last = self.last.wrapping_add(1);
+        entry.number = self.last;
+        if !self.entries.push(entry) {
+            return None;
+        }
+        if !is_done && !self.apply(entry.pages) {
+            self.entries.pop();
+            self.apply(entry.pages);
+            return None;
+        }
+        for other in self.entries.iter_mut() {
+            other.has_open &= other.pages.0 < entry.pages.0 || other.pages.1 > entry.pages.1;
+        }
+        Some(entry.number)
+    }
+
+    /// Removes an entry; returns whether a use was noted.
+    fn remove(&mut self, number: u32) -> bool {
+        let Some(at) = self.entries.iter().position(|entry| entry.number == number) else { return false };
+        let entry = self.entries.remove(at);
+        if !self.entries.iter().any(|other| other.has(&entry)) {
+            self.apply(entry.pages);
+        }
+        entry.is_told
+    }
+
+    fn remove_range(&mut self, first: usize, end: usize) {
+        for at in (0..self.entries.len).rev() {
+            let pages = self.entries.values[at].pages;
+            if pages.0 < end && first < pages.1 {
+                self.entries.remove(at);
+                self.apply(pages);
+            }
+        }
+    }
+
+    /// Gives pages the rights that the entries ask for; returns whether the kernel did all of it.
+    fn apply(&self, (first, end): (usize, usize)) -> bool {
+        let is_in = |entry: &Entry| entry.pages.0 < end && first < entry.pages.1;
+        let rights = |page: usize| {
+            let has = |entry: &&Entry| entry.pages.0 <= page && page < entry.pages.1;
+            self.entries.iter().filter(has).map(|entry| entry.rights).max().unwrap_or(Rights::All)
+        };
+        // The rights change only where an entry begins or ends.
+        let mut from = first;
+        while from < end {
+            let edges = self.entries.iter().filter(|entry| is_in(entry));
+            let next = edges.flat_map(|entry| [entry.pages.0, entry.pages.1]).filter(|edge| *edge > from);
+            let to = next.min().unwrap_or(end).min(end);
+            if !change(from, to, rights(from)) {
+                return false;
+            }
+            from = to;
+        }
+        true
+    }
+
+    /// Opens the pages of a range and marks their entries.
+    fn open(&mut self, first: usize, end: usize) {
+        let page = page_size();
+        let (first, end) = (first / page * page, end.next_multiple_of(page));
+        for entry in self.entries.iter_mut() {
+            let (from, to) = (entry.pages.0.max(first), entry.pages.1.min(end));
+            if from < to {
+                entry.has_open = true;
+                change(from, to, Rights::All);
+            }
+        }
+    }
+
+    fn covers(&self, first: usize, end: usize) -> bool {
+        self.entries.iter().any(|entry| entry.pages.0 < end && first < entry.pages.1)
+    }
+}
+
+impl Entry {
+    const NONE: Self = Self {
+        number: 0,
+        before: 0,
+        buffer: (0, 0),
+        pages: (0, 0),
+        rights: Rights::All,
+        user: None,
+        is_told: false,
+        has_open: false,
+    };
+
+    /// Whether it protects all pages of another one at least as much.
+    fn has(&self, other: &Entry) -> bool {
+        self.pages.0 <= other.pages.0 && other.pages.1 <= self.pages.1 && other.rights <= self.rights
+    }
+}
+
+fn change(first: usize, end: usize, rights: Rights) -> bool {
+    // SAFETY: pages of an entry: memory of a registered region that was readable and writable, and not on the
+    // stack of the thread that posted.
+    unsafe { set_rights(first, end, rights) }.is_ok()
+}
+
+/// Opens the page of a fault, and notes the use of a work request's memory. Runs in a signal handler.
+fn fault(fault: &Fault) -> bool {
+    let address = fault.address;
+    let found = with_table(|table| {
+        if !table.covers(address, address + 1) {
+            return None;
+        }
+        table.open(address, address + 1);
+        let mut found = None;
+        let users =
+            table.entries.iter_mut().filter(|entry| entry.buffer.0 <= address && address < entry.buffer.1);
+        for entry in users {
+            if !entry.is_told && found.is_none() {
+                found = Some(*entry);
+            }
+            entry.is_told = true;
+        }
+        Some(found)
+    });
+    let Some(found) = found else { return false };
+    if let Some(Entry { number, before, buffer, rights, user, .. }) = found {
+        let stack = Captured::after_fault(fault.pc);
+        // SAFETY: no arguments; cannot fail.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+        let offset = before + address - buffer.0;
+        let noted = Use { number, user, offset, rights, is_write: fault.is_write, thread, stack };
+        // If the list is full, the reader has enough to do.
+        with_table(|table| table.uses.push(noted));
+        HAS_USES.store(true, Ordering::Relaxed);
+    }
+    true
+}
+
+fn covers(first: usize, length: usize) -> bool {
+    with_table(|table| table.covers(first, first.saturating_add(length)))
+}
+
+fn open(first: usize, length: usize) {
+    with_table(|table| table.open(first, first.saturating_add(length)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(pages: (usize, usize), rights: Rights) -> Entry {
+        Entry { buffer: pages, pages, rights, ..Entry::NONE }
+    }
+
+    /// What the kernel says of each page.
+    fn rights_of(first: usize, count: usize) -> String {
+        let page = page_size();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+        let right = |at: usize| {
+            let is_it = |line: &&str| {
+                let (first, rest) = line.split_once('-').expect("a range");
+                let end = rest.split_once(' ').expect("rights").0;
+                let number = |text| usize::from_str_radix(text, 16).expect("a number");
+                (number(first)..number(end)).contains(&at)
+            };
+            let line = maps.lines().find(is_it).expect("mapped");
+            line.split_once(' ')
+                .expect("rights")
+                .1
+                .chars()
+                .take(2)
+                .filter(|c| *c != '-')
+                .last()
+                .unwrap_or('-')
+        };
+        (0..count).map(|nth| right(first + nth * page)).collect()
+    }
+
+    #[test]
+    fn pages_of_several_entries_have_the_rights_of_the_strictest() {
+        let page = page_size();
+        let memory = vec![0_u8; 64 * page];
+        let first = memory.as_ptr().addr().next_multiple_of(page);
+        let range = |from: usize, to: usize| (first + from * page, first + to * page);
+        let mut table = Box::new(Table::new());
+        let one = table.add(entry(range(0, 4), Rights::Read)).expect("memory");
+        let other = table.add(entry(range(2, 6), Rights::Nothing)).expect("memory");
+        let third = table.add(entry(range(1, 3), Rights::Read)).expect("memory");
+        assert_eq!(rights_of(first, 7), "rr----w");
+        table.open(first + 5, first + 6);
+        assert_eq!(rights_of(first, 7), "wr----w");
+        table.remove(other);
+        assert_eq!(rights_of(first, 7), "wrrrwww");
+        let again = table.add(entry(range(0, 1), Rights::Read)).expect("memory");
+        assert_eq!(rights_of(first, 7), "rrrrwww", "the open page is protected again");
+        table.remove(one);
+        assert_eq!(rights_of(first, 7), "rrrwwww");
+        [third, again].into_iter().for_each(|number| _ = table.remove(number));
+        assert_eq!(rights_of(first, 7), "wwwwwww");
+        table.add(entry(range(0, 2), Rights::Nothing));
+        table.remove_range(first + page, first + page + 1);
+        assert_eq!((rights_of(first, 7), table.entries.len), ("wwwwwww".to_owned(), 0));
+    }
+}
