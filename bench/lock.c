@@ -1,7 +1,8 @@
-/* What threads lose that share one lock, without verbs: each turn takes the lock, changes STATE bytes that all
- * threads share, as an engine's queues and rings are, and copies the thread's own BYTES into a shared ring and out
- * of it. Prints turns per second of all threads together. The ratio of two threads to one is the most that two
- * threads on one engine can reach, because the lines of the state and of the ring move between the CPUs. */
+/* What threads lose that share one lock, without verbs: each step takes the lock, changes STATE bytes that
+ * all threads share, as an engine's queues and rings are, and copies the thread's own BYTES into a shared
+ * ring and out of it. Prints steps per second of all threads together. The ratio of two threads to one is
+ * the most that two threads on one engine can reach, because the lines of the state and of the ring move
+ * between the CPUs. */
 #include "common.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,14 +18,14 @@ static atomic_bool ended;
 static size_t bytes, state_bytes, at;
 static char *ring, *state;
 
-struct turns {
+struct steps {
 	pthread_t thread;
 	long done;
 };
 
-static void *take_turns(void *argument)
+static void *take_steps(void *argument)
 {
-	struct turns *turns = argument;
+	struct steps *steps = argument;
 	char *memory = aligned_alloc(4096, 2 * BYTES_MAX);
 	check(!memory, "memory");
 	memset(memory, 1, 2 * BYTES_MAX);
@@ -38,7 +39,7 @@ static void *take_turns(void *argument)
 		memcpy(memory + BYTES_MAX, ring + at, bytes);
 		at += bytes;
 		pthread_mutex_unlock(&lock);
-		turns->done++;
+		steps->done++;
 	}
 	return NULL;
 }
@@ -59,17 +60,17 @@ int main(int argc, char **argv)
 	memset(ring, 0, RING);
 	memset(state, 0, RING);
 	pthread_barrier_init(&begun, NULL, threads + 1);
-	static struct turns turns[THREADS_MAX];
+	static struct steps steps[THREADS_MAX];
 	for (int i = 0; i < threads; i++)
-		check(pthread_create(&turns[i].thread, NULL, take_turns, &turns[i]), "pthread_create");
+		check(pthread_create(&steps[i].thread, NULL, take_steps, &steps[i]), "pthread_create");
 	pthread_barrier_wait(&begun);
 	double start = now_ns();
 	usleep(seconds * 1e6);
 	ended = true;
 	double sum = 0;
 	for (int i = 0; i < threads; i++) {
-		pthread_join(turns[i].thread, NULL);
-		sum += turns[i].done;
+		pthread_join(steps[i].thread, NULL);
+		sum += steps[i].done;
 	}
 	printf("%.0f\n", sum / ((now_ns() - start) / 1e9));
 	return 0;

@@ -1,7 +1,8 @@
-/* What the sizes of packets cost bulk data over UDP sockets, without verbs. The first and the last packet of a READ
- * response are 4 bytes longer than those between them (AETH, IBA 9.7.5.1.8), so a message of 64 packets leaves as
- * three segmented datagrams; the packets of a WRITE are equal. Both ends copy and sum each byte once, as
- * the device does for its ICRC. The receiver grants a window of messages, as a device does.
+/* What the sizes of packets cost bulk data over UDP sockets, without verbs. The first and the last packet
+ * of a READ response are 4 bytes longer than those between them (AETH, IBA 9.7.5.1.8), so a message of 64
+ * packets leaves as three segmented datagrams; the packets of a WRITE are equal. Both ends copy and sum
+ * each byte once, as the device does for its ICRC. The receiver grants a window of messages, as a device
+ * does.
  *
  *     responses PORT                          server: receives until it is killed
  *     responses PORT equal|longer SERVER SECONDS    client: prints the GB/s that arrived
@@ -9,7 +10,8 @@
 #include "datagrams.h"
 #include <string.h>
 
-enum { PACKETS = 64, PAYLOAD = 1024, HEADERS = 16, LONGER = 4, BURST = 62, WINDOW = 8, GIVE_UP_NS = 1000000000 };
+enum { PACKETS = 64, PAYLOAD = 1024, HEADERS = 16, LONGER = 4, BURST = 62, WINDOW = 8 };
+enum { GIVE_UP_NS = 1000000000 };
 
 static char message[PACKETS * (PAYLOAD + HEADERS + LONGER)], staged[sizeof message];
 static uint64_t sum;

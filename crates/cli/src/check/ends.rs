@@ -42,7 +42,7 @@ pub(super) struct Ends {
     told: HashSet<(u32, u32, &'static str)>,
     /// Queue pairs that got no answer of their peers.
     unanswered: HashSet<(u32, u32)>,
-    /// Queue pairs whose peers had no receive for too long.
+    /// Queue pairs with a peer that had no receive for too long.
     not_ready: HashSet<(u32, u32)>,
 }
 

@@ -4,8 +4,8 @@
 //! the data path shares nothing. A queue pair belongs to the engine that serves its completion queue. A
 //! polling thread therefore runs the engine that its completions come from, and threads with separate
 //! completion queues do not contend. A device has a fixed number of engines, or starts them as threads come
-//! ([`Owners`]); an engine that has started stays. The first engine manages connections; the others pass it the packets of
-//! QP1.
+//! ([`Owners`]); an engine that has started stays. The first engine manages connections; the others pass it
+//! the packets of QP1.
 //!
 //! Invariant: the tables of keys are equal whenever no thread holds `keys`. A call that changes a key updates
 //! all engines before it returns. A work request that changes a key (a bind, an invalidation) updates the
@@ -147,7 +147,8 @@ impl Place {
 }
 
 impl Engine {
-    /// Adds an engine to the device, which may be in use. Called on the first engine, by one thread at a time.
+    /// Adds an engine to the device, which may be in use. Called on the first engine, by one thread at a
+    /// time.
     pub(crate) fn add_sibling(&self, engine: Arc<Self>) {
         let keys_lock = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
         // Changes that work requests have made are in the table of one engine.

@@ -1,4 +1,4 @@
-//! Which threads have which engine of a device, when the device may start engines as threads come.
+//! The owners of a device's engines, when the device may start engines as threads come.
 //!
 //! An owner is the thread that creates the first queue pair of a completion queue, or the vector of that
 //! completion queue. Threads are not followed: a thread that only polls the queue pairs of another one is not
@@ -10,7 +10,7 @@ use std::thread::{self, ThreadId};
 /// Most entries; the oldest is removed. More threads than this share the engines anyway.
 const OWNERS_MAX: usize = 256;
 
-/// Who has an engine.
+/// The owner of an engine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Owner {
     /// The thread that creates queue pairs.

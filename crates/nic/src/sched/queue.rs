@@ -4,8 +4,8 @@
 //! Invariants: a queue pair with packets to send is on the ready list, or blocked by the window of its flow.
 //! While the window of a flow has room and blocks queue pairs, another queue pair of the flow is on the ready
 //! list: an ACK lists the one that has been blocked for longest, and the next is listed when that one leaves
-//! room ([`TransmitQueue::pass_on_after`]). If an ACK listed all of them, hundreds would be visited for each that
-//! sends.
+//! room ([`TransmitQueue::pass_on_after`]). If an ACK listed all of them, hundreds would be visited for each
+//! that sends.
 
 use std::collections::VecDeque;
 
@@ -48,7 +48,7 @@ impl Default for Flow {
 #[derive(Debug)]
 pub(crate) struct TransmitQueue {
     ready: VecDeque<QpIndex>,
-    /// Queue pairs whose messages are held for a larger batch; they return to `ready` at the end of the
+    /// Queue pairs with messages that are held for a larger batch; they return to `ready` at the end of the
     /// round.
     held: Vec<QpIndex>,
     /// The queue pairs in `ready` or `held`.
@@ -240,9 +240,9 @@ impl TransmitQueue {
         self.blocked.has(index)
     }
 
-    /// Follows the turn of a queue pair, which may have left room in the window of its flow: then it is the turn
-    /// of another one that the flow blocks. A queue pair that left room and is blocked waits for the room of a
-    /// burst, and for the ACK of another burst, which will be the next event.
+    /// Follows a transmit quantum, which may have left space in the window of its flow: then the flow lists
+    /// another queue pair that it blocks. A queue pair that left space and is blocked waits for the space of
+    /// a burst, and for the ACK of another burst, which will be the next event.
     #[inline]
     pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) {
         if !self.is_blocked(index) {
@@ -402,7 +402,7 @@ mod tests {
         queue.set_in_flight(&mut share, window);
         queue.block(1, FLOW);
         queue.pass_on_after(0, FLOW);
-        assert_eq!(taken(&mut queue), [0; 0], "no room is left");
+        assert_eq!(taken(&mut queue), [0; 0], "the window is full");
         queue.set_in_flight(&mut share, window - 1);
         assert_eq!(taken(&mut queue), [3]);
         queue.remove(4);

@@ -151,7 +151,7 @@ impl Cq {
         })
     }
 
-    /// Whom the engine of its first queue pair belongs to.
+    /// The owner of the engine of its first queue pair.
     pub(super) fn owner(&self) -> Owner {
         if self.0.vector > 0 { Owner::Vector(self.0.vector) } else { Owner::this_thread() }
     }

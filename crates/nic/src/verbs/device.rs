@@ -345,8 +345,8 @@ impl Context {
     }
 
     /// Creates a completion queue at a completion vector. With 0 the device selects the engine for the queue
-    /// pairs that complete here, by the thread that creates the first of them. The queue pairs of CQs with the
-    /// same other vector are on one engine; with a fixed number of engines the vector is its number.
+    /// pairs that complete here, by the thread that creates the first of them. The queue pairs of CQs with
+    /// the same other vector are on one engine; with a fixed number of engines the vector is its number.
     ///
     /// # Errors
     /// As [`create_cq`](Self::create_cq), and `Invalid` for a vector that does not exist.
