@@ -1,8 +1,8 @@
 /* WRITEs between queue pairs of one process for a number of seconds: each thread posts to one of two queue
- * pairs that are connected to each other. Prints messages per second of all threads together. The last word
- * says which thread has created the queue pairs and polls their completions: "own", the thread itself;
- * "main", the main thread has created them, one completion queue for each thread; "shared", all threads poll one
- * completion queue. See bench/scale. */
+ * pairs that are connected to each other. Prints messages per second of all threads together. The last
+ * word says which thread has created the queue pairs and polls their completions: "own", the thread
+ * itself; "main", the main thread has created them, one completion queue for each thread; "shared", all
+ * threads poll one completion queue. See bench/scale. */
 #include "ends.h"
 #include <pthread.h>
 #include <stdatomic.h>
