@@ -362,8 +362,11 @@ impl Context {
             return Err(refuse(VerbsError::Invalid, why));
         }
         let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
-        let vectors = self.comp_vectors();
-        if vector >= vectors {
+        // Vector 0 is always there; the number of the others costs reads of files (cgroups).
+        if vector > 0
+            && let vectors = self.comp_vectors()
+            && vector >= vectors
+        {
             let why = format_args!("comp_vector is {vector}, num_comp_vectors of the device is {vectors}");
             return Err(refuse(VerbsError::Invalid, why));
         }
