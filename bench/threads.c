@@ -25,7 +25,7 @@ struct pair {
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
 	/* Lists that are posted and not completed; another thread may poll the completion. */
-	atomic_int under_way;
+	atomic_int in_flight;
 	atomic_long lists_done;
 	double rate;
 };
@@ -64,15 +64,15 @@ static void *drive(void *argument)
 	pthread_barrier_wait(&begun);
 	double start = now_ns(), end = start + seconds * 1e9;
 	while (now_ns() < end) {
-		while (pair->under_way < lists) {
-			pair->under_way++;
+		while (pair->in_flight < lists) {
+			pair->in_flight++;
 			check(ibv_post_send(pair->qp, wr, &bad), "ibv_post_send");
 		}
 		struct ibv_wc wc;
 		while (ibv_poll_cq(pair->cq, 1, &wc)) {
 			check(wc.status != IBV_WC_SUCCESS, ibv_wc_status_str(wc.status));
 			struct pair *done = (struct pair *)wc.wr_id;
-			done->under_way--;
+			done->in_flight--;
 			done->lists_done++;
 		}
 	}

@@ -169,12 +169,12 @@ pub(crate) struct TrafficArgs {
     pub(crate) flush_icrc: Option<String>,
     /// Engines of the device, auto or 1 to 32; each has its own sockets, lock and thread [default: auto]
     ///
-    /// A queue pair runs on the engine of its completion queue. With auto the device begins with one engine,
-    /// and starts one for each further thread that creates queue pairs, up to the CPUs of the process.
-    /// Completion queues with the same completion vector of ibv_create_cq, if it is not 0, share an engine.
-    /// With a number the device assigns completion queues in turn, and vector N selects engine N.
-    /// Devices with hooks, --chaos or AF_XDP start no further engines with auto. Also: environment variable
-    /// ROXIE_ENGINES.
+    /// A queue pair runs on the engine of its completion queue. With auto the device begins with one
+    /// engine, and starts one for each further thread that creates queue pairs, up to the CPUs of the
+    /// process and to an eighth of its descriptors, of which each takes 14. Completion queues with the same
+    /// completion vector of ibv_create_cq, if it is not 0, share an engine. With a number the device
+    /// assigns completion queues in turn, and vector N selects engine N. Devices with hooks, --chaos or
+    /// AF_XDP start no further engines with auto. Also: environment variable ROXIE_ENGINES.
     #[arg(long, value_name = "N", value_parser = engines)]
     pub(crate) engines: Option<Engines>,
 }

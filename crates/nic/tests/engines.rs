@@ -237,7 +237,7 @@ fn key_changes_of_delayed_work_requests_reach_all_engines() {
     });
 }
 
-/// The slot of a new queue pair that another thread creates. The queue pair lives on in the result.
+/// Returns a queue pair that another thread has created.
 fn created_by_another_thread(context: &Context, pd: &Pd) -> Qp {
     std::thread::scope(|scope| {
         let create = || {

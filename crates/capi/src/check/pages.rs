@@ -2,7 +2,7 @@
 //! before the completion.
 //!
 //! The pages of a send may be read, and those of a receive or of the result of a READ may not be used at all,
-//! until the application polls the completion. The device passes the protection
+//! until the application polls the completion. The device bypasses the protection
 //! ([`guarded::pages`]). An instruction of the application that faults is noted with its call stack; its page
 //! is open then, until the next post that uses it. What was noted is reported later, outside of the signal
 //! handler ([`report_uses`]); that of a receive when its message is there, which may be shorter.
@@ -26,7 +26,7 @@ use super::{OPTIONS, lock, memory, work};
 /// Parts of memory that are protected at a time; further ones are not. Each takes two mappings of the process
 /// at most, of which Linux allows 65,530 (`vm.max_map_count`).
 const ENTRIES_MAX: usize = 4096;
-/// Uses that wait to be reported; further ones are lost. Each post and poll reports them.
+/// Uses that wait to be reported; further ones are not reported. Each post and poll reports them.
 const USES_MAX: usize = 32;
 
 /// What `--pages` asks for.
@@ -250,6 +250,16 @@ impl<T: Copy, const MAX: usize> Few<T, MAX> {
 }
 
 impl Use {
+    const NONE: Self = Self {
+        number: 0,
+        user: None,
+        offset: 0,
+        rights: Rights::All,
+        is_write: None,
+        thread: 0,
+        stack: Captured::NONE,
+    };
+
     fn report(&self) {
         let Self { user: Some(user), offset, rights, is_write, .. } = self else { return };
         let queue = match user.queue {
@@ -280,18 +290,6 @@ impl Use {
             report("buffer-used-early", &text, &sites);
         }
     }
-}
-
-impl Use {
-    const NONE: Self = Self {
-        number: 0,
-        user: None,
-        offset: 0,
-        rights: Rights::All,
-        is_write: None,
-        thread: 0,
-        stack: Captured::NONE,
-    };
 }
 
 impl Table {
@@ -368,7 +366,9 @@ impl Table {
             let (from, to) = (entry.pages.0.max(first), entry.pages.1.min(end));
             if from < to {
                 entry.has_open = true;
-                change(from, to, Rights::All);
+                // The kernel does not open a part of a huge page: the instruction would fault forever.
+                let _is_open =
+                    change(from, to, Rights::All) || change(entry.pages.0, entry.pages.1, Rights::All);
             }
         }
     }

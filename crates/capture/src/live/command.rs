@@ -273,9 +273,7 @@ impl Engine {
             }
         }
     }
-}
 
-impl Engine {
     fn note(&mut self, text: &[u8]) {
         self.notes_len += text.len();
         if self.notes_len <= NOTES_MAX {

@@ -65,7 +65,6 @@ impl<R: Read> Source<R> {
                         comments.filter_map(|option| option.1.strip_prefix(prefix.as_bytes())).next()
                     };
                     let (left_out, times) = (comment(LEFT_OUT), comment(TIMES));
-                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                     let interface = Interface {
                         name: name.map(text),
                         left_out: left_out.map(text),
@@ -85,7 +84,6 @@ impl<R: Read> Source<R> {
                     let comments = counters.options.filter(|option| option.0 == option::COMMENT);
                     let texts = comments.filter_map(|option| option.1.strip_prefix(DEVICE.as_bytes()));
                     let room = DEVICE_MAX - self.device.len();
-                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                     self.device.extend(texts.take(room).map(|bytes| (index, text(bytes))));
                 }
                 Some(Block::Section) => self.section = self.interfaces.len(),
@@ -208,4 +206,9 @@ impl<R: Read> Source<R> {
         let known = (1..=10).contains(&header.kind);
         known && header.len_ok() && at + len <= self.end && self.trailer(at, len) == Some(header.len)
     }
+}
+
+/// Text of a file, which anyone may have made, without the control characters that a terminal obeys.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
 }

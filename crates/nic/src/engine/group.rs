@@ -30,7 +30,7 @@ use crate::stats::Row;
 
 /// Descriptors of an engine.
 const DESCRIPTORS_EACH: u64 = 14;
-/// Engines that start by themselves take this part of the descriptors of the process.
+/// Engines that start by themselves take at most one in this many descriptors of the process (soft limit).
 const DESCRIPTORS_SHARE: u64 = 8;
 
 /// How many engines a device has.
@@ -97,14 +97,18 @@ impl Engines {
         self.0.unwrap_or(1)
     }
 
-    /// Returns the most engines that a device has: with `auto` one for each CPU of the process, as far as
-    /// they take an eighth of its descriptors.
+    /// Returns the most engines that a device has. With `auto` that is one for each CPU of the process, as far
+    /// as they take an eighth of its descriptors. The first call in a process decides: a thread that is bound
+    /// to a CPU counts only this one, and would refuse the completion vectors that other threads know.
     #[must_use]
     pub fn most(self) -> usize {
+        static AUTO_MOST: OnceLock<usize> = OnceLock::new();
         self.0.unwrap_or_else(|| {
-            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-            let descriptors = sys::descriptor_limit() / DESCRIPTORS_SHARE / DESCRIPTORS_EACH;
-            cpus.min(descriptors as usize).clamp(1, Self::MAX)
+            *AUTO_MOST.get_or_init(|| {
+                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+                let descriptors = sys::descriptor_limit() / DESCRIPTORS_SHARE / DESCRIPTORS_EACH;
+                cpus.min(descriptors as usize).clamp(1, Self::MAX)
+            })
         })
     }
 
@@ -159,11 +163,14 @@ impl Engine {
         }
         let keys = first.tables.mrs.copy();
         drop(first);
-        let tables = &mut engine.lock().tables;
-        (tables.mrs, tables.gids) = (keys, self.gids.get());
+        let mut core = engine.lock();
         let free = self.place.others.iter().find(|other| other.get().is_none());
         let is_added = free.is_some_and(|free| free.set(Arc::clone(&engine)).is_ok());
         debug_assert!(is_added, "more than {} engines", Engines::MAX);
+        // Taken after the engine is among the others: `follow_netdev` replaces the table of addresses, then
+        // updates the engines that it finds. Before, the engine could keep the old table.
+        (core.tables.mrs, core.tables.gids) = (keys, self.gids.get());
+        drop(core);
         drop(keys_lock);
         self.place.has_more.store(true, Ordering::Relaxed);
         let slots: Vec<u16> = self.all().map(|engine| engine.registry.slot()).collect();

@@ -1,8 +1,9 @@
 //! The owners of a device's engines, when the device may start engines as threads come.
 //!
 //! An owner is the thread that creates the first queue pair of a completion queue, or the vector of that
-//! completion queue. Threads are not followed: a thread that only polls the queue pairs of another one is not
-//! known here, and the entry of a thread that has ended is removed when its engine has no objects any more.
+//! completion queue, or the thread that creates a shared receive queue. Threads are not followed: a thread
+//! that only polls the queue pairs of another thread is no owner. The entry of a thread that has ended is
+//! removed when its engine has no objects any more.
 
 use std::collections::VecDeque;
 use std::thread::{self, ThreadId};
@@ -40,8 +41,8 @@ pub(crate) enum Placement {
 pub(crate) struct Owners(VecDeque<(Owner, usize)>);
 
 impl Owners {
-    /// Decides where a new object of `owner` belongs. The device has `engines` and may have `most`; an engine
-    /// without queue pairs and shared receive queues `is_idle`.
+    /// Decides where a new object of `owner` belongs. The device has `engines` engines and may have `most`.
+    /// `is_idle` says whether an engine has neither queue pairs nor shared receive queues.
     pub(crate) fn place(
         &mut self,
         owner: Owner,

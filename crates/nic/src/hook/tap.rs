@@ -249,12 +249,12 @@ impl Hooks {
 }
 
 impl Taps {
-    #[inline]
     /// Whether another process reads copies, beside a recording.
     pub(super) fn has_clients(&self) -> bool {
         self.taps.iter().any(|tap| tap.client != RECORDING)
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.taps.is_empty()
     }

@@ -3,9 +3,9 @@
 //!
 //! Invariants: a queue pair with packets to send is on the ready list, or blocked by the window of its flow.
 //! While the window of a flow has room and blocks queue pairs, another queue pair of the flow is on the ready
-//! list: an ACK lists the one that has been blocked for longest, and the next is listed when that one leaves
-//! room ([`TransmitQueue::pass_on_after`]). If an ACK listed all of them, hundreds would be visited for each
-//! that sends.
+//! list, or has packets in flight. An ACK lists the queue pair that has been blocked for longest. The next
+//! one is listed when that one leaves room ([`TransmitQueue::pass_on_after`]). If an ACK listed all of them,
+//! hundreds would be visited for each that sends.
 
 use std::collections::VecDeque;
 
@@ -240,9 +240,9 @@ impl TransmitQueue {
         self.blocked.has(index)
     }
 
-    /// Follows a transmit quantum, which may have left space in the window of its flow: then the flow lists
-    /// another queue pair that it blocks. A queue pair that left space and is blocked waits for the space of
-    /// a burst, and for the ACK of another burst, which will be the next event.
+    /// Called after a transmit quantum of queue pair `index`. If the window of the flow still has room, lists
+    /// the next queue pair that the flow blocks. Lists none if `index` itself is blocked: it has a burst in
+    /// flight and waits for room for another one. The ACK of its packets lists the next queue pair.
     #[inline]
     pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) {
         if !self.is_blocked(index) {

@@ -2,7 +2,7 @@
 //!
 //! With `engines=auto` a device begins with one engine. A thread that creates its first queue pair while
 //! another thread's queue pairs are on all engines gets an engine of its own, up to the CPUs of the process.
-//! So threads with queue pairs of their own do not meet, and a program with one thread has one engine.
+//! So threads with queue pairs of their own share no lock, and a program with one thread has one engine.
 
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -69,7 +69,7 @@ impl Device {
         if is_ours && self.add_engine(first).is_ok() {
             first.assign(owner, first.count() - 1);
         } else {
-            // Out of descriptors, slots or threads: the engines that there are serve all.
+            // Out of descriptors, slots or threads: the running engines serve all threads from now on.
             first.place.set_most(first.count());
         }
         match first.place_of(owner) {

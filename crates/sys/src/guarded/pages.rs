@@ -1,8 +1,9 @@
 //! Memory of the application that this process protects, so that its own accesses fault: for checkers.
 //!
-//! Guarded copies pass the protection: they go through /proc/self/mem, which the kernel lets write to pages
-//! of any rights. Where it does not (shared memory, hardened kernels, atomics), the page is opened. Faults of
-//! other instructions are told to the checker, which opens the page, so that the instruction runs then.
+//! Guarded copies bypass the protection: they go through /proc/self/mem, where the kernel allows access to
+//! pages of any rights. Where it does not (shared memory, hardened kernels), and for atomics, the checker
+//! opens the page: it may be read and written then. The handler tells the checker of the faults of other
+//! instructions. The checker opens the page, and the instruction runs again.
 //!
 //! Nothing here runs before [`set_protector`].
 
@@ -161,8 +162,12 @@ impl Lines {
 /// Lets an instruction of the application run after the fault of a page that the checker has protected;
 /// returns whether this was one.
 ///
+/// Not inlined: the handlers need little stack while there is no checker.
+///
 /// # Safety
 /// `info` is what the kernel gave for a signal of this thread; `pc` is from its context.
+#[cold]
+#[inline(never)]
 pub(super) unsafe fn handle(
     signal: c_int,
     info: *const libc::siginfo_t,
@@ -229,7 +234,7 @@ pub(super) unsafe fn again(
     let Some(protector) = protector() else { return Err(Unmapped) };
     for _ in 0..ATTEMPTS {
         if (protector.covers)(first as usize, length) {
-            if through.is_some_and(|through| pass(through) == Some(length)) {
+            if through.is_some_and(|through| bypass(through) == Some(length)) {
                 return Ok(());
             }
             (protector.open)(first as usize, length);
@@ -243,7 +248,7 @@ pub(super) unsafe fn again(
 }
 
 /// Calls `through` with /proc/self/mem; returns the bytes that it copied.
-fn pass(through: &dyn Fn(c_int) -> isize) -> Option<usize> {
+fn bypass(through: &dyn Fn(c_int) -> isize) -> Option<usize> {
     // Opened each time: a forked child would write to its parent.
     // SAFETY: a C string; the descriptor is closed below.
     let fd = unsafe { libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -256,7 +261,7 @@ fn pass(through: &dyn Fn(c_int) -> isize) -> Option<usize> {
     usize::try_from(copied).ok()
 }
 
-/// Keeps `context` as an opaque pointer for machines that say nothing about a fault.
+/// `None`: the context of this machine does not say whether the instruction writes.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn is_write(_context: *mut c_void) -> Option<bool> {
     None
