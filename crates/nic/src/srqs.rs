@@ -33,6 +33,8 @@ pub(crate) struct XrcScope {
 #[derive(Default)]
 pub(crate) struct Srqs {
     pub(crate) entries: Vec<Option<SrqEntry>>,
+    /// How many SRQs were created so far.
+    pub(crate) created: u64,
     pub(crate) lent: Lent,
     pub(crate) borrowed: Borrowed,
 }

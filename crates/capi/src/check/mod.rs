@@ -109,8 +109,8 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     if !on() {
         return Box::new(());
     }
-    pages::release_all();
     Box::new((
+        pages::keep_locked(until_ns),
         work::keep_locked(until_ns),
         races::keep_locked(until_ns),
         memory::keep_locked(until_ns),

@@ -11,13 +11,14 @@
 //! of which a page may be protected: its own fault would wait for this lock, and so would that of a thread
 //! for which the allocator waits. The table itself is static.
 
+use std::any::Any;
 use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use roxie::transport::Sge;
 use sys::guarded::pages::{Fault, Protector, Rights, protect as set_rights, set_protector};
-use sys::{guarded, page_size, without_signals};
+use sys::{guarded, lock_until, page_size, without_signals};
 
 use super::report::report;
 use super::stack::{self, Captured, Site};
@@ -186,9 +187,16 @@ pub(super) fn release_memory(first: usize, length: usize) {
     }
 }
 
-/// Ends all protection, before a fork: the child has memory of its own.
-pub(super) fn release_all() {
-    release_memory(0, usize::MAX);
+/// Ends all protection, before a fork: the child has memory of its own. Holds the locks of this module until
+/// the returned value is dropped, or gives up at `until_ns`.
+pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    let waiting = lock_until(&WAITING, until_ns);
+    let mut table = without_signals(|| lock_until(&TABLE, until_ns));
+    if let Some(table) = &mut table {
+        // While the lock is held nothing is protected, so no fault waits for it.
+        without_signals(|| table.remove_range(0, usize::MAX));
+    }
+    Box::new((table, waiting))
 }
 
 /// Reports the uses that were noted.
@@ -322,7 +330,7 @@ impl Table {
         let Some(at) = self.entries.iter().position(|entry| entry.number == number) else { return false };
         let entry = self.entries.remove(at);
         if !self.entries.iter().any(|other| other.has(&entry)) {
-            self.apply(entry.pages);
+            self.settle(entry.pages);
         }
         entry.is_told
     }
@@ -332,8 +340,18 @@ impl Table {
             let pages = self.entries.values[at].pages;
             if pages.0 < end && first < pages.1 {
                 self.entries.remove(at);
-                self.apply(pages);
+                self.settle(pages);
             }
+        }
+    }
+
+    /// Gives the pages of a removed entry the rights that the others ask for. If the kernel refuses (a part of
+    /// a huge page, too many mappings), all of them are open: a use is missed, and no correct program faults
+    /// for ever.
+    fn settle(&mut self, pages: (usize, usize)) {
+        if !self.apply(pages) {
+            self.open(pages.0, pages.1);
+            change(pages.0, pages.1, Rights::All);
         }
     }
 
@@ -473,6 +491,29 @@ mod tests {
                 .unwrap_or('-')
         };
         (0..count).map(|nth| right(first + nth * page)).collect()
+    }
+
+    /// A mapping of a huge page cannot be split, as one at the limit of mappings cannot.
+    #[test]
+    fn pages_that_cannot_be_split_are_open_when_the_larger_entry_ends() {
+        let huge = 2 << 20;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        // SAFETY: a new mapping.
+        let memory = unsafe {
+            libc::mmap(std::ptr::null_mut(), huge, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if memory == libc::MAP_FAILED {
+            println!("skipped: needs a huge page (vm.nr_hugepages)");
+            return;
+        }
+        let first = memory.addr();
+        let mut table = Box::new(Table::new());
+        let whole = table.add(entry((first, first + huge), Rights::Nothing)).expect("memory");
+        table.add(entry((first, first + page_size()), Rights::Nothing)).expect("memory");
+        table.remove(whole);
+        assert_eq!(rights_of(first, 1), "w");
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(memory, huge) };
     }
 
     #[test]

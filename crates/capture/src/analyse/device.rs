@@ -1,6 +1,8 @@
 //! What the engines of captured processes knew at their end (`roxie run --capture`): their counters, and the
 //! attributes of their queue pairs. If both ends were captured, both are here.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -30,8 +32,10 @@ pub struct EngineNotes {
 /// Collects the notes of each engine; a later one about a queue pair replaces an earlier one.
 pub(super) fn engines<'a>(notes: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<EngineNotes> {
     let mut engines: Vec<EngineNotes> = Vec::new();
+    // The places of the engines and of their queue pairs, by name and number.
+    let (mut by_name, mut by_number) = (HashMap::new(), HashMap::new());
     for (name, text) in notes {
-        let at = engines.iter().position(|engine| engine.name == name).unwrap_or_else(|| {
+        let at = *by_name.entry(name).or_insert_with(|| {
             engines.push(EngineNotes { name: name.to_owned(), ..EngineNotes::default() });
             engines.len() - 1
         });
@@ -42,9 +46,12 @@ pub(super) fn engines<'a>(notes: impl Iterator<Item = (&'a str, &'a str)>) -> Ve
             COUNTERS => engines[at].counters = words,
             QUEUE_PAIR => {
                 let known = &mut engines[at].queue_pairs;
-                match known.iter_mut().find(|known| value(known, "number") == value(&words, "number")) {
-                    Some(known) => *known = words,
-                    None => known.push(words),
+                match by_number.entry((at, value(&words, "number").to_owned())) {
+                    Entry::Occupied(place) => known[*place.get()] = words,
+                    Entry::Vacant(place) => {
+                        place.insert(known.len());
+                        known.push(words);
+                    }
                 }
             }
             // Of a newer version.

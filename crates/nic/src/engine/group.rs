@@ -133,6 +133,11 @@ impl Place {
         Self { index, first: Arc::downgrade(first), ..Self::default() }
     }
 
+    /// Whether the device starts engines as threads come. Of the first engine.
+    pub(crate) fn is_auto(&self) -> bool {
+        self.most.load(Ordering::Relaxed) > 0
+    }
+
     /// Makes the device start engines as threads come, up to this number.
     pub(crate) fn set_most(&self, most: usize) {
         self.most.store(most, Ordering::Relaxed);
@@ -186,7 +191,7 @@ impl Engine {
     /// engine.
     pub(crate) fn started_for_threads(&self) -> Option<usize> {
         let engines = self.count();
-        (engines > 1 && self.place.most.load(Ordering::Relaxed) > 0).then_some(engines)
+        (engines > 1 && self.place.is_auto()).then_some(engines)
     }
 
     /// Decides which engine a new object of `owner` belongs to. Called on the first engine.
@@ -200,13 +205,13 @@ impl Engine {
         }
         // A hook or a reader of packets sees the engines that were there when it came.
         let most = if self.lock().hooks.are_used() { count } else { most };
-        let is_idle = |index| !self.at(index).lock().tables.has_objects();
-        self.owners().place(owner, count, most, is_idle)
+        self.owners().place(owner, count, most, |index| self.at(index).lock().tables.objects())
     }
 
-    /// Records that the new objects of `owner` belong on an engine. Called on the first engine.
+    /// Records that the new objects of `owner` belong on an engine that has just started. Called on the first
+    /// engine.
     pub(crate) fn assign(&self, owner: Owner, engine: usize) {
-        self.owners().assign(owner, engine);
+        self.owners().assign(owner, engine, 0);
     }
 
     fn owners(&self) -> MutexGuard<'_, Owners> {

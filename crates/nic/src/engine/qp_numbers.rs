@@ -48,6 +48,7 @@ pub(super) struct QpNumbers {
     began: Option<Instant>,
     /// Numbers in use.
     used: u32,
+    given: u64,
 }
 
 impl QpNumbers {
@@ -55,7 +56,7 @@ impl QpNumbers {
     pub(super) fn random(slot: u16) -> Self {
         let order = Some((RandomState::new(), sys::random_u64()));
         let places = vec![0; usize::from(SLOTS) + 1].into();
-        let mut numbers = Self { order, slots: Vec::new(), places, drawn: 0, began: None, used: 0 };
+        let mut numbers = Self { order, slots: Vec::new(), places, drawn: 0, began: None, used: 0, given: 0 };
         numbers.add_slot(slot);
         numbers
     }
@@ -80,6 +81,11 @@ impl QpNumbers {
         let is_soon = self.began.is_some_and(|began| now.0.saturating_sub(began.0) < REUSE_NS);
         let is_cycle_short = comes_again && is_soon && slots < CYCLE_SLOTS_MAX;
         slots < ENGINE_SLOTS_MAX && (self.is_full() || is_cycle_short)
+    }
+
+    /// How many numbers were given so far.
+    pub(super) fn given(&self) -> u64 {
+        self.given
     }
 
     /// How many numbers are in use.
@@ -121,6 +127,7 @@ impl QpNumbers {
             let index = at << QPN_SHIFT | place;
             if !(slot == 0 && place < RESERVED) && is_free(index) {
                 self.used += 1;
+                self.given += 1;
                 return Some((index, qpn_at(slot, place)));
             }
         }

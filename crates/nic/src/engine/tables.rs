@@ -22,6 +22,7 @@ use crate::chaos::EngineChaos;
 use crate::chaos::late_writes::{LateWrites, Which};
 use crate::comp_counter::AttachedCounters;
 use crate::cq::{Adding, CompletionQueue};
+use crate::engine::owners::Objects;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
@@ -229,9 +230,13 @@ impl Tables {
         !self.numbers.is_full()
     }
 
-    /// Whether there is a queue pair or a shared receive queue.
-    pub(crate) fn has_objects(&self) -> bool {
-        self.numbers.used() > 0 || self.srqs.entries.iter().any(Option::is_some)
+    /// The queue pairs and shared receive queues.
+    pub(crate) fn objects(&self) -> Objects {
+        let srqs = self.srqs.entries.iter().filter(|entry| entry.is_some()).count();
+        Objects {
+            now: self.numbers.used() as usize + srqs,
+            created: self.numbers.given() + self.srqs.created,
+        }
     }
 
     /// Returns the queue pairs of this engine that are connected to one of `peers`.

@@ -36,11 +36,13 @@ struct Flow {
     in_flight_pkts: usize,
     window_bytes: usize,
     blocked: VecDeque<QpIndex>,
+    /// A round, and how many queue pairs have left space in it and are blocked all the same.
+    tried: (u64, usize),
 }
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { in_flight_pkts: 0, window_bytes: SOCKET_WINDOW_BYTES, blocked: VecDeque::new() }
+        Self { in_flight_pkts: 0, window_bytes: SOCKET_WINDOW_BYTES, blocked: VecDeque::new(), tried: (0, 0) }
     }
 }
 
@@ -59,6 +61,8 @@ pub(crate) struct TransmitQueue {
     path_mtu_bytes: usize,
     is_port_full: bool,
     port_full_count: u64,
+    /// Rounds so far.
+    rounds: u64,
 }
 
 impl TransmitQueue {
@@ -72,6 +76,7 @@ impl TransmitQueue {
             path_mtu_bytes,
             is_port_full: false,
             port_full_count: 0,
+            rounds: 0,
         }
     }
 
@@ -109,6 +114,7 @@ impl TransmitQueue {
     /// Begins a round over the ready list. The port may accept packets again.
     #[inline]
     pub(crate) fn begin_round(&mut self) -> Round {
+        self.rounds += 1;
         Round { port_was_full: std::mem::take(&mut self.is_port_full) }
     }
 
@@ -240,14 +246,21 @@ impl TransmitQueue {
         self.blocked.has(index)
     }
 
-    /// Called after a transmit quantum of queue pair `index`. If the window of the flow still has room, lists
-    /// the next queue pair that the flow blocks. Lists none if `index` itself is blocked: it has a burst in
-    /// flight and waits for room for another one. The ACK of its packets lists the next queue pair.
+    /// Follows a transmit quantum, which may have left space in the window of its flow: then the flow lists
+    /// another queue pair that it blocks. One that left space and is blocked waits for the space of a burst,
+    /// or for its own window; the others are tried once in a round.
     #[inline]
     pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) {
-        if !self.is_blocked(index) {
-            self.pass_on(flow);
+        if self.is_blocked(index) {
+            let round = self.rounds;
+            let Some(state) = self.flow_mut(flow) else { return };
+            let tried = if state.tried.0 == round { state.tried.1 + 1 } else { 1 };
+            state.tried = (round, tried);
+            if tried >= state.blocked.len() {
+                return;
+            }
         }
+        self.pass_on(flow);
     }
 
     /// Lists the queue pair that a flow has blocked for longest, if its window has room.
@@ -396,9 +409,6 @@ mod tests {
         assert_eq!(taken(&mut queue), [1], "one for the ACK");
         queue.pass_on_after(1, FLOW);
         assert_eq!(taken(&mut queue), [2], "room is left");
-        queue.block(2, FLOW);
-        queue.pass_on_after(2, FLOW);
-        assert_eq!(taken(&mut queue), [0; 0], "it waits for the room of a burst");
         queue.set_in_flight(&mut share, window);
         queue.block(1, FLOW);
         queue.pass_on_after(0, FLOW);
@@ -406,8 +416,31 @@ mod tests {
         queue.set_in_flight(&mut share, window - 1);
         assert_eq!(taken(&mut queue), [3]);
         queue.remove(4);
-        assert_eq!(taken(&mut queue), [2], "a destroyed queue pair passes the room on");
-        assert!(!queue.is_blocked(4) && queue.is_blocked(1));
+        assert_eq!(taken(&mut queue), [1], "a destroyed queue pair passes the room on");
+        assert!(!queue.is_blocked(4) && !queue.is_blocked(1));
+    }
+
+    #[test]
+    fn blocked_queue_pairs_that_leave_room_are_tried_once_in_a_round() {
+        let mut queue = TransmitQueue::new(MTU);
+        let mut share = FlowShare::default();
+        queue.move_to(&mut share, FLOW);
+        let window = SOCKET_WINDOW_BYTES / MTU;
+        queue.set_in_flight(&mut share, window);
+        (1..=3).for_each(|index| queue.block(index, FLOW));
+        for in_flight in [window - 2, window - 3] {
+            queue.set_in_flight(&mut share, in_flight);
+            queue.begin_round();
+            let mut tried = Vec::new();
+            while let Some(index) = queue.take() {
+                tried.push(index);
+                // It waits for a burst, which does not fit.
+                queue.block(index, FLOW);
+                queue.pass_on_after(index, FLOW);
+            }
+            queue.end_round();
+            assert_eq!(tried, [1, 2, 3]);
+        }
     }
 
     #[test]

@@ -17,8 +17,9 @@ use crate::engine::owners::{Owner, Placement};
 use crate::engine::{Engine, Parts};
 use crate::fork;
 use crate::guard;
-use crate::hook::HookPoint;
 use crate::hook::control::Control;
+use crate::hook::{HookPoint, Hooks};
+use crate::notice::notice;
 use crate::port::{self, BadVariable, PortChoice, PortKind};
 use crate::recording::Recording;
 use crate::registry::{DomainConfig, Membership};
@@ -66,11 +67,18 @@ impl Device {
         }
         // In a forked child the objects of the parent have engines that do nothing.
         let is_ours = slot.as_ref().is_some_and(|there| Arc::ptr_eq(there, first));
-        if is_ours && self.add_engine(first).is_ok() {
-            first.assign(owner, first.count() - 1);
-        } else {
-            // Out of descriptors, slots or threads: the running engines serve all threads from now on.
-            first.place.set_most(first.count());
+        let added = if is_ours { self.add_engine(first) } else { Ok(()) };
+        match added {
+            Ok(()) if is_ours => first.assign(owner, first.count() - 1),
+            Ok(()) => first.place.set_most(first.count()),
+            Err(error) => {
+                // Out of descriptors, slots or threads.
+                let engines = first.count();
+                notice(format_args!(
+                    "no engine for another thread could start, so {engines} serve all threads of this process: {error}"
+                ));
+                first.place.set_most(engines);
+            }
         }
         match first.place_of(owner) {
             Placement::On(engine) => engine,
@@ -97,7 +105,10 @@ impl Device {
         let chaos = self.start_chaos()?;
         // Only the first engine may use AF_XDP.
         let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
-        let mut hooks = self.0.hooks.take(self.gids().ifindex)?;
+        // Engines start for threads while no hook is attached: one of the configuration was detached.
+        let is_for_thread = beside.is_some_and(|(first, _)| first.place.is_auto());
+        let ifindex = self.gids().ifindex;
+        let mut hooks = if is_for_thread { Hooks::new(ifindex) } else { self.0.hooks.take(ifindex)? };
         if let Some(chaos) = chaos {
             hooks.append(HookPoint::Egress, packets::hook(chaos)).map_err(Refusal::BadHook)?;
         }

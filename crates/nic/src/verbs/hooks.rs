@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::{Device, Refusal};
+use crate::engine::Engine;
 use crate::hook::{Hook, HookError, HookPoint, HookStatus, Hooks};
 
 /// Hooks as text in the syntax of [`Hook::parse`]; empty for none.
@@ -87,11 +88,12 @@ impl Device {
         hook: Hook,
         replace: bool,
     ) -> Result<Option<Hook>, HookError> {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(engines) = engine.and_then(|engine| engine.started_for_threads()) {
+        // No engine starts while the lock is held.
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engines) = engine.as_ref().and_then(|engine| engine.started_for_threads()) {
             return Err(HookError::SeveralEngines { engines });
         }
-        self.with_hooks(|hooks| hooks.attach(point, hook, replace))
+        self.with_hooks_of(engine.as_deref(), |hooks| hooks.attach(point, hook, replace))
     }
 
     /// Detaches a hook. Packets that it delays are released at their time.
@@ -112,7 +114,15 @@ impl Device {
 
     fn with_hooks<R>(&self, work: impl FnOnce(&mut Hooks) -> Result<R, HookError>) -> Result<R, HookError> {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*engine {
+        self.with_hooks_of(engine.as_deref(), work)
+    }
+
+    fn with_hooks_of<R>(
+        &self,
+        engine: Option<&Engine>,
+        work: impl FnOnce(&mut Hooks) -> Result<R, HookError>,
+    ) -> Result<R, HookError> {
+        match engine {
             Some(engine) => work(&mut engine.lock().hooks),
             None => self.0.hooks.with(self.gids().ifindex, work),
         }

@@ -86,7 +86,8 @@ impl Srq {
             // Its number is in the first slot of the engine.
             return Err(VerbsError::NoMem);
         }
-        srqs[index] =
+        core.tables.srqs.created += 1;
+        core.tables.srqs.entries[index] =
             Some(SrqEntry { queue, cookie: init.cookie, events: Arc::clone(pd.events()), xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {
