@@ -345,9 +345,9 @@ impl Table {
         }
     }
 
-    /// Gives the pages of a removed entry the rights that the others ask for. If the kernel refuses (a part of
-    /// a huge page, too many mappings), all of them are open: a use is missed, and no correct program faults
-    /// for ever.
+    /// Gives the pages of a removed entry the rights that the others ask for. If the kernel refuses (a part
+    /// of a huge page, too many mappings), all of them are open: a use is missed, and no correct program
+    /// faults for ever.
     fn settle(&mut self, pages: (usize, usize)) {
         if !self.apply(pages) {
             self.open(pages.0, pages.1);

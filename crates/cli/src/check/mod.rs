@@ -175,7 +175,8 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
         variables.push((roxie::trace::VARIABLE, events.clone().into_os_string()));
         variables.push((roxie::trace::EVENTS_VARIABLE, EVENTS.to_string().into()));
     }
-    let report = Report::new(output, args.json, suppressions);
+    let path = args.output.clone().filter(|path| path.as_os_str() != "-");
+    let report = Report::new(output, path, args.json, suppressions);
     let outcome = supervise(args, &variables, (Findings::new(&dir), events.as_deref()), report);
     fs::remove_dir_all(&dir).ok();
     events.map(|events| fs::remove_dir_all(events).ok());

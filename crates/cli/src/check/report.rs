@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::Write;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -14,6 +15,8 @@ use super::symbols::{Place, Symbols};
 /// Where findings go.
 pub(super) struct Report {
     output: Box<dyn Write>,
+    /// The file of the output.
+    path: Option<PathBuf>,
     json: bool,
     suppressions: Suppressions,
     symbols: Symbols,
@@ -54,10 +57,15 @@ struct Line<'a> {
 }
 
 impl Report {
-    pub(super) fn new(output: Box<dyn Write>, json: bool, suppressions: Suppressions) -> Self {
+    pub(super) fn new(
+        output: Box<dyn Write>,
+        path: Option<PathBuf>,
+        json: bool,
+        suppressions: Suppressions,
+    ) -> Self {
         let (symbols, printed) = (Symbols::default(), HashSet::new());
         let connections = Vec::new();
-        Self { output, json, suppressions, symbols, printed, connections, suppressed: 0, repeated: 0 }
+        Self { output, path, json, suppressions, symbols, printed, connections, suppressed: 0, repeated: 0 }
     }
 
     /// Prints a finding that was not printed before.
@@ -83,7 +91,18 @@ impl Report {
         } else {
             text(&finding, &stacks, other.as_deref())
         };
-        self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush()).during("the findings")
+        self.put(&text)
+    }
+
+    /// Writes text. If the file refuses it, a full disk for example, this and what follows goes to standard
+    /// error, and the exit code still says that something was found.
+    fn put(&mut self, text: &str) -> Outcome {
+        let written = self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush());
+        let Err(error) = written else { return Ok(()) };
+        let Some(path) = self.path.take() else { return Err(error).during("the findings") };
+        eprintln!("roxie: {}: {error}; further findings are here:", path.display());
+        self.output = Box::new(std::io::stderr());
+        self.output.write_all(text.as_bytes()).during("the findings")
     }
 
     /// What was found at the other end of the same connection.
@@ -131,7 +150,7 @@ impl Report {
         for rule in unused {
             text += &format!("roxie check: unused suppression {rule}\n");
         }
-        self.output.write_all(text.as_bytes()).during("the findings")?;
+        self.put(&text)?;
         Ok(found)
     }
 }

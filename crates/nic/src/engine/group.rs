@@ -97,9 +97,9 @@ impl Engines {
         self.0.unwrap_or(1)
     }
 
-    /// Returns the most engines that a device has. With `auto` that is one for each CPU of the process, as far
-    /// as they take an eighth of its descriptors. The first call in a process decides: a thread that is bound
-    /// to a CPU counts only this one, and would refuse the completion vectors that other threads know.
+    /// Returns the most engines that a device has. With `auto` that is one for each CPU of the process, as
+    /// far as they take an eighth of its descriptors. The first call in a process decides: a thread that is
+    /// bound to a CPU counts only this one, and would refuse the completion vectors that others know.
     #[must_use]
     pub fn most(self) -> usize {
         static AUTO_MOST: OnceLock<usize> = OnceLock::new();

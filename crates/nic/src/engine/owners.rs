@@ -49,8 +49,7 @@ pub(crate) struct Objects {
 struct Entry {
     owner: Owner,
     engine: usize,
-    /// How many objects the engine had created before. While this is true, those of the owner are on their
-    /// way.
+    /// How many objects the engine had created before. While this is true, the owner creates its first one.
     created: u64,
 }
 

@@ -65,17 +65,18 @@ impl Device {
         if let Placement::On(engine) = first.place_of(owner) {
             return engine;
         }
-        // In a forked child the objects of the parent have engines that do nothing.
-        let is_ours = slot.as_ref().is_some_and(|there| Arc::ptr_eq(there, first));
-        let added = if is_ours { self.add_engine(first) } else { Ok(()) };
-        match added {
-            Ok(()) if is_ours => first.assign(owner, first.count() - 1),
-            Ok(()) => first.place.set_most(first.count()),
+        if slot.as_ref().is_none_or(|there| !Arc::ptr_eq(there, first)) {
+            // In a forked child the objects of the parent have engines that do nothing.
+            return 0;
+        }
+        match self.add_engine(first) {
+            Ok(()) => first.assign(owner, first.count() - 1),
             Err(error) => {
                 // Out of descriptors, slots or threads.
                 let engines = first.count();
                 notice(format_args!(
-                    "no engine for another thread could start, so {engines} serve all threads of this process: {error}"
+                    "another engine for a further thread could not start, so all threads share {engines}: \
+                     {error}"
                 ));
                 first.place.set_most(engines);
             }

@@ -41,8 +41,12 @@ pub struct Unmapped;
 /// The memory at `from` may be read at any time, and is no part of `dst`.
 #[inline]
 pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
-    // SAFETY: `dst` is ours; the caller upholds the rest.
-    let copied = check(unsafe { machine::copy(dst.as_mut_ptr(), from as *const u8, dst.len()) });
+    let copied = if pages::may_fault(from, dst.len()) {
+        Err(Unmapped)
+    } else {
+        // SAFETY: `dst` is ours; the caller upholds the rest.
+        check(unsafe { machine::copy(dst.as_mut_ptr(), from as *const u8, dst.len()) })
+    };
     // SAFETY: upheld by the caller.
     copied.or_else(|Unmapped| unsafe { pages::read(from, dst) })
 }
@@ -53,8 +57,12 @@ pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 /// The memory at `to` may be written at any time, and is no part of `src`.
 #[inline]
 pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
-    // SAFETY: `src` is ours; the caller upholds the rest.
-    let copied = check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) });
+    let copied = if pages::may_fault(to, src.len()) {
+        Err(Unmapped)
+    } else {
+        // SAFETY: `src` is ours; the caller upholds the rest.
+        check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) })
+    };
     // SAFETY: upheld by the caller.
     copied.or_else(|Unmapped| unsafe { pages::write(src, to) })
 }
@@ -67,8 +75,9 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) };
+    let done = if pages::may_fault(at, 8) { Err(Unmapped) } else { check(access()) };
     // SAFETY: as above.
-    check(access()).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
+    done.or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
     Ok(original)
 }
 
@@ -80,8 +89,9 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unma
     let mut original = 0;
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) };
+    let done = if pages::may_fault(at, 8) { Err(Unmapped) } else { check(access()) };
     // SAFETY: as above.
-    check(access()).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
+    done.or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
     Ok(original)
 }
 

@@ -190,6 +190,13 @@ pub(super) unsafe fn handle(
     is_open
 }
 
+/// Whether a checker has protected memory in this range. A guarded access would fault, and the kernel ends a
+/// thread that blocks the signal.
+#[inline]
+pub(super) fn may_fault(first: u64, length: usize) -> bool {
+    protector().is_some_and(|protector| (protector.covers)(first as usize, length))
+}
+
 /// Repeats a guarded read that faulted.
 ///
 /// # Safety
