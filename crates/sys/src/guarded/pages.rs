@@ -194,6 +194,11 @@ pub(super) unsafe fn handle(
 /// thread that blocks the signal.
 #[inline]
 pub(super) fn may_fault(first: u64, length: usize) -> bool {
+    !PROTECTOR.load(Ordering::Relaxed).is_null() && is_protected(first, length)
+}
+
+#[cold]
+fn is_protected(first: u64, length: usize) -> bool {
     protector().is_some_and(|protector| (protector.covers)(first as usize, length))
 }
 
