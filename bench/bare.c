@@ -45,21 +45,16 @@ int main(int count, char **words)
 	check(count != 3 && count != 5, "bare PORT PACKETS [SERVER SECONDS]");
 	int yes = 1, is_server = count == 3, port = atoi(words[1]);
 	packets = atoi(words[2]);
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
 	check(udp < 0 || setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes) ||
 	      setsockopt(udp, IPPROTO_IP, IP_PKTINFO, &yes, sizeof yes), "UDP socket");
 	if (is_server) {
-		/* The benchmark waits until this port listens. */
-		int tcp = socket(AF_INET, SOCK_STREAM, 0);
-		setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-		check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&any, sizeof any) ||
-		      listen(tcp, 1), "bind");
+		serve_at(port);
 		for (;;)
 			if (hear(INFINITY))
 				say();
 	}
-	server = any;
+	server = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port) };
 	check(inet_aton(words[3], &server.sin_addr) == 0, words[3]);
 	printf("%.3f\n", median_ns(ping, atof(words[4]), SAMPLES_MAX) / 2e3);
 	return 0;

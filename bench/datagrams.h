@@ -35,6 +35,16 @@ static inline ssize_t receive_burst(void)
 	return recvmsg(udp, &message, MSG_DONTWAIT);
 }
 
+/* Binds the socket to a port of UDP, and listens on the same port of TCP, which the benchmark waits for. */
+static inline void serve_at(int port)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };
+	int yes = 1, tcp = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+	check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&any, sizeof any) ||
+	      listen(tcp, 1), "bind");
+}
+
 static int ascending(const void *a, const void *b)
 {
 	uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;

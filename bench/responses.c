@@ -4,8 +4,9 @@
  * each byte once, as the device does for its ICRC. The receiver grants a window of messages, as a device
  * does.
  *
- *     responses PORT                          server: receives until it is killed
- *     responses PORT equal|longer SERVER SECONDS    client: prints the GB/s that arrived
+ *     responses PORT KIND                   server: receives until it is killed
+ *     responses PORT KIND SERVER SECONDS    client: prints the GB/s that arrived
+ * KIND: equal, or longer: the first and the last packet of a message are
  */
 #include "datagrams.h"
 #include <string.h>
@@ -64,19 +65,14 @@ static void serve(void)
 
 int main(int count, char **words)
 {
-	check(count != 2 && count != 5, "responses PORT [equal|longer SERVER SECONDS]");
+	check(count != 3 && count != 5, "responses PORT equal|longer [SERVER SECONDS]");
 	int yes = 1, port = atoi(words[1]), room = 16 << 20;
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
 	check(udp < 0 || setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes), "UDP socket");
 	setsockopt(udp, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
 	setsockopt(udp, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
-	if (count == 2) {
-		/* The benchmark waits until this port listens. */
-		int tcp = socket(AF_INET, SOCK_STREAM, 0);
-		setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-		check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&any, sizeof any) ||
-		      listen(tcp, 1), "bind");
+	if (count == 3) {
+		serve_at(port);
 		serve();
 	}
 	int longer = !strcmp(words[2], "longer");

@@ -258,16 +258,11 @@ def sockperf(lab, size, seconds):
     return [float(line_with(output, f"percentile {share}").split()[-1]) for share in ("50.0", "99.0", "99.9")]
 
 
-def bare(lab, program, packets, seconds):
-    """us, one way, of bursts of this many packets over UDP sockets; `program` is the compiled bare.c."""
-    words = [program, str(PORT), str(packets)]
+def bare(lab, program, what, seconds):
+    """The result of a program over UDP sockets: us, one way, of bursts of `what` packets (bare.c), or GB/s of
+    messages in packets of the kind `what` (responses.c)."""
+    words = [program, str(PORT), str(what)]
     return float(lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10))
-
-
-def responses(lab, program, kind, seconds):
-    """GB/s of messages over UDP sockets, in `equal` packets or with a `longer` first and last one."""
-    words = [program, str(PORT)]
-    return float(lab.pair(words, [*words, kind, SERVER, str(seconds)], PORT, seconds + 10))
 
 
 def fi_pingpong(lab, size, iterations):

@@ -163,7 +163,7 @@ impl Engine {
         // Changes that work requests have made are in the table of one engine.
         self.all().for_each(|engine| self.copy_keys_of(engine));
         let mut first = self.lock();
-        if self.place.others[0].get().is_none() {
+        if self.count() == 1 {
             first.tables.mrs.record_changes();
         }
         let keys = first.tables.mrs.copy();
@@ -297,7 +297,7 @@ impl Engine {
     /// Reads or changes the keys of the device. Called on the first engine.
     pub(crate) fn with_keys<R>(&self, work: impl FnOnce(&mut KeyTable) -> R) -> R {
         let _keys_lock = self.place.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.place.others[0].get().is_none() {
+        if self.count() == 1 {
             return work(&mut self.lock().tables.mrs);
         }
         // The application may have seen the completion of a work request before its change was copied.

@@ -41,12 +41,9 @@ pub struct Unmapped;
 /// The memory at `from` may be read at any time, and is no part of `dst`.
 #[inline]
 pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
-    let copied = if pages::may_fault(from, dst.len()) {
-        Err(Unmapped)
-    } else {
-        // SAFETY: `dst` is ours; the caller upholds the rest.
-        check(unsafe { machine::copy(dst.as_mut_ptr(), from as *const u8, dst.len()) })
-    };
+    let (to, length) = (dst.as_mut_ptr(), dst.len());
+    // SAFETY: `dst` is ours; the caller upholds the rest.
+    let copied = attempt(from, length, || unsafe { machine::copy(to, from as *const u8, length) });
     // SAFETY: upheld by the caller.
     copied.or_else(|Unmapped| unsafe { pages::read(from, dst) })
 }
@@ -57,12 +54,9 @@ pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 /// The memory at `to` may be written at any time, and is no part of `src`.
 #[inline]
 pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
-    let copied = if pages::may_fault(to, src.len()) {
-        Err(Unmapped)
-    } else {
-        // SAFETY: `src` is ours; the caller upholds the rest.
-        check(unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) })
-    };
+    // SAFETY: `src` is ours; the caller upholds the rest.
+    let copy = || unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) };
+    let copied = attempt(to, src.len(), copy);
     // SAFETY: upheld by the caller.
     copied.or_else(|Unmapped| unsafe { pages::write(src, to) })
 }
@@ -75,9 +69,8 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) };
-    let done = if pages::may_fault(at, 8) { Err(Unmapped) } else { check(access()) };
     // SAFETY: as above.
-    done.or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
+    attempt(at, 8, &mut access).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
     Ok(original)
 }
 
@@ -89,15 +82,15 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unma
     let mut original = 0;
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) };
-    let done = if pages::may_fault(at, 8) { Err(Unmapped) } else { check(access()) };
     // SAFETY: as above.
-    done.or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
+    attempt(at, 8, &mut access).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
     Ok(original)
 }
 
+/// Makes a guarded access of `length` bytes at `at`, unless a checker has protected some of them.
 #[inline]
-fn check(refused: u32) -> Result<(), Unmapped> {
-    if refused == 0 { Ok(()) } else { Err(Unmapped) }
+fn attempt(at: u64, length: usize, access: impl FnOnce() -> u32) -> Result<(), Unmapped> {
+    if pages::may_fault(at, length) || access() != 0 { Err(Unmapped) } else { Ok(()) }
 }
 
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
