@@ -484,10 +484,12 @@ impl Engine {
         core.transmit(self.now());
     }
 
-    /// Sends disconnect requests to all peers, and waits some milliseconds for their replies.
+    /// Ends the connections of the connection manager: agrees to disconnect requests of peers, and waits some
+    /// milliseconds for the replies to its own.
     pub(crate) fn send_disconnects(&self) {
         let until = self.now() + (Cm::SHUTDOWN_MAX + CLOSING_SLACK);
         self.cm.send_disconnects(self.now());
+        self.poll_all();
         while self.cm.is_leaving() && self.now() < until {
             self.poll_all();
             self.runtime.sleep(&[], self.now() + CLOSING_POLL);

@@ -136,6 +136,12 @@ impl Cm {
                 self.leave_established(id, ConnState::DreqRcvd);
                 self.disarm(id);
                 self.report(id, CmEventKind::Disconnected { timed_out: false });
+                if self.is_shutting_down() {
+                    // The application will not agree any more.
+                    self.notice_acknowledged(id, dreq.local_comm_id, from);
+                    let sent = self.drep(now, id, &[]);
+                    debug_assert!(sent.is_ok());
+                }
                 if let Some(check) = waiting {
                     self.handle_waiting_req(now, &check);
                 }

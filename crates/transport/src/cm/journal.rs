@@ -105,10 +105,15 @@ impl Cm {
         self.notices.push_front(Pending { at: now, notice, left: TIMES, in_journal: true });
     }
 
-    /// The process is about to end: repeats every unacknowledged DREQ at short intervals, until
-    /// [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
+    /// The process is about to end: agrees to every DREQ of a peer, and repeats its own unacknowledged ones at
+    /// short intervals, until [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
     /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most.
     pub fn begin_shutdown(&mut self, now: Instant) {
+        let waiting = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqRcvd);
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let sent = self.drep(now, id, &[]);
+            debug_assert!(sent.is_ok());
+        }
         let slot = self.config.slot;
         let is_foreign = |pending: &Pending| pending.notice.id.slot() != slot;
         let at = now + SHUTDOWN_INTERVAL;

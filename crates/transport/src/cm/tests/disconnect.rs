@@ -189,6 +189,29 @@ fn a_process_that_ends_repeats_its_dreqs_soon() {
     }
 }
 
+/// Both ends disconnect and end, and no application agrees to the peer's DREQ.
+#[test]
+fn processes_that_end_agree_to_crossing_dreqs() {
+    for crossed_before in [false, true] {
+        let (mut net, a, b) = Net::established();
+        for (side, id) in [(A, a), (B, b)] {
+            net.cm[side].disconnect(net.now, id, b"").unwrap();
+        }
+        if crossed_before {
+            net.run();
+        }
+        for side in [A, B] {
+            net.cm[side].begin_shutdown(net.now);
+        }
+        net.run();
+        assert_eq!(net.names()[..2], [(A, "DREQ"), (B, "DREQ")]);
+        assert!(net.names()[2..].contains(&(A, "DREP")) && net.names()[2..].contains(&(B, "DREP")));
+        assert_eq!(net.names().len(), 4);
+        assert_eq!(net.states(a, b), (Timewait, Timewait));
+        assert!([A, B].iter().all(|side| !net.cm[*side].is_shutting_down()), "the processes may end");
+    }
+}
+
 #[test]
 fn a_process_that_ends_does_not_wait_for_long() {
     let (mut net, a, _) = Net::established();
