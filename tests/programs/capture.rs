@@ -176,6 +176,11 @@ fn bursts_of_process(lab: &Lab, place: &Place, name: &str) -> Result<(), String>
         return Err("no packet follows another one in a burst".to_owned());
     }
     says(&read(&[&path, "--only-errors"])?, "nothing to show")?;
+    let words = ["capture", "analyse", &path, "--no-pager"];
+    let analysis = roxie(lab, place, Side::Server, &format!("{name} analysis"), &words)?;
+    for text in ["Devices at their end", "RC QP 0x", "rx_packets="] {
+        says(&analysis, text)?;
+    }
     let qpn = packets[0]["infiniband.bth.destqp"].as_str().ok_or("no queue pair")?.to_owned();
     says(&read(&["-p", &pid, "--qp", &qpn, "-c", "500"])?, "ACK")?;
 

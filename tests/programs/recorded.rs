@@ -129,6 +129,11 @@ fn every_packet(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let ended = good(run(lab, place, name, &scratch.file(), &["--capture-snap", "headers"], &script)?)?;
     says(&ended, "next: roxie capture analyse")?;
     scratch.has(&["c.pcapng"])?;
+    let bytes = fs::read(scratch.file()).map_err(|error| error.to_string())?;
+    let peers = bytes.windows(19).filter(|part| part == b"roxie device: peer ").count();
+    if peers != 2 {
+        return Err(format!("{peers} queue pairs have told their peer"));
+    }
     let packets = read(lab, place, name, &["read", &scratch.file()])?;
     // The device sends a WRITE of four packets as four messages.
     let psns = [" out ", " in "].map(|direction| {
@@ -155,7 +160,12 @@ fn forked(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     good(run(lab, place, name, &scratch.file(), &[], program.path())?)?;
     let packets = read(lab, place, name, &["read", &scratch.file()])?;
     let found = [" out ", " in "].map(|direction| count(&packets, &[direction, "RDMA WRITE Only"]));
-    if found == [400, 400] { Ok(()) } else { Err(format!("WRITEs: {found:?}")) }
+    // More if an end without a CPU for a while makes the other one retransmit.
+    if found.iter().all(|found| (400..500).contains(found)) {
+        Ok(())
+    } else {
+        Err(format!("WRITEs: {found:?}"))
+    }
 }
 
 fn on_error(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
@@ -224,7 +234,7 @@ fn refused(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     scratch.has(&[])
 }
 
-/// The file ends with a whole packet, and the program runs to its end.
+/// The analysis is told that packets are missing, and the program runs to its end.
 fn full_disk(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let scratch = Scratch::new(lab, name)?;
     let file = scratch.file();
@@ -241,11 +251,12 @@ fn full_disk(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     says(&ended, "next: roxie capture analyse")?;
     scratch.has(&["c.pcapng"])?;
     let packets = read(lab, place, name, &["read", &file])?;
-    match count(&packets, &["RDMA WRITE Only"]) {
-        0..100 => Err(format!("few packets\n{packets}")),
-        _ if packets.contains("damaged") || packets.contains("cut") => Err(packets),
-        _ => Ok(()),
+    if count(&packets, &["RDMA WRITE Only"]) < 100 {
+        return Err(format!("few packets\n{packets}"));
     }
+    let verdict = read(lab, place, name, &["analyse", &file])?;
+    let is_said = ["Inconclusive", "the file ends inside"].iter().all(|words| verdict.contains(words));
+    if is_said && !verdict.contains("damaged") { Ok(()) } else { Err(verdict) }
 }
 
 fn interrupted(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

@@ -80,7 +80,7 @@ pub(crate) fn shut_down() {
 }
 
 fn wants_report() -> bool {
-    std::env::var_os("ROXIE_STATS").is_some_and(|v| v != "0")
+    std::env::var_os("ROXIE_STATS").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
 unsafe extern "C" {

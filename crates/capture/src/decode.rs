@@ -128,6 +128,7 @@ struct BatchRecord {
     verdict: Option<u8>,
     /// `None` if the end of the packet was not captured: the check is then free.
     icrc: Option<IcrcCheck>,
+    told: Vec<(usize, String)>,
 }
 
 impl Batch {
@@ -155,6 +156,7 @@ impl Batch {
                 outbound: record.outbound,
                 verdict: record.verdict,
                 icrc,
+                told: record.told.to_vec(),
             });
         }
         self.offset = source.offset();
@@ -163,7 +165,7 @@ impl Batch {
 }
 
 impl BatchRecord {
-    fn record<'a>(&self, bytes: &'a [u8]) -> Record<'a> {
+    fn record<'a>(&'a self, bytes: &'a [u8]) -> Record<'a> {
         Record {
             number: self.number,
             time_ns: self.time_ns,
@@ -174,6 +176,7 @@ impl BatchRecord {
             outbound: self.outbound,
             verdict: self.verdict,
             comment: None,
+            told: &self.told,
         }
     }
 }

@@ -3,8 +3,9 @@
 //! An engine that starts connects to the socket that [`VARIABLE`] names and passes the memory of a tap
 //! (`hook/tap.rs`) to the process that writes the file (crate `roxie-capture`, `live/command.rs`). The copies
 //! are complete: an engine that finds the memory full waits for the reader. The connection also tells the
-//! reader that a work request failed, what the engine knows of queue pairs and packets (at the end of each,
-//! and of the process), and, when it is closed, that the engine has ended.
+//! reader which peer a queue pair gets (before its first packet), that a work request failed, what the engine
+//! knows of queue pairs and packets (at the end of each, and of the process), and, when it is closed, that
+//! the engine has ended.
 
 use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +25,9 @@ pub const SNAP_VARIABLE: &str = "ROXIE_CAPTURE_SNAP";
 /// Sent when the first work request has failed.
 pub const FAILED: &[u8] = b"failed";
 
-/// Begins a message about a queue pair, and one with the counters of the engine. Words `name=value` follow.
+/// Begins a message about a queue pair that gets its peer. Words `name=value` follow.
+pub const PEER: &str = "peer";
+/// Begins a message about a queue pair, and one with the counters of the engine.
 pub const QUEUE_PAIR: &str = "queue-pair";
 /// See [`QUEUE_PAIR`].
 pub const COUNTERS: &str = "counters";
@@ -73,41 +76,22 @@ impl Recording {
         }
     }
 
+    /// Tells the reader which peer a queue pair has.
+    pub(crate) fn tell_peer(&mut self, status: &QpStatus) {
+        if let Some(text) = peer(status) {
+            self.untold += u64::from(!self.tell(&text));
+        }
+    }
+
     /// Tells the reader what a queue pair is and has done.
     pub(crate) fn tell_queue_pair(&mut self, status: &QpStatus) {
-        let mut text = format!(
-            "{QUEUE_PAIR} number={:#08x} service={} state={}",
-            status.qpn.value(),
-            status.service,
-            status.state
-        );
-        let numbers = [
-            ("path_mtu", status.path_mtu),
-            ("sq_psn", status.sq_psn.value()),
-            ("rq_psn", status.rq_psn.value()),
-            ("timeout", status.timeout.into()),
-            ("retry_cnt", status.retry_cnt.into()),
-            ("rnr_retry", status.rnr_retry.into()),
-            ("max_rd_atomic", status.max_rd_atomic.into()),
-            ("max_dest_rd_atomic", status.max_dest_rd_atomic.into()),
-            ("in_flight", status.in_flight),
-            ("pending", status.pending),
-        ];
-        // Writing to a string cannot fail.
-        if let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) {
-            let _ = write!(text, " local={local} remote={remote} peer={:#08x}", peer.value());
-            numbers.iter().for_each(|(name, value)| _ = write!(text, " {name}={value}"));
-        }
-        add_counters(&mut text, status.counters.rows());
-        self.untold += u64::from(!self.tell(&text));
+        self.untold += u64::from(!self.tell(&queue_pair(status)));
     }
 
     /// Tells the reader the counters of the engine: the last message.
     pub(crate) fn tell_counters(&mut self, rows: &[Row]) {
-        let mut text = COUNTERS.to_owned();
         let untold = ("queue_pairs_not_described", self.untold);
-        add_counters(&mut text, rows.iter().copied().chain([untold]));
-        self.tell(&text);
+        self.tell(&counters(rows.iter().copied().chain([untold])));
     }
 
     /// Returns whether the reader has room for a message; cuts a long one behind a word.
@@ -120,8 +104,57 @@ impl Recording {
     }
 }
 
-/// Appends the counters that are not zero.
-fn add_counters(text: &mut String, rows: impl Iterator<Item = Row>) {
+/// What a capture says when a queue pair gets its peer; `None` for one without a peer.
+#[must_use]
+pub fn peer(status: &QpStatus) -> Option<String> {
+    let mut text = format!("{PEER} number={:#08x}", status.qpn.value());
+    add_peer(&mut text, status).then_some(text)
+}
+
+/// What a capture says of a queue pair at its end: attributes, and the counters that are not zero.
+#[must_use]
+pub fn queue_pair(status: &QpStatus) -> String {
+    let QpStatus { qpn, service, state, .. } = status;
+    let mut text = format!("{QUEUE_PAIR} number={:#08x} service={service} state={state}", qpn.value());
+    let numbers = [
+        ("path_mtu", status.path_mtu),
+        ("sq_psn", status.sq_psn.value()),
+        ("rq_psn", status.rq_psn.value()),
+        ("timeout", status.timeout.into()),
+        ("retry_cnt", status.retry_cnt.into()),
+        ("rnr_retry", status.rnr_retry.into()),
+        ("max_rd_atomic", status.max_rd_atomic.into()),
+        ("max_dest_rd_atomic", status.max_dest_rd_atomic.into()),
+        ("in_flight", status.in_flight),
+        ("pending", status.pending),
+    ];
+    if add_peer(&mut text, status) {
+        // Writing to a string cannot fail.
+        numbers.iter().for_each(|(name, value)| _ = write!(text, " {name}={value}"));
+    }
+    add_counters(&mut text, status.counters.rows());
+    text
+}
+
+/// What a capture says of an engine at its end: the counters that are not zero.
+#[must_use]
+pub fn counters<'a>(rows: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let mut text = COUNTERS.to_owned();
+    add_counters(&mut text, rows);
+    text
+}
+
+/// Appends the addresses and the peer of a queue pair; returns false if it has none.
+fn add_peer(text: &mut String, status: &QpStatus) -> bool {
+    let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
+        return false;
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(text, " local={local} remote={remote} peer={:#08x}", peer.value());
+    true
+}
+
+fn add_counters<'a>(text: &mut String, rows: impl Iterator<Item = (&'a str, u64)>) {
     for (name, value) in rows.filter(|row| row.1 > 0) {
         // Writing to a string cannot fail.
         let _ = write!(text, " {name}={value}");

@@ -47,9 +47,9 @@ impl Analysis {
     /// Among several, one with the same UDP source port is preferred.
     fn find_peer(&mut self, direction: usize, psn: Psn) -> Option<usize> {
         let (key, sport) = (self.directions[direction].key, self.directions[direction].sport);
-        let connection = self.handshakes.connection(key.dst, key.qp);
+        let peer = self.peer_qp(key);
         let fits = |candidate: &super::Direction| {
-            let known = connection.as_ref().is_none_or(|connection| connection.peer_qp == candidate.key.qp);
+            let known = peer.is_none_or(|peer| peer == candidate.key.qp);
             let ends =
                 candidate.key.src == key.dst && candidate.key.dst == key.src && candidate.key.vni == key.vni;
             let open = matches!(candidate.window.order(psn), Order::Repeated | Order::FillsGap)

@@ -1,15 +1,19 @@
-//! What the engines of captured processes knew at their end (`roxie run --capture`): their counters, and the
-//! attributes of their queue pairs. If both ends were captured, both are here.
+//! What the engines of captured processes tell (`roxie run --capture`): the peer of each queue pair before
+//! its first packet, and at their end their counters, and the attributes of their queue pairs. If both ends
+//! were captured, both are here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use serde_json::{Map, Value};
+use wire::Qpn;
 
 use crate::paint::{Colours, Tone};
 
 /// The first words of what an engine tells (crate `roxie`, `recording.rs`).
+const PEER: &str = "peer";
 const QUEUE_PAIR: &str = "queue-pair";
 const COUNTERS: &str = "counters";
 /// Most queue pairs shown of an engine.
@@ -29,6 +33,33 @@ pub struct EngineNotes {
     pub counters: Words,
 }
 
+/// The peers of queue pairs, by address and number.
+#[derive(Debug, Default)]
+pub(super) struct Peers(HashMap<(IpAddr, Qpn), Qpn>);
+
+impl Peers {
+    /// Takes what the devices have told before a packet.
+    pub(super) fn learn(&mut self, told: &[(usize, String)]) {
+        for (_, text) in told {
+            let Some((PEER, rest)) = text.split_once(' ') else { continue };
+            let words = words(rest);
+            let number = |name| {
+                let digits = value(&words, name).strip_prefix("0x")?;
+                u32::from_str_radix(digits, 16).ok().map(Qpn::new)
+            };
+            let ends = (value(&words, "local").parse(), number("number"), number("peer"));
+            if let (Ok(local), Some(number), Some(peer)) = ends {
+                self.0.insert((local, number), peer);
+            }
+        }
+    }
+
+    /// The peer of a queue pair.
+    pub(super) fn of(&self, host: IpAddr, qp: Qpn) -> Option<Qpn> {
+        self.0.get(&(host, qp)).copied()
+    }
+}
+
 /// Collects the notes of each engine; a later one about a queue pair replaces an earlier one.
 pub(super) fn engines<'a>(notes: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<EngineNotes> {
     let mut engines: Vec<EngineNotes> = Vec::new();
@@ -40,8 +71,7 @@ pub(super) fn engines<'a>(notes: impl Iterator<Item = (&'a str, &'a str)>) -> Ve
             engines.len() - 1
         });
         let (kind, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let pair = |word: &str| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let words: Words = rest.split(' ').filter_map(pair).collect();
+        let words = words(rest);
         match kind {
             COUNTERS => engines[at].counters = words,
             QUEUE_PAIR => {
@@ -54,11 +84,16 @@ pub(super) fn engines<'a>(notes: impl Iterator<Item = (&'a str, &'a str)>) -> Ve
                     }
                 }
             }
-            // Of a newer version.
+            // A peer, see above, or a word of a newer version.
             _ => {}
         }
     }
     engines
+}
+
+fn words(text: &str) -> Words {
+    let pair = |word: &str| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    text.split(' ').filter_map(pair).collect()
 }
 
 fn value<'a>(words: &'a [(String, String)], name: &str) -> &'a str {
@@ -133,7 +168,8 @@ mod tests {
     #[test]
     fn engines_use_these_words() {
         use roxie::recording;
-        assert_eq!((QUEUE_PAIR, COUNTERS), (recording::QUEUE_PAIR, recording::COUNTERS));
+        let theirs = (recording::PEER, recording::QUEUE_PAIR, recording::COUNTERS);
+        assert_eq!((PEER, QUEUE_PAIR, COUNTERS), theirs);
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub use verdict::Verdict;
 use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
 use copies::Copies;
+use device::Peers;
 use finding::{Findings, subject};
 use fragments::Fragments;
 
@@ -60,6 +61,7 @@ pub struct Analysis {
     /// The two directions used last, a cache for `index`: most captures have few busy connections.
     recent: [Option<(Key, usize)>; 2],
     handshakes: Handshakes,
+    peers: Peers,
     findings: Findings,
     /// Messages completed since the last [`Analysis::take_messages`].
     done: Vec<(usize, Message, At)>,
@@ -136,6 +138,7 @@ impl Analysis {
         self.totals.last = at;
         self.totals.packets += 1;
         self.current = None;
+        self.peers.learn(record.told);
         if record.verdict.is_some() {
             self.totals.judged += 1;
             return;
@@ -279,7 +282,7 @@ impl Analysis {
                 let index = self.directions.len();
                 self.directions.push(Direction::new(key, service, seen.source_port(), at));
                 self.index.insert(key, index);
-                self.pair_by_handshake(index);
+                self.pair_by_setup(index);
                 index
             }
         };
@@ -317,16 +320,24 @@ impl Analysis {
         self.report(Kind::WrongKey, at, at.number, subject, text);
     }
 
-    /// Pairs the two directions of a connection by its setup messages.
-    fn pair_by_handshake(&mut self, index: usize) {
+    /// Pairs the two directions of a connection by its setup messages, or by what its devices have told.
+    fn pair_by_setup(&mut self, index: usize) {
         let key = self.directions[index].key;
-        let Some(connection) = self.handshakes.connection(key.dst, key.qp) else { return };
-        self.directions[index].path_mtu = connection.path_mtu;
-        self.directions[index].p_key = connection.p_key;
-        let other = Key { src: key.dst, dst: key.src, qp: connection.peer_qp, vni: key.vni };
+        if let Some(connection) = self.handshakes.connection(key.dst, key.qp) {
+            self.directions[index].path_mtu = connection.path_mtu;
+            self.directions[index].p_key = connection.p_key;
+        }
+        let Some(qp) = self.peer_qp(key) else { return };
+        let other = Key { src: key.dst, dst: key.src, qp, vni: key.vni };
         if let Some(peer) = self.index.get(&other).copied() {
             self.pair(index, peer);
         }
+    }
+
+    /// The queue pair that sends the packets of a direction, if it is known before its first answer.
+    fn peer_qp(&self, key: Key) -> Option<Qpn> {
+        let connection = self.handshakes.connection(key.dst, key.qp);
+        connection.map(|connection| connection.peer_qp).or_else(|| self.peers.of(key.dst, key.qp))
     }
 
     fn pair(&mut self, a: usize, b: usize) {

@@ -24,6 +24,9 @@ const DUPLICATES: &str = " A device between the hosts duplicates them.";
 /// Another cause, if the host does not number its packets (IP identification).
 const DUPLICATES_OR_RESENDS: &str = " Or the sender repeated one, and both waited in a queue in front of the \
                                      capture point, as if its host or process got no CPU.";
+/// What to do about an answer that was captured, and that its receiver did not have in time.
+const LOOK: &str = "Look for drops between the capture point and that host, and for programs there that wait \
+                    for a CPU.";
 /// Fewest duplicates for a statement about nearly all packets.
 const DUPLICATES_MIN: u64 = 8;
 
@@ -119,12 +122,13 @@ impl Analysis {
         let subject = direction.name();
         let waited = clock::span(at.ns.saturating_sub(again.ns));
         let acked = psn.is_before(direction.una);
+        let host = direction.key.src;
         if answered != 0 {
             let text = format!(
                 "The {what} in packet {} was answered in packet {answered}, but requested again from there \
-                 in packet {}: the answer did not reach {} in time. Look for drops between the capture \
-                 point and that host.",
-                first.number, at.number, direction.key.src
+                 in packet {}: the answer did not reach {host} in time, or {host} was slow to process it. \
+                 {LOOK}",
+                first.number, at.number
             );
             let found = At { number: answered, ns: first.ns };
             self.report(Kind::LostResponse, found, at.number, subject, text);
@@ -134,9 +138,9 @@ impl Analysis {
             let ack = direction.last_ack;
             let text = format!(
                 "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} \
-                 after {waited}: the acknowledgement did not reach {} in time. Look for drops between the \
-                 capture point and that host.",
-                first.number, ack.number, at.number, direction.key.src
+                 after {waited}: the acknowledgement did not reach {host} in time, or {host} was slow to \
+                 process it. {LOOK}",
+                first.number, ack.number, at.number
             );
             self.report(Kind::LostAck, ack, at.number, subject, text);
             return;

@@ -178,7 +178,10 @@ fn direction_text(out: &mut String, direction: &Direction, verdict: &Verdict) {
     let problems: Vec<String> = problems
         .iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
+        .map(|(count, what)| match count {
+            1 => format!("1 {}", what.replace("NAKs", "NAK")),
+            _ => format!("{count} {what}"),
+        })
         .collect();
     if !problems.is_empty() {
         let _ = writeln!(out, "      {}", problems.join(", "));

@@ -7,6 +7,7 @@
 //! before its packet leaves, or before its packet is processed. So every record that was read, and is not
 //! younger than a time before the reading began, can be written: what caused it was read as well. It is held
 //! for [`HOLD_NS`] longer, because an engine may lose its CPU between the time of a packet and its record.
+//! What engines tell is written at once: the peer of a queue pair stands before its first packet.
 
 use std::io;
 use std::mem;
@@ -38,8 +39,6 @@ const HOLD_NS: u64 = 50_000_000;
 /// How far a record may be ahead of the clock or behind it. A tap gives packets the time of a copy and waits
 /// for the reader a tenth of a second at most: other times are wrong, and would keep all packets waiting.
 const WRONG_NS: u64 = 1_000_000_000;
-/// Most bytes that an engine may tell about its queue pairs and counters; more is not kept.
-const NOTES_MAX: usize = 1 << 22;
 
 /// A capture in progress, and the pcapng file that it produces.
 pub struct CommandCapture {
@@ -75,9 +74,8 @@ struct Engine {
     connection: OwnedFd,
     copies: RecordReader,
     interface: usize,
-    /// What it has told.
+    /// What it has told since the last reading.
     notes: Vec<String>,
-    notes_len: usize,
 }
 
 /// Records in one memory.
@@ -179,6 +177,11 @@ impl CommandCapture {
         let mut ended = Vec::new();
         for (at, engine) in self.engines.iter_mut().enumerate() {
             let is_there = engine.listen(&mut self.count.has_failed);
+            if !engine.notes.is_empty() {
+                // Writing to memory does not fail.
+                let _never = self.writer.statistics(engine.interface, engine.copies.lost(), &engine.notes);
+                engine.notes.clear();
+            }
             match self.waiting.read(engine) {
                 Some(last_ns) => until_ns = until_ns.min(last_ns),
                 None if !is_there => ended.push(at),
@@ -230,7 +233,7 @@ impl CommandCapture {
             NewInterface { name: Some(&name), left_out: None, times: None, link_type: LinkType::ETHERNET };
         // Writing to memory does not fail.
         let _never = self.writer.interface(&description);
-        self.engines.push(Engine { connection, copies, interface, notes: Vec::new(), notes_len: 0 });
+        self.engines.push(Engine { connection, copies, interface, notes: Vec::new() });
         self.count.engines += 1;
     }
 
@@ -250,12 +253,12 @@ impl CommandCapture {
         waiting.compact();
     }
 
-    /// Writes the number of packets that an engine could not copy, and what it has told.
+    /// Writes the number of packets that an engine could not copy.
     fn finish(&mut self, engine: &Engine) {
         let lost = engine.copies.lost();
         self.count.lost += lost;
-        if lost > 0 || !engine.notes.is_empty() {
-            let _never = self.writer.statistics(engine.interface, lost, &engine.notes);
+        if lost > 0 {
+            let _never = self.writer.drops(engine.interface, lost);
         }
     }
 }
@@ -275,11 +278,8 @@ impl Engine {
     }
 
     fn note(&mut self, text: &[u8]) {
-        self.notes_len += text.len();
-        if self.notes_len <= NOTES_MAX {
-            let text = String::from_utf8_lossy(text);
-            self.notes.push(text.chars().filter(|c| !c.is_control()).collect());
-        }
+        let text = String::from_utf8_lossy(text);
+        self.notes.push(text.chars().filter(|c| !c.is_control()).collect());
     }
 }
 

@@ -144,6 +144,12 @@ trait Tap: Send {
     /// Packets dropped so far, by interface.
     fn dropped(&self) -> io::Result<Vec<u64>>;
 
+    /// What the devices of the capture point tell, by interface (`roxie::recording`): the peers of their
+    /// queue pairs, and at the end of the capture all that they know.
+    fn told(&self, _is_end: bool) -> Vec<Vec<String>> {
+        Vec::new()
+    }
+
     /// Whether the capture point still exists, so that more packets may arrive.
     fn is_there(&self) -> io::Result<bool>;
 
@@ -249,14 +255,16 @@ impl LiveCapture {
         Ok(is_stopped || self.is_gone || self.end_ns.is_some_and(|end| now_ns() >= end))
     }
 
-    /// Stops the tap, takes the packets that still wait, and writes the drop counters.
+    /// Stops the tap, takes the packets that still wait, and writes drop counters and what the devices know.
     fn drain(&mut self) -> io::Result<()> {
+        let told = self.tap.told(true);
         self.tap.stop();
         let until_ns = now_ns() + DRAIN_NS;
         while self.take()? > 0 && (self.is_gone || now_ns() < until_ns) {}
         for (interface, dropped) in self.tap.dropped()?.into_iter().enumerate() {
-            if dropped > 0 {
-                self.writer.drops(interface, dropped).map_err(io::Error::other)?;
+            let told = told.get(interface).map(Vec::as_slice).unwrap_or_default();
+            if dropped > 0 || !told.is_empty() {
+                self.writer.statistics(interface, dropped, told).map_err(io::Error::other)?;
             }
         }
         Ok(())
@@ -347,12 +355,15 @@ fn comment(packet: &NewPacket<'_>, verdict: u8) -> Cow<'static, str> {
     }
 }
 
-/// A file in memory with its header and interface descriptions.
+/// A file in memory with its header, interface descriptions, and the peers of the queue pairs so far.
 fn section(tap: &dyn Tap, left_out: Option<&str>) -> io::Result<Writer<Vec<u8>>> {
     let mut writer = Writer::new(Vec::new())?;
     for name in tap.interfaces() {
         let (name, times) = (Some(name.as_str()), tap.times());
         writer.interface(&NewInterface { name, left_out, times, link_type: LinkType::ETHERNET })?;
+    }
+    for (interface, told) in tap.told(false).iter().enumerate().filter(|(_, told)| !told.is_empty()) {
+        writer.statistics(interface, 0, told)?;
     }
     Ok(writer)
 }

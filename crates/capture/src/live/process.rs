@@ -8,6 +8,7 @@ use std::io;
 
 use roxie::hook::TapFilter;
 use roxie::hook::control::{Remote, Users};
+use roxie::recording;
 use roxie::registry::DomainConfig;
 use sys::RecordReader;
 
@@ -125,6 +126,23 @@ impl Tap for Process {
 
     fn dropped(&self) -> io::Result<Vec<u64>> {
         Ok(self.engines.iter().map(|engine| engine.copies.lost()).collect())
+    }
+
+    fn told(&self, is_end: bool) -> Vec<Vec<String>> {
+        let tell = |engine: &Engine| {
+            // Of a process that has ended nothing can be told.
+            let Some(remote) = &engine.remote else { return Vec::new() };
+            let queue_pairs = remote.queue_pairs().unwrap_or_default();
+            if !is_end {
+                return queue_pairs.iter().filter_map(recording::peer).collect();
+            }
+            let used = queue_pairs.iter().filter(|status| status.counters.rows().any(|row| row.1 > 0));
+            let counters = remote.engine().map(|status| {
+                recording::counters(status.counters.iter().map(|(name, value)| (&**name, *value)))
+            });
+            used.map(recording::queue_pair).chain(counters).collect()
+        };
+        self.engines.iter().map(tell).collect()
     }
 
     fn is_there(&self) -> io::Result<bool> {

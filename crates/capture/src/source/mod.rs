@@ -26,7 +26,7 @@ const INTERFACES_MAX: usize = 1 << 16;
 /// First bytes of a file that gzip compressed (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Descriptions by devices remembered: queue pairs and engines.
-const DEVICE_MAX: usize = 1 << 16;
+const DEVICE_MAX: usize = 1 << 18;
 /// Damaged places described in [`Source::notes`]; further ones are only counted.
 const NOTES_MAX: usize = 8;
 
@@ -49,6 +49,8 @@ pub struct Source<R> {
     statistics_drops: Vec<u64>,
     /// Indices of interfaces, and what the devices of their processes know.
     device: Vec<(usize, String)>,
+    /// Those of them that stand before the last packet.
+    device_seen: usize,
     notes: Vec<String>,
     more_notes: u64,
     total_len: Option<u64>,
@@ -100,6 +102,8 @@ pub struct Record<'a> {
     pub verdict: Option<u8>,
     /// The comment that the file has for the packet.
     pub comment: Option<&'a [u8]>,
+    /// What devices of captured processes have told since the packet before: [`Source::device`].
+    pub told: &'a [(usize, String)],
 }
 
 /// Opens a file, or standard input if `path` is `-`. Files that gzip compressed are decompressed.
@@ -182,6 +186,7 @@ impl<R: Read> Source<R> {
             drops: 0,
             statistics_drops: Vec::new(),
             device: Vec::new(),
+            device_seen: 0,
             notes: Vec::new(),
             more_notes: 0,
             total_len: None,

@@ -26,6 +26,7 @@ impl<R: Read> Source<R> {
             outbound: None,
             verdict: None,
             comment: None,
+            told: &[],
         }))
     }
 

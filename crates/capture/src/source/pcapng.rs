@@ -1,6 +1,7 @@
 //! Blocks of pcapng. Each has its length at its beginning and at its end.
 
 use std::io::{self, Read};
+use std::mem;
 use std::ops::Range;
 
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
@@ -128,6 +129,7 @@ impl<R: Read> Source<R> {
         let offset_ns = interface.offset_s.saturating_mul(1_000_000_000);
         let time_ns = interface.resolution.ns(found.ticks).saturating_add_signed(offset_ns);
         self.last_ns = time_ns;
+        let seen = mem::replace(&mut self.device_seen, self.device.len());
         Record {
             number: self.packets,
             time_ns,
@@ -138,6 +140,7 @@ impl<R: Read> Source<R> {
             outbound: found.outbound,
             verdict: found.verdict,
             comment: found.comment.map(|comment| &self.buffer[comment]),
+            told: &self.device[seen..],
         }
     }
 

@@ -29,6 +29,10 @@ pub(crate) struct Talk {
     ns: u64,
     /// IPv4 identification of the next packet; 0 stays 0.
     id: u16,
+    /// Queue pair of the requester and of the responder.
+    qps: [u32; 2],
+    /// What the devices tell before the first packet.
+    told: Vec<String>,
 }
 
 /// A packet of a capture.
@@ -42,12 +46,24 @@ pub(crate) struct Captured {
 
 impl Talk {
     pub(crate) fn new() -> Self {
-        Self { packets: Vec::new(), ns: TIME_NS, id: 1 }
+        Self { packets: Vec::new(), ns: TIME_NS, id: 1, qps: QPS, told: Vec::new() }
     }
 
     /// All packets have identification 0, like those of unconnected UDP sockets.
     pub(crate) fn without_ids(self) -> Self {
         Self { id: 0, ..self }
+    }
+
+    /// The next packets are those of another connection.
+    pub(crate) fn between(&mut self, qps: [u32; 2]) -> &mut Self {
+        self.qps = qps;
+        self
+    }
+
+    /// The device of a captured process tells this before the first packet.
+    pub(crate) fn tell(&mut self, text: &str) -> &mut Self {
+        self.told.push(text.to_owned());
+        self
     }
 
     /// Lets time pass before the next packet.
@@ -104,7 +120,7 @@ impl Talk {
         let bth = Bth {
             opcode,
             pad_cnt: pad as u8,
-            dest_qp: Qpn::new(QPS[to]),
+            dest_qp: Qpn::new(self.qps[to]),
             psn: Psn::new(psn),
             ack_req,
             p_key: wire::PKey::DEFAULT,
@@ -176,6 +192,9 @@ impl Talk {
             let link_type = LinkType::ETHERNET;
             let interface = NewInterface { name: Some(name), left_out: None, times: None, link_type };
             writer.interface(&interface).expect("memory");
+        }
+        if !self.told.is_empty() {
+            writer.statistics(0, 0, &self.told).expect("memory");
         }
         for packet in &self.packets {
             let data = &packet.frame[..snap.min(packet.frame.len())];

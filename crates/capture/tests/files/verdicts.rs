@@ -6,6 +6,7 @@ use roxie_capture::source::Source;
 use wire::capture::Seen;
 
 use crate::golden;
+use crate::synth::{ACK, Talk};
 
 pub(crate) fn analyse(file: &[u8]) -> Verdict {
     analyse_incomplete(file, 0, None)
@@ -127,6 +128,24 @@ fn the_directions_of_a_connection_are_paired_without_its_setup() {
     for direction in &verdict.directions {
         assert!(direction.counts.latency.count() >= 8, "{}", direction.name());
     }
+}
+
+/// Two pairs of the same hosts have the same numbers in flight, and the second one has its answer first.
+#[test]
+fn the_directions_of_a_connection_are_paired_by_what_devices_tell() {
+    let pairs = [[0x11, 0x22], [0x33, 0x44]];
+    let talk = |is_told: bool| {
+        let mut talk = Talk::new();
+        for [from, to] in pairs.into_iter().filter(|_| is_told) {
+            talk.tell(&format!("peer number={to:#08x} local=10.0.0.2 remote=10.0.0.1 peer={from:#08x}"));
+            talk.tell(&format!("peer number={from:#08x} local=10.0.0.1 remote=10.0.0.2 peer={to:#08x}"));
+        }
+        talk.between(pairs[0]).send(7).between(pairs[1]).send(7).ack(7, ACK, 1);
+        talk.between(pairs[0]).ack(7, ACK, 1);
+        analyse(&talk.file()).directions.iter().map(|direction| direction.peer).collect::<Vec<_>>()
+    };
+    assert_eq!(talk(true), [Some(3), Some(2), Some(1), Some(0)]);
+    assert_eq!(talk(false)[0], Some(2), "a guess");
 }
 
 #[test]

@@ -166,6 +166,7 @@ impl RecordOutput {
             outbound: None,
             verdict: None,
             comment: None,
+            told: &[],
         };
         let mut line = String::new();
         self.show.packet(&mut line, &record, &seen);

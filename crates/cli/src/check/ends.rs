@@ -111,10 +111,14 @@ impl Ends {
         }
         let (retries, timer) = (end.rnr_retry, peer.min_rnr_timer);
         let wait_us = wire::rnr_timer_ns(timer) / 1000;
+        let after = match retries {
+            0 => "at once if there is no receive".to_owned(),
+            1 => "if there is no receive after that time".to_owned(),
+            _ => format!("if there is no receive for {retries} times that time"),
+        };
         let text = format!(
             "rnr_retry of queue pair {qp:#08x} is {retries}, min_rnr_timer of its peer {of_peer:#08x} is \
-             {timer} ({wait_us} us): a SEND fails if there is no receive for {retries} times that time; \
-             rnr_retry 7 has no limit"
+             {timer} ({wait_us} us): a SEND fails {after}; rnr_retry 7 has no limit"
         );
         Some(finding("ends-rnr", text, end, peer))
     }

@@ -132,6 +132,7 @@ impl Detail {
             outbound: packet.outbound,
             verdict: None,
             comment: None,
+            told: &[],
         };
         let mut line = String::new();
         self.show.packet(&mut line, &record, &seen);

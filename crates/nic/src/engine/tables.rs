@@ -290,6 +290,13 @@ impl Tables {
         }
     }
 
+    /// Tells the reader of a capture which peer a queue pair has got, before its first packet.
+    pub(crate) fn tell_peer(&mut self, now: Instant, index: QpIndex) {
+        let entry = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut);
+        let (Some(recording), Some(entry)) = (&mut self.recording, entry) else { return };
+        recording.tell_peer(&QpStatus::of(entry, &self.gids, now));
+    }
+
     /// Removes a queue pair. Returns the flow that it used.
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<FlowId> {
         let index = self.index_of(qpn)?;

@@ -263,6 +263,7 @@ impl Qp {
         }
         if mask.contains(QpAttrMask::AV) {
             core.bind_flow(index)?;
+            core.tables.tell_peer(now, index);
         }
         if sys::trace::is_on() && mask.contains(QpAttrMask::STATE) {
             core.trace_state(index);

@@ -105,8 +105,8 @@ impl Cm {
         self.notices.push_front(Pending { at: now, notice, left: TIMES, in_journal: true });
     }
 
-    /// The process is about to end: agrees to every DREQ of a peer, and repeats its own unacknowledged ones at
-    /// short intervals, until [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
+    /// The process is about to end: agrees to every DREQ of a peer, and repeats its own unacknowledged ones
+    /// at short intervals, until [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
     /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most.
     pub fn begin_shutdown(&mut self, now: Instant) {
         let waiting = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqRcvd);
