@@ -62,9 +62,12 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(place, "roxie check --suppress", "cc", move |lab, name| {
         suppressed(lab, &place, name)
     }));
-    cases.push(Case::new(place, "roxie check prints findings that a full disk refuses", "cc", move |lab, name| {
-        full_output(lab, &place, name)
-    }));
+    cases.push(Case::new(
+        place,
+        "roxie check prints findings that a full disk refuses",
+        "cc",
+        move |lab, name| full_output(lab, &place, name),
+    ));
     cases.push(Case::new(place, "roxie check keeps the exit code", "sh", move |lab, name| {
         exit_codes(lab, &place, name)
     }));

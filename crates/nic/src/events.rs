@@ -61,6 +61,13 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Returns the oldest event, if there is one.
+    pub(crate) fn try_get(&self) -> Option<T> {
+        let event = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+        self.fd.try_take();
+        Some(event)
+    }
+
     /// Calls `look` for each unread event.
     pub(crate) fn for_each(&self, look: impl FnMut(&T)) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(look);

@@ -43,6 +43,31 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Whether a system call that a signal interrupts goes on after the handler (SA_RESTART, signal(7)): `Some` if
+/// that is so for all signals with handlers, or for none; `None` if it depends on the signal. SIGSEGV and SIGBUS,
+/// which a thread raises itself, do not count.
+#[must_use]
+pub fn handlers_restart() -> Option<bool> {
+    let mut seen = [false; 2];
+    for signal in (1..=libc::SIGRTMAX()).filter(|signal| ![libc::SIGSEGV, libc::SIGBUS].contains(signal)) {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: `action` is a sigaction the kernel may write, and zeros are a valid one.
+        let (result, action) = unsafe {
+            let result = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+            (result, action.assume_init())
+        };
+        let has_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+        if result == 0 && has_handler {
+            seen[usize::from(action.sa_flags & libc::SA_RESTART != 0)] = true;
+        }
+    }
+    match seen {
+        [false, _] => Some(true),
+        [true, false] => Some(false),
+        [true, true] => None,
+    }
+}
+
 /// The scheduler slice of the calling thread: how long it runs at a time, and how soon it runs after a
 /// wake-up. Linux lets a waking thread preempt those with longer slices (6.12; sched_setattr(2),
 /// `sched_runtime` of SCHED_OTHER). Older kernels ignore it.

@@ -25,6 +25,15 @@ pub(crate) struct Claims {
     pub(crate) lock: Mutex<()>,
     /// When a further slot may be claimed after a failure (nanoseconds).
     from_ns: AtomicU64,
+    /// Slots that were claimed.
+    made: AtomicU64,
+}
+
+impl Claims {
+    /// The number of slots that were claimed, beside the first one.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Acquire)
+    }
 }
 
 impl Engine {
@@ -55,7 +64,10 @@ impl Engine {
         }
         match self.registry.claim_slot().and_then(|further| self.add_slot(further)) {
             // The progress thread must watch the new socket, too.
-            Ok(()) => self.kick.signal(1),
+            Ok(()) => {
+                self.claims.made.fetch_add(1, Ordering::Release);
+                self.progress.wake();
+            }
             Err(error) => {
                 self.claims.from_ns.store(now.plus_ns(CLAIM_INTERVAL_NS).0, Ordering::Relaxed);
                 if !self.lock().tables.has_numbers() {
@@ -186,12 +198,13 @@ mod tests {
         }
     }
 
-    /// A port that adds any slot.
+    /// A port that adds any slot, with one more descriptor then.
     #[derive(Default)]
-    struct AddingPort(DeadPort);
+    struct AddingPort(DeadPort, usize);
 
     impl Port for AddingPort {
         fn add_slot(&mut self, _: u16, _: OwnedFd) -> io::Result<()> {
+            self.1 += 1;
             Ok(())
         }
 
@@ -228,7 +241,7 @@ mod tests {
         }
 
         fn properties(&self) -> PortProperties {
-            self.0.properties()
+            PortProperties { poll_fds: vec![-1; self.1], ..self.0.properties() }
         }
 
         fn report(&self) -> PortReport {
@@ -283,6 +296,21 @@ mod tests {
         });
         assert_eq!(asked.claimed.load(SeqCst), 1);
         assert_eq!(slots, [Some(SLOT + 1); 2]);
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_watches_the_socket_of_a_claimed_slot() {
+        let (engine, asked) = engine(AddingPort::default());
+        let mut fds = crate::sched::WaitFds::default();
+        let before = fds.with(&engine, &engine.progress, -1).len();
+        draw_all_of_a_slot(&engine, &asked);
+        assert_eq!(fds.with(&engine, &engine.progress, -1).len(), before);
+        assert!(draw(&engine).is_some());
+        assert_eq!(
+            (asked.claimed.load(SeqCst), fds.with(&engine, &engine.progress, 7).len()),
+            (1, before + 1)
+        );
+        assert_eq!(fds.with(&engine, &engine.progress, 7).first(), Some(&7));
     }
 
     #[test]

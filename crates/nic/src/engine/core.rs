@@ -12,7 +12,7 @@ use super::tables::{QpEntry, Tables};
 use crate::chaos::late_writes::Which;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
-use crate::port::{FlowKey, Port, RxQueues, RxScope};
+use crate::port::{FlowKey, Port, Readiness, RxQueues, RxScope};
 use crate::sched::{Decision, Quantum, Trigger, Tuning, decide};
 use crate::trace;
 
@@ -26,11 +26,27 @@ pub(crate) struct Core {
     pub(super) polls: u64,
     /// The thread that holds the lock is an application's, which polls steadily.
     pub(super) is_polled: bool,
+    /// Threads that serve the port and sleep, or are about to.
+    asleep: usize,
 }
 
 impl Core {
     pub(crate) fn new(port: Box<dyn Port>, hooks: Hooks, tables: Tables, tuning: Tuning) -> Self {
-        Self { port, hooks, tables, tuning, polls: 0, is_polled: false }
+        Self { port, hooks, tables, tuning, polls: 0, is_polled: false, asleep: 0 }
+    }
+
+    /// A thread that serves the port is about to sleep; returns whether the port has work for it.
+    pub(crate) fn thread_sleeps(&mut self) -> Readiness {
+        self.asleep += 1;
+        self.port.set_need_wakeup(true)
+    }
+
+    /// A thread that has called [`thread_sleeps`](Self::thread_sleeps) is awake.
+    pub(crate) fn thread_wakes(&mut self) {
+        self.asleep -= 1;
+        if self.asleep == 0 {
+            self.port.set_need_wakeup(false);
+        }
     }
 
     /// Whether no queue pair is ready to send and the port reports no packets, so that at most timers have

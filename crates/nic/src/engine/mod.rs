@@ -22,12 +22,12 @@ mod timers;
 mod tx;
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
-use sys::{AddressMonitor, EventFd};
+use sys::AddressMonitor;
 use transport::Instant;
 use transport::chaos::Chaos;
 use transport::cm::Cm;
@@ -45,7 +45,7 @@ use crate::moderation::Moderator;
 use crate::port::{Port, RxQueues};
 use crate::registry::Registry;
 use crate::runtime::{Point, Runtime};
-use crate::sched::{InlineYield, Trigger, Tuning};
+use crate::sched::{Attendance, InlineYield, Sleeper, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
 use crate::xrc_peers::XrcPeers;
@@ -97,6 +97,7 @@ pub(crate) struct Engine {
     redirects: Arc<RedirectOutcome>,
     chaos: OnceLock<Arc<Chaos>>,
     is_netdev_lost: AtomicBool,
+    pub(crate) attendance: Attendance,
     pub(crate) claims: Claims,
     /// See [`PortProperties`](crate::port::PortProperties).
     prefers_equal_packets: bool,
@@ -111,10 +112,8 @@ pub(crate) struct Engine {
     gsi_mask: u64,
     /// The progress thread leaves the sockets to polling threads.
     is_watching: AtomicBool,
-    /// When the sleep of the progress thread ends by itself (nanoseconds); 0 while it is awake.
-    sleeps_until: AtomicU64,
-    /// Shared with the progress thread, which may sleep on it when the engine is dropped.
-    kick: Arc<EventFd>,
+    /// The progress thread.
+    pub(crate) progress: Sleeper,
 }
 
 impl Engine {
@@ -157,13 +156,13 @@ impl Engine {
             redirects,
             chaos: OnceLock::new(),
             is_netdev_lost: AtomicBool::new(false),
+            attendance: Attendance::new(&tuning)?,
             claims: Claims::default(),
             prefers_equal_packets,
             inline_polls: AtomicU64::new(0),
             polls_at_hand_over: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
-            sleeps_until: AtomicU64::new(0),
-            kick: Arc::new(EventFd::new()?),
+            progress: Sleeper::new()?,
         }))
     }
 
@@ -253,12 +252,13 @@ impl Engine {
     }
 
     /// Processes batches of the queues until they are empty, up to a limit. Sends held messages too. Returns
-    /// the number of batches received.
-    pub(crate) fn poll_batches(&self, queues: RxQueues) -> usize {
+    /// the number of batches received. `is_polled`: the calling thread is of the application and sees the
+    /// completions at once.
+    pub(crate) fn poll_batches(&self, queues: RxQueues, is_polled: bool) -> usize {
         let mut batches = 0;
         for _ in 0..self.tuning.progress_batches {
             let mut core = self.lock();
-            core.is_polled = false;
+            core.is_polled = is_polled;
             let received = core.poll(|| self.now(), queues, Trigger::Flush);
             self.unlock_and_deliver(core);
             batches += received;
@@ -272,7 +272,7 @@ impl Engine {
     /// Processes some batches of all queues, and runs connection management. Returns the number of
     /// batches and events.
     fn poll_all(&self) -> usize {
-        let batches = self.poll_batches(RxQueues::ALL);
+        let batches = self.poll_batches(RxQueues::ALL, false);
         self.offer_held();
         self.take_refused();
         batches + self.cm.poll(self.now(), self)
@@ -334,21 +334,17 @@ impl Engine {
         }
     }
 
-    /// Descriptors that the progress thread sleeps on; the monitor of the netdev is last.
-    pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
-        let mut fds = self.lock().port.properties().poll_fds;
-        fds.push(self.registry.listener_fd());
-        fds.extend(self.kick_fds());
-        fds
+    /// Descriptors that a thread sleeps on which serves the engine: `fd` is first, the monitor of the netdev
+    /// last.
+    pub(crate) fn wait_fds(&self, fd: RawFd, sleeper: &Sleeper) -> Vec<RawFd> {
+        let poll_fds = self.lock().port.properties().poll_fds;
+        let others = [self.registry.listener_fd(), sleeper.fd(), self.control_fd(), self.monitor_fd()];
+        [&[fd][..], &poll_fds, &others].concat()
     }
 
-    pub(crate) fn kick(&self) -> Arc<EventFd> {
-        Arc::clone(&self.kick)
-    }
-
-    /// The descriptors of [`wait_fds`](Self::wait_fds) that do not belong to the port or the registry.
-    pub(crate) fn kick_fds(&self) -> [RawFd; 3] {
-        [self.kick.as_raw_fd(), self.control_fd(), self.monitor_fd()]
+    /// The descriptors that the progress thread sleeps on while application threads poll.
+    pub(crate) fn watch_fds(&self) -> [RawFd; 3] {
+        [self.progress.fd(), self.control_fd(), self.monitor_fd()]
     }
 
     /// Receives packets that other processes of this host forwarded, and sends the disconnect notices of dead
@@ -410,53 +406,49 @@ impl Engine {
             forgotten,
             is_watching,
             has_sleeper: self.has_sleeper(),
+            is_left: self.attendance.is_left(),
+            attends_until: self.attendance.is_on().then(|| self.attendance.sleeper().until_ns()),
         })
     }
 
-    /// Wakes the progress thread if it would sleep past `deadline`.
+    fn sleepers(&self) -> [&Sleeper; 2] {
+        [&self.progress, self.attendance.sleeper()]
+    }
+
+    /// Wakes the threads that serve the engine if they would sleep past `deadline`.
     pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         self.runtime.reach(Point::Wake);
-        if deadline.0 < self.sleeps_until.load(Ordering::Relaxed)
-            && self.sleeps_until.swap(deadline.0, Ordering::Relaxed) > deadline.0
-        {
-            self.kick.signal(1);
-        }
+        self.sleepers().into_iter().for_each(|sleeper| sleeper.wake_before(deadline));
     }
 
-    /// Wakes the progress thread if it would sleep past a timer that this thread has armed in `core`, or past
-    /// the release time of a packet that a hook delays. The application may stop polling after this call.
+    /// Wakes the threads that serve the engine if they would sleep past a timer that this thread has armed in
+    /// `core`, or past the release time of a packet that a hook delays. The application may stop polling after
+    /// this call.
     #[inline]
     fn wake_for(&self, core: &Core) {
-        if self.sleeps_until.load(Ordering::Relaxed) != 0 {
+        if self.sleepers().into_iter().any(|sleeper| sleeper.until_ns() != 0) {
             let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
             self.wake_before(deadlines.into_iter().flatten().min());
         }
     }
 
-    /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
-    pub(crate) fn hand_over(&self) {
+    /// The calling thread stops polling: wakes the progress thread, which then serves the sockets. `attends`: it
+    /// will soon attend to the engine, and the progress thread is not woken if it has left the engine to such
+    /// threads: it looks again in [`Tuning::watch_ns`].
+    pub(crate) fn hand_over(&self, attends: bool) {
         // Either `watch` sees this change, or this thread sees that it watches. The larger number remains:
         // another thread may have polled and handed over meanwhile.
         self.polls_at_hand_over.fetch_max(self.inline_polls(), Ordering::SeqCst);
         self.runtime.reach(Point::Wake);
-        if self.is_watching.load(Ordering::SeqCst) {
-            self.kick.signal(1);
+        let is_alone = self.attendance.is_left() && !self.attendance.is_on() && !attends;
+        if self.is_watching.load(Ordering::SeqCst) || is_alone {
+            self.progress.wake();
         }
     }
 
     pub(crate) fn set_watching(&self, is_watching: bool) {
         self.is_watching.store(is_watching, Ordering::SeqCst);
-    }
-
-    pub(crate) fn set_sleeps_until(&self, at_ns: u64) {
-        self.sleeps_until.store(at_ns, Ordering::Relaxed);
-    }
-
-    /// Discards the wake-ups that have arrived.
-    pub(crate) fn spend_kicks(&self) {
-        // `take` finds no wake-up if the sleep ended for another reason.
-        let _spent = self.kick.take();
     }
 
     /// Processes the packets that have arrived; see [`Core::drain`]. Other processes of this host may have
@@ -519,6 +511,6 @@ impl Drop for Engine {
     /// Wakes the threads of the engine, which end then.
     fn drop(&mut self) {
         self.xrc_peers.end();
-        self.kick.signal(1);
+        self.progress.wake();
     }
 }

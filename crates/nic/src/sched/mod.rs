@@ -5,16 +5,24 @@
 //! | `departure.rs` | whether a message leaves now or is held for a batch, and how much one quantum carries |
 //! | `queue.rs` | which queue pair is next, and how many packets the flow window and the port accept |
 //! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
+//! | `attendance.rs` | when a thread that waits for an event serves the port, not the progress thread |
 //! | `progress.rs` | nothing: the loop of the progress thread, which follows the governor |
+//! | `sleep.rs` | nothing: the sleep of a thread that serves the port, and how it is woken |
 //! | `tuning.rs` | nothing: every number that the others use |
 
+mod attendance;
 mod departure;
 mod governor;
 pub(crate) mod progress;
 mod queue;
+mod sleep;
 mod tuning;
 
+pub(crate) use attendance::{Attendance, may_attend};
 pub(crate) use departure::{Decision, Quantum, Trigger, decide};
 pub(crate) use governor::InlineYield;
 pub(crate) use queue::{FlowShare, TransmitQueue};
+pub(crate) use sleep::Sleeper;
+#[cfg(test)]
+pub(crate) use sleep::WaitFds;
 pub use tuning::Tuning;

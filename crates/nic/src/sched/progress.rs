@@ -1,15 +1,17 @@
 //! The progress thread of an engine. It serves the port while no application thread polls, or one sleeps on a
 //! CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
-use std::os::fd::RawFd;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 
 use sys::{EventFd, Slice};
 use transport::Instant;
 
+use super::attendance::Watch;
 use super::governor::{Governor, State};
+use super::sleep::{NO_FD, WaitFds};
 use crate::engine::Engine;
-use crate::port::{Readiness, RxQueues};
+use crate::port::RxQueues;
 use crate::runtime::{Point, Runtime};
 
 /// Starts the thread. It ends when no other reference to the engine is left.
@@ -21,10 +23,10 @@ pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
 struct Progress {
     runtime: Runtime,
     governor: Governor,
-    /// The descriptors that the thread sleeps on; the monitor of the netdev is last.
-    fds: Vec<RawFd>,
+    fds: WaitFds,
     /// Kept open: the engine signals it when it is dropped, and closes the other descriptors.
-    _kick: Arc<EventFd>,
+    kick: Arc<EventFd>,
+    attended: Watch,
     slice: Slice,
     /// Rounds since the spinning began.
     spins: u32,
@@ -35,20 +37,37 @@ struct Progress {
 impl Progress {
     fn run(weak: &Weak<Engine>, runtime: Runtime) {
         let Some(engine) = weak.upgrade() else { return };
-        let (governor, fds, _kick) = (Governor::new(*engine.tuning()), engine.wait_fds(), engine.kick());
+        let (governor, kick) = (Governor::new(*engine.tuning()), engine.progress.kick());
         drop(engine);
-        let mut this = Self { runtime, governor, fds, _kick, slice: Slice::default(), spins: 0, ran_ns: 0 };
+        let (fds, attended, slice) = (WaitFds::default(), Watch::default(), Slice::default());
+        let mut this = Self { runtime, governor, fds, kick, attended, slice, spins: 0, ran_ns: 0 };
         while let Some(engine) = weak.upgrade() {
             this.round(engine, weak);
         }
     }
 
     fn round(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
+        let now = self.runtime.now_ns();
+        if let Some(wait_ns) = self.attended.wait_ns(&engine.attendance, now, engine.tuning()) {
+            return self.leave(engine, weak, now + wait_ns);
+        }
         let polls = engine.inline_polls();
         let has_sleeper = engine.has_sleeper();
-        match self.governor.next_state(polls, has_sleeper, self.runtime.now_ns()) {
+        match self.governor.next_state(polls, has_sleeper, now) {
             State::Inline => self.watch(engine, weak),
             State::Background | State::Crowded => self.serve(engine, weak, has_sleeper),
+        }
+    }
+
+    /// Sleeps: another thread attends to the engine.
+    fn leave(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, until_ns: u64) {
+        self.slice.set(None);
+        engine.attendance.leave_until(until_ns);
+        drop(engine);
+        self.runtime.sleep(&[self.kick.as_raw_fd()], Instant(until_ns));
+        if let Some(engine) = weak.upgrade() {
+            engine.attendance.leave_until(0);
+            engine.progress.spend_kicks();
         }
     }
 
@@ -60,7 +79,7 @@ impl Progress {
         self.runtime.reach(Point::Sleep);
         engine.set_watching(true);
         engine.serve_control_plane();
-        let kick = engine.kick_fds();
+        let kick = engine.watch_fds();
         // A thread that armed a CQ before `set_watching` had no reason to wake this thread: check again.
         let may_sleep = !engine.has_sleeper();
         drop(engine);
@@ -68,7 +87,13 @@ impl Progress {
         let netdev_changed =
             may_sleep && self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
         self.ran_ns = self.runtime.process_cpu_ns().saturating_sub(before);
-        wake_up(weak, netdev_changed);
+        if let Some(engine) = weak.upgrade() {
+            engine.set_watching(false);
+            engine.progress.spend_kicks();
+            if netdev_changed {
+                engine.follow_netdev();
+            }
+        }
     }
 
     /// Serves the port, then spins or sleeps.
@@ -80,7 +105,7 @@ impl Progress {
         let batches = if has_sleeper || self.spins.is_multiple_of(tuning.spin_rounds) {
             engine.serve_everything()
         } else {
-            engine.poll_batches(RxQueues::SLOT)
+            engine.poll_batches(RxQueues::SLOT, false)
         };
         let now = self.runtime.now_ns();
         self.governor.served(batches, self.ran_ns, now);
@@ -97,32 +122,15 @@ impl Progress {
     }
 
     fn sleep(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, now: u64) {
-        let latest = self.governor.sleep_until(now);
-        let deadline = engine.next_deadline().map_or(latest, |at| at.0.min(latest));
-        self.runtime.reach(Point::Sleep);
-        engine.set_sleeps_until(deadline);
-        self.runtime.reach(Point::Sleep);
-        // A post between `next_deadline` and the store saw the old value and woke no thread: check again.
-        let is_settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
-        let readiness = engine.lock().port.set_need_wakeup(true);
+        let deadline = engine.progress.prepare(&engine, self.governor.sleep_until(now));
+        let fds = self.fds.with(&engine, &engine.progress, NO_FD);
         drop(engine);
-        let may_sleep = is_settled && readiness == Readiness::Idle;
-        let netdev_changed = may_sleep && self.runtime.sleep(&self.fds, Instant(deadline));
+        let netdev_changed = deadline.is_some_and(|until| self.runtime.sleep(fds, Instant(until)));
         if let Some(engine) = weak.upgrade() {
-            engine.lock().port.set_need_wakeup(false);
-        }
-        wake_up(weak, netdev_changed);
-    }
-}
-
-/// After a sleep: records that the thread is awake, and discards the wake-ups that have arrived.
-fn wake_up(weak: &Weak<Engine>, netdev_changed: bool) {
-    if let Some(engine) = weak.upgrade() {
-        engine.set_watching(false);
-        engine.set_sleeps_until(0);
-        engine.spend_kicks();
-        if netdev_changed {
-            engine.follow_netdev();
+            engine.progress.end(&engine);
+            if netdev_changed {
+                engine.follow_netdev();
+            }
         }
     }
 }

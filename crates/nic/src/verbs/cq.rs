@@ -4,7 +4,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use transport::{VerbsError, Wc};
 
@@ -14,17 +15,36 @@ use crate::cq::CompletionQueue;
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
 use crate::events::EventQueue;
+use crate::sched::may_attend;
 
 /// A descriptor that becomes readable when an armed CQ gets a completion.
 #[derive(Clone)]
 pub struct CompChannel {
     pub(super) events: Arc<EventQueue<u64>>,
+    waits: Arc<Waits>,
     context: Context,
+}
+
+/// How the application waits for the events of a channel.
+#[derive(Default)]
+struct Waits {
+    /// Bit n is set if engine n completes to CQs of the channel.
+    engine_mask: AtomicU32,
+    /// The last thread that had to wait attended to the engine (`sched/attendance.rs`).
+    attends: AtomicBool,
+}
+
+impl Waits {
+    /// The engine to attend to; `None` if there are several.
+    fn engine(&self) -> Option<usize> {
+        let mask = self.engine_mask.load(Ordering::Relaxed).max(1);
+        mask.is_power_of_two().then(|| mask.trailing_zeros() as usize)
+    }
 }
 
 impl CompChannel {
     pub(super) fn new(context: Context) -> io::Result<Self> {
-        Ok(Self { events: Arc::new(EventQueue::new()?), context })
+        Ok(Self { events: Arc::new(EventQueue::new()?), waits: Arc::default(), context })
     }
 
     /// Returns the context of the channel.
@@ -57,16 +77,51 @@ impl CompChannel {
     /// # Errors
     /// `WouldBlock` if the descriptor is non-blocking and there is no event.
     pub fn get_event(&self) -> io::Result<u64> {
-        if let Ok(engine) = self.context.device().engine() {
-            for engine in engine.all() {
-                engine.poll_inline();
-                engine.hand_over();
-            }
-            if let Some(raw) = engine.place.raw() {
-                raw.hand_over();
-            }
-        }
+        self.serve(u64::MAX)?;
         self.events.get()
+    }
+
+    /// As [`get_event`](Self::get_event), but waits for this time at most, whatever flags the descriptor has;
+    /// `None` without an event.
+    ///
+    /// # Errors
+    /// `Interrupted` after a signal.
+    pub fn get_event_within(&self, time: Duration) -> io::Result<Option<u64>> {
+        let engine = self.context.device().engine().map_err(io::Error::other)?;
+        let until = engine.now() + time;
+        self.serve(until.0)?;
+        if self.events.is_empty() {
+            engine.runtime().sleep(&[self.fd()], until);
+        }
+        Ok(self.events.try_get())
+    }
+
+    /// Lets an engine be served while this thread waits: by this thread if it can, until there is an event or
+    /// `end_ns`, otherwise by the progress threads.
+    fn serve(&self, end_ns: u64) -> io::Result<()> {
+        let Ok(first) = self.context.device().engine() else { return Ok(()) };
+        let own = self.waits.engine().filter(|_| end_ns < u64::MAX || !self.events.is_nonblocking());
+        let own = own.filter(|_| may_attend(sys::now_ns()));
+        for engine in first.all().filter(|engine| own != Some(engine.index())) {
+            engine.poll_inline();
+            engine.hand_over(false);
+        }
+        if let Some(raw) = first.place.raw() {
+            raw.hand_over();
+        }
+        let is_there = || !self.events.is_empty();
+        if own.is_some() && is_there() {
+            return Ok(());
+        }
+        let attends = match own {
+            Some(own) => first.at(own).attend(self.fd(), end_ns, is_there)?,
+            None => false,
+        };
+        self.waits.attends.store(attends, Ordering::Relaxed);
+        if let Some(own) = own.filter(|_| !attends) {
+            first.at(own).hand_over(false);
+        }
+        Ok(())
     }
 }
 
@@ -87,6 +142,8 @@ struct CqInner {
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
     engine_mask: AtomicU32,
+    /// Of its channel.
+    waits: Option<Arc<Waits>>,
     /// The completion vector; 0 leaves the choice of the engine to the device.
     vector: u32,
     _share: Share,
@@ -123,6 +180,7 @@ impl Cq {
         vector: u32,
         share: Share,
     ) -> Self {
+        let waits = channel.map(|c| Arc::clone(&c.waits));
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue = {
             let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
@@ -131,7 +189,8 @@ impl Cq {
         if let Some(chaos) = engine.chaos() {
             queue.set_chaos(chaos);
         }
-        Self(Arc::new(CqInner { queue, engine, engine_mask: AtomicU32::new(0), vector, _share: share }))
+        let engine_mask = AtomicU32::new(0);
+        Self(Arc::new(CqInner { queue, engine, engine_mask, waits, vector, _share: share }))
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
@@ -159,6 +218,9 @@ impl Cq {
     /// Records that queue pairs of this engine complete here.
     pub(super) fn add_engine(&self, engine: usize) {
         self.0.engine_mask.fetch_or(1 << engine, Ordering::Relaxed);
+        if let Some(waits) = &self.0.waits {
+            waits.engine_mask.fetch_or(1 << engine, Ordering::Relaxed);
+        }
     }
 
     /// Returns the engine that has queue pairs completing here; the first if there are several.
@@ -210,7 +272,11 @@ impl Cq {
     pub fn req_notify(&self, solicited_only: bool) {
         self.0.queue.arm(solicited_only);
         self.poll_engines();
-        self.0.engine.all().for_each(Engine::hand_over);
+        let attends = |waits: &Arc<Waits>| waits.attends.load(Ordering::Relaxed);
+        let own = self.0.waits.as_ref().filter(|waits| attends(waits)).and_then(|waits| waits.engine());
+        for engine in self.0.engine.all() {
+            engine.hand_over(own == Some(engine.index()));
+        }
         if let Some(raw) = self.0.engine.place.raw() {
             raw.hand_over();
         }

@@ -114,12 +114,12 @@ fn a_moderated_event_of_a_lent_receive_wakes_the_progress_thread_in_time() {
             let queue = &mut engine.lock().tables.srqs.entries[0];
             queue.as_mut().expect("the queue").queue.post(&RecvWr { wr_id, sg_list: &[] }).expect("room");
         }
-        engine.set_sleeps_until(u64::MAX);
+        engine.progress.set_until(u64::MAX);
         say(&borrower, &Record::new(kind, FILE, srqn, 5));
         peers.serve(&engine, token);
         assert!(cq.pop_one().is_some());
         assert!(engine.moderator.next().is_some(), "the event is held back");
-        assert!(engine.kick().take().is_ok(), "{kind:?}: the progress thread sleeps past the event");
+        assert!(engine.progress.kick().take().is_ok(), "{kind:?}: the progress thread sleeps past the event");
     }
 }
 
