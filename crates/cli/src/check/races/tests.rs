@@ -33,7 +33,7 @@ fn between((pid, peer): (u32, u32), qpn: u32, does: Use, posted: u64, executed: 
         left: None,
         last: None,
         executed: Some(executed + 5),
-        execution: Some(Execution { pid: peer, begin: executed, end: executed + 5 }),
+        execution: Some(Execution { pid: peer, begin: executed, end: executed + 5, is_certain: true }),
         acked: None,
         completed: executed + 10,
         polled: None,
@@ -46,7 +46,7 @@ fn between((pid, peer): (u32, u32), qpn: u32, does: Use, posted: u64, executed: 
 impl Operation {
     fn with(mut self, is_local: bool, effect: Effect) -> Self {
         let process = if is_local { self.message.pid } else { self.message.execution.expect("known").pid };
-        self.areas.push(Area { process, first: 1000, end: 1008, effect, is_local });
+        self.areas.push(Area { process, first: 1000, end: 1008, effect, is_local, receive: None });
         self
     }
 

@@ -1,0 +1,28 @@
+/* race_srq: a SEND of the second process takes a receive with memory that the first one WRITEs; options: --races */
+#include "race.h"
+
+/* With -DFIXED the receive has memory of its own. */
+static void run(struct end *e, int role)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		if (role == TARGET)
+			post_receive(e, 1);
+		meet(3 + i);
+		if (role == 0) {
+			for (int k = 0; k < BURST; k++)
+				post(e, 0, IBV_WR_RDMA_WRITE, SIGNALED, 0, 0, IS_FIXED ? RECEIVE : SIZE); /* finds: race-remote */
+			poll_good(e, BURST);
+		} else if (role == 1) {
+			post(e, 1, IBV_WR_SEND, SIGNALED, 0, 0, 16);
+			poll_good(e, 1);
+		} else {
+			poll_good(e, 1);
+		}
+	}
+}
+
+int main(void)
+{
+	has_srq = 1;
+	return run_all(2, run);
+}
