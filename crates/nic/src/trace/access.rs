@@ -147,7 +147,9 @@ impl Landing {
         }
     }
 
-    fn events(&self) -> Vec<Event> {
+    /// The events that record it.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
         let (head, rest) = self.local.split_at(PIECES.1.min(self.local.len()));
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let mut first = Event {

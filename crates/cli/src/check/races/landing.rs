@@ -191,3 +191,6 @@ fn sent(accesses: &HashMap<Post, Access>) -> HashMap<Queue, usize> {
     sent.retain(|_, (count, last)| *count == *last as usize);
     sent.into_iter().map(|(queue, (count, _))| (queue, count)).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -63,6 +63,9 @@ pub(super) fn races(recordings: &[Recording], findings: &Findings) -> (Vec<Findi
     if operations.unknown > 0 {
         compared += &format!(", {} of them without their remote memory", operations.unknown);
     }
+    if operations.unplaced > 0 {
+        compared += &format!(", {} of them without the memory of their receives", operations.unplaced);
+    }
     (found, compared)
 }
 

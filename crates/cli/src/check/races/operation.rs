@@ -102,6 +102,8 @@ pub(super) struct Operations {
     pub(super) replaced: usize,
     /// One-sided operations of which the remote memory is not known.
     pub(super) unknown: usize,
+    /// SENDs of which the memory of the receive is not known.
+    pub(super) unplaced: usize,
 }
 
 /// A queue pair of a process.
@@ -145,6 +147,7 @@ pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Opera
             continue;
         }
         let (does, site, posted) = (access.does, access.site, access.time_ns);
+        operations.unplaced += usize::from(does == Use::Send && message.bytes > 0 && placed.is_empty());
         let areas = [areas(&message, &access, findings), placed].concat();
         let is_one_sided = message.bytes > 0 && !matches!(does, Use::Send | Use::Nothing);
         operations.unknown += usize::from(is_one_sided && areas.iter().all(|area| area.is_local));
