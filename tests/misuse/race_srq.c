@@ -1,4 +1,7 @@
-/* race_srq: a SEND of the second process takes a receive with memory that the first one WRITEs; options: --races */
+/*
+ * race_srq: a SEND of the second process takes a receive with memory that the first one WRITEs;
+ * options: --races
+ */
 #include "race.h"
 
 /* With -DFIXED the receive has memory of its own. */

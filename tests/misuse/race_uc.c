@@ -1,4 +1,4 @@
-/* race_uc: a READ after the completion of a WRITE over UC, which does not wait for the peer; options: --races */
+/* race_uc: a READ after the completion of a WRITE over UC, which tells nothing; options: --races */
 #include "race.h"
 
 /* With -DFIXED the target answers when it has polled the receive of a WRITE with immediate data. */

@@ -19,8 +19,8 @@ pub(super) fn join(trace: &mut Trace) {
     }
 }
 
-/// As [`join`], for a trace of one host, and also for unreliable connections: if newer events have replaced the
-/// connection of a peer, finds the peer by its queue pair number, provided that only one process has this
+/// As [`join`], for a trace of one host, and also for unreliable connections: if newer events have replaced
+/// the connection of a peer, finds the peer by its queue pair number, provided that only one process has this
 /// number.
 pub(crate) fn join_by_number(trace: &mut Trace) {
     const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);

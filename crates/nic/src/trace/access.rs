@@ -42,8 +42,8 @@ pub struct Access {
     pub is_counted: bool,
     /// Number of its call stack in the process.
     pub site: u32,
-    /// Remote address and key, for one-sided operations. For a SEND the second one is the number of the shared
-    /// receive queue (XRC) or of the queue pair (UD) that receives it.
+    /// Remote address and key, for one-sided operations. For a SEND the second one is the number of the
+    /// shared receive queue (XRC) or of the queue pair (UD) that receives it.
     pub remote: (u64, Rkey),
     /// Its [`Landing::number`], if it takes a receive.
     pub number: u32,
