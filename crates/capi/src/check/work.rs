@@ -453,8 +453,8 @@ impl Queue {
         }
     }
 
-    /// Takes the receive that has completed. Also returns whether no other one can be it, and the number of the
-    /// shared receive queue: 0 without XRC, `None` if it is not known.
+    /// Takes the receive that has completed. Also returns whether no other one can be it, and the number
+    /// of the shared receive queue: 0 without XRC, `None` if it is not known.
     fn received(&mut self, wc: &Wc) -> (Option<Posted>, bool, Option<u32>) {
         let of_xrc = if self.service == QpType::XrcTgt { only_srq() } else { None };
         let srq = self.srq.map(of_srq).or(of_xrc);

@@ -1,7 +1,7 @@
 //! The memory in which SENDs were placed: finds the receive that a SEND has taken.
 //!
-//! Both ends of a connection count the messages that take receives, so a SEND has the receive with its number.
-//! On an unreliable connection that holds if no message was lost. A datagram has no number.
+//! Both ends of a connection count the messages that take receives, so a SEND has the receive with its
+//! number. On an unreliable connection that holds if no message was lost. A datagram has no number.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -8,7 +8,8 @@
 //! Model: RDMA-TSO (Ambal et al., OOPSLA 2024) and IBA 9.5 and 10.8.3: operations of one queue pair are
 //! executed in order, those of different ones are not ordered, and a request does not wait for the result of
 //! an earlier READ or atomic without a fence. A SEND writes the memory of the receive that it takes
-//! ([`landing`]). The completion of an unacknowledged message (UC, UD) only tells that its own memory is free.
+//! ([`landing`]). The completion of an unacknowledged message (UC, UD) tells only that its own memory is
+//! free.
 
 mod landing;
 mod operation;
@@ -207,8 +208,8 @@ impl Race<'_> {
         let unordered = match self.first.tells_end(a) {
             true => "Operations of different queue pairs are not ordered (IBA 9.5)",
             false => {
-                "The completion of a message that the peer does not acknowledge (UC, UD) says nothing about the \
-                 peer's memory (IBA 9.8)"
+                "The completion of a message that the peer does not acknowledge (UC, UD) says nothing about \
+                 the peer's memory (IBA 9.8)"
             }
         };
         let is_one_process = self.first.message.pid == self.second.message.pid;

@@ -317,8 +317,8 @@ impl Told {
         told
     }
 
-    /// Forgets an execution that was not on the connection of the message: without an acknowledgement only the
-    /// number of the last packet says when it was.
+    /// Forgets an execution that was not on the connection of the message: without an acknowledgement only
+    /// the number of the last packet says when it was.
     fn bound(&self, message: &mut Message) {
         let queue = |execution: Execution| (execution.pid, message.peer);
         let peer = message.execution.map_or(u64::MAX, |at| after(&self.states, queue(at), message.posted));

@@ -15,8 +15,8 @@ const MESSAGES_MAX: usize = 20_000;
 /// Messages of a chain of processes, at most; beyond them everything counts as known.
 const HOPS_MAX: usize = 8;
 
-/// Whether the process of `second` could know at its post, by messages, that `first` was executed and does not
-/// use `area` any more. Both are among the operations.
+/// Whether the process of `second` could know at its post, by messages, that `first` was executed and does
+/// not use `area` any more. Both are among the operations.
 pub(super) fn could_know(
     operations: &Operations,
     (first, area): (&Operation, &Area),
