@@ -1,8 +1,8 @@
 //! The memory that work requests use, for `roxie check --races`.
 //!
 //! Each post of a send is recorded among the events of the trace, which have its execution by the peer and
-//! its poll. Each polled receive is recorded with its memory, where a SEND of the peer was placed. The processes
-//! do not compare anything: `roxie check` does, at the end of the command.
+//! its poll. Each polled receive is recorded with its memory, where a SEND of the peer was placed. The
+//! processes do not compare anything: `roxie check` does, at the end of the command.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
