@@ -13,9 +13,10 @@ use crate::abi::work::{ibv_recv_wr, ibv_send_wr};
 use crate::errno::code;
 use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
 use crate::ibv::qp::QpObject;
+use crate::ibv::srq::SrqObject;
 use crate::ibv::{cq, post, srq, wr};
 
-use super::posted::{Posted, overlap};
+use super::posted::Posted;
 use super::work;
 use super::{Purpose, lock, pages};
 
@@ -76,11 +77,15 @@ unsafe extern "C" fn post_send(
     queue.begin_post(object);
     let before = queue.sends.len();
     let list = list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok());
-    list.enumerate().for_each(|(index, wr)| queue.send(&wr, index == 0));
+    list.enumerate().for_each(|(index, wr)| queue.send(&wr, index));
     // SAFETY: ibv_post_send(3).
     let post = |bad: *mut _| unsafe { post::post_send(qp, first, bad) };
     // SAFETY: the arguments of this call.
     let result = unsafe { post_all(&mut queue.sends, before, first, bad_wr, post) };
+    let posted = queue.sends.len() - before;
+    if result != 0 {
+        queue.numbers.take_back(posted);
+    }
     if result == libc::ENOMEM {
         queue.is_full();
     }
@@ -118,20 +123,17 @@ unsafe extern "C" fn post_srq_recv(
     if srq.is_null() || !is_usable(srq, Purpose::Use) {
         return code(libc::EINVAL);
     }
-    let receives = work::of_srq(srq.addr());
-    let mut receives = lock(&receives);
-    let before = receives.len();
+    let queue = work::of_srq(srq.addr());
+    let mut queue = lock(&queue);
+    let before = queue.receives.len();
     // SAFETY: ibv_post_srq_recv(3).
-    let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
-    for wr in list.map_while(|wr| post::recv_wr(&wr).ok()) {
-        let receive = Posted::receive(&wr, None);
-        overlap(&receive, receives.iter());
-        receives.push_back(receive);
-    }
+    let (object, list): (Option<&SrqObject>, WrList<ibv_recv_wr>) = unsafe { typed((srq, first)) };
+    let srqn = object.and_then(|object| object.tail.srq.number()).unwrap_or_default();
+    list.map_while(|wr| post::recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr, srqn));
     // SAFETY: ibv_post_srq_recv(3).
     let post = |bad: *mut _| unsafe { srq::post_srq_recv(srq, first, bad) };
     // SAFETY: the arguments of this call.
-    unsafe { post_all(&mut receives, before, first, bad_wr, post) }
+    unsafe { post_all(&mut queue.receives, before, first, bad_wr, post) }
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
@@ -160,13 +162,14 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             queue.begin_post(object);
             let before = queue.sends.len();
             batch.for_each(|wr| {
-                let is_first = queue.sends.len() == before;
-                queue.send(wr, is_first);
+                let index = queue.sends.len() - before;
+                queue.send(wr, index);
             });
             let posted = batch.post(&object.tail.qp);
             if posted.is_err() {
                 // Some of them may be posted: they complete unknown.
                 queue.sends.truncate(before);
+                queue.numbers.lose();
                 queue.is_full();
             }
             posted

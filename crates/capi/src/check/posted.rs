@@ -2,6 +2,7 @@
 
 use roxie::transport::{RecvWr, Sge, WrOp};
 use sys::guarded::pages::Rights;
+use sys::now_ns;
 
 use super::pages::{self, Protection, User};
 use super::report::report;
@@ -18,6 +19,8 @@ pub(super) struct Posted {
     /// The peer may have answered: the application may know that it is done.
     pub(super) may_be_done: bool,
     pub(super) posted: Site,
+    /// When, for receives with `--races`.
+    pub(super) time_ns: u64,
     pub(super) list: Box<[Sge]>,
     /// The device writes the result of a READ or atomic there.
     pub(super) gets_result: bool,
@@ -47,6 +50,7 @@ impl Posted {
             is_signaled: true,
             may_be_done: false,
             posted,
+            time_ns: if OPTIONS.races { now_ns() } else { 0 },
             list: wr.sg_list.into(),
             gets_result: false,
             sum: None,

@@ -4,7 +4,7 @@
 //! is passed over. A thread that posts holds the lock of its queue, not `WORK`.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -20,6 +20,7 @@ use crate::object::Object;
 use super::objects::created;
 use super::pages::{self, User};
 use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_overlap, overlap};
+use super::races::Numbers;
 use super::report::{self, connected, disconnected, report};
 use super::stack::{Site, here};
 use super::{OPTIONS, failures, lock, memory, races};
@@ -33,6 +34,8 @@ pub(super) struct Queue {
     sends_all_signaled: bool,
     pub(super) sends: VecDeque<Posted>,
     pub(super) receives: VecDeque<Posted>,
+    /// For `--races`.
+    pub(super) numbers: Numbers,
     /// The shared receive queue, by its address.
     srq: Option<usize>,
     /// Completion queues, by their addresses, and how many work requests can complete there.
@@ -52,8 +55,17 @@ pub(super) struct Queue {
 }
 
 type Shared<T> = Arc<Mutex<T>>;
+
 /// The receives of a shared receive queue.
-type Receives = VecDeque<Posted>;
+#[derive(Default)]
+pub(super) struct SharedQueue {
+    pub(super) receives: VecDeque<Posted>,
+    /// Its number on XRC, else 0.
+    srqn: u32,
+    /// With `--races`: their numbers of the application, and whether two had the same one at a time.
+    wr_ids: HashSet<u64>,
+    are_alike: bool,
+}
 
 #[derive(Default)]
 struct Work {
@@ -61,7 +73,7 @@ struct Work {
     queues: HashMap<usize, Shared<Queue>>,
     by_number: HashMap<u32, (usize, Shared<Queue>)>,
     /// By the address of the shared receive queue.
-    srqs: HashMap<usize, Shared<Receives>>,
+    srqs: HashMap<usize, Shared<SharedQueue>>,
 }
 
 static WORK: LazyLock<Mutex<Work>> = LazyLock::new(Mutex::default);
@@ -95,7 +107,7 @@ pub(crate) fn is_counted(object: &QpObject) {
 }
 
 /// Returns the receives of a shared receive queue.
-pub(super) fn of_srq(address: usize) -> Shared<Receives> {
+pub(super) fn of_srq(address: usize) -> Shared<SharedQueue> {
     Arc::clone(lock(&WORK).srqs.entry(address).or_default())
 }
 
@@ -258,6 +270,7 @@ impl Queue {
             sends_all_signaled: object.tail.sq_sig_all,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
+            numbers: Numbers::default(),
             srq: (!srq.is_null()).then(|| srq.addr()),
             needs: [
                 (object.send_cq().get().addr(), qp.cap().max_send_wr),
@@ -276,6 +289,7 @@ impl Queue {
     fn reset(&mut self) {
         self.sends.clear();
         self.receives.clear();
+        self.numbers = Numbers::default();
         (self.has_failed, self.is_linked) = (false, false);
         self.moved_ns = now_ns();
         self.disconnect();
@@ -310,17 +324,17 @@ impl Queue {
 
     /// The application posts sends: the first ones tell the peer, for `--races`.
     pub(super) fn begin_post(&mut self, object: &QpObject) {
-        if OPTIONS.races && !self.is_linked && self.service == QpType::Rc {
+        if OPTIONS.races && !self.is_linked && !self.service.is_datagram() {
             self.is_linked = object.tail.qp.status().is_some_and(|status| report::linked(&status));
         }
     }
 
-    /// The application posts this; `is_first`: as the first of a list.
-    pub(super) fn send(&mut self, wr: &SendWr<'_>, is_first: bool) {
+    /// The application posts this as the `index`th of a list.
+    pub(super) fn send(&mut self, wr: &SendWr<'_>, index: usize) {
         let (operation, reads_memory, atomic_at) = describe(&wr.op);
         let posted = here();
-        if OPTIONS.races && self.service == QpType::Rc {
-            races::posts(self, wr, posted, is_first);
+        if OPTIONS.races {
+            races::posts(self, wr, posted, index);
         }
         if let Some(address) = atomic_at.filter(|address| address % 8 != 0) {
             let text = format!(
@@ -363,6 +377,7 @@ impl Queue {
             is_signaled: self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED),
             may_be_done: false,
             posted,
+            time_ns: 0,
             list: if is_inline { Box::default() } else { wr.sg_list.into() },
             gets_result,
             sum,
@@ -414,18 +429,18 @@ impl Queue {
         if is_receive {
             self.answered();
         }
-        let mut found = if !is_receive {
-            self.sent(wc)
-        } else if let Some(srq) = self.srq {
-            take(&mut lock(&of_srq(srq)), wc.wr_id)
-        } else {
-            take(&mut self.receives, wc.wr_id)
+        let (mut found, is_certain, srqn) = match is_receive {
+            true => self.received(wc),
+            false => (self.sent(wc), true, None),
         };
         if let Some(receive) = found.as_mut().filter(|_| is_receive && !failed) {
             // A WRITE with immediate data uses the receive, not its memory.
             let bytes = if wc.opcode == WcOpcode::RecvRdmaWithImm { 0 } else { wc.byte_len };
             receive.pages.take().into_iter().for_each(|pages| pages.received(bytes.into()));
             freed(receive, self.number);
+        }
+        if OPTIONS.races && is_receive && !failed {
+            races::lands(self, wc, found.as_ref().filter(|_| is_certain), srqn);
         }
         if failed {
             if !self.has_failed {
@@ -436,6 +451,20 @@ impl Queue {
                 self.release();
             }
         }
+    }
+
+    /// Takes the receive that has completed. Also returns whether no other one can be it, and the number
+    /// of the shared receive queue: 0 without XRC, `None` if it is not known.
+    fn received(&mut self, wc: &Wc) -> (Option<Posted>, bool, Option<u32>) {
+        let of_xrc = if self.service == QpType::XrcTgt { only_srq() } else { None };
+        let srq = self.srq.map(of_srq).or(of_xrc);
+        if let Some(srq) = srq {
+            let mut srq = lock(&srq);
+            let (found, is_certain) = srq.take(wc.wr_id);
+            return (found, is_certain, Some(srq.srqn));
+        }
+        let srqn = (self.service != QpType::XrcTgt).then_some(0);
+        (take(&mut self.receives, wc.wr_id), true, srqn)
     }
 
     /// A message of the peer arrived. It may answer the posted sends: then the application knows that the
@@ -471,8 +500,35 @@ pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new(lock_until(&WORK, until_ns))
 }
 
+impl SharedQueue {
+    /// The application posts this receive; `srqn`: number of the queue on XRC, else 0.
+    pub(super) fn receive(&mut self, wr: &RecvWr<'_>, srqn: u32) {
+        let receive = Posted::receive(wr, None);
+        overlap(&receive, self.receives.iter());
+        self.receives.push_back(receive);
+        self.srqn = srqn;
+        if OPTIONS.races {
+            self.are_alike |= !self.wr_ids.insert(wr.wr_id);
+        }
+    }
+
+    /// Takes the first work request with this `wr_id`. Also returns whether no other one can have completed:
+    /// queue pairs with different completion queues complete receives in any order.
+    fn take(&mut self, wr_id: u64) -> (Option<Posted>, bool) {
+        self.wr_ids.remove(&wr_id);
+        (take(&mut self.receives, wr_id), !self.are_alike)
+    }
+}
+
+/// The shared receive queue of this process, if it has one only: a completion of XRC does not name it.
+fn only_srq() -> Option<Shared<SharedQueue>> {
+    let work = lock(&WORK);
+    let mut srqs = work.srqs.values();
+    srqs.next().filter(|_| srqs.next().is_none()).map(Arc::clone)
+}
+
 /// Takes the first work request with this `wr_id`.
-fn take(receives: &mut Receives, wr_id: u64) -> Option<Posted> {
+fn take(receives: &mut VecDeque<Posted>, wr_id: u64) -> Option<Posted> {
     let at = receives.iter().position(|receive| receive.wr_id == wr_id)?;
     receives.remove(at)
 }

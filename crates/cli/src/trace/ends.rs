@@ -19,15 +19,16 @@ pub(super) fn join(trace: &mut Trace) {
     }
 }
 
-/// As [`join`], for a trace of one host: if newer events have replaced the connection of a peer, finds the
-/// peer by its queue pair number, provided that only one process has this number.
+/// As [`join`], for a trace of one host, and also for unreliable connections: if newer events have replaced
+/// the connection of a peer, finds the peer by its queue pair number, provided that only one process has this
+/// number.
 pub(crate) fn join_by_number(trace: &mut Trace) {
     const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let mut arrivals = arrivals(trace);
     let is_nameless = |(_, _, remote, peer): &Key| (*remote, *peer) == (UNSPECIFIED, 0);
     arrivals
         .retain(|key, all| !is_nameless(key) || all.windows(2).all(|pair| pair[0].0.pid == pair[1].0.pid));
-    for message in trace.messages.iter_mut().filter(|message| message.is_acknowledged()) {
+    for message in trace.messages.iter_mut().filter(|message| message.is_of_connection()) {
         let nameless = (UNSPECIFIED, message.peer, UNSPECIFIED, 0);
         message.arrives(arrivals.get(&message.peer_end()).or_else(|| arrivals.get(&nameless)));
     }
@@ -38,7 +39,7 @@ fn arrivals(trace: &Trace) -> HashMap<Key, Vec<Arrival>> {
     let mut arrivals: HashMap<Key, Vec<Arrival>> = HashMap::new();
     for Slice { pid, begin, end, what, .. } in &trace.slices {
         if let What::Receive { qpn, peer, local, remote, executed } = what {
-            let batch = Execution { pid: *pid, begin: *begin, end: *end };
+            let batch = Execution { pid: *pid, begin: *begin, end: *end, is_certain: true };
             arrivals.entry((*local, *qpn, *remote, *peer)).or_default().push((batch, *executed));
         }
     }
@@ -48,9 +49,14 @@ fn arrivals(trace: &Trace) -> HashMap<Key, Vec<Arrival>> {
 }
 
 impl Message {
-    /// Whether the peer acknowledges it, so that both number its packets alike.
+    /// Whether the peer acknowledges it.
     fn is_acknowledged(&self) -> bool {
-        self.service == "RC" && self.first < self.end
+        ["RC", "XRC_SEND"].contains(&&*self.service) && self.first < self.end
+    }
+
+    /// Whether both ends number its packets alike.
+    fn is_of_connection(&self) -> bool {
+        self.is_acknowledged() || self.service == "UC"
     }
 
     fn peer_end(&self) -> Key {
@@ -58,7 +64,10 @@ impl Message {
     }
 
     fn arrives(&mut self, arrivals: Option<&Vec<Arrival>>) {
-        self.execution = arrivals.and_then(|arrivals| self.executed_in(arrivals));
+        self.execution = arrivals.and_then(|arrivals| match self.is_acknowledged() {
+            true => self.executed_in(arrivals),
+            false => self.received_in(arrivals),
+        });
         self.executed = self.execution.map(|batch| batch.end);
     }
 
@@ -70,5 +79,15 @@ impl Message {
         let from = arrivals.partition_point(|(batch, _)| batch.end < self.posted);
         let mut during = arrivals[from..].iter().take_while(|(batch, _)| batch.begin <= until);
         during.find(|(_, executed)| *executed >= self.end).map(|(batch, _)| *batch)
+    }
+
+    /// The batch after which an unreliable connection expects a later packet. The sender does not know when
+    /// that is, and the receiver knows the PSN of a packet only.
+    fn received_in(&self, arrivals: &[Arrival]) -> Option<Execution> {
+        const PSNS: u64 = 1 << 24;
+        let from = arrivals.partition_point(|(batch, _)| batch.end < self.posted);
+        let beyond = |expected: u64| expected.wrapping_sub(self.end) % PSNS;
+        let (batch, expected) = arrivals[from..].iter().find(|(_, next)| beyond(*next) < PSNS / 2)?;
+        Some(Execution { is_certain: beyond(*expected) == 0, ..*batch })
     }
 }

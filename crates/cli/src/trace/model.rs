@@ -74,6 +74,8 @@ pub(crate) struct Execution {
     /// Begin and end of the receive batch with the last packet.
     pub(crate) begin: u64,
     pub(crate) end: u64,
+    /// False if the message may have been lost: it is not acknowledged, and the batch has later packets.
+    pub(crate) is_certain: bool,
 }
 
 /// Something that took time in a thread.

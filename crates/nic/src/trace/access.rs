@@ -1,7 +1,8 @@
-//! The memory that a posted work request uses, for `roxie check --races`.
+//! The memory that work requests use, for `roxie check --races`.
 //!
-//! `ibv_post_send` of a checked process records it before the post, so it precedes the
-//! [`Entry::Post`](super::Entry::Post) of the same work request in the events of the thread.
+//! `ibv_post_send` of a checked process records an [`Access`] before the post, so it precedes the
+//! [`Entry::Post`](super::Entry::Post) of the same work request in the events of the thread. A poll records a
+//! [`Landing`] for each receive that has completed, after its [`Entry::Poll`](super::Entry::Poll).
 
 use sys::trace::Event;
 use wire::{Qpn, Rkey};
@@ -41,19 +42,47 @@ pub struct Access {
     pub is_counted: bool,
     /// Number of its call stack in the process.
     pub site: u32,
-    /// Remote address and key, for one-sided operations.
+    /// Remote address and key, for one-sided operations. For a SEND the second one is the number of the
+    /// shared receive queue (XRC) or of the queue pair (UD) that receives it.
     pub remote: (u64, Rkey),
+    /// Its [`Landing::number`], if it takes a receive.
+    pub number: u32,
     /// Addresses and lengths of local memory.
+    pub local: Vec<(u64, u32)>,
+}
+
+/// The memory of a receive that has completed with success.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Landing {
+    /// When the application had polled it.
+    pub time_ns: u64,
+    /// When it was posted.
+    pub posted_ns: u64,
+    /// The queue pair that received.
+    pub qpn: Qpn,
+    /// The shared receive queue of XRC; 0 for others.
+    pub srqn: u32,
+    /// Its place among the messages of the connection, and of the XRC queue, that take a receive, from 1 on;
+    /// 0 if it is not known.
+    pub number: u32,
+    /// Bytes received, for UD with the GRH area.
+    pub bytes: u32,
+    /// The sender, for datagrams.
+    pub src_qp: Qpn,
+    /// Number of the call stack of the post.
+    pub site: u32,
+    /// Addresses and lengths of its memory; none for a WRITE with immediate data, and if it is not known.
     pub local: Vec<(u64, u32)>,
 }
 
 const ACCESS: u8 = 32;
 const MORE: u8 = 33;
+const LANDING: u8 = 34;
 const FIRST: u8 = 1 << 4;
 const FENCE: u8 = 1 << 5;
 const COUNTED: u8 = 1 << 6;
-/// Pieces of local memory in the first event, and in each further one.
-const PIECES: (usize, usize) = (2, 3);
+/// Pieces of memory in the first event of an access, in that of a landing, and in each further one.
+const PIECES: (usize, usize, usize) = (2, 1, 3);
 
 impl Access {
     /// Records it in the events of this thread. An error was told by the event before.
@@ -77,13 +106,9 @@ impl Access {
             args: [self.remote.0, u64::from(self.remote.1.0) << 32 | u64::from(self.site), 0, 0, 0, 0],
         };
         put(&mut first.args[2..], head);
-        let mut events = vec![first];
-        for pieces in rest.chunks(PIECES.1) {
-            let mut more = Event { time_ns, kind: MORE, count: pieces.len() as u16, id, ..Event::default() };
-            put(&mut more.args, pieces);
-            events.push(more);
-        }
-        events
+        // The length of a piece needs the lower half only.
+        first.args[3] |= u64::from(self.number) << 32;
+        with_more(first, rest)
     }
 
     /// Takes an event that begins an access.
@@ -103,16 +128,88 @@ impl Access {
             is_counted: event.flags & COUNTED != 0,
             site: event.args[1] as u32,
             remote: (event.args[0], Rkey((event.args[1] >> 32) as u32)),
+            number: (event.args[3] >> 32) as u32,
             local: pieces(&event.args[2..], event.count),
         })
     }
 
     /// Adds an event that continues it; others change nothing.
     pub fn extend(&mut self, event: &Event) {
-        if event.kind == MORE && event.id == self.qpn.value() {
-            self.local.extend(pieces(&event.args, event.count));
+        self.local.extend(more(event, self.qpn));
+    }
+}
+
+impl Landing {
+    /// Records it in the events of this thread. An error was told by the event before.
+    pub fn record(&self) {
+        for event in self.events() {
+            _ = sys::trace::record(&event);
         }
     }
+
+    /// The events that record it.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        let (head, rest) = self.local.split_at(PIECES.1.min(self.local.len()));
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let mut first = Event {
+            time_ns: self.time_ns,
+            kind: LANDING,
+            count: head.len() as u16,
+            id: self.qpn.value(),
+            args: [
+                self.posted_ns,
+                pair(self.number, self.bytes),
+                pair(self.srqn, self.site),
+                self.src_qp.value().into(),
+                0,
+                0,
+            ],
+            ..Event::default()
+        };
+        put(&mut first.args[4..], head);
+        with_more(first, rest)
+    }
+
+    /// Takes an event that begins a landing.
+    #[must_use]
+    pub fn parse(event: &Event) -> Option<Landing> {
+        let [posted_ns, message, receive, src_qp, ..] = event.args;
+        (event.kind == LANDING).then(|| Landing {
+            time_ns: event.time_ns,
+            posted_ns,
+            qpn: Qpn::new(event.id),
+            srqn: (receive >> 32) as u32,
+            number: (message >> 32) as u32,
+            bytes: message as u32,
+            src_qp: Qpn::new(src_qp as u32),
+            site: receive as u32,
+            local: pieces(&event.args[4..], event.count),
+        })
+    }
+
+    /// Adds an event that continues it; others change nothing.
+    pub fn extend(&mut self, event: &Event) {
+        self.local.extend(more(event, self.qpn));
+    }
+}
+
+/// The first event, and those of further pieces.
+fn with_more(first: Event, rest: &[(u64, u32)]) -> Vec<Event> {
+    let (time_ns, id) = (first.time_ns, first.id);
+    let mut events = vec![first];
+    for pieces in rest.chunks(PIECES.2) {
+        let mut more = Event { time_ns, kind: MORE, count: pieces.len() as u16, id, ..Event::default() };
+        put(&mut more.args, pieces);
+        events.push(more);
+    }
+    events
+}
+
+/// The pieces of an event that continues one of this queue pair.
+fn more(event: &Event, qpn: Qpn) -> Vec<(u64, u32)> {
+    let is_more = event.kind == MORE && event.id == qpn.value();
+    if is_more { pieces(&event.args, event.count) } else { Vec::new() }
 }
 
 fn put(args: &mut [u64], pieces: &[(u64, u32)]) {
@@ -141,6 +238,7 @@ mod tests {
                 is_counted: pieces % 3 == 0,
                 site: 9,
                 remote: (u64::MAX, Rkey(u32::MAX - 1)),
+                number: u32::MAX - 2,
                 local: (0..pieces).map(|n| (u64::MAX - n, n as u32)).collect(),
             };
             let events = access.events();
@@ -148,6 +246,28 @@ mod tests {
             assert!(events[1..].iter().all(|event| Access::parse(event).is_none()));
             events.iter().for_each(|event| parsed.extend(event));
             assert_eq!(parsed, access);
+        }
+    }
+
+    #[test]
+    fn a_landing_is_read_back_from_its_events() {
+        for pieces in [0, 1, 2, 4, 5, 30] {
+            let landing = Landing {
+                time_ns: 8,
+                posted_ns: 7,
+                qpn: Qpn::new(0x12_3456),
+                srqn: 0xff_fffe,
+                number: u32::MAX,
+                bytes: u32::MAX - 1,
+                src_qp: Qpn::new(0x65_4321),
+                site: 9,
+                local: (0..pieces).map(|n| (u64::MAX - n, n as u32)).collect(),
+            };
+            let events = landing.events();
+            let mut parsed = Landing::parse(&events[0]).expect("a landing");
+            assert!(events.iter().all(|event| Access::parse(event).is_none()));
+            events.iter().for_each(|event| parsed.extend(event));
+            assert_eq!(parsed, landing);
         }
     }
 }

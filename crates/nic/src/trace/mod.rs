@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use transport::{Instant, Qp, Wc};
 use wire::{Gid, Qpn};
 
-pub use access::{Access, Use};
+pub use access::{Access, Landing, Use};
 pub use entry::{CmMessage, Entry, Input, Quantum, State, Wait};
 
 use crate::notice::notice;

@@ -7,13 +7,17 @@
 //!
 //! Model: RDMA-TSO (Ambal et al., OOPSLA 2024) and IBA 9.5 and 10.8.3: operations of one queue pair are
 //! executed in order, those of different ones are not ordered, and a request does not wait for the result of
-//! an earlier READ or atomic without a fence.
+//! an earlier READ or atomic without a fence. A SEND writes the memory of the receive that it takes
+//! ([`landing`]). The completion of an unacknowledged message (UC, UD) tells only that its own memory is
+//! free.
 
+mod landing;
 mod operation;
 mod order;
 
 use std::collections::{HashMap, VecDeque};
 
+use roxie::trace::Use;
 use sys::trace::Recording;
 
 use super::findings::{Finding, Findings, Stack};
@@ -60,6 +64,9 @@ pub(super) fn races(recordings: &[Recording], findings: &Findings) -> (Vec<Findi
     if operations.unknown > 0 {
         compared += &format!(", {} of them without their remote memory", operations.unknown);
     }
+    if operations.unplaced > 0 {
+        compared += &format!(", {} of them without the memory of their receives", operations.unplaced);
+    }
     (found, compared)
 }
 
@@ -85,7 +92,7 @@ fn find(operations: &Operations) -> Vec<Race<'_>> {
             if race.fault == Fault::Unordered {
                 let tries = tries.entry(pair).or_default();
                 *tries += 1;
-                if *tries > TRIES_MAX || order::could_know(operations, first, second) {
+                if *tries > TRIES_MAX || order::could_know(operations, (first, race.areas.0), second) {
                     continue;
                 }
             }
@@ -108,7 +115,9 @@ fn find(operations: &Operations) -> Vec<Race<'_>> {
 impl Operation {
     /// From then on it races with no operation.
     fn end(&self) -> u64 {
-        self.polled.max(self.execution().map_or(0, |execution| execution.begin))
+        let tells_end = self.areas.iter().all(|area| self.tells_end(area));
+        let told = if tells_end { self.polled } else { self.told.max(self.polled) };
+        told.max(self.execution().map_or(0, |execution| execution.begin))
     }
 }
 
@@ -127,6 +136,11 @@ impl<'a> Race<'a> {
 }
 
 fn fault(first: &Operation, second: &Operation, (a, b): (&Area, &Area)) -> Option<Fault> {
+    // Programs receive into the memory that they send from, and do not look at it.
+    let is_message = |area: &Area, other: &Operation| area.receive.is_some() && other.does == Use::Send;
+    if is_message(a, second) || is_message(b, first) || may_follow(second, a) || may_follow(first, b) {
+        return None;
+    }
     let is_unfinished = first.polled > second.posted;
     if first.shares_queue(second) {
         let has_fence = second.fence.is_some_and(|fence| fence > first.place);
@@ -140,21 +154,31 @@ fn fault(first: &Operation, second: &Operation, (a, b): (&Area, &Area)) -> Optio
     if a.is_local && b.is_local && a.effect == Effect::Write {
         return is_unfinished.then_some(Fault::Unfinished);
     }
-    let is_before = first.execution().is_some_and(|execution| second.posted < execution.begin);
-    match (is_before, first.execution().is_some() && first.told > second.posted) {
-        (true, _) => Some(Fault::Together),
-        (false, true) => Some(Fault::Unordered),
-        (false, false) => None,
+    let execution = first.execution().filter(|execution| execution.is_certain)?;
+    // Its own completion may have come before the execution.
+    let is_free = first.tells_end(a) && !first.is_acknowledged() && !is_unfinished;
+    match second.posted < execution.begin && first.is_acknowledged() {
+        true => Some(Fault::Together),
+        false => (first.told > second.posted && !is_free).then_some(Fault::Unordered),
     }
+}
+
+/// Whether an operation may have been executed before the receiver posted the receive of `area`: then the
+/// receiver may have waited for it.
+fn may_follow(operation: &Operation, area: &Area) -> bool {
+    let since = area.since();
+    operation.posted < since && operation.execution().is_none_or(|execution| execution.begin < since)
 }
 
 impl Race<'_> {
     fn finding(&self, findings: &Findings) -> Finding {
         let process = self.second.message.pid;
         let stacks = [(self.second, "posted second"), (self.first, "posted first")];
-        let stacks = stacks.into_iter().filter_map(|(operation, what)| {
-            let pid = operation.message.pid;
-            let place = findings.place(pid, operation.site)?.clone();
+        let stacks = stacks.map(|(operation, what)| (operation.message.pid, operation.site, what));
+        let areas = [self.areas.0, self.areas.1].into_iter();
+        let receives = areas.filter_map(|area| Some((area.process, area.receive?.site, "receive posted")));
+        let stacks = stacks.into_iter().chain(receives).filter_map(|(pid, site, what)| {
+            let place = findings.place(pid, site)?.clone();
             Some(Stack { what: what.to_owned(), process: Some(pid).filter(|pid| *pid != process), ..place })
         });
         Finding {
@@ -181,9 +205,21 @@ impl Race<'_> {
     fn text(&self) -> String {
         let (a, b) = self.areas;
         let (first, end) = (a.first.max(b.first), a.end.min(b.end));
-        let unordered = "Operations of different queue pairs are not ordered (IBA 9.5)";
+        let unordered = match self.first.tells_end(a) {
+            true => "Operations of different queue pairs are not ordered (IBA 9.5)",
+            false => {
+                "The completion of a message that the peer does not acknowledge (UC, UD) says nothing about \
+                 the peer's memory (IBA 9.8)"
+            }
+        };
         let is_one_process = self.first.message.pid == self.second.message.pid;
         let remedy = match (is_one_process, [a, b].iter().any(|area| area.effect == Effect::Atomic)) {
+            _ if !self.first.tells_end(a) => {
+                "Post the second one after the peer has polled a receive of that queue pair, and tells so"
+            }
+            _ if [a, b].iter().any(|area| area.receive.is_some()) => {
+                "Post the receive to other memory, or after a message that follows the other operation"
+            }
             (_, true) => "Use atomics only, or post the second one after the completion of the first one",
             (true, _) => "Post the second one after the completion of the first one, or to its queue pair",
             (false, _) => "Post the second one after a message that follows the first one or its completion",
@@ -212,9 +248,9 @@ impl Race<'_> {
                 "Set IBV_SEND_FENCE, or poll the completion of the first one before",
             ),
             Fault::NoFenceRemote => (
-                ". The second one has no fence: a READ that is repeated after a loss returns what the \
-                 WRITE has written",
-                "A WRITE does not wait for the results of earlier READs (IBA 10.8.3)",
+                ". The second one has no fence: a READ that is repeated after a loss returns what the second \
+                 one has written",
+                "A request does not wait for the results of earlier READs (IBA 10.8.3)",
                 "Set IBV_SEND_FENCE, or poll the completion of the READ before",
             ),
         };
@@ -237,9 +273,13 @@ impl Operation {
             (Effect::Write, _) => "writes",
             (Effect::Atomic, _) => "changes",
         };
-        let side = if area.is_local { "local" } else { "remote" };
+        let whose = match (area.receive, area.is_local) {
+            (Some(_), _) => "the memory of a receive",
+            (None, true) => "local memory",
+            (None, false) => "remote memory",
+        };
         format!(
-            "the {} of {} bytes with wr_id {:#x} on queue pair {:#08x} ({does} {side} memory)",
+            "the {} of {} bytes with wr_id {:#x} on queue pair {:#08x} ({does} {whose})",
             message.opcode, message.bytes, message.wr_id, message.qpn
         )
     }

@@ -3,13 +3,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use roxie::trace::{Access, Entry, Use};
+use roxie::trace::{Access, Entry, Landing, Use};
 use sys::trace::{FILES_MAX, Recording};
 
 use crate::trace::model::{Event, Execution, Message, Trace};
 use crate::trace::{ends, rebuild};
 
 use super::super::findings::Findings;
+use super::landing::{Landings, Receive};
 
 /// What an operation does to a piece of memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,6 +39,15 @@ pub(super) struct Area {
     pub(super) effect: Effect,
     /// It is that of the process that posted.
     pub(super) is_local: bool,
+    /// The receive in which a SEND was placed.
+    pub(super) receive: Option<Receive>,
+}
+
+impl Area {
+    /// When the process that has it allowed its use: the receive was posted, or its registration counts.
+    pub(super) fn since(&self) -> u64 {
+        self.receive.map_or(0, |receive| receive.posted)
+    }
 }
 
 /// A posted work request that succeeded.
@@ -65,6 +75,16 @@ impl Operation {
         self.message.execution
     }
 
+    /// Whether its completion tells that the peer has executed it.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        !["UC", "UD"].contains(&&*self.message.service)
+    }
+
+    /// Whether its completion tells that it does not use this memory any more.
+    pub(super) fn tells_end(&self, area: &Area) -> bool {
+        area.is_local || self.is_acknowledged()
+    }
+
     pub(super) fn shares_queue(&self, other: &Operation) -> bool {
         let queue = |operation: &Operation| (operation.message.pid, operation.message.qpn);
         queue(self) == queue(other)
@@ -82,12 +102,14 @@ pub(super) struct Operations {
     pub(super) replaced: usize,
     /// One-sided operations of which the remote memory is not known.
     pub(super) unknown: usize,
+    /// SENDs of which the memory of the receive is not known.
+    pub(super) unplaced: usize,
 }
 
 /// A queue pair of a process.
-type Queue = (u32, u32);
+pub(super) type Queue = (u32, u32);
 /// Queue pair, number of the first packet, and time of a post.
-type Post = (Queue, u64, u64);
+pub(super) type Post = (Queue, u64, u64);
 
 /// Returns the operations that the threads have recorded.
 pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Operations {
@@ -97,17 +119,24 @@ pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Opera
     let since = complete_since(recordings);
     let mut accesses = accesses(recordings);
     let told = Told::new(&trace, findings);
+    let landings = Landings::new(recordings, &trace.messages, &accesses);
     let mut operations = Operations::default();
     let mut order: HashMap<Queue, (usize, Option<usize>)> = HashMap::new();
     // In the order of the posts.
-    for message in std::mem::take(&mut trace.messages) {
+    for mut message in std::mem::take(&mut trace.messages) {
         let queue = (message.pid, message.qpn);
-        let Some(access) = accesses.remove(&(queue, message.first, message.posted)) else { continue };
+        let post = (queue, message.first, message.posted);
+        let Some(access) = accesses.remove(&post) else { continue };
         let (place, fence) = order.entry(queue).or_default();
         *place += 1;
         if access.has_fence {
             *fence = Some(*place);
         }
+        told.bound(&mut message);
+        let placed = match access.does {
+            Use::Send => landings.areas(&mut message, &access, post),
+            _ => Vec::new(),
+        };
         let is_recorded = |pid: u32| since.get(&pid).is_none_or(|since| access.time_ns >= *since);
         if message.status.is_some_and(|status| status != 0) {
             continue;
@@ -118,7 +147,8 @@ pub(super) fn operations(recordings: &[Recording], findings: &Findings) -> Opera
             continue;
         }
         let (does, site, posted) = (access.does, access.site, access.time_ns);
-        let areas = areas(&message, &access, findings);
+        operations.unplaced += usize::from(does == Use::Send && message.bytes > 0 && placed.is_empty());
+        let areas = [areas(&message, &access, findings), placed].concat();
         let is_one_sided = message.bytes > 0 && !matches!(does, Use::Send | Use::Nothing);
         operations.unknown += usize::from(is_one_sided && areas.iter().all(|area| area.is_local));
         let (ended, told) = told.of(&message, posted);
@@ -178,6 +208,8 @@ fn accesses(recordings: &[Recording]) -> HashMap<Post, Access> {
                     call.clear();
                 }
                 call.push(access);
+            } else if Landing::parse(event).is_some() {
+                last = 0;
             } else if let Some(Entry::Post { qpn, send }) = Entry::parse(event) {
                 let call = calls.entry(qpn.value()).or_default();
                 if !call.is_empty() {
@@ -195,7 +227,8 @@ fn accesses(recordings: &[Recording]) -> HashMap<Post, Access> {
 /// When processes got messages that no operation is.
 fn others(trace: &Trace, operations: &[Operation]) -> HashMap<u32, Vec<u64>> {
     let mut reliable: HashSet<Queue> = HashSet::new();
-    for Operation { message, .. } in operations {
+    // What the receives of other queue pairs tell is not known.
+    for Operation { message, .. } in operations.iter().filter(|operation| operation.is_acknowledged()) {
         reliable.insert((message.pid, message.qpn));
         reliable.extend(message.execution.map(|execution| (execution.pid, message.peer)));
     }
@@ -230,6 +263,7 @@ fn areas(message: &Message, access: &Access, findings: &Findings) -> Vec<Area> {
         end: first.saturating_add(u64::from(*length)),
         effect: local,
         is_local: true,
+        receive: None,
     });
     let mut areas: Vec<Area> = own.collect();
     let ((first, key), execution) = (access.remote, message.execution);
@@ -237,20 +271,25 @@ fn areas(message: &Message, access: &Access, findings: &Findings) -> Vec<Area> {
         let (process, end) = (execution.pid, first.saturating_add(length));
         // Keys of memory windows and of regions with other addresses are left out.
         if length > 0 && findings.has_memory(process, key.0, (first, end), execution.begin) {
-            areas.push(Area { process, first, end, effect, is_local: false });
+            areas.push(Area { process, first, end, effect, is_local: false, receive: None });
         }
     }
     areas
 }
 
-/// An operation is known to have ended, too, by the completion of a later one of its queue pair.
+/// An operation is known to have ended, and to have been executed, too, when that is known of a later one of
+/// its queue pair. An own completion tells the latter of acknowledged messages only.
 fn cover(operations: &mut [Operation]) {
-    let mut first: HashMap<Queue, u64> = HashMap::new();
+    let mut first: HashMap<Queue, (u64, u64)> = HashMap::new();
     for operation in operations.iter_mut().rev() {
-        let first = first.entry((operation.message.pid, operation.message.qpn)).or_insert(u64::MAX);
-        *first = operation.polled.min(*first);
-        operation.polled = *first;
-        operation.told = operation.told.min(*first);
+        let queue = (operation.message.pid, operation.message.qpn);
+        let (polled, told) = first.entry(queue).or_insert((u64::MAX, u64::MAX));
+        *polled = operation.polled.min(*polled);
+        *told = operation.told.min(*told);
+        if operation.is_acknowledged() {
+            *told = (*polled).min(*told);
+        }
+        (operation.polled, operation.told) = (*polled, *told);
     }
 }
 
@@ -278,17 +317,28 @@ impl Told {
         told
     }
 
+    /// Forgets an execution that was not on the connection of the message: without an acknowledgement only
+    /// the number of the last packet says when it was.
+    fn bound(&self, message: &mut Message) {
+        let queue = |execution: Execution| (execution.pid, message.peer);
+        let peer = message.execution.map_or(u64::MAX, |at| after(&self.states, queue(at), message.posted));
+        let until = peer.min(after(&self.states, (message.pid, message.qpn), message.posted));
+        message.execution = message.execution.filter(|at| message.service != "UC" || at.begin <= until);
+    }
+
     /// When the queue pair of a message ended or changed its state, and when a process could know that the
     /// message was executed: by that, by the same at the peer, or by a receive there.
     fn of(&self, message: &Message, posted: u64) -> (u64, u64) {
-        let after = |all: &HashMap<Queue, Vec<u64>>, queue: Queue, from: u64| {
-            let times = all.get(&queue).map_or(&[][..], |times| times);
-            times.get(times.partition_point(|at| *at < from)).copied().unwrap_or(u64::MAX)
-        };
         let own = after(&self.states, (message.pid, message.qpn), posted);
         let Some(execution) = message.execution else { return (own, own) };
         let peer = (execution.pid, message.peer);
         let told = after(&self.states, peer, posted).min(after(&self.receives, peer, execution.begin));
         (own, told.min(own))
     }
+}
+
+/// The first time of a queue pair from a time on.
+fn after(all: &HashMap<Queue, Vec<u64>>, queue: Queue, from: u64) -> u64 {
+    let times = all.get(&queue).map_or(&[][..], |times| times);
+    times.get(times.partition_point(|at| *at < from)).copied().unwrap_or(u64::MAX)
 }

@@ -8,23 +8,28 @@ use std::collections::HashMap;
 
 use roxie::trace::Use;
 
-use super::operation::{Operation, Operations};
+use super::operation::{Area, Operation, Operations};
 
 /// Messages before a post that are looked at; beyond them everything counts as known.
 const MESSAGES_MAX: usize = 20_000;
 /// Messages of a chain of processes, at most; beyond them everything counts as known.
 const HOPS_MAX: usize = 8;
 
-/// Whether the process of `second` could know at its post, by messages, that `first` was executed. Both are
-/// among the operations.
-pub(super) fn could_know(operations: &Operations, first: &Operation, second: &Operation) -> bool {
+/// Whether the process of `second` could know at its post, by messages, that `first` was executed and does
+/// not use `area` any more. Both are among the operations.
+pub(super) fn could_know(
+    operations: &Operations,
+    (first, area): (&Operation, &Area),
+    second: &Operation,
+) -> bool {
     let Operations { list: operations, others, .. } = operations;
     let Some(execution) = first.execution() else { return true };
     let mut known = Known(HashMap::new());
     known.learns(execution.pid, execution.begin);
     // The result of a READ or atomic shows in memory before its completion.
     let is_answered = matches!(first.does, Use::Read | Use::Atomic);
-    known.learns(first.message.pid, if is_answered { execution.begin } else { first.polled });
+    let completes = if first.tells_end(area) { first.polled } else { u64::MAX };
+    known.learns(first.message.pid, if is_answered { execution.begin } else { completes });
     // The senders of these messages are not known; each may have known.
     for (process, times) in others {
         if let Some(next) = times.get(times.partition_point(|at| *at < execution.begin)) {
@@ -80,8 +85,8 @@ impl Known {
             // Memory of the peer comes back; the completion of a SEND tells that a receive was posted.
             let back = match operation.does {
                 Use::Read | Use::Atomic => execution.begin.max(self.at(peer)),
-                Use::Send => operation.polled,
-                Use::Write | Use::AtomicWrite | Use::Nothing => u64::MAX,
+                Use::Send if operation.is_acknowledged() => operation.polled,
+                Use::Send | Use::Write | Use::AtomicWrite | Use::Nothing => u64::MAX,
             };
             is_new |= self.learns(own, back);
         }

@@ -5,6 +5,7 @@ use std::slice::from_ref;
 
 use roxie::trace::Use;
 
+use super::landing::Receive;
 use super::*;
 use crate::trace::model::{Execution, Message};
 
@@ -13,7 +14,7 @@ fn operation(qpn: u32, does: Use, posted: u64, executed: u64) -> Operation {
     between((1, 2), qpn, does, posted, executed)
 }
 
-fn between((pid, peer): (u32, u32), qpn: u32, does: Use, posted: u64, executed: u64) -> Operation {
+pub(super) fn between((pid, peer): (u32, u32), qpn: u32, does: Use, posted: u64, executed: u64) -> Operation {
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let message = Message {
         pid,
@@ -33,7 +34,7 @@ fn between((pid, peer): (u32, u32), qpn: u32, does: Use, posted: u64, executed: 
         left: None,
         last: None,
         executed: Some(executed + 5),
-        execution: Some(Execution { pid: peer, begin: executed, end: executed + 5 }),
+        execution: Some(Execution { pid: peer, begin: executed, end: executed + 5, is_certain: true }),
         acked: None,
         completed: executed + 10,
         polled: None,
@@ -46,12 +47,24 @@ fn between((pid, peer): (u32, u32), qpn: u32, does: Use, posted: u64, executed: 
 impl Operation {
     fn with(mut self, is_local: bool, effect: Effect) -> Self {
         let process = if is_local { self.message.pid } else { self.message.execution.expect("known").pid };
-        self.areas.push(Area { process, first: 1000, end: 1008, effect, is_local });
+        self.areas.push(Area { process, first: 1000, end: 1008, effect, is_local, receive: None });
         self
     }
 
     fn remote(self, effect: Effect) -> Self {
         self.with(false, effect)
+    }
+
+    /// A SEND that takes a receive, which the peer posted then.
+    fn received(self, posted: u64) -> Self {
+        let mut send = self.remote(Effect::Write);
+        send.areas.iter_mut().for_each(|area| area.receive = Some(Receive { posted, site: 99 }));
+        send
+    }
+
+    fn over(mut self, service: &str) -> Self {
+        self.message.service = service.to_owned();
+        self
     }
 
     fn polled(self, polled: u64) -> Self {
@@ -192,4 +205,65 @@ fn without_the_execution_nothing_is_claimed_about_different_queue_pairs() {
     first.message.execution = None;
     let second = operation(2, Use::Read, 150, 250).with(true, Effect::Write);
     assert!(kinds(&[first, second]).is_empty());
+}
+
+#[test]
+fn a_send_races_in_the_memory_of_its_receive() {
+    let send = operation(1, Use::Send, 100, 200).received(50);
+    let other = |does, effect, posted| operation(2, does, posted, posted + 100).remote(effect);
+    assert_eq!(kinds(&[send.clone(), other(Use::Read, Effect::Read, 150)]), ["race-remote"]);
+    assert_eq!(kinds(&[send.clone(), other(Use::Atomic, Effect::Atomic, 250)]), ["unordered-remote"]);
+    assert_eq!(kinds(&[other(Use::Write, Effect::Write, 90), send.clone()]), ["race-remote"]);
+    let polled = Operation { told: 220, ..send.clone() };
+    assert!(kinds(&[polled, other(Use::Read, Effect::Read, 250)]).is_empty(), "the receive was polled");
+    let own = between((2, 1), 2, Use::Write, 150, 250).with(true, Effect::Read);
+    assert_eq!(kinds(&[send.clone(), own]), ["race-local"], "the receiver sends the memory");
+    let mut same = other(Use::Write, Effect::Write, 150).second(false);
+    same.message.qpn = 1;
+    assert!(kinds(&[send.clone(), same]).is_empty(), "one queue pair");
+    let message = operation(2, Use::Send, 150, 250);
+    assert!(kinds(&[send.clone(), message.clone().received(50)]).is_empty(), "two receives");
+    let message = between((2, 1), 2, Use::Send, 150, 250).with(true, Effect::Read);
+    assert!(kinds(&[send, message]).is_empty(), "a ping-pong in one buffer");
+}
+
+/// What the receiver sees before it posts a receive is ordered before the SEND, whenever that was posted.
+#[test]
+fn a_receive_orders_what_was_executed_before_its_post() {
+    let write = |posted, executed| operation(2, Use::Write, posted, executed).remote(Effect::Write);
+    for (receive, count) in [(190, 1), (210, 0)] {
+        let send = |posted| operation(1, Use::Send, posted, 300).received(receive);
+        assert_eq!(
+            kinds(&[write(100, 200), send(150)]).len(),
+            count,
+            "the WRITE first, receive at {receive}"
+        );
+        assert_eq!(kinds(&[send(50), write(100, 200)]).len(), count, "the SEND first, receive at {receive}");
+    }
+    let mut elsewhere = write(100, 200);
+    elsewhere.message.execution = None;
+    let send = operation(1, Use::Send, 50, 300).received(150);
+    assert!(kinds(&[send, elsewhere]).is_empty(), "not known when");
+}
+
+#[test]
+fn the_completion_of_a_request_over_uc_does_not_order() {
+    let write = operation(1, Use::Write, 100, 200).remote(Effect::Write).polled(150).over("UC");
+    let write = Operation { told: u64::MAX, ..write };
+    let read = |posted| operation(2, Use::Read, posted, posted + 100).remote(Effect::Read);
+    assert_eq!(kinds(&[write.clone(), read(300)]), ["unordered-remote"]);
+    assert_eq!(kinds(&[write.clone(), read(160)]), ["unordered-remote"], "it may be lost");
+    let received = Operation { told: 250, ..write.clone() };
+    assert!(kinds(&[received, read(300)]).is_empty(), "the receiver has polled a receive");
+    let answer = between((2, 1), 3, Use::Send, 220, 280);
+    assert!(kinds(&[write.clone(), answer, read(300)]).is_empty(), "the receiver tells");
+    let mut lost = write;
+    lost.message.execution = lost.message.execution.map(|at| Execution { is_certain: false, ..at });
+    assert!(kinds(&[lost, read(300)]).is_empty(), "it may not have been executed");
+    // Its own memory is free at its completion.
+    let send = operation(1, Use::Send, 100, 400).with(true, Effect::Read).polled(150).over("UC");
+    let send = Operation { told: u64::MAX, ..send };
+    let result = |posted| operation(2, Use::Read, posted, posted + 100).with(true, Effect::Write);
+    assert_eq!(kinds(&[send.clone(), result(140)]), ["unordered-local"]);
+    assert!(kinds(&[send, result(160)]).is_empty());
 }

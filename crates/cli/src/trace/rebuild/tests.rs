@@ -271,3 +271,35 @@ fn handshakes_are_spans() {
     let spans = events.iter().filter(|event| event["cat"] == "cm").map(|event| event["ts"].as_f64());
     assert_eq!(spans.flatten().collect::<Vec<f64>>(), [0.01, 0.03, 0.011, 0.031]);
 }
+
+#[test]
+fn a_message_of_an_unreliable_connection_arrives_when_a_later_packet_is_expected() {
+    let unreliable = |entry| match entry {
+        Entry::State { qpn, state } => Entry::State { qpn, state: State { ty: QpType::Uc, ..state } },
+        entry => entry,
+    };
+    let sent = progress(3, 112, 112, 7);
+    let client = [
+        (0, unreliable(connected(CLIENT, SERVER, 1, 2))),
+        (100, post(0, true)),
+        (110, post(1, true)),
+        (120, post(2, true)),
+        (200, quantum(300, 100, 112, 0)),
+        (310, received(CLIENT, 320, sent, 0)),
+    ];
+    // The first two end in one batch. PSNs have 24 bits.
+    let expects = |psn| progress(0, 0, 0, psn);
+    let server = [
+        (0, unreliable(connected(SERVER, CLIENT, 2, 1))),
+        (400, received(SERVER, 410, expects(102), 0)),
+        (500, received(SERVER, 510, expects(108), 0)),
+        (600, received(SERVER, 610, expects((1 << 24) + 112), 0)),
+    ];
+    let mut trace = rebuild(&[recording(1, &client), recording(5, &server)]);
+    ends::join_by_number(&mut trace);
+    let arrivals = trace.messages.iter().map(|message| {
+        let execution = message.execution.expect("known");
+        (execution.begin, execution.is_certain)
+    });
+    assert_eq!(arrivals.collect::<Vec<_>>(), [(500, false), (500, true), (600, true)]);
+}

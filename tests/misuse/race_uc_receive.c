@@ -1,0 +1,26 @@
+/* race_uc_receive: a SEND over UC is placed in memory that WRITEs over RC change; options: --races */
+#include "race.h"
+
+/* With -DFIXED the receive has memory of its own. */
+static void run(struct end *e, int role)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		if (role == TARGET)
+			post_receive(e, 1);
+		meet(3 + i);
+		if (role == TARGET) {
+			poll_good(e, 1);
+			continue;
+		}
+		for (int k = 0; k < BURST; k++)
+			post(e, 0, IBV_WR_RDMA_WRITE, SIGNALED, 0, 0, IS_FIXED ? RECEIVE : SIZE);
+		post(e, 1, IBV_WR_SEND, SIGNALED, 0, 0, 16); /* finds: race-remote */
+		poll_good(e, BURST + 1);
+	}
+}
+
+int main(void)
+{
+	services[1] = IBV_QPT_UC;
+	return run_all(1, run);
+}
