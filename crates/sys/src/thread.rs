@@ -43,9 +43,9 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether a system call that a signal interrupts goes on after the handler (SA_RESTART, signal(7)): `Some` if
-/// that is so for all signals with handlers, or for none; `None` if it depends on the signal. SIGSEGV and SIGBUS,
-/// which a thread raises itself, do not count.
+/// Whether a system call that a signal interrupts goes on after the handler (SA_RESTART, signal(7)): `Some`
+/// if that is so for all signals with handlers, or for none; `None` if it depends on the signal. SIGSEGV and
+/// SIGBUS, which a thread raises itself, do not count.
 #[must_use]
 pub fn handlers_restart() -> Option<bool> {
     let mut seen = [false; 2];

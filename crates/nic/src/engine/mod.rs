@@ -57,8 +57,8 @@ use tables::Tables;
 
 /// Interval at which an ending process polls for the replies to its disconnect requests.
 const CLOSING_POLL: Duration = Duration::from_micros(50);
-/// An ending process waits for these replies for [`Cm::SHUTDOWN_MAX`] and this much longer: on a busy machine
-/// they arrive late.
+/// An ending process waits for these replies for [`Cm::SHUTDOWN_MAX`] and this much longer: on a busy
+/// machine they arrive late.
 const CLOSING_SLACK: Duration = Duration::from_millis(25);
 
 /// The arguments of [`Engine::new`].
@@ -123,8 +123,8 @@ impl Engine {
         let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
         let prefers_equal_packets = port.properties().prefers_equal_packets;
-        // The monitor is created before the addresses are read, so that no change is missed. The first engine
-        // updates the others.
+        // The monitor is created before the addresses are read, so that no change is missed. The first
+        // engine updates the others.
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
         let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
         let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
@@ -234,8 +234,8 @@ impl Engine {
     fn try_poll(&self) -> bool {
         let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
         let Some(mut core) = self.runtime.try_lock(&self.core) else {
-            // The progress thread may hold the lock and wait for the CPU that this thread occupies, so yield.
-            // (While an application sleeps, the progress thread holds the lock only briefly.)
+            // The progress thread may hold the lock and wait for the CPU that this thread occupies, so
+            // yield. (While an application sleeps, the progress thread holds the lock only briefly.)
             if !self.is_watching.load(Ordering::Relaxed) && !self.has_sleeper() {
                 self.runtime.yield_now();
             }
@@ -347,8 +347,8 @@ impl Engine {
         [self.progress.fd(), self.control_fd(), self.monitor_fd()]
     }
 
-    /// Receives packets that other processes of this host forwarded, and sends the disconnect notices of dead
-    /// processes. Returns the number of records.
+    /// Receives packets that other processes of this host forwarded, and sends the disconnect notices of
+    /// dead processes. Returns the number of records.
     fn serve_members(&self) -> usize {
         let records = self.receive_forwarded();
         for notice in self.registry.take_disconnect_notices() {
@@ -422,9 +422,9 @@ impl Engine {
         self.sleepers().into_iter().for_each(|sleeper| sleeper.wake_before(deadline));
     }
 
-    /// Wakes the threads that serve the engine if they would sleep past a timer that this thread has armed in
-    /// `core`, or past the release time of a packet that a hook delays. The application may stop polling after
-    /// this call.
+    /// Wakes the threads that serve the engine if they would sleep past a timer that this thread has armed
+    /// in `core`, or past the release time of a packet that a hook delays. The application may stop polling
+    /// after this call.
     #[inline]
     fn wake_for(&self, core: &Core) {
         if self.sleepers().into_iter().any(|sleeper| sleeper.until_ns() != 0) {
@@ -433,9 +433,9 @@ impl Engine {
         }
     }
 
-    /// The calling thread stops polling: wakes the progress thread, which then serves the sockets. `attends`: it
-    /// will soon attend to the engine, and the progress thread is not woken if it has left the engine to such
-    /// threads: it looks again in [`Tuning::watch_ns`].
+    /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
+    /// `attends`: it will soon attend to the engine, and the progress thread is not woken if it has left the
+    /// engine to such threads: it looks again in [`Tuning::watch_ns`].
     pub(crate) fn hand_over(&self, attends: bool) {
         // Either `watch` sees this change, or this thread sees that it watches. The larger number remains:
         // another thread may have polled and handed over meanwhile.
@@ -476,8 +476,8 @@ impl Engine {
         core.transmit(self.now());
     }
 
-    /// Ends the connections of the connection manager: agrees to disconnect requests of peers, and waits some
-    /// milliseconds for the replies to its own.
+    /// Ends the connections of the connection manager: agrees to disconnect requests of peers, and waits
+    /// some milliseconds for the replies to its own.
     pub(crate) fn send_disconnects(&self) {
         let until = self.now() + (Cm::SHUTDOWN_MAX + CLOSING_SLACK);
         self.cm.send_disconnects(self.now());

@@ -1,6 +1,6 @@
-//! A thread that blocks until a completion event serves the engine itself (ibv_get_cq_event(3)). A packet then
-//! wakes the thread that needs it. Otherwise it would wake the progress thread, and that the other one; beside
-//! CPU-bound processes each of these wake-ups may wait for a CPU.
+//! A thread that blocks until a completion event serves the engine itself (ibv_get_cq_event(3)). A packet
+//! then wakes the thread that needs it. Otherwise it would wake the progress thread, and that the other one;
+//! beside CPU-bound processes each of these wake-ups may wait for a CPU.
 //!
 //! While a thread attends to the engine, the progress thread only checks that it still does. Between two
 //! events the application may compute for as long as it likes, so these checks are [`Tuning::watch_ns`]
@@ -83,7 +83,8 @@ impl Attendance {
         self.is_on.load(Ordering::SeqCst)
     }
 
-    /// The progress thread sleeps until then, and leaves the engine to a thread that attends; 0: it is awake.
+    /// The progress thread sleeps until then, and leaves the engine to a thread that attends; 0: it is
+    /// awake.
     pub(super) fn leave_until(&self, at_ns: u64) {
         self.left_until.store(at_ns, Ordering::SeqCst);
     }
@@ -123,11 +124,11 @@ impl Watch {
 }
 
 impl Engine {
-    /// Serves the engine until `is_done`, which becomes true when `fd` is readable, or until `end_ns` (`u64::MAX`
-    /// for no end). Returns false at once if another thread attends.
+    /// Serves the engine until `is_done`, which becomes true when `fd` is readable, or until `end_ns`
+    /// (`u64::MAX` for no end). Returns false at once if another thread attends.
     ///
     /// # Errors
-    /// `EINTR` after a signal whose handler does not restart system calls.
+    /// `EINTR` after a signal with a handler that does not restart system calls.
     pub(crate) fn attend(&self, fd: RawFd, end_ns: u64, is_done: impl Fn() -> bool) -> io::Result<bool> {
         let Some(mut attendant) = self.runtime().try_lock(&self.attendance.attendant) else {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! The progress thread of an engine. It serves the port while no application thread polls, or one sleeps on a
-//! CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
+//! The progress thread of an engine. It serves the port while no application thread polls, or one sleeps on
+//! a CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};

@@ -65,8 +65,8 @@ impl Sleeper {
         let _spent = self.kick.take();
     }
 
-    /// Publishes when the sleep of the calling thread ends, at `latest`. Returns that time; `None` if there is
-    /// work.
+    /// Publishes when the sleep of the calling thread ends, at `latest`. Returns that time; `None` if there
+    /// is work.
     pub(super) fn prepare(&self, engine: &Engine, latest: u64) -> Option<u64> {
         let deadline = engine.next_deadline().map_or(latest, |at| at.0.min(latest));
         engine.runtime().reach(Point::Sleep);
@@ -95,7 +95,8 @@ pub(crate) struct WaitFds {
 }
 
 impl WaitFds {
-    /// The descriptors: `fd` first, those of the engine and its `sleeper`, and the monitor of the netdev last.
+    /// The descriptors: `fd` first, those of the engine and its `sleeper`, and the monitor of the netdev
+    /// last.
     pub(crate) fn with(&mut self, engine: &Engine, sleeper: &Sleeper, fd: RawFd) -> &[RawFd] {
         let claimed = engine.claims.made();
         if self.fds.is_empty() || std::mem::replace(&mut self.claimed, claimed) != claimed {

@@ -81,8 +81,8 @@ impl CompChannel {
         self.events.get()
     }
 
-    /// As [`get_event`](Self::get_event), but waits for this time at most, whatever flags the descriptor has;
-    /// `None` without an event.
+    /// As [`get_event`](Self::get_event), but waits for this time at most, whatever flags the descriptor
+    /// has; `None` without an event.
     ///
     /// # Errors
     /// `Interrupted` after a signal.
@@ -96,8 +96,8 @@ impl CompChannel {
         Ok(self.events.try_get())
     }
 
-    /// Lets an engine be served while this thread waits: by this thread if it can, until there is an event or
-    /// `end_ns`, otherwise by the progress threads.
+    /// Lets an engine be served while this thread waits: by this thread if it can, until there is an event
+    /// or `end_ns`, otherwise by the progress threads.
     fn serve(&self, end_ns: u64) -> io::Result<()> {
         let Ok(first) = self.context.device().engine() else { return Ok(()) };
         let own = self.waits.engine().filter(|_| end_ns < u64::MAX || !self.events.is_nonblocking());

@@ -273,13 +273,13 @@ impl Operation {
             (Effect::Write, _) => "writes",
             (Effect::Atomic, _) => "changes",
         };
-        let whose = match (area.receive, area.is_local) {
+        let owner = match (area.receive, area.is_local) {
             (Some(_), _) => "the memory of a receive",
             (None, true) => "local memory",
             (None, false) => "remote memory",
         };
         format!(
-            "the {} of {} bytes with wr_id {:#x} on queue pair {:#08x} ({does} {whose})",
+            "the {} of {} bytes with wr_id {:#x} on queue pair {:#08x} ({does} {owner})",
             message.opcode, message.bytes, message.wr_id, message.qpn
         )
     }
