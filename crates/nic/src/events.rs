@@ -29,6 +29,11 @@ impl<T> EventQueue<T> {
         self.fd.as_fd()
     }
 
+    /// True in a child of the process that created it.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.fd.is_inherited()
+    }
+
     /// True if `O_NONBLOCK` is set on the descriptor.
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.fd.is_nonblocking()
@@ -61,9 +66,10 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Returns the oldest event, if there is one.
+    /// Returns the oldest event, if there is one. The descriptor may be readable once more then.
     pub(crate) fn try_get(&self) -> Option<T> {
-        let event = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = queue.pop_front()?;
         self.fd.try_take();
         Some(event)
     }

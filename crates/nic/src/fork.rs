@@ -1,15 +1,16 @@
 //! fork(2) without exec: the parent continues unchanged, and the child starts without a device.
 //!
 //! A child inherits memory and descriptors but no threads. Its copies would keep the parent's names, sockets
-//! and connections to other members open after the parent's death, and its exit would disconnect the parent's
-//! peers. So the forking thread holds the locks of each engine during the fork. In the child each engine is
-//! then consistent; it gets a dead port, detaches its descriptors, and is removed from its device. The device
-//! starts another engine on its next use. The child may call and destroy inherited objects, without any
-//! effect on the network.
+//! and connections to other members open after the parent's death, and its exit would disconnect the
+//! parent's peers. So the forking thread holds the locks of each engine during the fork. In the child each
+//! engine is then consistent; it gets a dead port, detaches its descriptors, and is removed from its device.
+//! The device starts another engine on its next use. The child may call and destroy inherited objects,
+//! without any effect on the network.
 //!
 //! Locks are taken in the order of `cm/driver.rs`. The locks that only calls of the application hold (of an
 //! identifier, of a CQ) are not taken. A program that forks while another thread is inside a call cannot use
-//! that object in the child.
+//! that object in the child. The lock of a thread that attends (`sched/attendance.rs`) is only ever tried,
+//! and the engine of the child is a new one.
 
 use std::cell::RefCell;
 use std::io;

@@ -15,6 +15,8 @@ use transport::Instant;
 /// Most descriptors that a thread waits for: an event queue, the sockets of the port, the registry, the kick,
 /// the control socket and the monitor of the netdev.
 const WAIT_FDS_MAX: usize = 9;
+/// `EBADF`.
+const CLOSED: i32 = 9;
 /// Sleep of a thread if poll(2) refuses so many descriptors; the engine then only polls at this interval.
 const POLL_REFUSED: Duration = Duration::from_millis(1);
 
@@ -138,7 +140,7 @@ impl Runtime {
     /// As [`sleep`](Self::sleep).
     ///
     /// # Errors
-    /// `EINTR` after a signal.
+    /// `EINTR` after a signal; `EBADF` if the first of `fds` is closed.
     pub(crate) fn sleep_or_signal(&self, fds: &[RawFd], until: Instant) -> io::Result<bool> {
         let mut polled: [PollFd; WAIT_FDS_MAX] =
             std::array::from_fn(|i| PollFd::readable(fds.get(i).copied().unwrap_or(-1)));
@@ -153,9 +155,12 @@ impl Runtime {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             // The limit of descriptors (RLIMIT_NOFILE) is below `WAIT_FDS_MAX`.
             Err(_) => std::thread::sleep(POLL_REFUSED),
+            Ok(_) if polled[0].is_closed() => return Err(io::Error::from_raw_os_error(CLOSED)),
             Ok(_) => {}
         }
-        Ok(fds.len().checked_sub(1).is_some_and(|last| polled[last].is_ready()))
+        debug_assert!(fds.len() <= WAIT_FDS_MAX);
+        let last = fds.len().checked_sub(1).and_then(|last| polled.get(last));
+        Ok(last.is_some_and(PollFd::is_ready))
     }
 
     /// Starts a thread.

@@ -94,7 +94,9 @@ impl EventFd {
         Ok(())
     }
 
-    fn is_inherited(&self) -> bool {
+    /// True in a child of the process that created it.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
         self.generation != fork::generation()
     }
 

@@ -43,13 +43,12 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether a system call that a signal interrupts goes on after the handler (SA_RESTART, signal(7)): `Some`
-/// if that is so for all signals with handlers, or for none; `None` if it depends on the signal. SIGSEGV and
-/// SIGBUS, which a thread raises itself, do not count.
+/// Whether a system call that a signal interrupts goes on after the handler, for all signals with handlers
+/// (SA_RESTART, signal(7)). SIGSEGV and SIGBUS, which a thread raises itself, do not count.
 #[must_use]
-pub fn handlers_restart() -> Option<bool> {
-    let mut seen = [false; 2];
-    for signal in (1..=libc::SIGRTMAX()).filter(|signal| ![libc::SIGSEGV, libc::SIGBUS].contains(signal)) {
+pub fn handlers_restart() -> bool {
+    let mut signals = (1..=libc::SIGRTMAX()).filter(|signal| ![libc::SIGSEGV, libc::SIGBUS].contains(signal));
+    signals.all(|signal| {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: `action` is a sigaction the kernel may write, and zeros are a valid one.
         let (result, action) = unsafe {
@@ -57,15 +56,51 @@ pub fn handlers_restart() -> Option<bool> {
             (result, action.assume_init())
         };
         let has_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-        if result == 0 && has_handler {
-            seen[usize::from(action.sa_flags & libc::SA_RESTART != 0)] = true;
-        }
+        result != 0 || !has_handler || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+unsafe extern "C" {
+    /// pthread_setcancelstate(3); the states are 0 (enable) and 1 (disable) on Linux.
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+/// While it lives, the calling thread cannot be cancelled (pthread_cancel(3)).
+#[derive(Debug)]
+pub struct Cancellation {
+    before: libc::c_int,
+}
+
+impl Cancellation {
+    const DISABLED: libc::c_int = 1;
+
+    /// Disables the cancellation of the calling thread.
+    #[must_use]
+    pub fn disable() -> Self {
+        Self { before: set_cancel_state(Self::DISABLED) }
     }
-    match seen {
-        [false, _] => Some(true),
-        [true, false] => Some(false),
-        [true, true] => None,
+
+    /// Calls `f` with the state of the time before [`disable`](Self::disable).
+    pub fn with_enabled<R>(&self, f: impl FnOnce() -> R) -> R {
+        set_cancel_state(self.before);
+        let result = f();
+        set_cancel_state(Self::DISABLED);
+        result
     }
+}
+
+impl Drop for Cancellation {
+    fn drop(&mut self) {
+        set_cancel_state(self.before);
+    }
+}
+
+/// Returns the state before.
+fn set_cancel_state(state: libc::c_int) -> libc::c_int {
+    let mut before = 0;
+    // SAFETY: `before` is an int the function may write. An unknown state is refused.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
 }
 
 /// The scheduler slice of the calling thread: how long it runs at a time, and how soon it runs after a

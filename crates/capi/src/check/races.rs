@@ -44,6 +44,11 @@ impl Numbers {
         if self.are_lost { 0 } else { *sent }
     }
 
+    /// A call begins to post.
+    pub(super) fn begin(&mut self) {
+        self.call.clear();
+    }
+
     /// Of the last call, only the first `posted` ones were posted.
     pub(super) fn take_back(&mut self, posted: usize) {
         for (_, srqn) in self.call.drain(..).filter(|(index, _)| *index >= posted) {
@@ -67,9 +72,6 @@ impl Numbers {
 #[cold]
 pub(super) fn posts(queue: &mut Queue, wr: &SendWr<'_>, site: Site, index: usize) {
     let time_ns = now_ns();
-    if index == 0 {
-        queue.numbers.call.clear();
-    }
     let target = match wr.dest {
         Some(Dest::Srq(srqn)) => srqn,
         Some(Dest::Ud(to)) => to.remote_qpn.value(),

@@ -324,6 +324,7 @@ impl Queue {
 
     /// The application posts sends: the first ones tell the peer, for `--races`.
     pub(super) fn begin_post(&mut self, object: &QpObject) {
+        self.numbers.begin();
         if OPTIONS.races && !self.is_linked && !self.service.is_datagram() {
             self.is_linked = object.tail.qp.status().is_some_and(|status| report::linked(&status));
         }

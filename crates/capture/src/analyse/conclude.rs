@@ -239,10 +239,10 @@ impl Analysis {
             if of((key.src, key.dst)).len() != 1 || others.len() > ALIKE_MAX {
                 continue;
             }
-            let connection = self.handshakes.connection(key.dst, key.qp);
+            let peer = self.peer_qp(key);
             let fits = |other: &&usize| {
                 let other = &self.directions[**other];
-                let known = connection.as_ref().is_none_or(|connection| connection.peer_qp == other.key.qp);
+                let known = peer.is_none_or(|peer| peer == other.key.qp);
                 known && other.key.vni == key.vni && other.has_requests()
             };
             let mut requests = others.iter().filter(fits);

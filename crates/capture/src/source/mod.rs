@@ -27,6 +27,8 @@ const INTERFACES_MAX: usize = 1 << 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Descriptions by devices remembered: queue pairs and engines.
 const DEVICE_MAX: usize = 1 << 18;
+/// Their bytes.
+const DEVICE_BYTES_MAX: usize = 64 << 20;
 /// Damaged places described in [`Source::notes`]; further ones are only counted.
 const NOTES_MAX: usize = 8;
 
@@ -51,6 +53,7 @@ pub struct Source<R> {
     device: Vec<(usize, String)>,
     /// Those of them that stand before the last packet.
     device_seen: usize,
+    device_bytes: usize,
     notes: Vec<String>,
     more_notes: u64,
     total_len: Option<u64>,
@@ -187,6 +190,7 @@ impl<R: Read> Source<R> {
             statistics_drops: Vec::new(),
             device: Vec::new(),
             device_seen: 0,
+            device_bytes: 0,
             notes: Vec::new(),
             more_notes: 0,
             total_len: None,

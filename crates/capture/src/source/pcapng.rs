@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
 
-use super::{DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source, Step};
+use super::{DEVICE_BYTES_MAX, DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source, Step};
 use crate::write::{DEVICE, LEFT_OUT, TIMES};
 
 /// Interfaces assumed for packets that name an undescribed one; a larger number is damage.
@@ -84,8 +84,12 @@ impl<R: Read> Source<R> {
                     }
                     let comments = counters.options.filter(|option| option.0 == option::COMMENT);
                     let texts = comments.filter_map(|option| option.1.strip_prefix(DEVICE.as_bytes()));
-                    let room = DEVICE_MAX - self.device.len();
-                    self.device.extend(texts.take(room).map(|bytes| (index, text(bytes))));
+                    for told in texts {
+                        self.device_bytes += told.len();
+                        if self.device.len() < DEVICE_MAX && self.device_bytes <= DEVICE_BYTES_MAX {
+                            self.device.push((index, text(told)));
+                        }
+                    }
                 }
                 Some(Block::Section) => self.section = self.interfaces.len(),
                 Some(Block::Other) => {}

@@ -66,7 +66,7 @@ impl Engine {
             // The progress thread must watch the new socket, too.
             Ok(()) => {
                 self.claims.made.fetch_add(1, Ordering::Release);
-                self.progress.wake();
+                self.wake_sleepers();
             }
             Err(error) => {
                 self.claims.from_ns.store(now.plus_ns(CLAIM_INTERVAL_NS).0, Ordering::Relaxed);
@@ -311,6 +311,7 @@ mod tests {
             (1, before + 1)
         );
         assert_eq!(fds.with(&engine, &engine.progress, 7).first(), Some(&7));
+        assert!(engine.attendance.sleeper().kick().take().is_ok(), "it has to leave its old descriptors");
     }
 
     #[test]

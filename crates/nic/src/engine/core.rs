@@ -41,12 +41,11 @@ impl Core {
         self.port.set_need_wakeup(true)
     }
 
-    /// A thread that has called [`thread_sleeps`](Self::thread_sleeps) is awake.
-    pub(crate) fn thread_wakes(&mut self) {
+    /// A thread that has called [`thread_sleeps`](Self::thread_sleeps) is awake. If another one sleeps, asks
+    /// for its wake-up again, which a packet may have used up; returns whether there is work for it already.
+    pub(crate) fn thread_wakes(&mut self) -> Readiness {
         self.asleep -= 1;
-        if self.asleep == 0 {
-            self.port.set_need_wakeup(false);
-        }
+        self.port.set_need_wakeup(self.asleep > 0)
     }
 
     /// Whether no queue pair is ready to send and the port reports no packets, so that at most timers have
@@ -197,8 +196,8 @@ impl Core {
         indices.into_iter().for_each(|index| self.release_ack(index));
     }
 
-    /// Processes the packets that have arrived: an ACK among them must not be lost to a request that is about
-    /// to fail. Returns the number of batches.
+    /// Processes the packets that have arrived: an ACK among them must not be lost to a request that is
+    /// about to fail. Returns the number of batches.
     pub(super) fn drain(&mut self, now: Instant, queues: RxQueues) -> usize {
         let scope = RxScope { everything: true, ..queues.into() };
         let mut batches = 0;
@@ -227,8 +226,8 @@ impl Core {
         }
     }
 
-    /// Flushes the receive that a receiving XRC queue pair has taken for an unfinished message: it belongs to
-    /// a shared receive queue, which outlives the queue pair. Moves the queue pair to ERR.
+    /// Flushes the receive that a receiving XRC queue pair has taken for an unfinished message: it belongs
+    /// to a shared receive queue, which outlives the queue pair. Moves the queue pair to ERR.
     pub(crate) fn complete_begun_receive(&mut self, now: Instant, index: QpIndex) {
         if let Some(entry) = self.tables.qp_mut(index).filter(|entry| entry.qp.ty() == QpType::XrcTgt) {
             let error = QpAttr { state: QpState::Err, ..QpAttr::default() };

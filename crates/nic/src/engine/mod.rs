@@ -411,6 +411,11 @@ impl Engine {
         })
     }
 
+    /// Wakes the threads that serve the engine.
+    pub(crate) fn wake_sleepers(&self) {
+        self.sleepers().into_iter().for_each(Sleeper::wake);
+    }
+
     fn sleepers(&self) -> [&Sleeper; 2] {
         [&self.progress, self.attendance.sleeper()]
     }

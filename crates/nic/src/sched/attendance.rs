@@ -4,14 +4,19 @@
 //!
 //! While a thread attends to the engine, the progress thread only checks that it still does. Between two
 //! events the application may compute for as long as it likes, so these checks are [`Tuning::watch_ns`]
-//! apart; they become rare during a single long wait. A thread that is cancelled in its wait
-//! (pthread_cancel(3)) makes no more rounds, and the progress thread serves the engine again.
+//! apart; they become rare ([`Tuning::sleep_max_ns`]) during a single long wait. A thread that is cancelled
+//! in its wait (pthread_cancel(3)) makes no more rounds: after a second the progress thread serves the
+//! engine again, and no thread of the process attends any more.
+//!
+//! Threads attend only with `ROXIE_WAITS=serve`: a program that cancels threads in their wait would lose
+//! that second, and one that expects EINTR would not get it.
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
+use sys::Cancellation;
 use transport::Instant;
 
 use super::Tuning;
@@ -19,8 +24,9 @@ use super::governor::Governor;
 use super::sleep::{Sleeper, WaitFds};
 use crate::engine::Engine;
 use crate::port::RxQueues;
+use crate::runtime::Runtime;
 
-/// How long the answer to [`may_attend`] holds.
+/// How long the answer to [`Runtime::may_attend`] holds.
 const HANDLERS_HOLD_NS: u64 = 1_000_000_000;
 
 /// The attendance of an engine.
@@ -128,13 +134,15 @@ impl Engine {
     /// (`u64::MAX` for no end). Returns false at once if another thread attends.
     ///
     /// # Errors
-    /// `EINTR` after a signal with a handler that does not restart system calls.
+    /// `EINTR` after a signal with a handler that does not restart system calls; `EBADF` if `fd` is closed.
     pub(crate) fn attend(&self, fd: RawFd, end_ns: u64, is_done: impl Fn() -> bool) -> io::Result<bool> {
         let Some(mut attendant) = self.runtime().try_lock(&self.attendance.attendant) else {
             return Ok(false);
         };
+        // The locks of the engine outlive a thread that is cancelled while it holds them.
+        let cancellation = sys::Cancellation::disable();
         self.attendance.begin();
-        let result = attendant.serve_until(self, (fd, end_ns), is_done);
+        let result = attendant.serve_until(self, &cancellation, (fd, end_ns), is_done);
         if self.attendance.end(self.runtime().now_ns(), self.tuning()) {
             self.progress.wake();
         }
@@ -146,6 +154,7 @@ impl Attendant {
     fn serve_until(
         &mut self,
         engine: &Engine,
+        cancellation: &Cancellation,
         (fd, end_ns): (RawFd, u64),
         is_done: impl Fn() -> bool,
     ) -> io::Result<()> {
@@ -166,36 +175,61 @@ impl Attendant {
                 runtime.yield_now();
                 self.governor.yielded(now, runtime.now_ns());
             } else {
-                self.sleep(engine, fd, self.governor.sleep_until(now).min(end_ns))?;
+                self.sleep(engine, cancellation, fd, self.governor.sleep_until(now).min(end_ns))?;
             }
         }
     }
 
-    fn sleep(&mut self, engine: &Engine, fd: RawFd, latest: u64) -> io::Result<()> {
+    fn sleep(
+        &mut self,
+        engine: &Engine,
+        cancellation: &Cancellation,
+        fd: RawFd,
+        latest: u64,
+    ) -> io::Result<()> {
         let sleeper = engine.attendance.sleeper();
         let fds = self.fds.with(engine, sleeper, fd);
         let until = sleeper.prepare(engine, latest);
-        let slept = until.map(|until| engine.runtime().sleep_or_signal(fds, Instant(until)));
+        let sleep = |until| engine.runtime().sleep_or_signal(fds, Instant(until));
+        let slept = until.map(|until| cancellation.with_enabled(|| sleep(until)));
         sleeper.end(engine);
         match slept {
             Some(Ok(true)) => engine.follow_netdev(),
             // Unlike read(2), poll(2) is never restarted by the kernel.
-            Some(Err(signal)) if sys::handlers_restart() != Some(true) => return Err(signal),
+            Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted && sys::handlers_restart() => {}
+            Some(Err(error)) => return Err(error),
             _ => {}
         }
         Ok(())
     }
 }
 
-/// Whether a thread that blocks may attend: after a signal it must be known whether to go on.
-pub(crate) fn may_attend(now: u64) -> bool {
-    static MAY: AtomicBool = AtomicBool::new(false);
-    static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
-    if now >= UNTIL_NS.load(Ordering::Relaxed) {
-        MAY.store(sys::handlers_restart().is_some(), Ordering::Relaxed);
-        UNTIL_NS.store(now + HANDLERS_HOLD_NS, Ordering::Relaxed);
+/// The value of [`VARIABLE`] with which threads attend.
+const SERVE: &str = "serve";
+/// The variable that lets threads attend.
+const VARIABLE: &str = "ROXIE_WAITS";
+
+impl Runtime {
+    /// Whether a thread that blocks may attend: it is wanted, and after a signal the wait goes on. (A signal
+    /// that arrives during a round does not end the wait.) The answer holds for a second: a handler that is
+    /// installed meanwhile may not end the present wait.
+    pub(crate) fn may_attend(&self) -> bool {
+        static WANTED: OnceLock<bool> = OnceLock::new();
+        static RESTART: AtomicBool = AtomicBool::new(false);
+        static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+        if matches!(self, Self::Virtual(_)) {
+            return true;
+        }
+        if !WANTED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|value| value == SERVE)) {
+            return false;
+        }
+        let now = self.now_ns();
+        if now >= UNTIL_NS.load(Ordering::Relaxed) {
+            RESTART.store(sys::handlers_restart(), Ordering::Relaxed);
+            UNTIL_NS.store(now + HANDLERS_HOLD_NS, Ordering::Relaxed);
+        }
+        RESTART.load(Ordering::Relaxed)
     }
-    MAY.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -207,7 +241,7 @@ mod tests {
         let tuning = Tuning::default();
         let (attendance, mut watch) = (Attendance::new(&tuning).expect("a descriptor"), Watch::default());
         let mut now = 1_000_000_000;
-        assert_eq!(watch.wait_ns(&attendance, now, &tuning), None, "nobody has attended");
+        assert_eq!(watch.wait_ns(&attendance, now, &tuning), None, "no thread has attended");
         attendance.begin();
         assert_eq!(watch.wait_ns(&attendance, now, &tuning), Some(tuning.watch_ns));
         for _ in 0..20 {
@@ -222,12 +256,12 @@ mod tests {
         attendance.leave_until(now + tuning.watch_ns);
         attendance.begin();
         assert!(!attendance.end(now, &tuning));
-        assert_eq!(watch.wait_ns(&attendance, now, &tuning), Some(tuning.watch_ns), "it has come back");
-        assert_eq!(watch.wait_ns(&attendance, now, &tuning), None, "it has not");
+        assert_eq!(watch.wait_ns(&attendance, now, &tuning), Some(tuning.watch_ns), "the thread waits again");
+        assert_eq!(watch.wait_ns(&attendance, now, &tuning), None, "no thread waits again");
     }
 
     #[test]
-    fn a_thread_that_vanishes_in_its_wait_does_not_attend() {
+    fn a_thread_cancelled_in_its_wait_no_longer_attends() {
         let tuning = Tuning::default();
         let (attendance, mut watch) = (Attendance::new(&tuning).expect("a descriptor"), Watch::default());
         let now = 1_000_000_000;

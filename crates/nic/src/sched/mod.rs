@@ -2,8 +2,7 @@
 //!
 //! | file | decides |
 //! |---|---|
-//! | `departure.rs` | whether a message leaves now or is held for a batch, and how much one quantum carries
-//! |
+//! | `departure.rs` | whether a message leaves or is held, and how much one quantum carries |
 //! | `queue.rs` | which queue pair is next, and how many packets the flow window and the port accept |
 //! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
 //! | `attendance.rs` | when a thread that waits for an event serves the port, not the progress thread |
@@ -19,7 +18,7 @@ mod queue;
 mod sleep;
 mod tuning;
 
-pub(crate) use attendance::{Attendance, may_attend};
+pub(crate) use attendance::Attendance;
 pub(crate) use departure::{Decision, Quantum, Trigger, decide};
 pub(crate) use governor::InlineYield;
 pub(crate) use queue::{FlowShare, TransmitQueue};

@@ -62,7 +62,14 @@ impl Progress {
     /// Sleeps: another thread attends to the engine.
     fn leave(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, until_ns: u64) {
         self.slice.set(None);
+        self.runtime.reach(Point::Sleep);
         engine.attendance.leave_until(until_ns);
+        self.runtime.reach(Point::Sleep);
+        // A thread that ended its wait before the store saw no long sleep, and woke no thread: check again.
+        let watch_ns = engine.tuning().watch_ns;
+        if !engine.attendance.is_on() && until_ns > self.runtime.now_ns() + watch_ns {
+            return engine.attendance.leave_until(0);
+        }
         drop(engine);
         self.runtime.sleep(&[self.kick.as_raw_fd()], Instant(until_ns));
         if let Some(engine) = weak.upgrade() {

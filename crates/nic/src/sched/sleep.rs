@@ -80,8 +80,12 @@ impl Sleeper {
 
     /// After [`prepare`](Self::prepare): the thread is awake.
     pub(super) fn end(&self, engine: &Engine) {
-        engine.lock().thread_wakes();
+        let readiness = engine.lock().thread_wakes();
         self.set_until(0);
+        if readiness == Readiness::Pending {
+            // The other thread that serves the engine sleeps, and its wake-up went to this one.
+            engine.wake_sleepers();
+        }
         self.spend_kicks();
     }
 }

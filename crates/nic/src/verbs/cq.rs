@@ -15,7 +15,6 @@ use crate::cq::CompletionQueue;
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
 use crate::events::EventQueue;
-use crate::sched::may_attend;
 
 /// A descriptor that becomes readable when an armed CQ gets a completion.
 #[derive(Clone)]
@@ -82,10 +81,11 @@ impl CompChannel {
     }
 
     /// As [`get_event`](Self::get_event), but waits for this time at most, whatever flags the descriptor
-    /// has; `None` without an event.
+    /// has; `None` without an event. For simulations: a signal may end the wait.
     ///
     /// # Errors
-    /// `Interrupted` after a signal.
+    /// `EBADF` if the application closed the descriptor.
+    #[doc(hidden)]
     pub fn get_event_within(&self, time: Duration) -> io::Result<Option<u64>> {
         let engine = self.context.device().engine().map_err(io::Error::other)?;
         let until = engine.now() + time;
@@ -96,12 +96,11 @@ impl CompChannel {
         Ok(self.events.try_get())
     }
 
-    /// Lets an engine be served while this thread waits: by this thread if it can, until there is an event
-    /// or `end_ns`, otherwise by the progress threads.
+    /// Lets the engines be served while this thread waits: its own by this thread if it can, until there is
+    /// an event or `end_ns`; the others by the progress threads.
     fn serve(&self, end_ns: u64) -> io::Result<()> {
         let Ok(first) = self.context.device().engine() else { return Ok(()) };
-        let own = self.waits.engine().filter(|_| end_ns < u64::MAX || !self.events.is_nonblocking());
-        let own = own.filter(|_| may_attend(sys::now_ns()));
+        let own = self.own_engine(&first, end_ns);
         for engine in first.all().filter(|engine| own != Some(engine.index())) {
             engine.poll_inline();
             engine.hand_over(false);
@@ -109,19 +108,27 @@ impl CompChannel {
         if let Some(raw) = first.place.raw() {
             raw.hand_over();
         }
-        let is_there = || !self.events.is_empty();
-        if own.is_some() && is_there() {
+        let Some(own) = own.map(|own| first.at(own)) else {
+            self.waits.attends.store(false, Ordering::Relaxed);
+            return Ok(());
+        };
+        let has_event = || !self.events.is_empty();
+        if has_event() {
             return Ok(());
         }
-        let attends = match own {
-            Some(own) => first.at(own).attend(self.fd(), end_ns, is_there)?,
-            None => false,
-        };
+        let attends = own.attend(self.fd(), end_ns, has_event)?;
         self.waits.attends.store(attends, Ordering::Relaxed);
-        if let Some(own) = own.filter(|_| !attends) {
-            first.at(own).hand_over(false);
+        if !attends {
+            own.hand_over(false);
         }
         Ok(())
+    }
+
+    /// The engine that this thread may attend to.
+    fn own_engine(&self, first: &Engine, end_ns: u64) -> Option<usize> {
+        let waits = end_ns < u64::MAX || !self.events.is_nonblocking();
+        let may = first.runtime().may_attend() && waits && !self.events.is_inherited();
+        self.waits.engine().filter(|_| may)
     }
 }
 
