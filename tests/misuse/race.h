@@ -115,7 +115,6 @@ static inline void connect_service(struct ibv_qp *qp, uint32_t to)
 
 static inline void open_end(struct end *e, int role, int requesters)
 {
-
 	e->context = open_first();
 	e->pd = ibv_alloc_pd(e->context);
 	e->cq = ibv_create_cq(e->context, 64, NULL, NULL, 0);
@@ -232,6 +231,17 @@ static inline void post_receive_at(struct end *e, int qp, size_t offset)
 static inline void post_receive(struct end *e, int qp)
 {
 	post_receive_at(e, qp, RECEIVE);
+}
+
+/* The target posts a receive before `place`, and polls it behind. Returns whether this is the target. */
+static inline int target_receives(struct end *e, int role, int qp, int place)
+{
+	if (role == TARGET)
+		post_receive(e, qp);
+	meet(place);
+	if (role == TARGET)
+		poll_good(e, 1);
+	return role == TARGET;
 }
 
 #endif

@@ -5,13 +5,8 @@
 static void run(struct end *e, int role)
 {
 	for (int i = 0; i < ROUNDS; i++) {
-		if (role == TARGET)
-			post_receive(e, 1);
-		meet(3 + i);
-		if (role == TARGET) {
-			poll_good(e, 1);
+		if (target_receives(e, role, 1, 3 + i))
 			continue;
-		}
 		for (int k = 0; k < BURST; k++)
 			post(e, 0, IBV_WR_RDMA_WRITE, SIGNALED, 0, 0, IS_FIXED ? RECEIVE : SIZE);
 		post(e, 1, IBV_WR_SEND, SIGNALED, 0, 0, 16); /* finds: race-remote */

@@ -5,13 +5,8 @@
 static void run(struct end *e, int role)
 {
 	for (int i = 0; i < ROUNDS; i++) {
-		if (role == TARGET)
-			post_receive(e, 0);
-		meet(3 + i);
-		if (role == TARGET) {
-			poll_good(e, 1);
+		if (target_receives(e, role, 0, 3 + i))
 			continue;
-		}
 		for (int k = 0; k < BURST; k++)
 			post(e, 0, IBV_WR_RDMA_WRITE, SIGNALED, 0, 0, SIZE);
 		if (IS_FIXED)
