@@ -6,7 +6,7 @@ use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::eventually;
 
 use crate::case::{Case, SHORT, Scale};
-use crate::holdings::{Holdings, settled};
+use crate::holdings::{Holdings, settled, tables_kib};
 
 /// Connections before the first measurement: caches and stacks are allocated by then.
 const WARM_UP: usize = 10;
@@ -38,15 +38,12 @@ fn cycle(lab: &Lab, place: &Place, name: &str, rounds: usize) -> Result<(), Stri
     let look = || Holdings::of(&server).ok_or("the server has ended");
     let before = settled(&look)?;
     (WARM_UP..WARM_UP + rounds).try_for_each(&mut connect)?;
-    // Queue pair numbers are random, so each connection touches other pages of the tables that they index:
-    // one page of each of two tables, until all 1536 KiB are touched.
-    let tables_kib = (rounds as u64 * 8).min(1536);
     let mut after = before;
     // The last connection is torn down shortly after its client ended.
     let back = eventually(SHORT, || match look() {
         Ok(now) => {
             after = now;
-            !now.has_grown_from(before, tables_kib)
+            !now.has_grown_from(before, tables_kib(rounds))
         }
         Err(_) => true,
     });
