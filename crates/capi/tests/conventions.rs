@@ -2,9 +2,9 @@
 //! transfer data, `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
-//! own, `events.c` waits for events, `xrc.c` shares receive queues, `xrc_processes.c` between processes,
-//! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by
-//! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
+//! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
+//! `xrc_processes.c` between processes, `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a
+//! process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
 
 mod c_program;
 mod libraries;
@@ -65,6 +65,11 @@ fn a_device_gives_what_it_reports_and_then_enomem() {
 #[test]
 fn asynchronous_events_are_reported_when_the_manual_pages_say() {
     run("events");
+}
+
+#[test]
+fn a_thread_cancelled_while_it_posts_and_polls_leaves_the_device_working() {
+    run("cancelled");
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod guard;
 pub mod hook;
 mod key_places;
 mod keys;
+mod locked;
 mod moderation;
 mod mr;
 mod multicast;

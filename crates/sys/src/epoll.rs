@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::check;
+use super::{call, check};
 
 /// A set of descriptors, each with a token.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Epoll {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
         let set = self.0.as_raw_fd();
         // SAFETY: `events` has room for the 16 events that are asked for.
-        let n = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 16, 0) };
+        let n = unsafe { call::epoll_wait_now(set, events.as_mut_ptr(), 16) };
         // A failure (EINTR) counts as none ready: the caller polls again.
         let n = usize::try_from(n).unwrap_or(0);
         for (token, event) in tokens.iter_mut().zip(&events[..n]) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{check, fork};
+use super::{call, check, fork};
 
 /// A counter that is readable while it is not zero. A forked child, which shares it with its parent,
 /// leaves it alone.
@@ -37,7 +37,7 @@ impl EventFd {
             return;
         }
         // SAFETY: the buffer is 8 bytes long, which is what eventfd reads.
-        let ret = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const n).cast(), 8) };
+        let ret = unsafe { call::write(self.fd.as_raw_fd(), (&raw const n).cast(), 8) };
         // The write fails only when the counter would exceed 2^64 - 2 (it is readable then anyway) or
         // when the application closed the descriptor, and then there is no listener.
         debug_assert!(ret == 8 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL));

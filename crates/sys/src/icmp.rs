@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::udp::next_cmsg;
-use super::{Opt, address, refuse_datagrams, set_opt};
+use super::{Opt, address, call, refuse_datagrams, set_opt};
 
 /// `struct sock_extended_err` (linux/errqueue.h): errno, then origin, type and code of the ICMP message.
 const ERROR_LEN: usize = 16;
@@ -66,7 +66,7 @@ pub fn receive_error(fd: BorrowedFd<'_>, quoted: &mut [u8]) -> io::Result<Option
     // SAFETY: the header points to a name, a buffer and control data of the stated lengths, which live longer
     // than the call.
     let got =
-        unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+        unsafe { call::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
     let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     let Some(to) = address::parse(&name, header.msg_namelen) else { return Ok(None) };
     let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -6,6 +6,7 @@
 mod address;
 pub mod bpf;
 pub mod byte_ring;
+mod call;
 mod capability;
 mod clock;
 mod epoll;

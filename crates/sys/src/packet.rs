@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::{check, udp};
+use super::{call, check, udp};
 
 /// A packet socket of one interface.
 #[derive(Debug)]
@@ -137,10 +137,10 @@ impl PacketSocket {
             header.msg_hdr.msg_iovlen = 1;
             count += 1;
         }
-        let flags = libc::MSG_DONTWAIT as _;
+        let flags = libc::MSG_DONTWAIT;
         // SAFETY: each of the `count` headers points to a piece on this stack frame, and that to a frame
         // borrowed for the call.
-        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
+        let sent = unsafe { call::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
@@ -226,10 +226,10 @@ impl FrameBatch {
             header.msg_flags = 0;
         }
         let (fd, room) = (socket.fd.as_raw_fd(), self.headers.len() as libc::c_uint);
-        let (headers, flags) = (self.headers.as_mut_ptr(), libc::MSG_DONTWAIT as _);
+        let (headers, flags) = (self.headers.as_mut_ptr(), libc::MSG_DONTWAIT);
         // SAFETY: each header points to a name, a buffer and control data of the stated lengths, which `self`
-        // owns; a null timeout is allowed.
-        let got = unsafe { libc::recvmmsg(fd, headers, room, flags, std::ptr::null_mut()) };
+        // owns.
+        let got = unsafe { call::recvmmsg(fd, headers, room, flags) };
         self.count = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
         Ok(self.count)
     }

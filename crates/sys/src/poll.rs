@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::RawFd;
 
+use super::call;
+
 /// A descriptor to wait for, and the events found on it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
@@ -52,26 +54,38 @@ impl PollFd {
 /// # Errors
 /// `EINVAL` (more descriptors than RLIMIT_NOFILE), `ENOMEM`.
 pub fn poll(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
-    match poll_interruptible(fds, timeout_ns) {
+    // SAFETY: `PollFd` is a transparent pollfd, `poll_by` gives their number and a time to overwrite.
+    let polled = poll_by(fds, timeout_ns, |fds, count, limit| unsafe { call::ppoll(fds, count, limit) });
+    match polled {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
         result => result,
     }
 }
 
-/// Like [`poll`], but an interruption by a signal is an error.
+/// Like [`poll`], but an interruption by a signal is an error, and the calling thread may be cancelled
+/// (pthread_cancel(3)).
 ///
 /// # Errors
 /// `EINTR`, and those of [`poll`].
 pub fn poll_interruptible(fds: &mut [PollFd], timeout_ns: Option<u64>) -> io::Result<usize> {
-    let ts = timeout_ns.map(|ns| libc::timespec {
+    // SAFETY: as in `poll`.
+    poll_by(fds, timeout_ns, |fds, count, limit| unsafe {
+        libc::ppoll(fds, count as libc::nfds_t, limit, std::ptr::null())
+    })
+}
+
+fn poll_by(
+    fds: &mut [PollFd],
+    timeout_ns: Option<u64>,
+    call: impl FnOnce(*mut libc::pollfd, usize, *mut libc::timespec) -> libc::c_int,
+) -> io::Result<usize> {
+    let mut limit = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     });
-    let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `PollFd` is a transparent pollfd, the slice gives the count, `ts` outlives the call.
-    let ret =
-        unsafe { libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null()) };
-    usize::try_from(ret).map_err(|_| {
+    let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let ready = call(fds.as_mut_ptr().cast(), fds.len(), limit);
+    usize::try_from(ready).map_err(|_| {
         let error = io::Error::last_os_error();
         for fd in fds {
             fd.0.revents = 0;

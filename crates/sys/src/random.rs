@@ -1,5 +1,7 @@
 //! Random numbers from the kernel (getrandom(2)).
 
+use super::call;
+
 /// Returns 64 random bits.
 ///
 /// # Panics
@@ -9,7 +11,7 @@ pub fn random_u64() -> u64 {
     let mut value = 0u64;
     loop {
         // SAFETY: the buffer is 8 bytes long.
-        let ret = unsafe { libc::getrandom((&raw mut value).cast(), 8, 0) };
+        let ret = unsafe { call::getrandom((&raw mut value).cast(), 8) };
         // Requests of up to 256 bytes are never cut short; only a signal before the pool is initialized
         // interrupts one.
         if ret == 8 {

@@ -4,8 +4,9 @@ use std::io;
 use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
 
-use super::{SockAddr, address, check};
+use super::{SockAddr, address, call, check};
 
 /// A socket option with an integer value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -288,8 +289,10 @@ pub fn discard_waiting(fd: BorrowedFd<'_>) -> usize {
     let mut count = 0;
     // Bounded, in case they arrive faster than they can be discarded.
     while count < 1 << 20 {
+        let (fd, none) = (fd.as_raw_fd(), ptr::null_mut());
         // SAFETY: a buffer of length zero is never written; the datagram is cut to it.
-        let len = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+        let len =
+            unsafe { call::recvfrom(fd, none, 0, libc::MSG_DONTWAIT, ptr::null_mut(), ptr::null_mut()) };
         if len < 0 {
             break;
         }

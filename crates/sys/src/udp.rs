@@ -6,7 +6,7 @@ use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::{Phase, SockAddr, address};
+use super::{Phase, SockAddr, address, call};
 
 /// Bytes of control data for one message: three or four control messages of 24 bytes when sending, pktinfo
 /// (40) and a few small ones when receiving.
@@ -146,7 +146,7 @@ impl<'a> Filling<'a> {
         // SAFETY: the headers point to names and pieces borrowed for 'a, which outlives `self`, and to
         // control data and piece lists in vectors that have not grown since.
         let sent = unsafe {
-            libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as libc::c_uint, flags as _)
+            call::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as libc::c_uint, flags)
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -245,18 +245,10 @@ impl RecvBatch {
             let base = unsafe { buffers.add(self.starts[i]) };
             self.pieces[i] = libc::iovec { iov_base: base.cast(), iov_len: Self::BUFFER_LEN };
         }
-        let flags = libc::MSG_DONTWAIT as _;
+        let (fd, headers, flags) = (fd.as_raw_fd(), self.headers.as_mut_ptr(), libc::MSG_DONTWAIT);
         // SAFETY: each header points to a name, a buffer and control data of the stated lengths, owned by
-        // `self`; `want` does not exceed the number of headers; a null timeout is allowed.
-        let got = unsafe {
-            libc::recvmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                want as libc::c_uint,
-                flags,
-                std::ptr::null_mut(),
-            )
-        };
+        // `self`; `want` does not exceed the number of headers.
+        let got = unsafe { call::recvmmsg(fd, headers, want as libc::c_uint, flags) };
         match usize::try_from(got) {
             Ok(got) => {
                 self.used = got;

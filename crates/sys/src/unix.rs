@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::{SockAddr, check};
+use super::{SockAddr, call, check};
 
 /// Identity of the process at the other end, as the kernel recorded it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,9 +84,8 @@ pub fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
 /// `EAGAIN` if no connection waits; `EMFILE`.
 pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: null address pointers are allowed.
-    let fd =
-        check(unsafe { libc::accept4(fd.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })?;
+    // SAFETY: no pointer.
+    let fd = check(unsafe { call::accept4(fd.as_raw_fd(), flags) })?;
     // SAFETY: `fd` is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -112,7 +111,7 @@ fn connect_to(addr: Option<SockAddr>) -> io::Result<OwnedFd> {
     let addr = addr.ok_or(io::ErrorKind::InvalidInput)?;
     let (ptr, len) = addr.raw();
     // SAFETY: `ptr` points to `len` bytes of `addr`, which outlives the call.
-    check(unsafe { libc::connect(fd.as_raw_fd(), ptr, len) })?;
+    check(unsafe { call::connect(fd.as_raw_fd(), ptr, len) })?;
     Ok(fd)
 }
 
@@ -198,7 +197,7 @@ pub fn send_record(
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: all pointers in `msg` are valid for their lengths during the call, and only read.
-    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, flags) };
+    let sent = unsafe { call::sendmsg(fd.as_raw_fd(), &raw const msg, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -224,7 +223,7 @@ pub fn recv_record(
     let peek = if peek { libc::MSG_PEEK } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | peek;
     // SAFETY: all pointers in `msg` are valid for their lengths during the call.
-    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };
+    let len = unsafe { call::recvmsg(fd.as_raw_fd(), &raw mut msg, flags) };
     if len < 0 {
         return Err(io::Error::last_os_error());
     }

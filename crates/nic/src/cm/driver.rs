@@ -22,6 +22,7 @@ use super::id::{ChildInit, IdInner};
 use super::port::Ports;
 use super::resolve::Queries;
 use crate::gid::GidTable;
+use crate::locked::Locked;
 use crate::runtime::Runtime;
 use sys::KeptLock;
 
@@ -185,7 +186,7 @@ impl CmDriver {
     }
 
     fn flush(&self, now: Instant, link: &dyn GsiLink) -> usize {
-        let _in_order = self.runtime.lock(&self.order);
+        let _in_order = Locked::new(self.runtime.lock(&self.order));
         let mut delivered = 0;
         loop {
             let Output { journal, mads, deliveries } = self.lock().drain(now);

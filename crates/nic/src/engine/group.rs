@@ -20,10 +20,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use sys::Cancellation;
+
 use crate::engine::inbox::Mad;
 use crate::engine::owners::{Owner, Owners, Placement};
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
+use crate::locked::Locked;
 use crate::port::BadVariable;
 use crate::raw::Raw;
 use crate::stats::Row;
@@ -308,18 +311,20 @@ impl Engine {
     }
 
     /// Makes the progress thread raise moderated CQ events in time. Releases the lock, then
-    /// [copies](Self::spread_keys) changed keys to the other engines.
-    pub(crate) fn unlock_and_spread(&self, mut core: MutexGuard<'_, Core>) {
+    /// [copies](Self::spread_keys) changed keys to the other engines. The result is that of
+    /// [`Locked::unlock`].
+    pub(crate) fn unlock_and_spread(&self, mut core: Locked<'_, Core>) -> Option<Cancellation> {
         self.wake_before(self.moderator.next());
         let changed = core.tables.mrs.has_changed();
         let borrowed = &mut core.tables.srqs.borrowed;
         if borrowed.has_output() {
             self.xrc_peers.put(borrowed.take_output());
         }
-        drop(core);
+        let cancellation = core.unlock();
         if changed {
             self.spread_keys();
         }
+        cancellation
     }
 
     /// Copies the keys that work requests have changed here to the other engines.

@@ -24,7 +24,7 @@ mod tx;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use sys::AddressMonitor;
@@ -39,8 +39,10 @@ pub(crate) use qp_numbers::QpIndex;
 
 use crate::cm::CmDriver;
 use crate::gid::Gids;
+
 use crate::hook::control::Control;
 use crate::hook::{Hooks, RedirectOutcome};
+use crate::locked::Locked;
 use crate::moderation::Moderator;
 use crate::port::{Port, RxQueues};
 use crate::registry::Registry;
@@ -180,9 +182,15 @@ impl Engine {
         self.runtime.now()
     }
 
+    /// The lock of a thread that posts.
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.runtime.lock(&self.core)
+    pub(crate) fn lock_to_post(&self) -> Locked<'_, Core> {
+        Locked::briefly(self.runtime.lock(&self.core))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_, Core> {
+        Locked::new(self.runtime.lock(&self.core))
     }
 
     pub(crate) fn prefers_equal_packets(&self) -> bool {
@@ -244,6 +252,7 @@ impl Engine {
         if polls & self.clock_mask != 0 && core.is_quiet() {
             return false;
         }
+        let mut core = Locked::briefly(core);
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         core.is_polled = self.is_watching.load(Ordering::Relaxed);
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
@@ -295,18 +304,20 @@ impl Engine {
     }
 
     /// Releases the lock, then delivers what the poll has collected.
-    pub(crate) fn unlock_and_deliver(&self, mut core: MutexGuard<'_, Core>) {
+    pub(crate) fn unlock_and_deliver(&self, mut core: Locked<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_for(&core);
         if std::mem::take(&mut core.tables.is_peer_silent) {
             self.look_for_refused();
         }
         if core.tables.inbox.is_empty() && !core.hooks.has_redirected() {
-            return self.unlock_and_spread(core);
+            self.unlock_and_spread(core);
+            return;
         }
+        core.forbid_cancellation();
         let inbox = std::mem::take(&mut core.tables.inbox);
         let redirected = core.hooks.take_redirected();
-        self.unlock_and_spread(core);
+        let _cancellation = self.unlock_and_spread(core);
         for mad in inbox.mads {
             self.take_mad(mad);
         }

@@ -31,7 +31,7 @@ use inbound::Inbound;
 pub use inbound::check as check_ring;
 use outbound::Outbound;
 use sys::byte_ring::{Broken, LINE};
-use sys::{Netlink, now_ns};
+use sys::{Cancellation, Netlink, now_ns};
 
 /// See the module documentation.
 pub(crate) struct ShmPort {
@@ -163,7 +163,9 @@ impl ShmPort {
 
     /// Handles rings that were offered, were accepted, or have ended.
     fn follow_ring_events(&mut self) {
-        for event in self.rings.take_events() {
+        let events = self.rings.take_events();
+        let _cancellation = (!events.is_empty()).then(keep_while_closing);
+        for event in events {
             match event {
                 RingEvent::Offered { token, ring } => {
                     let link = self.rings.link(token);
@@ -198,6 +200,7 @@ impl ShmPort {
     #[cold]
     fn drop_broken(&mut self, slot: u16) {
         self.broken += 1;
+        let _cancellation = keep_while_closing();
         if let Some(place) = self.outbound.get_mut(usize::from(slot)) {
             *place = None;
         }
@@ -255,10 +258,18 @@ impl ShmPort {
             }
         }
         if is_over {
+            let _cancellation = keep_while_closing();
             inbound.retain_mut(|ring| !ring.is_broken && (!ring.has_ended || ring.has_data()));
         }
         batches
     }
+}
+
+/// Keeps the calling thread, which holds the lock of the engine, from being cancelled while a ring is
+/// dropped: closing its connection is a cancellation point.
+#[cold]
+fn keep_while_closing() -> Cancellation {
+    Cancellation::disable()
 }
 
 impl Port for ShmPort {

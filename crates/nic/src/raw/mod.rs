@@ -36,12 +36,13 @@ pub use wq::{IndTable, RawWq, WqState};
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use sys::EventFd;
 use transport::VerbsError;
 
 use crate::engine::Engine;
+use crate::locked::Locked;
 use crate::runtime::Runtime;
 use crate::stats::Row;
 pub(crate) use state::State;
@@ -88,8 +89,8 @@ impl Raw {
         Ok(engine.place.set_raw(new))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_, State> {
+        Locked::new(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs `work` on the state, under the lock of the first engine, which gives access to memory; then sends
@@ -115,11 +116,12 @@ impl Raw {
         if !self.is_active.load(Ordering::Relaxed) {
             return false;
         }
-        let mut state = match self.state.try_lock() {
+        let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
+        let mut state = Locked::new(state);
         let has_frames = state.poll(engine) > 0;
         if has_frames {
             self.publish(&state);

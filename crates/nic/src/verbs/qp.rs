@@ -1,6 +1,6 @@
 //! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_post_send(3)).
 
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use transport::refusal::refuse;
 use transport::{
@@ -16,6 +16,7 @@ use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine, QpIndex};
 use crate::gid::refuse_gid_index;
 use crate::guard;
+use crate::locked::Locked;
 use crate::srqs::SrqScope;
 use crate::trace;
 
@@ -302,7 +303,7 @@ impl Qp {
     pub fn begin_post(&self) -> PostGuard<'_> {
         let engine = self.engine();
         let spread = SpreadKeys { engine, due: false };
-        PostGuard { index: self.0.index, core: engine.lock(), posted: 0, spread }
+        PostGuard { index: self.0.index, core: engine.lock_to_post(), posted: 0, spread }
     }
 
     /// Queues a receive.
@@ -310,7 +311,7 @@ impl Qp {
     /// # Errors
     /// `NoMem` when the queue is full; `Invalid` in RESET, with an SRQ, or for too many SGEs.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        let mut core = self.engine().lock();
+        let mut core = self.engine().lock_to_post();
         let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
         entry.qp.post_recv(wr)?;
         if entry.qp.state() == QpState::Err {
@@ -357,7 +358,7 @@ impl Qp {
 /// A batch of sends under one lock and one doorbell (a post list).
 pub struct PostGuard<'a> {
     index: QpIndex,
-    core: MutexGuard<'a, Core>,
+    core: Locked<'a, Core>,
     /// Number of posted work requests.
     posted: usize,
     /// Declared after `core`, so that it is dropped after the lock is released.

@@ -119,7 +119,7 @@ impl Srq {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut RecvQueue) -> T) -> Result<T, VerbsError> {
-        let mut core = self.0.engine.lock();
+        let mut core = self.0.engine.lock_to_post();
         let entry = core.tables.srqs.get_mut(self.0.index);
         entry.map(|entry| f(&mut entry.queue)).ok_or(VerbsError::Invalid)
     }

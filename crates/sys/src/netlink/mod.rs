@@ -27,8 +27,9 @@ pub use xsk::{BoundXsk, bound_xsks};
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
 
-use super::check;
+use super::{call, check};
 use message::{each_attribute, next_message, text_of};
 
 /// A netlink socket.
@@ -116,8 +117,9 @@ impl Netlink {
     ) -> io::Result<bool> {
         self.sequence += 1;
         let message = message::request(request, flags, self.sequence, body);
+        let (fd, bytes) = (self.fd.as_raw_fd(), message.as_ptr().cast());
         // SAFETY: the buffer is valid for its length. A message without an address goes to the kernel.
-        let sent = unsafe { libc::send(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
+        let sent = unsafe { call::sendto(fd, bytes, message.len(), 0, std::ptr::null(), 0) };
         if sent < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -155,8 +157,10 @@ impl Netlink {
 
     fn receive(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
         loop {
-            // SAFETY: the buffer is valid for its length.
-            let len = unsafe { libc::recv(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) };
+            let (fd, bytes) = (self.fd.as_raw_fd(), buf.as_mut_ptr().cast());
+            // SAFETY: the buffer is valid for its length, and null address pointers are allowed.
+            let len =
+                unsafe { call::recvfrom(fd, bytes, buf.len(), flags, ptr::null_mut(), ptr::null_mut()) };
             match usize::try_from(len) {
                 Ok(len) => return Ok(len),
                 Err(_) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::ring::{Consumer, Producer, RingMemory};
 use super::rings::{CompletionRing, FillRing, RxRing, TxRing};
 use super::umem::{Umem, User};
-use crate::{check, set_send_buffer};
+use crate::{call, check, set_send_buffer};
 
 /// A socket on one queue of an interface.
 #[derive(Debug)]
@@ -223,7 +223,7 @@ impl XskSocket {
     pub fn wake_tx(&self) -> io::Result<()> {
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
         // SAFETY: no bytes and no address.
-        let ret = unsafe { libc::sendto(fd, std::ptr::null(), 0, flags, std::ptr::null(), 0) };
+        let ret = unsafe { call::sendto(fd, std::ptr::null(), 0, flags, std::ptr::null(), 0) };
         if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -234,7 +234,7 @@ impl XskSocket {
     pub fn wake_rx(&self) -> io::Result<()> {
         let (fd, flags, none) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
         // SAFETY: no bytes and no address.
-        let ret = unsafe { libc::recvfrom(fd, none, 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
+        let ret = unsafe { call::recvfrom(fd, none, 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
         if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
