@@ -251,6 +251,7 @@ impl IdInner {
         self.ready_qp()?;
         // From here on the application gets events: the peer may answer before this returns.
         self.lock().silent = false;
+        self.handled().tell();
         let now = self.now();
         self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params)).map_err(verbs)
     }
@@ -260,6 +261,7 @@ impl IdInner {
         let qpn = state.qp.as_ref().map_or(param.map_or(Qpn::new(0), |p| p.qp_num), |qp| qp.qpn());
         state.silent = false;
         drop(state);
+        self.handled().tell();
         let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn, q_key: UDP_QKEY, private_data };
         self.host.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer)).map_err(verbs)
     }

@@ -19,17 +19,20 @@ use wire::{Gid, Qpn};
 use super::event::RawEvent;
 use super::host::GsiLink;
 use super::id::{ChildInit, IdInner};
+use super::pace::Handled;
 use super::port::Ports;
 use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::locked::Locked;
 use crate::runtime::Runtime;
+use crate::stats::Row;
 use sys::KeptLock;
 
 /// Runs the connections of one process.
 pub(crate) struct CmDriver {
     state: Mutex<State>,
     order: Mutex<()>,
+    handled: Handled,
     runtime: Runtime,
 }
 
@@ -81,7 +84,7 @@ impl CmDriver {
             ports: Ports::default(),
             queries: Queries::default(),
         };
-        Self { state: Mutex::new(state), order: Mutex::new(()), runtime }
+        Self { state: Mutex::new(state), order: Mutex::new(()), handled: Handled::default(), runtime }
     }
 
     /// Updates the addresses of the device.
@@ -128,6 +131,16 @@ impl CmDriver {
     /// Records that a QP has received its first packet.
     pub(crate) fn qp_established(&self, qpn: Qpn) {
         self.lock().cm.establish_qp(qpn);
+    }
+
+    /// Where a program's handling of requests is told.
+    pub(super) fn handled(&self) -> &Handled {
+        &self.handled
+    }
+
+    /// Name and value of every counter.
+    pub(crate) fn rows(&self) -> [Row; 11] {
+        self.lock().cm.counters().rows()
     }
 
     /// When [`poll`](Self::poll) must be called even if no MAD arrives: at once if there is output.

@@ -16,6 +16,7 @@ use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
 use super::invalid;
 use super::multicast::Join;
+use super::pace::Handled;
 use super::port::{Bound, PortSpace};
 use crate::verbs::{Context, Qp};
 
@@ -454,6 +455,11 @@ impl IdInner {
     pub(super) fn is_pending_request(&self) -> bool {
         let state = self.lock();
         state.phase == Phase::Connect && state.qp.is_none() && state.silent
+    }
+
+    /// Where a program's handling of requests is told.
+    pub(super) fn handled(&self) -> &Handled {
+        self.host.driver().handled()
     }
 
     pub(super) fn request_taken(&self) {

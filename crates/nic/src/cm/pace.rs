@@ -1,6 +1,6 @@
 //! Delays connection requests for programs that hand them from one thread to another.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::id::IdInner;
@@ -8,8 +8,26 @@ use super::id::IdInner;
 /// Longest delay of a request. Long enough for a thread that gets little CPU time; a quarter of the time
 /// after which Linux retransmits a request (4.3 s), so no retries are lost.
 const DELAY_MAX: Duration = Duration::from_secs(1);
-/// Interval between two checks.
+/// How long the reader sleeps at most. [`Handled`] wakes it when a program gives the request an answer or a
+/// queue pair, but not when it destroys it, and a wake-up just before the sleep is lost.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
+/// Interval between two calls of `meanwhile`, which costs time for each unread request.
+const MEANWHILE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Wakes the readers of the channels of a process after the program has handled a request.
+#[derive(Debug, Default)]
+pub(super) struct Handled(Mutex<()>, Condvar);
+
+impl Handled {
+    pub(super) fn tell(&self) {
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _woken = self.1.wait_timeout(lock, CHECK_INTERVAL);
+    }
+}
 
 /// Delays a connection request until the program has handled the one before, by giving it a QP or an answer.
 ///
@@ -25,17 +43,21 @@ struct State {
     last: Weak<IdInner>,
     /// A request was not handled in time: this program collects several requests before it answers.
     collects: bool,
+    called_at: Option<Instant>,
 }
 
 impl Pace {
-    /// Returns when the application may see `request`; calls `meanwhile` while waiting.
+    /// Returns when the application may see `request`; calls `meanwhile` at times while waiting.
     pub(super) fn wait(&self, request: &Arc<IdInner>, meanwhile: impl Fn()) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut state.last, Arc::downgrade(request));
         let since = Instant::now();
         while !state.collects && before.upgrade().is_some_and(|id| id.is_pending_request()) {
-            meanwhile();
-            std::thread::sleep(CHECK_INTERVAL);
+            if state.called_at.is_none_or(|at| at.elapsed() >= MEANWHILE_INTERVAL) {
+                meanwhile();
+                state.called_at = Some(Instant::now());
+            }
+            request.handled().wait();
             state.collects = since.elapsed() >= DELAY_MAX;
         }
     }

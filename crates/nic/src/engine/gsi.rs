@@ -25,8 +25,12 @@ const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
 /// Interval (ns) at which waiting requests are offered again.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
-/// Most requests that wait. A further one does not wait for its listener.
-const HELD_MAX: usize = 64;
+/// Most requests that wait, some 600 bytes each. A further one does not wait for its listener. Half: of 2000
+/// clients that connect at once, hundreds wait for a retry of seconds. Double: a flood takes twice the memory.
+const HELD_MAX: usize = 1024;
+/// Most waiting requests that are offered at once. Half: a burst of requests is taken half as fast. Double: a
+/// flood costs twice the CPU time.
+const OFFERS_MAX: usize = 64;
 /// Messages per second that are passed to every process of the host. Each costs as many system calls as
 /// there are processes, and any host can send them. Half: when a host with 1000 clients ends them at once,
 /// servers wait for half of the RTUs for a minute. Double: a flood costs twice the CPU time.
@@ -91,8 +95,11 @@ impl Held {
         None
     }
 
-    fn take(&self) -> VecDeque<HeldRequest> {
-        std::mem::take(&mut self.lock().requests)
+    /// Takes those that have waited longest since they were last offered.
+    fn take(&self) -> Vec<HeldRequest> {
+        let held = &mut self.lock().requests;
+        let count = held.len().min(OFFERS_MAX);
+        held.drain(..count).collect()
     }
 
     fn may_broadcast(&self, now: Instant) -> bool {

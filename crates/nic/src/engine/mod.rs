@@ -388,6 +388,7 @@ impl Engine {
         let mut rows = core.rows();
         rows.push(("member_connects", self.registry.connects()));
         rows.push(("listener_searches", self.held.searched()));
+        rows.extend(self.cm.rows());
         rows
     }
 

@@ -74,7 +74,7 @@ pub(crate) struct Outgoing {
 /// Counters, named as in Linux's `cm_*_counters`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CmCounters {
-    /// Messages received.
+    /// Messages received; a request that waits for its listener counts each time it is handled.
     pub rx_msgs: u64,
     /// Messages received again.
     pub rx_duplicates: u64,
@@ -82,7 +82,8 @@ pub struct CmCounters {
     pub rx_malformed: u64,
     /// Messages that match no connection, or not its state.
     pub rx_unexpected: u64,
-    /// Requests dropped because a backlog was full, or because too many connections were half open.
+    /// Requests not taken because a backlog was full, or because too many connections were half open; one that
+    /// waits counts each time it is handled.
     pub rx_backlog_full: u64,
     /// Messages about a connection that did not come from its peer's address, and requests in the name of
     /// another address.
@@ -97,6 +98,26 @@ pub struct CmCounters {
     pub tx_dropped: u64,
     /// Messages that belong to no connection and got no reply, because there were too many.
     pub tx_limited: u64,
+}
+
+impl CmCounters {
+    /// Names and values.
+    #[must_use]
+    pub fn rows(&self) -> [(&'static str, u64); 11] {
+        [
+            ("cm_rx_msgs", self.rx_msgs),
+            ("cm_rx_duplicates", self.rx_duplicates),
+            ("cm_rx_malformed", self.rx_malformed),
+            ("cm_rx_unexpected", self.rx_unexpected),
+            ("cm_rx_backlog_full", self.rx_backlog_full),
+            ("cm_rx_foreign", self.rx_foreign),
+            ("cm_rx_stale", self.rx_stale),
+            ("cm_tx_msgs", self.tx_msgs),
+            ("cm_tx_retries", self.tx_retries),
+            ("cm_tx_dropped", self.tx_dropped),
+            ("cm_tx_limited", self.tx_limited),
+        ]
+    }
 }
 
 /// All connections of one process.
