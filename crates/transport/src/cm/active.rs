@@ -3,14 +3,14 @@
 use wire::cm::{Answered, Mra, RejReason, Rep};
 use wire::{Psn, Qpn};
 
-use super::conn::{Arrival, Conn};
+use super::conn::{Arrival, AwaitingResponse, Conn};
 use super::event::{CmResult, ConnectResponse, PeerParams};
 use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::{Instant, VerbsError};
 
 impl Cm {
-    /// Sends a REQ for a connection.
+    /// Sends a REQ for a connection, at once or when the peer has answered enough others.
     ///
     /// # Errors
     /// `Invalid` for too much private data; `NoMem` when there are too many connections.
@@ -47,21 +47,22 @@ impl Cm {
             max_cm_retries: timing::MAX_CM_RETRIES,
             backlog_of: None,
             awaiting: None,
-            ask_again_at: Some(now + timing::LISTENER_WAIT),
+            ask_again_at: None,
             refused_since: None,
             reply: None,
             stale: None,
             in_journal: false,
             is_half_open: false,
+            is_unanswered: false,
             deadline: None,
         };
         let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
         let mad = message::req(&self.config, id, &conn, params, ack_timeout);
-        let (interval, retries) = (conn.timeout, conn.max_cm_retries);
+        let request = AwaitingResponse { mad, interval: conn.timeout, retries_left: conn.max_cm_retries };
         self.conns.insert(id, conn);
         self.peers.insert_local(id, params.qp.qpn);
         self.enter_in_journal(id);
-        self.send_and_arm(now, id, mad, interval, retries);
+        self.request(id, request);
         Ok(id)
     }
 
@@ -178,5 +179,6 @@ impl Cm {
             message.interval = wait;
         }
         self.arm(id, now + wait);
+        self.no_longer_unanswered(id);
     }
 }

@@ -72,6 +72,8 @@ pub(super) struct Conn {
     pub(super) in_journal: bool,
     /// Passive: it counts against the limits of half-open connections.
     pub(super) is_half_open: bool,
+    /// Active: it counts against the limit of unanswered requests.
+    pub(super) is_unanswered: bool,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
     pub(super) deadline: Option<Instant>,
 }
@@ -121,6 +123,7 @@ impl Conn {
             stale: None,
             in_journal: false,
             is_half_open: false,
+            is_unanswered: false,
             deadline: None,
         }
     }

@@ -23,6 +23,7 @@ mod table;
 mod timer;
 pub mod timing;
 mod validate;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -57,6 +58,7 @@ use keepalive::Keepalive;
 use limit::HalfOpen;
 use sidr::Exchange;
 use table::{Listeners, Peers};
+use window::Requests;
 
 use crate::Instant;
 
@@ -133,6 +135,7 @@ pub struct Cm {
     listeners: Listeners,
     peers: Peers,
     half_open: HalfOpen,
+    requests: Requests,
     keepalive: Keepalive,
     /// The time of the last call that said it.
     latest: Instant,
@@ -160,6 +163,7 @@ impl Cm {
             listeners: Listeners::default(),
             peers: Peers::default(),
             half_open: HalfOpen::default(),
+            requests: Requests::default(),
             keepalive: Keepalive::default(),
             latest: Instant::ZERO,
             stranger_replies: RateLimit::new(limit::STRANGER_REPLIES_PER_S),

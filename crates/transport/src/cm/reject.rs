@@ -51,7 +51,10 @@ impl Cm {
         match conn.state {
             ConnState::ReqSent if rej.reason == RejReason::INVALID_SERVICE_ID => {
                 match conn.ask_again_at.take().filter(|at| now < *at) {
-                    Some(at) => return self.arm(id, at),
+                    Some(at) => {
+                        self.arm(id, at);
+                        return self.no_longer_unanswered(id);
+                    }
                     None => self.reset_to_idle(id),
                 }
             }

@@ -61,6 +61,7 @@ impl Cm {
 
     /// Stops the timer: no message is expected.
     pub(super) fn disarm(&mut self, id: CmId) {
+        self.no_longer_unanswered(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.awaiting = None;
         if let Some(old) = conn.deadline.take() {
@@ -89,7 +90,8 @@ impl Cm {
             let mad = message.mad.clone();
             self.counters.tx_retries += 1;
             self.arm(id, now + interval);
-            return self.send(src, dst, mad);
+            self.send(src, dst, mad);
+            return self.no_longer_unanswered(id);
         }
         match conn.state {
             ConnState::ReqSent | ConnState::MraReqRcvd | ConnState::RepSent | ConnState::MraRepRcvd => {

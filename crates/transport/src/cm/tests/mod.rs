@@ -14,6 +14,7 @@ mod sidr;
 mod stale;
 mod trust;
 mod vectors;
+mod window;
 
 use std::collections::VecDeque;
 
