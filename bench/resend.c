@@ -1,7 +1,8 @@
 /* What random loss costs bulk data over UDP sockets, without verbs: selective repeat in its simplest form.
  * The packets are as long as those of a WRITE of 64 KiB and leave in the same bursts. Both ends copy and sum
  * each byte once, as the device does for its ICRC. The receiver answers each batch of packets with what it
- * has; packets that left before one that arrived and are missing are lost, and leave again, in one burst.
+ * has, and sends a further packet for each gap, because an ACK or NAK of InfiniBand names only one. Packets
+ * that left before one that arrived and are missing are lost, and leave again, in one burst.
  *
  *     resend PORT                           server: receives until it is killed
  *     resend PORT SERVER SECONDS COUNTER    client: counts the acknowledged packets in the file COUNTER
@@ -16,6 +17,8 @@
 enum { PAYLOAD = 1024, HEADER = 16, PACKET = PAYLOAD + HEADER, BURST = 62, WINDOW = 1024, BATCH = 64 };
 /* After this time without an answer the last packets are lost. */
 enum { SILENCE_NS = 1000000 };
+/* The length of an ACK, and the most gaps of a batch that are reported. */
+enum { REPORT = 20, REPORTS_MAX = 64 };
 
 struct answer {
 	/* All packets before this one have arrived. */
@@ -51,8 +54,10 @@ static void serve(void)
 	static uint64_t arrived[WINDOW / 64];
 	struct iovec pieces[BATCH];
 	struct mmsghdr headers[BATCH];
-	uint64_t first_missing = 0;
+	static char reports[REPORTS_MAX * REPORT];
+	uint64_t first_missing = 0, first_unseen = 0;
 	for (;;) {
+		int gaps = 0;
 		for (int i = 0; i < BATCH; i++) {
 			pieces[i] = (struct iovec){ bytes[i], sizeof bytes[i] };
 			headers[i].msg_hdr = (struct msghdr){ .msg_name = &names[i], .msg_namelen = sizeof names[i],
@@ -67,6 +72,9 @@ static void serve(void)
 				touch(bytes[i] + at + HEADER, placed, PAYLOAD);
 				if (number >= first_missing && number < first_missing + WINDOW)
 					set(arrived, number, 1);
+				gaps += number > first_unseen;
+				if (number >= first_unseen)
+					first_unseen = number + 1;
 			}
 		}
 		for (; bit(arrived, first_missing); first_missing++)
@@ -75,6 +83,9 @@ static void serve(void)
 		for (uint64_t i = 0; i < WINDOW; i++)
 			set(answer.arrived, i, bit(arrived, first_missing + i));
 		sendto(udp, &answer, sizeof answer, MSG_DONTWAIT, (struct sockaddr *)&names[0], sizeof names[0]);
+		peer = names[0];
+		if (gaps)
+			send_burst(reports, (gaps < REPORTS_MAX ? gaps : REPORTS_MAX) * REPORT, REPORT, MSG_DONTWAIT);
 	}
 }
 
@@ -145,7 +156,8 @@ int main(int count, char **words)
 	check(inet_pton(AF_INET, words[2], &peer.sin_addr) != 1, "SERVER");
 	int file = open(words[4], O_RDWR | O_CREAT | O_TRUNC, 0644);
 	check(file < 0 || ftruncate(file, sizeof(uint64_t)), words[4]);
-	volatile uint64_t *acknowledged = mmap(NULL, sizeof *acknowledged, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	volatile uint64_t *acknowledged =
+		mmap(NULL, sizeof *acknowledged, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	check(acknowledged == MAP_FAILED, "mmap");
 	memset(message, 1, sizeof message);
 	double heard = now_ns(), end = heard + atof(words[3]) * 1e9;
@@ -154,8 +166,10 @@ int main(int count, char **words)
 			add(next++);
 		flush();
 		struct answer answer;
-		while (recv(udp, &answer, sizeof answer, MSG_DONTWAIT) == sizeof answer) {
-			take(&answer);
+		ssize_t length;
+		while ((length = recv(udp, &answer, sizeof answer, MSG_DONTWAIT)) > 0) {
+			if (length == sizeof answer)
+				take(&answer);
 			heard = now_ns();
 		}
 		if (now_ns() - heard > SILENCE_NS) {

@@ -43,7 +43,8 @@ impl Holdings {
         })
     }
 
-    /// Whether only memory differs, within bounds; `known_kib` is growth that is known: tables that fill, a leak of the program itself.
+    /// Whether more than memory has grown, or memory by more than its bound; `known_kib` is growth that is
+    /// known: tables that fill, a leak of the program itself.
     pub(crate) fn has_grown_from(self, before: Self, known_kib: u64) -> bool {
         self.descriptors > before.descriptors
             || self.threads > before.threads

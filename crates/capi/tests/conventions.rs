@@ -4,7 +4,8 @@
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
 //! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
 //! `xrc_processes.c` between processes, `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a
-//! process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
+//! process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c`
+//! exhausts the device.
 
 mod c_program;
 mod libraries;

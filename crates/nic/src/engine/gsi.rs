@@ -25,8 +25,8 @@ const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
 /// Interval (ns) at which waiting requests are offered again.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
-/// Most requests that wait, some 600 bytes each. A further one does not wait for its listener. Half: of 2000
-/// clients that connect at once, hundreds wait for a retry of seconds. Double: a flood takes twice the memory.
+/// Most requests that wait, some 600 bytes each. A further one does not wait for its listener; its peer
+/// repeats it after seconds. Half: this happens to a smaller burst. Double: a flood takes twice the memory.
 const HELD_MAX: usize = 1024;
 /// Most waiting requests that are offered at once. Half: a burst of requests is taken half as fast. Double: a
 /// flood costs twice the CPU time.

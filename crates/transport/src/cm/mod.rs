@@ -84,8 +84,8 @@ pub struct CmCounters {
     pub rx_malformed: u64,
     /// Messages that match no connection, or not its state.
     pub rx_unexpected: u64,
-    /// Requests not taken because a backlog was full, or because too many connections were half open; one that
-    /// waits counts each time it is handled.
+    /// Requests not taken because a backlog was full, or because too many connections were half open; one
+    /// that waits counts each time it is handled.
     pub rx_backlog_full: u64,
     /// Messages about a connection that did not come from its peer's address, and requests in the name of
     /// another address.

@@ -1,6 +1,6 @@
-//! Requests that wait for an answer: at most [`UNANSWERED_MAX`] to one address at a time, and the others wait.
-//! A thousand REQs at once would overflow the socket of the peer, or its limits of half-open connections; each
-//! REQ lost there is repeated after 4.3 s.
+//! Unanswered requests: at most [`UNANSWERED_MAX`] to one address, and further ones wait. A thousand REQs at
+//! once would overflow the socket of the peer, or its limits of half-open connections; each REQ lost there is
+//! repeated after 4.3 s.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
