@@ -48,7 +48,6 @@ mod xdp;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser;
 
@@ -85,20 +84,12 @@ fn main() -> ExitCode {
 /// Stack of the thread that parses the command line, in bytes. The parser needs 70 KiB for all commands.
 const PARSER_STACK: usize = 1 << 20;
 
-/// Interval and number of the checks whether the parser's thread has ended: a second, for a machine whose CPUs
-/// are busy.
-const ENDING_INTERVAL: Duration = Duration::from_micros(100);
-const ENDING_CHECKS: u32 = 10_000;
-
 /// Parses the command line; exits after help, version and errors.
 fn parse() -> Args {
     // The stack of the first thread may be too small (ulimit -s 64).
     let parser = std::thread::Builder::new().stack_size(PARSER_STACK).spawn(Args::try_parse);
     let parsed = match parser.map(std::thread::JoinHandle::join) {
-        Ok(Ok(parsed)) => {
-            wait_until_alone();
-            parsed
-        }
+        Ok(Ok(parsed)) => parsed,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(_no_thread) => Args::try_parse(),
     };
@@ -108,18 +99,6 @@ fn parse() -> Args {
         }
         std::process::exit(error.exit_code())
     })
-}
-
-/// Waits until this process has one thread, as it must have to enter a user namespace (setns(2)). The kernel
-/// counts a thread that was joined until it has removed it.
-fn wait_until_alone() {
-    for _ in 0..ENDING_CHECKS {
-        // Without /proc nothing can be known.
-        if std::fs::read_dir("/proc/self/task").map_or(true, |threads| threads.count() <= 1) {
-            return;
-        }
-        std::thread::sleep(ENDING_INTERVAL);
-    }
 }
 
 fn exit(result: failure::Outcome<ExitCode>) -> ExitCode {

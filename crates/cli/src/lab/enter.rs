@@ -13,7 +13,7 @@ use super::state::{Host, State, directory, hosts_file};
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{During, Failure, Outcome};
 use crate::hook::args::HookArgs;
-use crate::{env, run};
+use crate::{env, run, user_namespace};
 
 /// Executes the command; returns only if that failed.
 pub(super) fn exec(args: &ExecArgs) -> Outcome {
@@ -47,6 +47,7 @@ fn enter(state: &State, host: &Host) -> Outcome {
     let hosts = hosts_file(&state.spec.name)?;
     if state.user_namespace {
         let user = File::open(format!("/proc/{}/ns/user", state.pid)).during(&entering())?;
+        user_namespace::wait_until_alone();
         setns(user, CloneFlags::CLONE_NEWUSER).during(&entering())?;
     }
     setns(net, CloneFlags::CLONE_NEWNET).during(&entering())?;
