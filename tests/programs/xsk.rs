@@ -21,6 +21,8 @@ const TCP_BYTES: usize = 16 << 20;
 const ECHOES: u32 = 2000;
 /// A datagram that has not arrived after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(3);
+/// One packet in so many may be overtaken.
+const LATE_SHARE: u64 = 50;
 /// Duration of the stream beside them, in seconds.
 const BESIDE: &str = "5";
 
@@ -59,8 +61,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The queueing discipline of a link of 100 Mbit/s still holds a burst when its flow counts as calm. The flow
-/// stays on its UDP socket until that is empty, so nothing arrives out of order.
+/// The queueing discipline of a link of 100 Mbit/s still holds a burst when its flow counts as calm. The
+/// flow stays on its UDP socket until that is empty; without that, 12 % of the packets were retransmitted.
+/// The socket is empty when the last packet has left the qdisc. That packet may still wait in the receive
+/// queue of another CPU: on a slow machine at most 0.5 % were overtaken, in half of the runs.
 fn slow_link(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let limit = || {
         let tc = "qdisc replace dev veth0 root tbf rate 100mbit burst 16k limit 4000000";
@@ -79,7 +83,7 @@ fn slow_link(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let both = Pair { name, server, client, ready: Ready::Tcp(port), limit: LONG }.run(lab, place)?;
     let (bursts, late) =
         (counter(&both.client, "xsk_tx_bursts_by_udp"), counter(&both.server, "out_of_sequence"));
-    if bursts == 0 || late != 0 {
+    if bursts == 0 || late * LATE_SHARE > bursts {
         return Err(format!("{bursts} packets of bursts, {late} out of order\n{}", both.client.describe()));
     }
     Ok(())

@@ -8,8 +8,7 @@ use nix::unistd::{Gid, Uid};
 
 use crate::failure::{During, Failure, Outcome};
 
-/// Interval and number of the checks whether the parser's thread has ended: a second, for a machine whose
-/// CPUs are busy.
+/// Interval and number of the checks whether the parser's thread has ended: a second, for a busy machine.
 const ENDING_INTERVAL: Duration = Duration::from_micros(100);
 const ENDING_CHECKS: u32 = 10_000;
 
