@@ -1,4 +1,4 @@
-//! Network namespaces for tests. A namespace lives as long as a thread in it, or a descriptor of it.
+//! Network namespaces and CPUs for tests. A namespace lives as long as a thread in it, or a descriptor of it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -14,6 +14,17 @@ pub fn enter_new_netns() -> bool {
     }
     ip("link set lo up");
     true
+}
+
+/// Keeps the calling thread on the CPU where it runs.
+pub fn stay_on_this_cpu() {
+    // SAFETY: a set of zeros is an empty one, and the calls read and write only the set.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu().cast_unsigned() as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    assert_eq!(result, 0);
 }
 
 /// Gives the calling thread a private bpf file system. It must be root.

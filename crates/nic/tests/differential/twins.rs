@@ -58,7 +58,10 @@ pub(crate) fn possible() -> bool {
 }
 
 impl Twins {
+    /// Loads the program twice. The calling thread then stays on its CPU: a program may count packets per
+    /// CPU.
     pub(crate) fn new(program: Program) -> Twins {
+        sys::testing::stay_on_this_cpu();
         let (kernel, kernel_maps) = kernel::Program::load_with_maps(&program)
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", program.name, program.listing()));
         let vetted = bpf::vet::vet(&program);

@@ -190,16 +190,7 @@ mod tests {
 
     use super::*;
     use crate::bpf::{Program, TestRun};
-
-    fn stay_on_this_cpu() {
-        // SAFETY: a set of zeros is an empty one, and the calls read and write only the set.
-        let result = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(libc::sched_getcpu().cast_unsigned() as usize, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
-        };
-        assert_eq!(result, 0);
-    }
+    use crate::testing::stay_on_this_cpu;
 
     #[test]
     fn records_of_every_cpu_are_read_complete_and_lost_ones_are_counted() {
