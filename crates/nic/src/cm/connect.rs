@@ -160,6 +160,8 @@ impl Id {
             }
         });
         rejected.map_err(verbs)?;
+        inner.lock().is_rejected = true;
+        inner.handled().notify();
         inner.fail_qp();
         inner.flush();
         Ok(())
@@ -251,7 +253,7 @@ impl IdInner {
         self.ready_qp()?;
         // From here on the application gets events: the peer may answer before this returns.
         self.lock().silent = false;
-        self.handled().tell();
+        self.handled().notify();
         let now = self.now();
         self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params)).map_err(verbs)
     }
@@ -261,7 +263,7 @@ impl IdInner {
         let qpn = state.qp.as_ref().map_or(param.map_or(Qpn::new(0), |p| p.qp_num), |qp| qp.qpn());
         state.silent = false;
         drop(state);
-        self.handled().tell();
+        self.handled().notify();
         let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn, q_key: UDP_QKEY, private_data };
         self.host.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer)).map_err(verbs)
     }

@@ -86,6 +86,8 @@ pub(super) struct IdState {
     pub(super) starting_psn: Psn,
     /// A child gets no events until it is accepted.
     pub(super) silent: bool,
+    /// A request that the application has rejected.
+    pub(super) is_rejected: bool,
     /// The QP could not change its state: further events of the peer are dropped.
     pub(super) failed: bool,
     /// Negotiated depths: READs and atomics to serve, and to have in flight.
@@ -454,10 +456,10 @@ impl IdInner {
     /// True for a connection request that has neither a QP nor an answer yet.
     pub(super) fn is_pending_request(&self) -> bool {
         let state = self.lock();
-        state.phase == Phase::Connect && state.qp.is_none() && state.silent
+        state.phase == Phase::Connect && state.qp.is_none() && state.silent && !state.is_rejected
     }
 
-    /// Where a program's handling of requests is told.
+    /// Where readers wait until a request is handled.
     pub(super) fn handled(&self) -> &Handled {
         self.host.driver().handled()
     }
@@ -528,6 +530,7 @@ impl IdInner {
         // Unread requests own children; dropping them rejects the requests.
         drop(take_unread(&self.queue(), |unread| self.is(unread)));
         drop((bound, qp));
+        self.handled().notify();
     }
 }
 
@@ -546,6 +549,7 @@ impl IdState {
             groups: Vec::new(),
             starting_psn: Psn::new(host.random_u64() as u32),
             silent: false,
+            is_rejected: false,
             failed: false,
             responder_resources: 0,
             initiator_depth: 0,

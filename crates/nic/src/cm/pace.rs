@@ -8,8 +8,7 @@ use super::id::IdInner;
 /// Longest delay of a request. Long enough for a thread that gets little CPU time; a quarter of the time
 /// after which Linux retransmits a request (4.3 s), so no retries are lost.
 const DELAY_MAX: Duration = Duration::from_secs(1);
-/// How long the reader sleeps at most. [`Handled`] wakes it when a program gives the request an answer or a
-/// queue pair, but not when it destroys it, and a wake-up just before the sleep is lost.
+/// How long the reader sleeps at most: it misses a notification just before it begins to sleep.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Interval between two calls of `meanwhile`, which costs time for each unread request.
 const MEANWHILE_INTERVAL: Duration = Duration::from_millis(1);
@@ -19,7 +18,7 @@ const MEANWHILE_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct Handled(Mutex<()>, Condvar);
 
 impl Handled {
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         self.1.notify_all();
     }
 

@@ -35,7 +35,7 @@ impl Id {
             self.0.move_qp(qp, *state)?;
         }
         self.0.lock().qp = Some(qp.clone());
-        self.0.handled().tell();
+        self.0.handled().notify();
         Ok(())
     }
 

@@ -63,9 +63,8 @@ impl Answers for Engine {
             },
             Request::Engine => {
                 let netdev = self.gids.get().netdev.clone();
-                let core = self.lock();
-                let port = core.port.report().description;
-                Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows(&core))))
+                let port = self.lock().port.report().description;
+                Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows())))
             }
             Request::Data(request) => {
                 let now_ns = self.now().0;

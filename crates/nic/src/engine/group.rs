@@ -348,8 +348,8 @@ impl Engine {
 
     /// Returns the name and the value of every counter, summed over all engines. Called on the first engine.
     pub(crate) fn sum_of_rows(&self) -> Vec<Row> {
-        let mut sum = self.rows(&self.lock());
-        for (name, value) in self.others().flat_map(|engine| engine.rows(&engine.lock())) {
+        let mut sum = self.rows();
+        for (name, value) in self.others().flat_map(|engine| engine.rows()) {
             match sum.iter_mut().find(|row| row.0 == name) {
                 Some(row) => row.1 += value,
                 None => sum.push((name, value)),

@@ -23,10 +23,11 @@ const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// one batch, before the program can read the first. A quarter of the time after which Linux repeats a
 /// request.
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
-/// Interval (ns) at which waiting requests are offered again.
+/// After this time (ns) without traffic the waiting requests are offered again. Under traffic each turn of
+/// the engine offers some.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
-/// Most requests that wait, some 600 bytes each. A further one does not wait for its listener; its peer
-/// repeats it after seconds. Half: this happens to a smaller burst. Double: a flood takes twice the memory.
+/// Most requests that wait, some 600 bytes each. A further one is dropped; its peer repeats it after seconds.
+/// Half: this happens to a smaller burst. Double: a flood takes twice the memory.
 const HELD_MAX: usize = 1024;
 /// Most waiting requests that are offered at once. Half: a burst of requests is taken half as fast. Double: a
 /// flood costs twice the CPU time.
@@ -85,14 +86,12 @@ impl Held {
         (!held.is_empty()).then(|| now.plus_ns(OFFER_INTERVAL_NS))
     }
 
-    /// Keeps a request; returns it if too many wait.
-    fn keep(&self, request: HeldRequest) -> Option<HeldRequest> {
+    /// Keeps a request, unless too many wait.
+    fn keep(&self, request: HeldRequest) {
         let held = &mut self.lock().requests;
-        if held.len() >= HELD_MAX {
-            return Some(request);
+        if held.len() < HELD_MAX {
+            held.push_back(request);
         }
-        held.push_back(request);
-        None
     }
 
     /// Takes those that have waited longest since they were last offered.
@@ -148,10 +147,8 @@ impl Engine {
     /// Offers a request, and keeps it if no listener takes it yet.
     fn offer(&self, request: HeldRequest) {
         let waited_ns = self.now().0.saturating_sub(request.since.0);
-        if !self.process_mad(&request.mad, waited_ns)
-            && let Some(request) = self.held.keep(request)
-        {
-            let _last_chance = self.process_mad(&request.mad, u64::MAX);
+        if !self.process_mad(&request.mad, waited_ns) {
+            self.held.keep(request);
         }
     }
 

@@ -383,9 +383,10 @@ impl Engine {
         batches
     }
 
-    /// Name and value of every counter.
-    pub(crate) fn rows(&self, core: &Core) -> Vec<Row> {
-        let mut rows = core.rows();
+    /// Name and value of every counter. The caller does not hold the engine's lock: a fork takes that of the
+    /// connection manager first.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let mut rows = self.lock().rows();
         rows.push(("member_connects", self.registry.connects()));
         rows.push(("listener_searches", self.held.searched()));
         rows.extend(self.cm.rows());
@@ -507,11 +508,11 @@ impl Engine {
 
     /// Tells the reader of a capture what the engine knows, at the end of the process.
     pub(crate) fn tell_recording(&self) {
-        let core = &mut *self.lock();
-        if core.tables.recording.is_none() {
+        if self.lock().tables.recording.is_none() {
             return;
         }
-        let (now, rows) = (self.now(), self.rows(core));
+        let (now, rows) = (self.now(), self.rows());
+        let core = &mut *self.lock();
         let indices: Vec<QpIndex> = core.tables.qps_mut().map(|(index, _)| index).collect();
         indices.into_iter().for_each(|index| core.tables.tell_recording(now, index));
         core.tables.recording.iter_mut().for_each(|recording| recording.tell_counters(&rows));

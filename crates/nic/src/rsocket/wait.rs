@@ -12,7 +12,7 @@ use std::task::Waker;
 use super::settings::Settings;
 use super::socket::Socket;
 use super::stream::{Inner, Phase, State};
-use sys::{EventFd, PollFd, generation, now_ns, poll as sys_poll, poll_interruptible};
+use sys::{EventFd, PollFd, generation, now_ns, poll_interruptible};
 
 /// The eventfds of the threads that wait for a socket, and the waker of its tasks.
 #[derive(Default)]
@@ -162,7 +162,11 @@ pub(super) trait Waitable {
             }
             drop(state);
             fds.push(PollFd::readable(eventfd.as_raw_fd()));
-            sys_poll(&mut fds, None)?;
+            // A signal ends the sleep only: the loop looks again. The thread may be cancelled here.
+            match poll_interruptible(&mut fds, None) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
             drop(registration);
             // Empty unless another thread signaled it.
             eventfd.take().ok();

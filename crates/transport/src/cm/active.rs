@@ -6,6 +6,7 @@ use wire::{Psn, Qpn};
 use super::conn::{Arrival, AwaitingResponse, Conn};
 use super::event::{CmResult, ConnectResponse, PeerParams};
 use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
+use super::window::Request;
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::{Instant, VerbsError};
 
@@ -18,7 +19,6 @@ impl Cm {
         if params.private_data.len() > REQ_PRIVATE_MAX {
             return Err(VerbsError::Invalid);
         }
-        self.latest = now;
         let id = self.allocate_id()?;
         let life = params.ack_timeout.map_or(self.config.packet_life_time, |t| t.min(31).saturating_sub(1));
         let conn = Conn {
@@ -53,7 +53,7 @@ impl Cm {
             stale: None,
             in_journal: false,
             is_half_open: false,
-            is_unanswered: false,
+            request: Request::None,
             deadline: None,
         };
         let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
@@ -61,8 +61,7 @@ impl Cm {
         let request = AwaitingResponse { mad, interval: conn.timeout, retries_left: conn.max_cm_retries };
         self.conns.insert(id, conn);
         self.peers.insert_local(id, params.qp.qpn);
-        self.enter_in_journal(id);
-        self.request(id, request);
+        self.request(now, id, request);
         Ok(id)
     }
 
@@ -109,6 +108,7 @@ impl Cm {
             self.send(from.dst, from.src, mad);
             return self.disconnect_stale(now, old);
         }
+        self.free_place(now, id);
         self.disarm(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.state = ConnState::RepRcvd;
@@ -179,6 +179,6 @@ impl Cm {
             message.interval = wait;
         }
         self.arm(id, now + wait);
-        self.no_longer_unanswered(id);
+        self.free_place(now, id);
     }
 }

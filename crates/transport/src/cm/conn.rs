@@ -10,6 +10,7 @@ use super::params::{ListenerId, Transport};
 use super::stale::StaleCheck;
 use super::state::ConnState;
 use super::timing;
+use super::window::Request;
 use crate::{Instant, PathMtu};
 
 /// A management datagram.
@@ -72,8 +73,8 @@ pub(super) struct Conn {
     pub(super) in_journal: bool,
     /// Passive: it counts against the limits of half-open connections.
     pub(super) is_half_open: bool,
-    /// Active: it counts against the limit of unanswered requests.
-    pub(super) is_unanswered: bool,
+    /// Active: whether its REQ has left and was answered.
+    pub(super) request: Request,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
     pub(super) deadline: Option<Instant>,
 }
@@ -123,7 +124,7 @@ impl Conn {
             stale: None,
             in_journal: false,
             is_half_open: false,
-            is_unanswered: false,
+            request: Request::None,
             deadline: None,
         }
     }

@@ -109,6 +109,7 @@ impl Cm {
     /// at short intervals, until [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
     /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most.
     pub fn begin_shutdown(&mut self, now: Instant) {
+        self.requests.forget_waiting();
         let waiting = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqRcvd);
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
             let sent = self.drep(now, id, &[]);

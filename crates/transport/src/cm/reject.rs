@@ -5,6 +5,7 @@ use wire::cm::{Answered, CmMessage, Rej, RejReason};
 use super::conn::Arrival;
 use super::event::{CmResult, Rejection};
 use super::params::REJ_PRIVATE_MAX;
+use super::window::Request;
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
 use crate::{Instant, VerbsError};
 
@@ -25,7 +26,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Sends the REJ that fits the state and ends the exchange.
+    /// Sends the REJ that fits the state, unless the peer knows nothing of the connection, and ends the
+    /// exchange.
     pub(super) fn send_rej(&mut self, id: CmId, reason: RejReason, ari: &[u8], private_data: &[u8]) {
         let Some(conn) = self.conns.get(&id) else { return };
         let (local_id, rejected) = match conn.state {
@@ -36,10 +38,12 @@ impl Cm {
         };
         let mut rej = message::rej(conn.tid, (local_id, conn.remote_id), rejected, reason, ari);
         message::fill(&mut rej.private_data, private_data);
-        let (src, dst) = (conn.src, conn.dst);
+        let (src, dst, has_left) = (conn.src, conn.dst, conn.request != Request::Waiting);
         self.request_taken(id);
         self.reset_to_idle(id);
-        self.send(src, dst, message::emit(|mad| rej.emit(mad)));
+        if has_left {
+            self.send(src, dst, message::emit(|mad| rej.emit(mad)));
+        }
     }
 
     pub(super) fn handle_rej(&mut self, now: Instant, rej: &Rej, from: Arrival) {
@@ -47,14 +51,12 @@ impl Cm {
             self.counters.rx_unexpected += 1;
             return;
         };
+        self.free_place(now, id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
             ConnState::ReqSent if rej.reason == RejReason::INVALID_SERVICE_ID => {
                 match conn.ask_again_at.take().filter(|at| now < *at) {
-                    Some(at) => {
-                        self.arm(id, at);
-                        return self.no_longer_unanswered(id);
-                    }
+                    Some(at) => return self.arm(id, at),
                     None => self.reset_to_idle(id),
                 }
             }

@@ -12,7 +12,7 @@ impl Cm {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        [timer, self.next_notice(), self.keepalive.next()].into_iter().flatten().min()
+        [timer, self.next_notice(), self.keepalive.next(), self.requests.next()].into_iter().flatten().min()
     }
 
     /// Repeats messages without response, and gives up after enough repetitions.
@@ -20,6 +20,7 @@ impl Cm {
         self.latest = now;
         self.send_due_notices(now);
         self.send_due_probes(now);
+        self.free_withdrawn(now);
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;
@@ -61,7 +62,7 @@ impl Cm {
 
     /// Stops the timer: no message is expected.
     pub(super) fn disarm(&mut self, id: CmId) {
-        self.no_longer_unanswered(id);
+        self.withdraw_request(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.awaiting = None;
         if let Some(old) = conn.deadline.take() {
@@ -79,6 +80,7 @@ impl Cm {
     }
 
     fn timed_out(&mut self, now: Instant, id: CmId) {
+        self.free_place(now, id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.deadline = None;
         let (src, dst) = (conn.src, conn.dst);
@@ -90,8 +92,7 @@ impl Cm {
             let mad = message.mad.clone();
             self.counters.tx_retries += 1;
             self.arm(id, now + interval);
-            self.send(src, dst, mad);
-            return self.no_longer_unanswered(id);
+            return self.send(src, dst, mad);
         }
         match conn.state {
             ConnState::ReqSent | ConnState::MraReqRcvd | ConnState::RepSent | ConnState::MraRepRcvd => {

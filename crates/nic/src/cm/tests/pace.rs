@@ -32,6 +32,20 @@ fn a_request_is_delayed_until_the_previous_one_is_answered() {
 }
 
 #[test]
+fn a_rejected_or_destroyed_request_delays_the_next_one_no_longer() {
+    let world = World::new();
+    let _listener = world.listener(PortSpace::Tcp);
+    let _clients = requests(&world, 100..103);
+    let begun = std::time::Instant::now();
+    let first = world.event(B).id;
+    first.reject(b"").unwrap();
+    let second = world.event(B).id;
+    second.destroy();
+    assert_eq!(world.event(B).kind, CmEventKind::ConnectRequest);
+    assert!(begun.elapsed() < Duration::from_millis(900), "waited for its longest delay");
+}
+
+#[test]
 fn a_program_that_collects_requests_is_delayed_once() {
     let world = World::new();
     let _listener = world.listener(PortSpace::Tcp);
