@@ -1,6 +1,7 @@
 /* UDP sockets and samples of the ping-pong programs of this directory, which poll. */
 #include "common.h"
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
@@ -20,7 +21,7 @@ static void send_burst(char *bytes, int length, int packet, int flags)
 		message.msg_control = &control;
 		message.msg_controllen = sizeof control;
 	}
-	check(sendmsg(udp, &message, flags) < 0, "sendmsg");
+	check(sendmsg(udp, &message, flags) < 0 && errno != EAGAIN, "sendmsg");
 }
 
 /* Looks once for datagrams; returns their bytes, or a negative number if there are none. The peer is then

@@ -112,12 +112,23 @@ static void add(uint64_t number)
 		flush();
 }
 
-/* Sends those again that left before a packet that has arrived, or all if `silent`. */
-static void resend(uint64_t newest, int silent)
+/* Sends those again that left before a packet that has arrived. */
+static void resend(uint64_t newest)
 {
 	for (uint64_t number = first_unanswered; number < next; number++)
-		if (!bit(answered, number) && (silent || departure[number % WINDOW] < newest))
+		if (!bit(answered, number) && departure[number % WINDOW] < newest)
 			add(number);
+	flush();
+}
+
+/* Sends the last packet again that has no answer: its answer shows what is lost before it. */
+static void probe(void)
+{
+	for (uint64_t number = next; number-- > first_unanswered;)
+		if (!bit(answered, number)) {
+			add(number);
+			break;
+		}
 	flush();
 }
 
@@ -137,7 +148,7 @@ static void take(const struct answer *answer)
 				newest = departure[number % WINDOW];
 		}
 	}
-	resend(newest, 0);
+	resend(newest);
 }
 
 int main(int count, char **words)
@@ -145,7 +156,8 @@ int main(int count, char **words)
 	check(count != 2 && count != 5, "resend PORT [SERVER SECONDS COUNTER]");
 	int yes = 1, port = atoi(words[1]), room = 16 << 20;
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
-	check(udp < 0 || setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes), "UDP socket");
+	/* The client takes its answers one by one. */
+	check(udp < 0 || (count == 2 && setsockopt(udp, SOL_UDP, UDP_GRO, &yes, sizeof yes)), "UDP socket");
 	setsockopt(udp, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
 	setsockopt(udp, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
 	if (count == 2) {
@@ -162,9 +174,10 @@ int main(int count, char **words)
 	memset(message, 1, sizeof message);
 	double heard = now_ns(), end = heard + atof(words[3]) * 1e9;
 	while (now_ns() < end) {
-		for (int i = 0; i < BURST && next < first_unanswered + WINDOW; i++)
-			add(next++);
-		flush();
+		/* Whole bursts only: a short one costs the same system call. */
+		if (next + BURST <= first_unanswered + WINDOW)
+			for (int i = 0; i < BURST; i++)
+				add(next++);
 		struct answer answer;
 		ssize_t length;
 		while ((length = recv(udp, &answer, sizeof answer, MSG_DONTWAIT)) > 0) {
@@ -173,7 +186,7 @@ int main(int count, char **words)
 			heard = now_ns();
 		}
 		if (now_ns() - heard > SILENCE_NS) {
-			resend(0, 1);
+			probe();
 			heard = now_ns();
 		}
 		*acknowledged = first_unanswered;

@@ -26,9 +26,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const QUICK: Duration = Duration::from_secs(10);
 /// Starts before the first measurement: caches and stacks are allocated by then.
 const WARM_UP: usize = 60;
-/// Memory that each start may cost rping's server itself: 5000 starts, half of them clients, cost 1.1 MiB,
-/// arenas and the tables of the device included.
-const BYTES_PER_START: u64 = 256;
+/// Memory that each start may cost rping's server itself, without arenas and the tables of the device.
+const BYTES_PER_START: u64 = 64;
 /// Memory for as many threads as lived at once on a busy machine: 700 KiB were measured after 400 starts,
 /// and 1.1 MiB after 5000.
 const ARENAS_KIB: u64 = 512;

@@ -10,7 +10,8 @@ use sys::Cancellation;
 /// cancellation points either.
 ///
 /// [`new`](Self::new) disables cancellation. [`briefly`](Self::briefly), for posting and polling, does not:
-/// `sys` sends and receives by calls that are no cancellation points. Exceptions are in docs/limits.md.
+/// `sys` sends and receives by calls that are no cancellation points, and what is rare there (messages, files
+/// of a trace, protected pages) disables cancellation itself.
 #[derive(Debug)]
 pub(crate) struct Locked<'a, T> {
     // Dropped first.

@@ -23,8 +23,8 @@ const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// one batch, before the program can read the first. A quarter of the time after which Linux repeats a
 /// request.
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
-/// After this time (ns) without traffic the waiting requests are offered again. Under traffic each turn of
-/// the engine offers some.
+/// After this time (ns) without traffic the waiting requests are offered again. Under traffic the engine
+/// offers some after each poll.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
 /// Most requests that wait, some 600 bytes each. A further one is dropped; its peer repeats it after seconds.
 /// Half: this happens to a smaller burst. Double: a flood takes twice the memory.

@@ -39,7 +39,6 @@ pub(crate) use qp_numbers::QpIndex;
 
 use crate::cm::CmDriver;
 use crate::gid::Gids;
-
 use crate::hook::control::Control;
 use crate::hook::{Hooks, RedirectOutcome};
 use crate::locked::Locked;

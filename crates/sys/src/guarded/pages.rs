@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{Unmapped, machine};
+use crate::Cancellation;
 
 /// A fault of an instruction of the application.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +88,8 @@ pub unsafe fn protect(first: usize, end: usize, rights: Rights) -> io::Result<()
 #[must_use]
 pub fn is_plain(first: usize, end: usize) -> bool {
     const MAPS: &CStr = c"/proc/self/maps";
+    // The thread may hold locks of the device.
+    let _cancellation = Cancellation::disable();
     // SAFETY: a C string; the descriptor is closed below.
     let fd = unsafe { libc::open(MAPS.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
@@ -244,6 +247,8 @@ pub(super) unsafe fn again(
     mut access: impl FnMut() -> u32,
 ) -> Result<(), Unmapped> {
     let Some(protector) = protector() else { return Err(Unmapped) };
+    // The thread may hold locks of the device.
+    let _cancellation = Cancellation::disable();
     for _ in 0..ATTEMPTS {
         if (protector.covers)(first as usize, length) {
             if through.is_some_and(|through| bypass(through) == Some(length)) {

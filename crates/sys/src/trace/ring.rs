@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Event;
 use super::file::{EVENT_LEN, HEADER_LEN, Header, LOST_AT, WRITTEN_AT};
-use crate::Mmap;
+use crate::{Cancellation, Mmap};
 
 /// Events that the file grows by; the kernel clears their pages at once, about 40 us. Half: more and shorter
 /// pauses. Double: the first event of a thread takes more memory.
@@ -77,6 +77,8 @@ impl Ring {
     /// Gives the file memory for more events. Without it, a store on a full disk would kill the process.
     #[cold]
     fn grow(&mut self) -> io::Result<()> {
+        // The thread may hold locks of the device.
+        let _cancellation = Cancellation::disable();
         let backed = (self.backed + CHUNK).min(self.capacity);
         let len = (HEADER_LEN + backed * EVENT_LEN) as libc::off_t;
         let done = loop {
@@ -100,6 +102,8 @@ impl Ring {
 
 /// A file with a name of its own: a process that executes another program keeps its number.
 fn new_file(dir: &Path) -> io::Result<File> {
+    // The thread may hold locks of the device.
+    let _cancellation = Cancellation::disable();
     for number in 0.. {
         let path = dir.join(format!("{}-{number}.ring", std::process::id()));
         match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {

@@ -3,8 +3,8 @@
 //! connections; each REQ lost there is repeated after 4.6 s.
 //!
 //! A REQ takes a place until it is answered or repeated for the first time: a peer that answers none gets a
-//! further window with each repetition. Its first repetition is earlier the later its place is, so the windows
-//! do not meet at one instant.
+//! further window with each repetition. The later its place is, the earlier is its first repetition, so the
+//! windows do not meet at one instant.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
