@@ -1,8 +1,14 @@
 /*
  * A thread that is cancelled (pthread_cancel(3)) while it posts and polls: as with rdma-core, it goes on to a
- * cancellation point of its own, and the device works afterwards. Exits 77 without a device.
+ * cancellation point of its own, and the device works afterwards. A thread that waits for an rsocket is
+ * cancelled there. Exits 77 without a device.
  */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <rdma/rsocket.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -65,6 +71,35 @@ static void cancelled_under_traffic(struct pair *p)
 	CHECK(!posted(p, p->a, &wr));
 }
 
+static void *accepts(void *listener)
+{
+	raccept(*(int *)listener, NULL, NULL);
+	return NULL;
+}
+
+static void cancelled_on_a_socket(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(at);
+	int client = rsocket(AF_INET, SOCK_STREAM, 0), listener = rsocket(AF_INET, SOCK_STREAM, 0);
+	pthread_t thread;
+	void *result;
+	struct timespec limit;
+
+	CHECK(!rbind(listener, (struct sockaddr *)&at, len) && !rlisten(listener, 1));
+	CHECK(!rgetsockname(listener, (struct sockaddr *)&at, &len));
+	CHECK(!pthread_create(&thread, NULL, accepts, &listener));
+	usleep(100000);
+	CHECK(!pthread_cancel(thread) && !clock_gettime(CLOCK_REALTIME, &limit));
+	limit.tv_sec += 10;
+	CHECK(!pthread_timedjoin_np(thread, &result, &limit) && result == PTHREAD_CANCELED);
+
+	CHECK(!rfcntl(client, F_SETFL, O_NONBLOCK));
+	CHECK(rconnect(client, (struct sockaddr *)&at, len) == -1 && errno == EINPROGRESS);
+	int server = raccept(listener, NULL, NULL);
+	CHECK(server >= 0 && !rclose(server) && !rclose(client) && !rclose(listener));
+}
+
 int main(void)
 {
 	struct pair p;
@@ -74,6 +109,7 @@ int main(void)
 	for (int i = 0; i < ROUNDS; i++)
 		cancelled_under_traffic(&p);
 	unmake(&p);
+	cancelled_on_a_socket();
 	close_device();
 	printf("%d threads cancelled\n", ROUNDS);
 	return 0;

@@ -347,32 +347,6 @@ static void *write_later(void *fd)
 	return NULL;
 }
 
-static void *receive_for_ever(void *s)
-{
-	char byte;
-	rrecv((int)(intptr_t)s, &byte, 1, 0);
-	return NULL;
-}
-
-/* A thread that waits can be cancelled, and the socket works afterwards. */
-static void cancelled(void)
-{
-	int client, server;
-	char byte;
-	pthread_t thread;
-	void *result;
-	struct timespec limit;
-
-	connected(&client, &server, NULL);
-	CHECK(!pthread_create(&thread, NULL, receive_for_ever, (void *)(intptr_t)server));
-	nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-	CHECK(!pthread_cancel(thread) && !clock_gettime(CLOCK_REALTIME, &limit));
-	limit.tv_sec += 10;
-	CHECK(!pthread_timedjoin_np(thread, &result, &limit) && result == PTHREAD_CANCELED);
-	CHECK(rsend(client, "x", 1, 0) == 1 && rrecv(server, &byte, 1, MSG_WAITALL) == 1 && byte == 'x');
-	CHECK(!rclose(client) && !rclose(server));
-}
-
 static void waiting(void)
 {
 	int client, server, ends[2];
@@ -598,7 +572,6 @@ int main(void)
 	transfers();
 	ends();
 	waiting();
-	cancelled();
 	epolls();
 	maps();
 	datagrams();
