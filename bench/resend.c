@@ -5,7 +5,9 @@
  * that left before one that arrived and are missing are lost, and leave again, in one burst.
  *
  *     resend PORT                           server: receives until it is killed
- *     resend PORT SERVER SECONDS COUNTER    client: counts the acknowledged packets in the file COUNTER
+ *     resend PORT SERVER SECONDS COUNTER [PACKETS]
+ *                                           client: counts the acknowledged packets in the file COUNTER;
+ *                                           at most so many are in flight (default: 1024)
  */
 #define _GNU_SOURCE
 #include "datagrams.h"
@@ -92,6 +94,8 @@ static void serve(void)
 /* The packets from `first_unanswered` to `next` are on the way or have arrived; each has the number of its
  * last departure, by packet % WINDOW. */
 static uint64_t first_unanswered, next, departures, departure[WINDOW], answered[WINDOW / 64];
+/* How many of them have arrived. */
+static uint64_t arrived_late;
 static char message[BURST * PACKET], staged[BURST * PACKET];
 static int in_burst;
 
@@ -138,11 +142,13 @@ static void take(const struct answer *answer)
 	for (; first_unanswered < answer->first_missing; first_unanswered++) {
 		if (departure[first_unanswered % WINDOW] > newest)
 			newest = departure[first_unanswered % WINDOW];
+		arrived_late -= bit(answered, first_unanswered);
 		set(answered, first_unanswered, 0);
 	}
 	for (uint64_t i = 0; i < WINDOW && first_unanswered + i < next; i++) {
 		uint64_t number = answer->first_missing + i;
 		if (answer->first_missing == first_unanswered && bit(answer->arrived, i)) {
+			arrived_late += !bit(answered, number);
 			set(answered, number, 1);
 			if (departure[number % WINDOW] > newest)
 				newest = departure[number % WINDOW];
@@ -153,7 +159,7 @@ static void take(const struct answer *answer)
 
 int main(int count, char **words)
 {
-	check(count != 2 && count != 5, "resend PORT [SERVER SECONDS COUNTER]");
+	check(count != 2 && count != 5 && count != 6, "resend PORT [SERVER SECONDS COUNTER [PACKETS]]");
 	int yes = 1, port = atoi(words[1]), room = 16 << 20;
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
 	/* The client takes its answers one by one. */
@@ -168,6 +174,7 @@ int main(int count, char **words)
 	check(inet_pton(AF_INET, words[2], &peer.sin_addr) != 1, "SERVER");
 	int file = open(words[4], O_RDWR | O_CREAT | O_TRUNC, 0644);
 	check(file < 0 || ftruncate(file, sizeof(uint64_t)), words[4]);
+	uint64_t in_flight_max = count == 6 ? strtoull(words[5], NULL, 10) : WINDOW;
 	volatile uint64_t *acknowledged =
 		mmap(NULL, sizeof *acknowledged, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	check(acknowledged == MAP_FAILED, "mmap");
@@ -175,7 +182,8 @@ int main(int count, char **words)
 	double heard = now_ns(), end = heard + atof(words[3]) * 1e9;
 	while (now_ns() < end) {
 		/* Whole bursts only: a short one costs the same system call. */
-		if (next + BURST <= first_unanswered + WINDOW)
+		if (next + BURST <= first_unanswered + WINDOW &&
+		    next + BURST <= first_unanswered + arrived_late + in_flight_max)
 			for (int i = 0; i < BURST; i++)
 				add(next++);
 		struct answer answer;

@@ -10,8 +10,8 @@ use sys::Cancellation;
 /// cancellation points either.
 ///
 /// [`new`](Self::new) disables cancellation. [`briefly`](Self::briefly), for posting and polling, does not:
-/// `sys` sends and receives by calls that are no cancellation points, and what is rare there (messages, files
-/// of a trace, protected pages) disables cancellation itself.
+/// `sys` sends and receives by calls that are no cancellation points. The rare calls on these paths that are
+/// cancellation points (notices, files of a trace, protected pages) disable cancellation themselves.
 #[derive(Debug)]
 pub(crate) struct Locked<'a, T> {
     // Dropped first.

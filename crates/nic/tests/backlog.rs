@@ -12,7 +12,7 @@ use roxie::verbs::{Context, Device, DeviceConfig};
 use roxie::wire::Qpn;
 
 const CLIENTS: u32 = 20;
-/// Less than the retransmission timeout of a REQ in Linux and here, 4.3 s.
+/// Less than the retransmission timeout of a REQ in Linux and here, 4.6 s.
 const RETRANSMIT_MIN: Duration = Duration::from_secs(4);
 
 #[test]

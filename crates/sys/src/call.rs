@@ -1,7 +1,7 @@
 //! System calls for callers that hold locks: with the arguments and results of the functions of that name in
 //! libc, but no cancellation points (pthreads(7)). A thread that is cancelled there would end and leave the
-//! lock of an engine locked. syscall(2) is no cancellation point. What the callers must keep is what the
-//! functions of libc require.
+//! lock of an engine locked. syscall(2) is no cancellation point. The safety requirements are those of the
+//! libc functions.
 
 use libc::{c_int, c_uint, c_void, epoll_event, mmsghdr, msghdr, sockaddr, socklen_t};
 

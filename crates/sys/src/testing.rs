@@ -29,7 +29,7 @@ pub fn stay_on_this_cpu() {
 
 /// Gives the calling thread a private bpf file system. It must be root.
 pub fn mount_bpf_fs() -> &'static str {
-    // SAFETY: as above.
+    // SAFETY: unshare takes no pointer; only the calling thread is affected.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
     run("mount", "--make-rprivate /");
     run("mount", "-t bpf none /sys/fs/bpf");

@@ -122,6 +122,8 @@ impl Slot {
             Slot::Failed(then) if *then == generation => return Ok(()),
             Slot::Open(_) | Slot::Failed(_) | Slot::Unopened => {}
         }
+        // The thread may hold locks of the device.
+        let _cancellation = crate::Cancellation::disable();
         // Drops a ring that this forked child inherited: its descriptor is closed, and `Mmap` leaves the
         // addresses alone.
         *self = Slot::Failed(generation);

@@ -88,6 +88,11 @@ impl Pkt {
         self
     }
 
+    pub(crate) fn msn(mut self, msn: u32) -> Self {
+        self.aeth.msn = Msn::new(msn);
+        self
+    }
+
     pub(crate) fn ack_req(mut self) -> Self {
         self.bth.ack_req = true;
         self

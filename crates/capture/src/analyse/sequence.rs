@@ -13,6 +13,10 @@ const AHEAD_NS: u64 = 20_000_000;
 /// Responses that were passed over, kept for each direction.
 const PASSED_MAX: usize = 64;
 
+/// A gap report is an ACK for a packet 1536 or more before the gap. Half of that, because the capture may lack
+/// packets.
+const GAP_REPORT_AGE: i32 = 768;
+
 /// The latest message sequence number of a responder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MsnSeen {
@@ -127,7 +131,9 @@ impl Analysis {
         let open = direction.open.len() as u64 + direction.unknown_requests();
         let now = MsnSeen { msn: aeth.msn, psn, at, begun, open };
         let Some(before) = direction.msn else {
-            direction.msn = Some(now);
+            // A gap report of roxie (docs/deviations.md) has a PSN in the place of the MSN.
+            let is_old = psn.distance_from(direction.window.next()) < -GAP_REPORT_AGE;
+            direction.msn = (!is_old).then_some(now);
             return;
         };
         if !before.psn.is_before(psn) {

@@ -159,6 +159,14 @@ fn a_jump_of_the_message_number_is_a_finding() {
     assert_eq!(first(&talk).0, "wrong-msn");
 }
 
+/// A gap report of roxie has a PSN in the place of the message number.
+#[test]
+fn a_gap_report_at_the_beginning_of_a_capture_is_no_wrong_message_number() {
+    let mut talk = Talk::new();
+    talk.send(2000).ack(2001 - 1536, ACK, 2000).send(2001).ack(2001, ACK, 61);
+    assert_eq!(first(&talk).0, "");
+}
+
 /// A responder with selective repeat executes the messages behind a gap when the gap is filled.
 #[test]
 fn messages_that_were_missing_at_an_ack_count_for_the_next_message_number() {

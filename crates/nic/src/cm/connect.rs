@@ -159,9 +159,10 @@ impl Id {
                 driver.cm.reject(cm_id, RejReason::CONSUMER_DEFINED, private_data)
             }
         });
-        rejected.map_err(verbs)?;
+        // Also a request that the peer has withdrawn is handled.
         inner.lock().is_rejected = true;
         inner.handled().notify();
+        rejected.map_err(verbs)?;
         inner.fail_qp();
         inner.flush();
         Ok(())

@@ -133,7 +133,7 @@ impl CmDriver {
         self.lock().cm.establish_qp(qpn);
     }
 
-    /// Where a program's handling of requests is told.
+    /// Where readers wait until a request is handled.
     pub(super) fn handled(&self) -> &Handled {
         &self.handled
     }

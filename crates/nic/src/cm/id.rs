@@ -86,7 +86,7 @@ pub(super) struct IdState {
     pub(super) starting_psn: Psn,
     /// A child gets no events until it is accepted.
     pub(super) silent: bool,
-    /// A request that the application has rejected.
+    /// The application has called `reject`.
     pub(super) is_rejected: bool,
     /// The QP could not change its state: further events of the peer are dropped.
     pub(super) failed: bool,

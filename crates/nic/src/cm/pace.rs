@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::id::IdInner;
 
 /// Longest delay of a request. Long enough for a thread that gets little CPU time; a quarter of the time
-/// after which Linux retransmits a request (4.3 s), so no retries are lost.
+/// after which Linux retransmits a request (4.6 s), so no retries are lost.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 /// How long the reader sleeps at most: it misses a notification just before it begins to sleep.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);

@@ -16,6 +16,7 @@ use wire::cm::ServiceId;
 use super::Engine;
 use super::inbox::Mad;
 use crate::cm::MadOutcome;
+use crate::stats::Row;
 use crate::trace;
 
 const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
@@ -23,11 +24,11 @@ const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// one batch, before the program can read the first. A quarter of the time after which Linux repeats a
 /// request.
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
-/// After this time (ns) without traffic the waiting requests are offered again. Under traffic the engine
-/// offers some after each poll.
+/// Without traffic the waiting requests are offered again after this time (ns). With traffic some are
+/// offered after each poll.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
-/// Most requests that wait, some 600 bytes each. A further one is dropped; its peer repeats it after seconds.
-/// Half: this happens to a smaller burst. Double: a flood takes twice the memory.
+/// Most requests that wait, some 600 bytes each. A new one that finds no space is dropped; its peer repeats
+/// it after 4.6 s. Half: this happens to a smaller burst. Double: a flood takes twice the memory.
 const HELD_MAX: usize = 1024;
 /// Most waiting requests that are offered at once. Half: a burst of requests is taken half as fast. Double: a
 /// flood costs twice the CPU time.
@@ -53,6 +54,8 @@ pub(crate) struct HeldState {
     searches: RateLimit,
     /// Searches so far.
     searched: u64,
+    /// Requests that found no space.
+    dropped: u64,
 }
 
 impl Default for HeldState {
@@ -62,6 +65,7 @@ impl Default for HeldState {
             broadcasts: RateLimit::new(BROADCASTS_PER_S),
             searches: RateLimit::new(SEARCHES_PER_S),
             searched: 0,
+            dropped: 0,
         }
     }
 }
@@ -86,12 +90,19 @@ impl Held {
         (!held.is_empty()).then(|| now.plus_ns(OFFER_INTERVAL_NS))
     }
 
-    /// Keeps a request, unless too many wait.
+    /// Keeps a new request, unless too many wait.
     fn keep(&self, request: HeldRequest) {
-        let held = &mut self.lock().requests;
-        if held.len() < HELD_MAX {
-            held.push_back(request);
+        let mut held = self.lock();
+        if held.requests.len() < HELD_MAX {
+            held.requests.push_back(request);
+        } else {
+            held.dropped += 1;
         }
+    }
+
+    /// Keeps a request that has waited already.
+    fn keep_again(&self, request: HeldRequest) {
+        self.lock().requests.push_back(request);
     }
 
     /// Takes those that have waited longest since they were last offered.
@@ -112,9 +123,10 @@ impl Held {
         may_search
     }
 
-    /// Searches for the listener of a request so far.
-    pub(crate) fn searched(&self) -> u64 {
-        self.lock().searched
+    /// Names and values of the counters.
+    pub(crate) fn rows(&self) -> [Row; 2] {
+        let held = self.lock();
+        [("listener_searches", held.searched), ("listener_requests_dropped", held.dropped)]
     }
 
     fn lock(&self) -> MutexGuard<'_, HeldState> {
@@ -134,21 +146,18 @@ impl Engine {
         {
             self.registry.forward_to_all(&mad.packet.batch());
         }
-        self.offer(HeldRequest { mad, since: self.now() });
+        if !self.process_mad(&mad, 0) {
+            self.held.keep(HeldRequest { mad, since: self.now() });
+        }
     }
 
     /// Offers the waiting requests again.
     pub(crate) fn offer_held(&self) {
         for request in self.held.take() {
-            self.offer(request);
-        }
-    }
-
-    /// Offers a request, and keeps it if no listener takes it yet.
-    fn offer(&self, request: HeldRequest) {
-        let waited_ns = self.now().0.saturating_sub(request.since.0);
-        if !self.process_mad(&request.mad, waited_ns) {
-            self.held.keep(request);
+            let waited_ns = self.now().0.saturating_sub(request.since.0);
+            if !self.process_mad(&request.mad, waited_ns) {
+                self.held.keep_again(request);
+            }
         }
     }
 

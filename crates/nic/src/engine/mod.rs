@@ -387,7 +387,7 @@ impl Engine {
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = self.lock().rows();
         rows.push(("member_connects", self.registry.connects()));
-        rows.push(("listener_searches", self.held.searched()));
+        rows.extend(self.held.rows());
         rows.extend(self.cm.rows());
         rows
     }

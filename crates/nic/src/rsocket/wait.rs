@@ -162,7 +162,7 @@ pub(super) trait Waitable {
             }
             drop(state);
             fds.push(PollFd::readable(eventfd.as_raw_fd()));
-            // A signal ends the sleep only: the loop looks again. The thread may be cancelled here.
+            // A signal ends only this sleep, not the wait. The thread may be cancelled here.
             match poll_interruptible(&mut fds, None) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}

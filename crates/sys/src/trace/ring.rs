@@ -102,8 +102,6 @@ impl Ring {
 
 /// A file with a name of its own: a process that executes another program keeps its number.
 fn new_file(dir: &Path) -> io::Result<File> {
-    // The thread may hold locks of the device.
-    let _cancellation = Cancellation::disable();
     for number in 0.. {
         let path = dir.join(format!("{}-{number}.ring", std::process::id()));
         match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {

@@ -11,7 +11,7 @@ use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::{Instant, VerbsError};
 
 impl Cm {
-    /// Sends a REQ for a connection, at once or when the peer has answered enough others.
+    /// Sends a REQ for a connection, at once or as soon as fewer than 256 others have a place (`window.rs`).
     ///
     /// # Errors
     /// `Invalid` for too much private data; `NoMem` when there are too many connections.
@@ -108,7 +108,7 @@ impl Cm {
             self.send(from.dst, from.src, mad);
             return self.disconnect_stale(now, old);
         }
-        self.free_place(now, id);
+        self.request_answered(now, id);
         self.disarm(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.state = ConnState::RepRcvd;
@@ -179,6 +179,6 @@ impl Cm {
             message.interval = wait;
         }
         self.arm(id, now + wait);
-        self.free_place(now, id);
+        self.request_answered(now, id);
     }
 }

@@ -73,7 +73,7 @@ pub(super) struct Conn {
     pub(super) in_journal: bool,
     /// Passive: it counts against the limits of half-open connections.
     pub(super) is_half_open: bool,
-    /// Active: whether its REQ has left and was answered.
+    /// Active: whether its REQ waits for a place or has one.
     pub(super) request: Request,
     /// When [`Cm::handle_timeout`](super::Cm::handle_timeout) must handle it: its key in the timer set.
     pub(super) deadline: Option<Instant>,

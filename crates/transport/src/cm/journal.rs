@@ -107,7 +107,8 @@ impl Cm {
 
     /// The process is about to end: agrees to every DREQ of a peer, and repeats its own unacknowledged ones
     /// at short intervals, until [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
-    /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most.
+    /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most. Connection requests that have not left do not leave any
+    /// more, and their connections report nothing.
     pub fn begin_shutdown(&mut self, now: Instant) {
         self.requests.forget_waiting();
         let waiting = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqRcvd);

@@ -240,7 +240,7 @@ impl Cm {
         match refused(now, &mut conn.refused_since) {
             Refused::Repeat(interval) => self.arm(id, now + interval),
             Refused::Fail => {
-                self.free_place(now, id);
+                self.request_answered(now, id);
                 self.reset_to_idle(id);
                 self.report(id, CmEventKind::Unreachable { is_refused: true });
             }

@@ -137,7 +137,7 @@ pub struct Cm {
     half_open: HalfOpen,
     requests: Requests,
     keepalive: Keepalive,
-    /// The time of the last call that said it.
+    /// The time of the last MAD, timeout or ICMP refusal.
     latest: Instant,
     stranger_replies: RateLimit,
     timers: BTreeSet<(Instant, CmId)>,

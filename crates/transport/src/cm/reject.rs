@@ -51,7 +51,7 @@ impl Cm {
             self.counters.rx_unexpected += 1;
             return;
         };
-        self.free_place(now, id);
+        self.request_answered(now, id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
             ConnState::ReqSent if rej.reason == RejReason::INVALID_SERVICE_ID => {

@@ -8,7 +8,7 @@
 pub enum ConnState {
     /// No exchange: refused, given up, or TIMEWAIT is over.
     Idle,
-    /// Active: REQ sent.
+    /// Active: the REQ was sent, or waits for a place (`window.rs`).
     ReqSent,
     /// Active: the peer asked for more time before its REP.
     MraReqRcvd,

@@ -80,7 +80,7 @@ impl Cm {
     }
 
     fn timed_out(&mut self, now: Instant, id: CmId) {
-        self.free_place(now, id);
+        self.request_repeated(now, id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.deadline = None;
         let (src, dst) = (conn.src, conn.dst);

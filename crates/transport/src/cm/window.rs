@@ -1,10 +1,10 @@
-//! The window of a process: at most [`UNANSWERED_MAX`] of its REQs to one address are unanswered, and further
-//! ones wait. A thousand REQs at once would overflow the socket of the peer, or its limits of half-open
+//! The window of a process: at most [`PLACES`] of its REQs to one address have a place, and further ones wait
+//! for one. A thousand REQs at once would overflow the socket of the peer, or its limits of half-open
 //! connections; each REQ lost there is repeated after 4.6 s.
 //!
-//! A REQ takes a place until it is answered or repeated for the first time: a peer that answers none gets a
-//! further window with each repetition. The later its place is, the earlier is its first repetition, so the
-//! windows do not meet at one instant.
+//! A REQ has a place until it is answered or repeated for the first time: a peer that answers none gets a
+//! further window with each repetition. A REQ with a higher place is repeated earlier, so that repetitions,
+//! and the REQs that take the places, are spread over a quarter of the interval.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -18,48 +18,48 @@ use crate::Instant;
 
 /// Half: a peer 10 ms away answers 12,800 requests per second. Double: 512 MADs exceed a socket buffer of 208
 /// KiB, the default of Linux.
-pub(super) const UNANSWERED_MAX: usize = 256;
+pub(super) const PLACES: u16 = 256;
 
 /// Whether the REQ of a connection has a place in the window.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Request {
-    /// There is no REQ, or it was answered or repeated.
+    /// There is no REQ, or it was answered, repeated or withdrawn.
     #[default]
     None,
     /// It waits for a place and has not left.
     Waiting,
-    /// It has a place: it left, and nothing has come back.
-    Unanswered,
+    /// It has this place: it left, and nothing has come back.
+    Unanswered(u16),
 }
 
 /// The requests of a process, by destination.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     peers: HashMap<Gid, Peer>,
-    /// Requests that were withdrawn while unanswered. Each is still in the queue of the peer, so it keeps its
-    /// place until it would have been repeated.
-    withdrawn: BTreeSet<(Instant, CmId, Gid)>,
+    /// Requests that were withdrawn while unanswered, and their places. Each may still be in the queue of the
+    /// peer, so it keeps its place until it would have been repeated.
+    withdrawn: BTreeSet<(Instant, CmId, Gid, u16)>,
     /// Number of all that wait, with those that were withdrawn since.
     waiting: usize,
 }
 
 #[derive(Debug, Default)]
 struct Peer {
-    unanswered: usize,
+    taken: u16,
     waiting: VecDeque<CmId>,
 }
 
 impl Requests {
-    /// Takes a place for a request to `dst` and returns its number; without a free one the request waits.
-    fn admit(&mut self, dst: Gid, id: CmId) -> Option<usize> {
+    /// Takes a place for a request to `dst`; without a free one the request waits.
+    fn admit(&mut self, dst: Gid, id: CmId) -> Option<u16> {
         let peer = self.peers.entry(dst).or_default();
-        if peer.unanswered == UNANSWERED_MAX {
+        if peer.taken == PLACES {
             peer.waiting.push_back(id);
             self.waiting += 1;
             return None;
         }
-        peer.unanswered += 1;
-        Some(peer.unanswered - 1)
+        peer.taken += 1;
+        Some(peer.taken - 1)
     }
 
     /// Gives the place of a request to the next one that waits, and returns that one.
@@ -71,8 +71,8 @@ impl Requests {
                 return Some(id);
             }
         }
-        peer.unanswered -= 1;
-        if peer.unanswered == 0 {
+        peer.taken -= 1;
+        if peer.taken == 0 {
             self.peers.remove(&dst);
         }
         None
@@ -84,15 +84,15 @@ impl Requests {
         self.waiting = 0;
     }
 
-    /// When a place is free again that a withdrawn request keeps, if others wait.
+    /// When the first withdrawn request gives its place up; `None` if no request waits.
     pub(super) fn next(&self) -> Option<Instant> {
         self.withdrawn.first().filter(|_| self.waiting > 0).map(|(at, ..)| *at)
     }
 
-    /// Takes one of the withdrawn requests that have kept their places until `now`.
-    fn pop_withdrawn(&mut self, now: Instant) -> Option<Gid> {
+    /// Takes one of the withdrawn requests that have kept their places until `now`: its address and place.
+    fn pop_withdrawn(&mut self, now: Instant) -> Option<(Gid, u16)> {
         self.withdrawn.first().filter(|(at, ..)| *at <= now)?;
-        self.withdrawn.pop_first().map(|(.., dst)| dst)
+        self.withdrawn.pop_first().map(|(.., dst, place)| (dst, place))
     }
 }
 
@@ -104,15 +104,15 @@ impl Cm {
         let interval = message.interval;
         conn.awaiting = Some(message);
         match self.requests.admit(conn.dst, id) {
-            Some(place) => self.send_request(now, id, first_interval(interval, place)),
+            Some(place) => self.send_request(now, id, place, first_interval(interval, place)),
             None => conn.request = Request::Waiting,
         }
     }
 
-    fn send_request(&mut self, now: Instant, id: CmId, interval: Duration) {
+    fn send_request(&mut self, now: Instant, id: CmId, place: u16, interval: Duration) {
         self.enter_in_journal(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.request = Request::Unanswered;
+        conn.request = Request::Unanswered(place);
         conn.ask_again_at = Some(now + timing::LISTENER_WAIT);
         let (src, dst) = (conn.src, conn.dst);
         if let Some(mad) = conn.awaiting.as_ref().map(|message| message.mad.clone()) {
@@ -121,50 +121,66 @@ impl Cm {
         }
     }
 
-    /// The peer has answered the REQ of this connection, if it was not answered before, or is silent: its
-    /// place is free.
-    pub(super) fn free_place(&mut self, now: Instant, id: CmId) {
-        if let Some(conn) = self.conns.get_mut(&id)
-            && conn.request == Request::Unanswered
-        {
-            conn.request = Request::None;
-            let dst = conn.dst;
-            self.send_next_request(now, dst);
+    /// The peer has answered the REQ of this connection: frees its place, if it has one.
+    pub(super) fn request_answered(&mut self, now: Instant, id: CmId) {
+        if let Some((dst, place)) = self.take_place(id) {
+            self.send_next_request(now, dst, place, |interval| first_interval(interval, place));
         }
+    }
+
+    /// The REQ of this connection is repeated, or given up: frees its place, if it has one.
+    pub(super) fn request_repeated(&mut self, now: Instant, id: CmId) {
+        if let Some((dst, place)) = self.take_place(id) {
+            self.send_next_request(now, dst, place, |interval| interval);
+        }
+    }
+
+    fn take_place(&mut self, id: CmId) -> Option<(Gid, u16)> {
+        let conn = self.conns.get_mut(&id)?;
+        let Request::Unanswered(place) = conn.request else { return None };
+        conn.request = Request::None;
+        Some((conn.dst, place))
     }
 
     /// The connection is given up: its REQ does not leave any more. One that has left keeps its place.
     pub(super) fn withdraw_request(&mut self, id: CmId) {
         if let Some(conn) = self.conns.get_mut(&id)
-            && mem::take(&mut conn.request) == Request::Unanswered
+            && let Request::Unanswered(place) = mem::take(&mut conn.request)
             && let Some(until) = conn.deadline
         {
-            self.requests.withdrawn.insert((until, id, conn.dst));
+            self.requests.withdrawn.insert((until, id, conn.dst, place));
         }
     }
 
     /// Frees the places that withdrawn requests have kept long enough.
     pub(super) fn free_withdrawn(&mut self, now: Instant) {
-        while let Some(dst) = self.requests.pop_withdrawn(now) {
-            self.send_next_request(now, dst);
+        while let Some((dst, place)) = self.requests.pop_withdrawn(now) {
+            self.send_next_request(now, dst, place, |interval| interval);
         }
     }
 
-    fn send_next_request(&mut self, now: Instant, dst: Gid) {
+    /// Gives a place to the request that waits; `first` makes its first interval of the later ones.
+    fn send_next_request(
+        &mut self,
+        now: Instant,
+        dst: Gid,
+        place: u16,
+        first: impl Fn(Duration) -> Duration,
+    ) {
         let conns = &self.conns;
         let is_waiting =
             |id| conns.get(&id).is_some_and(|conn| conn.request == Request::Waiting && conn.dst == dst);
         if let Some(id) = self.requests.replace(dst, is_waiting)
             && let Some(message) = self.conns.get(&id).and_then(|conn| conn.awaiting.as_ref())
         {
-            let interval = message.interval;
-            self.send_request(now, id, interval);
+            let interval = first(message.interval);
+            self.send_request(now, id, place, interval);
         }
     }
 }
 
-/// The time until the first repetition of a REQ with this place: the whole interval for the first one,
-/// three quarters for the last.
-fn first_interval(interval: Duration, place: usize) -> Duration {
-    interval - interval / 4 * place as u32 / UNANSWERED_MAX as u32
+/// The time until the first repetition of a REQ with this place: the whole interval for the first place,
+/// almost three quarters for the last.
+fn first_interval(interval: Duration, place: u16) -> Duration {
+    interval - interval / 4 * u32::from(place) / u32::from(PLACES)
 }

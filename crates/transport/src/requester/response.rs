@@ -31,7 +31,8 @@ impl Requester {
     ) -> Result<Step, DropReason> {
         let distance = packet.bth.psn.distance_from(psn_of(self.window.una()));
         let position = self.window.una().wrapping_add_signed(i64::from(distance));
-        let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
+        let aeth = packet.aeth();
+        let syndrome = aeth.map(|aeth| aeth.syndrome);
         if distance < 0
             && self.peer.repeats_selectively()
             && matches!(syndrome, Some(Syndrome::Ack(_)))
@@ -39,6 +40,10 @@ impl Requester {
         {
             ep.counters.rcvd_gap_report += 1;
             self.silence.lost(now);
+            if let Some(furthest) = aeth.and_then(|aeth| self.furthest_of(aeth.msn)) {
+                self.window.reach(furthest + 1);
+                self.board.arrived(furthest);
+            }
             self.on_gap(now, first, first + packets);
             // The peer found the gap when the packet behind it arrived.
             self.window.reach(first + packets + 1);

@@ -3,12 +3,14 @@
 //!
 //! A NAK names the first gap only. A roxie responder reports further gaps by ACKs that name old packets,
 //! which every other requester ignores (see [`gap_of`]). A gap report can cause a retransmission, but never
-//! acknowledges anything.
+//! acknowledges anything. In the place of the MSN it has the PSN of the furthest packet that has arrived.
+
+use wire::{Msn, Psn};
 
 use super::scoreboard::SPAN;
 use super::segment::Part;
 use super::{Fetch, Requester, Step};
-use crate::emit::{Buffer, Transmit};
+use crate::emit::{Buffer, Transmit, psn_of};
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
 use crate::time::Instant;
@@ -79,7 +81,7 @@ impl Requester {
         };
         self.note_sent(now, end, true);
         self.board.age(now, self.rtt.period_ns());
-        self.board.retransmitted(first, end);
+        self.board.retransmitted(first, end, self.window.cursor());
         self.rtt.retransmitted(first, first == self.window.una(), now);
         ep.counters.retransmitted_pkts += 1;
         Step::Sent(Transmit { len, is_datagram: false })
@@ -89,6 +91,14 @@ impl Requester {
     fn asks_for_tail(&self) -> bool {
         let probes = self.retry.probes();
         probes >= PROBES_FOR_TAIL && probes % 2 == PROBES_FOR_TAIL % 2
+    }
+
+    /// The furthest packet that has arrived at the peer, by the MSN of its gap report; `None` if that is not
+    /// in flight.
+    pub(super) fn furthest_of(&self, msn: Msn) -> Option<u64> {
+        let ahead = Psn::new(msn.value()).distance_from(psn_of(self.window.una()));
+        let furthest = self.window.una().checked_add_signed(i64::from(ahead))?;
+        (ahead >= 0 && furthest < self.window.cursor()).then_some(furthest)
     }
 
     /// The peer reports `first..end` missing. Returns whether any of it is new.

@@ -135,6 +135,22 @@ fn old_acks_report_gaps_behind_the_first() {
     assert!(b.qp.is_send_idle());
 }
 
+/// A gap report names the furthest packet that has arrived. What left before it is not in flight any more.
+#[test]
+fn a_retransmission_is_lost_if_a_packet_that_left_later_has_arrived() {
+    let mut b = keeper(520);
+    post(&mut b, 20);
+    b.recv(&gap(603, 1).msn(610)).unwrap();
+    assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![only(603)], 9));
+    b.recv(&gap(603, 1).msn(619)).unwrap();
+    assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![], 0), "that one had left before");
+    post(&mut b, 5);
+    b.recv(&gap(603, 1).msn(620)).unwrap();
+    assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![only(603)], 4));
+    b.recv(&gap(603, 1).msn(626)).unwrap();
+    assert_eq!(b.qp.packets_in_flight(), 4, "was never sent");
+}
+
 /// Only a peer that has shown selective repeat reports gaps.
 #[test]
 fn old_acks_of_an_unknown_peer_report_no_gap() {

@@ -69,6 +69,8 @@ pub(crate) struct Scoreboard {
     /// Packets retransmitted in this half period, and in those before. A report of their loss may be older
     /// than that.
     recent: [PacketSet; HALVES],
+    /// For each of these: one past the last packet that had left at its latest retransmission.
+    sent: [u64; HALVES],
     half_end: Instant,
     /// Responses of READs and atomics that were placed ahead of a missing one.
     received: PacketSet,
@@ -126,12 +128,22 @@ impl Scoreboard {
         new
     }
 
-    /// `from..to` are retransmitted now.
-    pub(crate) fn retransmitted(&mut self, from: u64, to: u64) {
+    /// `from..to` are retransmitted now, after everything before `cursor`.
+    pub(crate) fn retransmitted(&mut self, from: u64, to: u64, cursor: u64) {
+        self.sent[0] = cursor;
         self.lost_count -= self.lost.remove_range(from, to);
         self.end = self.end.max(to);
         for position in from..to {
             self.recent[0].insert(position);
+        }
+    }
+
+    /// A packet has arrived. If it left after a retransmission, and that is still missing, it is lost.
+    pub(crate) fn arrived(&mut self, position: u64) {
+        for (recent, sent) in self.recent.iter_mut().zip(self.sent) {
+            if position >= sent {
+                *recent = PacketSet::default();
+            }
         }
     }
 
@@ -149,6 +161,7 @@ impl Scoreboard {
             let mut end = self.half_end;
             while end <= now {
                 self.recent.rotate_right(1);
+                self.sent.rotate_right(1);
                 self.recent[0] = PacketSet::default();
                 end = end.plus_ns(half_ns);
             }
@@ -253,14 +266,14 @@ mod tests {
         let at = |us: u64| Instant(us * 1000);
         board.age(at(0), 90_000);
         assert!(board.report(7) && !board.report(7));
-        board.retransmitted(7, 8);
+        board.retransmitted(7, 8, 9);
         assert!(!board.report(7) && !board.has_lost());
         assert!(board.age(at(45), 90_000) && !board.age(at(89), 90_000));
         assert!(board.age(at(90), 90_000));
         assert!(!board.report(7), "within a period");
         board.age(at(135), 90_000);
         assert!(board.report(7));
-        board.retransmitted(7, 8);
+        board.retransmitted(7, 8, 9);
         board.age(at(1000), 90_000);
         assert!(board.report(7), "after a pause");
     }

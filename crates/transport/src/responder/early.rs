@@ -43,6 +43,9 @@ const ARRIVALS_NS: u64 = 10_000_000;
 /// A kept request is dropped after this, or earlier together with an older one. The retransmission of the
 /// missing one has then failed several times, or no packet is missing and the kept one is forged.
 const KEPT_MAX_NS: u64 = 1_000_000_000;
+/// Packets beyond the last report after which the first gap is reported again, so that the requester knows
+/// what has arrived. Half: twice the reports. Double: a small window stays closed for longer.
+const PROGRESS: u64 = 32;
 /// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester
 /// appears selective if exactly these packets are lost a second time.
 const PROOF: u64 = 8;
@@ -69,6 +72,8 @@ pub(super) struct EarlyRequests {
     /// When the gaps before `reported` are reported again.
     report_at: Instant,
     reported: u64,
+    /// `end` at the last gap report.
+    told: u64,
     /// A packet that was reported missing, and when.
     timed: Option<(u64, Instant)>,
     /// From a report to the retransmission, smoothed; 0 before the first sample.
@@ -168,11 +173,25 @@ impl EarlyRequests {
             let first = self.kept.first((*from).max(expected), (*to).max(expected), false);
             if first < *to {
                 *from = self.kept.first(first, *to, true);
+                self.told = self.end;
                 return Some((first, *from - first));
             }
             *to = 0;
         }
         None
+    }
+
+    /// The furthest packet that is here, which a gap report names.
+    pub(super) fn furthest(&self) -> u64 {
+        self.end.wrapping_sub(1)
+    }
+
+    /// Reports the first gap again if many packets have arrived since the last report.
+    pub(super) fn report_progress(&mut self, expected: u64) {
+        let is_due = self.end >= self.told.max(expected) + PROGRESS;
+        if is_due && self.proof >= PROOF && !self.has_report() {
+            self.reports[0] = (expected, expected + 1);
+        }
     }
 
     /// The packets between `end` and `position` are missing as well. The NAK reports the expected one.

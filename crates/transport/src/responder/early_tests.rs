@@ -177,24 +177,41 @@ fn a_selective_repeat_peer_gets_a_report_of_every_gap() {
     let unit = crate::requester::GAP_UNIT as u32;
     b.batch(&[write(112, 0, 1), write(113, 0, 1), write(116, 0, 1), write(119, 0, 1)]);
     let wrapped = |psn: u32, packets: u32| (psn.wrapping_sub(packets * unit)) & 0xff_ffff;
-    let reports = |gaps: &[(u32, u32)]| -> Vec<String> {
-        gaps.iter().map(|&(psn, n)| format!("Acknowledge {} msn 11", wrapped(psn, n))).collect()
+    let reports = |gaps: &[(u32, u32)], furthest: u32| -> Vec<String> {
+        gaps.iter().map(|&(psn, n)| format!("Acknowledge {} msn {furthest}", wrapped(psn, n))).collect()
     };
     let mut expected = vec!["Acknowledge 111 NAK 0 msn 11".to_owned()];
-    expected.extend(reports(&[(114, 2), (117, 2)]));
+    expected.extend(reports(&[(114, 2), (117, 2)], 119));
     assert_eq!(b.sent(), expected);
     b.recv(&write(120, 0, 1)).unwrap();
     assert_eq!(b.sent(), NONE, "no new gap");
     b.recv(&write(122, 0, 1)).unwrap();
-    assert_eq!(b.sent(), reports(&[(121, 1)]), "only the new gap");
+    assert_eq!(b.sent(), reports(&[(121, 1)], 122), "only the new gap");
     b.at(crate::testing::us(50));
     b.recv(&write(115, 0, 1)).unwrap();
     expected.truncate(1);
     assert_eq!(b.sent(), expected, "old gaps again after a while: reports and retransmissions get lost");
     b.at(crate::testing::us(100));
     b.recv(&write(118, 0, 1)).unwrap();
-    expected.extend(reports(&[(114, 1), (117, 1), (121, 1)]));
+    expected.extend(reports(&[(114, 1), (117, 1), (121, 1)], 122));
     assert_eq!(b.sent(), expected, "all gaps are old now");
+}
+
+/// Otherwise the window of the requester stays closed while nothing else is missing.
+#[test]
+fn the_first_gap_is_reported_again_when_32_packets_have_arrived_since() {
+    let mut b = selective();
+    let unit = crate::requester::GAP_UNIT as u32;
+    let report = |furthest| vec![format!("Acknowledge {} msn {furthest}", (111 - unit as i32) & 0xff_ffff)];
+    let mut arrive = |from, to| {
+        b.batch(&(from..to).map(|psn| write(psn, 0, 1)).collect::<Vec<_>>());
+        b.sent()
+    };
+    assert_eq!(arrive(112, 142), ["Acknowledge 111 NAK 0 msn 11"]);
+    assert_eq!(arrive(142, 143), report(142));
+    assert_eq!(arrive(143, 174), NONE);
+    assert_eq!(arrive(174, 175), report(174));
+    assert_eq!(arrive(111, 112), NONE);
 }
 
 /// Each report costs both sides a packet, and retransmissions take long through a full queue.

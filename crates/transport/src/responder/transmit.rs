@@ -82,6 +82,9 @@ impl Responder {
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, is_polled: bool, mtu: usize) {
         self.arrivals.note(now, self.expected);
+        if self.early.is_beyond(self.expected) {
+            self.early.report_progress(self.expected);
+        }
         self.ack.end_of_batch(now, may_delay && !self.is_within_message(), is_polled, mtu);
     }
 
@@ -114,20 +117,21 @@ impl Responder {
         if self.replay.is_pending() {
             return self.transmit_response(mem, ep, buf);
         }
-        let (syndrome, position) = if let Some(nak) = self.nak.take() {
+        let (syndrome, position, msn) = if let Some(nak) = self.nak.take() {
             self.ack.sent();
-            (nak.syndrome, nak.position)
+            (nak.syndrome, nak.position, self.msn)
         } else if let Some(position) = self.ack.due() {
             self.ack.sent();
-            (Syndrome::ACK, position)
+            (Syndrome::ACK, position, self.msn)
         } else if let Some((first, packets)) = self.early.next_gap(self.expected) {
             // A gap report (see `requester/retransmit.rs`), which other requesters ignore as an old ACK.
             ep.counters.send_gap_report += 1;
-            (Syndrome::ACK, first.wrapping_sub(packets * GAP_UNIT))
+            let furthest = Msn::new(psn_of(self.early.furthest()).value());
+            (Syndrome::ACK, first.wrapping_sub(packets * GAP_UNIT), furthest)
         } else {
             return Ok(None);
         };
-        let len = acknowledge(buf, ep, syndrome, psn_of(position), self.msn);
+        let len = acknowledge(buf, ep, syndrome, psn_of(position), msn);
         Ok(Some(Transmit { len, is_datagram: false }))
     }
 

@@ -1,8 +1,9 @@
 //! Many requests at once.
 
-use super::super::window::UNANSWERED_MAX;
+use super::super::window::PLACES;
 use super::*;
 
+const UNANSWERED_MAX: usize = PLACES as usize;
 const MANY: usize = 3 * UNANSWERED_MAX + 1;
 
 /// A asks for many connections at once.
@@ -13,6 +14,14 @@ fn asked(net: &mut Net) -> Vec<CmId> {
         net.cm[A].connect(net.now, &params).unwrap()
     };
     (0..MANY).map(connect).collect()
+}
+
+/// A REJ of this REQ.
+fn answer(req: &MadBytes) -> MadBytes {
+    let Ok(CmMessage::Req(req)) = CmMessage::parse(req) else { panic!("a REQ") };
+    let ids = (0, req.local_comm_id);
+    let rej = message::rej(req.tid, ids, wire::cm::Answered::REQ, RejReason::CONSUMER_DEFINED, &[]);
+    *message::emit(|mad| rej.emit(mad))
 }
 
 fn reqs(net: &Net) -> usize {
@@ -63,6 +72,38 @@ fn a_silent_peer_gets_a_window_with_each_repetition_and_never_two_windows_at_onc
     }
     assert_eq!(first_sent(&net), MANY);
     assert!(most <= 8, "{most} at one instant");
+}
+
+/// The server stops after it has refused the first 256.
+#[test]
+fn a_peer_that_becomes_silent_never_gets_two_windows_at_once() {
+    let mut net = Net::listening();
+    asked(&mut net);
+    net.lose.push((A, "REQ", u32::MAX));
+    for _ in 0..UNANSWERED_MAX {
+        let (src, dst, mad) = net.cm[A].poll_transmit().expect("a REQ");
+        net.cm[A].handle_mad(net.now, &answer(&mad), dst, src);
+    }
+    net.run();
+    let (mut sent, mut most) = (reqs(&net), 0);
+    while net.now_ms() < 60_000 {
+        assert!(net.step());
+        most = most.max(reqs(&net) - sent);
+        sent = reqs(&net);
+    }
+    assert!(most <= 8, "{most} at one instant");
+}
+
+#[test]
+fn no_request_leaves_after_the_beginning_of_the_end() {
+    let mut net = Net::listening();
+    asked(&mut net);
+    net.run();
+    net.cm[A].begin_shutdown(net.now);
+    let request = net.event(B).expect("a request");
+    net.cm[B].reject(request.id, RejReason::CONSUMER_DEFINED, b"").unwrap();
+    net.run();
+    assert_eq!(reqs(&net), UNANSWERED_MAX);
 }
 
 #[test]
