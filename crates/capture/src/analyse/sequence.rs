@@ -13,8 +13,8 @@ const AHEAD_NS: u64 = 20_000_000;
 /// Responses that were passed over, kept for each direction.
 const PASSED_MAX: usize = 64;
 
-/// A gap report is an ACK for a packet 1536 or more before the gap. Half of that, because the capture may lack
-/// packets.
+/// A gap report is an ACK for a packet 1536 or more before the gap. Half of that, because the capture may
+/// lack packets.
 const GAP_REPORT_AGE: i32 = 768;
 
 /// The latest message sequence number of a responder.
