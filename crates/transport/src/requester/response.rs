@@ -40,13 +40,14 @@ impl Requester {
         {
             ep.counters.rcvd_gap_report += 1;
             self.silence.lost(now);
-            if let Some(furthest) = aeth.and_then(|aeth| self.furthest_of(aeth.msn)) {
-                self.window.reach(furthest + 1);
-                self.board.arrived(furthest);
-            }
-            self.on_gap(now, first, first + packets);
-            // The peer found the gap when the packet behind it arrived.
+            let furthest = aeth.and_then(|aeth| self.furthest_of(aeth.msn)).unwrap_or(0);
+            self.on_gap(now, first, first + packets, furthest);
+            // The peer found the gap when the packet behind it arrived. When a READ request has arrived, its
+            // responses are still in flight.
             self.window.reach(first + packets + 1);
+            if self.fetches.at(furthest).is_none() {
+                self.window.reach(furthest + 1);
+            }
             return Ok(Step::Idle);
         }
         if distance < 0 || position >= self.window.next() {
@@ -203,7 +204,7 @@ impl Requester {
         if position >= self.window.cursor() || self.retry.is_rnr_wait() || position < self.window.una() {
             return self.report_failure(ep);
         }
-        if self.peer.repeats_selectively() && !self.on_gap(now, position, position + 1) {
+        if self.peer.repeats_selectively() && !self.on_gap(now, position, position + 1, 0) {
             return self.report_failure(ep);
         }
         if !is_new && self.peer.is_probe(position) && ep.attr.timeout != 0 {
@@ -212,7 +213,7 @@ impl Requester {
         let numbers = self.fetches.at(position).map_or(1, |fetch| fetch.end - position);
         match self.peer.remedy(position, numbers, self.window.next(), window_pkts(ep.mtu)) {
             Remedy::Packets(packets) => {
-                self.on_gap(now, position, position + packets);
+                self.on_gap(now, position, position + packets, 0);
                 self.report_failure(ep)
             }
             Remedy::GoBack => self.resend_from(now, position, is_new, ep),

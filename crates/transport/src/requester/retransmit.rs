@@ -101,8 +101,9 @@ impl Requester {
         (ahead >= 0 && furthest < self.window.cursor()).then_some(furthest)
     }
 
-    /// The peer reports `first..end` missing. Returns whether any of it is new.
-    pub(super) fn on_gap(&mut self, now: Instant, first: u64, end: u64) -> bool {
+    /// The peer reports `first..end` missing when `furthest` has arrived (0: unknown). Returns whether any of
+    /// it is new.
+    pub(super) fn on_gap(&mut self, now: Instant, first: u64, end: u64, furthest: u64) -> bool {
         self.board.age(now, self.rtt.period_ns());
         let mut is_new = false;
         let mut at = first.max(self.window.una());
@@ -114,7 +115,7 @@ impl Requester {
                     at = fetch.end;
                 }
                 None => {
-                    is_new |= self.board.report(at);
+                    is_new |= self.board.report(at, furthest);
                     at += 1;
                 }
             }
@@ -146,7 +147,7 @@ impl Requester {
         if !self.peer.responds_to_parts() {
             let first = self.board.first_missing(fetch.first.max(self.window.una()), fetch.end);
             let end = to.min(self.board.first_received(first, fetch.end));
-            if first >= end || !self.board.report(first) {
+            if first >= end || !self.board.report(first, 0) {
                 return false;
             }
             (first + 1..end).for_each(|position| {
@@ -156,7 +157,7 @@ impl Requester {
         }
         let mut is_new = false;
         for position in from..to.max(from) {
-            is_new |= self.board.report(position);
+            is_new |= self.board.report(position, 0);
         }
         is_new
     }

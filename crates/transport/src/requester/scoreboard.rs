@@ -104,10 +104,12 @@ impl Scoreboard {
         self.lost.first(from, to, false)
     }
 
-    /// The peer reports a packet missing. Returns whether that is new: it is not if the packet was
-    /// retransmitted recently.
-    pub(crate) fn report(&mut self, position: u64) -> bool {
-        if self.received.contains(position) || self.recent.iter().any(|set| set.contains(position)) {
+    /// The peer reports a packet missing when `furthest` has arrived (0: unknown). Returns whether that is
+    /// new: it is not if the packet was retransmitted recently, unless `furthest` left after that.
+    pub(crate) fn report(&mut self, position: u64, furthest: u64) -> bool {
+        let mut recent = self.recent.iter().zip(self.sent);
+        let is_under_way = recent.any(|(set, sent)| set.contains(position) && furthest < sent);
+        if is_under_way || self.received.contains(position) {
             return false;
         }
         self.reported = true;
@@ -135,15 +137,6 @@ impl Scoreboard {
         self.end = self.end.max(to);
         for position in from..to {
             self.recent[0].insert(position);
-        }
-    }
-
-    /// A packet has arrived. If it left after a retransmission, and that is still missing, it is lost.
-    pub(crate) fn arrived(&mut self, position: u64) {
-        for (recent, sent) in self.recent.iter_mut().zip(self.sent) {
-            if position >= sent {
-                *recent = PacketSet::default();
-            }
         }
     }
 
@@ -265,16 +258,16 @@ mod tests {
         let mut board = Scoreboard::default();
         let at = |us: u64| Instant(us * 1000);
         board.age(at(0), 90_000);
-        assert!(board.report(7) && !board.report(7));
+        assert!(board.report(7, 0) && !board.report(7, 0));
         board.retransmitted(7, 8, 9);
-        assert!(!board.report(7) && !board.has_lost());
+        assert!(!board.report(7, 0) && !board.has_lost());
         assert!(board.age(at(45), 90_000) && !board.age(at(89), 90_000));
         assert!(board.age(at(90), 90_000));
-        assert!(!board.report(7), "within a period");
+        assert!(!board.report(7, 0), "within a period");
         board.age(at(135), 90_000);
-        assert!(board.report(7));
+        assert!(board.report(7, 0));
         board.retransmitted(7, 8, 9);
         board.age(at(1000), 90_000);
-        assert!(board.report(7), "after a pause");
+        assert!(board.report(7, 0), "after a pause");
     }
 }
