@@ -97,9 +97,9 @@ counters! {
     /// Probes: retransmissions before that timer because an ACK was overdue, or to ask about packets without
     /// AckReq.
     probes,
-    /// Gap reports received (gaps beyond the one that a NAK names).
+    /// Gap reports received (gaps beyond the one that a NAK names, and what has arrived meanwhile).
     rcvd_gap_report,
-    /// Gap reports sent (gaps beyond the one that a NAK names).
+    /// Gap reports sent (gaps beyond the one that a NAK names, and what has arrived meanwhile).
     send_gap_report,
     /// Request packets retransmitted.
     retransmitted_pkts,

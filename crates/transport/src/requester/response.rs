@@ -40,11 +40,12 @@ impl Requester {
         {
             ep.counters.rcvd_gap_report += 1;
             self.silence.lost(now);
-            let furthest = aeth.and_then(|aeth| self.furthest_of(aeth.msn)).unwrap_or(0);
-            self.on_gap(now, first, first + packets, furthest);
+            let behind = first + packets;
+            let furthest = aeth.and_then(|aeth| self.furthest_of(aeth.msn, behind)).unwrap_or(0);
+            self.on_gap(now, first, behind, furthest);
             // The peer found the gap when the packet behind it arrived. When a READ request has arrived, its
             // responses are still in flight.
-            self.window.reach(first + packets + 1);
+            self.window.reach(behind + 1);
             if self.fetches.at(furthest).is_none() {
                 self.window.reach(furthest + 1);
             }

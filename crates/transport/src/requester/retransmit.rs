@@ -2,8 +2,9 @@
 //! 9.7.5.1.1).
 //!
 //! A NAK names the first gap only. A roxie responder reports further gaps by ACKs that name old packets,
-//! which every other requester ignores (see [`gap_of`]). A gap report can cause a retransmission, but never
-//! acknowledges anything. In the place of the MSN it has the PSN of the furthest packet that has arrived.
+//! which every other requester ignores (see [`gap_of`]). In the place of the MSN it has the PSN of the
+//! furthest packet that has arrived. A gap report can cause a retransmission and opens the window, but never
+//! acknowledges anything.
 
 use wire::{Msn, Psn};
 
@@ -81,7 +82,7 @@ impl Requester {
         };
         self.note_sent(now, end, true);
         self.board.age(now, self.rtt.period_ns());
-        self.board.retransmitted(first, end, self.window.cursor());
+        self.board.retransmitted(first, end, self.window.next());
         self.rtt.retransmitted(first, first == self.window.una(), now);
         ep.counters.retransmitted_pkts += 1;
         Step::Sent(Transmit { len, is_datagram: false })
@@ -93,12 +94,12 @@ impl Requester {
         probes >= PROBES_FOR_TAIL && probes % 2 == PROBES_FOR_TAIL % 2
     }
 
-    /// The furthest packet that has arrived at the peer, by the MSN of its gap report; `None` if that is not
-    /// in flight.
-    pub(super) fn furthest_of(&self, msn: Msn) -> Option<u64> {
+    /// The furthest packet that has arrived at the peer, by the MSN of its report of a gap that ends before
+    /// `behind`; `None` if that is not in flight behind the gap. Older versions of roxie sent the MSN there.
+    pub(super) fn furthest_of(&self, msn: Msn, behind: u64) -> Option<u64> {
         let ahead = Psn::new(msn.value()).distance_from(psn_of(self.window.una()));
         let furthest = self.window.una().checked_add_signed(i64::from(ahead))?;
-        (ahead >= 0 && furthest < self.window.cursor()).then_some(furthest)
+        (ahead >= 0 && (behind..self.window.cursor()).contains(&furthest)).then_some(furthest)
     }
 
     /// The peer reports `first..end` missing when `furthest` has arrived (0: unknown). Returns whether any of

@@ -144,11 +144,15 @@ fn a_retransmission_is_lost_if_a_packet_that_left_later_has_arrived() {
     assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![only(603)], 9));
     b.recv(&gap(603, 1).msn(619)).unwrap();
     assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![], 0), "that one had left before");
-    post(&mut b, 5);
-    b.recv(&gap(603, 1).msn(620)).unwrap();
+    post(&mut b, 8);
+    b.recv(&gap(603, 1).msn(622)).unwrap();
+    assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![], 5), "three may have overtaken it");
+    b.recv(&gap(603, 1).msn(623)).unwrap();
     assert_eq!((b.sent(), b.qp.packets_in_flight()), (vec![only(603)], 4));
-    b.recv(&gap(603, 1).msn(626)).unwrap();
+    b.recv(&gap(603, 1).msn(629)).unwrap();
     assert_eq!(b.qp.packets_in_flight(), 4, "was never sent");
+    b.recv(&gap(625, 2).msn(625)).unwrap();
+    assert_eq!(b.qp.packets_in_flight(), 0, "a gap that does not end before the furthest packet");
 }
 
 /// Only a peer that has shown selective repeat reports gaps.

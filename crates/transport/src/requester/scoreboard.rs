@@ -8,6 +8,9 @@ const WORDS: u64 = SPAN / 64;
 /// Half periods that are remembered: a period and a half, so that each packet is remembered for at least one
 /// period.
 const HALVES: usize = 3;
+/// A retransmission is lost when a packet has arrived that left so many packets later (RFC 6675: 3). A path
+/// may change the order of fewer.
+const OVERTAKEN: u64 = 3;
 
 /// A set of packet numbers out of [`SPAN`] consecutive ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,7 +72,7 @@ pub(crate) struct Scoreboard {
     /// Packets retransmitted in this half period, and in those before. A report of their loss may be older
     /// than that.
     recent: [PacketSet; HALVES],
-    /// For each of these: one past the last packet that had left at its latest retransmission.
+    /// For each of these: the packet that was to leave next for the first time, at its latest retransmission.
     sent: [u64; HALVES],
     half_end: Instant,
     /// Responses of READs and atomics that were placed ahead of a missing one.
@@ -105,10 +108,11 @@ impl Scoreboard {
     }
 
     /// The peer reports a packet missing when `furthest` has arrived (0: unknown). Returns whether that is
-    /// new: it is not if the packet was retransmitted recently, unless `furthest` left after that.
+    /// new: it is not if the packet was retransmitted recently, unless [`OVERTAKEN`] packets left between
+    /// that and `furthest`.
     pub(crate) fn report(&mut self, position: u64, furthest: u64) -> bool {
         let mut recent = self.recent.iter().zip(self.sent);
-        let is_under_way = recent.any(|(set, sent)| set.contains(position) && furthest < sent);
+        let is_under_way = recent.any(|(set, sent)| set.contains(position) && furthest < sent + OVERTAKEN);
         if is_under_way || self.received.contains(position) {
             return false;
         }
@@ -130,9 +134,9 @@ impl Scoreboard {
         new
     }
 
-    /// `from..to` are retransmitted now, after everything before `cursor`.
-    pub(crate) fn retransmitted(&mut self, from: u64, to: u64, cursor: u64) {
-        self.sent[0] = cursor;
+    /// `from..to` are retransmitted now, and `next` is the next packet to leave for the first time.
+    pub(crate) fn retransmitted(&mut self, from: u64, to: u64, next: u64) {
+        self.sent[0] = next;
         self.lost_count -= self.lost.remove_range(from, to);
         self.end = self.end.max(to);
         for position in from..to {

@@ -170,7 +170,7 @@ impl Requester {
         if self.window.is_resending() && self.peer.is_probe(cursor) {
             let end = cursor + 1;
             self.board.set_end(cursor);
-            self.board.retransmitted(cursor, end, end);
+            self.board.retransmitted(cursor, end, self.window.next());
             return end;
         }
         let end = read_request_end(wqe, cursor, mtu).0;

@@ -93,7 +93,7 @@ impl SendWindow {
         self.cursor.saturating_sub(self.una.max(self.reached))
     }
 
-    /// Everything before `to` has arrived or is known to be missing.
+    /// Everything before `to` has arrived, was lost, or is being retransmitted.
     pub(super) fn reach(&mut self, to: u64) {
         self.reached = self.reached.max(to.min(self.cursor));
     }

@@ -4,8 +4,9 @@
 //! How far ahead a request is kept depends on what the peer was seen to send ([`Responder::reach`]): each
 //! further PSN is one more that a forger may hit.
 //!
-//! The NAK names the first gap. A requester that repeats selectively gets reports of the further gaps, by
-//! ACKs that other requesters ignore (`requester/retransmit.rs`). The responder recognizes such a requester
+//! The NAK names the first gap. A requester that repeats selectively gets reports of the further gaps, and of
+//! the first one while requests behind it arrive, by ACKs that other requesters ignore
+//! (`requester/retransmit.rs`). The responder recognizes such a requester
 //! when the first gap is closed: a go-back-N requester then retransmits the packets behind the gap, although
 //! they are here.
 
@@ -43,9 +44,9 @@ const ARRIVALS_NS: u64 = 10_000_000;
 /// A kept request is dropped after this, or earlier together with an older one. The retransmission of the
 /// missing one has then failed several times, or no packet is missing and the kept one is forged.
 const KEPT_MAX_NS: u64 = 1_000_000_000;
-/// Packets beyond the last report after which the first gap is reported again, so that the requester knows
-/// what has arrived. Half: twice the reports. Double: a small window stays closed for longer.
-const PROGRESS: u64 = 32;
+/// Requests that are kept after a report of the first gap, whereupon it is reported again, so that the
+/// requester knows what has arrived. Half: twice the reports. Double: a small window stays closed for longer.
+const PROGRESS: u32 = 32;
 /// Packets behind a gap that a requester must leave out before it counts as selective. A go-back-N requester
 /// appears selective if exactly these packets are lost a second time.
 const PROOF: u64 = 8;
@@ -72,8 +73,8 @@ pub(super) struct EarlyRequests {
     /// When the gaps before `reported` are reported again.
     report_at: Instant,
     reported: u64,
-    /// `end` at the last gap report.
-    told: u64,
+    /// Requests kept since the last report of the first gap.
+    kept_since: u32,
     /// A packet that was reported missing, and when.
     timed: Option<(u64, Instant)>,
     /// From a report to the retransmission, smoothed; 0 before the first sample.
@@ -173,7 +174,9 @@ impl EarlyRequests {
             let first = self.kept.first((*from).max(expected), (*to).max(expected), false);
             if first < *to {
                 *from = self.kept.first(first, *to, true);
-                self.told = self.end;
+                if first == expected {
+                    self.kept_since = 0;
+                }
                 return Some((first, *from - first));
             }
             *to = 0;
@@ -186,11 +189,11 @@ impl EarlyRequests {
         self.end.wrapping_sub(1)
     }
 
-    /// Reports the first gap again if many packets have arrived since the last report.
+    /// Reports the first gap again if many requests were kept since its last report.
     pub(super) fn report_progress(&mut self, expected: u64) {
-        let is_due = self.end >= self.told.max(expected) + PROGRESS;
-        if is_due && self.proof >= PROOF && !self.has_report() {
-            self.reports[0] = (expected, expected + 1);
+        if self.kept_since >= PROGRESS && self.proof >= PROOF {
+            let (from, to) = &mut self.reports[0];
+            (*from, *to) = (expected, (*to).max(expected + 1));
         }
     }
 
@@ -209,7 +212,7 @@ impl EarlyRequests {
         if now < self.report_at || self.proof < PROOF {
             return false;
         }
-        self.reports[0] = (expected + 1, self.reported);
+        self.reports[0] = (expected, self.reported);
         self.report_later(now);
         true
     }
@@ -295,6 +298,7 @@ impl Responder {
         early.end = early.end.max(position + 1);
         early.note_age(now, position);
         early.kept.insert(position);
+        early.kept_since += 1;
         ep.counters.kept_request += 1;
         if early.is_overdue(now, self.expected) {
             self.nak_gap(ep);

@@ -82,7 +82,7 @@ impl Responder {
     #[inline]
     pub(crate) fn end_of_batch(&mut self, now: Instant, may_delay: bool, is_polled: bool, mtu: usize) {
         self.arrivals.note(now, self.expected);
-        if self.early.is_beyond(self.expected) {
+        if self.early.is_beyond(self.expected) && !self.nak.is_rnr_sent() {
             self.early.report_progress(self.expected);
         }
         self.ack.end_of_batch(now, may_delay && !self.is_within_message(), is_polled, mtu);
