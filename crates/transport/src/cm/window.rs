@@ -101,37 +101,38 @@ impl Cm {
     pub(super) fn request(&mut self, now: Instant, id: CmId, message: AwaitingResponse) {
         self.free_withdrawn(now);
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let interval = message.interval;
         conn.awaiting = Some(message);
         match self.requests.admit(conn.dst, id) {
-            Some(place) => self.send_request(now, id, place, first_interval(interval, place)),
+            Some(place) => self.send_request(now, id, place, true),
             None => conn.request = Request::Waiting,
         }
     }
 
-    fn send_request(&mut self, now: Instant, id: CmId, place: u16, interval: Duration) {
+    /// Sends the REQ of a connection that has this place. `is_spread`: its first repetition depends on the
+    /// place.
+    fn send_request(&mut self, now: Instant, id: CmId, place: u16, is_spread: bool) {
         self.enter_in_journal(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.request = Request::Unanswered(place);
         conn.ask_again_at = Some(now + timing::LISTENER_WAIT);
-        let (src, dst) = (conn.src, conn.dst);
-        if let Some(mad) = conn.awaiting.as_ref().map(|message| message.mad.clone()) {
-            self.arm(id, now + interval);
-            self.send(src, dst, mad);
-        }
+        let Some(AwaitingResponse { mad, interval, .. }) = &conn.awaiting else { return };
+        let (src, dst, mad) = (conn.src, conn.dst, mad.clone());
+        let interval = if is_spread { first_interval(*interval, place) } else { *interval };
+        self.arm(id, now + interval);
+        self.send(src, dst, mad);
     }
 
     /// The peer has answered the REQ of this connection: frees its place, if it has one.
     pub(super) fn request_answered(&mut self, now: Instant, id: CmId) {
         if let Some((dst, place)) = self.take_place(id) {
-            self.send_next_request(now, dst, place, |interval| first_interval(interval, place));
+            self.send_next_request(now, dst, place, true);
         }
     }
 
     /// The REQ of this connection is repeated, or given up: frees its place, if it has one.
     pub(super) fn request_repeated(&mut self, now: Instant, id: CmId) {
         if let Some((dst, place)) = self.take_place(id) {
-            self.send_next_request(now, dst, place, |interval| interval);
+            self.send_next_request(now, dst, place, false);
         }
     }
 
@@ -155,26 +156,17 @@ impl Cm {
     /// Frees the places that withdrawn requests have kept long enough.
     pub(super) fn free_withdrawn(&mut self, now: Instant) {
         while let Some((dst, place)) = self.requests.pop_withdrawn(now) {
-            self.send_next_request(now, dst, place, |interval| interval);
+            self.send_next_request(now, dst, place, false);
         }
     }
 
-    /// Gives a place to the request that waits; `first` makes its first interval of the later ones.
-    fn send_next_request(
-        &mut self,
-        now: Instant,
-        dst: Gid,
-        place: u16,
-        first: impl Fn(Duration) -> Duration,
-    ) {
+    /// Gives a place to the request that waits. After a repetition it is spread already, as that was.
+    fn send_next_request(&mut self, now: Instant, dst: Gid, place: u16, is_spread: bool) {
         let conns = &self.conns;
         let is_waiting =
             |id| conns.get(&id).is_some_and(|conn| conn.request == Request::Waiting && conn.dst == dst);
-        if let Some(id) = self.requests.replace(dst, is_waiting)
-            && let Some(message) = self.conns.get(&id).and_then(|conn| conn.awaiting.as_ref())
-        {
-            let interval = first(message.interval);
-            self.send_request(now, id, place, interval);
+        if let Some(id) = self.requests.replace(dst, is_waiting) {
+            self.send_request(now, id, place, is_spread);
         }
     }
 }

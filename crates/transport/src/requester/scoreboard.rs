@@ -63,6 +63,14 @@ impl PacketSet {
     }
 }
 
+/// Packets that were retransmitted in one half period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Retransmitted {
+    packets: PacketSet,
+    /// The packet that was to leave next for the first time, at the latest retransmission.
+    next: u64,
+}
+
 /// What the requester knows about the packets in flight. Empty and not consulted while nothing is lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scoreboard {
@@ -71,9 +79,7 @@ pub(crate) struct Scoreboard {
     lost_count: u32,
     /// Packets retransmitted in this half period, and in those before. A report of their loss may be older
     /// than that.
-    recent: [PacketSet; HALVES],
-    /// For each of these: the packet that was to leave next for the first time, at its latest retransmission.
-    sent: [u64; HALVES],
+    recent: [Retransmitted; HALVES],
     half_end: Instant,
     /// Responses of READs and atomics that were placed ahead of a missing one.
     received: PacketSet,
@@ -111,9 +117,9 @@ impl Scoreboard {
     /// new: it is not if the packet was retransmitted recently, unless [`OVERTAKEN`] packets left between
     /// that and `furthest`.
     pub(crate) fn report(&mut self, position: u64, furthest: u64) -> bool {
-        let mut recent = self.recent.iter().zip(self.sent);
-        let is_under_way = recent.any(|(set, sent)| set.contains(position) && furthest < sent + OVERTAKEN);
-        if is_under_way || self.received.contains(position) {
+        let is_under_way =
+            |half: &Retransmitted| half.packets.contains(position) && furthest < half.next + OVERTAKEN;
+        if self.received.contains(position) || self.recent.iter().any(is_under_way) {
             return false;
         }
         self.reported = true;
@@ -136,11 +142,11 @@ impl Scoreboard {
 
     /// `from..to` are retransmitted now, and `next` is the next packet to leave for the first time.
     pub(crate) fn retransmitted(&mut self, from: u64, to: u64, next: u64) {
-        self.sent[0] = next;
+        self.recent[0].next = next;
         self.lost_count -= self.lost.remove_range(from, to);
         self.end = self.end.max(to);
         for position in from..to {
-            self.recent[0].insert(position);
+            self.recent[0].packets.insert(position);
         }
     }
 
@@ -153,13 +159,12 @@ impl Scoreboard {
         let half_ns = period_ns / 2;
         // After a pause all retransmissions are old.
         if now >= self.half_end.plus_ns(period_ns) {
-            self.recent = [PacketSet::default(); HALVES];
+            self.recent = [Retransmitted::default(); HALVES];
         } else {
             let mut end = self.half_end;
             while end <= now {
                 self.recent.rotate_right(1);
-                self.sent.rotate_right(1);
-                self.recent[0] = PacketSet::default();
+                self.recent[0] = Retransmitted::default();
                 end = end.plus_ns(half_ns);
             }
         }
@@ -216,7 +221,8 @@ impl Scoreboard {
             return;
         }
         self.lost_count -= self.lost.remove_range(from, to);
-        for set in self.recent.iter_mut().chain([&mut self.received, &mut self.ends]) {
+        let recent = self.recent.iter_mut().map(|half| &mut half.packets);
+        for set in recent.chain([&mut self.received, &mut self.ends]) {
             set.remove_range(from, to);
         }
     }

@@ -6,9 +6,8 @@
 //!
 //! The NAK names the first gap. A requester that repeats selectively gets reports of the further gaps, and of
 //! the first one while requests behind it arrive, by ACKs that other requesters ignore
-//! (`requester/retransmit.rs`). The responder recognizes such a requester
-//! when the first gap is closed: a go-back-N requester then retransmits the packets behind the gap, although
-//! they are here.
+//! (`requester/retransmit.rs`). The responder recognizes such a requester when the first gap is closed: a
+//! go-back-N requester then retransmits the packets behind the gap, although they are here.
 
 use core::ops::Range;
 
