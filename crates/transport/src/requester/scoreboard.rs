@@ -17,6 +17,8 @@ const OVERTAKEN: u64 = 3;
 pub(crate) struct PacketSet([u64; WORDS as usize]);
 
 impl PacketSet {
+    const EMPTY: Self = Self([0; WORDS as usize]);
+
     fn place(position: u64) -> (usize, u64) {
         ((position / 64 % WORDS) as usize, 1 << (position % 64))
     }
@@ -64,34 +66,62 @@ impl PacketSet {
 }
 
 /// Packets that were retransmitted in one half period.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Retransmitted {
     packets: PacketSet,
     /// The packet that was to leave next for the first time, at the latest retransmission.
     next: u64,
 }
 
-/// What the requester knows about the packets in flight. Empty and not consulted while nothing is lost.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scoreboard {
-    /// Packets to be retransmitted, and how many.
+impl Retransmitted {
+    const NONE: Self = Self { packets: PacketSet::EMPTY, next: 0 };
+}
+
+/// The sets of a [`Scoreboard`].
+#[derive(Clone, Copy, Debug)]
+struct Sets {
+    /// Packets to be retransmitted.
     lost: PacketSet,
-    lost_count: u32,
     /// Packets retransmitted in this half period, and in those before. A report of their loss may be older
     /// than that.
     recent: [Retransmitted; HALVES],
-    half_end: Instant,
     /// Responses of READs and atomics that were placed ahead of a missing one.
     received: PacketSet,
     /// Responses that end a retransmitted part of a READ.
     ends: PacketSet,
-    /// The peer has reported a missing packet.
-    reported: bool,
+}
+
+impl Sets {
+    const EMPTY: &Self = &Self {
+        lost: PacketSet::EMPTY,
+        recent: [Retransmitted::NONE; HALVES],
+        received: PacketSet::EMPTY,
+        ends: PacketSet::EMPTY,
+    };
+}
+
+/// What the requester knows about the packets in flight. Empty and not consulted while nothing is lost.
+#[derive(Debug, Default)]
+pub(crate) struct Scoreboard {
+    /// Exist from the first loss on: most queue pairs never need these 600 bytes.
+    sets: Option<Box<Sets>>,
+    half_end: Instant,
     /// One past the furthest member that any set has had; 0 when all are empty.
     end: u64,
+    lost_count: u32,
+    /// The peer has reported a missing packet.
+    reported: bool,
 }
 
 impl Scoreboard {
+    fn sets(&self) -> &Sets {
+        self.sets.as_deref().unwrap_or(Sets::EMPTY)
+    }
+
+    fn sets_mut(&mut self) -> &mut Sets {
+        self.sets.get_or_insert_with(|| Box::new(*Sets::EMPTY))
+    }
+
     /// Whether a packet is to be retransmitted.
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
@@ -105,12 +135,12 @@ impl Scoreboard {
 
     /// The first packet of `from..to` that is to be retransmitted; `to` when there is none.
     pub(crate) fn first_lost(&self, from: u64, to: u64) -> u64 {
-        self.lost.first(from, to, true)
+        self.sets().lost.first(from, to, true)
     }
 
     /// The first packet of `from..to` that is not to be retransmitted; `to` when there is none.
     pub(crate) fn first_not_lost(&self, from: u64, to: u64) -> u64 {
-        self.lost.first(from, to, false)
+        self.sets().lost.first(from, to, false)
     }
 
     /// The peer reports a packet missing when `furthest` has arrived (0: unknown). Returns whether that is
@@ -119,7 +149,8 @@ impl Scoreboard {
     pub(crate) fn report(&mut self, position: u64, furthest: u64) -> bool {
         let is_under_way =
             |half: &Retransmitted| half.packets.contains(position) && furthest < half.next + OVERTAKEN;
-        if self.received.contains(position) || self.recent.iter().any(is_under_way) {
+        let sets = self.sets();
+        if sets.received.contains(position) || sets.recent.iter().any(is_under_way) {
             return false;
         }
         self.reported = true;
@@ -135,19 +166,20 @@ impl Scoreboard {
     /// A packet is to be retransmitted, however recently it was. Returns whether that is new.
     pub(crate) fn lose(&mut self, position: u64) -> bool {
         self.end = self.end.max(position + 1);
-        let new = self.lost.insert(position);
+        let new = self.sets_mut().lost.insert(position);
         self.lost_count += u32::from(new);
         new
     }
 
     /// `from..to` are retransmitted now, and `next` is the next packet to leave for the first time.
     pub(crate) fn retransmitted(&mut self, from: u64, to: u64, next: u64) {
-        self.recent[0].next = next;
-        self.lost_count -= self.lost.remove_range(from, to);
         self.end = self.end.max(to);
+        let sets = self.sets_mut();
+        sets.recent[0].next = next;
         for position in from..to {
-            self.recent[0].packets.insert(position);
+            sets.recent[0].packets.insert(position);
         }
+        self.lost_count -= sets.lost.remove_range(from, to);
     }
 
     /// Forgets which packets were retransmitted more than a period ago. Returns whether half a period has
@@ -157,15 +189,17 @@ impl Scoreboard {
             return false;
         }
         let half_ns = period_ns / 2;
-        // After a pause all retransmissions are old.
-        if now >= self.half_end.plus_ns(period_ns) {
-            self.recent = [Retransmitted::default(); HALVES];
-        } else {
-            let mut end = self.half_end;
-            while end <= now {
-                self.recent.rotate_right(1);
-                self.recent[0] = Retransmitted::default();
-                end = end.plus_ns(half_ns);
+        if let Some(sets) = &mut self.sets {
+            // After a pause all retransmissions are old.
+            if now >= self.half_end.plus_ns(period_ns) {
+                sets.recent = [Retransmitted::NONE; HALVES];
+            } else {
+                let mut end = self.half_end;
+                while end <= now {
+                    sets.recent.rotate_right(1);
+                    sets.recent[0] = Retransmitted::NONE;
+                    end = end.plus_ns(half_ns);
+                }
             }
         }
         self.half_end = now.plus_ns(half_ns);
@@ -173,58 +207,66 @@ impl Scoreboard {
     }
 
     pub(crate) fn has_received(&self, position: u64) -> bool {
-        self.is_in_use() && self.received.contains(position)
+        self.is_in_use() && self.sets().received.contains(position)
     }
 
     /// A response was placed ahead of a missing one.
     pub(crate) fn receive(&mut self, position: u64) {
         self.end = self.end.max(position + 1);
-        self.received.insert(position);
-        self.lost_count -= u32::from(self.lost.remove(position));
+        let sets = self.sets_mut();
+        sets.received.insert(position);
+        self.lost_count -= u32::from(sets.lost.remove(position));
     }
 
     /// The first of `from..to` that was not received; `to` when there is none.
     pub(crate) fn first_missing(&self, from: u64, to: u64) -> u64 {
-        if self.is_in_use() { self.received.first(from, to, false) } else { from.min(to) }
+        if self.is_in_use() { self.sets().received.first(from, to, false) } else { from.min(to) }
     }
 
     /// The first of `from..to` that was received; `to` when there is none.
     pub(crate) fn first_received(&self, from: u64, to: u64) -> u64 {
-        self.received.first(from, to, true)
+        self.sets().received.first(from, to, true)
     }
 
     /// The retransmitted part of a READ ends with this response.
     pub(crate) fn set_end(&mut self, position: u64) {
-        self.ends.insert(position);
+        self.sets_mut().ends.insert(position);
     }
 
     /// One past the first response of `from..to` that ends a retransmitted part; `to` when there is none.
     pub(crate) fn first_end(&self, from: u64, to: u64) -> u64 {
-        if self.is_in_use() { (self.ends.first(from, to, true) + 1).min(to) } else { to }
+        if self.is_in_use() { (self.sets().ends.first(from, to, true) + 1).min(to) } else { to }
     }
 
     pub(crate) fn may_end(&self, position: u64) -> bool {
-        self.is_in_use() && self.ends.contains(position)
+        self.is_in_use() && self.sets().ends.contains(position)
     }
 
     /// The cursor goes back to `position`, so everything from there will be sent anyway.
     pub(crate) fn going_back(&mut self, position: u64, next: u64) {
         if self.is_in_use() {
-            self.lost_count -= self.lost.remove_range(position, next);
+            self.lost_count -= self.sets_mut().lost.remove_range(position, next);
         }
     }
 
     /// `from..to` are acknowledged.
     pub(crate) fn done(&mut self, from: u64, to: u64) {
         if to >= self.end {
-            *self = Self::default();
+            let mut sets = self.sets.take();
+            if let Some(sets) = &mut sets {
+                **sets = *Sets::EMPTY;
+            }
+            *self = Self { sets, ..Self::default() };
             return;
         }
-        self.lost_count -= self.lost.remove_range(from, to);
-        let recent = self.recent.iter_mut().map(|half| &mut half.packets);
-        for set in recent.chain([&mut self.received, &mut self.ends]) {
+        let sets = self.sets_mut();
+        for half in &mut sets.recent {
+            half.packets.remove_range(from, to);
+        }
+        for set in [&mut sets.received, &mut sets.ends] {
             set.remove_range(from, to);
         }
+        self.lost_count -= sets.lost.remove_range(from, to);
     }
 }
 
