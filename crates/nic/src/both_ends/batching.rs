@@ -106,3 +106,19 @@ fn many_small_messages_leave_as_one_burst() {
     pair.run();
     assert_eq!(pair.cable.handed_over_by(HERE), [64]);
 }
+
+#[test]
+fn posts_that_the_window_blocks_cause_no_round_and_leave_after_the_ack() {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    pair.cable.set_window(2 * MTU);
+    let (now, index) = (pair.now, place_of(pair.here.qpn));
+    let mut tried = Vec::new();
+    for _ in 0..5 {
+        write(&mut pair, 8);
+        tried.push(pair.here.core.posted(|| now, index, 1));
+    }
+    assert_eq!(tried, [true, true, true, false, false], "the third finds the window full");
+    assert_eq!(pair.cable.described_by(HERE).len(), 2);
+    pair.run();
+    assert_eq!(pair.here.observe().sends, [WcStatus::Success; 5]);
+}

@@ -92,7 +92,7 @@ impl Core {
     }
 
     /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if the progress
-    /// thread need not learn of it, because an earlier post of this queue pair is still held.
+    /// thread need not learn of it, because an earlier post of this queue pair is still held or blocked.
     #[inline]
     pub(crate) fn posted(
         &mut self,
@@ -102,6 +102,10 @@ impl Core {
     ) -> bool {
         let Some(entry) = self.tables.qp(index) else { return false };
         let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
+        // An ACK on its flow will list it. Without a pending packet the request may be a local one.
+        if self.tables.queue.is_blocked(index) && backlog.pending_packets > 0 && !backlog.has_event {
+            return false;
+        }
         let is_listed = self.tables.queue.is_listed(index);
         let trigger = Trigger::Post { work_requests, is_listed };
         // The room in the flow window bounds only the quantum, which is not used here.
