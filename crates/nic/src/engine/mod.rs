@@ -46,7 +46,7 @@ use crate::moderation::Moderator;
 use crate::port::{Port, RxQueues};
 use crate::registry::Registry;
 use crate::runtime::{Point, Runtime};
-use crate::sched::{Attendance, InlineYield, Sleeper, Trigger, Tuning};
+use crate::sched::{Attendance, InlineYield, Posters, Sleeper, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
 use crate::xrc_peers::XrcPeers;
@@ -77,6 +77,7 @@ pub(crate) struct Parts {
 /// See the module documentation.
 pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
+    posters: Posters,
     pub(crate) cm: Arc<CmDriver>,
     pub(crate) registry: Box<dyn Registry>,
     pub(crate) control: Option<Control>,
@@ -134,6 +135,7 @@ impl Engine {
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         Ok(Arc::new(Self {
             core: Mutex::new(core),
+            posters: Posters::default(),
             cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns)),
             registry,
             control,
@@ -184,7 +186,7 @@ impl Engine {
     /// The lock of a thread that posts.
     #[inline]
     pub(crate) fn lock_to_post(&self) -> Locked<'_, Core> {
-        Locked::briefly(self.runtime.lock(&self.core))
+        Locked::briefly(self.posters.lock(&self.runtime, &self.core, self.tuning.lock_spin_ns))
     }
 
     #[inline]

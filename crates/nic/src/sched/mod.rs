@@ -6,6 +6,7 @@
 //! | `queue.rs` | which queue pair is next, and how many packets the flow window and the port accept |
 //! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
 //! | `attendance.rs` | when a thread that waits for an event serves the port, not the progress thread |
+//! | `posters.rs` | whether a thread that posts spins or sleeps while another thread has the engine's lock |
 //! | `progress.rs` | nothing: the loop of the progress thread, which follows the governor |
 //! | `sleep.rs` | nothing: the sleep of a thread that serves the port, and how it is woken |
 //! | `tuning.rs` | nothing: every number that the others use |
@@ -13,6 +14,7 @@
 mod attendance;
 mod departure;
 mod governor;
+mod posters;
 pub(crate) mod progress;
 mod queue;
 mod sleep;
@@ -21,6 +23,7 @@ mod tuning;
 pub(crate) use attendance::Attendance;
 pub(crate) use departure::{Decision, Quantum, Trigger, decide};
 pub(crate) use governor::InlineYield;
+pub(crate) use posters::Posters;
 pub(crate) use queue::{FlowShare, TransmitQueue};
 pub(crate) use sleep::Sleeper;
 #[cfg(test)]

@@ -116,6 +116,11 @@ tuning! {
     /// after each time that a program arms a CQ which it does not wait for, the progress thread competes
     /// with its polls for 1 ms.
     awake_polls: u64 = 1_024,
+    /// How long (ns) a thread that posts spins for the lock of its engine before it sleeps: about as long as
+    /// the work on a full window takes. Half: two threads with one CQ that send 64 KiB have a half of the
+    /// rate of one thread, not three quarters. Double: when the holder has no CPU, they spin for 7 % of its
+    /// slice of 3 ms, not for 3 %.
+    lock_spin_ns: u64 = 100_000,
     /// First interval (ns) at which the progress thread checks that application threads still poll. A check
     /// costs the polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double:
     /// packets wait 0.5 ms when an application stops polling.
