@@ -3,7 +3,8 @@
  * 20 bytes (its acknowledgement).
  *
  *     bare PORT PACKETS                   server: replies with bursts of PACKETS (1 or 2) until it is killed
- *     bare PORT PACKETS SERVER SECONDS    client: prints the median of half a round trip in us
+ *     bare PORT PACKETS SERVER SECONDS    client: prints half a round trip in us: median, 99th and 99.9th
+ *                                         percentile
  */
 #include "datagrams.h"
 #include <math.h>
@@ -56,6 +57,7 @@ int main(int count, char **words)
 	}
 	server = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port) };
 	check(inet_aton(words[3], &server.sin_addr) == 0, words[3]);
-	printf("%.3f\n", median_ns(ping, atof(words[4]), SAMPLES_MAX) / 2e3);
+	struct percentiles all = percentiles_ns(ping, atof(words[4]), SAMPLES_MAX);
+	printf("%.3f %.3f %.3f\n", all.median / 2e3, all.p99 / 2e3, all.p999 / 2e3);
 	return 0;
 }

@@ -52,8 +52,12 @@ static int ascending(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-/* Measures rounds of `round` for so many seconds, `samples_max` at most; returns the median in ns. */
-static inline uint32_t median_ns(void (*round)(void), double seconds, int samples_max)
+struct percentiles {
+	uint32_t median, p99, p999;
+};
+
+/* Measures rounds of `round` for so many seconds, `samples_max` at most; returns percentiles in ns. */
+static inline struct percentiles percentiles_ns(void (*round)(void), double seconds, int samples_max)
 {
 	uint32_t *samples = malloc(samples_max * sizeof *samples);
 	check(!samples, "memory");
@@ -65,5 +69,6 @@ static inline uint32_t median_ns(void (*round)(void), double seconds, int sample
 	}
 	check(!taken, "no time");
 	qsort(samples, taken, sizeof *samples, ascending);
-	return samples[taken / 2];
+	return (struct percentiles){
+		samples[taken / 2], samples[taken * 99L / 100], samples[taken * 999L / 1000] };
 }

@@ -77,6 +77,6 @@ int main(int count, char **words)
 	}
 	peer = any;
 	check(inet_aton(words[3], &peer.sin_addr) == 0, words[3]);
-	printf("%.1f\n", median_ns(ping_pong, atof(words[4]), SAMPLES_MAX) / 2e3);
+	printf("%.1f\n", percentiles_ns(ping_pong, atof(words[4]), SAMPLES_MAX).median / 2e3);
 	return 0;
 }

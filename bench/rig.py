@@ -259,10 +259,11 @@ def sockperf(lab, size, seconds):
 
 
 def bare(lab, program, what, seconds):
-    """The result of a program over UDP sockets: us, one way, of bursts of `what` packets (bare.c), or GB/s of
-    messages in packets of the kind `what` (responses.c)."""
+    """The numbers that a program over UDP sockets prints: us, one way, of bursts of `what` packets, median,
+    99th and 99.9th percentile (bare.c); GB/s of messages in packets of the kind `what` (responses.c)."""
     words = [program, str(PORT), str(what)]
-    return float(lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10))
+    output = lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10)
+    return [float(word) for word in output.split()]
 
 
 def fi_pingpong(lab, size, iterations):
