@@ -2,7 +2,7 @@
 //! tests show what ends the hold. `sched/departure_tests.rs` has the decisions as tables.
 
 use transport::numbering::place_of;
-use transport::{QpType, SendFlags, WcStatus};
+use transport::{QpState, QpType, SendFlags, WcStatus};
 
 use super::end::MTU;
 use super::pair::{HERE, Pair, Setup};
@@ -121,4 +121,34 @@ fn posts_that_the_window_blocks_cause_no_round_and_leave_after_the_ack() {
     assert_eq!(pair.cable.described_by(HERE).len(), 2);
     pair.run();
     assert_eq!(pair.here.observe().sends, [WcStatus::Success; 5]);
+}
+
+#[test]
+fn a_post_leaves_at_once_if_the_window_has_room_again() {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    let (now, index) = (pair.now, place_of(pair.here.qpn));
+    // As after a round in which others of the flow had their turn first.
+    pair.here.core.tables.block(index);
+    write(&mut pair, 8);
+    assert!(pair.here.core.posted(|| now, index, 1));
+    assert_eq!(pair.cable.described_by(HERE).len(), 1);
+}
+
+#[test]
+fn a_message_leaves_when_the_queue_pair_that_fills_the_window_is_destroyed() {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    pair.cable.set_window(2 * MTU);
+    let now = pair.now;
+    for _ in 0..2 {
+        write(&mut pair, 8);
+        pair.here.core.posted(|| now, place_of(pair.here.qpn), 1);
+    }
+    let peer = (pair.here.entry().qp.av().dgid, pair.there.qpn);
+    let first = pair.here.change_qp();
+    pair.here.connect(peer, QpState::Rts, |_| ());
+    write(&mut pair, 8);
+    pair.here.core.posted(|| now, place_of(pair.here.qpn), 1);
+    assert_eq!(pair.cable.described_by(HERE).len(), 2);
+    pair.here.core.remove_qp(now, first);
+    assert_eq!(pair.cable.described_by(HERE).len(), 3);
 }

@@ -139,6 +139,35 @@ const TRAFFIC_COUNTERS: [&str; 12] = [
     "rnr_nak_retry_err",
 ];
 
+fn insert_qp(
+    core: &mut Core,
+    end: EndConfig,
+    cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
+    srqs: SrqScope,
+    events: &Arc<EventQueue<AsyncEvent>>,
+) -> Qpn {
+    let inserted = core.tables.insert_qp(Instant(0), |qpn| {
+        let config = QpConfig {
+            qpn,
+            ty: end.ty,
+            pd: if end.ty == QpType::XrcTgt { XRC_DOMAIN } else { PD },
+            cap: QpCap {
+                max_send_wr: 128,
+                max_recv_wr: 16,
+                max_send_sge: 2,
+                max_recv_sge: 2,
+                max_inline_data: 64,
+            },
+            sq_sig_all: end.sq_sig_all,
+            srq: srqs.own.is_some(),
+            max_path_mtu: PathMtu::M1024,
+            equal_writes: false,
+        };
+        Ok(QpEntry::new(transport::Qp::new(config)?, cqs, srqs, Arc::clone(events), COOKIE))
+    });
+    inserted.expect("space").1
+}
+
 impl End {
     /// Creates an end on port `number` of the cable, with its queue pair in RESET.
     pub(super) fn new(number: usize, address: IpAddr, cable: &Cable, config: EndConfig) -> Self {
@@ -179,30 +208,11 @@ impl End {
         let own = (config.shared && !is_target).then_some(0);
         let srqs = SrqScope { own, xrcd: is_target.then_some(XRC_DOMAIN) };
         let cqs = (Arc::clone(&send_cq), Arc::clone(&recv_cq));
-        let inserted = core.tables.insert_qp(Instant(0), |qpn| {
-            let config = QpConfig {
-                qpn,
-                ty: config.ty,
-                pd: if is_target { XRC_DOMAIN } else { PD },
-                cap: QpCap {
-                    max_send_wr: 128,
-                    max_recv_wr: 16,
-                    max_send_sge: 2,
-                    max_recv_sge: 2,
-                    max_inline_data: 64,
-                },
-                sq_sig_all: config.sq_sig_all,
-                srq: own.is_some(),
-                max_path_mtu: PathMtu::M1024,
-                equal_writes: false,
-            };
-            Ok(QpEntry::new(transport::Qp::new(config)?, cqs, srqs, Arc::clone(&events), COOKIE))
-        });
+        let qpn = insert_qp(&mut core, config, cqs, srqs, &events);
         let memory = DmaMemory::zeroed((LOCAL_LEN + GRANTED_LEN) as usize).expect("memory");
         let local = Range { base: memory.addr(), len: LOCAL_LEN, iova: memory.addr() };
         let lkey = core.tables.mrs.register(PD, local, Access::LOCAL_WRITE).expect("space");
         let open = Granted { va: 0, key: 0, len: GRANTED_LEN };
-        let (_, qpn) = inserted.expect("space");
         let mut end = Self {
             core,
             qpn,
@@ -218,6 +228,16 @@ impl End {
         };
         end.open = end.grant(PD, ALL_RIGHTS);
         end
+    }
+
+    /// From now on this end uses a further RC queue pair, in RESET; returns the one before.
+    pub(super) fn change_qp(&mut self) -> Qpn {
+        let (send_cqe, recv_cqe) = (64, 64);
+        let config = EndConfig { ty: QpType::Rc, send_cqe, recv_cqe, shared: false, sq_sig_all: true };
+        let cqs = (Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq));
+        let srqs = SrqScope { own: None, xrcd: None };
+        let next = insert_qp(&mut self.core, config, cqs, srqs, &self.events);
+        std::mem::replace(&mut self.qpn, next)
     }
 
     /// Registers the granted range once more, with these rights.

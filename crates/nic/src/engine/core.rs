@@ -13,7 +13,7 @@ use crate::chaos::late_writes::Which;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
 use crate::port::{FlowKey, Port, Readiness, RxQueues, RxScope};
-use crate::sched::{Decision, Quantum, Trigger, Tuning, decide};
+use crate::sched::{Decision, Quantum, Trigger, Tuning, budget_pkts, decide};
 use crate::trace;
 
 /// The device behind the engine's lock. Its callers pass the time; it reads no clock.
@@ -102,9 +102,13 @@ impl Core {
     ) -> bool {
         let Some(entry) = self.tables.qp(index) else { return false };
         let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
-        // An ACK on its flow will list it. Without a pending packet the request may be a local one.
+        // An ACK on the flow lists the queue pair again. A local operation has no pending packet and needs no
+        // window, so it is tried now.
         if self.tables.queue.is_blocked(index) && backlog.pending_packets > 0 && !backlog.has_event {
-            return false;
+            let room_pkts = self.tables.queue.room_pkts(entry.share.flow());
+            if budget_pkts(&backlog, room_pkts, &self.tuning) == 0 {
+                return false;
+            }
         }
         let is_listed = self.tables.queue.is_listed(index);
         let trigger = Trigger::Post { work_requests, is_listed };
@@ -242,7 +246,7 @@ impl Core {
     }
 
     /// Destroys a queue pair; its peer gets the last ACK first.
-    pub(super) fn remove_qp(&mut self, now: Instant, qpn: Qpn) {
+    pub(crate) fn remove_qp(&mut self, now: Instant, qpn: Qpn) {
         if let Some(index) = self.tables.index_of(qpn) {
             self.send_last_ack(now, index);
             self.complete_begun_receive(now, index);
@@ -251,6 +255,8 @@ impl Core {
         if let Some(flow) = self.tables.remove_qp(qpn) {
             self.port.close_flow(flow);
         }
+        // It has left space in the window of its flow.
+        self.transmit(now);
         self.sync_groups();
     }
 }

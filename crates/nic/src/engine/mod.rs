@@ -135,7 +135,7 @@ impl Engine {
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         Ok(Arc::new(Self {
             core: Mutex::new(core),
-            posters: Posters::default(),
+            posters: Posters::new(),
             cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns)),
             registry,
             control,
@@ -445,7 +445,7 @@ impl Engine {
     /// in `core`, or past the release time of a packet that a hook delays. The application may stop polling
     /// after this call.
     #[inline]
-    fn wake_for(&self, core: &Core) {
+    pub(crate) fn wake_for(&self, core: &Core) {
         if self.sleepers().into_iter().any(|sleeper| sleeper.until_ns() != 0) {
             let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
             self.wake_before(deadlines.into_iter().flatten().min());

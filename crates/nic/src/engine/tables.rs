@@ -449,12 +449,22 @@ impl Tables {
         self.queue.retry_at(now, 0).is_none() && self.queue.ready().any(is_stranded)
     }
 
+    /// Marks a queue pair as blocked by its flow.
+    #[cfg(test)]
+    pub(crate) fn block(&mut self, index: QpIndex) {
+        let flow = self.qp(index).and_then(|entry| entry.share.flow());
+        self.queue.block(index, flow);
+    }
+
     /// Returns a queue pair that breaks the invariant of [`TransmitQueue`]: it has packets to send, and no
-    /// event sends them.
+    /// event sends them. One that its flow blocks waits for an ACK, or for another one of the flow.
     pub(super) fn forgotten_qp(&self) -> Option<Qpn> {
         let is_forgotten = |(index, entry): &(QpIndex, &QpEntry)| {
             let is_ready = || self.queue.ready().any(|ready| ready == *index);
-            let is_known = || is_ready() || self.queue.is_blocked(*index);
+            let flow = entry.share.flow();
+            let is_of_flow = |ready| self.qp(ready).is_some_and(|other| other.share.flow() == flow);
+            let is_moving = || self.queue.is_in_flight(flow) || self.queue.ready().any(is_of_flow);
+            let is_known = || is_ready() || (self.queue.is_blocked(*index) && is_moving());
             entry.qp.wants_transmit() && !is_known()
         };
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())

@@ -80,16 +80,28 @@ fn is_batch_full(work_requests: usize, backlog: &Backlog, tuning: &Tuning) -> bo
         || !backlog.is_reliable
 }
 
+/// Packets of the path MTU in a full burst.
 #[inline]
-fn quantum(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> Quantum {
-    let burst = tuning.burst_bytes / backlog.path_mtu_bytes.max(PACKET_BYTES_MIN);
+fn burst_pkts(backlog: &Backlog, tuning: &Tuning) -> usize {
+    tuning.burst_bytes / backlog.path_mtu_bytes.max(PACKET_BYTES_MIN)
+}
+
+/// New request packets that may leave in one quantum, while the flow window accepts `flow_room_pkts`.
+#[inline]
+pub(crate) fn budget_pkts(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> usize {
+    let burst = burst_pkts(backlog, tuning);
     let room = backlog.window_room_packets.min(flow_room_pkts);
     // A window smaller than the backlog is filled by whole bursts. The ACK that reopens the window will come:
     // every second burst and the last packet of the budget set AckReq. (With a rate limit a burst may end at
     // any packet.)
     let whole_bursts =
         !backlog.is_paced && backlog.in_flight_packets >= burst && backlog.pending_packets > room;
-    let budget_pkts = if whole_bursts { room - room % burst.max(1) } else { flow_room_pkts };
+    if whole_bursts { room - room % burst.max(1) } else { flow_room_pkts }
+}
+
+#[inline]
+fn quantum(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> Quantum {
+    let (burst, budget_pkts) = (burst_pkts(backlog, tuning), budget_pkts(backlog, flow_room_pkts, tuning));
     // A message of two bursts leaves in two halves: the peer processes the first while the second is made.
     let isolated = backlog.isolated_packets;
     let in_halves = isolated > burst && isolated <= 2 * burst;

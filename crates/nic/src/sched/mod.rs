@@ -21,7 +21,7 @@ mod sleep;
 mod tuning;
 
 pub(crate) use attendance::Attendance;
-pub(crate) use departure::{Decision, Quantum, Trigger, decide};
+pub(crate) use departure::{Decision, Quantum, Trigger, budget_pkts, decide};
 pub(crate) use governor::InlineYield;
 pub(crate) use posters::Posters;
 pub(crate) use queue::{FlowShare, TransmitQueue};

@@ -2,10 +2,8 @@
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
-
-use sys::Cancellation;
 
 use crate::runtime::Runtime;
 
@@ -13,17 +11,23 @@ use crate::runtime::Runtime;
 const PAUSES: u32 = 8;
 
 /// The threads that wait for one lock. A thread that sleeps is woken by the holder with a system call, which
-/// takes longer than most batches; so threads spin first, unless a thread that has work would get their CPU.
-#[derive(Debug, Default)]
+/// takes longer than most batches; so threads spin first, unless those that wait and the holder are more than the
+/// CPUs.
+#[derive(Debug)]
 pub(crate) struct Posters {
     waiting: AtomicUsize,
-    cpus: OnceLock<usize>,
+    cpus: usize,
 }
 
 impl Posters {
+    /// No thread waits. The CPUs are those of the calling thread.
+    pub(crate) fn new() -> Self {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        Self { waiting: AtomicUsize::new(0), cpus }
+    }
+
     /// Locks `mutex`. While another thread holds it, the caller spins for up to `spin_ns`, then sleeps. It
-    /// sleeps at once if the threads that want the lock, the holder among them, are more than the CPUs that
-    /// the process may use.
+    /// sleeps at once if the threads that want the lock, the holder among them, are more than the CPUs.
     #[inline]
     pub(crate) fn lock<'a, T>(
         &self,
@@ -39,15 +43,10 @@ impl Posters {
 
     #[cold]
     fn wait<'a, T>(&self, runtime: &Runtime, mutex: &'a Mutex<T>, spin_ns: u64) -> MutexGuard<'a, T> {
-        let cpus = *self.cpus.get_or_init(|| {
-            // It reads files of the cgroup, which are cancellation points.
-            let _cancellation = Cancellation::disable();
-            thread::available_parallelism().map_or(1, usize::from)
-        });
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let end_ns = runtime.now_ns() + spin_ns;
         let spun = loop {
-            if self.waiting.load(Ordering::Relaxed) >= cpus || runtime.now_ns() >= end_ns {
+            if self.waiting.load(Ordering::Relaxed) >= self.cpus || runtime.now_ns() >= end_ns {
                 break None;
             }
             (0..PAUSES).for_each(|_| hint::spin_loop());
@@ -71,8 +70,7 @@ mod tests {
         const THREADS: usize = 4;
         const ROUNDS: usize = 2_000;
         for (cpus, spin_ns) in [(1, u64::MAX >> 1), (THREADS, 0), (THREADS, 1_000), (THREADS, 1_000_000)] {
-            let (posters, sum) =
-                (Posters { cpus: OnceLock::from(cpus), ..Posters::default() }, Mutex::new(0));
+            let (posters, sum) = (Posters { cpus, ..Posters::new() }, Mutex::new(0));
             thread::scope(|scope| {
                 for _ in 0..THREADS {
                     scope.spawn(|| {

@@ -217,6 +217,11 @@ impl TransmitQueue {
         (window / self.path_mtu_bytes).saturating_sub(used)
     }
 
+    /// Whether packets of a flow are in flight.
+    pub(crate) fn is_in_flight(&self, flow: Option<FlowId>) -> bool {
+        flow.and_then(|flow| self.flows.get(flow.0 as usize)).is_some_and(|flow| flow.in_flight_pkts > 0)
+    }
+
     /// Sets how many packets a queue pair has in flight. Fewer than before may unblock queue pairs of its
     /// flow.
     #[inline]

@@ -228,6 +228,7 @@ impl Qp {
         }
         let mut core = engine.lock();
         let result = self.modify_locked(&mut core, attr, mask, leaves);
+        engine.wake_for(&core);
         engine.unlock_and_spread(core);
         result
     }
@@ -254,6 +255,7 @@ impl Qp {
         if let Err(error) = entry.qp.modify(now, attr, mask) {
             // The last ACK may have left the queue pair without a place among the ready ones.
             core.tables.update_after_input(now, index);
+            core.transmit(now);
             return Err(error);
         }
         if entry.qp.state() == QpState::Reset {
@@ -262,8 +264,8 @@ impl Qp {
             recv.purge(self.0.qpn.value());
             core.tables.srqs.borrowed.remove_qp(index);
         }
-        if mask.contains(QpAttrMask::AV) {
-            core.bind_flow(index)?;
+        let bound = if mask.contains(QpAttrMask::AV) { core.bind_flow(index) } else { Ok(()) };
+        if mask.contains(QpAttrMask::AV) && bound.is_ok() {
             core.tables.tell_peer(now, index);
         }
         if sys::trace::is_on() && mask.contains(QpAttrMask::STATE) {
@@ -271,7 +273,7 @@ impl Qp {
         }
         core.tables.update_after_input(now, index);
         core.transmit(now);
-        Ok(())
+        bound
     }
 
     /// Returns the current attributes.
