@@ -127,7 +127,7 @@ fn posts_that_the_window_blocks_cause_no_round_and_leave_after_the_ack() {
 fn a_post_leaves_at_once_if_the_window_has_room_again() {
     let mut pair = Pair::new(&Setup::new(QpType::Rc));
     let (now, index) = (pair.now, place_of(pair.here.qpn));
-    // As after a round in which others of the flow had their turn first.
+    // As after a round in which others of the flow sent before it.
     pair.here.core.tables.block(index);
     write(&mut pair, 8);
     assert!(pair.here.core.posted(|| now, index, 1));

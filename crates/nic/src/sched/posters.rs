@@ -10,8 +10,8 @@ use crate::runtime::Runtime;
 /// Pauses between two attempts: some 0.2 us, so that the attempts of a waiting thread do not slow the holder.
 const PAUSES: u32 = 8;
 
-/// The threads that wait for one lock. A thread that sleeps is woken by the holder with a system call, which
-/// takes longer than most batches; so threads spin first, unless those that wait and the holder are more than the
+/// The threads that wait for one lock. The holder wakes a thread that sleeps by a system call, which takes
+/// longer than most batches. So threads spin first, unless those that wait and the holder are more than the
 /// CPUs.
 #[derive(Debug)]
 pub(crate) struct Posters {
