@@ -1,5 +1,5 @@
 //! After set-up the transport does not allocate: not for posting, sending, receiving or completing. Recovery
-//! from loss allocates once for each queue pair that retransmits, at its first loss.
+//! from loss allocates once for each queue pair, at its first retransmission.
 //!
 //! This is the only test of its binary, because the allocation counters belong to the process.
 

@@ -103,7 +103,7 @@ impl Sets {
 /// What the requester knows about the packets in flight. Empty and not consulted while nothing is lost.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
-    /// Allocated at the first loss: 600 bytes that most queue pairs never need.
+    /// Allocated at the first retransmission: 600 bytes that most queue pairs never need.
     sets: Option<Box<Sets>>,
     half_end: Instant,
     /// One past the furthest member that any set has had; 0 when all are empty.
