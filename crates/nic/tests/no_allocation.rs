@@ -12,7 +12,9 @@
 mod domain;
 
 use std::alloc::System;
+use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use roxie::transport::{
     Access, AddressVector, Dest, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, SendFlags, SendWr,
@@ -136,6 +138,25 @@ impl End {
     }
 }
 
+/// Waits until all progress threads sleep. Unless an application thread polls, a progress thread lists its
+/// descriptors before it sleeps.
+fn wait_until_progress_threads_sleep() {
+    let is_awake = |task: &Path| {
+        let read = |file| fs::read_to_string(task.join(file)).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        read("comm") == "roxie-engine\n" && !read("stat").contains(") S")
+    };
+    let is_any_awake = || {
+        let tasks = fs::read_dir("/proc/self/task").expect("procfs is mounted");
+        tasks.flatten().any(|task| is_awake(&task.path()))
+    };
+    let start = Instant::now();
+    while is_any_awake() {
+        assert!(start.elapsed() < TIMEOUT, "a progress thread does not sleep");
+        thread::yield_now();
+    }
+}
+
 /// Waits until the progress threads of both devices have received a message, and have accepted the rings.
 fn finish_set_up(ends: &[End; 2]) {
     for [receiver, sender] in [[0, 1], [1, 0]].map(|order| order.map(|end| &ends[end])) {
@@ -146,6 +167,7 @@ fn finish_set_up(ends: &[End; 2]) {
         let mut fds = [PollFd::readable(receiver.channel.fd())];
         assert_eq!(sys::poll(&mut fds, Some(TIMEOUT.as_nanos() as u64)).expect("a descriptor"), 1);
         receiver.channel.get_event().expect("there is one");
+        wait_until_progress_threads_sleep();
         let start = Instant::now();
         while missing > 0 {
             missing -= ends.iter().filter_map(|end| end.cq.poll_one()).count();
