@@ -22,6 +22,7 @@ use roxie::transport::{
 };
 use roxie::verbs::{Buffer, CompChannel, Cq, Device, DeviceConfig, Qp, QpInitAttr};
 use roxie::wire::{Psn, QKey};
+use roxie_tests::main_thread::sleeps;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 use sys::PollFd;
 
@@ -142,9 +143,8 @@ impl End {
 /// descriptors before it sleeps.
 fn wait_until_progress_threads_sleep() {
     let is_awake = |task: &Path| {
-        let read = |file| fs::read_to_string(task.join(file)).unwrap_or_default();
-        // The state follows the name, which is in parentheses.
-        read("comm") == "roxie-engine\n" && !read("stat").contains(") S")
+        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+        name == "roxie-engine\n" && !sleeps(task)
     };
     let is_any_awake = || {
         let tasks = fs::read_dir("/proc/self/task").expect("procfs is mounted");

@@ -174,6 +174,10 @@ impl TransmitQueue {
         }
     }
 
+    fn flow(&self, flow: Option<FlowId>) -> Option<&Flow> {
+        self.flows.get(flow?.0 as usize)
+    }
+
     fn flow_mut(&mut self, flow: Option<FlowId>) -> Option<&mut Flow> {
         self.flows.get_mut(flow?.0 as usize)
     }
@@ -212,14 +216,14 @@ impl TransmitQueue {
     /// Packets that the window of a flow accepts.
     #[inline]
     pub(crate) fn room_pkts(&self, flow: Option<FlowId>) -> usize {
-        let state = flow.and_then(|flow| self.flows.get(flow.0 as usize));
+        let state = self.flow(flow);
         let (window, used) = state.map_or((SOCKET_WINDOW_BYTES, 0), |f| (f.window_bytes, f.in_flight_pkts));
         (window / self.path_mtu_bytes).saturating_sub(used)
     }
 
     /// Whether packets of a flow are in flight.
     pub(crate) fn is_in_flight(&self, flow: Option<FlowId>) -> bool {
-        flow.and_then(|flow| self.flows.get(flow.0 as usize)).is_some_and(|flow| flow.in_flight_pkts > 0)
+        self.flow(flow).is_some_and(|flow| flow.in_flight_pkts > 0)
     }
 
     /// Sets how many packets a queue pair has in flight. Fewer than before may unblock queue pairs of its
@@ -271,8 +275,7 @@ impl TransmitQueue {
     /// Lists the queue pair that a flow has blocked for longest, if its window has room.
     #[inline]
     fn pass_on(&mut self, flow: Option<FlowId>) {
-        let blocks =
-            flow.and_then(|flow| self.flows.get(flow.0 as usize)).is_some_and(|f| !f.blocked.is_empty());
+        let blocks = self.flow(flow).is_some_and(|f| !f.blocked.is_empty());
         if blocks
             && self.room_pkts(flow) > 0
             && let Some(index) = self.flow_mut(flow).and_then(|flow| flow.blocked.pop_front())

@@ -264,10 +264,11 @@ impl Qp {
             recv.purge(self.0.qpn.value());
             core.tables.srqs.borrowed.remove_qp(index);
         }
-        let bound = if mask.contains(QpAttrMask::AV) { core.bind_flow(index) } else { Ok(()) };
-        if mask.contains(QpAttrMask::AV) && bound.is_ok() {
-            core.tables.tell_peer(now, index);
-        }
+        let bound = if mask.contains(QpAttrMask::AV) {
+            core.bind_flow(index).map(|()| core.tables.tell_peer(now, index))
+        } else {
+            Ok(())
+        };
         if sys::trace::is_on() && mask.contains(QpAttrMask::STATE) {
             core.trace_state(index);
         }
