@@ -93,7 +93,7 @@ impl Report {
         let has_verbs = lines(names).any(|name| Library::of(name) == Some(Library::Ibverbs));
         let (shown, rest): (&[u8], &[u8]) = match (shown.bytes(), has_verbs) {
             ([], _) => (b"no RDMA library", b""),
-            (shown, true) => (shown, b", and opened no device"),
+            (shown, true) => (shown, b", and opened no device (roxie0, or what --name says)"),
             (shown, false) => (shown, b", and no libibverbs"),
         };
         say(&[self.program.bytes(), b" did not use RDMA: it loaded ", shown, rest, b"\n"]);

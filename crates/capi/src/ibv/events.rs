@@ -49,8 +49,8 @@ struct Entry {
 }
 
 static OBJECTS: LazyLock<Mutex<HashMap<ObjectId, Entry>>> = LazyLock::new(Mutex::default);
-/// Signalled whenever the application acknowledges events.
-static ACKNOWLEDGED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+/// The number of threads that wait for acknowledgements; signalled when there are some.
+static ACKNOWLEDGED: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 fn objects() -> MutexGuard<'static, HashMap<ObjectId, Entry>> {
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,24 +113,29 @@ impl ObjectId {
 
 /// Adds to a public counter of acknowledged events.
 pub(crate) fn acknowledge(counter: &Member<u32>, n: u32) {
-    let _lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let waiting = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
     counter.atomic().fetch_add(n, Ordering::Relaxed);
-    ACKNOWLEDGED.1.notify_all();
+    // A program acknowledges each of its events, and a signal costs a system call.
+    if *waiting > 0 {
+        ACKNOWLEDGED.1.notify_all();
+    }
 }
 
 /// Waits until a public counter reaches the number of events handed out.
 pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
-    let mut lock = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let waits = |_: &mut usize| counter.get() != delivered;
+    let mut waiting = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    *waiting += 1;
     if check::on() {
-        let waits = |(): &mut ()| counter.get() != delivered;
-        let waited = ACKNOWLEDGED.1.wait_timeout_while(lock, check::BLOCKS_AFTER, waits);
+        let waited = ACKNOWLEDGED.1.wait_timeout_while(waiting, check::BLOCKS_AFTER, waits);
         let (still_locked, end) = waited.unwrap_or_else(PoisonError::into_inner);
-        lock = still_locked;
+        waiting = still_locked;
         if end.timed_out() {
             check::blocks(delivered.wrapping_sub(counter.get()));
         }
     }
-    drop(ACKNOWLEDGED.1.wait_while(lock, |()| counter.get() != delivered));
+    let waited = ACKNOWLEDGED.1.wait_while(waiting, waits);
+    *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
 }
 
 /// The objects with events that the application got: address, and how many completion events

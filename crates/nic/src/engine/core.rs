@@ -24,6 +24,8 @@ pub(crate) struct Core {
     pub(super) tuning: Tuning,
     /// Polls so far. A completion queue spends at most one credit per poll.
     pub(super) polls: u64,
+    /// Rounds of these polls, and batches that they received.
+    pub(super) work: u64,
     /// The thread that holds the lock is an application's, which polls steadily.
     pub(super) is_polled: bool,
     /// Threads that serve the port and sleep, or are about to.
@@ -32,7 +34,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(port: Box<dyn Port>, hooks: Hooks, tables: Tables, tuning: Tuning) -> Self {
-        Self { port, hooks, tables, tuning, polls: 0, is_polled: false, asleep: 0 }
+        Self { port, hooks, tables, tuning, polls: 0, work: 0, is_polled: false, asleep: 0 }
     }
 
     /// A thread that serves the port is about to sleep; returns whether the port has work for it.
@@ -67,6 +69,7 @@ impl Core {
             self.place_late(now);
             let received = self.receive(now, queues.into()) + self.expire(now, queues);
             batches += received;
+            self.work += 1 + received as u64;
             let owes_responses = self.transmit_round(now, trigger);
             if received > 0 && sys::trace::is_on() {
                 trace::batch(now, received);

@@ -105,6 +105,8 @@ pub(crate) struct Engine {
     prefers_equal_packets: bool,
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
     inline_polls: AtomicU64,
+    /// What they did: [`Core::work`].
+    inline_work: AtomicU64,
     /// Inline polls at the last [`hand_over`](Self::hand_over).
     polls_at_hand_over: AtomicU64,
     inline_yield: InlineYield,
@@ -163,6 +165,7 @@ impl Engine {
             claims: Claims::default(),
             prefers_equal_packets,
             inline_polls: AtomicU64::new(0),
+            inline_work: AtomicU64::new(0),
             polls_at_hand_over: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             progress: Sleeper::new()?,
@@ -216,6 +219,12 @@ impl Engine {
         self.inline_polls.load(Ordering::Relaxed)
     }
 
+    /// Inline polls so far, the rounds that they made, and the batches that they received: a poll takes the
+    /// longer the more of these it has.
+    pub(crate) fn inline_work(&self) -> u64 {
+        self.inline_polls().wrapping_add(self.inline_work.load(Ordering::Relaxed))
+    }
+
     /// Whether an application thread sleeps until a completion, or may be about to: a CQ is armed, and the
     /// application has polled at most [`Tuning::awake_polls`] times since then. (UCX keeps the CQ of its
     /// datagrams armed and polls the others.)
@@ -256,8 +265,11 @@ impl Engine {
         let mut core = Locked::briefly(core);
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         core.is_polled = self.is_watching.load(Ordering::Relaxed);
+        let work_before = core.work;
         let batches = core.poll(|| self.now(), queues, Trigger::Poll);
+        let work = core.work - work_before;
         self.unlock_and_deliver(core);
+        self.inline_work.fetch_add(work, Ordering::Relaxed);
         batches > 0
     }
 

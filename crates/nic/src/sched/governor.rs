@@ -4,10 +4,10 @@
 //! [`Governor`] chooses the state of the progress thread:
 //!
 //! ```text
-//!              application polls                        CPU time lost in yields
-//!   Background ─────────────────► Inline     Background ───────────────────────► Crowded
-//!              ◄─────────────────                       ◄───────────────────────
-//!              no poll since the last check             after `crowded_ns`
+//!              application polls often                  CPU time lost in yields
+//!   Background ───────────────────────► Inline     Background ───────────────────────► Crowded
+//!              ◄───────────────────────                       ◄───────────────────────
+//!              rarely since the last check                    after `crowded_ns`
 //! ```
 //!
 //! - `Inline`: application threads poll and so run the engine; the progress thread only checks that they
@@ -35,8 +35,9 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Governor {
     tuning: Tuning,
-    /// Number of inline polls at the last check; `None` before the first.
-    seen_polls: Option<u64>,
+    /// Number of inline polls at the last check, and when that was.
+    seen_polls: u64,
+    seen_at: u64,
     /// The thread was in `Inline` when it ran last.
     was_inline: bool,
     /// Checks in a row that found that the application had polled.
@@ -59,7 +60,8 @@ impl Governor {
     pub(crate) fn new(tuning: Tuning) -> Self {
         Self {
             tuning,
-            seen_polls: None,
+            seen_polls: 0,
+            seen_at: 0,
             was_inline: false,
             steady_watches: 0,
             unread_rounds: 0,
@@ -73,8 +75,8 @@ impl Governor {
         }
     }
 
-    /// The state in which the thread runs now. `polls` counts the inline polls of application threads;
-    /// `has_sleeper`: an application sleeps until a completion.
+    /// The state in which the thread runs now. `polls` counts the inline polls of application threads, and
+    /// what they did; `has_sleeper`: an application sleeps until a completion.
     pub(crate) fn next_state(&mut self, polls: u64, has_sleeper: bool, now: u64) -> State {
         if !has_sleeper && self.leaves_to_pollers(polls, now) {
             State::Inline
@@ -85,10 +87,10 @@ impl Governor {
         }
     }
 
-    /// Whether the progress thread leaves the port to application threads: they have polled since the last
-    /// check, and no takeover is in progress.
+    /// Whether the progress thread leaves the port to application threads: they have polled often since the
+    /// last check, and no takeover is in progress.
     fn leaves_to_pollers(&mut self, polls: u64, now: u64) -> bool {
-        if now < self.takeover_until || self.seen_polls.replace(polls) == Some(polls) {
+        if !self.are_frequent(polls, now) || now < self.takeover_until {
             return false;
         }
         if std::mem::replace(&mut self.was_inline, true) {
@@ -98,6 +100,22 @@ impl Governor {
             }
         }
         true
+    }
+
+    /// Whether application threads have polled since the last check with short pauses on average. Outside of
+    /// `Inline` it takes some polls to tell.
+    fn are_frequent(&mut self, polls: u64, now: u64) -> bool {
+        let Tuning { poll_gap_ns, poller_polls, .. } = self.tuning;
+        let (made, elapsed) = (polls.wrapping_sub(self.seen_polls), now.saturating_sub(self.seen_at));
+        let are_frequent = made > 0 && elapsed <= made.saturating_mul(poll_gap_ns);
+        if !self.was_inline && made < poller_polls {
+            if elapsed > poller_polls * poll_gap_ns {
+                (self.seen_polls, self.seen_at) = (polls, now);
+            }
+            return false;
+        }
+        (self.seen_polls, self.seen_at) = (polls, now);
+        are_frequent
     }
 
     /// Returns how long to sleep in `Inline` before the next check (ns).

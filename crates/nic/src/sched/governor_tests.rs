@@ -12,8 +12,9 @@ fn governor() -> Governor {
     Governor::new(tuning())
 }
 
-fn is_inline(governor: &mut Governor, polls: u64, now: u64) -> bool {
-    governor.next_state(polls, false, now) == State::Inline
+/// `bursts`: how often an application has polled [`Tuning::poller_polls`] times.
+fn is_inline(governor: &mut Governor, bursts: u64, now: u64) -> bool {
+    governor.next_state(bursts * tuning().poller_polls, false, now) == State::Inline
 }
 
 /// Runs one round of a program that polls until its request is acknowledged and then spins on memory. Returns
@@ -54,12 +55,34 @@ fn unread_packets_in_several_rounds_make_the_progress_thread_take_over() {
 }
 
 #[test]
+fn a_thread_that_polls_once_in_a_millisecond_leaves_the_port_to_the_progress_thread() {
+    let mut governor = governor();
+    for check in 0..1000 {
+        let (now, polls) = (check * 10_000, check / 100 * 6);
+        assert_eq!(governor.next_state(polls, false, now), State::Background, "check {check}");
+    }
+    // It begins to poll every microsecond, and does so no longer after 5 ms.
+    let (mut now, mut inline_after) = (10 * MS, None);
+    while now < 15 * MS {
+        let polls = (now - 10 * MS) / 1000;
+        let state = governor.next_state(60 + polls, false, now);
+        assert!(inline_after.is_none() || state == State::Inline);
+        inline_after = inline_after.or((state == State::Inline).then_some(polls));
+        now += if state == State::Inline { governor.watch_ns() } else { 5_000 };
+    }
+    assert_eq!(inline_after, Some(10), "with the six before");
+    let polls = 60 + 5_000;
+    assert_eq!(governor.next_state(polls, false, now), State::Inline, "it polled since the last check");
+    assert_eq!(governor.next_state(polls + 1, false, now + governor.watch_ns()), State::Background);
+}
+
+#[test]
 fn a_steady_poller_keeps_the_engine_although_it_pauses_now_and_then() {
     let mut governor = governor();
     for round in 0..100 {
-        assert!(is_inline(&mut governor, round, 0));
+        assert!(is_inline(&mut governor, round + 1, 0));
         if round % 4 == 0 {
-            assert!(!is_inline(&mut governor, round, 0));
+            assert!(!is_inline(&mut governor, round + 1, 0));
             governor.served(1, tuning().ran_ns, 0);
         }
     }
@@ -70,13 +93,13 @@ fn a_steady_poller_is_checked_less_often_until_it_stops() {
     let mut governor = governor();
     let mut polled_for = 0;
     for round in 0..300 {
-        assert!(is_inline(&mut governor, round, 0));
+        assert!(is_inline(&mut governor, round + 1, 0));
         let watch = governor.watch_ns();
         assert!((250_000..=4 * MS).contains(&watch) && (round < 16 || watch <= polled_for / 8));
         polled_for += watch;
     }
     assert_eq!(governor.watch_ns(), 4 * MS);
-    assert!(!is_inline(&mut governor, 299, 0));
+    assert!(!is_inline(&mut governor, 300, 0));
     governor.served(0, tuning().ran_ns, 0);
     assert_eq!(governor.watch_ns(), 250_000);
 }
@@ -85,8 +108,8 @@ fn a_steady_poller_is_checked_less_often_until_it_stops() {
 fn a_polling_thread_that_waits_for_the_cpu_keeps_the_engine() {
     let mut governor = governor();
     for round in 0..100 {
-        assert!(is_inline(&mut governor, round, 0));
-        assert!(!is_inline(&mut governor, round, 0));
+        assert!(is_inline(&mut governor, round + 1, 0));
+        assert!(!is_inline(&mut governor, round + 1, 0));
         governor.served(1, tuning().ran_ns - 1, 0);
     }
 }
@@ -95,8 +118,8 @@ fn a_polling_thread_that_waits_for_the_cpu_keeps_the_engine() {
 fn a_poller_that_stops_while_nothing_arrives_keeps_the_engine() {
     let mut governor = governor();
     for round in 0..10 {
-        assert!(is_inline(&mut governor, round, 0));
-        assert!(!is_inline(&mut governor, round, 0));
+        assert!(is_inline(&mut governor, round + 1, 0));
+        assert!(!is_inline(&mut governor, round + 1, 0));
         governor.served(0, tuning().ran_ns, 0);
         governor.served(1, tuning().ran_ns, 0);
     }

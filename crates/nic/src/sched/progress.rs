@@ -51,7 +51,7 @@ impl Progress {
         if let Some(wait_ns) = self.attended.wait_ns(&engine.attendance, now, engine.tuning()) {
             return self.leave(engine, weak, now + wait_ns);
         }
-        let polls = engine.inline_polls();
+        let polls = engine.inline_work();
         let has_sleeper = engine.has_sleeper();
         match self.governor.next_state(polls, has_sleeper, now) {
             State::Inline => self.watch(engine, weak),
