@@ -5,7 +5,7 @@
  *     bare PORT KIND                   server: replies with bursts until it is killed
  *     bare PORT KIND SERVER SECONDS    client: prints half a round trip in us: median, 99th and 99.9th
  *                                      percentile
- * KIND: the packets of a burst, 1 or 2; or device: 2, over sockets with the options of the device
+ * KIND: the packets of a burst, 1 or 2; or device: 2, received as the device does
  */
 #define _GNU_SOURCE
 #include "datagrams.h"
@@ -27,8 +27,8 @@ static void turn_on(int fd, int level, int option)
 	check(setsockopt(fd, level, option, &yes, sizeof yes), "setsockopt");
 }
 
-/* Receives as the device does: a socket of both families that reports addresses, TOS and TTL, in a group in which
- * a program chooses the socket by the destination QP. */
+/* Receives as the device does: a socket of both families that reports addresses, TOS and TTL, in a group in
+ * which a program chooses the socket by the destination QP. */
 static int device_receiver(int port)
 {
 	int fd = socket(AF_INET6, SOCK_DGRAM, 0), no = 0;
@@ -105,7 +105,7 @@ int main(int count, char **words)
 	if (is_device) {
 		receiver = device_receiver(port);
 		int probe = IP_PMTUDISC_PROBE;
-		setsockopt(udp, IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe);
+		check(setsockopt(udp, IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe), "setsockopt");
 	}
 	if (is_server)
 		serve_at(is_device ? 0 : port, port);

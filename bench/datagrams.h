@@ -36,7 +36,8 @@ static inline ssize_t receive_burst(void)
 	return recvmsg(udp, &message, MSG_DONTWAIT);
 }
 
-/* Binds the socket to a port of UDP, 0 for any, and listens on a port of TCP, which the benchmark waits for. */
+/* Binds the socket to a port of UDP, 0 for any, and listens on a port of TCP, for which the benchmark waits
+ * before it starts the client. */
 static inline void serve_at(int port, int tcp_port)
 {
 	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };

@@ -1,5 +1,5 @@
-/* How far apart two CPUs are: the time that a cache line takes from one to the other and back. A hypervisor may
- * move the virtual CPUs between cores that share a cache and cores that do not.
+/* How far apart two CPUs are: the time that a cache line takes from one to the other and back. A hypervisor
+ * may move the virtual CPUs between cores that share a cache and cores that do not.
  *
  *     line CPU CPU    prints ns: the least mean of several series
  */
@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { SERIES = 200, ROUNDS = 100 };
 
@@ -39,7 +40,7 @@ static void *answer(void *cpu)
 
 int main(int count, char **words)
 {
-	check(count != 3, "line CPU CPU");
+	check(count != 3 || !strcmp(words[1], words[2]), "line CPU CPU: two CPUs");
 	int cpus[2] = { atoi(words[1]), atoi(words[2]) };
 	pthread_t thread;
 	check(pthread_create(&thread, NULL, answer, &cpus[1]), "thread");

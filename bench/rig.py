@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -147,28 +148,34 @@ def add_bin(parser):
 
 
 class Distance:
-    """How far apart the CPUs of both ends are (line.c). A hypervisor moves virtual CPUs: on one machine a cache
-    line took 58 ns there and back for some seconds, then 340, and `ib_write_bw` moved 2.9 GB/s, then 1.2."""
+    """How far apart the CPUs of both ends are (line.c). A hypervisor moves virtual CPUs: on one machine a
+    cache line took 58 ns there and back for some seconds, then 340, and `ib_write_bw` moved 2.9 GB/s, then
+    1.2."""
 
     ATTEMPTS_MAX = 10
     PAUSE_SECONDS = 2
 
-    def __init__(self, directory, limit_ns):
-        self.program = compiled(directory, "line", "-pthread") if shutil.which("clang") else None
+    def __init__(self, directory, limit_ns, cpus):
+        """`cpus`: as of `placement`. Ends that are not bound have one distance only if there are two CPUs."""
+        self.cpus = CPUS if cpus == (ALL_CPUS,) * 2 and os.cpu_count() == 2 else cpus
+        has_distance = self.cpus[0] != self.cpus[1] and shutil.which("clang")
+        self.program = compiled(directory, "line", "-pthread") if has_distance else None
         self.limit_ns = limit_ns
         self.seen_ns = []
-        if limit_ns and (self.program is None or os.cpu_count() == 1):
-            raise Failed("--near needs two CPUs and clang")
+        if limit_ns and self.program is None:
+            sys.exit("--near needs clang, and a CPU for each end (or two CPUs in all)")
 
     def now_ns(self):
-        if self.program is None or os.cpu_count() == 1:
+        if self.program is None:
             return 0
-        done = subprocess.run([self.program, *CPUS], capture_output=True, text=True, check=True)
+        done = subprocess.run([self.program, *self.cpus], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failed(f"line {' '.join(self.cpus)}: {done.stderr}")
         self.seen_ns.append(int(done.stdout))
         return self.seen_ns[-1]
 
     def measure(self, measure):
-        """The value of `measure`, taken while the CPUs were near before and after, if there is a limit."""
+        """The value of `measure`; if there is a limit, of one that began and ended with the CPUs near."""
         for _ in range(self.ATTEMPTS_MAX):
             is_near = self.now_ns() <= self.limit_ns
             if is_near or not self.limit_ns:
@@ -177,16 +184,20 @@ class Distance:
                     return value
             else:
                 time.sleep(self.PAUSE_SECONDS)
-        raise Failed(f"a cache line took more than {self.limit_ns} ns in {self.ATTEMPTS_MAX} attempts")
+        raise Failed(
+            f"no measurement began and ended with the CPUs near (at most {self.limit_ns} ns) "
+            f"in {self.ATTEMPTS_MAX} attempts"
+        )
 
     def __str__(self):
         if not self.seen_ns:
-            return "distance of the CPUs unknown"
+            return "distance of the CPUs not measured"
         seen = sorted(self.seen_ns)
-        limit = f"; figures only from times with at most {self.limit_ns} ns" if self.limit_ns else ""
-        return (
-            f"a cache line from CPU to CPU and back: {seen[len(seen) // 2]} ns ({seen[0]} .. {seen[-1]}){limit}"
-        )
+        median = seen[len(seen) // 2]
+        said = f"a cache line from CPU to CPU and back: {median} ns ({seen[0]} .. {seen[-1]})"
+        if self.limit_ns:
+            said += f"; only measurements with at most {self.limit_ns} ns before and after"
+        return said
 
 
 def add_near(parser):
@@ -196,7 +207,7 @@ def add_near(parser):
         metavar="NS",
         type=int,
         default=0,
-        help="repeat a measurement if a cache line took longer than NS from CPU to CPU and back, before or after",
+        help="repeat a measurement if a cache line took over NS from CPU to CPU and back, before or after",
     )
 
 

@@ -24,8 +24,6 @@ pub(crate) struct Core {
     pub(super) tuning: Tuning,
     /// Polls so far. A completion queue spends at most one credit per poll.
     pub(super) polls: u64,
-    /// Rounds of these polls, and batches that they received.
-    pub(super) work: u64,
     /// The thread that holds the lock is an application's, which polls steadily.
     pub(super) is_polled: bool,
     /// Threads that serve the port and sleep, or are about to.
@@ -34,7 +32,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(port: Box<dyn Port>, hooks: Hooks, tables: Tables, tuning: Tuning) -> Self {
-        Self { port, hooks, tables, tuning, polls: 0, work: 0, is_polled: false, asleep: 0 }
+        Self { port, hooks, tables, tuning, polls: 0, is_polled: false, asleep: 0 }
     }
 
     /// A thread that serves the port is about to sleep; returns whether the port has work for it.
@@ -59,7 +57,7 @@ impl Core {
 
     /// Receives, runs timers and transmits one batch. While a queue pair owes READ responses it repeats this
     /// for several batches, so that a request for a lost response does not wait behind all other responses.
-    /// Returns the number of batches received.
+    /// Returns the number of batches received. `clock` is called at the beginning of each of them.
     #[inline]
     pub(crate) fn poll(&mut self, clock: impl Fn() -> Instant, queues: RxQueues, trigger: Trigger) -> usize {
         self.polls += 1;
@@ -69,7 +67,6 @@ impl Core {
             self.place_late(now);
             let received = self.receive(now, queues.into()) + self.expire(now, queues);
             batches += received;
-            self.work += 1 + received as u64;
             let owes_responses = self.transmit_round(now, trigger);
             if received > 0 && sys::trace::is_on() {
                 trace::batch(now, received);

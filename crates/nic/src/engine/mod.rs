@@ -1,7 +1,7 @@
 //! The engine: one port, its queue pairs and their timers, behind one lock.
 //!
 //! A thread that polls an empty CQ takes the lock if it is free and processes one batch inline
-//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls.
+//! ([`Engine::poll_inline`]); the progress thread takes over when no application thread polls often.
 //! [`crate::sched`] decides when each of these threads runs the engine. Invariant: packets for other
 //! processes and management datagrams are collected under the lock, and delivered by the same call.
 
@@ -105,7 +105,7 @@ pub(crate) struct Engine {
     prefers_equal_packets: bool,
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
     inline_polls: AtomicU64,
-    /// What they did: [`Core::work`].
+    /// Rounds and batches of inline polls.
     inline_work: AtomicU64,
     /// Inline polls at the last [`hand_over`](Self::hand_over).
     polls_at_hand_over: AtomicU64,
@@ -219,8 +219,8 @@ impl Engine {
         self.inline_polls.load(Ordering::Relaxed)
     }
 
-    /// Inline polls so far, the rounds that they made, and the batches that they received: a poll takes the
-    /// longer the more of these it has.
+    /// Inline polls so far, their rounds, and the batches that they received. A poll with more rounds and
+    /// batches takes longer, so it counts as several.
     pub(crate) fn inline_work(&self) -> u64 {
         self.inline_polls().wrapping_add(self.inline_work.load(Ordering::Relaxed))
     }
@@ -265,11 +265,13 @@ impl Engine {
         let mut core = Locked::briefly(core);
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         core.is_polled = self.is_watching.load(Ordering::Relaxed);
-        let work_before = core.work;
-        let batches = core.poll(|| self.now(), queues, Trigger::Poll);
-        let work = core.work - work_before;
+        let begin_round = || {
+            self.inline_work.fetch_add(1, Ordering::Relaxed);
+            self.now()
+        };
+        let batches = core.poll(begin_round, queues, Trigger::Poll);
         self.unlock_and_deliver(core);
-        self.inline_work.fetch_add(work, Ordering::Relaxed);
+        self.inline_work.fetch_add(batches as u64, Ordering::Relaxed);
         batches > 0
     }
 

@@ -35,8 +35,8 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Governor {
     tuning: Tuning,
-    /// Number of inline polls at the last check, and when that was.
-    seen_polls: u64,
+    /// The work of inline polls when the present mean began, and when that was.
+    seen_work: u64,
     seen_at: u64,
     /// The thread was in `Inline` when it ran last.
     was_inline: bool,
@@ -60,7 +60,7 @@ impl Governor {
     pub(crate) fn new(tuning: Tuning) -> Self {
         Self {
             tuning,
-            seen_polls: 0,
+            seen_work: 0,
             seen_at: 0,
             was_inline: false,
             steady_watches: 0,
@@ -75,10 +75,10 @@ impl Governor {
         }
     }
 
-    /// The state in which the thread runs now. `polls` counts the inline polls of application threads, and
-    /// what they did; `has_sleeper`: an application sleeps until a completion.
-    pub(crate) fn next_state(&mut self, polls: u64, has_sleeper: bool, now: u64) -> State {
-        if !has_sleeper && self.leaves_to_pollers(polls, now) {
+    /// The state in which the thread runs now. `work` counts the inline polls of application threads, their
+    /// rounds and batches; `has_sleeper`: an application sleeps until a completion.
+    pub(crate) fn next_state(&mut self, work: u64, has_sleeper: bool, now: u64) -> State {
+        if !has_sleeper && self.leaves_to_pollers(work, now) {
             State::Inline
         } else if now < self.crowded_until {
             State::Crowded
@@ -89,8 +89,8 @@ impl Governor {
 
     /// Whether the progress thread leaves the port to application threads: they have polled often since the
     /// last check, and no takeover is in progress.
-    fn leaves_to_pollers(&mut self, polls: u64, now: u64) -> bool {
-        if !self.are_frequent(polls, now) || now < self.takeover_until {
+    fn leaves_to_pollers(&mut self, work: u64, now: u64) -> bool {
+        if !self.are_frequent(work, now) || now < self.takeover_until {
             return false;
         }
         if std::mem::replace(&mut self.was_inline, true) {
@@ -102,20 +102,23 @@ impl Governor {
         true
     }
 
-    /// Whether application threads have polled since the last check with short pauses on average. Outside of
-    /// `Inline` it takes some polls to tell.
-    fn are_frequent(&mut self, polls: u64, now: u64) -> bool {
+    /// Whether application threads have polled since the last check with short pauses on average. Outside
+    /// of `Inline`, the mean needs at least `poller_polls` polls; fewer count as rare. In `Inline`, pauses
+    /// may be twice as long, so that a thread at the limit does not change the state at each check.
+    fn are_frequent(&mut self, work: u64, now: u64) -> bool {
         let Tuning { poll_gap_ns, poller_polls, .. } = self.tuning;
-        let (made, elapsed) = (polls.wrapping_sub(self.seen_polls), now.saturating_sub(self.seen_at));
-        let are_frequent = made > 0 && elapsed <= made.saturating_mul(poll_gap_ns);
-        if !self.was_inline && made < poller_polls {
-            if elapsed > poller_polls * poll_gap_ns {
-                (self.seen_polls, self.seen_at) = (polls, now);
-            }
+        let (made, elapsed) = (work.wrapping_sub(self.seen_work), now.saturating_sub(self.seen_at));
+        if !self.was_inline && made < poller_polls && elapsed <= poller_polls * poll_gap_ns {
             return false;
         }
-        (self.seen_polls, self.seen_at) = (polls, now);
-        are_frequent
+        (self.seen_work, self.seen_at) = (work, now);
+        let gap_ns = if self.was_inline { 2 * poll_gap_ns } else { poll_gap_ns };
+        let are_frequent = made > 0 && elapsed <= made.saturating_mul(gap_ns);
+        if made > 0 && !are_frequent {
+            // Its packets waited because it polls rarely. A takeover is for a thread that does not poll.
+            self.was_inline = false;
+        }
+        are_frequent && (self.was_inline || made >= poller_polls)
     }
 
     /// Returns how long to sleep in `Inline` before the next check (ns).

@@ -76,6 +76,46 @@ fn a_thread_that_polls_once_in_a_millisecond_leaves_the_port_to_the_progress_thr
     assert_eq!(governor.next_state(polls + 1, false, now + governor.watch_ns()), State::Background);
 }
 
+/// A thread polls every `gap_ns` for a second and computes meanwhile, and a packet waits at each check.
+/// Returns how often the progress thread left the port to it, and how often it took the port back.
+fn changes(gap_ns: u64) -> (usize, usize) {
+    let (mut governor, mut now, mut begun, mut ended, mut was_inline) = (governor(), 0, 0, 0, false);
+    while now < 1_000 * MS {
+        // A poll has one round.
+        let is_inline = governor.next_state(now / gap_ns * 2, false, now) == State::Inline;
+        begun += usize::from(is_inline && !was_inline);
+        ended += usize::from(!is_inline && was_inline);
+        assert!(governor.takeovers == 0, "the thread polls, if rarely");
+        was_inline = is_inline;
+        now += if is_inline { governor.watch_ns() } else { 50_000 };
+        if !is_inline {
+            governor.served(1, tuning().ran_ns, now);
+        }
+    }
+    (begun, ended)
+}
+
+#[test]
+fn a_thread_at_the_limit_does_not_change_the_state_at_each_check() {
+    let table = [(5, 1), (20, 1), (60, 1), (90, 1), (120, 0), (150, 0), (500, 0), (2000, 0)];
+    for (gap_us, begun) in table {
+        assert_eq!(changes(gap_us * 1000), (begun, 0), "{gap_us} us");
+    }
+}
+
+#[test]
+fn a_thread_that_polls_more_and_more_rarely_is_not_taken_over() {
+    let (mut governor, mut work, mut now) = (governor(), 0, 0);
+    for _ in 0..100 {
+        work += tuning().poller_polls;
+        assert_eq!(governor.next_state(work, false, now), State::Inline, "it polls often again");
+        now += 250_000;
+        assert_eq!(governor.next_state(work + 2, false, now), State::Background);
+        governor.served(1, tuning().ran_ns, now);
+        (work, now) = (work + 2, now + 10_000);
+    }
+}
+
 #[test]
 fn a_steady_poller_keeps_the_engine_although_it_pauses_now_and_then() {
     let mut governor = governor();
@@ -128,8 +168,8 @@ fn a_poller_that_stops_while_nothing_arrives_keeps_the_engine() {
 #[test]
 fn an_armed_completion_queue_keeps_the_progress_thread_on_the_port() {
     let mut governor = governor();
-    for polls in 0..10 {
-        assert_eq!(governor.next_state(polls, true, 0), State::Background);
+    for bursts in 1..10 {
+        assert_eq!(governor.next_state(bursts * tuning().poller_polls, true, 0), State::Background);
     }
 }
 

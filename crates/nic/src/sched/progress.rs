@@ -1,5 +1,5 @@
-//! The progress thread of an engine. It serves the port while no application thread polls, or one sleeps on
-//! a CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
+//! The progress thread of an engine. It serves the port while no application thread polls often, or one
+//! sleeps on a CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
@@ -51,9 +51,9 @@ impl Progress {
         if let Some(wait_ns) = self.attended.wait_ns(&engine.attendance, now, engine.tuning()) {
             return self.leave(engine, weak, now + wait_ns);
         }
-        let polls = engine.inline_work();
+        let work = engine.inline_work();
         let has_sleeper = engine.has_sleeper();
-        match self.governor.next_state(polls, has_sleeper, now) {
+        match self.governor.next_state(work, has_sleeper, now) {
             State::Inline => self.watch(engine, weak),
             State::Background | State::Crowded => self.serve(engine, weak, has_sleeper),
         }

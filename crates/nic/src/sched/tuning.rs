@@ -121,15 +121,15 @@ tuning! {
     /// rate of one thread, not three quarters. Double: when the holder has no CPU, they spin for 7 % of its
     /// slice of 3 ms, not for 3 %.
     lock_spin_ns: u64 = 100_000,
-    /// Longest mean time (ns) between the polls of a thread that runs the engine inline; each round of a
-    /// poll and each batch that it receives counts as one more. A thread that polls less often leaves packets unread for longer than
-    /// the progress thread takes to wake up. Half: a thread that computes for 30 us between its polls gets a
-    /// progress thread beside it. Double: packets wait up to 100 us for such a thread.
+    /// Longest mean time (ns) between the polls of a thread that runs the engine inline. Each round of a
+    /// poll and each batch that it receives counts as one poll more. A packet for a thread that polls less
+    /// often would wait longer than a wake-up of the progress thread takes. Half: a thread that computes for
+    /// 80 us after each poll gets a progress thread beside it. Double: packets wait up to 0.2 ms for a thread
+    /// that polls.
     poll_gap_ns: u64 = 50_000,
-    /// The polls that the mean is made of, before the progress thread leaves the port to the thread. UCX makes
-    /// two to six polls each time it looks for progress, once in a millisecond while it waits for a barrier.
-    /// Half: eight polls in a row are enough. Double: a thread that begins to poll shares its first 32 polls
-    /// with the progress thread.
+    /// Fewest polls in the mean that lets the progress thread leave the port. UCX makes two polls in a row,
+    /// once in a millisecond, while it waits for a barrier. Half: four polls in a row are enough. Double: the
+    /// progress thread works for longer beside a thread that begins to poll.
     poller_polls: u64 = 16,
     /// First interval (ns) at which the progress thread checks that application threads still poll. A check
     /// costs the polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double:
