@@ -42,7 +42,7 @@ pub(crate) struct Governor {
     was_inline: bool,
     /// Checks in a row that found that the application had polled.
     steady_watches: u8,
-    /// Checks in a row that found unread packets and no polls.
+    /// Checks that found unread packets and rare polls or none, since the last steady polling.
     unread_rounds: u8,
     /// Takeovers in a row without steady polling between them.
     takeovers: u32,
@@ -112,13 +112,8 @@ impl Governor {
             return false;
         }
         (self.seen_work, self.seen_at) = (work, now);
-        let gap_ns = if self.was_inline { 2 * poll_gap_ns } else { poll_gap_ns };
-        let are_frequent = made > 0 && elapsed <= made.saturating_mul(gap_ns);
-        if made > 0 && !are_frequent {
-            // Its packets waited because it polls rarely. A takeover is for a thread that does not poll.
-            self.was_inline = false;
-        }
-        are_frequent && (self.was_inline || made >= poller_polls)
+        let (gap_ns, fewest) = if self.was_inline { (2 * poll_gap_ns, 1) } else { (poll_gap_ns, poller_polls) };
+        made >= fewest && elapsed <= made.saturating_mul(gap_ns)
     }
 
     /// Returns how long to sleep in `Inline` before the next check (ns).

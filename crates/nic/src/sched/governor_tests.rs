@@ -85,7 +85,7 @@ fn changes(gap_ns: u64) -> (usize, usize) {
         let is_inline = governor.next_state(now / gap_ns * 2, false, now) == State::Inline;
         begun += usize::from(is_inline && !was_inline);
         ended += usize::from(!is_inline && was_inline);
-        assert!(governor.takeovers == 0, "the thread polls, if rarely");
+        assert_eq!(governor.takeovers, 0, "the thread polls, if rarely");
         was_inline = is_inline;
         now += if is_inline { governor.watch_ns() } else { 50_000 };
         if !is_inline {
@@ -100,19 +100,6 @@ fn a_thread_at_the_limit_does_not_change_the_state_at_each_check() {
     let table = [(5, 1), (20, 1), (60, 1), (90, 1), (120, 0), (150, 0), (500, 0), (2000, 0)];
     for (gap_us, begun) in table {
         assert_eq!(changes(gap_us * 1000), (begun, 0), "{gap_us} us");
-    }
-}
-
-#[test]
-fn a_thread_that_polls_more_and_more_rarely_is_not_taken_over() {
-    let (mut governor, mut work, mut now) = (governor(), 0, 0);
-    for _ in 0..100 {
-        work += tuning().poller_polls;
-        assert_eq!(governor.next_state(work, false, now), State::Inline, "it polls often again");
-        now += 250_000;
-        assert_eq!(governor.next_state(work + 2, false, now), State::Background);
-        governor.served(1, tuning().ran_ns, now);
-        (work, now) = (work + 2, now + 10_000);
     }
 }
 
