@@ -265,9 +265,11 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) 
     // SAFETY: ibv_ack_cq_events(3).
     let cq: Option<&CqObject> = unsafe { typed(cq) };
     if let Some(cq) = cq {
-        acknowledge(cq.comp_events_completed(), events);
+        // Afterwards another thread may destroy the queue.
+        let id = cq.tail.id;
+        let acknowledged = acknowledge(cq.comp_events_completed(), events);
         if check::on()
-            && let Some(surplus) = cq.tail.id.surplus(cq.comp_events_completed().get())
+            && let Some(surplus) = id.surplus(acknowledged)
         {
             check::acknowledged(events, surplus);
         }

@@ -111,14 +111,15 @@ impl ObjectId {
     }
 }
 
-/// Adds to a public counter of acknowledged events.
-pub(crate) fn acknowledge(counter: &Member<u32>, n: u32) {
+/// Adds to a public counter of acknowledged events; returns its new value.
+pub(crate) fn acknowledge(counter: &Member<u32>, n: u32) -> u32 {
     let waiting = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
-    counter.atomic().fetch_add(n, Ordering::Relaxed);
+    let acknowledged = counter.atomic().fetch_add(n, Ordering::Relaxed).wrapping_add(n);
     // A program acknowledges each of its events, and a signal costs a system call.
     if *waiting > 0 {
         ACKNOWLEDGED.1.notify_all();
     }
+    acknowledged
 }
 
 /// Waits until a public counter reaches the number of events handed out.

@@ -112,7 +112,8 @@ impl Governor {
             return false;
         }
         (self.seen_work, self.seen_at) = (work, now);
-        let (gap_ns, fewest) = if self.was_inline { (2 * poll_gap_ns, 1) } else { (poll_gap_ns, poller_polls) };
+        let (gap_ns, fewest) =
+            if self.was_inline { (2 * poll_gap_ns, 1) } else { (poll_gap_ns, poller_polls) };
         made >= fewest && elapsed <= made.saturating_mul(gap_ns)
     }
 
