@@ -107,9 +107,8 @@ int main(int count, char **words)
 		int probe = IP_PMTUDISC_PROBE;
 		check(setsockopt(udp, IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe), "setsockopt");
 	}
-	if (is_server)
-		serve_at(is_device ? 0 : port, port);
 	if (is_server) {
+		serve_at(is_device ? 0 : port, port);
 		for (;;)
 			if (hear(INFINITY))
 				say();

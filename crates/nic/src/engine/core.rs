@@ -57,7 +57,8 @@ impl Core {
 
     /// Receives, runs timers and transmits one batch. While a queue pair owes READ responses it repeats this
     /// for several batches, so that a request for a lost response does not wait behind all other responses.
-    /// Returns the number of batches received. `clock` is called at the beginning of each of them.
+    /// Returns the number of batches received. `clock` is called once for each round, and once
+    /// more before the last transmission.
     #[inline]
     pub(crate) fn poll(&mut self, clock: impl Fn() -> Instant, queues: RxQueues, trigger: Trigger) -> usize {
         self.polls += 1;

@@ -42,7 +42,7 @@ pub(crate) struct Governor {
     was_inline: bool,
     /// Checks in a row that found that the application had polled.
     steady_watches: u8,
-    /// Checks that found unread packets and rare polls or none, since the last steady polling.
+    /// Checks that ended `Inline` and found unread packets, since steady polling or a takeover.
     unread_rounds: u8,
     /// Takeovers in a row without steady polling between them.
     takeovers: u32,
@@ -102,9 +102,9 @@ impl Governor {
         true
     }
 
-    /// Whether application threads have polled since the last check with short pauses on average. Outside
-    /// of `Inline`, the mean needs at least `poller_polls` polls; fewer count as rare. In `Inline`, pauses
-    /// may be twice as long, so that a thread at the limit does not change the state at each check.
+    /// Whether application threads have polled often since the present mean began. Outside of `Inline`, the
+    /// mean needs at least `poller_polls` units of work; fewer count as rare. In `Inline`, half as many are
+    /// enough, so that a thread at the limit does not change the state at each check.
     fn are_frequent(&mut self, work: u64, now: u64) -> bool {
         let Tuning { poll_gap_ns, poller_polls, .. } = self.tuning;
         let (made, elapsed) = (work.wrapping_sub(self.seen_work), now.saturating_sub(self.seen_at));

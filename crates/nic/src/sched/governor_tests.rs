@@ -85,7 +85,7 @@ fn changes(gap_ns: u64) -> (usize, usize) {
         let is_inline = governor.next_state(now / gap_ns * 2, false, now) == State::Inline;
         begun += usize::from(is_inline && !was_inline);
         ended += usize::from(!is_inline && was_inline);
-        assert_eq!(governor.takeovers, 0, "the thread polls, if rarely");
+        assert_eq!(governor.takeovers, 0, "the state never left Inline");
         was_inline = is_inline;
         now += if is_inline { governor.watch_ns() } else { 50_000 };
         if !is_inline {

@@ -121,15 +121,14 @@ tuning! {
     /// rate of one thread, not three quarters. Double: when the holder has no CPU, they spin for 7 % of its
     /// slice of 3 ms, not for 3 %.
     lock_spin_ns: u64 = 100_000,
-    /// Longest mean time (ns) between the polls of a thread that runs the engine inline. Each round of a
-    /// poll and each batch that it receives counts as one poll more. A packet for a thread that polls less
-    /// often would wait longer than a wake-up of the progress thread takes. Half: a thread that computes for
-    /// 80 us after each poll gets a progress thread beside it. Double: packets wait up to 0.2 ms for a thread
-    /// that polls.
+    /// Longest mean time (ns) for each unit of work of inline polls: a poll is one unit, and each of its
+    /// rounds and batches is one more. With less work, a packet would wait longer for the thread than a
+    /// wake-up of the progress thread takes. Half: a thread that computes for 80 us after each poll gets a
+    /// progress thread beside it. Double: packets wait twice as long for a thread that polls rarely.
     poll_gap_ns: u64 = 50_000,
-    /// Fewest polls in the mean that lets the progress thread leave the port. UCX makes two polls in a row,
-    /// once in a millisecond, while it waits for a barrier. Half: four polls in a row are enough. Double: the
-    /// progress thread works for longer beside a thread that begins to poll.
+    /// Fewest units of work in the mean that lets the progress thread leave the port. UCX makes two polls in
+    /// a row, once in a millisecond, while it waits for a barrier. Half: four polls in a row are enough.
+    /// Double: the progress thread works for longer beside a thread that begins to poll.
     poller_polls: u64 = 16,
     /// First interval (ns) at which the progress thread checks that application threads still poll. A check
     /// costs the polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double:
@@ -144,8 +143,8 @@ tuning! {
     /// Checks in a row that found polling, after which earlier unread packets no longer count. Half: one
     /// check is enough. Double: earlier unread packets of a steady poller count for longer.
     steady_watches: u8 = 2,
-    /// Checks in a row that found unread packets and no polling, after which the progress thread serves the
-    /// port itself (a takeover): perftest's latency tests over UC poll and then spin on memory. Half: a busy
+    /// Checks that ended `Inline` and found unread packets, after which the progress thread serves the port
+    /// itself (a takeover): perftest's latency tests over UC poll and then spin on memory. Half: a busy
     /// machine causes takeovers by chance. Double: such a program waits twice as long.
     takeover_rounds: u8 = 8,
     /// Length (ns) of the first takeover; each following one lasts twice as long. Half: the next series of
