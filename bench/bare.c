@@ -108,7 +108,7 @@ int main(int count, char **words)
 		check(setsockopt(udp, IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe), "setsockopt");
 	}
 	if (is_server) {
-		serve_at(is_device ? 0 : port, port);
+		is_device ? listen_at(port) : serve_at(port);
 		for (;;)
 			if (hear(INFINITY))
 				say();

@@ -36,16 +36,21 @@ static inline ssize_t receive_burst(void)
 	return recvmsg(udp, &message, MSG_DONTWAIT);
 }
 
-/* Binds the socket to a port of UDP, 0 for any, and listens on a port of TCP, for which the benchmark waits
- * before it starts the client. */
-static inline void serve_at(int port, int tcp_port)
+/* Listens on a port of TCP: the benchmark waits for that before it starts the client. */
+static inline void listen_at(int port)
 {
 	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };
-	struct sockaddr_in all = { .sin_family = AF_INET, .sin_port = htons(tcp_port) };
 	int yes = 1, tcp = socket(AF_INET, SOCK_STREAM, 0);
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-	check(bind(udp, (struct sockaddr *)&any, sizeof any) || bind(tcp, (struct sockaddr *)&all, sizeof all) ||
-	      listen(tcp, 1), "bind");
+	check(bind(tcp, (struct sockaddr *)&any, sizeof any) || listen(tcp, 1), "listen");
+}
+
+/* Binds the socket to a port of UDP, and listens on the same port of TCP. */
+static inline void serve_at(int port)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(port) };
+	check(bind(udp, (struct sockaddr *)&any, sizeof any), "bind");
+	listen_at(port);
 }
 
 static int ascending(const void *a, const void *b)

@@ -167,7 +167,7 @@ int main(int count, char **words)
 	setsockopt(udp, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
 	setsockopt(udp, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
 	if (count == 2) {
-		serve_at(port, port);
+		serve_at(port);
 		serve();
 	}
 	peer = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port) };

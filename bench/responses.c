@@ -72,7 +72,7 @@ int main(int count, char **words)
 	setsockopt(udp, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
 	setsockopt(udp, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
 	if (count == 3) {
-		serve_at(port, port);
+		serve_at(port);
 		serve();
 	}
 	int longer = !strcmp(words[2], "longer");

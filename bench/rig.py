@@ -178,18 +178,24 @@ class Distance:
 
     def measure(self, measure):
         """The value of `measure`; if there is a limit, of one that began and ended with the CPUs near."""
+        if not self.limit_ns:
+            self.now_ns()
+            return measure()
         for _ in range(self.ATTEMPTS_MAX):
-            is_near = self.now_ns() <= self.limit_ns
-            if is_near or not self.limit_ns:
-                value = measure()
-                if not self.limit_ns or self.now_ns() <= self.limit_ns:
-                    return value
-            else:
+            if self.now_ns() > self.limit_ns:
                 time.sleep(self.PAUSE_SECONDS)
+                continue
+            value = measure()
+            if self.now_ns() <= self.limit_ns:
+                return value
         raise Failed(
             f"no measurement began and ended with the CPUs near (at most {self.limit_ns} ns) "
             f"in {self.ATTEMPTS_MAX} attempts"
         )
+
+    def facts(self):
+        """What the JSON of a benchmark says of it."""
+        return {"cache_line_ns": self.seen_ns, "cache_line_ns_max": self.limit_ns}
 
     def __str__(self):
         if not self.seen_ns:

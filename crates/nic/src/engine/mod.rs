@@ -106,7 +106,7 @@ pub(crate) struct Engine {
     /// Counts inline polls, so that the progress thread can tell whether application threads poll.
     inline_polls: AtomicU64,
     /// Rounds and batches of inline polls.
-    inline_work: AtomicU64,
+    inline_steps: AtomicU64,
     /// Inline polls at the last [`hand_over`](Self::hand_over).
     polls_at_hand_over: AtomicU64,
     inline_yield: InlineYield,
@@ -165,7 +165,7 @@ impl Engine {
             claims: Claims::default(),
             prefers_equal_packets,
             inline_polls: AtomicU64::new(0),
-            inline_work: AtomicU64::new(0),
+            inline_steps: AtomicU64::new(0),
             polls_at_hand_over: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             progress: Sleeper::new()?,
@@ -222,7 +222,7 @@ impl Engine {
     /// Inline polls so far, their rounds, and the batches that they received. A poll with more rounds and
     /// batches takes longer, so it counts as several.
     pub(crate) fn inline_work(&self) -> u64 {
-        self.inline_polls().wrapping_add(self.inline_work.load(Ordering::Relaxed))
+        self.inline_polls().wrapping_add(self.inline_steps.load(Ordering::Relaxed))
     }
 
     /// Whether an application thread sleeps until a completion, or may be about to: a CQ is armed, and the
@@ -266,12 +266,14 @@ impl Engine {
         let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
         core.is_polled = self.is_watching.load(Ordering::Relaxed);
         let begin_round = || {
-            self.inline_work.fetch_add(1, Ordering::Relaxed);
+            self.inline_steps.fetch_add(1, Ordering::Relaxed);
             self.now()
         };
         let batches = core.poll(begin_round, queues, Trigger::Poll);
         self.unlock_and_deliver(core);
-        self.inline_work.fetch_add(batches as u64, Ordering::Relaxed);
+        if batches > 0 {
+            self.inline_steps.fetch_add(batches as u64, Ordering::Relaxed);
+        }
         batches > 0
     }
 

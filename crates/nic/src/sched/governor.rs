@@ -40,7 +40,7 @@ pub(crate) struct Governor {
     seen_at: u64,
     /// The thread was in `Inline` when it ran last.
     was_inline: bool,
-    /// Checks in a row that found that the application had polled.
+    /// Checks in a row that found frequent polling.
     steady_watches: u8,
     /// Checks that ended `Inline` and found unread packets, since steady polling or a takeover.
     unread_rounds: u8,
@@ -103,17 +103,17 @@ impl Governor {
     }
 
     /// Whether application threads have polled often since the present mean began. Outside of `Inline`, the
-    /// mean needs at least `poller_polls` units of work; fewer count as rare. In `Inline`, half as many are
+    /// mean needs at least `poller_work` units of work; fewer count as rare. In `Inline`, half as many are
     /// enough, so that a thread at the limit does not change the state at each check.
     fn are_frequent(&mut self, work: u64, now: u64) -> bool {
-        let Tuning { poll_gap_ns, poller_polls, .. } = self.tuning;
+        let Tuning { poll_gap_ns, poller_work, .. } = self.tuning;
         let (made, elapsed) = (work.wrapping_sub(self.seen_work), now.saturating_sub(self.seen_at));
-        if !self.was_inline && made < poller_polls && elapsed <= poller_polls * poll_gap_ns {
+        if !self.was_inline && made < poller_work && elapsed <= poller_work * poll_gap_ns {
             return false;
         }
         (self.seen_work, self.seen_at) = (work, now);
         let (gap_ns, fewest) =
-            if self.was_inline { (2 * poll_gap_ns, 1) } else { (poll_gap_ns, poller_polls) };
+            if self.was_inline { (2 * poll_gap_ns, 1) } else { (poll_gap_ns, poller_work) };
         made >= fewest && elapsed <= made.saturating_mul(gap_ns)
     }
 

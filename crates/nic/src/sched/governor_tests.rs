@@ -12,9 +12,9 @@ fn governor() -> Governor {
     Governor::new(tuning())
 }
 
-/// `bursts`: how often an application has polled [`Tuning::poller_polls`] times.
+/// `bursts`: how often an application has done [`Tuning::poller_work`].
 fn is_inline(governor: &mut Governor, bursts: u64, now: u64) -> bool {
-    governor.next_state(bursts * tuning().poller_polls, false, now) == State::Inline
+    governor.next_state(bursts * tuning().poller_work, false, now) == State::Inline
 }
 
 /// Runs one round of a program that polls until its request is acknowledged and then spins on memory. Returns
@@ -85,7 +85,7 @@ fn changes(gap_ns: u64) -> (usize, usize) {
         let is_inline = governor.next_state(now / gap_ns * 2, false, now) == State::Inline;
         begun += usize::from(is_inline && !was_inline);
         ended += usize::from(!is_inline && was_inline);
-        assert_eq!(governor.takeovers, 0, "the state never left Inline");
+        assert_eq!(governor.takeovers, 0, "no check ended `Inline`");
         was_inline = is_inline;
         now += if is_inline { governor.watch_ns() } else { 50_000 };
         if !is_inline {
@@ -156,7 +156,7 @@ fn a_poller_that_stops_while_nothing_arrives_keeps_the_engine() {
 fn an_armed_completion_queue_keeps_the_progress_thread_on_the_port() {
     let mut governor = governor();
     for bursts in 1..10 {
-        assert_eq!(governor.next_state(bursts * tuning().poller_polls, true, 0), State::Background);
+        assert_eq!(governor.next_state(bursts * tuning().poller_work, true, 0), State::Background);
     }
 }
 

@@ -129,7 +129,7 @@ tuning! {
     /// Fewest units of work in the mean that lets the progress thread leave the port. UCX makes two polls in
     /// a row, once in a millisecond, while it waits for a barrier. Half: four polls in a row are enough.
     /// Double: the progress thread works for longer beside a thread that begins to poll.
-    poller_polls: u64 = 16,
+    poller_work: u64 = 16,
     /// First interval (ns) at which the progress thread checks that application threads still poll. A check
     /// costs the polling thread a wake-up of 20 us: 7 % of its CPU at this interval. Half: 14 %. Double:
     /// packets wait 0.5 ms when an application stops polling.
@@ -140,8 +140,8 @@ tuning! {
     /// How often the interval doubles: 4 ms at most. Half: 1 ms, 2 % of the CPU. Double: packets wait up to
     /// 64 ms when an application stops polling.
     watch_doublings: u8 = 4,
-    /// Checks in a row that found polling, after which earlier unread packets no longer count. Half: one
-    /// check is enough. Double: earlier unread packets of a steady poller count for longer.
+    /// Checks in a row that found frequent polling, after which earlier unread packets no longer count. Half:
+    /// one check is enough. Double: earlier unread packets of a steady poller count for longer.
     steady_watches: u8 = 2,
     /// Checks that ended `Inline` and found unread packets, after which the progress thread serves the port
     /// itself (a takeover): perftest's latency tests over UC poll and then spin on memory. Half: a busy
