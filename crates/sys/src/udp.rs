@@ -339,3 +339,54 @@ pub(super) fn next_cmsg(bytes: &[u8]) -> Option<(libc::c_int, libc::c_int, &[u8]
 fn int_as_u8(data: &[u8]) -> u8 {
     data.first_chunk().map_or(0, |v| i32::from_ne_bytes(*v) as u8)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{Opt, bind, set_opt, udp_socket};
+
+    /// The datagrams of two senders alternate, and one has no bytes. Each is reported with the address and
+    /// the TTL of its sender, by calls for one datagram and by calls for several.
+    #[test]
+    fn datagrams_of_several_senders_are_told_apart() {
+        let fd = udp_socket(true).expect("IPv6");
+        for (opt, value) in [(Opt::V6_ONLY, 0), (Opt::RECV_PKTINFO6, 1), (Opt::RECV_TTL, 1)] {
+            set_opt(fd.as_fd(), opt, value).expect("an option of UDP sockets");
+        }
+        let any = SockAddr::ip(Ipv6Addr::UNSPECIFIED.into(), 0, 0);
+        bind(fd.as_fd(), &any).expect("any port");
+        let receiver = UdpSocket::from(fd);
+        let port = receiver.local_addr().expect("bound").port();
+        let senders = [7, 9].map(|ttl| {
+            let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
+            sender.set_ttl(ttl).expect("a TTL");
+            sender.connect((Ipv4Addr::LOCALHOST, port)).expect("loopback");
+            sender
+        });
+        let sent = [(0, "a"), (1, "bb"), (0, ""), (0, "c"), (1, "d")];
+        for want in [1, sent.len()] {
+            for (sender, bytes) in sent {
+                senders[sender].send(bytes.as_bytes()).expect("loopback");
+            }
+            let mut batch = RecvBatch::new(sent.len());
+            let mut received = Vec::new();
+            while received.len() < sent.len() {
+                let got = batch.receive(receiver.as_fd(), want).expect("they have arrived");
+                for i in 0..got {
+                    let Datagram { bytes, src, dst, ttl, truncated, .. } = batch.datagram(i);
+                    assert_eq!((dst, truncated), (Some(Ipv4Addr::LOCALHOST.into()), false));
+                    received.push((src, ttl, bytes.to_vec()));
+                }
+            }
+            let expected = sent.map(|(sender, bytes)| {
+                (senders[sender].local_addr().ok(), [7, 9][sender], bytes.as_bytes().to_vec())
+            });
+            assert_eq!(received, expected, "calls for {want}");
+            let error = batch.receive(receiver.as_fd(), want).expect_err("no more");
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+}

@@ -76,7 +76,9 @@ impl Core {
                 return batches;
             }
         }
-        self.transmit(clock());
+        if !self.tables.queue.is_empty() {
+            self.transmit(clock());
+        }
         batches
     }
 

@@ -17,7 +17,6 @@ const MESSAGE: Backlog = Backlog {
     isolated_packets: 1,
     only_small_messages: true,
     has_event: false,
-    wants_transmit: true,
     is_reliable: true,
 };
 

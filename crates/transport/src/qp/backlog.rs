@@ -7,8 +7,7 @@ use crate::requester::full_packets;
 /// [`Qp::backlog`].
 ///
 /// "Posted" and "pending" mean requests of this side. Responses (ACKs, READ data, atomic results) appear only
-/// in [`owes_responses`](Self::owes_responses), [`isolated_packets`](Self::isolated_packets) and
-/// [`wants_transmit`](Self::wants_transmit).
+/// in [`owes_responses`](Self::owes_responses) and [`isolated_packets`](Self::isolated_packets).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Backlog {
     /// Packets posted and not in flight, those to be retransmitted by go-back-N included. A READ counts its
@@ -46,8 +45,6 @@ pub struct Backlog {
     pub only_small_messages: bool,
     /// [`Qp::poll_event`] returns something.
     pub has_event: bool,
-    /// A transmit quantum with an unlimited budget would send something now.
-    pub wants_transmit: bool,
     /// The service acknowledges requests (RC, XRC).
     pub is_reliable: bool,
 }
@@ -88,7 +85,6 @@ impl Qp {
                 && !self.responder.has_reply()
                 && !ep.congestion.owes_cnp(),
             has_event: !ep.events.is_empty(),
-            wants_transmit: self.wants_transmit(),
             is_reliable: ep.ty.is_reliable(),
         }
     }
@@ -119,7 +115,6 @@ mod tests {
         isolated_packets: 0,
         only_small_messages: false,
         has_event: false,
-        wants_transmit: false,
         is_reliable: true,
     };
 
@@ -129,13 +124,7 @@ mod tests {
         assert_eq!(b.qp.backlog(), IDLE);
         b.post(1, write(0), 2500);
         let posted = Backlog { last_posted_bytes: 2500, ..IDLE };
-        let pending = Backlog {
-            pending_packets: 3,
-            pending_bytes: 2500,
-            isolated_packets: 3,
-            wants_transmit: true,
-            ..posted
-        };
+        let pending = Backlog { pending_packets: 3, pending_bytes: 2500, isolated_packets: 3, ..posted };
         assert_eq!(b.qp.backlog(), pending);
         b.sent();
         let in_flight =
@@ -167,15 +156,15 @@ mod tests {
         b.post(1, write(0), 8);
         b.sent();
         b.recv(&Pkt::nak(SQ_PSN, wire::NakCode::PsnSequenceError)).unwrap();
-        assert!(b.qp.backlog().wants_transmit && !b.qp.backlog().only_small_messages);
+        assert!(b.qp.wants_transmit() && !b.qp.backlog().only_small_messages);
     }
 
     #[test]
     fn a_read_response_is_owed_and_isolated_until_its_first_packet_leaves() {
         let mut b = Bench::rc();
         b.recv(&Pkt::new(Opcode::RC_READ_REQUEST, RQ_PSN).reth(REMOTE, RKEY, 3000)).unwrap();
-        let Backlog { owes_responses, isolated_packets, wants_transmit, .. } = b.qp.backlog();
-        assert_eq!((owes_responses, isolated_packets, wants_transmit), (true, 3, true));
+        let Backlog { owes_responses, isolated_packets, .. } = b.qp.backlog();
+        assert_eq!((owes_responses, isolated_packets, b.qp.wants_transmit()), (true, 3, true));
         b.poll();
         assert_eq!(b.qp.backlog().isolated_packets, 0);
         b.sent();
