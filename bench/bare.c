@@ -5,7 +5,7 @@
  *     bare PORT KIND                   server: replies with bursts until it is killed
  *     bare PORT KIND SERVER SECONDS    client: prints half a round trip in us: median, 99th and 99.9th
  *                                      percentile
- * KIND: the packets of a burst, 1 or 2; or device: 2, received as the device does
+ * KIND: the packets of a burst, 1 or 2; device-1, device-2: received as the device does
  */
 #define _GNU_SOURCE
 #include "datagrams.h"
@@ -55,10 +55,10 @@ static int device_receives(void)
 	static char arrived[65536], control[256];
 	static struct sockaddr_in6 sender;
 	struct iovec piece = { arrived, sizeof arrived };
-	struct mmsghdr message = { .msg_hdr = {
+	struct msghdr message = {
 		.msg_name = &sender, .msg_namelen = sizeof sender, .msg_iov = &piece, .msg_iovlen = 1,
-		.msg_control = control, .msg_controllen = sizeof control } };
-	if (recvmmsg(receiver, &message, 1, MSG_DONTWAIT, NULL) != 1)
+		.msg_control = control, .msg_controllen = sizeof control };
+	if (recvmsg(receiver, &message, MSG_DONTWAIT) < 0)
 		return 0;
 	/* An IPv4-mapped address. The sender receives at the same port as this program. */
 	memcpy(&server.sin_addr, &sender.sin6_addr.s6_addr[12], sizeof server.sin_addr);
@@ -94,9 +94,9 @@ static void ping(void)
 
 int main(int count, char **words)
 {
-	check(count != 3 && count != 5, "bare PORT 1|2|device [SERVER SECONDS]");
-	int is_server = count == 3, port = atoi(words[1]), is_device = !strcmp(words[2], "device");
-	packets = is_device ? 2 : atoi(words[2]);
+	check(count != 3 && count != 5, "bare PORT 1|2|device-1|device-2 [SERVER SECONDS]");
+	int is_server = count == 3, port = atoi(words[1]), is_device = !strncmp(words[2], "device-", 7);
+	packets = atoi(words[2] + (is_device ? 7 : 0));
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
 	check(udp < 0, "UDP socket");
 	turn_on(udp, SOL_UDP, UDP_GRO);
