@@ -97,6 +97,7 @@ int main(int count, char **words)
 	check(count != 3 && count != 5, "bare PORT 1|2|device-1|device-2 [SERVER SECONDS]");
 	int is_server = count == 3, port = atoi(words[1]), is_device = !strncmp(words[2], "device-", 7);
 	packets = atoi(words[2] + (is_device ? 7 : 0));
+	check(packets < 1 || packets > 2, "KIND: 1, 2, device-1 or device-2");
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
 	check(udp < 0, "UDP socket");
 	turn_on(udp, SOL_UDP, UDP_GRO);

@@ -77,11 +77,12 @@ class Lab:
                         return True
         return False
 
-    def pair(self, server, client, port, limit):
-        """Runs a server and a client; returns the client's output."""
-        return self.pair_in(1, server, client, port, limit)
+    def pair(self, server, client, port, limit, grace=2):
+        """Runs a server and a client; returns the client's output. The server has `grace` seconds to end by
+        itself."""
+        return self.pair_in(1, server, client, port, limit, grace)
 
-    def pair_in(self, client_side, server, client, port, limit):
+    def pair_in(self, client_side, server, client, port, limit, grace=2):
         """As `pair`, with the client in the namespace of `client_side`, on the client's CPU."""
         # Into a file: the output of a server is not read while it runs, and a pipe would fill.
         said = tempfile.TemporaryFile("w+")
@@ -100,7 +101,7 @@ class Lab:
                 raise Failed(f"{' '.join(client)}: exit code {driving.returncode}\n{output}")
             return output
         finally:
-            self.end_running(grace=2)
+            self.end_running(grace)
             said.close()
 
     def end_running(self, grace=0):
@@ -152,6 +153,8 @@ class Distance:
     cache line took 55 ns there and back for some seconds, then 340, and `ib_write_bw` moved 2.9 GB/s, then
     1.2."""
 
+    # The CPUs were far apart for a minute and longer. Half: such a minute ends a measurement. Double: a
+    # machine whose CPUs are never near takes 160 s to say so.
     ATTEMPTS_MAX = 40
     PAUSE_SECONDS = 2
 
@@ -336,7 +339,8 @@ def bare(lab, program, what, seconds):
     """The numbers that a program over UDP sockets prints: us, one way, of bursts of the kind `what`, median,
     99th and 99.9th percentile (bare.c); GB/s of messages in packets of the kind `what` (responses.c)."""
     words = [program, str(PORT), str(what)]
-    output = lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10)
+    # The server does not end by itself, and would use CPU time.
+    output = lab.pair(words, [*words, SERVER, str(seconds)], PORT, seconds + 10, grace=0)
     return [float(word) for word in output.split()]
 
 

@@ -1,4 +1,5 @@
-//! Batches of UDP datagrams: sendmmsg(2) with UDP_SEGMENT, recvmmsg(2) with UDP_GRO (udp(7)).
+//! Batches of UDP datagrams: sendmmsg(2) with UDP_SEGMENT, recvmmsg(2) with UDP_GRO (udp(7)); for a single
+//! datagram sendmsg(2) and recvmsg(2).
 
 use std::io;
 use std::marker::PhantomData;
@@ -352,11 +353,11 @@ mod tests {
     /// the TTL of its sender, by calls for one datagram and by calls for several.
     #[test]
     fn datagrams_of_several_senders_are_told_apart() {
-        let fd = udp_socket(true).expect("IPv6");
-        for (opt, value) in [(Opt::V6_ONLY, 0), (Opt::RECV_PKTINFO6, 1), (Opt::RECV_TTL, 1)] {
-            set_opt(fd.as_fd(), opt, value).expect("an option of UDP sockets");
+        let fd = udp_socket(false).expect("IPv4");
+        for opt in [Opt::RECV_PKTINFO, Opt::RECV_TTL] {
+            set_opt(fd.as_fd(), opt, 1).expect("an option of UDP sockets");
         }
-        let any = SockAddr::ip(Ipv6Addr::UNSPECIFIED.into(), 0, 0);
+        let any = SockAddr::ip(Ipv4Addr::UNSPECIFIED.into(), 0, 0);
         bind(fd.as_fd(), &any).expect("any port");
         let receiver = UdpSocket::from(fd);
         let port = receiver.local_addr().expect("bound").port();

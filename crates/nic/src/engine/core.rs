@@ -76,9 +76,7 @@ impl Core {
                 return batches;
             }
         }
-        if !self.tables.queue.is_empty() {
-            self.transmit(clock());
-        }
+        self.transmit(clock());
         batches
     }
 

@@ -1,4 +1,4 @@
-//! Receiving: one recvmmsg per queue, into buffers that hold the largest GRO batch.
+//! Receiving: one system call per queue, into buffers that hold the largest GRO batch.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! Sending: staging area, bursts, one sendmmsg per socket and flush.
+//! Sending: staging area, bursts, one system call per socket and flush.
 //!
 //! Packets are written one after the other into the staging area. Each joins the open *burst* of its flow
 //! if the kernel can segment that burst again: all packets equal, the last may be shorter.
