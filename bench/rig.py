@@ -148,6 +148,20 @@ def add_bin(parser):
     )
 
 
+def built(directory):
+    """The path of roxie in that directory; ends the program if it is not there."""
+    roxie = os.path.abspath(os.path.join(directory, "roxie"))
+    if not os.access(roxie, os.X_OK):
+        sys.exit(f"{roxie} is not built: cargo build --release")
+    return roxie
+
+
+def clean_up_on_signals():
+    """SIGTERM and Ctrl-C end the program as an error does: what it started and created goes with it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 class Distance:
     """How far apart the CPUs of both ends are (line.c). A hypervisor moves virtual CPUs: on one machine a
     cache line took 55 ns there and back for some seconds, then 340, and `ib_write_bw` moved 2.9 GB/s, then
