@@ -167,8 +167,8 @@ class Distance:
     cache line took 55 ns there and back for some seconds, then 340, and `ib_write_bw` moved 2.9 GB/s, then
     1.2."""
 
-    # The CPUs were far apart for a minute and longer. Half: such a minute ends a measurement. Double: a
-    # machine whose CPUs are never near takes 160 s to say so.
+    # 80 s with the pauses: the CPUs were far apart for a minute and longer. Half: a row fails in such a
+    # minute. Double: where the CPUs are never near, a benchmark reports that after 160 s.
     ATTEMPTS_MAX = 40
     PAUSE_SECONDS = 2
 
