@@ -3,7 +3,12 @@
 //! lock of an engine locked. syscall(2) is no cancellation point. The safety requirements are those of the
 //! libc functions.
 
-use libc::{c_int, c_uint, c_void, epoll_event, mmsghdr, msghdr, sockaddr, socklen_t};
+use libc::{c_char, c_int, c_uint, c_void, epoll_event, mmsghdr, mode_t, msghdr, sockaddr, socklen_t};
+
+pub(crate) unsafe fn openat(dir: c_int, name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_openat, dir, name, flags, mode) as c_int }
+}
 
 pub(crate) unsafe fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's.

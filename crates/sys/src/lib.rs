@@ -9,6 +9,7 @@ pub mod byte_ring;
 mod call;
 mod capability;
 mod clock;
+mod dir;
 mod epoll;
 mod ethtool;
 mod eventfd;
@@ -38,6 +39,9 @@ pub mod xdp;
 pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
 pub use clock::{now_ns, process_cpu_ns, tai_ns, time_of_day_ns};
+#[cfg(any(test, feature = "testing"))]
+pub use dir::between_calls;
+pub use dir::{Dir, NamedFile, Untrusted, Walk};
 pub use epoll::Epoll;
 pub use ethtool::{driver_counters, transmit_checksums};
 pub use eventfd::EventFd;

@@ -49,6 +49,24 @@ pub fn run(program: &str, words: &str) -> String {
     text
 }
 
+/// Calls `f` on this thread as another user, without groups. The process must be root.
+pub fn as_user<T>(user: u32, f: impl FnOnce() -> T) -> T {
+    // The calls of libc would change all threads.
+    let set = |call, id: u32| {
+        // SAFETY: takes no pointer; only the calling thread is affected.
+        assert_eq!(unsafe { libc::syscall(call, -1, id, -1) }, 0);
+    };
+    let none: *const libc::gid_t = std::ptr::null();
+    // SAFETY: no groups are read.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_setgroups, 0, none) }, 0);
+    set(libc::SYS_setresgid, user);
+    set(libc::SYS_setresuid, user);
+    let result = f();
+    set(libc::SYS_setresuid, 0);
+    set(libc::SYS_setresgid, 0);
+    result
+}
+
 /// A host: a network namespace that threads can visit. Sockets created there stay there.
 pub struct Host(File);
 
