@@ -248,7 +248,7 @@ fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
     // No private directory of these users is left.
     let script = &format!(
         "ip link set lo up; mount -t tmpfs none /mnt
-mkdir -m 1777 /mnt/tmp; export TMPDIR=/mnt/tmp\n{script}"
+mkdir -m 1777 /mnt/tmp; mount --bind /mnt/tmp /tmp; unset TMPDIR\n{script}"
     );
     let (roxie_is, stranger) = (format!("ROXIE={}", lab.roxie().display()), program.display());
     let stranger = format!("STRANGER={stranger}");

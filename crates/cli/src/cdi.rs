@@ -1,19 +1,19 @@
 //! `roxie cdi`: gives the device to containers by the Container Device Interface (CDI), so that images need
 //! not contain roxie. Podman, containerd and CRI-O read such files in /etc/cdi.
 
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use nix::unistd::Uid;
 use serde_json::{Value, json};
+use sys::Dir;
 
 use crate::args::DeviceArgs;
 use crate::env;
 use crate::failure::{During, Failure, Outcome};
-use crate::library::{self, AUDIT, Libraries};
-use crate::own;
-use crate::terminal;
+use crate::library::{AUDIT, Libraries};
+use crate::{output, own, terminal};
 
 /// Vendor and class of the device. Users write `roxie/rdma=roxie0`.
 const KIND: &str = "roxie/rdma";
@@ -53,15 +53,22 @@ pub(crate) fn run(args: &CdiArgs) -> Outcome {
         Some(dir) => std::path::absolute(dir).during(&dir.display().to_string())?,
         None => default_dir()?,
     };
+    let is_new = !dir.exists();
+    let dir = output::trusted_dir(&dir)?;
+    if is_new {
+        // Users of containers are others than this one.
+        dir.set_mode(0o755).during(&dir.path().display().to_string())?;
+    }
     fill(&dir)?;
-    let text = format!("{:#}\n", specification(&dir, &args.device));
+    let text = format!("{:#}\n", specification(dir.path(), &args.device));
     let Some(file) = &args.output else {
         terminal::print(text.trim_end());
         return Ok(());
     };
-    let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-    parent.map_or(Ok(()), std::fs::create_dir_all).during(&file.display().to_string())?;
-    own::replace(file, text.as_bytes(), 0o644).during(&file.display().to_string())?;
+    let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = file.file_name().ok_or_else(|| Failure::new("--output names no file"))?;
+    // Container engines take what to mount from this file.
+    output::trusted_dir(parent)?.replace(name, text.as_bytes(), 0o644).during(&file.display().to_string())?;
     terminal::print(&format!("wrote {}: {KIND}={}", file.display(), device_name(&args.device)));
     Ok(())
 }
@@ -76,22 +83,21 @@ fn default_dir() -> Outcome<PathBuf> {
 }
 
 /// Writes the libraries under the names that programs load, and the program with its libraries inside.
-fn fill(dir: &Path) -> Outcome {
-    let name = dir.display().to_string();
-    if !dir.exists() {
-        std::fs::create_dir_all(dir).during(&name)?;
-        // Users of containers are others than this one.
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).during(&name)?;
-    }
+fn fill(dir: &Dir) -> Outcome {
     let libraries = Libraries::find()?;
+    let write = |name: &str, bytes: &[u8]| {
+        dir.replace(OsStr::new(name), bytes, 0o755).during(&dir.path().join(name).display().to_string())
+    };
     for (names, bytes) in libraries.by_names()? {
         let (first, others) = names.split_first().expect("each library has a name");
-        let path = dir.join(first);
-        own::replace(&path, &bytes, 0o755).during(&path.display().to_string())?;
-        // Links: the loader would load a second file as a second device.
-        others.iter().try_for_each(|other| library::point(&dir.join(other), Path::new(first)))?;
+        write(first, &bytes)?;
+        for other in others {
+            // Links: the loader would load a second file as a second device.
+            dir.point(OsStr::new(other), Path::new(first))
+                .during(&format!("linking {}", dir.path().join(other).display()))?;
+        }
     }
-    own::write_bundle(&libraries, &dir.join("roxie"))
+    write("roxie", &own::with_libraries(&libraries)?)
 }
 
 fn device_name(device: &DeviceArgs) -> &str {

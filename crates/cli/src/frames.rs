@@ -1,11 +1,10 @@
 //! Prints frames, or writes them to a capture file.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use crate::failure::{During, Outcome};
-use crate::terminal;
+use crate::{output, terminal};
 
 /// Header of a pcap file with nanoseconds: magic, version 2.4, two unused words, snap length, Ethernet.
 const PCAP_HEADER: [u32; 6] = [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 1 << 16, 1];
@@ -27,7 +26,7 @@ impl FrameOutput {
         let mut file: Box<dyn Write> = if path.as_os_str() == "-" {
             Box::new(io::stdout().lock())
         } else {
-            Box::new(BufWriter::new(File::create(path).during(&path.display().to_string())?))
+            Box::new(BufWriter::new(output::create(path)?))
         };
         file.write_all(&PCAP_HEADER.map(u32::to_ne_bytes).concat()).during("writing frames")?;
         Ok(FrameOutput::Capture(file))

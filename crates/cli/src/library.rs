@@ -3,14 +3,17 @@
 //! A directory that goes into `LD_LIBRARY_PATH` must be private: otherwise another user could place code
 //! there.
 
-use std::fs::{self, Metadata};
-use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
-use roxie::private_dir::PrivateDirError;
+use roxie::private_dir::PrivateDir;
+use sys::{Dir, Untrusted};
 
+use crate::command_dir;
 use crate::failure::{During, Failure, Outcome};
 use crate::own::{self, Bundle};
 
@@ -32,14 +35,6 @@ const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Start of the names of these directories; a fingerprint of the path follows.
 const PREFIX: &str = "lib-";
-/// Start of the names of the directories of running commands; a process id follows.
-const RUN_PREFIX: &str = "run-";
-/// Start of the names of the directories of checked commands; a process id follows.
-const CHECK_PREFIX: &str = "check-";
-/// Start of the names of the directories of traced commands; a process id follows.
-const TRACE_PREFIX: &str = "trace-";
-/// Start of the names of the directories of captured commands; a process id follows.
-const CAPTURE_PREFIX: &str = "capture-";
 /// An empty directory is kept for this long: another process may be about to fill it.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -63,13 +58,31 @@ impl Libraries {
         }
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
-        places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
+        let found = places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
             Failure::new(format!("libibverbs.so, librdmacm.so and {AUDIT} are not beside {}", exe.display()))
                 .hint(
                     "'cargo build --release' builds all four; keep them in one directory, put the libraries \
                      into ../lib/roxie, or make one file of them with 'roxie self bundle'",
                 )
-        })
+        })?;
+        found.refuse_strangers(&exe)?;
+        Ok(found)
+    }
+
+    /// Fails if a library belongs to another user than root, this user and the owner of this program: in a
+    /// directory such as /tmp every user can put a library beside it.
+    fn refuse_strangers(&self, exe: &Path) -> Outcome {
+        let owner = |file: &Path| fs::metadata(file).map(|meta| meta.uid());
+        let trusted = [0, sys::effective_uid(), owner(exe).during(&exe.display().to_string())?];
+        for file in &self.files {
+            let owner = owner(file).during(&file.display().to_string())?;
+            if !trusted.contains(&owner) {
+                let text = format!("{} belongs to user {owner}: its code is not used", file.display());
+                let hint = "keep the program and its libraries in a directory of your own";
+                return Err(Failure::new(text).hint(hint));
+            }
+        }
+        Ok(())
     }
 
     /// The libraries as pairs of file name and contents.
@@ -97,110 +110,78 @@ impl Libraries {
 
     /// Creates or updates a private directory that has all names as links to the libraries.
     pub(crate) fn link(&self) -> Outcome<PathBuf> {
-        let dir = private_dir(&link_dir_name(&self.dir))?;
-        if let Some(base) = dir.parent() {
-            sweep(base, SystemTime::now());
-        }
+        self.link_in(&base_dir()?)
+    }
+
+    pub(crate) fn link_in(&self, base: &PrivateDir) -> Outcome<PathBuf> {
+        let name = link_dir_name(&self.dir);
+        let dir = base.dir().private(OsStr::new(&name)).map_err(|why| not_trusted(&why))?;
+        sweep(base.dir(), SystemTime::now());
+        command_dir::sweep(base.dir(), SystemTime::now());
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
             let target = file.canonicalize().during(&file.display().to_string())?;
             for name in *names {
-                point(&dir.join(name), &target)?;
+                dir.point(OsStr::new(name), &target)
+                    .during(&format!("linking {}", dir.path().join(name).display()))?;
             }
         }
-        Ok(dir)
+        Ok(dir.path().to_owned())
     }
 }
 
-/// The directory by which the programs of one command tell that they opened the device. It is named after
-/// this process, which becomes the command; the audit library removes it at the end of the command.
-pub(crate) fn run_dir() -> Outcome<PathBuf> {
-    private_dir(&format!("{RUN_PREFIX}{}", std::process::id()))
-}
-
-/// The directory in which the processes of a checked command record findings, named after this process.
-pub(crate) fn check_dir() -> Outcome<PathBuf> {
-    empty_dir(CHECK_PREFIX)
-}
-
-/// The directory in which the threads of a traced command record events, named after this process.
-pub(crate) fn trace_dir() -> Outcome<PathBuf> {
-    empty_dir(TRACE_PREFIX)
-}
-
-/// The directory with the socket for the engines of a captured command, named after this process.
-pub(crate) fn capture_dir() -> Outcome<PathBuf> {
-    empty_dir(CAPTURE_PREFIX)
-}
-
-/// The private directory of this process with this prefix, without the files of a process that had the number
-/// of this one before.
-fn empty_dir(prefix: &str) -> Outcome<PathBuf> {
-    let dir = private_dir(&format!("{prefix}{}", std::process::id()))?;
-    for old in fs::read_dir(&dir).during(&dir.display().to_string())?.flatten() {
-        fs::remove_file(old.path()).ok();
-    }
-    Ok(dir)
-}
-
-/// A directory of this user that other users cannot enter.
-pub(crate) fn private_dir(name: &str) -> Outcome<PathBuf> {
-    roxie::private_dir::private_dir(name).map_err(|error| not_private(&error))
-}
-
-/// The failure to make a private directory.
-pub(crate) fn not_private(error: &PrivateDirError) -> Failure {
-    let failure = Failure::new(error.to_string());
-    match error.remedy() {
-        Some(remedy) => failure.hint(remedy),
-        None => failure,
-    }
-}
-
-/// Makes `link` point to `target`. It replaces an old link by a rename, so a program that starts meanwhile
-/// finds the old or the new one.
-pub(crate) fn point(link: &Path, target: &Path) -> Outcome {
-    if fs::read_link(link).is_ok_and(|now| now == target) {
-        return Ok(());
-    }
-    let fresh = link.with_extension(format!("new-{}", std::process::id()));
-    let made = match symlink(target, &fresh) {
-        // Left by a killed process with the same process id.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::remove_file(&fresh).and_then(|()| symlink(target, &fresh))
+/// The private directory of this user. Says once which directories of the environment are not used for it.
+pub(crate) fn base_dir() -> Outcome<PrivateDir> {
+    static SAID: Once = Once::new();
+    let base = PrivateDir::open().map_err(|error| {
+        let failure = Failure::new(error.to_string());
+        match error.remedy() {
+            Some(remedy) => failure.hint(remedy),
+            None => failure,
         }
-        made => made,
-    };
-    made.and_then(|()| fs::rename(&fresh, link)).during(&format!("linking {}", link.display()))
+    })?;
+    SAID.call_once(|| {
+        for refused in base.refused() {
+            roxie::notice(format_args!("{refused}; {} is used", base.dir().path().display()));
+        }
+    });
+    Ok(base)
+}
+
+/// The directory `name` of the private directory.
+pub(crate) fn private_dir(name: &str) -> Outcome<Dir> {
+    base_dir()?.dir().private(OsStr::new(name)).map_err(|why| not_trusted(&why))
+}
+
+/// The failure to use a directory that others may control.
+pub(crate) fn not_trusted(why: &Untrusted) -> Failure {
+    let failure = Failure::new(why.to_string());
+    match why {
+        Untrusted::Failed { .. } => failure,
+        Untrusted::Link { .. } => failure.hint("name the directory that it leads to"),
+        Untrusted::Owner { .. }
+        | Untrusted::Writable { .. }
+        | Untrusted::Open { .. }
+        | Untrusted::Fuse { .. } => failure.hint("choose a directory that only you and root can change"),
+    }
 }
 
 /// Removes directories of builds that no longer exist. A directory in use has links to existing libraries.
 /// Several processes may try to remove the same directory; one of them succeeds.
-fn sweep(base: &Path, now: SystemTime) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    for dir in entries.flatten().map(|entry| entry.path()) {
-        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let process = [RUN_PREFIX, CHECK_PREFIX, TRACE_PREFIX, CAPTURE_PREFIX];
-        let process = process.iter().find_map(|prefix| name.strip_prefix(prefix));
-        let has_ended = process.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
-        let ours = name.starts_with(PREFIX);
-        let age = fs::symlink_metadata(&dir).ok().filter(Metadata::is_dir).and_then(|meta| {
-            // A time in the future counts as now: clocks differ.
-            now.duration_since(meta.modified().ok()?).ok()
-        });
-        if has_ended && age.is_some() {
-            // Of a command that ended without running destructors, as by a signal.
-            drop(fs::remove_dir_all(&dir));
+fn sweep(base: &Dir, now: SystemTime) {
+    for name in base.names_with(PREFIX).unwrap_or_default() {
+        let Ok(dir) = base.open_private(&name) else { continue };
+        // A time in the future counts as now: clocks differ.
+        let changed = dir.own_metadata().and_then(|meta| meta.modified());
+        let age = changed.ok().and_then(|changed| now.duration_since(changed).ok());
+        if age.is_none_or(|age| age < ABANDONED) {
             continue;
         }
-        if !ours || age.is_none_or(|age| age < ABANDONED) {
-            continue;
-        }
-        let Ok(links) = fs::read_dir(&dir) else { continue };
-        let links: Vec<PathBuf> = links.flatten().map(|entry| entry.path()).collect();
-        if links.iter().all(|link| link.is_symlink() && !link.exists()) {
+        let Ok(links) = dir.names() else { continue };
+        let is_dead = |link: &OsString| dir.read_link(link).is_ok_and(|target| !target.exists());
+        if links.iter().all(is_dead) {
             // What remains does no harm, and the next call tries again.
-            links.iter().for_each(|link| drop(fs::remove_file(link)));
-            drop(fs::remove_dir(&dir));
+            links.iter().for_each(|link| drop(dir.remove_file(link)));
+            drop(base.remove_dir(&name));
         }
     }
 }
@@ -219,22 +200,20 @@ fn fingerprint(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::symlink;
 
-    fn scratch(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("roxie-cli-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
-        dir
-    }
+    use sys::Walk;
+
+    use super::*;
 
     #[test]
     fn only_directories_of_builds_that_do_not_exist_are_removed() {
-        let base = scratch("sweep");
-        let library = base.join("libibverbs.so");
+        let path = Path::new("/tmp").join(format!("roxie-sweep-{:016x}", sys::random_u64()));
+        let base = Dir::prove(&path, Walk { make: Some(0o700), ..Walk::default() }).expect("made");
+        let library = path.join("libibverbs.so");
         fs::write(&library, "").expect("a library");
         let make = |name: &str, target: &Path| {
-            let dir = base.join(name);
-            fs::create_dir(&dir).expect("made");
+            let dir = base.private(OsStr::new(name)).expect("made").path().to_owned();
             symlink(target, dir.join("libibverbs.so.1")).expect("linked");
             dir
         };
@@ -242,10 +221,6 @@ mod tests {
         let (foreign, full) =
             (make("other", Path::new("/nonexistent")), make("lib-full", Path::new("/nonexistent")));
         fs::write(full.join("precious"), "").expect("a file of another program");
-        // No process has a number above 4194304 (proc(5), pid_max).
-        let runs =
-            [format!("run-{}", std::process::id()), "run-5000000".to_owned()].map(|name| base.join(name));
-        runs.iter().for_each(|dir| fs::create_dir(dir).expect("made"));
         sweep(&base, SystemTime::now());
         assert!(gone.exists(), "another process may be about to fill it");
         let later = SystemTime::now() + 2 * ABANDONED;
@@ -257,19 +232,6 @@ mod tests {
         assert!(!gone.exists());
         assert!(used.join("libibverbs.so.1").exists() && full.join("precious").exists());
         assert!(foreign.join("libibverbs.so.1").is_symlink());
-        assert!(runs[0].exists() && !runs[1].exists(), "only commands that have ended");
-        fs::remove_dir_all(base).expect("cleaned");
-    }
-
-    #[test]
-    fn a_link_follows_its_library() {
-        let base = scratch("point");
-        let link = base.join("libibverbs.so.1");
-        for target in ["/a", "/b", "/b"] {
-            point(&link, Path::new(target)).expect("linked");
-            assert_eq!(fs::read_link(&link).expect("a link"), Path::new(target));
-        }
-        assert_eq!(fs::read_dir(&base).expect("listed").count(), 1, "nothing is left over");
-        fs::remove_dir_all(base).expect("cleaned");
+        fs::remove_dir_all(path).expect("cleaned");
     }
 }

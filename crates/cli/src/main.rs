@@ -1,6 +1,8 @@
 //! The `roxie` program. One file or directory per subcommand.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod adversary_tests;
 mod args;
 mod bench;
 mod bpf_data;
@@ -8,6 +10,7 @@ mod capture;
 mod cdi;
 mod chaos;
 mod check;
+mod command_dir;
 mod cpu;
 mod demo;
 mod device;
@@ -34,6 +37,7 @@ mod metrics;
 mod need;
 #[allow(unreachable_pub, reason = "as above")]
 mod netdev;
+mod output;
 mod own;
 mod recording;
 mod run;

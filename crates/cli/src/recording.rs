@@ -5,24 +5,23 @@
 //! (`roxie_capture::live::CommandCapture`).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use clap::Args as ClapArgs;
-use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, Signal};
 use roxie::recording::{SNAP_VARIABLE, VARIABLE};
 use roxie_capture::live::{CommandCapture, Count};
+use sys::NamedFile;
 
 use crate::capture::input::snap_to_record;
+use crate::command_dir::{CommandDir, Purpose};
 use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
-use crate::library;
 
 /// Bytes of the section header that a pcapng file begins with.
 const SECTION_LEN: u64 = 28;
@@ -35,7 +34,7 @@ pub(crate) struct RecordingArgs {
     /// Of every process that the command starts, both directions, from the first packet on. The device waits
     /// until its packets are written, a tenth of a second at most; then packets are counted as lost. A
     /// process that outlives the command is captured until the command ends. FILE appears at the end; until
-    /// then it is FILE.PID.part.
+    /// then it is FILE.NUMBER.part, with a random number.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
     /// With --capture: the first N bytes of each packet, 96 at least, or 'headers', which are 128
@@ -77,12 +76,13 @@ pub(crate) struct Recorded {
 #[derive(Debug)]
 struct Part {
     file: File,
-    path: PathBuf,
-    place: PathBuf,
+    /// Its name until the end, in the directory of its place.
+    name: OsString,
+    place: NamedFile,
     on_error: bool,
     quiet: bool,
     /// The directory of the socket.
-    dir: PathBuf,
+    dir: CommandDir,
 }
 
 impl RecordingArgs {
@@ -99,23 +99,23 @@ impl RecordingArgs {
             return Err(Failure::new(format!("{what}: standard output is the command's; name a file")));
         }
         // A link stays a link.
-        let place = place.canonicalize().unwrap_or_else(|_| place.clone());
-        if let Ok(meta) = fs::metadata(&place) {
+        let place = NamedFile::at(place).during(&what)?;
+        if let Ok(meta) = place.metadata() {
             if !meta.is_file() {
                 return Err(Failure::new(format!("{what}: not a regular file")));
             }
-            File::options().write(true).open(&place).during(&what)?;
+            place.open_to_write().during(&what)?;
         }
-        let mut path = place.clone().into_os_string();
-        path.push(format!(".{}.part", std::process::id()));
-        let path = PathBuf::from(path);
         no_other(&place, None)?;
-        let file = create(&path).during(&format!("{what}: {}", path.display()))?;
-        let alone = file.lock().during(&what).and_then(|()| no_other(&place, Some(std::process::id())));
-        alone.inspect_err(|_| drop(fs::remove_file(&path)))?;
-        let dir = library::capture_dir().inspect_err(|_| drop(fs::remove_file(&path)))?;
-        let part = Part { file, path, place, on_error: self.on_error, quiet, dir };
-        let socket = part.dir.join("socket");
+        let mut name = place.name().to_owned();
+        name.push(format!(".{:016x}.part", sys::random_u64()));
+        let dir = CommandDir::new(Purpose::Capture)?;
+        let file = place.dir().create_new(&name, 0o666);
+        let file = file.during(&format!("{what}: {}", Path::new(&name).display()))?;
+        let part = Part { file, name, place, on_error: self.on_error, quiet, dir };
+        part.file.lock().during(&what)?;
+        no_other(&part.place, Some(&part.name))?;
+        let socket = part.dir.path().join("socket");
         let capture = CommandCapture::new(&socket, self.capture_snap).during(&what)?;
         Ok(Some(Prepared { capture, snap_len: self.capture_snap, part, socket }))
     }
@@ -199,12 +199,12 @@ impl Recorded {
         if part.on_error && !has_failed && !count.has_failed {
             return Ok(());
         }
-        let place = part.place.display().to_string();
+        let place = part.place.path().display().to_string();
         if unwritten.is_some() && part.file.metadata().is_ok_and(|file| file.len() < SECTION_LEN) {
             part.say(&format!("nothing was captured: no packet could be written to {place}"));
             return Ok(());
         }
-        fs::rename(&part.path, &part.place).during(&format!("--capture {place}"))?;
+        part.place.dir().rename(&part.name, part.place.name()).during(&format!("--capture {place}"))?;
         let lost = if count.lost > 0 { format!(", {} lost", count.lost) } else { String::new() };
         match unwritten {
             Some(error) => part.say(&format!("the packets before '{error}' are in {place}")),
@@ -213,7 +213,7 @@ impl Recorded {
                 part.say(&format!("{} packet{s}{lost} in {place}", count.packets));
             }
         }
-        part.say(&format!("next: roxie capture analyse {}", quote(&part.place.to_string_lossy())));
+        part.say(&format!("next: roxie capture analyse {}", quote(&place)));
         Ok(())
     }
 }
@@ -223,7 +223,7 @@ impl Part {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let begin = self.file.stream_position()?;
         self.file.write_all(bytes).inspect_err(|error| {
-            eprintln!("roxie: writing {}: {error}: the capture ends here", self.place.display());
+            eprintln!("roxie: writing {}: {error}: the capture ends here", self.place.path().display());
             let written = self.file.stream_position().unwrap_or(begin);
             self.cut(written);
         })
@@ -246,38 +246,26 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         // Not there after the move.
-        fs::remove_file(&self.path).ok();
-        fs::remove_dir_all(&self.dir).ok();
+        self.place.dir().remove_file(&self.name).ok();
     }
-}
-
-/// Creates a file that is not there; never one that a link names. A file of this name is left of a process
-/// that was killed: its number is that of this process now.
-fn create(path: &Path) -> io::Result<File> {
-    fs::remove_file(path).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    })?;
-    File::options().write(true).create_new(true).open(path)
 }
 
 /// Fails if another command captures to the same place: the one that ends last would replace the file of the
 /// other one. Each holds a lock of its own part.
-fn no_other(place: &Path, own: Option<u32>) -> Outcome {
-    let dir = place.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = place.file_name().unwrap_or_default().as_encoded_bytes();
-    let process = |file: &OsStr| {
-        let rest = file.as_encoded_bytes().strip_prefix(name)?.strip_prefix(b".")?.strip_suffix(b".part")?;
-        str::from_utf8(rest).ok()?.parse::<u32>().ok()
+fn no_other(place: &NamedFile, own: Option<&OsStr>) -> Outcome {
+    let shown = place.path();
+    let is_part = |file: &OsStr| {
+        let rest = file.as_encoded_bytes().strip_prefix(place.name().as_encoded_bytes());
+        rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".part"))
     };
-    for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
-        let Some(process) = process(&entry.file_name()).filter(|process| Some(*process) != own) else {
+    for name in place.dir().names().during(&shown.display().to_string())? {
+        if !is_part(&name) || Some(&*name) == own {
             continue;
-        };
-        let file = File::options().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(entry.path());
+        }
         // The other command may have removed the file by now, or it is that of another user.
+        let file = place.dir().open(&name);
         if file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))) {
-            let text = format!("--capture {}: process {process} captures to this file", place.display());
+            let text = format!("--capture {}: another command captures to this file", shown.display());
             return Err(Failure::new(text).hint("name another file, or wait until that command has ended"));
         }
     }
@@ -286,61 +274,67 @@ fn no_other(place: &Path, own: Option<u32>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    /// A place in a new directory.
+    fn place(name: &str) -> PathBuf {
+        let dir = Path::new("/tmp").join(format!("roxie-recording-{:016x}", sys::random_u64()));
+        fs::create_dir(&dir).expect("a directory for the test");
+        dir.join(name)
+    }
+
+    fn args(place: &Path) -> RecordingArgs {
+        RecordingArgs { capture: Some(place.to_owned()), ..RecordingArgs::default() }
+    }
+
+    fn clean(place: &Path) {
+        fs::remove_dir_all(place.parent().expect("its directory")).expect("cleaned");
+    }
 
     #[test]
     fn an_error_of_the_supervisor_leaves_no_files() {
-        let place = std::env::temp_dir().join(format!("roxie-dropped-{}", std::process::id()));
-        let args = RecordingArgs { capture: Some(place), ..RecordingArgs::default() };
-        let prepared = args.prepare(true).expect("a file and a socket").expect("wanted");
-        let paths = [prepared.part.path.clone(), prepared.part.dir.clone()];
+        let place = place("dropped");
+        let prepared = args(&place).prepare(true).expect("a file and a socket").expect("wanted");
+        let socket = prepared.socket.clone();
         drop(prepared.start());
-        assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
+        assert!(!socket.exists());
+        assert_eq!(fs::read_dir(place.parent().expect("its directory")).expect("listed").count(), 0);
+        clean(&place);
     }
 
+    /// Also of a command in another process-ID namespace, where numbers are the same.
     #[test]
     fn a_second_capture_to_the_same_file_is_an_error() {
-        let place = std::env::temp_dir().join(format!("roxie-same-{}", std::process::id()));
-        let part = |process: u32| PathBuf::from(format!("{}.{process}.part", place.display()));
-        let other = create(&part(1)).expect("a file");
-        let args = RecordingArgs { capture: Some(place.clone()), ..RecordingArgs::default() };
-        assert!(args.prepare(true).is_ok(), "nothing locks the file");
+        let place = place("same");
+        let part = PathBuf::from(format!("{}.1.part", place.display()));
+        let other = File::create(&part).expect("a file");
+        assert!(args(&place).prepare(true).is_ok(), "nothing locks the file");
         other.lock().expect("locked");
-        let error = args.prepare(true).err().expect("captured by the other").to_string();
-        assert!(error.contains("process 1 captures to this file"), "{error}");
-        assert!(!part(std::process::id()).exists());
-        fs::remove_file(part(1)).expect("cleaned");
-    }
-
-    #[test]
-    fn a_link_in_place_of_the_new_file_is_not_followed() {
-        let dir = std::env::temp_dir().join(format!("roxie-link-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
-        let (link, target) = (dir.join("link"), dir.join("target"));
-        fs::write(&target, "kept").expect("written");
-        std::os::unix::fs::symlink(&target, &link).expect("a link");
-        create(&link).expect("a file").write_all(b"new").expect("written");
-        assert_eq!(fs::read_to_string(&target).expect("readable"), "kept");
-        assert!(link.symlink_metadata().expect("there").is_file());
-        fs::remove_dir_all(dir).expect("cleaned");
+        let error = args(&place).prepare(true).err().expect("captured by the other").to_string();
+        assert!(error.contains("another command captures to this file"), "{error}");
+        assert_eq!(fs::read_dir(place.parent().expect("its directory")).expect("listed").count(), 1);
+        clean(&place);
     }
 
     /// Readers see that it lacks packets: 'roxie capture analyse' calls it inconclusive.
     #[test]
     fn a_file_that_could_not_be_written_ends_inside_a_block() {
-        let place = std::env::temp_dir().join(format!("roxie-cut-{}", std::process::id()));
-        let file = create(&place).expect("a file");
-        let dir = place.with_extension("dir");
-        let mut part = Part { file, path: place.clone(), place, on_error: false, quiet: true, dir };
+        let place = place("cut");
+        let mut part = args(&place).prepare(true).expect("a file and a socket").expect("wanted").part;
         part.write(&[1; 64]).expect("room");
-        part.file = File::open(&part.path).expect("there");
+        let path = place.with_file_name(part.name.clone());
+        part.file = File::open(&path).expect("there");
         part.file.seek(io::SeekFrom::End(0)).expect("a file");
         assert!(part.write(&[2; 64]).is_err(), "not open for writing");
         assert_eq!(part.file.metadata().expect("there").len(), 64, "nothing to cut it with");
-        part.file = File::options().write(true).open(&part.path).expect("there");
+        part.file = File::options().write(true).open(&path).expect("there");
         for (len, cut) in [(64, 63), (61, 59), (63, 62)] {
             part.cut(len);
             assert_eq!(part.file.metadata().expect("there").len(), cut);
         }
+        drop(part);
+        clean(&place);
     }
 }

@@ -12,9 +12,10 @@ use nix::unistd::Uid;
 
 use crate::args::{RunArgs, When};
 use crate::chaos::Chosen;
+use crate::command_dir::{CommandDir, Purpose};
 use crate::elf::Elf;
 use crate::failure::{Failure, Outcome};
-use crate::{chaos, device_files, devinfo, env, library, need, supervised};
+use crate::{chaos, device_files, devinfo, env, need, supervised};
 
 /// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
@@ -45,20 +46,16 @@ fn execute(args: &RunArgs) -> Outcome {
     let found = args.command.first().and_then(|program| search(Path::new(program)));
     let mut variables = variables(args, found.as_deref())?;
     let report = (!args.is_quiet() && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
-        .then(library::run_dir)
+        .then(|| CommandDir::new(Purpose::Run))
         .transpose()?;
-    variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.clone().into_os_string())));
-    let outcome = provide_device_files(args).and_then(|()| match &args.chaos.chaos {
+    variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.path().into())));
+    // Drops `report`, which removes its directory, only if the command could not be started.
+    provide_device_files(args).and_then(|()| match &args.chaos.chaos {
         Some(Chosen::Search(search)) => {
             chaos::search::search(search, &args.command, &variables, args.chaos.timeout)
         }
         Some(Chosen::Plan(_)) | None => become_command(&args.command, variables),
-    });
-    if let Some(dir) = report {
-        // If it fails, a later `roxie run` removes the directory.
-        fs::remove_dir(dir).ok();
-    }
-    outcome
+    })
 }
 
 /// The environment of the command; `found` is the file of its program.

@@ -1,205 +1,233 @@
 //! The directory of this user that no other user can enter: for links to the libraries, and for sockets.
 //!
-//! Invariant: a directory returned from here belongs to this user, and other users cannot enter it. Under
-//! `/tmp` another user may have created the name first, so owner and mode are checked on the directory
-//! itself, never through a link.
+//! It is `XDG_RUNTIME_DIR/roxie`, or `roxie-<uid>` in `TMPDIR`, `/tmp` or `/var/tmp`. A place is used only if
+//! no other user can put another directory there, now or later (`sys::Dir`).
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{self, DirBuilder, Metadata, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use sys::effective_uid;
+use sys::{Dir, Untrusted, Walk, effective_uid};
 
 /// Number of names that are tried in a directory where other users may create them.
 const TEMPORARY_NAMES: u32 = 16;
+/// Where every machine has temporary files.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Returns a directory of this user with mode 0700, under `XDG_RUNTIME_DIR`, or under `roxie-<uid>` in
-/// `TMPDIR` or `/tmp`. Creates it if necessary.
-///
-/// # Errors
-/// No such directory can be created, or the names belong to other users.
-pub fn private_dir(name: &str) -> Result<PathBuf, PrivateDirError> {
-    let uid = effective_uid();
-    let base = match runtime_dir(uid) {
-        Some(runtime) => return private_dir_below(&runtime, name),
-        None => temporary(&temp_dir(), uid)?,
-    };
-    let dir = base.join(name);
-    own(&dir, uid)?;
-    Ok(dir)
+/// The private directory, and the places that were passed over for it.
+#[derive(Debug)]
+pub struct PrivateDir {
+    dir: Dir,
+    refused: Vec<Refused>,
 }
 
-/// Returns the directory `roxie/NAME` below `parent`, both of this user with mode 0700. Creates them if
-/// necessary. `parent` must exist.
-///
-/// # Errors
-/// As [`private_dir`].
-pub fn private_dir_below(parent: &Path, name: &str) -> Result<PathBuf, PrivateDirError> {
-    let (uid, base) = (effective_uid(), parent.join("roxie"));
-    own(&base, uid)?;
-    let dir = base.join(name);
-    own(&dir, uid)?;
-    Ok(dir)
+/// A place that a variable names and that is not used.
+#[derive(Debug)]
+pub struct Refused {
+    /// `XDG_RUNTIME_DIR` or `TMPDIR`.
+    pub variable: &'static str,
+    /// Its value.
+    pub place: PathBuf,
+    /// The reason.
+    pub why: Untrusted,
 }
 
-/// Whether `XDG_RUNTIME_DIR` exists and belongs to this user.
+impl PrivateDir {
+    /// Opens the private directory of this user. Makes it if necessary.
+    ///
+    /// # Errors
+    /// No place can be used.
+    pub fn open() -> Result<PrivateDir, NoPrivateDir> {
+        let temporary = TEMPORARY.map(Path::new);
+        Self::among(named("XDG_RUNTIME_DIR").as_deref(), named("TMPDIR").as_deref(), &temporary)
+    }
+
+    /// As [`Self::open`], with these places in place of `XDG_RUNTIME_DIR`, `TMPDIR`, and what every machine has.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn among(
+        runtime: Option<&Path>,
+        own: Option<&Path>,
+        everywhere: &[&Path],
+    ) -> Result<PrivateDir, NoPrivateDir> {
+        let mut refused = Vec::new();
+        let mut note = |variable, place: &Path, why: Untrusted| {
+            // Containers have variables without their directories.
+            if !why.is_missing() {
+                refused.push(Refused { variable, place: place.to_owned(), why });
+            }
+        };
+        if let Some(place) = runtime {
+            match below_runtime_dir(place) {
+                Ok(dir) => return Ok(PrivateDir { dir, refused }),
+                Err(why) => note("XDG_RUNTIME_DIR", place, why),
+            }
+        }
+        if let Some(place) = own.filter(|place| !everywhere.contains(place)) {
+            match temporary(place) {
+                Ok(dir) => return Ok(PrivateDir { dir, refused }),
+                Err(why) => note("TMPDIR", place, why),
+            }
+        }
+        let mut tried = Vec::new();
+        for place in everywhere {
+            match temporary(place) {
+                Ok(dir) => return Ok(PrivateDir { dir, refused }),
+                Err(why) => tried.push(why),
+            }
+        }
+        tried.extend(refused.into_iter().map(|refused| refused.why));
+        Err(NoPrivateDir { tried })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// The directory, without what was passed over.
+    #[must_use]
+    pub fn into_dir(self) -> Dir {
+        self.dir
+    }
+
+    /// The places that were passed over.
+    #[must_use]
+    pub fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not used: {}", self.variable, self.why)
+    }
+}
+
+/// Opens the directory `name` of the private directory. Makes it if necessary.
+///
+/// # Errors
+/// As [`PrivateDir::open`].
+pub fn private_dir(name: &str) -> Result<Dir, NoPrivateDir> {
+    let base = PrivateDir::open()?;
+    base.dir.private(OsStr::new(name)).map_err(|why| NoPrivateDir { tried: vec![why] })
+}
+
+/// Whether the private directory is below `XDG_RUNTIME_DIR`.
 #[must_use]
 pub fn has_runtime_dir() -> bool {
-    runtime_dir(effective_uid()).is_some()
+    named("XDG_RUNTIME_DIR").is_some_and(|place| below_runtime_dir(&place).is_ok())
+}
+
+/// The value of a variable, if programs can load libraries from such a path: the loader splits
+/// `LD_LIBRARY_PATH` at colons and semicolons.
+fn named(variable: &str) -> Option<PathBuf> {
+    let place = PathBuf::from(std::env::var_os(variable)?);
+    let is_split = place.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b';'));
+    (place.is_absolute() && !is_split).then_some(place)
+}
+
+/// `roxie` in a directory that belongs to this user alone: `su` keeps the variable of the other user.
+fn below_runtime_dir(place: &Path) -> Result<Dir, Untrusted> {
+    let dir = Dir::prove(place, Walk { trust_unmapped: true, ..Walk::default() })?;
+    let meta = dir.own_metadata().map_err(|error| Untrusted::Failed { path: place.to_owned(), error })?;
+    let mode = meta.mode() & 0o7777;
+    if meta.uid() != effective_uid() {
+        return Err(Untrusted::Owner { path: place.to_owned(), owner: meta.uid() });
+    }
+    if mode & 0o077 != 0 {
+        return Err(Untrusted::Open { path: place.to_owned(), mode });
+    }
+    dir.private(OsStr::new("roxie"))
 }
 
 /// `roxie-<uid>` in a directory that all users may write to. Another user may have created that name; in
 /// two user namespaces the same number can mean two users.
-fn temporary(dir: &Path, uid: u32) -> Result<PathBuf, PrivateDirError> {
-    let others = (2..=TEMPORARY_NAMES).map(|n| format!("roxie-{uid}-{n}"));
-    let places: Vec<_> =
-        std::iter::once(format!("roxie-{uid}")).chain(others).map(|name| dir.join(name)).collect();
-    if let Some(place) = places.iter().find(|place| is_private(place, uid)) {
-        return Ok(place.clone());
-    }
-    let mut refusal = None;
-    for place in &places {
-        match own(place, uid) {
-            Ok(()) => return Ok(place.clone()),
-            Err(error) => _ = refusal.get_or_insert(error),
+fn temporary(place: &Path) -> Result<Dir, Untrusted> {
+    let uid = effective_uid();
+    let first = OsString::from(format!("roxie-{uid}"));
+    let dir = match Dir::prove(place, Walk::default()) {
+        // In a user namespace that shows the owners of the machine as one, what this user made before counts.
+        Err(why @ Untrusted::Owner { .. }) => {
+            let made = Dir::prove(place, Walk { trust_unmapped: true, ..Walk::default() });
+            return made.and_then(|dir| dir.open_private(&first)).map_err(|_| why);
         }
+        proven => proven?,
+    };
+    if let Ok(found) = dir.open_private(&first) {
+        return Ok(found);
     }
-    Err(refusal.expect("there are some names"))
-}
-
-/// `TMPDIR` if its path can be in `LD_LIBRARY_PATH`, else `/tmp`.
-fn temp_dir() -> PathBuf {
-    let dir = std::env::temp_dir();
-    if dir.is_absolute() && !is_split(&dir) { dir } else { PathBuf::from("/tmp") }
-}
-
-/// The loader splits `LD_LIBRARY_PATH` at these characters.
-fn is_split(dir: &Path) -> bool {
-    dir.to_string_lossy().contains([':', ';'])
-}
-
-/// `XDG_RUNTIME_DIR` if it belongs to this user: `su` keeps the value of the other user.
-fn runtime_dir(uid: u32) -> Option<PathBuf> {
-    let dir = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
-    (dir.is_absolute() && !is_split(&dir) && is_private(&dir, uid)).then_some(dir)
-}
-
-/// True if the directory belongs to this user and no other user can enter it.
-fn is_private(dir: &Path, uid: u32) -> bool {
-    let closed = |meta: Metadata| meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0;
-    fs::symlink_metadata(dir).is_ok_and(closed) && is_owner(dir)
-}
-
-/// Lets the kernel compare owner and user: a user namespace shows all ids without a mapping as one. Only the
-/// owner may open with O_NOATIME, and a process that is privileged over a mapped owner (open(2)).
-fn is_owner(dir: &Path) -> bool {
-    let flags = libc::O_NOATIME | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    OpenOptions::new().read(true).custom_flags(flags).open(dir).is_ok()
-}
-
-/// Creates `dir`, or checks that an existing one is safe to use.
-fn own(dir: &Path, uid: u32) -> Result<(), PrivateDirError> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => return Ok(()),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(PrivateDirError::NotMade { dir: dir.to_owned(), error }),
+    let others: Vec<_> = (2..=TEMPORARY_NAMES).map(|n| OsString::from(format!("roxie-{uid}-{n}"))).collect();
+    if let Some(found) = others.iter().find_map(|name| dir.open_private(name).ok()) {
+        return Ok(found);
     }
-    if is_private(dir, uid) {
-        return Ok(());
-    }
-    match fs::symlink_metadata(dir) {
-        Ok(meta) => {
-            let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
-            Err(PrivateDirError::NotPrivate { dir: dir.to_owned(), uid, owner, mode })
-        }
-        Err(error) => Err(PrivateDirError::NotMade { dir: dir.to_owned(), error }),
-    }
+    let refusal = match dir.private(&first) {
+        Ok(made) => return Ok(made),
+        Err(refusal) => refusal,
+    };
+    others.iter().find_map(|name| dir.private(name).ok()).ok_or(refusal)
 }
 
-/// Why there is no private directory.
+/// No place for a private directory.
 #[derive(Debug)]
-pub enum PrivateDirError {
-    /// It cannot be created or examined.
-    NotMade {
-        /// Its path.
-        dir: PathBuf,
-        /// The kernel's error.
-        error: io::Error,
-    },
-    /// Its name exists, and other users may control it.
-    NotPrivate {
-        /// Its path.
-        dir: PathBuf,
-        /// The user of this process.
-        uid: u32,
-        /// The owner of the directory.
-        owner: u32,
-        /// Its permissions.
-        mode: u32,
-    },
+pub struct NoPrivateDir {
+    tried: Vec<Untrusted>,
 }
 
-impl PrivateDirError {
+impl NoPrivateDir {
     /// What the user can do about it, if anything is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
-        match self {
-            PrivateDirError::NotMade { .. } => None,
-            PrivateDirError::NotPrivate { .. } => {
-                Some("remove it, or set XDG_RUNTIME_DIR to a directory of your own with mode 0700")
-            }
-        }
+        let is_failure = |why: &Untrusted| why.kind().is_some();
+        (!self.tried.iter().all(is_failure))
+            .then_some("set XDG_RUNTIME_DIR to a directory of your own with mode 0700, in one of your own")
     }
 }
 
-impl fmt::Display for PrivateDirError {
+impl fmt::Display for NoPrivateDir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PrivateDirError::NotMade { dir, error } => write!(f, "making {}: {error}", dir.display()),
-            PrivateDirError::NotPrivate { dir, uid, owner, mode } => write!(
-                f,
-                "{} is not a directory of user {uid} that other users cannot enter (owner {owner}, mode \
-                 {mode:04o}): not used, it could hold the code of another user",
-                dir.display()
-            ),
+        f.write_str("no private directory for links and sockets")?;
+        let mut separator = ": ";
+        for why in &self.tried {
+            write!(f, "{separator}{why}")?;
+            separator = "; ";
         }
+        Ok(())
     }
 }
 
-impl std::error::Error for PrivateDirError {}
+impl std::error::Error for NoPrivateDir {}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use super::*;
+
+    /// A directory that only this user can write.
     fn scratch(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("roxie-private-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
+        let dir = PathBuf::from(format!("/tmp/roxie-private-{:016x}-{name}", sys::random_u64()));
+        fs::create_dir(&dir).expect("a directory for the test");
         dir
     }
 
     #[test]
-    fn a_new_directory_is_closed_to_others() {
-        let dir = scratch("new").join("own");
-        own(&dir, effective_uid()).expect("made");
-        assert_eq!(fs::metadata(&dir).expect("there").mode() & 0o777, 0o700);
-        own(&dir, effective_uid()).expect("usable the second time");
-        fs::remove_dir_all(dir.parent().expect("parent")).expect("cleaned");
-    }
-
-    #[test]
-    fn a_link_or_an_open_directory_in_its_place_is_refused() {
-        let base = scratch("refuse");
-        let (link, open) = (base.join("link"), base.join("open"));
-        symlink("/tmp", &link).expect("link");
-        fs::create_dir(&open).expect("open directory");
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("mode");
-        assert!(own(&link, effective_uid()).is_err());
-        assert!(own(&open, effective_uid()).is_err());
-        assert!(own(&base, effective_uid() + 1).is_err());
+    fn a_runtime_directory_is_used_only_if_no_other_user_can_enter_it() {
+        let base = scratch("runtime");
+        let mode = |bits| fs::set_permissions(&base, fs::Permissions::from_mode(bits)).expect("mode");
+        for (bits, ok) in [(0o700, true), (0o755, false), (0o1777, false)] {
+            mode(bits);
+            assert_eq!(below_runtime_dir(&base).is_ok(), ok, "{bits:o}");
+        }
+        mode(0o700);
+        let dir = below_runtime_dir(&base).expect("private");
+        assert_eq!(dir.path(), base.join("roxie"));
+        assert_eq!(dir.own_metadata().expect("open").mode() & 0o777, 0o700);
         fs::remove_dir_all(base).expect("cleaned");
     }
 
@@ -207,16 +235,17 @@ mod tests {
     fn a_name_that_another_user_has_taken_is_not_used() {
         let (base, uid) = (scratch("taken"), effective_uid());
         let name = |n: &str| base.join(format!("roxie-{uid}{n}"));
+        let found = || temporary(&base).map(|dir| dir.path().to_owned());
         symlink("/tmp", name("")).expect("link");
         fs::create_dir(name("-2")).expect("open directory");
         fs::set_permissions(name("-2"), fs::Permissions::from_mode(0o755)).expect("mode");
-        assert_eq!(temporary(&base, uid).expect("another name"), name("-3"));
+        assert_eq!(found().expect("another name"), name("-3"));
         fs::remove_file(name("")).expect("removed");
-        assert_eq!(temporary(&base, uid).expect("the same again"), name("-3"));
+        assert_eq!(found().expect("the same again"), name("-3"));
         (4..=TEMPORARY_NAMES).for_each(|n| fs::write(name(&format!("-{n}")), "").expect("a file"));
         fs::remove_dir(name("-3")).expect("empty");
         fs::write(name(""), "").and_then(|()| fs::write(name("-3"), "")).expect("files");
-        let refusal = temporary(&base, uid).expect_err("no name is left").to_string();
+        let refusal = found().expect_err("no name is left").to_string();
         assert!(refusal.contains(&*name("").to_string_lossy()), "{refusal}");
         fs::remove_dir_all(base).expect("cleaned");
     }

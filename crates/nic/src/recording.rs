@@ -59,6 +59,11 @@ impl Recording {
     fn begin(hooks: &mut Hooks, socket: &Path, slot: u16, filter: TapFilter) -> Result<Recording, String> {
         let (copies, reader) = filter.memory().map_err(|error| error.to_string())?;
         let connection = sys::connect_seqpacket_file(socket).map_err(|error| error.to_string())?;
+        // The variable may be of another user, as after su(1), who would read the packets.
+        let reader_user = sys::peer_credentials(connection.as_fd()).map_err(|error| error.to_string())?.uid;
+        if ![0, sys::effective_uid()].contains(&reader_user) {
+            return Err(format!("user {reader_user} listens on {}", socket.display()));
+        }
         let name = std::fs::read("/proc/self/comm").unwrap_or_default();
         sys::send_record(connection.as_fd(), &slot.to_le_bytes(), name.trim_ascii_end(), &[reader.as_fd()])
             .map_err(|error| error.to_string())?;

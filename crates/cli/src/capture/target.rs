@@ -6,8 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use roxie_capture::source::Source;
+use sys::NamedFile;
 
 use crate::failure::{During, Failure, Outcome};
+use crate::output;
 
 /// Whether the path is `-`, which names standard input or standard output.
 pub(super) fn is_standard(path: &Path) -> bool {
@@ -19,8 +21,7 @@ pub(super) fn create(path: &Path) -> Outcome<Box<dyn Write>> {
     if is_standard(path) {
         return Ok(Box::new(io::stdout()));
     }
-    let file = File::create(path).during(&format!("creating {}", path.display()))?;
-    Ok(Box::new(file))
+    Ok(Box::new(output::create(path)?))
 }
 
 /// A file that can be written, as it was before; it is removed again if it did not exist and is not begun.
@@ -28,30 +29,31 @@ pub(super) struct Reserved<'a> {
     path: &'a Path,
     /// `None` for standard output.
     file: Option<File>,
-    is_new: bool,
+    /// Where it is, if it did not exist.
+    made: Option<NamedFile>,
 }
 
 impl<'a> Reserved<'a> {
     /// Opens the file, or creates it.
     pub(super) fn new(path: &'a Path) -> Outcome<Self> {
         if is_standard(path) {
-            return Ok(Self { path, file: None, is_new: false });
+            return Ok(Self { path, file: None, made: None });
         }
         let what = format!("creating {}", path.display());
-        let created = File::options().write(true).create_new(true).open(path);
-        let (file, is_new) = match created {
+        let place = NamedFile::at(path).during(&what)?;
+        let (file, made) = match place.create_new() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                (File::options().write(true).open(path).during(&what)?, false)
+                (place.open_to_write().during(&what)?, None)
             }
-            created => (created.during(&what)?, true),
+            created => (created.during(&what)?, Some(place)),
         };
-        Ok(Self { path, file: Some(file), is_new })
+        Ok(Self { path, file: Some(file), made })
     }
 
     /// Empties the file and returns it, or returns standard output.
     pub(super) fn begin(mut self) -> Outcome<Box<dyn Write>> {
         let Some(file) = self.file.take() else { return Ok(Box::new(io::stdout())) };
-        self.is_new = false;
+        self.made = None;
         if file.metadata().is_ok_and(|meta| meta.is_file()) {
             file.set_len(0).during(&format!("emptying {}", self.path.display()))?;
         }
@@ -61,9 +63,9 @@ impl<'a> Reserved<'a> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if self.is_new {
+        if let Some(place) = &self.made {
             // The error that prevented the capture is reported already.
-            let _ = fs::remove_file(self.path);
+            let _ = place.remove();
         }
     }
 }

@@ -13,7 +13,6 @@ mod suppress;
 mod symbols;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,8 +21,9 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::args::RunArgs;
 use crate::chaos::{self, Chosen, Search};
+use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
-use crate::{library, run, supervised, trace};
+use crate::{output, run, supervised, trace};
 
 use findings::Findings;
 use report::Report;
@@ -162,25 +162,23 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     let suppressions = Suppressions::read(&args.suppress)?;
     let output: Box<dyn io::Write> = match &args.output {
         Some(path) if path.as_os_str() == "-" => Box::new(io::stdout()),
-        Some(path) => Box::new(File::create(path).during(&path.display().to_string())?),
+        Some(path) => Box::new(output::create(path)?),
         None => Box::new(io::stderr()),
     };
     let found = args.run.command.first().and_then(|program| run::search(Path::new(program)));
     let mut variables = run::variables(&args.run, found.as_deref())?;
-    let dir = library::check_dir()?;
-    variables.push(("ROXIE_CHECK", dir.clone().into_os_string()));
+    let dir = CommandDir::new(Purpose::Check)?;
+    variables.push(("ROXIE_CHECK", dir.path().into()));
     variables.push(("ROXIE_CHECK_OPTIONS", options.into()));
-    let events = args.races.then(library::trace_dir).transpose()?;
+    let events = args.races.then(|| CommandDir::new(Purpose::Trace)).transpose()?;
     if let Some(events) = &events {
-        variables.push((roxie::trace::VARIABLE, events.clone().into_os_string()));
+        variables.push((roxie::trace::VARIABLE, events.path().into()));
         variables.push((roxie::trace::EVENTS_VARIABLE, EVENTS.to_string().into()));
     }
     let path = args.output.clone().filter(|path| path.as_os_str() != "-");
     let report = Report::new(output, path, args.json, suppressions);
-    let outcome = supervise(args, &variables, (Findings::new(&dir), events.as_deref()), report);
-    fs::remove_dir_all(&dir).ok();
-    events.map(|events| fs::remove_dir_all(events).ok());
-    outcome
+    let events = events.as_ref().map(CommandDir::path);
+    supervise(args, &variables, (Findings::new(dir.path()), events), report)
 }
 
 /// Searches the seeds with `roxie check` as the command.

@@ -27,7 +27,7 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
     let mut variables = if args.run { device_variables()? } else { Vec::new() };
     if state.user_namespace && !roxie::private_dir::has_runtime_dir() {
         // Inside, the user id is 0, and the default directory of user 0 is another one.
-        let own = directory()?.parent().map(OsString::from);
+        let own = directory()?.path().parent().map(OsString::from);
         variables.extend(own.map(|own| ("XDG_RUNTIME_DIR", own)));
     }
     enter(&state, host)?;

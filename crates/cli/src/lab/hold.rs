@@ -12,7 +12,7 @@ use sys::{Capabilities, Capability};
 use super::args::HoldArgs;
 use super::net::Net;
 use super::spec::{Spec, host_name};
-use super::state::Host;
+use super::state::{self, Host};
 use crate::failure::{During, Failure, Outcome};
 use crate::user_namespace;
 
@@ -32,9 +32,12 @@ pub(crate) fn hold(args: &HoldArgs) -> Outcome {
     setsid().during("leaving the terminal")?;
     close_inherited();
     std::env::set_current_dir("/").during("going to /")?;
-    let made = make(&args.spec);
+    let made = serde_json::from_str::<Spec>(&args.spec)
+        .during("reading the lab's description")
+        // Before the user namespace is entered, in which the directory is another one.
+        .and_then(|spec| Ok((state::hold(&spec.name)?, make(&spec)?)));
     let (report, net) = match made {
-        Ok((report, net)) => (report, Some(net)),
+        Ok((held, (report, net))) => (report, Some((net, held))),
         Err(Failure { what, hint, .. }) => (Report::Failed { what, hint }, None),
     };
     let line = serde_json::to_string(&report).during("describing the lab")?;
@@ -62,13 +65,12 @@ fn close_inherited() {
     }
 }
 
-fn make(spec: &str) -> Outcome<(Report, Net)> {
-    let spec: Spec = serde_json::from_str(spec).during("reading the lab's description")?;
+fn make(spec: &Spec) -> Outcome<(Report, Net)> {
     let user_namespace = !Capabilities::effective().has(Capability::SysAdmin);
     if user_namespace {
         user_namespace::enter(Uid::from_raw(0), Gid::from_raw(0))?;
     }
-    let net = Net::make(&spec)?;
+    let net = Net::make(spec)?;
     let hosts = spec.numbers().zip(&net.hosts).map(|(n, namespace)| {
         let addresses = spec.addresses(n).into_iter().map(|(ip, _)| ip).collect();
         Host::new(host_name(n), addresses, namespace.as_raw_fd())

@@ -1,19 +1,22 @@
 //! The labs that are up: one file each in a directory of this user.
 //!
-//! Invariant: the lab is the process named in its file. The start time identifies the process as well,
-//! because process ids are reused. If that process has ended, the file means nothing: the kernel
-//! has removed the lab.
+//! Invariant: the lab is the process named in its file, which holds the lock of the file `NAME.held` as long
+//! as it lives. If nobody holds that lock, the file means nothing: the kernel has removed the lab. A process
+//! that holds it and is not seen is in another process-ID namespace, as in a container that shares the
+//! directory. Process ids are reused, so the start time identifies the process as well.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sys::Dir;
 
 use super::spec::Spec;
-use crate::failure::{During, Outcome};
+use crate::failure::{During, Failure, Outcome};
 use crate::library::private_dir;
 
 /// A lab that is up.
@@ -53,42 +56,56 @@ impl Host {
 impl State {
     /// The lab with this name, if it is up.
     pub(super) fn load(name: &str) -> Outcome<Option<Self>> {
-        let path = file(name)?;
-        let text = match fs::read_to_string(&path) {
+        let (dir, file) = (directory()?, file(name, "json"));
+        let step = dir.path().join(&file).display().to_string();
+        let text = match dir.read(&file) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.during(&path.display().to_string())?,
+            text => text.during(&step)?,
         };
-        let state: Self = serde_json::from_str(&text).during(&path.display().to_string())?;
+        let state: Self = serde_json::from_slice(&text).during(&step)?;
+        if !state.is_up() && is_held(&dir, name) {
+            let text = format!("lab '{name}' is held by a process in another process-ID namespace");
+            return Err(Failure::new(text).hint("use it from there, or name another lab"));
+        }
         Ok(Some(state).filter(Self::is_up))
     }
 
     /// All labs that are up, by name.
     pub(super) fn load_all() -> Outcome<Vec<Self>> {
         let dir = directory()?;
-        let mut names: Vec<String> = fs::read_dir(&dir)
-            .during(&dir.display().to_string())?
-            .flatten()
-            .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned()))
-            .collect();
+        let name = |file: OsString| Some(file.to_str()?.strip_suffix(".json")?.to_owned());
+        let files = dir.names().during(&dir.path().display().to_string())?;
+        let mut names: Vec<String> = files.into_iter().filter_map(name).collect();
         names.sort();
-        names.iter().filter_map(|name| Self::load(name).transpose()).collect()
+        let load = |name: &String| match Self::load(name) {
+            Err(failure) if is_held(&dir, name) => {
+                eprintln!("roxie: {}", failure.what);
+                None
+            }
+            loaded => loaded.transpose(),
+        };
+        names.iter().filter_map(load).collect()
     }
 
     /// Writes the file, and the hosts' names.
     pub(super) fn store(&self) -> Outcome {
-        let (path, hosts) = (file(&self.spec.name)?, hosts_file(&self.spec.name)?);
-        fs::write(&hosts, self.spec.hosts_file()).during(&hosts.display().to_string())?;
-        let text = serde_json::to_string(self).during("describing the lab")?;
-        let fresh = path.with_extension("new");
-        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).during(&path.display().to_string())
+        let (dir, text) = (directory()?, serde_json::to_string(self).during("describing the lab")?);
+        for (ending, text) in [("hosts", self.spec.hosts_file()), ("json", text)] {
+            let file = file(&self.spec.name, ending);
+            dir.replace(&file, text.as_bytes(), 0o644)
+                .during(&dir.path().join(&file).display().to_string())?;
+        }
+        Ok(())
     }
 
-    /// Removes the file.
+    /// Removes the files.
     pub(super) fn forget(name: &str) -> Outcome {
-        for path in [file(name)?, hosts_file(name)?] {
-            match fs::remove_file(&path) {
+        let dir = directory()?;
+        for ending in ["json", "hosts", "held"] {
+            let file = file(name, ending);
+            match dir.remove_file(&file) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(error).during(&path.display().to_string());
+                    return Err(error).during(&dir.path().join(&file).display().to_string());
                 }
                 _ => {}
             }
@@ -119,10 +136,22 @@ impl State {
 
 /// Waits for the lock for changing labs.
 pub(super) fn lock() -> Outcome<Lock> {
-    let path = directory()?.join("lock");
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-    let file = file.and_then(|file| file.lock().map(|()| file)).during(&path.display().to_string())?;
-    Ok(Lock(file))
+    let dir = directory()?;
+    let file = dir.append("lock".as_ref()).and_then(|file| file.lock().map(|()| file));
+    Ok(Lock(file.during(&dir.path().join("lock").display().to_string())?))
+}
+
+/// Holds the lab of this name until the returned file is closed. Called by the process that is the lab.
+pub(super) fn hold(name: &str) -> Outcome<File> {
+    let (dir, file) = (directory()?, file(name, "held"));
+    let held = dir.append(&file).and_then(|file| file.lock().map(|()| file));
+    held.during(&dir.path().join(&file).display().to_string())
+}
+
+/// Whether a process holds the lab, in whatever namespace it is.
+fn is_held(dir: &Dir, name: &str) -> bool {
+    let held = dir.open(&file(name, "held"));
+    held.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// The start time of a process, in clock ticks since boot; `None` if there is no such process.
@@ -136,15 +165,15 @@ pub(super) fn start_time(pid: u32) -> Option<u64> {
 
 /// The file with the names of the hosts, for hosts(5).
 pub(super) fn hosts_file(name: &str) -> Outcome<PathBuf> {
-    Ok(directory()?.join(format!("{name}.hosts")))
+    Ok(directory()?.path().join(file(name, "hosts")))
 }
 
-fn file(name: &str) -> Outcome<PathBuf> {
-    Ok(directory()?.join(format!("{name}.json")))
+fn file(name: &str, ending: &str) -> OsString {
+    format!("{name}.{ending}").into()
 }
 
 /// The directory of these files.
-pub(super) fn directory() -> Outcome<PathBuf> {
+pub(super) fn directory() -> Outcome<Dir> {
     private_dir("lab")
 }
 

@@ -10,9 +10,12 @@
 //!
 //! All numbers are little-endian. `strip` removes what follows the image.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
+
+use sys::Dir;
 
 /// Last bytes of a program that contains libraries.
 const MAGIC: &[u8; 16] = b"roxie-libraries1";
@@ -97,11 +100,10 @@ impl Bundle {
     ///
     /// # Errors
     /// A file cannot be written, or its contents do not have their CRC (`InvalidData`).
-    pub(crate) fn unpack(&mut self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn unpack(&mut self, dir: &Dir) -> io::Result<()> {
         for entry in self.entries.clone() {
-            let path = dir.join(&entry.name);
-            if !entry.is_intact(&path) {
-                super::replace(&path, &self.read(&entry)?, 0o755)?;
+            if !entry.is_intact(dir) {
+                dir.replace(OsStr::new(&entry.name), &self.read(&entry)?, 0o755)?;
             }
         }
         Ok(())
@@ -148,20 +150,12 @@ impl Entry {
         bytes
     }
 
-    /// Whether `path` is a file with the contents of this entry.
-    fn is_intact(&self, path: &Path) -> bool {
-        let is_file = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == self.len);
-        is_file && fs::read(path).is_ok_and(|bytes| crc32fast::hash(&bytes) == self.crc)
+    /// Whether `dir` has a file with the name and the contents of this entry.
+    fn is_intact(&self, dir: &Dir) -> bool {
+        let name = OsStr::new(&self.name);
+        let is_file = dir.metadata(name).is_ok_and(|meta| meta.is_file() && meta.len() == self.len);
+        is_file && dir.read(name).is_ok_and(|bytes| crc32fast::hash(&bytes) == self.crc)
     }
-}
-
-/// Writes a program file to `target`, as [`make`] returns it. The target has mode 0755 and is replaced by a
-/// rename.
-///
-/// # Errors
-/// As [`make`], or the file cannot be written.
-pub(crate) fn write(program: &Path, libraries: &[(String, Vec<u8>)], target: &Path) -> io::Result<()> {
-    super::replace(target, &make(program, libraries)?, 0o755)
 }
 
 /// Returns the ELF image of `program`, without libraries that it contains, followed by `libraries`.

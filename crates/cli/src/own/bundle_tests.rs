@@ -3,7 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::bundle::{Bundle, write};
+use sys::{Dir, Walk};
+
+use super::bundle::{Bundle, make};
+use crate::failure::Outcome;
+use crate::output;
+
+fn write(program: &Path, libraries: &[(String, Vec<u8>)], target: &Path) -> Outcome {
+    output::replace(target, &make(program, libraries).expect("readable"), 0o755)
+}
 
 struct Scratch(PathBuf);
 
@@ -61,8 +69,8 @@ fn unpacking_restores_damaged_and_missing_files() {
     let bundle = scratch.0.join("bundle");
     write(&scratch.file("program", b"image"), &libraries(), &bundle).expect("written");
     let dir = scratch.0.join("dir");
-    fs::create_dir(&dir).expect("made");
-    let unpack = || Bundle::open(&bundle).expect("readable").expect("a bundle").unpack(&dir);
+    let open = Dir::prove(&dir, Walk { make: Some(0o700), ..Walk::default() }).expect("made");
+    let unpack = || Bundle::open(&bundle).expect("readable").expect("a bundle").unpack(&open);
     unpack().expect("unpacked");
     let inode =
         |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir.join(name)).expect("there"));

@@ -3,16 +3,15 @@
 //! The manifest `lib/roxie/manifest` has one line for each file: CRC-32, length, path below the prefix.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
-use nix::unistd::Uid;
 use serde_json::json;
+use sys::Untrusted;
 
 use super::args::{InstallArgs, PrefixArgs, RemoveArgs};
-use super::below::{self, Below, Links};
-use super::{Bundle, bundle, own_program, pages, unpacked};
+use super::prefix::Prefix;
+use super::{Bundle, pages, unpacked, with_libraries};
 use crate::failure::{During, Failure, Outcome};
 use crate::library::Libraries;
 use crate::run::search;
@@ -48,28 +47,26 @@ impl Installed {
     }
 
     /// What is wrong with the file below `prefix`.
-    fn fault(&self, prefix: &Path) -> Option<&'static str> {
-        match Below::open(prefix, &self.path, Links::of_user()) {
-            Err(error) => Some(self.absence(prefix, &error)),
-            Ok(file) => self.fault_of(&file),
+    fn fault(&self, prefix: &Prefix) -> Option<&'static str> {
+        match prefix.open(&self.path) {
+            Ok((dir, name)) => self.fault_of(dir.read(name)),
+            Err(Untrusted::Link { .. }) => Some("behind a symbolic link"),
+            Err(why) => match why.kind() {
+                Some(ErrorKind::NotFound | ErrorKind::NotADirectory) => Some("missing"),
+                Some(_) => Some("not readable"),
+                None => Some("in a directory of other users"),
+            },
         }
     }
 
-    /// What is wrong if the directory of the file cannot be opened.
-    fn absence(&self, prefix: &Path, error: &std::io::Error) -> &'static str {
-        match error.kind() {
-            ErrorKind::NotFound => "missing",
-            _ if below::first_link(prefix, &self.path).is_some() => "behind a symbolic link",
-            ErrorKind::NotADirectory => "missing",
-            _ => "not readable",
-        }
-    }
-
-    fn fault_of(&self, file: &Below<'_>) -> Option<&'static str> {
-        match file.read() {
+    fn fault_of(&self, contents: std::io::Result<Vec<u8>>) -> Option<&'static str> {
+        match contents {
             Err(error) if error.kind() == ErrorKind::NotFound => Some("missing"),
             // Another file, or a link, is in its place.
-            Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::EISDIR)) => {
+            Err(error)
+                if error.kind() == ErrorKind::InvalidInput
+                    || error.raw_os_error() == Some(nix::libc::ELOOP) =>
+            {
                 Some("changed")
             }
             Err(_) => Some("not readable"),
@@ -83,7 +80,7 @@ impl Installed {
 
 /// Installs this program.
 pub(super) fn install(args: &InstallArgs) -> Outcome {
-    let prefix = prefix(args.prefix.as_deref())?;
+    let prefix = Prefix::of(args.prefix.as_deref())?;
     let old = read_manifest(&prefix)?.unwrap_or_default();
     let pages = pages::of_installation().during("making the manual pages")?;
     let paths = || pages.iter().map(|(path, _)| Path::new(path)).chain([Path::new(PROGRAM)]);
@@ -97,30 +94,29 @@ pub(super) fn install(args: &InstallArgs) -> Outcome {
         ))
         .hint("remove it, choose another --prefix, or replace it with --force"));
     }
-    if let Some(link) = paths().find_map(|path| refused_link(&prefix, path)) {
+    if let Some(link) = paths().find_map(|path| prefix.refused_link(path)) {
         return Err(Failure::new(format!(
             "{} is a symbolic link, and root follows none there",
             link.display()
         ))
         .hint("choose the directory that it leads to with --prefix, or install as another user"));
     }
-    let libraries = Libraries::find()?.read()?;
+    let program_bytes = with_libraries(&Libraries::find()?)?;
     let mut files: Vec<_> = pages.iter().map(|(path, text)| Installed::of(Path::new(path), text)).collect();
     let stale = |file: &&Installed| !files.iter().any(|new| new.path == file.path);
     let stale: Vec<_> = old.iter().filter(stale).cloned().collect();
     // If a later step fails, the next installation or removal knows these files.
     write_manifest(&prefix, &[&files[..], &stale].concat())?;
     for (path, text) in &pages {
-        write_below(&prefix, Path::new(path), text, 0o644)?;
+        prefix.write(Path::new(path), text, 0o644)?;
     }
     let program = prefix.join(PROGRAM);
-    let bytes = bundle::make(&own_program()?, &libraries).during("reading my own executable")?;
-    write_below(&prefix, Path::new(PROGRAM), &bytes, 0o755)?;
-    files.push(Installed::of(Path::new(PROGRAM), &bytes));
+    prefix.write(Path::new(PROGRAM), &program_bytes, 0o755)?;
+    files.push(Installed::of(Path::new(PROGRAM), &program_bytes));
     write_manifest(&prefix, &files)?;
     let is_ours =
         |file: &&Installed| file.path != Path::new(PROGRAM) && file.fault(&prefix) != Some("changed");
-    stale.iter().filter(is_ours).for_each(|file| drop(remove_below(&prefix, &file.path)));
+    stale.iter().filter(is_ours).for_each(|file| drop(prefix.remove(&file.path)));
 
     terminal::print(&format!("installed {} ({} files)", program.display(), files.len()));
     terminal::print("next: roxie demo; remove it with 'roxie self remove'");
@@ -136,7 +132,7 @@ pub(super) fn install(args: &InstallArgs) -> Outcome {
 
 /// Compares the installed files with the manifest, and unpacks the libraries.
 pub(super) fn check(args: &PrefixArgs) -> Outcome {
-    let prefix = prefix(args.prefix.as_deref())?;
+    let prefix = Prefix::of(args.prefix.as_deref())?;
     let files = read_manifest(&prefix)?.ok_or_else(|| not_installed(&prefix))?;
     let faults: Vec<_> = files.iter().filter_map(|file| Some((file, file.fault(&prefix)?))).collect();
     let libraries = unpacked_libraries(&prefix.join(PROGRAM));
@@ -145,7 +141,7 @@ pub(super) fn check(args: &PrefixArgs) -> Outcome {
         let faults: Vec<_> =
             faults.iter().map(|(file, fault)| json!({"path": file.path, "fault": fault})).collect();
         let value = json!({
-            "prefix": prefix,
+            "prefix": prefix.path(),
             "files": files.len(),
             "faults": faults,
             "libraries": libraries.as_ref().ok(),
@@ -161,7 +157,7 @@ pub(super) fn check(args: &PrefixArgs) -> Outcome {
         if let Ok(dir) = &libraries {
             out.line(&format!("libraries in {}", dir.display()));
         }
-        out.line(&format!("{}: {} files, {} faults", prefix.display(), files.len(), faults.len()));
+        out.line(&format!("{}: {} files, {} faults", prefix.path().display(), files.len(), faults.len()));
     }
     match libraries {
         Err(failure) => Err(failure),
@@ -181,7 +177,7 @@ fn unpacked_libraries(program: &Path) -> Outcome<PathBuf> {
 
 /// Removes the files of the manifest, directories that are empty then, and unpacked libraries.
 pub(super) fn remove(args: &RemoveArgs) -> Outcome {
-    let prefix = prefix(args.prefix.as_deref())?;
+    let prefix = Prefix::of(args.prefix.as_deref())?;
     let files = read_manifest(&prefix)?.ok_or_else(|| not_installed(&prefix))?;
     let manifest = Installed { crc: 0, len: 0, path: MANIFEST.into() };
     let (mut removed, mut kept) = (0, 0);
@@ -197,12 +193,12 @@ pub(super) fn remove(args: &RemoveArgs) -> Outcome {
             kept += 1;
             continue;
         }
-        match remove_below(&prefix, &file.path) {
+        match prefix.remove(&file.path) {
             Ok(()) => removed += 1,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(error) => return Err(Failure::new(format!("removing {}: {error}", path.display()))),
         }
-        remove_empty_parents(&prefix, &file.path);
+        prefix.remove_empty_parents(&file.path);
     }
     if args.dry_run {
         return Ok(());
@@ -215,36 +211,23 @@ pub(super) fn remove(args: &RemoveArgs) -> Outcome {
     let changed = if kept == 0 { String::new() } else { format!(", {kept} kept") };
     terminal::print(&format!(
         "removed {removed} files below {}{changed}, and the libraries of {} builds",
-        prefix.display(),
+        prefix.path().display(),
         unpacked.len()
     ));
     Ok(())
 }
 
-/// The directory of the installation.
-fn prefix(named: Option<&Path>) -> Outcome<PathBuf> {
-    let prefix = match named {
-        Some(dir) => std::path::absolute(dir).during(&dir.display().to_string())?,
-        None if Uid::effective().is_root() => PathBuf::from("/usr/local"),
-        None => {
-            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-            home.ok_or_else(|| Failure::new("HOME is not set").hint("give the directory with --prefix"))?
-                .join(".local")
-        }
-    };
-    Ok(prefix)
-}
-
-fn not_installed(prefix: &Path) -> Failure {
-    Failure::new(format!("roxie is not installed below {} (no {MANIFEST} there)", prefix.display()))
+fn not_installed(prefix: &Prefix) -> Failure {
+    Failure::new(format!("roxie is not installed below {} (no {MANIFEST} there)", prefix.path().display()))
         .hint("'roxie self install' installs it; --prefix names another directory")
 }
 
 /// The installed files; `None` without an installation.
-fn read_manifest(prefix: &Path) -> Outcome<Option<Vec<Installed>>> {
+fn read_manifest(prefix: &Prefix) -> Outcome<Option<Vec<Installed>>> {
     let path = prefix.join(MANIFEST);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+    let read = prefix.open(Path::new(MANIFEST)).map_err(Error::from).and_then(|(dir, name)| dir.read(name));
+    let text = match read {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
         }
@@ -259,44 +242,12 @@ fn read_manifest(prefix: &Path) -> Outcome<Option<Vec<Installed>>> {
     text.lines().enumerate().map(parse).collect::<Outcome<Vec<_>>>().map(Some)
 }
 
-fn write_manifest(prefix: &Path, files: &[Installed]) -> Outcome {
+fn write_manifest(prefix: &Prefix, files: &[Installed]) -> Outcome {
     let mut text = String::new();
     for file in files {
         writeln!(text, "{:08x} {} {}", file.crc, file.len, file.path.display()).expect("writing to a string");
     }
-    write_below(prefix, Path::new(MANIFEST), text.as_bytes(), 0o644)
-}
-
-/// Writes a file below the prefix and makes its directories. Other users cannot lead the bytes elsewhere
-/// while this runs: each directory is opened once, and the file is written into the open directory.
-fn write_below(prefix: &Path, path: &Path, bytes: &[u8], mode: u32) -> Outcome {
-    let file = Below::create(prefix, path, Links::of_user());
-    file.and_then(|file| file.replace(bytes, mode)).map_err(|error| {
-        let failure = Failure::new(format!("writing {}: {error}", prefix.join(path).display()));
-        match error.kind() {
-            ErrorKind::PermissionDenied => failure.hint("run it as root, or choose a --prefix of your own"),
-            _ => failure,
-        }
-    })
-}
-
-/// Removes the directories above `path` that are empty, up to the prefix.
-fn remove_empty_parents(prefix: &Path, path: &Path) {
-    for dir in path.ancestors().skip(1).take_while(|dir| !dir.as_os_str().is_empty()) {
-        let removed = Below::open(prefix, dir, Links::of_user()).and_then(|dir| dir.remove_dir());
-        if removed.is_err() {
-            break;
-        }
-    }
-}
-
-fn remove_below(prefix: &Path, path: &Path) -> std::io::Result<()> {
-    Below::open(prefix, path, Links::of_user())?.remove_file()
-}
-
-/// A link on the way to a file that this user must not follow.
-fn refused_link(prefix: &Path, path: &Path) -> Option<PathBuf> {
-    (Links::of_user() == Links::Refuse).then(|| below::first_link(prefix, path)).flatten()
+    prefix.write(Path::new(MANIFEST), text.as_bytes(), 0o644)
 }
 
 fn dir_of(path: &Path) -> &Path {

@@ -8,6 +8,8 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Args;
+use crate::failure::{During, Outcome};
+use crate::output;
 
 /// The date of the pages: that of the last change of the version, since builds must be equal.
 const DATE: &str = "2026-11-24";
@@ -72,9 +74,10 @@ pub(super) fn of_installation() -> io::Result<Vec<Page>> {
 }
 
 /// Writes the manual pages into `dir`.
-pub(super) fn write_manual(dir: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    manual()?.iter().try_for_each(|(name, text)| super::replace(&dir.join(name), text, 0o644))
+pub(super) fn write_manual(dir: &Path) -> Outcome {
+    output::make_dirs(dir)?;
+    let pages = manual().during("making the manual pages")?;
+    pages.iter().try_for_each(|(name, text)| output::replace(&dir.join(name), text, 0o644))
 }
 
 #[cfg(test)]

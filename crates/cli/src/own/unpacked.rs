@@ -3,17 +3,19 @@
 //! All processes of a user that run the same build share one directory. Its name has the fingerprint of the
 //! libraries, so builds do not disturb each other. The files are compared with their CRC at each start.
 
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nix::sys::statvfs::{FsFlags, statvfs};
-use roxie::private_dir::private_dir_below;
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use roxie::private_dir::PrivateDir;
+use sys::{Dir, Untrusted, Walk};
 
 use super::Bundle;
 use crate::failure::{Failure, Outcome};
-use crate::library::{self, not_private};
+use crate::library::{self, not_trusted};
 
 /// Start of the directory's name; the fingerprint follows.
 const PREFIX: &str = "files-";
@@ -25,35 +27,44 @@ const USE_STEP: Duration = Duration::from_secs(3600);
 
 /// Makes the directory of this build contain its libraries, and returns it.
 pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
-    let dir = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint()))?;
+    let (base, dir) = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint()))?;
     let now = SystemTime::now();
     if age(&dir, now).is_none_or(|age| age > USE_STEP) {
         // Only the removal of old builds reads it.
-        File::open(&dir).and_then(|dir| dir.set_modified(now)).ok();
+        dir.set_modified(now).ok();
     }
-    bundle.unpack(&dir).map_err(|error| not_unpacked(&dir, &error))?;
-    if let Some(base) = dir.parent() {
-        sweep(base, now, UNUSED);
-    }
-    Ok(dir)
+    bundle.unpack(&dir).map_err(|error| not_unpacked(dir.path(), &error))?;
+    sweep(&base, now, UNUSED);
+    Ok(dir.path().to_owned())
 }
 
-/// A private directory on a file system from which libraries can be loaded.
-fn directory(name: &str) -> Outcome<PathBuf> {
-    let dir = library::private_dir(name)?;
+/// The private directory and the one with this name in it, on a file system from which libraries can be loaded.
+fn directory(name: &str) -> Outcome<(Dir, Dir)> {
+    let inside = |base: &Dir| base.private(OsStr::new(name)).map_err(|why| not_trusted(&why));
+    let base = library::base_dir()?.into_dir();
+    let dir = inside(&base)?;
     if may_execute(&dir) {
-        return Ok(dir);
+        return Ok((base, dir));
     }
     let refused = || {
-        Failure::new(format!("{} is on a file system without execution (noexec)", dir.display()))
+        let shown = dir.path().display();
+        Failure::new(format!("{shown} is on a file system without execution (noexec)"))
             .hint("set XDG_CACHE_HOME or TMPDIR to a directory where libraries may be loaded")
     };
-    let cache = cache_dir().ok_or_else(refused)?;
-    fs::create_dir_all(&cache)
-        .map_err(|error| Failure::new(format!("making {}: {error}", cache.display())))?;
     // The empty directory stays for another user or process that is about to fill it.
-    let dir = private_dir_below(&cache, name).map_err(|error| not_private(&error))?;
-    if may_execute(&dir) { Ok(dir) } else { Err(refused()) }
+    let base = cache_base(true).ok_or_else(refused)?.map_err(|why| not_trusted(&why))?;
+    let dir = inside(&base)?;
+    if may_execute(&dir) { Ok((base, dir)) } else { Err(refused()) }
+}
+
+/// `roxie` in the cache directory of the user.
+fn cache_base(shall_make: bool) -> Option<Result<Dir, Untrusted>> {
+    let rules = Walk { make: shall_make.then_some(0o700), ..Walk::default() };
+    let name = OsStr::new("roxie");
+    Some(Dir::prove(&cache_dir()?, rules).and_then(|dir| match shall_make {
+        true => dir.private(name),
+        false => dir.open_private(name),
+    }))
 }
 
 /// Where a user keeps files that can be made again.
@@ -63,8 +74,8 @@ fn cache_dir() -> Option<PathBuf> {
     named.or_else(|| Some(home()?.join(".cache")))
 }
 
-fn may_execute(dir: &Path) -> bool {
-    statvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
+fn may_execute(dir: &Dir) -> bool {
+    fstatvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
 }
 
 fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
@@ -78,21 +89,20 @@ fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
 }
 
 /// Removes the libraries of builds that were not used for `unused` and that no process names.
-pub(super) fn sweep(base: &Path, now: SystemTime, unused: Duration) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(base) else { return Vec::new() };
-    let is_old = |dir: &PathBuf| {
-        let ours = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
-        ours && age(dir, now).is_some_and(|age| age >= unused) && !is_named(dir)
+pub(super) fn sweep(base: &Dir, now: SystemTime, unused: Duration) -> Vec<PathBuf> {
+    let is_old = |name: &OsString| {
+        let dir = base.open_private(name).ok().filter(|dir| age(dir, now).is_some_and(|age| age >= unused));
+        dir.is_some_and(|dir| !is_named(dir.path()))
     };
-    let old: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_old).collect();
-    old.into_iter().filter(|dir| fs::remove_dir_all(dir).is_ok()).collect()
+    let names = base.names_with(PREFIX).unwrap_or_default();
+    let removed = names.into_iter().filter(is_old).filter(|name| base.remove_private(name).is_ok());
+    removed.map(|name| base.path().join(name)).collect()
 }
 
 /// The unpacked directories of this user, in each place where they may be.
-pub(super) fn bases() -> Vec<PathBuf> {
-    let temporary = library::private_dir("").ok();
-    let cache = cache_dir().map(|dir| dir.join("roxie")).filter(|dir| dir.is_dir());
-    temporary.into_iter().chain(cache).collect()
+pub(super) fn bases() -> Vec<Dir> {
+    let temporary = library::base_dir().ok().map(PrivateDir::into_dir);
+    temporary.into_iter().chain(cache_base(false).and_then(Result::ok)).collect()
 }
 
 /// Whether a process of this user has loaded a library of `dir`, or loads the libraries in programs that it
@@ -118,9 +128,8 @@ fn contains(text: &[u8], word: &[u8]) -> bool {
 }
 
 /// Time since a directory was changed last. A time in the future counts as now: clocks differ.
-fn age(dir: &Path, now: SystemTime) -> Option<Duration> {
-    let meta = fs::symlink_metadata(dir).ok().filter(|meta| meta.is_dir())?;
-    Some(now.duration_since(meta.modified().ok()?).unwrap_or_default())
+fn age(dir: &Dir, now: SystemTime) -> Option<Duration> {
+    Some(now.duration_since(dir.own_metadata().ok()?.modified().ok()?).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -129,10 +138,10 @@ mod tests {
 
     #[test]
     fn libraries_of_old_builds_are_removed_unless_a_process_names_them() {
-        let base = std::env::temp_dir().join(format!("roxie-unpacked-{}", std::process::id()));
+        let path = Path::new("/tmp").join(format!("roxie-unpacked-{:016x}", sys::random_u64()));
+        let base = Dir::prove(&path, Walk { make: Some(0o700), ..Walk::default() }).expect("made");
         let make = |name: &str| {
-            let dir = base.join(name);
-            fs::create_dir_all(&dir).expect("made");
+            let dir = base.private(OsStr::new(name)).expect("made").path().to_owned();
             fs::write(dir.join("libibverbs.so"), "").expect("a library");
             dir
         };
@@ -148,6 +157,6 @@ mod tests {
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(removed, [old]);
         assert!(named.exists() && other.exists());
-        fs::remove_dir_all(base).expect("cleaned");
+        fs::remove_dir_all(path).expect("cleaned");
     }
 }

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use wire::capture::LinkType;
 
 use super::fabrics;
 use crate::failure::{Failure, Outcome};
+use crate::output;
 use crate::terminal::Terminal;
 
 /// Exit code if the trace cannot be written; 1 is a violation.
@@ -24,8 +24,8 @@ pub(super) fn run(options: &Options, path: &Path) -> Outcome {
     let out: Box<dyn Write> = if path.as_os_str() == "-" {
         Box::new(io::stdout())
     } else {
-        let failed = |error| not_written(path, error).hint("give --trace a file that can be created");
-        Box::new(File::create(path).map_err(failed)?)
+        let hint = "give --trace a file that can be created";
+        Box::new(output::create(path).map_err(|failure| failure.hint(hint).code(NOT_WRITTEN))?)
     };
     let out = BufWriter::new(out);
     let (written, result) = if is_capture {

@@ -20,8 +20,9 @@ use sys::trace::Recording;
 
 use crate::args::RunArgs;
 use crate::chaos::Chosen;
+use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
-use crate::{library, run, supervised};
+use crate::{output, run, supervised};
 
 use model::Trace;
 use summary::Summary;
@@ -108,15 +109,15 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
             .code(2));
     }
     // Before the command runs: its trace would be in vain without the file.
-    let output = create(&args.output)?;
+    let output = output::create(&args.output)?;
     let found = run_args.command.first().and_then(|program| run::search(Path::new(program)));
     let mut variables = run::variables(run_args, found.as_deref())?;
-    let dir = library::trace_dir()?;
-    variables.push((roxie::trace::VARIABLE, dir.clone().into_os_string()));
+    let dir = CommandDir::new(Purpose::Trace)?;
+    variables.push((roxie::trace::VARIABLE, dir.path().into()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
     let ended = supervised::supervise(run_args, &variables, || Ok(()));
-    let recordings = read(&dir);
-    fs::remove_dir_all(&dir).ok();
+    let recordings = read(dir.path());
+    drop(dir);
     let (ended, recordings) = (ended?, recordings?);
     if recordings.is_empty() {
         eprintln!("roxie trace: no process of the command opened the device: nothing was traced");
@@ -139,14 +140,10 @@ impl MergeArgs {
             trace.add(chrome::read(&fs::read(path).during(&name)?, &name)?);
         }
         ends::join(&mut trace);
-        save(&trace, create(&self.output)?, &self.output)?;
+        save(&trace, output::create(&self.output)?, &self.output)?;
         print(&Summary::new(&trace, None), self.json, &self.output, io::stdout())?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn create(path: &Path) -> Outcome<File> {
-    File::create(path).during(&path.display().to_string())
 }
 
 /// What the threads have recorded.

@@ -1,19 +1,20 @@
 //! `roxie xdp attach`: loads a program, fills its maps, pins them, and attaches the program.
 
-use std::fs;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use roxie::xdp::{AttachError, Attached, Presence, attach_loaded, install};
 use sys::bpf::{LoadError, Map, Program, ProgramInfo, pin};
-use sys::{Capability, Link, Netlink, XdpMode};
+use sys::{Capability, Dir, Link, Netlink, Untrusted, Walk, XdpMode};
 
 use super::args::AttachArgs;
 use super::source;
 use super::{ability, interface};
 use crate::failure::{During, Failure, Outcome};
+use crate::library::not_trusted;
 use crate::terminal::{self, Terminal};
 
 /// Puts the program on the interface.
@@ -182,8 +183,10 @@ fn refused(error: AttachError, link: &Link) -> Failure {
 
 /// The pinned maps; they are unpinned unless kept.
 struct Pins {
-    paths: Vec<PathBuf>,
-    made: Option<PathBuf>,
+    dir: Dir,
+    names: Vec<OsString>,
+    /// The directory did not exist.
+    made: bool,
 }
 
 impl Pins {
@@ -200,30 +203,37 @@ impl Pins {
                 }
             }
         };
-        fs::create_dir_all(dir).map_err(|error| hint(error, dir))?;
-        let mut pins = Pins { paths: Vec::new(), made: made.then(|| dir.to_owned()) };
+        // The kernel pins by path: nobody else may put another directory there.
+        let rules = Walk { make: Some(0o700), ..Walk::default() };
+        let dir = Dir::prove(dir, rules).map_err(|why| match why {
+            Untrusted::Failed { path, error } => hint(error, &path),
+            why => not_trusted(&why),
+        })?;
+        let mut pins = Pins { dir, names: Vec::new(), made };
         for (def, map) in program.maps.iter().zip(maps) {
-            let path = dir.join(def.name.replace('.', "_"));
+            let name = def.name.replace('.', "_");
+            let path = pins.dir.path().join(&name);
             pin(map.as_fd(), &path).map_err(|error| hint(error, &path))?;
-            pins.paths.push(path);
+            pins.names.push(name.into());
         }
         Ok(pins)
     }
 
     fn keep(mut self) {
-        self.paths.clear();
-        self.made = None;
+        self.names.clear();
+        self.made = false;
     }
 }
 
 impl Drop for Pins {
     fn drop(&mut self) {
         // If a pin cannot be removed, the original failure is still reported.
-        for path in &self.paths {
-            let _still_there = fs::remove_file(path);
+        for name in &self.names {
+            let _still_there = self.dir.remove_file(name);
         }
-        if let Some(dir) = &self.made {
-            let _still_there = fs::remove_dir(dir);
+        let (path, rules) = (self.dir.path(), Walk::default());
+        if let (true, Some(parent), Some(name)) = (self.made, path.parent(), path.file_name()) {
+            let _still_there = Dir::prove(parent, rules).map(|parent| parent.remove_dir(name));
         }
     }
 }

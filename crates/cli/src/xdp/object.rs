@@ -1,16 +1,17 @@
 //! `roxie xdp object`: writes the steering program to a file, for loaders that put several programs on an
 //! interface.
 
-use std::fs;
+use std::io::Write;
 
 use roxie::xdp::Steering;
 
 use super::args::ObjectArgs;
 use crate::failure::{During, Failure, Outcome};
+use crate::output;
 
 /// Writes the file.
 pub(super) fn object(args: &ObjectArgs) -> Outcome {
     let program = Steering::loadable(args.queues).during("program")?;
     let file = bpf::object::write(&program).map_err(|error| Failure::new(error.to_string()))?;
-    fs::write(&args.file, file).during(&args.file.display().to_string())
+    output::create(&args.file)?.write_all(&file).during(&args.file.display().to_string())
 }

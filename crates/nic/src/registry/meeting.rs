@@ -8,12 +8,15 @@
 //! directory.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
+
+use sys::{Dir, Walk};
 
 use super::identity::{Peer, Relation};
 use crate::private_dir::private_dir;
@@ -66,8 +69,9 @@ pub(crate) fn listen(name: &str, backlog: i32) -> io::Result<Listener> {
 
 /// The caller holds the abstract name, so a file that exists has no owner.
 fn listen_privately(name: &str, backlog: i32) -> Option<PrivateSocket> {
-    let path = path(name)?;
-    let _absent = fs::remove_file(&path);
+    let (dir, file) = place(name)?;
+    let _absent = dir.remove_file(&file);
+    let path = dir.path().join(file);
     let socket = sys::bind_seqpacket_file(&path).ok()?;
     let file = SocketFile { path, pid: std::process::id() };
     sys::listen(socket.as_fd(), backlog).ok()?;
@@ -83,8 +87,8 @@ pub(crate) fn connect(name: &str) -> io::Result<(OwnedFd, Peer)> {
     let connection = sys::connect_seqpacket(name)?;
     let peer = Peer::of(&connection)?;
     if peer.relation != Relation::Same
-        && let Some(path) = path(name)
-        && let Ok(private) = sys::connect_seqpacket_file(&path)
+        && let Some((dir, file)) = place(name)
+        && let Ok(private) = sys::connect_seqpacket_file(&dir.path().join(file))
     {
         let peer = Peer::through_private_dir(&private)?;
         return Ok((private, peer));
@@ -120,19 +124,19 @@ fn sweep_older_than(swept: Swept, min_age: Duration) {
     let alive: HashSet<String> =
         sys::abstract_names("").iter().map(|name| format!("{network}{}", file_part(name))).collect();
     let now = SystemTime::now();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if alive.contains(&name) || (swept == Swept::Network && !name.starts_with(&network)) {
+    for file in dir.names().unwrap_or_default() {
+        let name = file.to_string_lossy();
+        if alive.contains(&*name) || (swept == Swept::Network && !name.starts_with(&network)) {
             continue;
         }
-        let modified = entry.metadata().and_then(|meta| meta.modified());
+        let modified = dir.metadata(&file).and_then(|meta| meta.modified());
         let age = modified.ok().and_then(|modified| now.duration_since(modified).ok());
         if age.is_none_or(|age| age < min_age) {
             continue;
         }
-        let refused = sys::connect_seqpacket_file(&entry.path()).err();
+        let refused = sys::connect_seqpacket_file(&dir.path().join(&file)).err();
         if refused.is_some_and(|error| error.raw_os_error() == Some(libc::ECONNREFUSED)) {
-            let _removed_by_another = fs::remove_file(entry.path());
+            let _removed_by_another = dir.remove_file(&file);
         }
     }
 }
@@ -140,10 +144,11 @@ fn sweep_older_than(swept: Swept, min_age: Duration) {
 /// Name of the directory of the sockets in the private directory.
 const DIR: &str = "run";
 
-/// The file for a name. An abstract name belongs to a network namespace, so the file name contains its
-/// number: the directory may be visible in several.
-fn path(name: &str) -> Option<PathBuf> {
-    Some(private_dir(DIR).ok()?.join(format!("{}{}", network_prefix()?, file_part(name))))
+/// The directory and the file for a name. An abstract name belongs to a network namespace, so the file name
+/// contains its number: the directory may be visible in several. The directory's path is proven, as the
+/// address of a socket must be: other users cannot put another directory there.
+fn place(name: &str) -> Option<(Dir, OsString)> {
+    Some((private_dir(DIR).ok()?, format!("{}{}", network_prefix()?, file_part(name)).into()))
 }
 
 /// The first part of the name of each file of this network namespace.
@@ -158,8 +163,9 @@ fn file_part(name: &str) -> String {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        let (Some(dir), Some(file)) = (self.path.parent(), self.path.file_name()) else { return };
         if self.pid == std::process::id() {
-            let _removed_by_another = fs::remove_file(&self.path);
+            let _removed_by_another = Dir::prove(dir, Walk::default()).map(|dir| dir.remove_file(file));
         }
     }
 }
@@ -167,6 +173,10 @@ impl Drop for SocketFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn path(name: &str) -> Option<PathBuf> {
+        place(name).map(|(dir, file)| dir.path().join(file))
+    }
 
     #[test]
     fn a_listener_is_reached_through_both_sockets_and_leaves_no_file() {

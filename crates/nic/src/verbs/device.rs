@@ -407,7 +407,8 @@ fn tell_command() {
     TOLD.call_once(|| {
         if let Some(dir) = std::env::var_os("ROXIE_RUN") {
             // A program of another user, or behind a chroot(2), cannot; then the command does not know.
-            drop(std::fs::File::create(std::path::Path::new(&dir).join("opened")));
+            let made = sys::Dir::own(dir.as_ref()).map(|dir| dir.create_new("opened".as_ref(), 0o600));
+            drop(made);
         }
     });
 }
