@@ -7,6 +7,8 @@ mod conformance;
 mod links;
 #[path = "tidy/operations.rs"]
 mod operations;
+#[path = "tidy/paths.rs"]
+mod paths;
 #[path = "tidy/support.rs"]
 mod support;
 

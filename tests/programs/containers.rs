@@ -32,6 +32,29 @@ mount -o remount,ro,bind /
 if touch /tmp/writable 2>/dev/null || touch /writable 2>/dev/null; then echo it can be written to; exit 1; fi
 "#;
 
+/// Two commands that are process 1 of their namespaces, and a third one that removes what killed ones left.
+const SHARED_TMP: &str = r#"
+ip link set lo up
+unset XDG_RUNTIME_DIR
+mount -t tmpfs -o mode=1777 none /mnt
+export TMPDIR=/mnt
+as_first="unshare --pid --fork --kill-child --mount-proc"
+count() { ls -d /mnt/roxie-0/check-1-* 2>/dev/null | wc -l; }
+sweep() { touch -d '1 hour ago' /mnt/roxie-0/check-1-*; "$ROXIE" run --netdev lo -- true; }
+mkfifo /mnt/a /mnt/b
+$as_first "$ROXIE" check --netdev lo -- sh -c 'read word </mnt/a' & a=$!
+$as_first "$ROXIE" check --netdev lo -- sh -c 'read word </mnt/b' & b=$!
+until [ $(count) = 2 ]; do sleep 0.05; done
+sweep
+[ $(count) = 2 ]
+echo end >/mnt/a; wait $a
+[ $(count) = 1 ]
+kill -9 $b; wait $b || true
+[ $(count) = 1 ]
+until sweep; [ $(count) = 0 ]; do sleep 0.05; done
+echo neither lost nor left
+"#;
+
 /// Device files in a sandbox without sysfs, as bubblewrap makes one: `/sys` is an empty directory.
 const EMPTY_SYS: &str = r#"
 ip link set lo up
@@ -62,6 +85,8 @@ pub(crate) fn cases() -> Vec<Case> {
         confined("seccomp", ""),
         confined("all of it", READ_ONLY),
         inside("too few descriptors, and it says so", "", "").running(too_few),
+        inside("commands of two containers that share /tmp", "", "")
+            .running(|lab, name| says(&good(shell(lab, name, SHARED_TMP)?)?, "neither lost nor left")),
         inside("device files in an empty /sys", "", "")
             .running(|lab, name| says(&good(shell(lab, name, EMPTY_SYS)?)?, "RoCE v2")),
         inside("device files without /sys, and it says so", "", "").running(|lab, name| {

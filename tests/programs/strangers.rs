@@ -57,6 +57,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("names of a stranger do not stop a new group", "rping", squatted),
         case("one user in two user namespaces with one private directory", "rping", related),
         case("processes in one user namespace without mappings", "rping", together),
+        case("a temporary directory of a stranger is not used", "sh", lent),
         case("root sees the processes of others when asked", "rping", asked),
         case("the name of a program does not control the terminal", "rping", hostile_name),
     ];
@@ -183,6 +184,25 @@ fn together(lab: &Lab, name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// TMPDIR of another user, as su(1) keeps it: that user could replace a library between check and use.
+fn lent(lab: &Lab, name: &str) -> Result<(), String> {
+    let script =
+        "unset TMPDIR; mkdir /mnt/lent /mnt/deep; chown 4000 /mnt/lent /mnt/deep; mkdir /mnt/deep/own
+        for dir in /mnt/lent /mnt/deep/own; do
+            TMPDIR=$dir $ROXIE run --netdev lo -- sh -c 'echo loads from $LD_LIBRARY_PATH'
+            XDG_RUNTIME_DIR=$dir $ROXIE run --netdev lo -- sh -c 'echo loads from $LD_LIBRARY_PATH'
+        done
+        ls -A /mnt/lent /mnt/deep/own | grep roxie && exit 1
+        echo nothing of roxie is there";
+    let ended = good(shell(lab, name, script)?)?;
+    says(&ended, "TMPDIR is not used: /mnt/lent belongs to user 4000")?;
+    says(&ended, "XDG_RUNTIME_DIR is not used: /mnt/deep belongs to user 4000")?;
+    match ended.output.matches("loads from /tmp/roxie-0/lib-").count() {
+        4 => says(&ended, "nothing of roxie is there"),
+        _ => Err(ended.describe()),
+    }
+}
+
 fn asked(lab: &Lab, name: &str) -> Result<(), String> {
     let script = format!(
         "SERVER='{}'{SERVE}
@@ -247,8 +267,8 @@ fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
     let program = compile(lab)?;
     // No private directory of these users is left.
     let script = &format!(
-        "ip link set lo up; mount -t tmpfs none /mnt
-mkdir -m 1777 /mnt/tmp; mount --bind /mnt/tmp /tmp; unset TMPDIR\n{script}"
+        "ip link set lo up; mount -t tmpfs -o mode=1777 none /mnt
+export TMPDIR=/mnt\n{script}"
     );
     let (roxie_is, stranger) = (format!("ROXIE={}", lab.roxie().display()), program.display());
     let stranger = format!("STRANGER={stranger}");

@@ -1,5 +1,5 @@
-//! Another user of the host who acts between any two system calls on names: no code of that user is loaded,
-//! and no file of roxie gets into that user's hands or is lost.
+//! Another user of the host acts between any two system calls on names: no code of that user is loaded, and
+//! no file of roxie gets into that user's hands or is lost.
 //!
 //! Each case runs one job of the program once for each of its calls and each act of the adversary. The
 //! adversary has the rights of another user, so the kernel decides what succeeds.
@@ -135,8 +135,8 @@ fn plant(dir: &Path) {
     }
 }
 
-/// Runs `job` once without the stranger, and then once for each call and act; `check` judges each run when the
-/// stranger has acted once more, after its end.
+/// Runs `job` once without the stranger, and then once for each call and act; `check` judges each run when
+/// the stranger has acted once more, after its end.
 fn for_each_turn<T>(owner: u32, mode: u32, job: impl Fn(&Host) -> T, check: impl Fn(&Host, T)) {
     if sys::effective_uid() != 0 {
         eprintln!("skipped: needs root, to be two users");
@@ -240,7 +240,7 @@ fn an_output_goes_to_its_place_or_nowhere() {
             place.dir().rename(OsStr::new("out.json.part"), place.name())?;
             place.create().map(drop)
         };
-        // That the precious file is whole is checked for each turn.
+        // That the precious file is whole is checked for each run.
         for_each_turn(owner, mode, job, |_, _| ());
     }
 }

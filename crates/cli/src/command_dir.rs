@@ -1,8 +1,9 @@
 //! A private directory of one command, such as the one into which its processes write findings.
 //!
 //! Its name is `PREFIX-PID-RANDOM`: processes of two process-ID namespaces that share the directory above may
-//! have the same number. The process that made it holds its lock (flock(2)) while the command runs. So a later
-//! command can tell a directory in use from one that a killed process left, in whatever namespace that was.
+//! have the same number. The process that made it holds its lock (flock(2)) while the command runs. So a
+//! later command can tell a directory in use from one that a killed process left, in whatever namespace that
+//! was.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -44,7 +44,8 @@ impl PrivateDir {
         Self::among(named("XDG_RUNTIME_DIR").as_deref(), named("TMPDIR").as_deref(), &temporary)
     }
 
-    /// As [`Self::open`], with these places in place of `XDG_RUNTIME_DIR`, `TMPDIR`, and what every machine has.
+    /// As [`Self::open`], with these places in place of `XDG_RUNTIME_DIR`, `TMPDIR`, and what every machine
+    /// has.
     ///
     /// # Errors
     /// As [`Self::open`].

@@ -59,7 +59,7 @@ impl Recording {
     fn begin(hooks: &mut Hooks, socket: &Path, slot: u16, filter: TapFilter) -> Result<Recording, String> {
         let (copies, reader) = filter.memory().map_err(|error| error.to_string())?;
         let connection = sys::connect_seqpacket_file(socket).map_err(|error| error.to_string())?;
-        // The variable may be of another user, as after su(1), who would read the packets.
+        // The variable may be of another user, as after su(1), and that user would read the packets.
         let reader_user = sys::peer_credentials(connection.as_fd()).map_err(|error| error.to_string())?.uid;
         if ![0, sys::effective_uid()].contains(&reader_user) {
             return Err(format!("user {reader_user} listens on {}", socket.display()));

@@ -1,8 +1,8 @@
 //! The directory of an installation, and the files below it.
 //!
-//! Every file is read, written and removed by its open directory. Each directory on the way belongs to root or
-//! to this user, and no other user may write to it; its group may, as in /usr/local of Debian. Below the prefix
-//! root follows no symbolic link: a member of that group could lead root to any directory by one.
+//! Every file is read, written and removed by its open directory. Each directory on the way belongs to root
+//! or to this user, and no other user may write to it; its group may, as in /usr/local of Debian. Below the
+//! prefix root follows no symbolic link: a member of that group could lead root to any directory by one.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;

@@ -38,7 +38,8 @@ pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
     Ok(dir.path().to_owned())
 }
 
-/// The private directory and the one with this name in it, on a file system from which libraries can be loaded.
+/// The private directory and the one with this name in it, on a file system from which libraries can be
+/// loaded.
 fn directory(name: &str) -> Outcome<(Dir, Dir)> {
     let inside = |base: &Dir| base.private(OsStr::new(name)).map_err(|why| not_trusted(&why));
     let base = library::base_dir()?.into_dir();

@@ -203,7 +203,7 @@ impl Pins {
                 }
             }
         };
-        // The kernel pins by path: nobody else may put another directory there.
+        // The kernel pins by path: no other user may put another directory there.
         let rules = Walk { make: Some(0o700), ..Walk::default() };
         let dir = Dir::prove(dir, rules).map_err(|why| match why {
             Untrusted::Failed { path, error } => hint(error, &path),

@@ -1,4 +1,4 @@
-//! Another user of the host who runs between any two system calls on names, for tests.
+//! Another user of the host, which runs between any two system calls on names, for tests.
 
 use std::cell::RefCell;
 
@@ -16,7 +16,7 @@ pub fn between_calls<T>(adversary: impl FnMut() + 'static, f: impl FnOnce() -> T
     result
 }
 
-/// Its turn.
+/// Lets the adversary run.
 pub(super) fn act() {
     // Its own calls on names are made without it.
     let taken = ADVERSARY.with_borrow_mut(Option::take);

@@ -129,7 +129,8 @@ impl Dir {
         let path = self.path.join(&name);
         at::make_dir(self.as_fd(), &name, 0o700).map_err(|error| Untrusted::Failed { path, error })?;
         let dir = self.open_private(&name)?;
-        // Nobody else has the lock; a file system without locks keeps no directory that was killed apart.
+        // No other process has the lock; a file system without locks keeps no directory that was killed
+        // apart.
         drop(dir.file.try_lock());
         Ok(dir)
     }
@@ -278,8 +279,8 @@ impl Dir {
         written
     }
 
-    /// Makes `name` a symbolic link to `target`. An old link is replaced by a rename, so a program that starts
-    /// meanwhile finds the old or the new one.
+    /// Makes `name` a symbolic link to `target`. An old link is replaced by a rename, so a program that
+    /// starts meanwhile finds the old or the new one.
     ///
     /// # Errors
     /// It cannot be made.

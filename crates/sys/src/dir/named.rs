@@ -1,8 +1,8 @@
 //! A file that the user named, such as the output of a command.
 //!
 //! The directory is opened once, by the path as the user gave it. What follows is done by its descriptor, so
-//! another user who renames a directory of the path meanwhile leads no byte elsewhere. A symbolic link in
-//! place of the file is followed if root or this user made it, and nobody else can put another one there.
+//! a rename of a directory of the path by another user leads no byte elsewhere. A symbolic link in place of
+//! the file is followed if root or this user made it, and no other user can put another one there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -51,7 +51,7 @@ impl NamedFile {
         Ok(NamedFile { dir: Dir { file: at::named_dir(parent)?, path: parent.to_owned() }, name })
     }
 
-    /// Nobody but root and this user made the link, and nobody else can replace it.
+    /// Only root or this user made the link, and no other user can replace it.
     fn trust_link(&self, link: &Metadata) -> io::Result<()> {
         let dir = self.dir.own_metadata()?;
         let path = self.path();

@@ -70,7 +70,7 @@ pub enum Untrusted {
         /// The kernel's error.
         error: io::Error,
     },
-    /// It belongs to another user, who can rename what is in it.
+    /// It belongs to another user, which can rename what is in it.
     Owner {
         /// The directory or link.
         path: PathBuf,
@@ -125,7 +125,8 @@ impl fmt::Display for Untrusted {
         match self {
             Untrusted::Failed { path, error } => write!(f, "{}: {error}", path.display()),
             Untrusted::Owner { path, owner } => {
-                write!(f, "{} belongs to user {owner}, who could replace what is in it", path.display())
+                let path = path.display();
+                write!(f, "{path} belongs to user {owner}, and that user could replace what is in it")
             }
             Untrusted::Writable { path, mode } => write!(
                 f,
@@ -247,7 +248,7 @@ impl Place {
             return Err(Untrusted::Link { path: path.to_owned() });
         }
         let made_by_root = || {
-            // Of an owner without a mapping, in a directory of root that nobody else may write.
+            // Of an owner without a mapping, in a directory of root that no other user may write.
             let closed = self.dir.metadata().is_ok_and(|dir| dir.mode() & 0o022 == 0);
             closed && self.owners.is_unmapped(meta.uid()) && is_of_root(&self.path)
         };
@@ -267,7 +268,8 @@ struct Owners {
 
 impl Owners {
     fn now() -> Owners {
-        // A process that does not see /proc takes the kernel's default, and no owner of that number for known.
+        // A process that does not see /proc takes the kernel's default, and no owner of that number for
+        // known.
         let unseen = IdView { overflow_uid: 65_534, maps_every_uid: false };
         Owners { user: effective_uid(), view: id_view().unwrap_or(unseen) }
     }
@@ -288,7 +290,7 @@ impl Owners {
         Ok(())
     }
 
-    /// True for root and this user, if their numbers stand for nobody else.
+    /// True for root and this user, if their numbers stand for no other user.
     fn is_own_or_root(self, owner: u32) -> bool {
         (owner == 0 || owner == self.user) && !self.is_unmapped(owner)
     }
