@@ -1,6 +1,7 @@
 //! The end of the process. Programs exit without destroying their objects. As the kernel does for its
 //! devices, this library then disconnects the peers and sends pending acknowledgements.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::thread::{self, ThreadId};
@@ -106,6 +107,8 @@ fn disconnect_peers() {
         // SAFETY: the C library's own stream, which lives as long as the process. If another thread holds its
         // lock, the exiting thread stops waiting for this one.
         unsafe { libc::fflush(stdout) };
-        eprint!("{lines}");
+        let _signals = sys::WriteSignals::block();
+        // A failed write cannot be reported; the program ends.
+        let _ = write!(std::io::stderr(), "{lines}");
     }
 }

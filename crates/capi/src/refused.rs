@@ -97,8 +97,7 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
         // A program that repeats a call until it succeeds gets one line.
         if WANTED.errors && line != printed {
             printed.clone_from(line);
-            // A failed write cannot be reported; the program continues.
-            let _ = writeln!(std::io::stderr(), "roxie: {line}");
+            say(line);
         }
     });
 }
@@ -132,8 +131,7 @@ fn note_completion(wc: &Wc) {
     let _ = LAST.try_with(|last| {
         let printed = &mut last.borrow_mut().printed;
         if text != *printed {
-            // A failed write cannot be reported; the program continues.
-            let _ = writeln!(std::io::stderr(), "roxie: completion of wr_id {wr_id:#x}, {text}");
+            say(&format!("completion of wr_id {wr_id:#x}, {text}"));
             *printed = text;
         }
     });
@@ -142,8 +140,15 @@ fn note_completion(wc: &Wc) {
 /// Prints the name of a called function that is not implemented, if `ROXIE_LOG` asks for it.
 pub(crate) fn note_unsupported(name: &str) {
     if WANTED.calls {
-        eprintln!("roxie: {name} is not implemented");
+        say(&format!("{name} is not implemented"));
     }
+}
+
+/// Prints a line on standard error.
+fn say(line: &str) {
+    let _signals = sys::WriteSignals::block();
+    // A failed write cannot be reported; the program continues.
+    let _ = writeln!(std::io::stderr(), "roxie: {line}");
 }
 
 /// The function of the application interface that has this line of this crate.

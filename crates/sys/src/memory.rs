@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::{check, file_size_limit};
+use super::{WriteSignals, check};
 
 /// Creates an empty file in memory, freed with its last descriptor. `name` is shown in /proc.
 ///
@@ -20,11 +20,9 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
 /// # Errors
 /// `EMFILE`, `ENOMEM`; `EFBIG` if the limit of file sizes (ulimit -f) forbids it.
 pub(super) fn sealed_memory_file(name: &CStr, len: u64) -> io::Result<File> {
-    if file_size_limit() < len {
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
-    }
     let file = create(name, libc::MFD_ALLOW_SEALING)?;
     if len > 0 {
+        let _signals = WriteSignals::block();
         // Allocates all memory now: a page that cannot be had later would kill the process.
         // SAFETY: fallocate takes no pointer.
         check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) })?;

@@ -43,6 +43,55 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// While it lives, a write of the calling thread does not end the process: beyond the limit of file sizes
+/// (RLIMIT_FSIZE) it fails with `EFBIG`, and without a reader with `EPIPE`, but raises neither SIGXFSZ nor
+/// SIGPIPE. Both signals mean the thread that writes.
+pub struct WriteSignals {
+    before: libc::sigset_t,
+    /// What a write may raise and was not pending before.
+    raised: libc::sigset_t,
+}
+
+impl WriteSignals {
+    /// Blocks the signals in the calling thread.
+    #[must_use]
+    pub fn block() -> Self {
+        let (mut set, mut pending, mut before) =
+            (MaybeUninit::uninit(), MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the sets are ours; each is initialised by the function that gets it first.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigemptyset(pending.as_mut_ptr());
+            libc::sigpending(pending.as_mut_ptr());
+            for signal in [libc::SIGXFSZ, libc::SIGPIPE] {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            for signal in [libc::SIGXFSZ, libc::SIGPIPE] {
+                if libc::sigismember(pending.as_ptr(), signal) == 1 {
+                    libc::sigdelset(set.as_mut_ptr(), signal);
+                }
+            }
+            Self { before: before.assume_init(), raised: set.assume_init() }
+        }
+    }
+}
+
+impl Drop for WriteSignals {
+    /// Takes what the writes have raised: at most one signal of each kind is pending.
+    fn drop(&mut self) {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let no_info: *mut libc::siginfo_t = std::ptr::null_mut();
+        // SAFETY: both sets were initialised in `block`. The size of the kernel's signal mask is 8. Unlike
+        // sigtimedwait(3) the system call is no cancellation point.
+        unsafe {
+            let (raised, limit) = (&raw const self.raised, &raw const at_once);
+            while libc::syscall(libc::SYS_rt_sigtimedwait, raised, no_info, limit, 8_usize) > 0 {}
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Whether a system call that a signal interrupts goes on after the handler, for all signals with handlers
 /// (SA_RESTART, signal(7)). SIGSEGV and SIGBUS, which a thread raises itself, do not count.
 #[must_use]
@@ -149,6 +198,30 @@ fn set_slice(ns: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both signals end a process, so the test would not return.
+    #[test]
+    fn a_write_that_fails_ends_no_process() {
+        let raise = |signal| {
+            // SAFETY: the calling thread is alive, and blocks the signal.
+            unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+        };
+        let signals = WriteSignals::block();
+        raise(libc::SIGXFSZ);
+        // One that is pending stays pending.
+        let inner = WriteSignals::block();
+        raise(libc::SIGPIPE);
+        drop(inner);
+        let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigpending initialises the set.
+        let is_pending = |signal| unsafe {
+            libc::sigemptyset(pending.as_mut_ptr());
+            libc::sigpending(pending.as_mut_ptr());
+            libc::sigismember(pending.as_ptr(), signal) == 1
+        };
+        assert_eq!([libc::SIGXFSZ, libc::SIGPIPE].map(is_pending), [true, false]);
+        drop(signals);
+    }
 
     #[test]
     fn a_slice_changes_nothing_else_and_can_be_reset() {

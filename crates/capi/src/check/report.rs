@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use roxie::status::QpStatus;
-use sys::{lock_until, now_ns};
+use sys::{WriteSignals, lock_until, now_ns};
 
 use super::stack::{Module, Site, modules, stack};
 use super::{OPTIONS, lock};
@@ -179,12 +180,17 @@ fn string(line: &mut String, text: &str) {
 
 /// Appends a line to the file of this process. A forked child has a file of its own.
 fn append(line: &str) {
+    static HAS_SAID: AtomicBool = AtomicBool::new(false);
     let path = OPTIONS.dir.join(format!("{}.jsonl", process::id()));
     let file = OpenOptions::new().append(true).create(true).open(&path);
+    let signals = WriteSignals::block();
     // One write: a reader sees whole lines.
     let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
-    if let Err(error) = written {
-        roxie::notice(format_args!("{}: a finding is lost: {error}", path.display()));
+    drop(signals);
+    if let Err(error) = written
+        && !HAS_SAID.swap(true, Ordering::Relaxed)
+    {
+        roxie::notice(format_args!("{}: findings are lost: {error}", path.display()));
     }
 }
 

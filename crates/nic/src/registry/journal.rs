@@ -85,7 +85,7 @@ impl JournalFile {
         }
         // A zero row ends the region, so the first rows are cleared last.
         for row in (0..rows.len()).step_by(READ_ROWS).rev() {
-            if self.0.write_all_at(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32)).is_err() {
+            if self.write(&[0; READ_ROWS * ROW_LEN], row_at(slot, row as u32)).is_err() {
                 break;
             }
         }
@@ -116,11 +116,15 @@ impl JournalFile {
 
     /// Enters an owner; the caller holds the name of the slot.
     pub(super) fn set_owner(&self, slot: u16, owner: Option<u16>) {
-        if OWNERS_LEN as u64 <= sys::file_size_limit() {
-            let owner = owner.map_or(0, |owner| owner + 1);
-            // Without memory for it, other processes cannot hand packets over to this one.
-            let _unknown = self.0.write_all_at(&owner.to_le_bytes(), 2 * u64::from(slot));
-        }
+        let owner = owner.map_or(0, |owner| owner + 1);
+        // Without memory for it, other processes cannot hand packets over to this one.
+        let _unknown = self.write(&owner.to_le_bytes(), 2 * u64::from(slot));
+    }
+
+    /// Writes, also if the limit of file sizes (ulimit -f) was lowered since the start of the device.
+    fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let _signals = sys::WriteSignals::block();
+        self.0.write_all_at(bytes, at)
     }
 
     pub(super) fn file(&self) -> &File {
@@ -183,7 +187,7 @@ impl Journal {
                 (index, row)
             }
         };
-        file.0.write_all_at(&row, row_at(self.slot, index))
+        file.write(&row, row_at(self.slot, index))
     }
 }
 
@@ -208,8 +212,7 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(Journal::open(&file, 4).1.len(), kept.len());
 }
 
-/// True if the region lies below the limit of file sizes (ulimit -f): the kernel kills a process that writes
-/// beyond it.
+/// True if the region lies below the limit of file sizes (ulimit -f).
 fn may_write(slot: u16) -> bool {
     row_at(slot + 1, 0) <= sys::file_size_limit()
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Event;
 use super::file::{EVENT_LEN, HEADER_LEN, Header, LOST_AT, WRITTEN_AT};
-use crate::{Cancellation, Mmap};
+use crate::{Cancellation, Mmap, WriteSignals};
 
 /// Events that the file grows by; the kernel clears their pages at once, about 40 us. Half: more and shorter
 /// pauses. Double: the first event of a thread takes more memory.
@@ -33,12 +33,10 @@ impl Ring {
     /// Creates the file of the calling thread in `dir`.
     pub(super) fn create(dir: &Path, capacity: usize) -> io::Result<Ring> {
         let len = HEADER_LEN + capacity * EVENT_LEN;
-        // Beyond the limit a signal would end the process.
-        if len as u64 > crate::file_size_limit() {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
         let file = new_file(dir)?;
+        let signals = WriteSignals::block();
         file.set_len(len as u64)?;
+        drop(signals);
         let map = Mmap::shared_lazily(file.as_fd(), len, 0)?;
         let (generation, backed) = (crate::generation(), 0);
         let mut ring = Ring { map, file, generation, capacity, backed, written: 0, lost: 0 };
@@ -79,6 +77,7 @@ impl Ring {
     fn grow(&mut self) -> io::Result<()> {
         // The thread may hold locks of the device.
         let _cancellation = Cancellation::disable();
+        let _signals = WriteSignals::block();
         let backed = (self.backed + CHUNK).min(self.capacity);
         let len = (HEADER_LEN + backed * EVENT_LEN) as libc::off_t;
         let done = loop {
