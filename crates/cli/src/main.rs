@@ -39,6 +39,7 @@ mod need;
 mod netdev;
 mod output;
 mod own;
+mod processes;
 mod recording;
 mod run;
 mod sim;

@@ -6,7 +6,7 @@ use std::io;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -26,6 +26,26 @@ pub fn generation() -> u32 {
 /// Marks the child as another process; called in the child's handler.
 pub fn next_generation() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    TOKEN.store(0, Ordering::Relaxed);
+}
+
+/// Random number of this process, or 0 if it is not drawn yet.
+static TOKEN: AtomicU64 = AtomicU64::new(0);
+
+/// A random number that no other process has: processes of different PID namespaces may have equal numbers
+/// (getpid(2)). Another program that this process executes has another one.
+#[must_use]
+pub fn process_token() -> u64 {
+    match TOKEN.load(Ordering::Relaxed) {
+        0 => {
+            let fresh = super::random_u64() | 1;
+            // Another thread may have been first.
+            TOKEN
+                .compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed)
+                .map_or_else(|it| it, |_| fresh)
+        }
+        token => token,
+    }
 }
 
 /// Registers handlers for every fork of this process, run by the forking thread: `prepare` before it,

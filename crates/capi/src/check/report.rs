@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use roxie::status::QpStatus;
-use sys::{WriteSignals, lock_until, now_ns};
+use sys::{WriteSignals, lock_until, now_ns, process_token};
 
 use super::stack::{Module, Site, modules, stack};
 use super::{OPTIONS, lock};
@@ -181,7 +181,7 @@ fn string(line: &mut String, text: &str) {
 /// Appends a line to the file of this process. A forked child has a file of its own.
 fn append(line: &str) {
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
-    let path = OPTIONS.dir.join(format!("{}.jsonl", process::id()));
+    let path = OPTIONS.dir.join(format!("{}-{:016x}.jsonl", process::id(), process_token()));
     let file = OpenOptions::new().append(true).create(true).open(&path);
     let signals = WriteSignals::block();
     // One write: a reader sees whole lines.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::failure::{During, Outcome};
+use crate::processes::Processes;
 
 use super::ends::{End, Ends};
 
@@ -77,7 +78,7 @@ pub(super) struct Finding {
     /// The numbers of the queue pair and of its peer, for findings about a connection.
     #[serde(default)]
     pub(super) ends: Option<(u32, u32)>,
-    /// The process that made it, and its command line.
+    /// The process that made it ([`Processes::id`]), and its command line.
     #[serde(skip)]
     pub(super) process: u32,
     #[serde(skip)]
@@ -101,6 +102,7 @@ pub(super) struct Stack {
 #[derive(Debug)]
 pub(super) struct Findings {
     dir: PathBuf,
+    numbers: Processes,
     files: HashMap<u32, Reader>,
     ends: Ends,
     /// What happened to connections and was not looked at yet: when, and in which process.
@@ -135,7 +137,12 @@ struct Region {
 impl Findings {
     pub(super) fn new(dir: &Path) -> Self {
         let (files, ends, changes) = (HashMap::new(), Ends::default(), Vec::new());
-        Self { dir: dir.to_owned(), files, ends, changes, ended: Vec::new() }
+        Self { dir: dir.to_owned(), numbers: Processes::default(), files, ends, changes, ended: Vec::new() }
+    }
+
+    /// Names the processes.
+    pub(super) fn numbers(&mut self) -> &mut Processes {
+        &mut self.numbers
     }
 
     /// Processes that opened the device.
@@ -188,8 +195,8 @@ impl Findings {
     fn read_until(&mut self, until_ns: u64, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
         for entry in fs::read_dir(&self.dir).during(&self.dir.display().to_string())?.flatten() {
             let path = entry.path();
-            let process = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
-            let Some(process) = process else { continue };
+            let Some((number, token)) = parse_name(&path) else { continue };
+            let process = self.numbers.id(number, token);
             let reader = self.files.entry(process).or_default();
             for line in reader.lines(&path)? {
                 match serde_json::from_str(&line).during("a finding")? {
@@ -238,6 +245,12 @@ impl Findings {
     }
 }
 
+/// The number and the token of the process that writes a file: `NUMBER-TOKEN.jsonl`.
+fn parse_name(path: &Path) -> Option<(u32, u64)> {
+    let (number, token) = path.file_stem()?.to_str()?.split_once('-')?;
+    Some((number.parse().ok()?, u64::from_str_radix(token, 16).ok()?))
+}
+
 impl Reader {
     /// The whole lines that were added.
     fn lines(&mut self, path: &Path) -> Outcome<Vec<String>> {
@@ -261,7 +274,7 @@ mod tests {
     fn each_whole_line_is_read_once() {
         let dir = std::env::temp_dir().join(format!("roxie-findings-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory for the test");
-        let file = dir.join("7.jsonl");
+        let file = dir.join("7-00000000000000aa.jsonl");
         let finding = r#"{"type":"finding","kind":"leaked-mr","text":"t","stacks":[]}"#;
         let started = r#"{"type":"process","command":"./prog"}"#;
         fs::write(&file, format!("{started}\n{finding}\n{}", &finding[..9])).expect("written");
@@ -292,7 +305,7 @@ mod tests {
         };
         let end = r#"{"type":"regionend","at":20,"key":9}"#;
         let lines = [begin(10, 100), end.to_owned(), begin(30, 500)].join("\n") + "\n";
-        fs::write(dir.join("7.jsonl"), lines).expect("written");
+        fs::write(dir.join("7-0a.jsonl"), lines).expect("written");
         let mut findings = Findings::new(&dir);
         findings.read(|_| Ok(())).expect("readable");
         let has = |first, at| findings.has_memory(7, 9, (first, first + 10), at);
@@ -314,9 +327,10 @@ mod tests {
             format!(r#"{{"type":"end",{numbers},{path},{reads},{times},"stacks":[]}}"#)
         };
         let gone = |at: u64, qp: u32| format!(r#"{{"type":"gone","at":{at},"qp":{qp}}}"#);
+        // Both have the same number, as in two PID namespaces.
         for (process, qp, peer) in [(1_u64, 1, 2), (2, 2, 1)] {
             let lines = [end(process, qp, peer, 5), gone(10 + process, qp), end(20 + process, qp, peer, 6)];
-            fs::write(dir.join(format!("{process}.jsonl")), lines.join("\n") + "\n").expect("written");
+            fs::write(dir.join(format!("9-{process}.jsonl")), lines.join("\n") + "\n").expect("written");
         }
         let (mut findings, mut seen) = (Findings::new(&dir), Vec::new());
         let mut read = |findings: &mut Findings, until| {
@@ -329,7 +343,7 @@ mod tests {
         };
         assert_eq!(read(&mut findings, 11), 0);
         assert_eq!(read(&mut findings, u64::MAX), 0);
-        fs::write(dir.join("3.jsonl"), end(30, 1, 2, 7) + "\n").expect("written");
+        fs::write(dir.join("9-3.jsonl"), end(30, 1, 2, 7) + "\n").expect("written");
         assert_eq!(read(&mut findings, 30), 0, "not yet");
         assert_eq!(read(&mut findings, 31), 2, "{seen:?}");
         fs::remove_dir_all(dir).expect("cleaned");

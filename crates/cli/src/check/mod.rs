@@ -202,7 +202,8 @@ fn supervise(
     let ended = supervised::supervise(&args.run, variables, read)?;
     findings.read_rest(|finding| report.finding(finding))?;
     if let Some(events) = events {
-        let (races, compared) = races::races(&trace::read(events)?, &findings);
+        let recordings = trace::read(events, findings.numbers())?;
+        let (races, compared) = races::races(&recordings, &findings);
         races.into_iter().try_for_each(|race| report.finding(race))?;
         if !args.run.quiet {
             eprintln!("roxie check --races: {compared}");

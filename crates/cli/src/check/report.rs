@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::failure::{During, Outcome};
+use crate::processes::number;
 
 use super::findings::{Finding, Stack};
 use super::suppress::Suppressions;
@@ -110,8 +111,12 @@ impl Report {
         let (qp, peer) = finding.ends?;
         let found =
             self.connections.iter().find(|(ends, _)| *ends == (peer, qp)).map(|(_, says)| says.clone());
-        let says =
-            format!("process {}: {}: {}", finding.process, finding.kind, first_sentence(&finding.text));
+        let says = format!(
+            "process {}: {}: {}",
+            number(finding.process),
+            finding.kind,
+            first_sentence(&finding.text)
+        );
         self.connections.push(((qp, peer), says));
         found
     }
@@ -123,7 +128,8 @@ impl Report {
         if let Some(main) = frames.iter().rposition(|place| place.function == "main") {
             frames.truncate(main + 1);
         }
-        Named { what: stack.what.clone(), process: stack.process, thread: stack.thread.clone(), frames }
+        let process = stack.process.map(number);
+        Named { what: stack.what.clone(), process, thread: stack.thread.clone(), frames }
     }
 
     /// Prints the sums; returns the number of findings.
@@ -167,7 +173,8 @@ fn first_sentence(text: &str) -> &str {
 
 fn json(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> Outcome<String> {
     let Finding { kind, text, process, command, .. } = finding;
-    let line = Line { kind, text, process: *process, command, place: place(stacks), other_end, stacks };
+    let line =
+        Line { kind, text, process: number(*process), command, place: place(stacks), other_end, stacks };
     Ok(serde_json::to_string(&line).during("a finding")? + "\n")
 }
 
@@ -177,7 +184,7 @@ fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String 
         text += &format!("    the other end, {other}\n");
     }
     for Named { what, process, thread, frames } in stacks {
-        let process = process.unwrap_or(finding.process);
+        let process = process.unwrap_or(number(finding.process));
         text += &format!("    {what} by {thread} of process {process}:\n");
         for (index, Place { function, file, line }) in frames.iter().enumerate() {
             let at = match (file, line) {

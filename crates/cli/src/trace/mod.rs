@@ -22,6 +22,7 @@ use crate::args::RunArgs;
 use crate::chaos::Chosen;
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
+use crate::processes::Processes;
 use crate::{output, run, supervised};
 
 use model::Trace;
@@ -116,7 +117,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     variables.push((roxie::trace::VARIABLE, dir.path().into()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
     let ended = supervised::supervise(run_args, &variables, || Ok(()));
-    let recordings = read(dir.path());
+    let recordings = read(dir.path(), &mut Processes::default());
     drop(dir);
     let (ended, recordings) = (ended?, recordings?);
     if recordings.is_empty() {
@@ -146,8 +147,8 @@ impl MergeArgs {
     }
 }
 
-/// What the threads have recorded.
-pub(crate) fn read(dir: &Path) -> Outcome<Vec<Recording>> {
+/// What the threads have recorded. The process of each is one of `processes`.
+pub(crate) fn read(dir: &Path, processes: &mut Processes) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
     for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
         let path = entry.path();
@@ -155,6 +156,9 @@ pub(crate) fn read(dir: &Path) -> Outcome<Vec<Recording>> {
             Ok(recording) => recordings.extend(recording),
             Err(error) => eprintln!("roxie trace: {}: {error}; it is left out", path.display()),
         }
+    }
+    for recording in &mut recordings {
+        recording.process = processes.id(recording.process, recording.token);
     }
     recordings.sort_by_key(|recording| (recording.process, recording.thread));
     Ok(recordings)

@@ -19,6 +19,7 @@ const THREAD_AT: usize = 20;
 pub(super) const WRITTEN_AT: usize = 24;
 /// Number of events that were not written for lack of memory.
 pub(super) const LOST_AT: usize = 32;
+const TOKEN_AT: usize = 40;
 const NAME_AT: usize = 64;
 const NAME_LEN: usize = 16;
 const COMMAND_AT: usize = 128;
@@ -29,6 +30,7 @@ const _: () = assert!(size_of::<Event>() == EVENT_LEN);
 pub(super) struct Header {
     capacity: usize,
     process: u32,
+    token: u64,
     thread: u32,
     name: String,
     command: String,
@@ -41,7 +43,8 @@ impl Header {
         let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm")).unwrap_or_default();
         let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into()).collect();
         let (name, command) = (name.trim_end().to_owned(), words.join(" "));
-        Header { capacity, process: std::process::id(), thread, name, command }
+        let (process, token) = (std::process::id(), crate::process_token());
+        Header { capacity, process, token, thread, name, command }
     }
 
     pub(super) fn bytes(&self) -> [u8; HEADER_LEN] {
@@ -51,6 +54,7 @@ impl Header {
         put(CAPACITY_AT, &(self.capacity as u64).to_ne_bytes());
         put(PROCESS_AT, &self.process.to_ne_bytes());
         put(THREAD_AT, &self.thread.to_ne_bytes());
+        put(TOKEN_AT, &self.token.to_ne_bytes());
         put(NAME_AT, &self.name.as_bytes()[..self.name.len().min(NAME_LEN)]);
         put(COMMAND_AT, &self.command.as_bytes()[..self.command.len().min(HEADER_LEN - COMMAND_AT)]);
         bytes
@@ -60,8 +64,10 @@ impl Header {
 /// What one thread has recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Its process.
+    /// Its process, as that process knows it; a process of another PID namespace may have the same number.
     pub process: u32,
+    /// Tells apart processes with the same number.
+    pub token: u64,
     /// Its number (gettid(2)).
     pub thread: u32,
     /// Its name.
@@ -107,6 +113,7 @@ impl Recording {
         });
         Ok(Some(Recording {
             process: word(header, PROCESS_AT),
+            token: number(header, TOKEN_AT),
             thread: word(header, THREAD_AT),
             name: text(&header[NAME_AT..NAME_AT + NAME_LEN]),
             command: text(&header[COMMAND_AT..]),

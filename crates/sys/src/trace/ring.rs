@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Event;
 use super::file::{EVENT_LEN, HEADER_LEN, Header, LOST_AT, WRITTEN_AT};
-use crate::{Cancellation, Mmap, WriteSignals};
+use crate::{Cancellation, Mmap, WriteSignals, random_u64};
 
 /// Events that the file grows by; the kernel clears their pages at once, about 40 us. Half: more and shorter
 /// pauses. Double: the first event of a thread takes more memory.
@@ -99,14 +99,8 @@ impl Ring {
     }
 }
 
-/// A file with a name of its own: a process that executes another program keeps its number.
+/// A file with a name of its own: other programs and PID namespaces have the same process numbers.
 fn new_file(dir: &Path) -> io::Result<File> {
-    for number in 0.. {
-        let path = dir.join(format!("{}-{number}.ring", std::process::id()));
-        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            done => return done,
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
+    let path = dir.join(format!("{}-{:016x}.ring", std::process::id(), random_u64()));
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }

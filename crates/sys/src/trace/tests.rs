@@ -43,7 +43,7 @@ fn the_newest_events_are_kept_in_order_and_the_others_are_counted() {
     let recording = dir.recordings().pop().expect("one");
     let kept: Vec<Event> = (total - capacity as u64..total).map(event).collect();
     assert_eq!((recording.events, recording.replaced, recording.lost), (kept, total - capacity as u64, 0));
-    assert_eq!(recording.process, std::process::id());
+    assert_eq!((recording.process, recording.token), (std::process::id(), crate::process_token()));
     assert!(!recording.command.is_empty() && !recording.name.is_empty());
 }
 

@@ -21,6 +21,7 @@ use roxie::trace::Use;
 use sys::trace::Recording;
 
 use super::findings::{Finding, Findings, Stack};
+use crate::processes::number;
 use operation::{Area, Effect, Operation, Operations, operations};
 
 /// Unfinished operations that a new one is compared with, the newest ones. Half: programs with many queue
@@ -259,7 +260,7 @@ impl Race<'_> {
             self.first.named(a),
             self.second.named(b),
             end - first,
-            a.process
+            number(a.process)
         )
     }
 }

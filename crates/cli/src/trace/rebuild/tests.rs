@@ -18,6 +18,7 @@ fn gid(last: u8) -> Gid {
 fn recording(process: u32, entries: &[(u64, Entry)]) -> Recording {
     Recording {
         process,
+        token: 0,
         thread: process + 1,
         name: "worker".to_owned(),
         command: format!("prog {process}"),

@@ -43,7 +43,7 @@ fn recording(landings: &[Landing]) -> Recording {
         events.extend(Landing { time_ns: time_ns + 5, ..landing.clone() }.events());
     }
     let (name, command) = (String::new(), String::new());
-    Recording { process: 2, thread: 3, name, command, events, replaced: 0, lost: 0 }
+    Recording { process: 2, token: 0, thread: 3, name, command, events, replaced: 0, lost: 0 }
 }
 
 /// Begins and ends of the memory in which each of these messages was placed.
