@@ -59,6 +59,7 @@ use clap::Parser;
 use args::{Args, Command};
 
 fn main() -> ExitCode {
+    sys::survive_file_size_limit();
     let result = match parse().command {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),

@@ -24,9 +24,10 @@ pub fn with_address(address: IpAddr) -> Option<String> {
 /// Fails with the names of all interfaces if there is none called `name`.
 ///
 /// # Errors
-/// If there is no such interface; exit code 1.
+/// If there is no such interface, or they cannot be listed; exit code 1.
 pub fn check(name: &str) -> Outcome {
-    let names = names();
+    let list = nix::net::if_::if_nameindex().during("network interfaces")?;
+    let names: Vec<_> = list.iter().map(|interface| interface.name().to_string_lossy()).collect();
     if names.iter().any(|n| n == name) {
         return Ok(());
     }

@@ -129,7 +129,7 @@ impl Prepared {
     }
 
     /// Begins to read. Engines that have started already have waited.
-    pub(crate) fn start(self) -> Running {
+    pub(crate) fn start(self) -> Outcome<Running> {
         let shall_end = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&shall_end);
         let read = move || {
@@ -139,7 +139,8 @@ impl Prepared {
             file_size.thread_block().during("signals")?;
             record(self.capture, self.part, &until)
         };
-        Running { thread: Some(thread::spawn(read)), shall_end }
+        let thread = thread::Builder::new().spawn(read).during("a thread that captures")?;
+        Ok(Running { thread: Some(thread), shall_end })
     }
 }
 

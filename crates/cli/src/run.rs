@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use nix::errno::Errno;
 use nix::unistd::Uid;
 
 use crate::args::{RunArgs, When};
@@ -136,7 +137,15 @@ pub(crate) fn not_started(command: &[OsString], error: &Error) -> Failure {
         ErrorKind::PermissionDenied => {
             Failure::new(format!("{name}: not executable ({error})")).code(NOT_EXECUTABLE)
         }
-        _ => Failure::new(format!("{name}: {error}")).code(NOT_EXECUTABLE),
+        _ => {
+            let failure = Failure::new(format!("{name}: {error}")).code(NOT_EXECUTABLE);
+            // `roxie check` and others start the command as a process of its own.
+            match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EMFILE) => failure.hint("raise the limit of open descriptors: ulimit -n 1024"),
+                Some(Errno::EAGAIN) => failure.hint("raise the limit of processes: ulimit -u unlimited"),
+                _ => failure,
+            }
+        }
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn supervise(
     let mut child = Supervised(child);
     // Not earlier: a process with several threads cannot make device files, and the thread must inherit the
     // blocked signals.
-    let recording = recording.map(Prepared::start);
+    let recording = recording.map(Prepared::start).transpose()?;
     loop {
         wait(&signals);
         pass_on(&signals, &child.0)?;

@@ -58,7 +58,7 @@ pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{
     DescriptorLimit, LimitLock, descriptor_limit, effective_uid, file_size_limit, lower_priority,
-    unblock_signals,
+    survive_file_size_limit, unblock_signals,
 };
 pub use random::random_u64;
 pub use record_queue::{RecordReader, RecordWriter};

@@ -21,6 +21,26 @@ pub fn lower_priority(nice: i32) -> std::io::Result<()> {
     super::check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
 }
 
+/// From now on a write beyond the limit of file sizes (RLIMIT_FSIZE) fails with `EFBIG` and does not end
+/// this process. Programs that it starts or becomes are not affected: execve(2) resets a signal that has a
+/// handler, unlike one that is blocked or ignored.
+pub fn survive_file_size_limit() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `action` is a sigaction that the kernel may write, zeros are a valid one, and the handler does
+    // nothing.
+    unsafe {
+        libc::sigaction(libc::SIGXFSZ, std::ptr::null(), action.as_mut_ptr());
+        let mut action = action.assume_init();
+        // A program inherits that its parent ignores the signal.
+        if action.sa_sigaction == libc::SIG_DFL {
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGXFSZ, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Makes the program that `command` starts receive `signals`, although the thread that starts it blocks them:
 /// a program inherits the signal mask of that thread.
 pub fn unblock_signals(command: &mut Command, signals: &[libc::c_int]) {
@@ -44,12 +64,18 @@ pub fn unblock_signals(command: &mut Command, signals: &[libc::c_int]) {
     }
 }
 
-/// Largest file size that this process may write (RLIMIT_FSIZE); a write beyond it raises SIGXFSZ.
+/// Largest file size that this process may write (RLIMIT_FSIZE); a write beyond it raises SIGXFSZ
+/// ([`WriteSignals`](crate::WriteSignals)).
 #[must_use]
 pub fn file_size_limit() -> u64 {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+/// The soft limit of a resource (getrlimit(2)).
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid rlimit the kernel may write; the call cannot fail with these arguments.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
     limit.rlim_cur
 }
 
@@ -57,10 +83,7 @@ pub fn file_size_limit() -> u64 {
 /// flight.
 #[must_use]
 pub fn descriptor_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid rlimit the kernel may write; the call cannot fail with these arguments.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur
+    limit(libc::RLIMIT_NOFILE)
 }
 
 /// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several
@@ -158,17 +181,10 @@ mod tests {
         assert_eq!(blocked(&mut kept), before);
     }
 
-    fn soft_limit() -> libc::rlim_t {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is a valid rlimit the kernel may write.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-        limit.rlim_cur
-    }
-
     #[test]
     fn the_limit_is_not_lower_while_raised() {
-        let before = soft_limit();
+        let before = descriptor_limit();
         let _raised = (DescriptorLimit::raise(), DescriptorLimit::raise());
-        assert!(soft_limit() >= before.min(DescriptorLimit::WANTED));
+        assert!(descriptor_limit() >= before.min(DescriptorLimit::WANTED));
     }
 }

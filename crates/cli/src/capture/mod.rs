@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use roxie_capture::live::{CapturePoint, LiveCapture, LiveError, Options};
 use roxie_capture::source::{self, OpenError, Source};
 use sys::lower_priority;
@@ -71,10 +71,6 @@ pub(crate) fn start(point: &CapturePoint, options: Options) -> Outcome<LiveCaptu
     // From here on a signal ends the capture and not the process: captured packets are still written.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let stop = Some(Arc::new(ending.as_fd().try_clone_to_owned().during("signals")?));
-    // At the file size limit write(2) then returns an error, after which the capture detaches its programs.
-    let mut file_size = SigSet::empty();
-    file_size.add(Signal::SIGXFSZ);
-    file_size.thread_block().during("signals")?;
     start_unattended(point, Options { stop, ..options })
 }
 
