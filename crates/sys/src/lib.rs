@@ -48,7 +48,7 @@ pub use eventfd::EventFd;
 pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation, process_token};
 pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;
-pub use mmap::{Mmap, is_dma_buf};
+pub use mmap::{Mmap, is_dma_buf, memory_for};
 pub use netlink::{
     Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
     NetEvent, NetEvents, Netlink, Route, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,

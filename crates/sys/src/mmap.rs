@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use super::generation;
+use super::process::limit;
 
 /// A mapping, unmapped on drop. A forked child does not get it: its copies of the pages would be unknown
 /// to the kernel. In the child the addresses are free for other mappings, and drop leaves them alone.
@@ -96,6 +97,18 @@ impl Mmap {
     pub fn is_huge(&self) -> bool {
         self.huge
     }
+}
+
+/// Fails if a limit of the process (RLIMIT_AS, RLIMIT_DATA) forbids `len` more bytes of memory: an allocation
+/// that fails aborts the process.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn memory_for(len: usize) -> io::Result<()> {
+    if [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(limit).iter().all(|limit| *limit == libc::RLIM_INFINITY) {
+        return Ok(());
+    }
+    map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0, false).map(drop)
 }
 
 /// Checks that a descriptor is a dma-buf (linux/dma-buf.h), and makes its content visible to the CPU.

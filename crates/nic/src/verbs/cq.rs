@@ -10,8 +10,8 @@ use std::time::Duration;
 use transport::{VerbsError, Wc};
 
 use super::Context;
-use super::quota::Share;
-use crate::cq::CompletionQueue;
+use super::quota::{Share, memory_for};
+use crate::cq::{CQE_MAX, CompletionQueue};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
 use crate::events::EventQueue;
@@ -300,6 +300,7 @@ impl Cq {
     /// # Errors
     /// `Invalid` if the queue holds more completions than that.
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
+        memory_for(cqe.min(CQE_MAX) as usize * size_of::<Wc>())?;
         self.0.queue.resize(cqe)
     }
 

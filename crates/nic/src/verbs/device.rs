@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use transport::chaos::{Chaos, ChaosPlan};
 use transport::refusal::refuse;
-use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError};
+use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc};
 
 use super::hooks::EarlyHooks;
-use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX};
+use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX, memory_for};
 use super::{
     CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
@@ -370,6 +370,7 @@ impl Context {
             let why = format_args!("comp_vector is {vector}, num_comp_vectors of the device is {vectors}");
             return Err(refuse(VerbsError::Invalid, why));
         }
+        memory_for(cqe as usize * size_of::<Wc>())?;
         let share = self.quotas().cqs.take()?;
         Ok(Cq::new(engine, cqe, channel, cookie, vector, share))
     }

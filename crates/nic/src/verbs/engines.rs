@@ -99,6 +99,7 @@ impl Device {
 
     /// Starts an engine; `beside`: the first engine of the device and the number of this one.
     fn start(&self, beside: Option<(&Arc<Engine>, usize)>) -> io::Result<Arc<Engine>> {
+        sys::memory_for(Refusal::ENGINE_MEMORY).map_err(|_| Refusal::NoMemory)?;
         let choice = self.choice().map_err(Refusal::BadVariable)?;
         let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
         let keepalive_ns = interval_from_env().map_err(Refusal::BadVariable)?;
@@ -126,7 +127,7 @@ impl Device {
         if let Some(chaos) = chaos {
             engine.set_chaos(chaos);
         }
-        progress::spawn(&engine)?;
+        progress::spawn(&engine).map_err(Refusal::NoThread)?;
         Ok(engine)
     }
 

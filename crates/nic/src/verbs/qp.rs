@@ -10,7 +10,7 @@ use transport::{RecvWr, SendWr, VerbsError};
 use wire::{Gid, Qpn};
 
 use super::device::INLINE_MAX;
-use super::quota::Share;
+use super::quota::{Share, memory_for, queue_memory};
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
 use crate::engine::{Core, Engine, QpIndex};
@@ -131,6 +131,8 @@ impl Qp {
         if init.ty == QpType::XrcIni {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
+        let sends = queue_memory(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
+        memory_for(sends + queue_memory(cap.max_recv_wr, cap.max_recv_sge, 0))?;
         let _share = pd.context().quotas().qps.take()?;
         let max_path_mtu = pd.context().device().gids().active_mtu();
         let cqs = (Arc::clone(init.send_cq.queue()), Arc::clone(init.recv_cq.queue()));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use transport::VerbsError;
 use transport::refusal::refuse;
+use transport::{MAX_QP_WR, MAX_SGE, Sge, VerbsError};
 
 use crate::engine::tables::QP_MAX;
 use crate::keys::KEYS_MAX;
@@ -27,6 +27,11 @@ pub(super) const COMP_COUNTER_MAX: u32 = 2 * QP_MAX as u32;
 /// Bytes of device memory of a process: several times that of NICs (128 KiB to 1 MiB), so that programs
 /// written for those find enough. It is ordinary memory, so a larger limit would have no use.
 pub(super) const DM_MAX: u32 = 4 << 20;
+
+/// Bytes that a new object may need beside its queues: the engine's tables grow with the number of objects.
+/// Half: an allocation may fail and abort the process. Double: a process with limited memory creates fewer
+/// objects.
+const OBJECT_MEMORY: usize = 1 << 20;
 
 /// The number of objects of one kind, or of their bytes.
 #[derive(Debug)]
@@ -62,6 +67,7 @@ impl Quota {
     /// # Errors
     /// `NoMem` beyond the limit.
     pub(super) fn take_many(&self, count: u32) -> Result<Share, VerbsError> {
+        memory_for(0)?;
         let more = |used: u32| used.checked_add(count).filter(|used| *used <= self.max);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         taken.map(|_| Share { used: Arc::clone(&self.used), count }).map_err(|used| {
@@ -70,6 +76,28 @@ impl Quota {
             refuse(VerbsError::NoMem, why)
         })
     }
+}
+
+/// Checks that the limits of the process permit an object with queues of so many bytes.
+///
+/// # Errors
+/// `NoMem`.
+pub(super) fn memory_for(queues: usize) -> Result<(), VerbsError> {
+    let bytes = queues.saturating_add(OBJECT_MEMORY);
+    sys::memory_for(bytes).map_err(|_| {
+        let why =
+            format_args!("{bytes} bytes of memory are beyond the limits of the process (ulimit -v, -d)");
+        refuse(VerbsError::NoMem, why)
+    })
+}
+
+/// Bytes that a queue of `wrs` work requests takes, at most, each with `sges` elements and `inline` bytes.
+pub(super) fn queue_memory(wrs: u32, sges: u32, inline: u32) -> usize {
+    /// A work request without its elements; for datagrams with the address of the peer.
+    const WR_LEN: usize = 256;
+    let elements = sges.min(MAX_SGE as u32) as usize * size_of::<Sge>();
+    // The queues have lengths that are powers of two.
+    wrs.min(MAX_QP_WR).next_power_of_two() as usize * (WR_LEN + elements + inline as usize)
 }
 
 impl Drop for Share {

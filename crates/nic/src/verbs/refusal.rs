@@ -37,6 +37,10 @@ pub enum Refusal {
     BadChaos(PlanError),
     /// `ROXIE_INGRESS` or `ROXIE_EGRESS` is not a valid hook.
     BadHook(HookError),
+    /// The limits of addresses or data (RLIMIT_AS, RLIMIT_DATA) do not permit an engine.
+    NoMemory,
+    /// The kernel refuses the thread of an engine.
+    NoThread(io::Error),
     /// `--port xsk` was requested, and AF_XDP is not possible.
     NoXsk {
         /// The interface.
@@ -47,6 +51,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Bytes of memory that an engine and its first objects take, 8 MiB for ibv_rc_pingpong, and room for
+    /// what the C library allocates for threads: it ends the process if it cannot. Half: so it does. Double:
+    /// fewer programs with limited memory have the device.
+    pub(super) const ENGINE_MEMORY: usize = 12 << 20;
+
     /// Returns what the user can do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -66,6 +75,10 @@ impl Refusal {
                 format!("use 1 to {} letters, digits, '_', '-' or '.'", super::DeviceConfig::NAME_MAX)
             }
             Refusal::BadDomain(_) => "use NAME or NAME:PORT, or unset it".to_owned(),
+            Refusal::NoMemory => "raise the limits: ulimit -v unlimited, ulimit -d unlimited".to_owned(),
+            Refusal::NoThread(_) => {
+                "raise the limit of processes and threads: ulimit -u unlimited".to_owned()
+            }
             Refusal::BadVariable(_) => "correct it, or unset it".to_owned(),
             Refusal::BadChaos(_) => format!("use {}, or unset it", ChaosPlan::WORDS),
             Refusal::BadHook(error) => error
@@ -103,6 +116,13 @@ impl fmt::Display for Refusal {
             Refusal::NoAddress { netdev, .. } => write!(f, "network interface {netdev} has no IP address"),
             Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
             Refusal::BadDomain(text) => write!(f, "ROXIE_DOMAIN={text} names no domain"),
+            Refusal::NoMemory => write!(
+                f,
+                "the limits of memory (ulimit -v, -d) are too low: {} MiB are needed beside what the program \
+                 has",
+                Refusal::ENGINE_MEMORY >> 20
+            ),
+            Refusal::NoThread(error) => write!(f, "no thread for the engine: {error}"),
             Refusal::BadVariable(bad) => bad.fmt(f),
             Refusal::BadChaos(error) => write!(f, "ROXIE_CHAOS: {error}"),
             Refusal::BadHook(error) => write!(f, "no hook: {error}"),
@@ -123,6 +143,8 @@ impl From<Refusal> for io::Error {
             | Refusal::BadVariable(_)
             | Refusal::BadChaos(_)
             | Refusal::BadHook(_) => io::ErrorKind::InvalidInput,
+            Refusal::NoMemory => io::ErrorKind::OutOfMemory,
+            Refusal::NoThread(error) => error.kind(),
             Refusal::NoXsk { error, .. } => io::Error::from_raw_os_error(error.errno()).kind(),
         };
         io::Error::new(kind, refusal)
@@ -141,6 +163,9 @@ mod tests {
         assert!(remedy(&error).unwrap().contains("ip link set lo up"));
         let busy = io::Error::from(JoinError::PortBusy { port: 4791 });
         assert!(remedy(&busy).unwrap().contains("unshare -rn"));
+        let small = io::Error::from(Refusal::NoMemory);
+        assert_eq!(small.kind(), io::ErrorKind::OutOfMemory);
+        assert!(remedy(&small).unwrap().contains("ulimit -v"));
         let full = io::Error::from_raw_os_error(libc::EMFILE);
         assert!(remedy(&full).unwrap().contains("ulimit -n"));
         assert_eq!(remedy(&io::Error::from_raw_os_error(libc::EIO)), None);

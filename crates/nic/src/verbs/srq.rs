@@ -6,7 +6,7 @@ use transport::numbering::SLOT_QPNS;
 use transport::refusal::refuse;
 use transport::{RecvQueue, RecvWr, VerbsError};
 
-use super::quota::{SRQ_MAX, Share};
+use super::quota::{SRQ_MAX, Share, memory_for, queue_memory};
 use super::{Cq, Pd, Xrcd};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
@@ -66,6 +66,7 @@ impl Srq {
                 format_args!("max_wr is 0: an SRQ has room for receives"),
             ));
         }
+        memory_for(queue_memory(max_wr, max_sge, 0))?;
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
         let _share = pd.context().quotas().srqs.take()?;
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
