@@ -2,7 +2,8 @@
 //!
 //! The loader asks this library before it looks for a shared object. Each name of libibverbs or librdmacm
 //! becomes the path of roxie's: also a name with a hash, as Python wheels have, one that a RUNPATH would
-//! find, and a path given to dlopen(3). `LD_LIBRARY_PATH` reaches only the plain names.
+//! find, and a path given to dlopen(3). `LD_LIBRARY_PATH` reaches only the plain names. If the limits of
+//! memory leave no room for roxie's libraries, the program gets those that it would have without roxie.
 //!
 //! With `ROXIE_RUN`, a directory of `roxie run`, it also says once that it redirected a library, and at the
 //! end of the command that neither the command nor a program that it started opened the device.
@@ -20,6 +21,7 @@ mod text;
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_uint};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use names::{Library, base_name};
 use report::Report;
@@ -27,6 +29,12 @@ use text::Text;
 
 /// `LA_SER_ORIG` of link.h: the name as the program gave it.
 const LA_SER_ORIG: c_uint = 1;
+
+/// Addresses and bytes of data that a program needs for roxie's libraries and those that it loads after them,
+/// the C library for example: 6 and 0.5 MiB with the release profile. Half: the loader fails and the program
+/// does not start. Double: fewer programs see a device, which they could not start (`Refusal::NoMemory`).
+const ADDRESSES: usize = 8 << 20;
+const DATA: usize = 1 << 20;
 
 /// The start of `struct link_map` of link.h.
 #[derive(Debug)]
@@ -42,6 +50,25 @@ struct State {
     ibverbs: Text<4096>,
     rdmacm: Text<4096>,
     report: Report,
+}
+
+impl State {
+    /// Whether the process has room for roxie's libraries: for all of them or for none. The first call
+    /// decides, and says what follows from it.
+    fn has_room(&self) -> bool {
+        const UNKNOWN: u8 = 0;
+        const YES: u8 = 1;
+        const NO: u8 = 2;
+        static ROOM: AtomicU8 = AtomicU8::new(UNKNOWN);
+        if ROOM.load(Ordering::Relaxed) == UNKNOWN {
+            let has_room = kernel::has_room(ADDRESSES, DATA);
+            ROOM.store(if has_room { YES } else { NO }, Ordering::Relaxed);
+            if !has_room {
+                self.report.no_room();
+            }
+        }
+        ROOM.load(Ordering::Relaxed) == YES
+    }
 }
 
 struct Once(UnsafeCell<State>);
@@ -70,6 +97,7 @@ extern "C" fn start(_: c_int, argv: *const *const c_char, envp: *const *const c_
     let state = unsafe { &mut *STATE.0.get() };
     // SAFETY: NULL-terminated arrays of strings, which live as long as the process.
     let (program, variables) = unsafe { (strings(argv).next(), strings(envp)) };
+    state.report.name(program.map_or(b"the program", base_name));
     for variable in variables {
         if let Some(list) = names::value(variable, b"LD_AUDIT=")
             && let Some(dir) = names::own_dir(list)
@@ -78,8 +106,9 @@ extern "C" fn start(_: c_int, argv: *const *const c_char, envp: *const *const c_
             state.rdmacm.set(&[dir, b"/librdmacm.so.1\0"]);
         }
         if let Some(dir) = names::value(variable, b"ROXIE_RUN=") {
-            state.report.begin(dir, program.map_or(b"the program", base_name));
+            state.report.begin(dir);
         }
+        state.report.is_quiet |= names::value(variable, b"ROXIE_QUIET=").is_some_and(|value| value != b"0");
     }
 }
 
@@ -139,12 +168,20 @@ pub unsafe extern "C" fn la_objsearch(
     let Some(wanted) = (unsafe { bytes(name) }) else { return name };
     let state = state();
     let ours = match Library::of(wanted) {
-        Some(Library::Ibverbs) if flag == LA_SER_ORIG => state.ibverbs.bytes(),
-        Some(Library::Rdmacm) if flag == LA_SER_ORIG => state.rdmacm.bytes(),
-        _ => return name,
+        Some(Library::Ibverbs) => state.ibverbs.bytes(),
+        Some(Library::Rdmacm) => state.rdmacm.bytes(),
+        None => return name,
     };
     // Without the terminating zero.
     let Some(path) = ours.split_last().map(|(_, path)| path) else { return name };
+    if flag != LA_SER_ORIG {
+        // A place where the loader looks for the name, because there is no room: not in roxie's directory.
+        let is_ours = names::dir(wanted) == names::dir(path);
+        return if is_ours { core::ptr::null() } else { name };
+    }
+    if !state.has_room() {
+        return name;
+    }
     if !Library::is_plain(wanted) && wanted != path {
         // SAFETY: the cookie of an object is its link map, because `la_objopen` does not change it.
         let by = unsafe { cookie.as_ref().and_then(|map| map.as_ref()).and_then(|map| bytes(map.name)) };

@@ -50,6 +50,12 @@ pub(crate) fn is_of_rdma(base: &[u8]) -> bool {
     RDMA.iter().any(|stem| matches!(base.strip_prefix(*stem), Some([b'.' | b'-', ..])))
 }
 
+/// The part before the last slash; empty without one.
+pub(crate) fn dir(path: &[u8]) -> &[u8] {
+    let len = path.len() - base_name(path).len();
+    path.get(..len.saturating_sub(1)).unwrap_or_default()
+}
+
 /// The part behind the last slash.
 pub(crate) fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
@@ -86,6 +92,11 @@ mod tests {
         }
         assert!(Library::is_plain(b"librdmacm.so.1") && !Library::is_plain(b"/lib/librdmacm.so.1"));
         assert!(!Library::is_plain(b"libibverbs-1de1263b.so.1"));
+    }
+
+    #[test]
+    fn a_path_has_a_directory() {
+        assert_eq!([dir(b"/a/b.so"), dir(b"b.so"), dir(b"/b.so")], [&b"/a"[..], b"", b""]);
     }
 
     #[test]

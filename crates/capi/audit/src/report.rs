@@ -1,37 +1,62 @@
 //! What is said on standard error, and the files by which the programs of one `roxie run` know what was said.
 //!
-//! The directory is named `run-PID`, after the process that became the command. `opened` exists when a
-//! program has opened the device (`ibv_open_device`), `redirected` when a redirection was said, `loaded` has
-//! the names of loaded libraries, one per line.
+//! The directory is named `run-PID-RANDOM`, after the process that became the command. That process holds a
+//! lock on it: a process of another PID namespace may have its number. `opened` exists when a program has
+//! opened the device (`ibv_open_device`), `redirected` when a redirection was said. `loaded-0`, `loaded-1`
+//! and so on are symbolic links whose targets are the names of loaded libraries: a file with contents would
+//! be subject to the limit of file sizes (ulimit -f).
 
-use crate::kernel::{self, Create};
+use crate::kernel::{self, Lock};
 use crate::names::{Library, base_name, is_of_rdma};
 use crate::text::Text;
 
-/// Longest list of loaded libraries, in bytes.
+/// Loaded libraries that are recorded at most.
+const LOADED_MAX: u8 = 10;
+/// Longest list of them, in bytes.
 const LIST: usize = 512;
 
 /// The directory, and the name of this program.
 pub(crate) struct Report {
     dir: Text<1024>,
     program: Text<256>,
+    /// This process became the command.
+    is_of_command: bool,
+    /// `ROXIE_QUIET` is in the environment and not `0`.
+    pub(crate) is_quiet: bool,
 }
 
 impl Report {
     pub(crate) const fn new() -> Self {
-        Self { dir: Text::new(), program: Text::new() }
+        Self { dir: Text::new(), program: Text::new(), is_of_command: false, is_quiet: false }
     }
 
-    pub(crate) fn begin(&mut self, dir: &[u8], program: &[u8]) {
-        self.dir.set(&[dir]);
+    pub(crate) fn name(&mut self, program: &[u8]) {
         self.program.set(&[program]);
+    }
+
+    pub(crate) fn begin(&mut self, dir: &[u8]) {
+        self.dir.set(&[dir]);
+        // Without a descriptor to spare the number alone has to tell.
+        self.is_of_command = self.is_of_this_process()
+            && self.path(b"\0").is_some_and(|dir| kernel::lock(dir.bytes()) != Lock::Busy);
+    }
+
+    /// Says that this program does without the device.
+    pub(crate) fn no_room(&self) {
+        if !self.is_quiet {
+            let why =
+                b" cannot use the device: the limits of memory (ulimit -v, -d) are too low for roxie's \
+                        libraries (raise the limits: ulimit -v unlimited, ulimit -d unlimited)\n";
+            say(&[self.program.bytes(), why]);
+        }
     }
 
     /// Says, once for the whole run, that `by` gets roxie's library in place of `wanted`.
     pub(crate) fn redirected(&self, wanted: &[u8], by: Option<&[u8]>, ours: &[u8]) {
         let Some(path) = self.path(b"/redirected\0") else { return };
-        let Some(file) = kernel::open(path.bytes(), Create::New) else { return };
-        kernel::close(file);
+        if !kernel::create_new(path.bytes()) {
+            return;
+        }
         let by = base_name(by.unwrap_or(self.program.bytes()));
         say(&[
             base_name(wanted),
@@ -46,51 +71,53 @@ impl Report {
     /// Records a library that the program has loaded, if it concerns RDMA.
     pub(crate) fn loaded(&self, path: &[u8]) {
         let name = base_name(path);
-        let Some(file) = self.path(b"/loaded\0").filter(|_| is_of_rdma(name)) else { return };
-        let mut list = [0; LIST];
-        if lines(read(file.bytes(), &mut list)).any(|line| line == name) {
+        if self.dir.bytes().is_empty() || !is_of_rdma(name) {
             return;
         }
-        let mut line = Text::<256>::new();
-        line.set(&[name, b"\n"]);
-        if let Some(file) = kernel::open(file.bytes(), Create::Append) {
-            kernel::write(file, line.bytes());
-            kernel::close(file);
+        let mut target = Text::<256>::new();
+        target.set(&[name, b"\0"]);
+        for number in 0..LOADED_MAX {
+            let Some(link) = self.numbered(number) else { return };
+            let mut known = [0; 256];
+            if kernel::link(target.bytes(), link.bytes())
+                || kernel::target(link.bytes(), &mut known) == Some(name)
+            {
+                return;
+            }
         }
     }
 
     /// At the end of the process that `roxie run` became: says so if the device was not opened, and removes
     /// the directory.
     pub(crate) fn end(&self) {
-        if !self.is_of_this_process() {
+        // A forked child is another process.
+        if !self.is_of_command || !self.is_of_this_process() {
             return;
         }
-        let (opened, loaded) = (self.path(b"/opened\0"), self.path(b"/loaded\0"));
-        let (Some(opened), Some(loaded), Some(dir)) = (opened, loaded, self.path(b"\0")) else { return };
+        let (Some(opened), Some(dir)) = (self.path(b"/opened\0"), self.path(b"\0")) else { return };
         // Another user, after su(1), may not look. A process that does not see this one may have removed the
         // directory.
         if kernel::is_missing(opened.bytes()) && !kernel::is_missing(dir.bytes()) {
-            self.say_unused(loaded.bytes());
+            self.say_unused();
         }
-        for file in [&b"/opened\0"[..], b"/loaded\0", b"/redirected\0"] {
-            if let Some(path) = self.path(file) {
-                kernel::remove(path.bytes(), false);
-            }
-        }
+        let links = (0..LOADED_MAX).filter_map(|number| self.numbered(number));
+        let files = [Some(opened), self.path(b"/redirected\0")].into_iter().flatten().chain(links);
+        files.for_each(|path| kernel::remove(path.bytes(), false));
         kernel::remove(dir.bytes(), true);
     }
 
-    fn say_unused(&self, file: &[u8]) {
-        let mut list = [0; LIST];
-        let names = read(file, &mut list);
+    fn say_unused(&self) {
         let mut shown = Text::<LIST>::new();
-        for name in lines(names) {
+        let mut has_verbs = false;
+        for link in (0..LOADED_MAX).map_while(|number| self.numbered(number)) {
+            let mut name = [0; 256];
+            let Some(name) = kernel::target(link.bytes(), &mut name) else { break };
+            has_verbs |= Library::of(name) == Some(Library::Ibverbs);
             let separator: &[u8] = if shown.bytes().is_empty() { b"" } else { b", " };
             if !shown.push(separator) || !shown.push(name) {
                 break;
             }
         }
-        let has_verbs = lines(names).any(|name| Library::of(name) == Some(Library::Ibverbs));
         let (shown, rest): (&[u8], &[u8]) = match (shown.bytes(), has_verbs) {
             ([], _) => (b"no RDMA library", b""),
             (shown, true) => (shown, b", and opened no device (roxie0, or what --name says)"),
@@ -99,12 +126,19 @@ impl Report {
         say(&[self.program.bytes(), b" did not use RDMA: it loaded ", shown, rest, b"\n"]);
     }
 
-    /// True in the process after which the directory is named.
+    /// True in the process after which the directory is named, and in those of other PID namespaces that have
+    /// its number.
     fn is_of_this_process(&self) -> bool {
-        let Some(digits) = base_name(self.dir.bytes()).strip_prefix(b"run-") else { return false };
+        let Some(name) = base_name(self.dir.bytes()).strip_prefix(b"run-") else { return false };
+        let Some(digits) = name.split(|byte| *byte == b'-').next() else { return false };
         let digit =
             |sum: u32, byte: &u8| sum.wrapping_mul(10).wrapping_add(u32::from(byte.wrapping_sub(b'0')));
         digits.iter().fold(0, digit) == kernel::process_id()
+    }
+
+    /// The path of a link in the list of loaded libraries.
+    fn numbered(&self, number: u8) -> Option<Text<1056>> {
+        self.path(&[b'/', b'l', b'o', b'a', b'd', b'e', b'd', b'-', b'0' + number, 0])
     }
 
     /// The path of a file of the directory; `name` has the slash in front and ends with a zero.
@@ -120,34 +154,58 @@ fn say(parts: &[&[u8]]) {
     let mut line = Text::<1024>::new();
     let fits = line.push(b"roxie: ") && parts.iter().all(|part| line.push(part));
     if fits {
-        kernel::write(2, line.bytes());
+        kernel::say(line.bytes());
     }
-}
-
-/// The start of a file; empty if it does not exist.
-fn read<'a>(path: &[u8], to: &'a mut [u8]) -> &'a [u8] {
-    let Some(file) = kernel::open(path, Create::No) else { return &[] };
-    let count = kernel::read(file, to);
-    kernel::close(file);
-    to.get(..count).unwrap_or_default()
-}
-
-fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
-    #[test]
-    fn a_run_ends_with_the_process_of_its_name() {
+    /// The directory of a run that this process became, below the temporary directory.
+    fn directory(name: &str) -> PathBuf {
+        let base = std::env::temp_dir().join(format!("roxie-audit-{}-{name}", std::process::id()));
+        let dir = base.join(format!("run-{}-00000000000000aa", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory for the test");
+        dir
+    }
+
+    fn report(dir: &Path) -> Report {
         let mut report = Report::new();
-        report.begin(format!("/nonexistent/run-{}", std::process::id()).as_bytes(), b"test");
-        assert!(report.is_of_this_process());
-        report.begin(b"/nonexistent/run-1", b"test");
-        assert!(!report.is_of_this_process());
-        assert!(report.path(b"/opened\0").is_some_and(|path| path.bytes() == b"/nonexistent/run-1/opened\0"));
+        report.name(b"test");
+        report.begin(dir.as_os_str().as_bytes());
+        report
+    }
+
+    #[test]
+    fn a_run_ends_with_the_process_of_its_name_that_has_the_lock() {
+        let dir = directory("lock");
+        let (first, second) = (report(&dir), report(&dir));
+        assert!(first.is_of_command && second.is_of_this_process() && !second.is_of_command);
+        second.end();
+        assert!(dir.exists());
+        first.end();
+        assert!(!dir.exists());
+        assert!(!report(Path::new("/nonexistent/run-1-00000000000000aa")).is_of_command);
         assert!(Report::new().path(b"/opened\0").is_none());
+        fs::remove_dir(dir.parent().expect("a directory")).expect("cleaned");
+    }
+
+    #[test]
+    fn loaded_libraries_are_links_in_the_order_of_their_loading() {
+        let dir = directory("loaded");
+        let report = report(&dir);
+        for path in ["/x/librdmacm.so.1", "/x/libibverbs.so.1", "/y/librdmacm.so.1", "/x/libc.so.6"] {
+            report.loaded(path.as_bytes());
+        }
+        let target = |name: &str| fs::read_link(dir.join(name)).ok();
+        let targets = ["loaded-0", "loaded-1", "loaded-2"].map(target);
+        assert_eq!(targets, [Some("librdmacm.so.1".into()), Some("libibverbs.so.1".into()), None]);
+        report.end();
+        fs::remove_dir(dir.parent().expect("a directory")).expect("nothing is left");
     }
 }
