@@ -22,6 +22,7 @@ mod holdings;
 mod hooks;
 mod kill;
 mod lab;
+mod limits;
 mod mckey;
 mod misuse;
 mod one_file;
@@ -61,6 +62,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(cli::cases());
     cases.extend(bundled::cases());
     cases.extend(reasons::cases());
+    cases.extend(limits::cases());
     cases.extend(misuse::cases());
     cases.extend(containers::cases());
     cases.extend(one_file::cases());
