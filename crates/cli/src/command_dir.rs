@@ -65,6 +65,16 @@ impl CommandDir {
         Ok(Self { base, dir })
     }
 
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// The directory once more. Without the lock.
+    pub(crate) fn reopen(&self) -> Outcome<Dir> {
+        Dir::own(self.path()).map_err(|why| not_trusted(&why))
+    }
+
     /// Its path, for the environment of the command.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()

@@ -3,15 +3,15 @@
 
 use std::any::Any;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use roxie::status::QpStatus;
-use sys::{WriteSignals, lock_until, now_ns, process_token};
+use sys::{Dir, WriteSignals, lock_until, now_ns, process_token};
 
 use super::stack::{Module, Site, modules, stack};
 use super::{OPTIONS, lock};
@@ -181,8 +181,8 @@ fn string(line: &mut String, text: &str) {
 /// Appends a line to the file of this process. A forked child has a file of its own.
 fn append(line: &str) {
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
-    let path = OPTIONS.dir.join(format!("{}-{:016x}.jsonl", process::id(), process_token()));
-    let file = OpenOptions::new().append(true).create(true).open(&path);
+    let name = format!("{}-{:016x}.jsonl", process::id(), process_token());
+    let file = Dir::own(&OPTIONS.dir).map_err(io::Error::from).and_then(|dir| dir.append(OsStr::new(&name)));
     let signals = WriteSignals::block();
     // One write: a reader sees whole lines.
     let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
@@ -190,7 +190,7 @@ fn append(line: &str) {
     if let Err(error) = written
         && !HAS_SAID.swap(true, Ordering::Relaxed)
     {
-        roxie::notice(format_args!("{}: findings are lost: {error}", path.display()));
+        roxie::notice(format_args!("{}: findings are lost: {error}", OPTIONS.dir.join(name).display()));
     }
 }
 

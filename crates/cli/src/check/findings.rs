@@ -1,12 +1,12 @@
 //! The files in which the processes of the command record their findings.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use sys::Dir;
 
 use crate::failure::{During, Outcome};
 use crate::processes::Processes;
@@ -101,7 +101,7 @@ pub(super) struct Stack {
 /// The directory with one file for each process.
 #[derive(Debug)]
 pub(super) struct Findings {
-    dir: PathBuf,
+    dir: Dir,
     numbers: Processes,
     files: HashMap<u32, Reader>,
     ends: Ends,
@@ -115,6 +115,8 @@ pub(super) struct Findings {
 #[derive(Debug, Default)]
 struct Reader {
     position: u64,
+    /// Lines that were no findings.
+    strange: u64,
     command: String,
     /// Call stacks by their numbers.
     places: HashMap<u32, Stack>,
@@ -123,6 +125,10 @@ struct Reader {
     /// By remote keys, which are used again.
     regions: HashMap<u32, Vec<Region>>,
 }
+
+/// Bytes of a file that are read at a time. A process that writes faster than they are read is behind until it
+/// ends. Half: more calls for `--races`, with some 100 MB. Double: a hostile process takes more memory.
+const ADDED_MAX: u64 = 64 << 20;
 
 /// Memory of a remote key.
 #[derive(Debug)]
@@ -135,9 +141,9 @@ struct Region {
 }
 
 impl Findings {
-    pub(super) fn new(dir: &Path) -> Self {
+    pub(super) fn new(dir: Dir) -> Self {
         let (files, ends, changes) = (HashMap::new(), Ends::default(), Vec::new());
-        Self { dir: dir.to_owned(), numbers: Processes::default(), files, ends, changes, ended: Vec::new() }
+        Self { dir, numbers: Processes::default(), files, ends, changes, ended: Vec::new() }
     }
 
     /// Names the processes.
@@ -193,40 +199,12 @@ impl Findings {
     }
 
     fn read_until(&mut self, until_ns: u64, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
-        for entry in fs::read_dir(&self.dir).during(&self.dir.display().to_string())?.flatten() {
-            let path = entry.path();
-            let Some((number, token)) = parse_name(&path) else { continue };
+        for name in self.dir.names().during(&self.dir.path().display().to_string())? {
+            let Some((number, token)) = parse_name(&name) else { continue };
             let process = self.numbers.id(number, token);
             let reader = self.files.entry(process).or_default();
-            for line in reader.lines(&path)? {
-                match serde_json::from_str(&line).during("a finding")? {
-                    Line::Process { command } => reader.command = command,
-                    Line::Finding(finding) => {
-                        match (&*finding.kind, finding.ends) {
-                            ("no-answer", Some((qp, peer))) => self.ends.unanswered(qp, peer),
-                            ("receiver-not-ready", Some((qp, peer))) => self.ends.not_ready(qp, peer),
-                            _ => {}
-                        }
-                        f(Finding { process, command: reader.command.clone(), ..finding })?;
-                    }
-                    Line::End(end) => self.changes.push((end.at, process, Change::Connected(end))),
-                    Line::Gone { at, qp } => {
-                        self.changes.push((at, process, Change::Gone(qp)));
-                        self.ended.push((process, qp, at));
-                    }
-                    Line::Link(link) => reader.links.entry(link.qp).or_default().push(link),
-                    Line::Place { site, stacks } => {
-                        reader.places.extend(stacks.into_iter().map(|stack| (site, stack)));
-                    }
-                    Line::Region { at, key, first, length } => {
-                        let region = Region { first, length, from: at, until: u64::MAX };
-                        reader.regions.entry(key).or_default().push(region);
-                    }
-                    Line::RegionEnd { at, key } => {
-                        let last = reader.regions.get_mut(&key).and_then(|regions| regions.last_mut());
-                        last.into_iter().for_each(|region| region.until = at);
-                    }
-                }
+            for line in reader.lines(&self.dir, &name) {
+                self.line(process, &line, &mut f)?;
             }
         }
         self.changes.sort_by_key(|(at, ..)| *at);
@@ -243,42 +221,124 @@ impl Findings {
         }
         Ok(())
     }
+
+    /// Takes one line of the file of a process. The program may write there what it likes: what is no finding
+    /// is left out.
+    fn line(&mut self, process: u32, line: &str, f: &mut impl FnMut(Finding) -> Outcome) -> Outcome {
+        let reader = self.files.entry(process).or_default();
+        let Ok(line) = serde_json::from_str(line) else {
+            reader.strange += 1;
+            return Ok(());
+        };
+        match line {
+            Line::Process { command } => reader.command = command,
+            Line::Finding(finding) => {
+                match (&*finding.kind, finding.ends) {
+                    ("no-answer", Some((qp, peer))) => self.ends.unanswered(qp, peer),
+                    ("receiver-not-ready", Some((qp, peer))) => self.ends.not_ready(qp, peer),
+                    _ => {}
+                }
+                return f(Finding { process, command: reader.command.clone(), ..finding });
+            }
+            Line::End(end) => self.changes.push((end.at, process, Change::Connected(end))),
+            Line::Gone { at, qp } => {
+                self.changes.push((at, process, Change::Gone(qp)));
+                self.ended.push((process, qp, at));
+            }
+            Line::Link(link) => reader.links.entry(link.qp).or_default().push(link),
+            Line::Place { site, stacks } => {
+                reader.places.extend(stacks.into_iter().map(|stack| (site, stack)));
+            }
+            Line::Region { at, key, first, length } => {
+                let region = Region { first, length, from: at, until: u64::MAX };
+                reader.regions.entry(key).or_default().push(region);
+            }
+            Line::RegionEnd { at, key } => {
+                let last = reader.regions.get_mut(&key).and_then(|regions| regions.last_mut());
+                last.into_iter().for_each(|region| region.until = at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lines that were no findings, and files that could not be read.
+    pub(super) fn strange(&self) -> u64 {
+        self.files.values().map(|reader| reader.strange).sum()
+    }
 }
 
 /// The number and the token of the process that writes a file: `NUMBER-TOKEN.jsonl`.
-fn parse_name(path: &Path) -> Option<(u32, u64)> {
-    let (number, token) = path.file_stem()?.to_str()?.split_once('-')?;
+fn parse_name(name: &OsStr) -> Option<(u32, u64)> {
+    let (number, token) = name.to_str()?.strip_suffix(".jsonl")?.split_once('-')?;
     Some((number.parse().ok()?, u64::from_str_radix(token, 16).ok()?))
 }
 
 impl Reader {
     /// The whole lines that were added.
-    fn lines(&mut self, path: &Path) -> Outcome<Vec<String>> {
-        let mut text = String::new();
-        let read = File::open(path).and_then(|mut file| {
+    fn lines(&mut self, dir: &Dir, name: &OsStr) -> Vec<String> {
+        let mut bytes = Vec::new();
+        let read = dir.open(name).and_then(|mut file| {
             file.seek(SeekFrom::Start(self.position))?;
-            file.read_to_string(&mut text)
+            file.take(ADDED_MAX).read_to_end(&mut bytes)
         });
-        read.during(&path.display().to_string())?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if read.is_err() {
+            // Not the file that the library made.
+            self.strange = self.strange.max(1);
+            return Vec::new();
+        }
+        let mut whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if whole == 0 && bytes.len() as u64 == ADDED_MAX {
+            // A line without an end would be read for ever.
+            whole = bytes.len();
+        }
         self.position += whole as u64;
-        Ok(text[..whole].lines().map(str::to_owned).collect())
+        String::from_utf8_lossy(&bytes[..whole]).lines().map(str::to_owned).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use sys::Walk;
+
     use super::*;
+
+    /// An empty private directory, open and by its path.
+    fn scratch() -> (Dir, PathBuf) {
+        let path = Path::new("/tmp").join(format!("roxie-findings-{:016x}", sys::random_u64()));
+        let dir = Dir::prove(&path, Walk { make: Some(0o700), ..Walk::default() }).expect("made");
+        (dir, path)
+    }
+
+    #[test]
+    fn what_a_hostile_process_writes_is_left_out_and_counted() {
+        let (open, dir) = scratch();
+        let finding = r#"{"type":"finding","kind":"leaked-mr","text":"t","stacks":[]}"#;
+        let lines = [b"\xff\xfe\n{}\n[[[[\n".to_vec(), format!("{finding}\n").into_bytes()].concat();
+        fs::write(dir.join("7-00000000000000aa.jsonl"), lines).expect("written");
+        std::os::unix::fs::symlink("/dev/zero", dir.join("8-00000000000000aa.jsonl")).expect("a link");
+        fs::create_dir(dir.join("9-00000000000000aa.jsonl")).expect("a directory");
+        let (mut findings, mut seen) = (Findings::new(open), 0);
+        findings
+            .read_rest(|_| {
+                seen += 1;
+                Ok(())
+            })
+            .expect("the rest is readable");
+        assert_eq!((seen, findings.strange()), (1, 5));
+        fs::remove_dir_all(dir).expect("cleaned");
+    }
 
     #[test]
     fn each_whole_line_is_read_once() {
-        let dir = std::env::temp_dir().join(format!("roxie-findings-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
+        let (open, dir) = scratch();
         let file = dir.join("7-00000000000000aa.jsonl");
         let finding = r#"{"type":"finding","kind":"leaked-mr","text":"t","stacks":[]}"#;
         let started = r#"{"type":"process","command":"./prog"}"#;
         fs::write(&file, format!("{started}\n{finding}\n{}", &finding[..9])).expect("written");
-        let mut findings = Findings::new(&dir);
+        let mut findings = Findings::new(open);
         let mut seen = Vec::new();
         let mut read = |findings: &mut Findings| {
             findings.read(|f| {
@@ -298,15 +358,14 @@ mod tests {
 
     #[test]
     fn a_key_names_the_memory_of_its_time() {
-        let dir = std::env::temp_dir().join(format!("roxie-regions-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
+        let (open, dir) = scratch();
         let begin = |at: u64, first: u64| {
             format!(r#"{{"type":"region","at":{at},"key":9,"first":{first},"length":10}}"#)
         };
         let end = r#"{"type":"regionend","at":20,"key":9}"#;
         let lines = [begin(10, 100), end.to_owned(), begin(30, 500)].join("\n") + "\n";
         fs::write(dir.join("7-0a.jsonl"), lines).expect("written");
-        let mut findings = Findings::new(&dir);
+        let mut findings = Findings::new(open);
         findings.read(|_| Ok(())).expect("readable");
         let has = |first, at| findings.has_memory(7, 9, (first, first + 10), at);
         assert!(has(100, 10) && has(100, 20) && has(500, 30));
@@ -317,8 +376,7 @@ mod tests {
     /// Two processes connect two queue pairs twice; each of their files is read as a whole.
     #[test]
     fn connections_of_several_processes_are_looked_at_in_the_order_of_time() {
-        let dir = std::env::temp_dir().join(format!("roxie-ends-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
+        let (open, dir) = scratch();
         let end = |at: u64, qp: u32, peer: u32, psn: u32| {
             let numbers = format!(r#""at":{at},"qp":{qp},"peer":{peer},"sq_psn":{psn},"rq_psn":{psn}"#);
             let path = r#""local":"::1","remote":"::1","state":"RTS","path_mtu":1024"#;
@@ -332,7 +390,7 @@ mod tests {
             let lines = [end(process, qp, peer, 5), gone(10 + process, qp), end(20 + process, qp, peer, 6)];
             fs::write(dir.join(format!("9-{process}.jsonl")), lines.join("\n") + "\n").expect("written");
         }
-        let (mut findings, mut seen) = (Findings::new(&dir), Vec::new());
+        let (mut findings, mut seen) = (Findings::new(open), Vec::new());
         let mut read = |findings: &mut Findings, until| {
             let add = |f: Finding| {
                 seen.push(f.kind);

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use sys::Dir;
 
 use crate::args::RunArgs;
 use crate::chaos::{self, Chosen, Search};
@@ -177,8 +178,8 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     }
     let path = args.output.clone().filter(|path| path.as_os_str() != "-");
     let report = Report::new(output, path, args.json, suppressions);
-    let events = events.as_ref().map(CommandDir::path);
-    supervise(args, &variables, (Findings::new(dir.path()), events), report)
+    let events = events.as_ref().map(CommandDir::dir);
+    supervise(args, &variables, (Findings::new(dir.reopen()?), events), report)
 }
 
 /// Searches the seeds with `roxie check` as the command.
@@ -195,14 +196,18 @@ fn search(args: &CheckArgs, seeds: u64) -> Outcome {
 fn supervise(
     args: &CheckArgs,
     variables: &[(&'static str, OsString)],
-    (mut findings, events): (Findings, Option<&Path>),
+    (mut findings, events): (Findings, Option<&Dir>),
     mut report: Report,
 ) -> Outcome<ExitCode> {
     let read = || findings.read(|finding| report.finding(finding));
     let ended = supervised::supervise(&args.run, variables, read)?;
     findings.read_rest(|finding| report.finding(finding))?;
+    if findings.strange() > 0 {
+        let strange = findings.strange();
+        eprintln!("roxie check: the command wrote {strange} lines or files of its own among the findings");
+    }
     if let Some(events) = events {
-        let recordings = trace::read(events, findings.numbers())?;
+        let recordings = trace::read(events, EVENTS, findings.numbers())?;
         let (races, compared) = races::races(&recordings, &findings);
         races.into_iter().try_for_each(|race| report.finding(race))?;
         if !args.run.quiet {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
+use sys::Dir;
 use sys::trace::Recording;
 
 use crate::args::RunArgs;
@@ -117,7 +118,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     variables.push((roxie::trace::VARIABLE, dir.path().into()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
     let ended = supervised::supervise(run_args, &variables, || Ok(()));
-    let recordings = read(dir.path(), &mut Processes::default());
+    let recordings = read(dir.dir(), args.events as usize, &mut Processes::default());
     drop(dir);
     let (ended, recordings) = (ended?, recordings?);
     if recordings.is_empty() {
@@ -148,13 +149,15 @@ impl MergeArgs {
 }
 
 /// What the threads have recorded. The process of each is one of `processes`.
-pub(crate) fn read(dir: &Path, processes: &mut Processes) -> Outcome<Vec<Recording>> {
+/// Each thread keeps `events` of them, or the next power of two.
+pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
-    for entry in fs::read_dir(dir).during(&dir.display().to_string())?.flatten() {
-        let path = entry.path();
-        match Recording::read(&path) {
+    for name in dir.names().during(&dir.path().display().to_string())? {
+        match dir.open(&name).and_then(|file| Recording::read(file, events)) {
             Ok(recording) => recordings.extend(recording),
-            Err(error) => eprintln!("roxie trace: {}: {error}; it is left out", path.display()),
+            Err(error) => {
+                eprintln!("roxie trace: {}: {error}; it is left out", dir.path().join(&name).display());
+            }
         }
     }
     for recording in &mut recordings {

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
 
 use super::Event;
 
@@ -83,12 +82,21 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads the file of a thread. `None` if it has no events: the thread was about to make it.
+    /// Reads the file of a thread, which keeps at most `events_max` events, or the next power of two. `None` if
+    /// it has no events: the thread was about to make it.
     ///
     /// # Errors
-    /// `InvalidData` for another file; those of read(2).
-    pub fn read(path: &Path) -> io::Result<Option<Recording>> {
-        let mut file = File::open(path)?;
+    /// `InvalidData` for another file, or a longer one; those of read(2).
+    pub fn read(file: File, events_max: usize) -> io::Result<Option<Recording>> {
+        let len = file.metadata()?.len();
+        Self::parse(file, len, events_max)
+    }
+
+    /// As [`Self::read`], from the bytes of the file and its length.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(mut file: impl Read, len: u64, events_max: usize) -> io::Result<Option<Recording>> {
         let mut header = Vec::new();
         file.by_ref().take(HEADER_LEN as u64).read_to_end(&mut header)?;
         if header.iter().all(|byte| *byte == 0) {
@@ -96,9 +104,11 @@ impl Recording {
         }
         let header = &header[..];
         let capacity = number(header, CAPACITY_AT) as usize;
-        let len = capacity.checked_mul(EVENT_LEN).and_then(|len| len.checked_add(HEADER_LEN));
-        let is_whole = len.is_some_and(|len| file.metadata().is_ok_and(|file| file.len() == len as u64));
-        if !header.starts_with(MAGIC) || !capacity.is_power_of_two() || !is_whole {
+        let whole = capacity.checked_mul(EVENT_LEN).and_then(|len| len.checked_add(HEADER_LEN));
+        // A process that writes its own file must not take the memory of the reader.
+        let is_short = events_max.checked_next_power_of_two().is_none_or(|most| capacity <= most);
+        let is_whole = header.len() == HEADER_LEN && whole.is_some_and(|whole| whole as u64 == len);
+        if !header.starts_with(MAGIC) || !capacity.is_power_of_two() || !is_whole || !is_short {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let written = number(header, WRITTEN_AT);

@@ -1,15 +1,15 @@
 //! The writing end: the ring of one thread.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Event;
 use super::file::{EVENT_LEN, HEADER_LEN, Header, LOST_AT, WRITTEN_AT};
-use crate::{Cancellation, Mmap, WriteSignals, random_u64};
+use crate::{Cancellation, Dir, Mmap, WriteSignals, random_u64};
 
 /// Events that the file grows by; the kernel clears their pages at once, about 40 us. Half: more and shorter
 /// pauses. Double: the first event of a thread takes more memory.
@@ -101,6 +101,6 @@ impl Ring {
 
 /// A file with a name of its own: other programs and PID namespaces have the same process numbers.
 fn new_file(dir: &Path) -> io::Result<File> {
-    let path = dir.join(format!("{}-{:016x}.ring", std::process::id(), random_u64()));
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+    let name = format!("{}-{:016x}.ring", std::process::id(), random_u64());
+    Dir::own(dir)?.create_new(OsStr::new(&name), 0o600)
 }

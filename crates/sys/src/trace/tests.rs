@@ -5,23 +5,26 @@ use std::path::PathBuf;
 
 use super::ring::{CHUNK, Ring};
 use super::*;
+use crate::{Dir, Walk};
 
-struct Dir(PathBuf);
+struct Scratch(PathBuf);
 
-impl Dir {
-    fn new(name: &str) -> Dir {
-        let dir = std::env::temp_dir().join(format!("roxie-trace-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory for the test");
-        Dir(dir)
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = PathBuf::from(format!("/tmp/roxie-trace-{name}-{:016x}", crate::random_u64()));
+        Dir::prove(&dir, Walk { make: Some(0o700), ..Walk::default() }).expect("a directory for the test");
+        Scratch(dir)
     }
 
     fn recordings(&self) -> Vec<Recording> {
-        let files = fs::read_dir(&self.0).expect("a directory").flatten();
-        files.filter_map(|file| Recording::read(&file.path()).expect("a ring")).collect()
+        let dir = Dir::own(&self.0).expect("a directory");
+        let files =
+            dir.names().expect("a directory").into_iter().map(|name| dir.open(&name).expect("a file"));
+        files.filter_map(|file| Recording::read(file, 2 * CHUNK).expect("a ring")).collect()
     }
 }
 
-impl Drop for Dir {
+impl Drop for Scratch {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).expect("cleaned");
     }
@@ -33,7 +36,7 @@ fn event(n: u64) -> Event {
 
 #[test]
 fn the_newest_events_are_kept_in_order_and_the_others_are_counted() {
-    let dir = Dir::new("newest");
+    let dir = Scratch::new("newest");
     let capacity = 2 * CHUNK;
     let mut ring = Ring::create(&dir.0, capacity).expect("a ring");
     assert!(dir.recordings()[0].events.is_empty());
@@ -49,20 +52,20 @@ fn the_newest_events_are_kept_in_order_and_the_others_are_counted() {
 
 #[test]
 fn each_ring_has_a_file_of_its_own() {
-    let dir = Dir::new("own");
+    let dir = Scratch::new("own");
     let rings: Vec<Ring> = (0..3).map(|_| Ring::create(&dir.0, CHUNK).expect("a ring")).collect();
     assert_eq!((rings.len(), dir.recordings().len()), (3, 3));
 }
 
 #[test]
 fn other_files_are_refused_and_an_empty_one_has_no_events() {
-    let dir = Dir::new("other");
+    let dir = Scratch::new("other");
     let path = dir.0.join("x");
     for (bytes, is_refused) in
         [(vec![1; HEADER_LEN + EVENT_LEN], true), (vec![0; HEADER_LEN], false), (vec![], false)]
     {
         fs::write(&path, bytes).expect("written");
-        let read = Recording::read(&path);
+        let read = Recording::read(fs::File::open(&path).expect("there"), CHUNK);
         assert!(if is_refused { read.is_err() } else { read.is_ok_and(|read| read.is_none()) });
     }
     // The length in the header does not fit the file.
@@ -71,5 +74,8 @@ fn other_files_are_refused_and_an_empty_one_has_no_events() {
     let file = fs::read_dir(&dir.0).expect("a directory").flatten().find(|file| file.path() != path);
     let bytes = fs::read(file.expect("a ring").path()).expect("a ring");
     fs::write(&path, &bytes[..bytes.len() - 1]).expect("written");
-    assert!(Recording::read(&path).is_err());
+    let file = |bytes: &[u8], most| Recording::parse(bytes, bytes.len() as u64, most);
+    assert!(Recording::read(fs::File::open(&path).expect("there"), CHUNK).is_err());
+    assert!(file(&bytes, CHUNK).is_ok_and(|read| read.is_some()));
+    assert!(file(&bytes, CHUNK / 2).is_err(), "longer than the reader allows");
 }
