@@ -1,5 +1,5 @@
-//! Links, addresses, routes, neighbours and XDP features over netlink (rtnetlink(7)). Queries need no
-//! privilege.
+//! Links, addresses, routes, neighbours, XDP features and sockets over netlink (rtnetlink(7), sock_diag(7)).
+//! Queries need no privilege.
 //!
 //! Half a dozen requests do not justify a netlink crate and its dependencies in a library that is loaded
 //! into every process.
@@ -13,6 +13,7 @@ mod message;
 mod neighbour;
 mod netdev;
 mod route;
+mod tcp;
 mod xsk;
 
 pub use classifier::Classifier;
@@ -23,6 +24,7 @@ pub use make::{Impairment, VethConfig};
 pub use neighbour::Neighbour;
 pub use netdev::{XdpFeatures, xdp_features};
 pub use route::{Address, Route};
+pub use tcp::TcpUsers;
 pub use xsk::{BoundXsk, bound_xsks};
 
 use std::io;
@@ -45,6 +47,8 @@ pub struct Netlink {
 const BUFFER_LEN: usize = 32 * 1024;
 /// Dumps that raced with a change are repeated this often.
 const DUMP_TRIES: usize = 5;
+/// linux/sock_diag.h
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// linux/netlink.h: socket options, flag and attribute of explained refusals (since 4.12).
 const NETLINK_CAP_ACK: libc::c_int = 10;
 const NETLINK_EXT_ACK: libc::c_int = 11;

@@ -3,8 +3,8 @@
 
 use std::io;
 
-use super::Netlink;
 use super::message::{each_attribute, u32_at, u64_at};
+use super::{Netlink, SOCK_DIAG_BY_FAMILY};
 use crate::xdp::XskStatistics;
 
 /// A bound AF_XDP socket.
@@ -18,8 +18,6 @@ pub struct BoundXsk {
     pub statistics: XskStatistics,
 }
 
-/// linux/sock_diag.h
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// linux/xdp_diag.h
 const XDP_SHOW_INFO: u32 = 1 << 0;
 const XDP_SHOW_STATS: u32 = 1 << 4;
