@@ -1,7 +1,7 @@
 //! Reads the counters of processes with a device of roxie, over connections that stay open.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
@@ -14,6 +14,9 @@ use crate::failure::{During, Outcome};
 
 /// Timeout for an answer. A process that takes longer is probably stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
+/// Time after which a look asks no further engine: ten stopped processes. Half is short for many large
+/// processes, with double a scrape of `roxie metrics` may fail.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Connections to all processes, or to the named ones.
 pub(crate) struct Processes {
@@ -63,32 +66,43 @@ impl Processes {
         })
     }
 
-    /// The present state of each engine. Processes that have ended or do not answer are left out.
+    /// The present state of each engine. Processes that have ended or do not answer are left out. Those that
+    /// did not answer before are asked last, so that they take no time from the others.
     pub(crate) fn look(&mut self) -> Vec<Engine> {
         self.connect();
-        self.unresponsive.clear();
-        let (mut states, mut lost) = (Vec::new(), Vec::new());
-        for ((pid, slot), (remote, command)) in &self.open {
+        let begun = Instant::now();
+        self.look_until(|| begun.elapsed() > LOOK_TIMEOUT)
+    }
+
+    /// A look that asks no further engine once `is_over` is true.
+    fn look_until(&mut self, is_over: impl Fn() -> bool) -> Vec<Engine> {
+        let before = std::mem::take(&mut self.unresponsive);
+        let mut keys: Vec<(u32, u16)> = self.open.keys().copied().collect();
+        keys.sort_by_key(|(pid, _)| before.iter().position(|there| there == pid));
+        let (mut states, mut silent) = (Vec::new(), Vec::new());
+        for (pid, slot) in keys {
+            let Some((remote, command)) = self.open.get(&(pid, slot)) else { continue };
+            if is_over() {
+                // The first ones of the next look.
+                self.unresponsive.extend(before.contains(&pid).then_some(pid));
+                continue;
+            }
             match status(remote) {
-                Ok((status, queue_pairs)) => states.push(Engine {
-                    pid: *pid,
-                    slot: *slot,
-                    command: command.clone(),
-                    status,
-                    queue_pairs,
-                }),
+                Ok((status, queue_pairs)) => {
+                    let command = command.clone();
+                    states.push(Engine { pid, slot, command, status, queue_pairs });
+                }
                 Err(error) => {
                     // The connection is closed: a late answer on it would count as that to the next request.
-                    lost.push((*pid, *slot));
+                    self.open.remove(&(pid, slot));
                     if matches!(error, ControlError::Silent | ControlError::Refused { .. }) {
-                        self.unresponsive.push(*pid);
+                        silent.push(pid);
                     }
                 }
             }
         }
-        for key in lost {
-            self.open.remove(&key);
-        }
+        self.unresponsive.append(&mut silent);
+        states.sort_by_key(|engine| (engine.pid, engine.slot));
         states
     }
 
@@ -169,4 +183,46 @@ fn totals(status: &QpStatus) -> Counts {
         c.np_cnp_sent + c.rp_cnp_handled + c.rp_cnp_ignored,
         c.np_ecn_marked_roce_packets,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn engines_that_do_not_answer_are_asked_after_the_others() {
+        let domain =
+            DomainConfig { name: format!("roxie-test-{:x}", sys::random_u64()), ..DomainConfig::default() };
+        let silent = |pid: u32| {
+            let fd = sys::bind_seqpacket(&format!("{}/hook/{pid}/0/0", domain.name)).unwrap();
+            sys::listen(fd.as_fd(), 8).unwrap();
+            fd
+        };
+        let _engines = [1, 2, 3].map(silent);
+        let mut processes = Processes {
+            domain,
+            pids: Vec::new(),
+            users: Users::Own,
+            hidden: BTreeSet::new(),
+            open: BTreeMap::new(),
+            unresponsive: Vec::new(),
+        };
+        // Each look has time for one engine.
+        let mut asked = Vec::new();
+        for _ in 0..5 {
+            processes.connect();
+            for (remote, _) in processes.open.values_mut() {
+                let engine = Listing::read(&processes.domain).connect(remote.pid(), 0, Users::Own).unwrap();
+                *remote = engine.with_timeout(Duration::ZERO);
+            }
+            let is_over = Cell::new(false);
+            processes.look_until(|| is_over.replace(true));
+            asked.extend([1, 2, 3].into_iter().filter(|pid| !processes.open.contains_key(&(*pid, 0))));
+        }
+        assert_eq!(asked, [1, 2, 3, 1, 2]);
+        assert_eq!(processes.unresponsive(), [3, 1, 2]);
+    }
 }
