@@ -1,9 +1,13 @@
 //! `roxie metrics`: exports the counters of all processes to Prometheus, over HTTP or once.
 
+mod client;
+mod hosts;
+mod listener;
+mod request;
+mod scraper;
 mod server;
+mod shares;
 mod text;
-
-use std::net::SocketAddr;
 
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -13,12 +17,15 @@ use crate::engines::UsersArgs;
 use crate::failure::Outcome;
 use crate::terminal;
 use crate::top::Processes;
+use listener::Address;
+use request::Host;
 
 /// Serve the counters of all processes to Prometheus
 ///
 /// Serves the text exposition format at /metrics, for all processes of this user and network namespace that
-/// run on roxie. Each scrape reads the present counters. There is no authentication:
-/// every client that reaches the address can read them.
+/// run on roxie. The counters of a reply are at most 0.1 s old. There is no authentication: every client
+/// that reaches the address can read them. Web pages of other hosts cannot: the server answers only requests
+/// to its own names and addresses. A Unix socket is for this user and root only.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -26,22 +33,33 @@ Examples:
           Serve on 127.0.0.1, port 9791
   roxie metrics --listen [::]:9791 --queue-pairs
           Serve on all addresses, with series for each queue pair
+  roxie metrics --listen 192.0.2.7:9791 --host node7.example
+          Serve other hosts, which know this one as node7.example
+  roxie metrics --listen unix:/run/user/1000/roxie.sock
+          Serve this user and root; curl --unix-socket PATH http://localhost/metrics
   roxie metrics --once > /var/lib/node_exporter/roxie.prom
           Write a file for a textfile collector
 
 Exit status:
   0 if a signal (Ctrl-C, SIGTERM) ended the server; 1 if the address cannot be used.")]
 pub(crate) struct MetricsArgs {
-    /// Address and port of the HTTP server
+    /// Address and port of the HTTP server, or unix:PATH for a Unix socket with mode 0600
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9791")]
-    listen: SocketAddr,
+    listen: Address,
+    /// Answer requests to this host name as well (may be given several times)
+    ///
+    /// The server answers requests to its address, to localhost, and to the name of this host, with the
+    /// domain that /etc/hosts gives it. If it listens on an address that other hosts reach, it answers
+    /// requests to every IP address. With a Unix socket it answers requests to every host.
+    #[arg(long, value_name = "NAME", value_parser = host)]
+    host: Vec<Host>,
     /// Export series for each queue pair as well, about 35 each
     #[arg(long)]
     queue_pairs: bool,
     #[command(flatten)]
     users: UsersArgs,
     /// Print the counters once
-    #[arg(long, conflicts_with = "listen")]
+    #[arg(long, conflicts_with_all = ["listen", "host"])]
     once: bool,
 }
 
@@ -63,5 +81,12 @@ pub(crate) fn run(args: &MetricsArgs) -> Outcome {
     // Before any thread starts, so that all inherit the mask. A shell starts background jobs with SIGINT
     // ignored; here SIGINT ends the server all the same.
     let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
-    server::serve(args.listen, Box::new(scrape), &ending)
+    server::serve(&args.listen, &args.host, Box::new(scrape), &ending)
+}
+
+fn host(text: &str) -> Result<Host, String> {
+    let is_bare =
+        text.starts_with('[') == text.ends_with(']') && (text.starts_with('[') || !text.contains(':'));
+    let host = Host::parse(text.as_bytes()).filter(|_| is_bare);
+    host.ok_or_else(|| "a host name or IP address without a port (IPv6 in brackets)".to_owned())
 }
