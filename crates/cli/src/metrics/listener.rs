@@ -12,9 +12,10 @@ use std::str::FromStr;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use nix::sys::stat::{Mode, fchmod};
-use sys::{PollFd, poll};
+use sys::{Dir, PollFd, Walk, poll};
 
 use crate::failure::{During, Failure, Outcome};
+use crate::library::not_trusted;
 
 /// Connections that wait for `accept`; the kernel lowers it to the sysctl net.core.somaxconn. With the 128 of
 /// the standard library, one program that connects in a loop fills the queue before the server empties it,
@@ -117,6 +118,10 @@ fn tcp(address: SocketAddr) -> Outcome<Listener> {
 }
 
 fn unix(path: &Path) -> Outcome<Listener> {
+    // Another user that can replace the directory could answer in place of this process.
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = Dir::prove(parent, Walk::default()).map_err(|why| not_trusted(&why))?;
+    let path = &dir.path().join(path.file_name().unwrap_or_default());
     let fail = |error: String| Failure::new(format!("listening on {}: {error}", path.display()));
     let fd = match bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
