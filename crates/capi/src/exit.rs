@@ -1,7 +1,6 @@
 //! The end of the process. Programs exit without destroying their objects. As the kernel does for its
 //! devices, this library then disconnects the peers and sends pending acknowledgements.
 
-use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::thread::{self, ThreadId};
@@ -99,16 +98,13 @@ fn disconnect_peers() {
         roxie::notice(report);
     }
     if wants_report() {
-        let port = device.port().map(|port| format!("roxie: port {port}\n"));
+        let port = device.port();
         let rows = device.counters().into_iter().filter(|row| row.1 != 0);
-        let lines: String =
-            port.into_iter().chain(rows.map(|(name, value)| format!("roxie: {name} {value}\n"))).collect();
         // Flushes the application's output first: the part that stdio has written may end inside a line.
         // SAFETY: the C library's own stream, which lives as long as the process. If another thread holds its
         // lock, the exiting thread stops waiting for this one.
         unsafe { libc::fflush(stdout) };
-        let _signals = sys::WriteSignals::block();
-        // A failed write cannot be reported; the program ends.
-        let _ = write!(std::io::stderr(), "{lines}");
+        port.into_iter().for_each(|port| roxie::say(format_args!("port {port}")));
+        rows.for_each(|(name, value)| roxie::say(format_args!("{name} {value}")));
     }
 }

@@ -10,7 +10,6 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::panic::Location;
 use std::ptr;
 use std::sync::LazyLock;
@@ -97,7 +96,7 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
         // A program that repeats a call until it succeeds gets one line.
         if WANTED.errors && line != printed {
             printed.clone_from(line);
-            say(line);
+            roxie::say(line);
         }
     });
 }
@@ -131,7 +130,7 @@ fn note_completion(wc: &Wc) {
     let _ = LAST.try_with(|last| {
         let printed = &mut last.borrow_mut().printed;
         if text != *printed {
-            say(&format!("completion of wr_id {wr_id:#x}, {text}"));
+            roxie::say(format_args!("completion of wr_id {wr_id:#x}, {text}"));
             *printed = text;
         }
     });
@@ -140,15 +139,8 @@ fn note_completion(wc: &Wc) {
 /// Prints the name of a called function that is not implemented, if `ROXIE_LOG` asks for it.
 pub(crate) fn note_unsupported(name: &str) {
     if WANTED.calls {
-        say(&format!("{name} is not implemented"));
+        roxie::say(format_args!("{name} is not implemented"));
     }
-}
-
-/// Prints a line on standard error.
-fn say(line: &str) {
-    let _signals = sys::WriteSignals::block();
-    // A failed write cannot be reported; the program continues.
-    let _ = writeln!(std::io::stderr(), "roxie: {line}");
 }
 
 /// The function of the application interface that has this line of this crate.

@@ -47,7 +47,7 @@ pub mod xdp;
 mod xrc_peers;
 
 pub use bpf;
-pub use notice::notice;
+pub use notice::{notice, say};
 pub use printable::printable;
 pub use transport;
 pub use wire;

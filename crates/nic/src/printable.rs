@@ -1,20 +1,12 @@
 //! Text of other processes, made safe for a terminal.
 
+use wire::text::Printable;
+
 /// Replaces characters that control a terminal, or the order of what it shows, by `\u{...}` with their
-/// number: control characters, the line separators of Unicode, and the marks for the direction of text.
+/// number, as [`Printable`] does.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_unsafe(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
-    }
-    safe
-}
-
-fn is_unsafe(c: char) -> bool {
-    let is_direction_or_separator =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || is_direction_or_separator
+    Printable(text).to_string()
 }
 
 #[cfg(test)]

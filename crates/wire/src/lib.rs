@@ -79,6 +79,7 @@ pub mod mad;
 pub mod rsocket;
 
 pub mod capture;
+pub mod text;
 
 mod bytes;
 
