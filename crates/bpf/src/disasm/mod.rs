@@ -43,6 +43,20 @@ impl Listing<'_> {
         Line(*self, slot).to_string()
     }
 
+    /// The lines of the listing. A name in a line may contain any characters, newlines too.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let (listing, slots) = (*self, &self.program.slots);
+        let mut at = 0;
+        let instructions = std::iter::from_fn(move || {
+            let Slot { opcode, .. } = slots.get(at)?;
+            let (slot, name) = (at, listing.function_at(at).map(|name| format!("{name}:")));
+            at += decode(slots, at).map_or(1, |insn| insn.slots());
+            let line = format!("{slot:4}: ({opcode:02x}) {}", listing.line(slot));
+            Some(name.into_iter().chain([line]))
+        });
+        instructions.flatten()
+    }
+
     fn function_at(&self, slot: usize) -> Option<String> {
         let btf = self.program.btf.as_ref()?;
         let info = btf.func_info.iter().find(|info| info.slot as usize == slot)?;
@@ -77,26 +91,7 @@ impl Listing<'_> {
 
 impl fmt::Display for Listing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slots = &self.program.slots;
-        let mut at = 0;
-        while let Some(Slot { opcode, .. }) = slots.get(at) {
-            if let Some(name) = self.function_at(at) {
-                writeln!(f, "{name}:")?;
-            }
-            write!(f, "{at:4}: ({opcode:02x}) ")?;
-            match decode(slots, at) {
-                Ok(insn) => {
-                    self.insn(f, at, insn)?;
-                    at += insn.slots();
-                }
-                Err(error) => {
-                    write!(f, "?? {:?}", error.kind)?;
-                    at += 1;
-                }
-            }
-            writeln!(f)?;
-        }
-        Ok(())
+        self.lines().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 

@@ -440,7 +440,7 @@ impl fmt::Display for LoadError {
         if self.error.raw_os_error() == Some(libc::EPERM) && self.log.is_empty() {
             f.write_str(" (needs CAP_BPF and CAP_NET_ADMIN, or root)")?;
         }
-        if self.log.is_empty() { Ok(()) } else { write!(f, "\n{}", self.log.trim_end()) }
+        if self.log.is_empty() || f.alternate() { Ok(()) } else { write!(f, "\n{}", self.log.trim_end()) }
     }
 }
 
