@@ -31,7 +31,7 @@
 //!     let seen = Seen::parse(record.link_type, record.data);
 //!     let mut line = String::new();
 //!     show.packet(&mut line, &record, &seen);
-//!     print!("{line}");
+//!     print!("{}", Colours::None.lines(&line));
 //!     analysis.feed(&record, &seen);
 //! }
 //! let verdict = analysis.finish(source.drops(), source.left_out());
@@ -53,6 +53,7 @@ pub mod filter;
 pub mod live;
 pub mod paint;
 pub mod report;
+pub mod shell;
 pub mod show;
 pub mod source;
 pub mod write;

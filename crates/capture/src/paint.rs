@@ -1,4 +1,8 @@
-//! Colours of text on a terminal.
+//! Colours of text on a terminal, and what a terminal may get of text that others chose.
+
+use std::borrow::Cow;
+
+use wire::text::is_unsafe;
 
 /// Meaning of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,20 +31,81 @@ pub enum Colours {
     Ansi,
 }
 
+/// Where a colour ends, and where those of the tones begin: noncharacters of Unicode, which
+/// [`Colours::lines`] replaces. The escape character is not among them, because other text may contain it.
+const MARKS: [(char, &str); 6] = [
+    ('\u{fdd0}', "\x1b[0m"),
+    ('\u{fdd1}', "\x1b[32m"),
+    ('\u{fdd2}', "\x1b[33m"),
+    ('\u{fdd3}', "\x1b[31m"),
+    ('\u{fdd4}', "\x1b[1m"),
+    ('\u{fdd5}', "\x1b[2m"),
+];
+
 impl Colours {
-    /// `text` in the colour of `tone`.
+    /// `text` between the marks of the colour of `tone`; [`Colours::lines`] makes escape sequences of them.
     #[must_use]
     pub fn paint(self, tone: Tone, text: &str) -> String {
-        let code = match (self, tone) {
+        let mark = match (self, tone) {
             (Self::None, _) | (_, Tone::Plain) => return text.to_owned(),
-            (Self::Ansi, Tone::Good) => "32",
-            (Self::Ansi, Tone::Warn) => "33",
-            (Self::Ansi, Tone::Bad) => "31",
-            (Self::Ansi, Tone::Strong) => "1",
-            (Self::Ansi, Tone::Faint) => "2",
+            (Self::Ansi, Tone::Good) => 1,
+            (Self::Ansi, Tone::Warn) => 2,
+            (Self::Ansi, Tone::Bad) => 3,
+            (Self::Ansi, Tone::Strong) => 4,
+            (Self::Ansi, Tone::Faint) => 5,
         };
-        format!("\x1b[{code}m{text}\x1b[0m")
+        format!("{}{text}{}", MARKS[mark].0, MARKS[0].0)
     }
+
+    /// What a terminal may get of a text of several lines: colours, and `\u{...}` with their number in place
+    /// of [unsafe characters](is_unsafe) other than newlines.
+    #[must_use]
+    pub fn lines(self, text: &str) -> Cow<'_, str> {
+        if is_plain(text) { Cow::Borrowed(text) } else { Cow::Owned(self.shown(text, "\n")) }
+    }
+
+    /// As [`Colours::lines`] for one line: newlines, which a name may contain, are shown as numbers, too.
+    #[must_use]
+    pub fn line(self, text: &str) -> Cow<'_, str> {
+        let is_safe = is_plain(text) && !text.contains('\n');
+        if is_safe { Cow::Borrowed(text) } else { Cow::Owned(self.shown(text, "")) }
+    }
+
+    /// The text with marks replaced and unsafe characters shown as numbers, except those of `kept`.
+    fn shown(self, text: &str, kept: &str) -> String {
+        let mut shown = String::with_capacity(text.len());
+        for c in text.chars() {
+            let colour = MARKS.iter().find(|(mark, _)| *mark == c && self == Self::Ansi);
+            match colour {
+                Some((_, sequence)) => shown.push_str(sequence),
+                None if is_unsafe(c) && !kept.contains(c) => shown.extend(c.escape_unicode()),
+                None => shown.push(c),
+            }
+        }
+        shown
+    }
+}
+
+/// JSON with escapes in place of [unsafe characters](is_unsafe) other than newlines: the same values. JSON as
+/// such needs none for some of them, such as the marks for the direction of text.
+#[must_use]
+pub fn json(text: &str) -> Cow<'_, str> {
+    if is_plain(text) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        // All unsafe characters have numbers below 2^16.
+        if is_unsafe(c) && c != '\n' { shown += &format!("\\u{:04x}", c as u32) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// True if all characters are printable ASCII or newlines. Looks at all bytes, also after the first other
+/// one: so the compiler compares 16 at a time.
+fn is_plain(text: &str) -> bool {
+    let other = |byte: u8| u8::from(!(b' '..=b'~').contains(&byte) & (byte != b'\n'));
+    text.bytes().fold(0, |others, byte| others | other(byte)) == 0
 }
 
 #[cfg(test)]
@@ -49,8 +114,34 @@ mod tests {
 
     #[test]
     fn text_is_coloured_only_for_a_terminal() {
-        assert_eq!(Colours::None.paint(Tone::Bad, "NAK"), "NAK");
-        assert_eq!(Colours::Ansi.paint(Tone::Plain, "ACK"), "ACK");
-        assert_eq!(Colours::Ansi.paint(Tone::Bad, "NAK"), "\x1b[31mNAK\x1b[0m");
+        for (colours, tone, shown) in [
+            (Colours::None, Tone::Bad, "NAK"),
+            (Colours::Ansi, Tone::Plain, "NAK"),
+            (Colours::Ansi, Tone::Bad, "\x1b[31mNAK\x1b[0m"),
+            (Colours::Ansi, Tone::Strong, "\x1b[1mNAK\x1b[0m"),
+        ] {
+            let painted = colours.paint(tone, "NAK");
+            assert_eq!((&*colours.line(&painted), &*colours.lines(&painted)), (shown, shown));
+        }
+    }
+
+    #[test]
+    fn other_text_can_neither_control_the_terminal_nor_begin_a_line() {
+        let hostile = "a\x1b[31m\u{9b}2J\r\nb\u{202e}";
+        for colours in [Colours::None, Colours::Ansi] {
+            assert_eq!(colours.line(hostile), "a\\u{1b}[31m\\u{9b}2J\\u{d}\\u{a}b\\u{202e}");
+            assert_eq!(colours.lines(hostile), "a\\u{1b}[31m\\u{9b}2J\\u{d}\nb\\u{202e}");
+        }
+        assert_eq!(Colours::None.line("\u{fdd3}red"), "\\u{fdd3}red");
+        assert_eq!(Colours::None.line("größe 5 µs"), "größe 5 µs");
+    }
+
+    #[test]
+    fn json_has_the_same_values() {
+        let value = serde_json::json!({ "name\u{9b}": "\x1b\u{7f}\n\u{202e} ö" });
+        let text = serde_json::to_string_pretty(&value).expect("a value");
+        let shown = json(&text);
+        assert!(!shown.chars().any(|c| is_unsafe(c) && c != '\n'), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).ok(), Some(value));
     }
 }

@@ -6,6 +6,7 @@ use super::conclude::earlier;
 use super::direction::Key;
 use super::finding::At;
 use super::{Analysis, Kind};
+use crate::shell::quote;
 
 /// What the directions of a capture lack, as found at its end.
 #[derive(Debug, Default)]
@@ -85,10 +86,7 @@ impl fmt::Display for Origin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Live(point) => f.write_str(point),
-            Self::File(name) if name.chars().all(|c| c.is_alphanumeric() || "-_./+,:@%".contains(c)) => {
-                f.write_str(name)
-            }
-            Self::File(name) => write!(f, "'{}'", name.replace('\'', "'\\''")),
+            Self::File(name) => f.write_str(&quote(name)),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use wire::text::is_unsafe;
+
 use super::plot::{Axis, BOTTOM, HEIGHT, LEFT, Mark, Plot, RIGHT, Shape, TOP, WIDTH};
 
 impl Plot {
@@ -98,7 +100,7 @@ pub(super) fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            c if c.is_control() => out.push('\u{fffd}'),
+            c if is_unsafe(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

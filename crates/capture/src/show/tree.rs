@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use wire::capture::{NotRoce, Seen};
+use wire::text::Printable;
 
 use crate::fields::{self, Value};
 use crate::paint::{Colours, Tone};
@@ -26,6 +27,7 @@ pub(super) fn packet<'a>(
                 Value::Bytes(bytes) if bytes.len() > BYTES_MAX => {
                     format!("{}... {} bytes", Value::Bytes(&bytes[..BYTES_MAX]), bytes.len())
                 }
+                Value::Text(text) => Printable(text).to_string(),
                 other => other.to_string(),
             };
             // A write to a string cannot fail.
