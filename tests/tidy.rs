@@ -20,6 +20,8 @@ mod language;
 mod prose;
 #[path = "tidy/size.rs"]
 mod size;
+#[path = "tidy/terminal.rs"]
+mod terminal;
 #[path = "tidy/tree.rs"]
 mod tree;
 
@@ -210,6 +212,14 @@ fn every_file_says_what_it_is_for() {
         let says = text.lines().take(3).any(|l| l.starts_with("//!"));
         assert!(says, "{name} does not begin with a //! line");
     });
+}
+
+#[test]
+fn text_reaches_the_terminal_through_one_file() {
+    none(
+        "use say! and terminal in crates/cli, roxie::say elsewhere",
+        &terminal::other_writers(&tree::files()),
+    );
 }
 
 /// A renamed test would no longer be retried.

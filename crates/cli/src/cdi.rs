@@ -62,7 +62,7 @@ pub(crate) fn run(args: &CdiArgs) -> Outcome {
     fill(&dir)?;
     let text = format!("{:#}\n", specification(dir.path(), &args.device));
     let Some(file) = &args.output else {
-        terminal::print(text.trim_end());
+        terminal::json(&text.trim_end());
         return Ok(());
     };
     let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -8,6 +8,7 @@ use crate::failure::Outcome;
 use crate::hook::args::HookArgs;
 use crate::library::{AUDIT, Libraries};
 use crate::terminal;
+pub(crate) use roxie_capture::shell::quote;
 
 /// The environment of programs that use the device.
 pub(crate) fn variables(
@@ -47,7 +48,7 @@ pub(crate) fn print(args: &EnvArgs) -> Outcome {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), value.to_string_lossy().into_owned().into()))
             .collect();
-        terminal::print(&serde_json::Value::Object(map).to_string());
+        terminal::json(&serde_json::Value::Object(map));
     } else {
         for (key, value) in &variables {
             terminal::print(&format!("export {key}={}", quote(&value.to_string_lossy())));
@@ -98,15 +99,6 @@ fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     path
 }
 
-/// Quotes a word for a POSIX shell.
-pub(crate) fn quote(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+=@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,13 +123,5 @@ mod tests {
         );
         let of_outer_run = format!("a.b=1:{room}={STATIC_TLS}:c.d=2");
         assert_eq!(tunables(Some(of_outer_run.into()), 9), format!("a.b=1:{room}=9:c.d=2").as_str());
-    }
-
-    #[test]
-    fn words_survive_the_shell() {
-        assert_eq!(quote("/tmp/roxie-0/lib:/x"), "/tmp/roxie-0/lib:/x");
-        assert_eq!(quote("a b"), "'a b'");
-        assert_eq!(quote("it's"), "'it'\\''s'");
-        assert_eq!(quote(""), "''");
     }
 }

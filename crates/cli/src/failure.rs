@@ -10,6 +10,8 @@ use roxie::verbs::remedy;
 pub struct Failure {
     /// What went wrong.
     pub what: String,
+    /// More about it, a line each.
+    pub lines: Vec<String>,
     /// What to do about it.
     pub hint: Option<String>,
     /// Exit code of the process.
@@ -22,7 +24,7 @@ pub type Outcome<T = ()> = Result<T, Failure>;
 impl Failure {
     /// A failure with exit code 1.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, code: 1 }
+        Self { what: what.into(), lines: Vec::new(), hint: None, code: 1 }
     }
 
     /// Adds what the reader can do.
@@ -30,6 +32,19 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Adds lines that say more about it.
+    #[must_use]
+    pub fn lines(mut self, lines: impl IntoIterator<Item = String>) -> Self {
+        self.lines.extend(lines);
+        self
+    }
+
+    /// Adds what the kernel wrote about it. Names in it may contain newlines, so each line is marked.
+    #[must_use]
+    pub fn log(self, log: &str) -> Self {
+        self.lines(log.lines().map(|line| format!("| {}", line.replace('\t', "    "))))
     }
 
     /// A failure to open the device: `step: error`, with the remedy.
@@ -51,15 +66,23 @@ impl Failure {
         self.code = code;
         self
     }
+
+    /// Prints the failure on standard error. Its first line alone begins with the name of this program.
+    pub fn print(&self) {
+        say!("roxie: {}", self.what);
+        self.further().for_each(|line| say!("       {line}"));
+    }
+
+    fn further(&self) -> impl Iterator<Item = &String> {
+        self.lines.iter().chain(&self.hint)
+    }
 }
 
 impl fmt::Display for Failure {
+    /// On one line, as a part of another message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
-        match &self.hint {
-            Some(hint) => write!(f, "\n       {hint}"),
-            None => Ok(()),
-        }
+        self.further().try_for_each(|line| write!(f, "; {}", line.trim_start()))
     }
 }
 

@@ -24,7 +24,7 @@ impl FrameOutput {
     pub(crate) fn open(path: Option<&Path>) -> Outcome<FrameOutput> {
         let Some(path) = path else { return Ok(FrameOutput::Lines) };
         let mut file: Box<dyn Write> = if path.as_os_str() == "-" {
-            Box::new(io::stdout().lock())
+            Box::new(terminal::data())
         } else {
             Box::new(BufWriter::new(output::create(path)?))
         };

@@ -1,6 +1,10 @@
 //! The `roxie` program. One file or directory per subcommand.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+#[allow(unreachable_pub, reason = "a program exports nothing")]
+mod terminal;
+
 #[cfg(test)]
 mod adversary_tests;
 mod args;
@@ -18,7 +22,7 @@ mod device_files;
 mod devinfo;
 mod doctor;
 mod elf;
-#[allow(unreachable_pub, reason = "a program exports nothing")]
+#[allow(unreachable_pub, reason = "as above")]
 mod ending;
 #[allow(unreachable_pub, reason = "as above")]
 mod engines;
@@ -44,17 +48,17 @@ mod recording;
 mod run;
 mod sim;
 mod supervised;
-#[allow(unreachable_pub, reason = "as above")]
-mod terminal;
 mod top;
 mod trace;
 mod user_namespace;
 mod xdp;
 
-use std::io::Write;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use roxie::printable;
+use roxie_capture::paint::Colours;
 
 use args::{Args, Command};
 
@@ -93,23 +97,43 @@ const PARSER_STACK: usize = 1 << 20;
 /// Parses the command line; exits after help, version and errors.
 fn parse() -> Args {
     // The stack of the first thread may be too small (ulimit -s 64).
-    let parser = std::thread::Builder::new().stack_size(PARSER_STACK).spawn(Args::try_parse);
+    let parser = std::thread::Builder::new().stack_size(PARSER_STACK).spawn(try_parse);
     let parsed = match parser.map(std::thread::JoinHandle::join) {
         Ok(Ok(parsed)) => parsed,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        Err(_no_thread) => Args::try_parse(),
+        Err(_no_thread) => try_parse(),
     };
     parsed.unwrap_or_else(|error| {
-        if let Err(unwritten) = error.print().and_then(|()| std::io::stdout().flush()) {
-            terminal::give_up(&unwritten);
-        }
+        terminal::print_of_parser(&error);
         std::process::exit(error.exit_code())
     })
 }
 
+/// Parses the command line. Its errors contain no text that controls a terminal.
+fn try_parse() -> Result<Args, clap::Error> {
+    let error = match Args::try_parse() {
+        Err(error) if error.use_stderr() => error,
+        parsed => return parsed,
+    };
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let shown: Vec<OsString> = words.iter().map(|word| printable(&word.to_string_lossy()).into()).collect();
+    if words == shown {
+        return Err(error);
+    }
+    // With printable words the same is wrong, unless a word is not UTF-8, which the error does not repeat.
+    match Args::try_parse_from(shown) {
+        Err(shown) if shown.kind() == error.kind() => Err(shown),
+        _ => {
+            let text = error.render().to_string();
+            let text = Colours::None.lines(text.strip_prefix("error: ").unwrap_or(&text)).into_owned();
+            Err(clap::Error::raw(error.kind(), text))
+        }
+    }
+}
+
 fn exit(result: failure::Outcome<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|failure| {
-        eprintln!("roxie: {failure}");
+        failure.print();
         ExitCode::from(failure.code)
     })
 }

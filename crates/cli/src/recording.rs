@@ -157,7 +157,7 @@ fn record(mut capture: CommandCapture, mut part: Part, shall_end: &AtomicBool) -
     while !shall_end.load(Ordering::Acquire) {
         write(capture.next_bytes().during("--capture")?);
         if let Some(error) = capture.trouble().filter(|_| !has_said) {
-            eprintln!("roxie: --capture: a process cannot connect yet: {error}");
+            say!("roxie: --capture: a process cannot connect yet: {error}");
             has_said = true;
         }
     }
@@ -224,7 +224,7 @@ impl Part {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let begin = self.file.stream_position()?;
         self.file.write_all(bytes).inspect_err(|error| {
-            eprintln!("roxie: writing {}: {error}: the capture ends here", self.place.path().display());
+            say!("roxie: writing {}: {error}: the capture ends here", self.place.path().display());
             let written = self.file.stream_position().unwrap_or(begin);
             self.cut(written);
         })
@@ -239,7 +239,7 @@ impl Part {
 
     fn say(&self, line: &str) {
         if !self.quiet {
-            eprintln!("roxie: {line}");
+            say!("roxie: {line}");
         }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn provide_device_files(args: &RunArgs) -> Outcome {
                 && !device_files::exist(&devinfo::open(&args.device, None)?)
                 && let Err(failure) = make()
             {
-                eprintln!("roxie: no device files, so UCX will not find the device: {failure}");
+                failure.of("no device files, so UCX will not find the device").print();
             }
             Ok(())
         }
@@ -112,7 +112,7 @@ pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString
     let found = search(Path::new(program));
     let warning = found.as_deref().filter(|_| shall_see).and_then(blind_to_us);
     if let Some(warning) = warning {
-        eprintln!("roxie: warning: {warning}");
+        say!("roxie: warning: {warning}");
     }
     let mut process = Command::new(program);
     process.args(arguments).envs(variables.iter().map(|(key, value)| (key, value)));

@@ -43,7 +43,7 @@ impl Ended {
         let finished = self.recorded.map_or(Ok(()), |recorded| recorded?.finish(is_wrong));
         if let Err(failure) = finished {
             // The exit code stays that of the command.
-            eprintln!("roxie: {failure}");
+            failure.print();
         }
         exit_code(self.status)
     }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     progress.done();
     let rows: Vec<Row> = ROWS.iter().map(|row| fill(*row, &columns, &tcp)).collect::<Outcome<_>>()?;
     if args.json {
-        terminal::print(&report(netdev, &run, &rows).to_string());
+        terminal::json(&report(netdev, &run, &rows));
     } else {
         show(netdev, &run, &rows);
     }
@@ -108,20 +108,22 @@ fn report(netdev: &str, run: &Run, rows: &[Row]) -> Value {
 fn show(netdev: &str, run: &Run, rows: &[Row]) {
     let terminal = Terminal::stdout();
     terminal.line(&format!(
-        "roxie {} bench: {}, {} CPUs, Linux {}, {netdev}, path MTU {}\n",
+        "roxie {} bench: {}, {} CPUs, Linux {}, {netdev}, path MTU {}",
         env!("CARGO_PKG_VERSION"),
         cpu(),
         cpus(),
         kernel(),
         run.mtu()
     ));
+    terminal.line("");
     terminal.line(&format!("| {:<15} | {:<20} | {:<20} | {:<20} |", "", PATHS[0].0, PATHS[1].0, "TCP"));
     terminal.line("|---|---|---|---|");
     for row in rows {
         let [udp, shm, tcp] = row.values.map(|value| format!("{value:.2} {}", row.unit));
         terminal.line(&format!("| {:<15} | {udp:<20} | {shm:<20} | {tcp:<20} |", row.name));
     }
-    terminal.line("\nRDMA: two processes, content checked. TCP: two threads, content not checked.");
+    terminal.line("");
+    terminal.line("RDMA: two processes, content checked. TCP: two threads, content not checked.");
 }
 
 fn cpu() -> String {

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use bpf::Types;
 use bpf::recipe::SampleHeader;
-use roxie::printable;
 use roxie_capture::paint::Colours;
 use roxie_capture::show::{Show, Style, Times};
 use roxie_capture::source::Record;
@@ -133,7 +132,7 @@ impl RecordOutput {
         if self.is_json {
             let mut row = json!({
                 "time_ns": time_ns,
-                "place": printable(place),
+                "place": place,
                 "len": header.len,
                 "bytes": hex(bytes).trim_start_matches("hex:"),
             });
@@ -145,7 +144,7 @@ impl RecordOutput {
             if let Some(payload) = payload {
                 row["payload"] = json!(payload);
             }
-            terminal::print(&row.to_string());
+            terminal::json(&row);
             return Ok(());
         }
         if seen.is_err() {
@@ -182,11 +181,11 @@ impl RecordOutput {
     }
 
     fn line(&self, place: &str, text: &str) {
-        terminal::print(&format!("{:<9} {text}", printable(place)));
+        Terminal::stdout().line(&format!("{place:<9} {text}"));
     }
 
     fn json(&self, place: &str, name: &str, value: &Value) {
-        terminal::print(&json!({ "place": printable(place), name: value }).to_string());
+        terminal::json(&json!({ "place": place, name: value }));
     }
 
     /// Writes what is buffered.

@@ -3,7 +3,6 @@
 use std::io;
 
 use clap::Args as ClapArgs;
-use roxie::printable;
 use serde_json::{Value, json};
 
 use super::args::{MapArgs, MapCommand};
@@ -102,7 +101,7 @@ fn list(tables: &[Box<dyn Table>], is_json: bool) -> Outcome {
             }
             row
         };
-        terminal::print(&Value::Array(tables.iter().map(|table| row(table.as_ref())).collect()).to_string());
+        terminal::json(&Value::Array(tables.iter().map(|table| row(table.as_ref())).collect()));
         return Ok(());
     }
     let terminal = Terminal::stdout();
@@ -134,7 +133,7 @@ fn get(subject: &str, tables: &[Box<dyn Table>], key: Option<&str>, zeros: bool,
                     rows.push(as_object(view, key, values));
                 } else {
                     let values: Vec<_> = values.iter().map(|value| entry::show_value(view, value)).collect();
-                    let key = printable(&entry::show_key(view, key));
+                    let key = entry::show_key(view, key);
                     Terminal::stdout().line(&format!("{key:<24} {}", values.join("  ")));
                 }
             }
@@ -164,7 +163,7 @@ fn get(subject: &str, tables: &[Box<dyn Table>], key: Option<&str>, zeros: bool,
             Some((program, point)) => vec![json!({ "program": program, "point": point, "entries": rows })],
             None => rows,
         };
-        terminal::print(&Value::Array(all.into_iter().flat_map(value).collect()).to_string());
+        terminal::json(&Value::Array(all.into_iter().flat_map(value).collect()));
     }
     Ok(())
 }

@@ -344,7 +344,7 @@ impl Table for Kernel {
         });
         let maps: Vec<Map> = maps.collect::<io::Result<_>>().during("maps of the entry's program")?;
         Program::load(&program, &maps).map_err(|error| {
-            let failure = Failure::new(format!("{}: the kernel refuses the program: {error}", program.name));
+            let failure = Failure::new(format!("{}: {error:#}", program.name)).log(&error.log);
             failure.hint(
                 "it must support multi-buffer packets (xdp.frags) exactly if the one on the interface does",
             )

@@ -4,7 +4,6 @@
 use std::rc::Rc;
 
 use bpf::{Btf, MapDef, Typed, Types};
-use roxie::printable;
 use serde_json::{Map as Object, Value, json};
 
 use crate::frames::hex_digits;
@@ -99,11 +98,11 @@ pub(crate) fn as_json(value: &Typed) -> Value {
         Typed::Signed(number) => json!(number),
         Typed::Bool(truth) => json!(truth),
         Typed::Float(number) => json!(number),
-        Typed::Text(text) => json!(printable(text)),
+        Typed::Text(text) => json!(text),
         Typed::List(values) => Value::Array(values.iter().map(as_json).collect()),
         Typed::Bytes(bytes) => json!(bytes),
         Typed::Struct(members) => {
-            let members = members.iter().map(|(name, value)| (printable(name), as_json(value)));
+            let members = members.iter().map(|(name, value)| (name.clone(), as_json(value)));
             Value::Object(members.collect::<Object<String, Value>>())
         }
     }
@@ -117,16 +116,19 @@ pub(crate) fn as_text(value: &Typed) -> String {
         Typed::Bool(truth) => truth.to_string(),
         Typed::Float(number) => number.to_string(),
         Typed::Text(text) => {
-            let text = printable(text);
-            if text.contains(' ') || text.is_empty() { format!("{text:?}") } else { text }
+            if text.contains(' ') || text.is_empty() {
+                format!("{text:?}")
+            } else {
+                text.clone()
+            }
         }
         Typed::Bytes(bytes) => hex(bytes),
         Typed::List(values) => format!("[{}]", values.iter().map(as_text).collect::<Vec<_>>().join(" ")),
         Typed::Struct(members) => {
             let member = |(name, value): &(String, Typed)| match value {
-                Typed::Struct(_) => format!("{}={{{}}}", printable(name), as_text(value)),
+                Typed::Struct(_) => format!("{name}={{{}}}", as_text(value)),
                 _ if name.is_empty() => as_text(value),
-                _ => format!("{}={}", printable(name), as_text(value)),
+                _ => format!("{name}={}", as_text(value)),
             };
             members.iter().map(member).collect::<Vec<_>>().join(" ")
         }

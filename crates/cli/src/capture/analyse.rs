@@ -71,7 +71,7 @@ pub(super) fn run(args: &AnalyseArgs) -> Outcome<u8> {
     let verdict =
         if args.messages { with_messages(args, &mut source)? } else { without_messages(args, &mut source)? };
     for note in source.notes() {
-        eprintln!("roxie: {}: {note}", args.input.name());
+        say!("roxie: {}: {note}", args.input.name());
     }
     args.input.check_end(&source)?;
     Ok(if verdict.findings.is_empty() { 0 } else { 3 })
@@ -79,7 +79,7 @@ pub(super) fn run(args: &AnalyseArgs) -> Outcome<u8> {
 
 /// Prints each message when it is completed, then the summary.
 fn with_messages<R: Read + Send>(args: &AnalyseArgs, source: &mut Source<R>) -> Outcome<Verdict> {
-    let mut output = Output::new(!args.no_pager);
+    let mut output = Output::new(!args.no_pager, false);
     let mut lines = String::new();
     let mut written = Ok(());
     let verdict = analyse::analyse(source, Analysis::with_messages(), |analysis, _| {
@@ -109,9 +109,9 @@ fn summary(args: &AnalyseArgs, verdict: &Verdict) -> String {
 fn without_messages<R: Read + Send>(args: &AnalyseArgs, source: &mut Source<R>) -> Outcome<Verdict> {
     let verdict = with_progress(source, Analysis::new(), |_, _| {})?;
     if args.json {
-        terminal::print(&args.input.with_origin(|origin| verdict.json(origin)).to_string());
+        terminal::json(&args.input.with_origin(|origin| verdict.json(origin)));
     } else {
-        let mut output = Output::new(!args.no_pager);
+        let mut output = Output::new(!args.no_pager, false);
         output.write(&summary(args, &verdict)).during("writing")?;
         output.finish().during("writing")?;
     }

@@ -10,6 +10,7 @@ use clap::{Args, value_parser};
 use roxie_capture::analyse::Origin;
 use roxie_capture::filter::FilterOptions;
 use roxie_capture::live::{Attachment, CapturePoint, Options, PERCENT};
+use roxie_capture::shell::quote;
 use roxie_capture::source::Source;
 
 use super::{Packets, cannot_open, open, start, target};
@@ -109,7 +110,7 @@ impl InputArgs {
     /// The source, for the command to run next: its name, and whether it is live.
     pub(super) fn with_origin<T>(&self, use_it: impl FnOnce(Origin<'_>) -> T) -> T {
         match (&self.live.interface, self.live.pid) {
-            (Some(interface), _) => use_it(Origin::Live(&format!("-i {interface}"))),
+            (Some(interface), _) => use_it(Origin::Live(&format!("-i {}", quote(interface)))),
             (None, Some(pid)) => use_it(Origin::Live(&format!("-p {pid}"))),
             (None, None) => {
                 use_it(Origin::File(&self.file.as_deref().unwrap_or(Path::new("-")).to_string_lossy()))
@@ -144,11 +145,14 @@ impl InputArgs {
 
 /// The command line names no source of packets.
 fn no_source() -> Failure {
-    let hint = "name a file, an interface or a process:\n         \
-                trace.pcapng    a capture file; - is standard input\n         \
-                -i eth0         live, a network interface (root)\n         \
-                -p 4711         live, a process that runs on roxie ('roxie top' lists them)";
-    Failure::new("no packets to read").hint(hint).code(2)
+    let examples = [
+        "trace.pcapng    a capture file; - is standard input",
+        "-i eth0         live, a network interface (root)",
+        "-p 4711         live, a process that runs on roxie ('roxie top' lists them)",
+    ];
+    Failure::new("no packets to read: name a file, an interface or a process")
+        .lines(examples.map(|example| format!("  {example}")))
+        .code(2)
 }
 
 /// The value of `ROXIE_TAP`.

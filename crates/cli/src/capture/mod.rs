@@ -78,7 +78,7 @@ pub(crate) fn start(point: &CapturePoint, options: Options) -> Outcome<LiveCaptu
 /// attached.
 pub(crate) fn start_unattended(point: &CapturePoint, mut options: Options) -> Outcome<LiveCapture> {
     options.attachment = input::attachment(std::env::var_os(input::ATTACHMENT).as_deref())?;
-    options.notify = Some(|message| eprintln!("roxie: {message}"));
+    options.notify = Some(|message| say!("roxie: {message}"));
     // The captured programs come first: packets that find the buffer full are counted. Fails if the user has
     // set a lower priority already.
     let _ = lower_priority(NICE);

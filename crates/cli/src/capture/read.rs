@@ -1,7 +1,5 @@
 //! `roxie capture read`: prints packets as text.
 
-use std::io::IsTerminal;
-
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, value_parser};
 use roxie_capture::filter::{Filter, QueuePairRules};
@@ -14,7 +12,7 @@ use super::filter::FilterArgs;
 use super::input::{InputArgs, snap_to_show};
 use super::pager::Output;
 use crate::failure::{During, Outcome};
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
 
 /// Show the packets of a capture file, of an interface or of a process
 ///
@@ -143,9 +141,8 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
     let mut filter = Filter::new(options, rules);
     // Packets of a live capture are shown when they arrive.
     let live = args.input.is_live();
-    let mut output = Output::new(!args.no_pager && !live);
+    let mut output = Output::new(!args.no_pager && !live, style == Style::Json);
     let mut counts = Counts::default();
-    let mut text = String::new();
     while args.count.is_none_or(|count| counts.shown < count) {
         let Some(record) = source.next_record().during("reading")? else { break };
         match args.packet {
@@ -162,9 +159,7 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
             continue;
         }
         counts.shown += 1;
-        text.clear();
-        show.packet(&mut text, &record, &seen);
-        let mut has_reader = output.write(&text).during("writing")?;
+        let mut has_reader = output.append(|out| show.packet(out, &record, &seen)).during("writing")?;
         if live {
             has_reader = output.flush().during("writing")?;
         }
@@ -241,10 +236,10 @@ fn report(args: &ReadArgs, source: &Packets, counts: &Counts) {
         notes.push(format!(
             "nothing to show: {filtered} RoCEv2 packets filtered out, {others} of other kinds"
         ));
-    } else if counts.others > 0 && !args.all && std::io::stderr().is_terminal() {
+    } else if counts.others > 0 && !args.all && terminal::is_stderr() {
         notes.push(format!("{} packets are not RoCEv2 (--all shows them)", counts.others));
     }
     for note in notes {
-        eprintln!("roxie: {}: {note}", args.input.name());
+        say!("roxie: {}: {note}", args.input.name());
     }
 }

@@ -118,15 +118,17 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
 fn summarize(args: &RecordArgs, name: &str, capture: &LiveCapture) -> Outcome {
     let lost = capture.dropped().during(name)?;
     let sample = args.sample.map(|sample| format!(", a sample: one of {sample}")).unwrap_or_default();
-    eprintln!("{} packets captured, {lost} lost{sample}", capture.packets());
+    say!("{} packets captured, {lost} lost{sample}", capture.packets());
     if let Some(times) = capture.receive_times() {
-        eprintln!(
+        say!(
             "receive times: {} by the NIC, {} in the driver, {} in the network stack",
-            times.nic, times.driver, times.stack
+            times.nic,
+            times.driver,
+            times.stack
         );
     }
     if lost > 0 && capture.has_paused() {
-        eprintln!(
+        say!(
             "roxie: no CPU was idle, and the reader kept to its CPU limit: --cpu 100 loses fewer packets \
              and slows down the traffic"
         );

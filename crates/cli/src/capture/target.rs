@@ -9,7 +9,7 @@ use roxie_capture::source::Source;
 use sys::NamedFile;
 
 use crate::failure::{During, Failure, Outcome};
-use crate::output;
+use crate::{output, terminal};
 
 /// Whether the path is `-`, which names standard input or standard output.
 pub(super) fn is_standard(path: &Path) -> bool {
@@ -19,7 +19,7 @@ pub(super) fn is_standard(path: &Path) -> bool {
 /// Creates a file, or returns standard output for `-`.
 pub(super) fn create(path: &Path) -> Outcome<Box<dyn Write>> {
     if is_standard(path) {
-        return Ok(Box::new(io::stdout()));
+        return Ok(Box::new(terminal::data()));
     }
     Ok(Box::new(output::create(path)?))
 }
@@ -52,7 +52,7 @@ impl<'a> Reserved<'a> {
 
     /// Empties the file and returns it, or returns standard output.
     pub(super) fn begin(mut self) -> Outcome<Box<dyn Write>> {
-        let Some(file) = self.file.take() else { return Ok(Box::new(io::stdout())) };
+        let Some(file) = self.file.take() else { return Ok(Box::new(terminal::data())) };
         self.made = None;
         if file.metadata().is_ok_and(|meta| meta.is_file()) {
             file.set_len(0).during(&format!("emptying {}", self.path.display()))?;

@@ -225,7 +225,7 @@ fn tempfile() -> Outcome<File> {
 fn show(output: &str) {
     let lines: Vec<&str> = output.lines().collect();
     for line in &lines[lines.len().saturating_sub(LINES_MAX)..] {
-        terminal::print(&format!("    {line}"));
+        terminal::print(&format!("    {}", line.replace('\t', "        ")));
     }
 }
 

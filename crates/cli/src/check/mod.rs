@@ -24,6 +24,7 @@ use crate::args::RunArgs;
 use crate::chaos::{self, Chosen, Search};
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
+use crate::terminal::Stream;
 use crate::{output, run, supervised, trace};
 
 use findings::Findings;
@@ -162,9 +163,9 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     let options = args.options()?;
     let suppressions = Suppressions::read(&args.suppress)?;
     let output: Box<dyn io::Write> = match &args.output {
-        Some(path) if path.as_os_str() == "-" => Box::new(io::stdout()),
+        Some(path) if path.as_os_str() == "-" => Box::new(Stream::Stdout),
         Some(path) => Box::new(output::create(path)?),
-        None => Box::new(io::stderr()),
+        None => Box::new(Stream::Stderr),
     };
     let found = args.run.command.first().and_then(|program| run::search(Path::new(program)));
     let mut variables = run::variables(&args.run, found.as_deref())?;
@@ -204,19 +205,19 @@ fn supervise(
     findings.read_rest(|finding| report.finding(finding))?;
     if findings.strange() > 0 {
         let strange = findings.strange();
-        eprintln!("roxie check: the command wrote {strange} lines or files of its own among the findings");
+        say!("roxie check: the command wrote {strange} lines or files of its own among the findings");
     }
     if let Some(events) = events {
         let recordings = trace::read(events, EVENTS, findings.numbers())?;
         let (races, compared) = races::races(&recordings, &findings);
         races.into_iter().try_for_each(|race| report.finding(race))?;
         if !args.run.quiet {
-            eprintln!("roxie check --races: {compared}");
+            say!("roxie check --races: {compared}");
         }
     }
     let found = report.end(findings.processes())?;
     if findings.processes() == 0 {
-        eprintln!("roxie check: no process of the command opened the device: nothing was checked");
+        say!("roxie check: no process of the command opened the device: nothing was checked");
     }
     let code = ended.exit_code(found > 0);
     Ok(if found > 0 { ExitCode::from(FOUND) } else { code })

@@ -4,10 +4,13 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 
+use roxie_capture::paint;
 use serde::Serialize;
+use wire::text::Printable;
 
 use crate::failure::{During, Outcome};
 use crate::processes::number;
+use crate::terminal::Stream;
 
 use super::findings::{Finding, Stack};
 use super::suppress::Suppressions;
@@ -101,8 +104,8 @@ impl Report {
         let written = self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush());
         let Err(error) = written else { return Ok(()) };
         let Some(path) = self.path.take() else { return Err(error).during("the findings") };
-        eprintln!("roxie: {}: {error}; further findings are here:", path.display());
-        self.output = Box::new(std::io::stderr());
+        say!("roxie: {}: {error}; further findings are here:", path.display());
+        self.output = Box::new(Stream::Stderr);
         self.output.write_all(text.as_bytes()).during("the findings")
     }
 
@@ -154,7 +157,7 @@ impl Report {
             );
         }
         for rule in unused {
-            text += &format!("roxie check: unused suppression {rule}\n");
+            text += &format!("roxie check: unused suppression {}\n", Printable(&rule));
         }
         self.put(&text)?;
         Ok(found)
@@ -175,24 +178,27 @@ fn json(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> Outcome
     let Finding { kind, text, process, command, .. } = finding;
     let line =
         Line { kind, text, process: number(*process), command, place: place(stacks), other_end, stacks };
-    Ok(serde_json::to_string(&line).during("a finding")? + "\n")
+    Ok(paint::json(&serde_json::to_string(&line).during("a finding")?).into_owned() + "\n")
 }
 
 fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String {
-    let mut text = format!("roxie check: {}: {}\n", finding.kind, finding.text);
+    let mut text = String::new();
+    // What the processes and the debug information of the command say begins no line.
+    let mut line = |words: String| text += &format!("{}\n", Printable(&words));
+    line(format!("roxie check: {}: {}", finding.kind, finding.text));
     if let Some(other) = other_end {
-        text += &format!("    the other end, {other}\n");
+        line(format!("    the other end, {other}"));
     }
     for Named { what, process, thread, frames } in stacks {
         let process = process.unwrap_or(number(finding.process));
-        text += &format!("    {what} by {thread} of process {process}:\n");
-        for (index, Place { function, file, line }) in frames.iter().enumerate() {
-            let at = match (file, line) {
-                (Some(file), Some(line)) => format!("  {file}:{line}"),
+        line(format!("    {what} by {thread} of process {process}:"));
+        for (index, Place { function, file, line: at_line }) in frames.iter().enumerate() {
+            let at = match (file, at_line) {
+                (Some(file), Some(number)) => format!("  {file}:{number}"),
                 (Some(file), None) => format!("  {file}"),
                 _ => String::new(),
             };
-            text += &format!("      #{index} {function}{at}\n");
+            line(format!("      #{index} {function}{at}"));
         }
     }
     text

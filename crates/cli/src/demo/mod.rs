@@ -48,7 +48,7 @@ pub(crate) fn run(args: &DemoArgs) -> Outcome {
     let mut run = Run::new(&netdev, terminal)?;
     let outcome = run.all(args.no_figures);
     if args.json {
-        terminal::print(&run.json(outcome.as_ref().err()).to_string());
+        terminal::json(&run.json(outcome.as_ref().err()));
     }
     outcome
 }

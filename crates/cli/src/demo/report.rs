@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{During, Failure, Outcome};
+use crate::terminal;
 
 /// One report.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -36,7 +37,7 @@ impl Report {
     /// Writes the report. Fails if the parent has exited.
     pub(super) fn say(&self) -> Outcome {
         let line = serde_json::to_string(self).during("reporting")?;
-        let mut out = std::io::stdout().lock();
+        let mut out = terminal::data();
         writeln!(out, "{line}").and_then(|()| out.flush()).during("reporting")
     }
 }

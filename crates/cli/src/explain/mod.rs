@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
     if args.json {
         let rows: Vec<Value> = found.into_iter().map(Entry::json).collect();
         let text = serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(error.to_string()))?;
-        terminal::print(&text);
+        terminal::json(&text);
         return Ok(());
     }
     let terminal = Terminal::stdout();

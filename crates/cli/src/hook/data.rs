@@ -140,16 +140,14 @@ fn has_ended(error: &ControlError) -> bool {
 
 fn ended(pid: u32, lost: &BTreeMap<usize, u64>) -> Outcome {
     warn_of(lost);
-    eprintln!("roxie: process {pid} has ended");
+    say!("roxie: process {pid} has ended");
     Ok(())
 }
 
 fn warn_of(lost: &BTreeMap<usize, u64>) {
     let lost: u64 = lost.values().copied().fold(0, u64::saturating_add);
     if lost > 0 {
-        eprintln!(
-            "roxie: warning: {lost} records were lost: the rings were full when the programs wrote them"
-        );
+        say!("roxie: warning: {lost} records were lost: the rings were full when the programs wrote them");
     }
 }
 
@@ -169,9 +167,7 @@ pub(super) fn log(args: &HookLogArgs) -> Outcome {
                 print_line(line, offset, args.json);
             }
             if lost > 0 {
-                eprintln!(
-                    "roxie: warning: {lost} lines were lost: the programs print faster than this reads"
-                );
+                say!("roxie: warning: {lost} lines were lost: the programs print faster than this reads");
             }
         }
         if !any {
@@ -190,7 +186,7 @@ fn print_line(line: &roxie::hook::LogLine, offset: u64, is_json: bool) {
             "program": line.program,
             "line": line.text,
         });
-        terminal::print(&row.to_string());
+        terminal::json(&row);
         return;
     }
     let (seconds, rest) = (time_ns / 1_000_000_000 % 86_400, time_ns % 1_000_000_000);

@@ -75,7 +75,7 @@ fn sound(text: &str) -> Result<HookPlan, HookError> {
     let plan = HookPlan::read(text)?;
     plan.build()?;
     for doubt in plan.doubts() {
-        eprintln!("roxie: warning: {doubt}");
+        say!("roxie: warning: {doubt}");
     }
     Ok(plan)
 }

@@ -24,7 +24,7 @@ pub(super) fn list(args: &HookListArgs) -> Outcome {
         }
     };
     if args.json {
-        hidden.iter().for_each(|note| eprintln!("roxie: {note}"));
+        hidden.iter().for_each(|note| say!("roxie: {note}"));
         return print_json(&engines);
     }
     let terminal = Terminal::stdout();
@@ -82,7 +82,7 @@ fn print_json(engines: &[Engine]) -> Outcome {
         })
         .collect();
     let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(e.to_string()))?;
-    terminal::print(&text);
+    terminal::json(&text);
     Ok(())
 }
 

@@ -236,17 +236,14 @@ impl View {
             Verdict::Fail(reason) => ("fail", Some(reason)),
             Verdict::Skip(reason) => ("skip", Some(reason)),
         };
-        terminal::print(
-            &json!({
-                "program": flow.words.join(" "),
-                "client": client.name,
-                "verdict": verdict,
-                "seconds": (result.took.as_secs_f64() * 1000.0).round() / 1000.0,
-                "tries": result.tries,
-                "reason": reason,
-            })
-            .to_string(),
-        );
+        terminal::json(&json!({
+            "program": flow.words.join(" "),
+            "client": client.name,
+            "verdict": verdict,
+            "seconds": (result.took.as_secs_f64() * 1000.0).round() / 1000.0,
+            "tries": result.tries,
+            "reason": reason,
+        }));
     }
 
     fn row(&self, flow: Flow, both: &[Attempt]) {
@@ -269,7 +266,7 @@ impl View {
             let (Verdict::Fail(reason) | Verdict::Skip(reason)) = &result.verdict else { continue };
             self.terminal.line(&format!("  {role}:"));
             for line in reason.lines() {
-                self.terminal.line(&format!("    {line}"));
+                self.terminal.line(&format!("    {}", line.replace('\t', "        ")));
             }
         }
     }

@@ -14,7 +14,7 @@ use super::net::Net;
 use super::spec::{Spec, host_name};
 use super::state::{self, Host};
 use crate::failure::{During, Failure, Outcome};
-use crate::user_namespace;
+use crate::{terminal, user_namespace};
 
 /// The one report of the holder.
 #[derive(Debug, Deserialize, Serialize)]
@@ -41,7 +41,7 @@ pub(crate) fn hold(args: &HoldArgs) -> Outcome {
         Err(Failure { what, hint, .. }) => (Report::Failed { what, hint }, None),
     };
     let line = serde_json::to_string(&report).during("describing the lab")?;
-    writeln!(io::stdout(), "{line}").during("reporting")?;
+    writeln!(terminal::data(), "{line}").during("reporting")?;
     let mut answer = [0];
     let told = io::stdin().read_exact(&mut answer).is_ok() && answer == [STAY];
     while told && net.is_some() {

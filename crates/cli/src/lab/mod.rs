@@ -146,7 +146,7 @@ fn send(pid: u32, signal: Signal) {
 fn list(args: &ListArgs) -> Outcome {
     let labs = State::load_all()?;
     if args.json {
-        terminal::print(&serde_json::to_string_pretty(&labs).during("describing the labs")?);
+        terminal::json(&serde_json::to_string_pretty(&labs).during("describing the labs")?);
         return Ok(());
     }
     let terminal = Terminal::stdout();

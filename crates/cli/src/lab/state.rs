@@ -79,7 +79,7 @@ impl State {
         names.sort();
         let load = |name: &String| match Self::load(name) {
             Err(failure) if is_held(&dir, name) => {
-                eprintln!("roxie: {}", failure.what);
+                say!("roxie: {}", failure.what);
                 None
             }
             loaded => loaded.transpose(),

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &MetricsArgs) -> Outcome {
         text::exposition(&engines, processes.hidden(), queue_pairs)
     };
     if args.once {
-        terminal::print(scrape().trim_end());
+        terminal::print_lines(&scrape());
         return Ok(());
     }
     // Before any thread starts, so that all inherit the mask. A shell starts background jobs with SIGINT

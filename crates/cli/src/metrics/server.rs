@@ -36,7 +36,7 @@ pub(super) fn serve(address: &Address, given: &[Host], scrape: Scrape, ending: &
     let hosts = match &listener.address {
         Address::Tcp(address) => {
             if !parties.knows_users(*address) {
-                eprintln!(
+                say!(
                     "roxie: this kernel does not name the users of TCP connections (CONFIG_INET_DIAG): all \
                      clients on this host share {} connections",
                     places.share
@@ -47,7 +47,7 @@ pub(super) fn serve(address: &Address, given: &[Host], scrape: Scrape, ending: &
         Address::Unix(_) => None,
     };
     let scraper = Scraper::start(scrape, FRESH).during("starting a thread")?;
-    eprintln!("roxie: {}", listener.address);
+    say!("roxie: {}", listener.address);
     let service = Service { hosts, scraper, limits: LIMITS };
     let party_of = Box::new(move |connection: &OwnedFd| parties.of(connection));
     Server { listener, service, party_of, places, clients: Vec::new(), paused_until: None }

@@ -148,7 +148,7 @@ pub(super) fn check(args: &PrefixArgs) -> Outcome {
             "error": libraries.as_ref().err().map(ToString::to_string),
             "ok": ok,
         });
-        terminal::print(&value.to_string());
+        terminal::json(&value);
     } else {
         let out = Terminal::stdout();
         for (file, fault) in &faults {
@@ -189,7 +189,7 @@ pub(super) fn remove(args: &RemoveArgs) -> Outcome {
         }
         let fault = file.fault(&prefix).filter(|_| file.path != manifest.path);
         if let Some(fault @ ("changed" | "behind a symbolic link")) = fault {
-            eprintln!("roxie: {} is {fault} since the installation: kept", path.display());
+            say!("roxie: {} is {fault} since the installation: kept", path.display());
             kept += 1;
             continue;
         }

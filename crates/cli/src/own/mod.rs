@@ -30,10 +30,8 @@ pub(crate) fn run(args: &OwnArgs) -> Outcome {
         OwnCommand::Man { dir } => pages::write_manual(dir),
         OwnCommand::Completions { shell } => {
             let script = pages::completions(*shell);
-            let mut out = io::stdout().lock();
-            if let Err(error) = out.write_all(&script).and_then(|()| out.flush()) {
-                terminal::give_up(&error);
-            }
+            let mut out = terminal::data();
+            terminal::written(out.write_all(&script).and_then(|()| out.flush()));
             Ok(())
         }
     }

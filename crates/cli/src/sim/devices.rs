@@ -117,9 +117,8 @@ impl Simulation for Devices {
 
     fn violation(&self, failed: &DeviceFailed) -> Failure {
         let (promise, plan) = promise_and_plan(failed);
-        let mut lines = plan.iter().map(|line| format!("  {line}")).collect::<Vec<_>>();
-        lines.push(replay_command(failed.seed, &self.options));
-        Failure::new(promise).hint(lines.join("\n       "))
+        let plan = plan.iter().map(|line| format!("  {line}"));
+        Failure::new(promise).lines(plan).hint(replay_command(failed.seed, &self.options))
     }
 
     fn seed(failed: &DeviceFailed) -> u64 {
@@ -149,9 +148,8 @@ mod tests {
         assert_eq!(report["violation"]["replay"], replay);
         let failure = devices.violation(&failed);
         assert_eq!(failure.code, 1);
-        let lines = format!(
-            "process 1: it sleeps\n         process 0: Poll\n         process 1: Events\n       {replay}"
-        );
-        assert_eq!(failure.to_string(), lines);
+        assert_eq!(failure.what, "process 1: it sleeps");
+        assert_eq!(failure.lines, ["  process 0: Poll", "  process 1: Events"]);
+        assert_eq!(failure.hint.as_deref(), Some(replay));
     }
 }

@@ -59,7 +59,9 @@ pub(super) fn verdict(run: &Outcome) -> String {
 
 /// The message after a run with a violation.
 pub(super) fn violation(failed: &Failed) -> Failure {
-    Failure::new(failed.violation.to_string()).hint(failed.to_string())
+    let text = failed.violation.to_string();
+    let (what, endpoints) = text.split_once('\n').unwrap_or((&text, ""));
+    Failure::new(what).lines(endpoints.lines().map(str::to_owned)).hint(failed.to_string())
 }
 
 impl Simulation for Fabrics {

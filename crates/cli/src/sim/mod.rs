@@ -118,7 +118,7 @@ fn run_all<S: Simulation>(args: &SimArgs, simulation: &S) -> Outcome {
     progress.done();
     let (sum, failed) = (&*lock(&work.sum), &*lock(&work.failed));
     if args.json {
-        terminal::print(&json_report(simulation, sum, start.elapsed(), failed.as_ref(), interrupted));
+        terminal::json(&json_report(simulation, sum, start.elapsed(), failed.as_ref(), interrupted));
     } else if S::has_any(sum) {
         let table = Table::new(Terminal::stdout());
         table.heading(if failed.is_none() { "No violation" } else { "Before the violation" });
@@ -144,7 +144,7 @@ fn print_seed_after_panic(options: String, running: Arc<Mutex<Vec<u64>>>) {
         let seeds = SEED.get().map_or_else(|| lock(&running).clone(), |seed| vec![seed]);
         let commands: Vec<_> = seeds.iter().map(|seed| replay_command(*seed, &options)).collect();
         if !commands.is_empty() {
-            eprintln!("roxie: it happened in: {}", commands.join(", or in: "));
+            say!("roxie: it happened in: {}", commands.join(", or in: "));
         }
     }));
 }

@@ -13,7 +13,7 @@ use wire::capture::LinkType;
 use super::fabrics;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
 
 /// Exit code if the trace cannot be written; 1 is a violation.
 const NOT_WRITTEN: u8 = 2;
@@ -22,7 +22,7 @@ const NOT_WRITTEN: u8 = 2;
 pub(super) fn run(options: &Options, path: &Path) -> Outcome {
     let is_capture = path.extension().is_some_and(|extension| extension == "pcapng");
     let out: Box<dyn Write> = if path.as_os_str() == "-" {
-        Box::new(io::stdout())
+        Box::new(terminal::data())
     } else {
         let hint = "give --trace a file that can be created";
         Box::new(output::create(path).map_err(|failure| failure.hint(hint).code(NOT_WRITTEN))?)

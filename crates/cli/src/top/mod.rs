@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 
 use crate::engines::UsersArgs;
 use crate::failure::{Failure, Outcome};
+use crate::terminal;
 pub(crate) use process::{Engine, Processes};
 use source::Source;
 use table::Table;
@@ -104,7 +105,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// If a named process does not exist, the interface cannot be captured, or there is no terminal.
 pub(crate) fn run(args: &TopArgs) -> Outcome {
-    let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    let has_terminal = terminal::is_stdout() && std::io::stdin().is_terminal();
     if !args.once && !has_terminal {
         return Err(Failure::new("standard input or output is not a terminal")
             .hint("--once prints one table")

@@ -42,11 +42,11 @@ const WORDS: std::ops::Range<usize> = 1..7;
 pub(super) fn print(table: &Table, args: &TopArgs) {
     let rows = table.chosen(args.sort, &args.filter);
     if args.json {
-        return terminal::print(&json(table, &rows).to_string());
+        return terminal::json(&json(table, &rows));
     }
     let terminal = Terminal::stdout();
     if rows.is_empty() {
-        eprintln!("roxie: {}", nothing_shown(args));
+        say!("roxie: {}", nothing_shown(args));
     }
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));

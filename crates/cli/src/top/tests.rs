@@ -273,3 +273,16 @@ fn a_device_whose_limit_refused_packets_has_a_line_and_its_counters_in_json() {
     assert_eq!(devices[0]["counters"]["xsk_tx_stalls"].as_u64(), Some(12));
     assert!(devices[0]["counters"].get("xsk_kicks").is_none(), "a counter of 0");
 }
+
+/// ratatui leaves them out.
+#[test]
+fn no_cell_has_a_character_that_controls_the_terminal() {
+    let hostile = "a\x1b[31m\u{9b}2J\u{202e}b".to_owned();
+    let mut app = app(3);
+    app.table.summary.clone_from(&hostile);
+    for view in [View::List, View::Filter] {
+        (app.view, app.filter) = (view, hostile.clone());
+        let screen = screen(&app, 120, 40).concat();
+        assert!(!screen.contains(::wire::text::is_unsafe), "{}", screen.escape_debug());
+    }
+}

@@ -11,11 +11,13 @@ pub(crate) mod rebuild;
 mod summary;
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
+use roxie::printable;
+use roxie_capture::paint;
 use sys::Dir;
 use sys::trace::Recording;
 
@@ -24,6 +26,7 @@ use crate::chaos::Chosen;
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
 use crate::processes::Processes;
+use crate::terminal::Stream;
 use crate::{output, run, supervised};
 
 use model::Trace;
@@ -122,7 +125,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     drop(dir);
     let (ended, recordings) = (ended?, recordings?);
     if recordings.is_empty() {
-        eprintln!("roxie trace: no process of the command opened the device: nothing was traced");
+        say!("roxie trace: no process of the command opened the device: nothing was traced");
     }
     let mut trace = rebuild::rebuild(&recordings);
     ends::join(&mut trace);
@@ -130,7 +133,7 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     let replaced = recordings.iter().map(|recording| recording.replaced).sum();
     let lost = recordings.iter().map(|recording| recording.lost).sum();
     let summary = Summary::new(&trace, Some((replaced, lost)));
-    print(&summary, args.json, &args.output, io::stderr())?;
+    print(&summary, args.json, &args.output, Stream::Stderr)?;
     Ok(ended.exit_code(false))
 }
 
@@ -143,7 +146,7 @@ impl MergeArgs {
         }
         ends::join(&mut trace);
         save(&trace, output::create(&self.output)?, &self.output)?;
-        print(&Summary::new(&trace, None), self.json, &self.output, io::stdout())?;
+        print(&Summary::new(&trace, None), self.json, &self.output, Stream::Stdout)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -156,7 +159,7 @@ pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outco
         match dir.open(&name).and_then(|file| Recording::read(file, events)) {
             Ok(recording) => recordings.extend(recording),
             Err(error) => {
-                eprintln!("roxie trace: {}: {error}; it is left out", dir.path().join(&name).display());
+                say!("roxie trace: {}: {error}; it is left out", dir.path().join(&name).display());
             }
         }
     }
@@ -171,12 +174,10 @@ fn save(trace: &Trace, file: File, path: &Path) -> Outcome {
     chrome::write(trace, BufWriter::new(file)).during(&path.display().to_string())
 }
 
-fn print(summary: &Summary, json: bool, path: &Path, mut to: impl Write) -> Outcome {
-    let printed = match json {
-        true => {
-            serde_json::to_string(summary).map_err(io::Error::from).and_then(|line| writeln!(to, "{line}"))
-        }
-        false => write!(to, "roxie trace: {}: {summary}", path.display()),
+fn print(summary: &Summary, json: bool, path: &Path, mut to: Stream) -> Outcome {
+    let text = match json {
+        true => paint::json(&serde_json::to_string(summary).during("the summary")?).into_owned() + "\n",
+        false => format!("roxie trace: {}: {summary}", printable(&path.to_string_lossy())),
     };
-    printed.during("the summary")
+    to.write_all(text.as_bytes()).during("the summary")
 }

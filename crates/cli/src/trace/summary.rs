@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
+use wire::text::Printable;
 
 use super::model::{Event, Message, PARTS, Trace};
 
@@ -169,7 +170,8 @@ impl fmt::Display for Group {
             0 => String::new(),
             peer => format!(" ({local}) to {peer:#08x} ({remote})"),
         };
-        writeln!(f, "{service} QP {qpn:#08x}{peer}: {messages} {opcode} of {bytes} bytes")?;
+        let (named, opcode) = (Printable(service), Printable(opcode));
+        writeln!(f, "{named} QP {qpn:#08x}{peer}: {messages} {opcode} of {bytes} bytes")?;
         if *failed > 0 {
             writeln!(f, "  failed: {failed}")?;
         }

@@ -32,7 +32,7 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     for name in targets {
         let target = interface(name)?;
         if native && xdp_features(target.index).is_ok_and(|features| !features.xmit()) {
-            eprintln!(
+            say!(
                 "roxie: warning: the driver of {name} takes no redirected packets now (no ndo_xmit); \
                  a veth takes them once its peer has an XDP program, or GRO on"
             );
@@ -41,7 +41,7 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     // A veth needs the same for XDP_TX as for redirected packets; other drivers always send back what they
     // received.
     if native && source.actions.contains(&Action::Reflect) && is_veth(link) && !features.xmit() {
-        eprintln!(
+        say!(
             "roxie: warning: {} drops packets that are sent back: the peer of a veth takes them once it has \
              an XDP program itself, or GRO on ('ethtool -K PEER gro on')",
             link.name
@@ -53,21 +53,21 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
         .iter()
         .any(|map| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap));
     if !native && leaves_for_device(source) && is_veth(link) && leaves_segmentation(link) {
-        eprintln!(
+        say!(
             "roxie: warning: {0}'s peer sends several TCP or UDP packets as one (GSO), and a redirect in \
              generic mode drops those; at the peer: ip link set PEER gso_max_segs 1",
             link.name
         );
     }
     if native && source.has_object && leaves && is_veth(link) && leaves_checksums(link) {
-        eprintln!(
+        say!(
             "roxie: warning: packets of {0}'s peer have no checksum yet, and receivers drop those that this \
              program redirects; at the peer: ethtool -K PEER tx off (recipes compute it)",
             link.name
         );
     }
     if native && !source.program.frags && link.mtu > SINGLE_BUFFER_MTU {
-        eprintln!(
+        say!(
             "roxie: warning: the program handles no multi-buffer packets (section xdp.frags), and the MTU \
              is {}",
             link.mtu

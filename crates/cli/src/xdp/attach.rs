@@ -21,7 +21,7 @@ use crate::terminal::{self, Terminal};
 pub(super) fn attach(args: &AttachArgs) -> Outcome {
     let source = source::load(&args.source)?;
     if args.dump {
-        terminal::print(source.program.listing().to_string().trim_end());
+        source.program.listing().lines().for_each(|line| terminal::print(&line));
         return Ok(());
     }
     let link = interface(&args.netdev)?;
@@ -60,14 +60,14 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     let replaced = installed.replaced.map_or_else(String::new, |id| format!(", in the place of id {id}"));
     said(&link, &info, installed.mode, installed.not_native.as_deref(), &replaced);
     if let Some(id) = installed.link {
-        eprintln!("roxie: warning: bpf_link {id} holds the program: it is detached with that link");
+        say!("roxie: warning: bpf_link {id} holds the program: it is detached with that link");
     }
     Ok(())
 }
 
 fn said(link: &Link, info: &ProgramInfo, mode: XdpMode, not_native: Option<&str>, rest: &str) {
     if let Some(why) = not_native {
-        eprintln!("roxie: warning: not in the driver: {why}");
+        say!("roxie: warning: not in the driver: {why}");
     }
     let (name, id) = (&info.name, info.id);
     Terminal::stdout().line(&format!("{}: {name} attached (id {id}, {mode} mode){rest}", link.name));
@@ -107,7 +107,7 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
             // keeps running.
             Presence::Replaced { id, name: theirs, within: true } => {
                 if replaced_by.replace(id) != Some(id) {
-                    eprintln!(
+                    say!(
                         "roxie: warning: {name}: another program ({theirs}, id {id}) replaced this one; \
                          it is detached when this command ends"
                     );
@@ -138,7 +138,7 @@ pub(super) fn load(program: &bpf::Program, link: Option<&Link>) -> Outcome<(Prog
 /// The kernel empties a program array when no process and no pin holds it.
 fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
     if !program.tails.is_empty() && !args.foreground && args.pin.is_none() {
-        eprintln!(
+        say!(
             "roxie: warning: the kernel empties the program arrays of {} when this command ends, and its \
              tail calls have no effect; keep them with --pin DIR or --foreground",
             program.name
@@ -149,7 +149,7 @@ fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
 const INVALID: i32 = nix::errno::Errno::EINVAL as i32;
 
 fn unloaded(name: &str, error: &LoadError) -> Failure {
-    let failure = Failure::new(format!("{name}: {error}"));
+    let failure = Failure::new(format!("{name}: {error:#}")).log(&error.log);
     if error.error.kind() != io::ErrorKind::PermissionDenied || !error.log.is_empty() {
         return failure;
     }

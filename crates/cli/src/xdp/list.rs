@@ -14,7 +14,7 @@ pub(super) fn list(args: &ListArgs) -> Outcome {
     let rows: Vec<Value> = links.iter().map(describe).collect();
     if args.json {
         let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(e.to_string()))?;
-        terminal::print(&text);
+        terminal::json(&text);
         return Ok(());
     }
     let terminal = Terminal::stdout();

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use roxie::printable;
 use serde_json::json;
 
 use super::args::LogArgs;
@@ -32,9 +31,9 @@ pub(super) fn log(args: &LogArgs) -> Outcome {
         // TASK-PID [CPU] FLAGS SECONDS:
         let time = head.split_whitespace().last().unwrap_or_default().trim_end_matches(':');
         if args.json {
-            terminal::print(&json!({ "time": printable(time), "line": printable(text) }).to_string());
+            terminal::json(&json!({ "time": time, "line": text }));
         } else {
-            terminal::print(&format!("{:>16} {}", printable(time), printable(text)));
+            terminal::print(&format!("{time:>16} {text}"));
         }
         left -= 1;
         if left == 0 {

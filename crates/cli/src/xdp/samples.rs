@@ -98,9 +98,7 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
         lost += stats::pair(state.map(), 0)?.bytes;
     }
     if lost > 0 {
-        eprintln!(
-            "roxie: warning: {lost} samples were lost since the program was attached: the ring was full"
-        );
+        say!("roxie: warning: {lost} samples were lost since the program was attached: the ring was full");
     }
     Ok(())
 }

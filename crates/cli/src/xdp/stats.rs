@@ -238,7 +238,7 @@ fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: 
         if before.is_some() {
             object.insert("per_second".to_owned(), json!(true));
         }
-        terminal::print(&Value::Object(object).to_string());
+        terminal::json(&Value::Object(object));
         return Ok(());
     }
     let terminal = Terminal::stdout();

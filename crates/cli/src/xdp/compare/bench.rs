@@ -64,7 +64,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Outcome {
     if args.json {
         let report =
             json!({ "packets": packets.len(), "repeat": args.repeat, "unit": "ns", "programs": rows });
-        terminal::print(&report.to_string());
+        terminal::json(&report);
     } else {
         let plural = if packets.len() == 1 { "packet" } else { "packets" };
         let from = args.capture.as_ref().map_or_else(String::new, |path| format!(" of {}", path.display()));

@@ -195,7 +195,7 @@ fn conclude(args: &DiffArgs, name: &str, twins: &Twins, sums: &Sums, at_end: &[M
             "maps_at_end": at_end.iter().map(of_map).collect::<Vec<_>>(),
             "maps_not_compared": skipped,
         });
-        terminal::print(&report.to_string());
+        terminal::json(&report);
     } else {
         let terminal = Terminal::stdout();
         at_end.iter().for_each(|difference| show_map(terminal, &of_map(difference)));

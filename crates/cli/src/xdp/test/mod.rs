@@ -99,7 +99,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             "lossy": lossy,
             "tests": rows,
         });
-        terminal::print(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
+        terminal::json(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
     }
     match failed {
         0 => Ok(()),
@@ -173,7 +173,7 @@ fn prepare(bench: &Bench) -> Outcome<(String, Option<Generator>)> {
     let program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
     let mode = program.attached.mode();
     if let Some(why) = program.attached.not_native() {
-        eprintln!("roxie: warning: not in the driver: {why}");
+        say!("roxie: warning: not in the driver: {why}");
     }
     let Some(peer) = &bench.place.peer else { return Ok((mode.to_string(), None)) };
     // A veth takes redirected packets only while its peer has a program in the driver.
