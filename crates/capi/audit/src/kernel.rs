@@ -2,17 +2,6 @@
 
 use core::arch::asm;
 
-/// What happened to a lock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Lock {
-    /// This process has it.
-    Taken,
-    /// Another process has it.
-    Busy,
-    /// It cannot be had, for lack of a descriptor for example.
-    Unavailable,
-}
-
 /// Numbers of system calls (asm/unistd.h).
 #[cfg(target_arch = "x86_64")]
 mod number {
@@ -202,27 +191,27 @@ pub(crate) fn target<'a>(path: &[u8], to: &'a mut [u8]) -> Option<&'a [u8]> {
     to.get(..usize::try_from(count).ok()?)
 }
 
-/// Locks a directory until this process ends or executes another program (flock(2)); `path` ends with a
-/// zero.
-pub(crate) fn lock(path: &[u8]) -> Lock {
-    let Some(low) = open(path, 0) else { return Lock::Unavailable };
+/// Locks a directory until this process ends or executes another program (flock(2)); false if another process
+/// has the lock, for example a forked child. `path` ends with a zero.
+pub(crate) fn lock(path: &[u8]) -> bool {
+    // Without a descriptor to spare there is no lock.
+    let Some(low) = open(path, 0) else { return true };
     let high = DESCRIPTORS.into_iter().find_map(|least| {
         // SAFETY: no memory is involved.
         usize::try_from(unsafe { call(number::FCNTL, [low, F_DUPFD_CLOEXEC, least]) }).ok()
     });
     close(low);
-    let Some(file) = high else { return Lock::Unavailable };
+    let Some(file) = high else { return true };
     // SAFETY: no memory is involved.
     let locked = unsafe { call(number::FLOCK, [file, LOCK_EX | LOCK_NB]) };
-    if locked == 0 {
-        return Lock::Taken;
+    if locked != 0 {
+        close(file);
     }
-    close(file);
-    if locked == -EAGAIN { Lock::Busy } else { Lock::Unavailable }
+    locked != -EAGAIN
 }
 
 /// Whether the limits of the process permit so many more addresses, and so many bytes of data among them.
-pub(crate) fn has_room(addresses: usize, data: usize) -> bool {
+pub(crate) fn has_memory(addresses: usize, data: usize) -> bool {
     let is_mapped = |protection, len| {
         let args = [0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS, usize::MAX, 0];
         // SAFETY: a new mapping at an address of the kernel's choice.

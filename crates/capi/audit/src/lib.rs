@@ -3,7 +3,7 @@
 //! The loader asks this library before it looks for a shared object. Each name of libibverbs or librdmacm
 //! becomes the path of roxie's: also a name with a hash, as Python wheels have, one that a RUNPATH would
 //! find, and a path given to dlopen(3). `LD_LIBRARY_PATH` reaches only the plain names. If the limits of
-//! memory leave no room for roxie's libraries, the program gets those that it would have without roxie.
+//! memory are too low for roxie's libraries, the program gets those that it would have without roxie.
 //!
 //! With `ROXIE_RUN`, a directory of `roxie run`, it also says once that it redirected a library, and at the
 //! end of the command that neither the command nor a program that it started opened the device.
@@ -53,21 +53,21 @@ struct State {
 }
 
 impl State {
-    /// Whether the process has room for roxie's libraries: for all of them or for none. The first call
+    /// Whether the process has memory for roxie's libraries: for all of them or for none. The first call
     /// decides, and says what follows from it.
-    fn has_room(&self) -> bool {
+    fn has_memory(&self) -> bool {
         const UNKNOWN: u8 = 0;
         const YES: u8 = 1;
         const NO: u8 = 2;
-        static ROOM: AtomicU8 = AtomicU8::new(UNKNOWN);
-        if ROOM.load(Ordering::Relaxed) == UNKNOWN {
-            let has_room = kernel::has_room(ADDRESSES, DATA);
-            ROOM.store(if has_room { YES } else { NO }, Ordering::Relaxed);
-            if !has_room {
-                self.report.no_room();
+        static MEMORY: AtomicU8 = AtomicU8::new(UNKNOWN);
+        if MEMORY.load(Ordering::Relaxed) == UNKNOWN {
+            let has_memory = kernel::has_memory(ADDRESSES, DATA);
+            MEMORY.store(if has_memory { YES } else { NO }, Ordering::Relaxed);
+            if !has_memory {
+                self.report.short_of_memory();
             }
         }
-        ROOM.load(Ordering::Relaxed) == YES
+        MEMORY.load(Ordering::Relaxed) == YES
     }
 }
 
@@ -175,11 +175,11 @@ pub unsafe extern "C" fn la_objsearch(
     // Without the terminating zero.
     let Some(path) = ours.split_last().map(|(_, path)| path) else { return name };
     if flag != LA_SER_ORIG {
-        // A place where the loader looks for the name, because there is no room: not in roxie's directory.
+        // A place where the loader looks for the name, because memory is short: not in roxie's directory.
         let is_ours = names::dir(wanted) == names::dir(path);
         return if is_ours { core::ptr::null() } else { name };
     }
-    if !state.has_room() {
+    if !state.has_memory() {
         return name;
     }
     if !Library::is_plain(wanted) && wanted != path {

@@ -1,12 +1,12 @@
 //! What is said on standard error, and the files by which the programs of one `roxie run` know what was said.
 //!
 //! The directory is named `run-PID-RANDOM`, after the process that became the command. That process holds a
-//! lock on it: a process of another PID namespace may have its number. `opened` exists when a program has
-//! opened the device (`ibv_open_device`), `redirected` when a redirection was said. `loaded-0`, `loaded-1`
-//! and so on are symbolic links whose targets are the names of loaded libraries: a file with contents would
-//! be subject to the limit of file sizes (ulimit -f).
+//! lock on it, by which others see that it lives. `opened` exists when a program has opened the device
+//! (`ibv_open_device`), `redirected` when a redirection was said. `loaded-0`, `loaded-1` and so on are
+//! symbolic links whose targets are the names of loaded libraries: a file with contents would be subject to
+//! the limit of file sizes (ulimit -f). The target of `namespace` is the PID namespace of the command.
 
-use crate::kernel::{self, Lock};
+use crate::kernel;
 use crate::names::{Library, base_name, is_of_rdma};
 use crate::text::Text;
 
@@ -36,13 +36,28 @@ impl Report {
 
     pub(crate) fn begin(&mut self, dir: &[u8]) {
         self.dir.set(&[dir]);
-        // Without a descriptor to spare the number alone has to tell.
-        self.is_of_command = self.is_of_this_process()
-            && self.path(b"\0").is_some_and(|dir| kernel::lock(dir.bytes()) != Lock::Busy);
+        if let Some(dir) = self.path(b"\0").filter(|_| self.is_of_this_process()) {
+            let has_lock = kernel::lock(dir.bytes());
+            self.is_of_command = self.is_of_this_namespace().unwrap_or(has_lock);
+        }
+    }
+
+    /// Whether the command is in the PID namespace of this process; `None` without /proc. The command itself
+    /// is the first to look, and the programs that it executes are others.
+    fn is_of_this_namespace(&self) -> Option<bool> {
+        let mut own = [0; 64];
+        let own = kernel::target(b"/proc/self/ns/pid\0", &mut own)?;
+        let link = self.path(b"/namespace\0")?;
+        let (mut target, mut known) = (Text::<65>::new(), [0; 64]);
+        target.set(&[own, b"\0"]);
+        Some(
+            kernel::link(target.bytes(), link.bytes())
+                || kernel::target(link.bytes(), &mut known) == Some(own),
+        )
     }
 
     /// Says that this program does without the device.
-    pub(crate) fn no_room(&self) {
+    pub(crate) fn short_of_memory(&self) {
         if !self.is_quiet {
             let why =
                 b" cannot use the device: the limits of memory (ulimit -v, -d) are too low for roxie's \
@@ -101,7 +116,8 @@ impl Report {
             self.say_unused();
         }
         let links = (0..LOADED_MAX).filter_map(|number| self.numbered(number));
-        let files = [Some(opened), self.path(b"/redirected\0")].into_iter().flatten().chain(links);
+        let named = [Some(opened), self.path(b"/redirected\0"), self.path(b"/namespace\0")];
+        let files = named.into_iter().flatten().chain(links);
         files.for_each(|path| kernel::remove(path.bytes(), false));
         kernel::remove(dir.bytes(), true);
     }
@@ -182,17 +198,31 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_with_the_process_of_its_name_that_has_the_lock() {
-        let dir = directory("lock");
-        let (first, second) = (report(&dir), report(&dir));
-        assert!(first.is_of_command && second.is_of_this_process() && !second.is_of_command);
-        second.end();
+    fn a_run_ends_with_the_process_of_its_name_and_namespace() {
+        let dir = directory("namespace");
+        // A program that this process executes finds what the command has left.
+        let (command, executed) = (report(&dir), report(&dir));
+        assert!(command.is_of_command && executed.is_of_command);
+        fs::remove_file(dir.join("namespace")).expect("the command has made it");
+        std::os::unix::fs::symlink("pid:[1]", dir.join("namespace")).expect("a link");
+        let of_other_namespace = report(&dir);
+        assert!(of_other_namespace.is_of_this_process() && !of_other_namespace.is_of_command);
+        of_other_namespace.end();
         assert!(dir.exists());
-        first.end();
+        command.end();
         assert!(!dir.exists());
         assert!(!report(Path::new("/nonexistent/run-1-00000000000000aa")).is_of_command);
         assert!(Report::new().path(b"/opened\0").is_none());
         fs::remove_dir(dir.parent().expect("a directory")).expect("cleaned");
+    }
+
+    #[test]
+    fn the_directory_of_a_running_command_is_locked() {
+        let dir = directory("lock");
+        let _report = report(&dir);
+        let other = fs::File::open(&dir).expect("a directory");
+        assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+        fs::remove_dir_all(dir.parent().expect("a directory")).expect("cleaned");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod pages;
 mod prefix;
 mod unpacked;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::failure::{During, Failure, Outcome};
