@@ -170,6 +170,7 @@ fn say(parts: &[&[u8]]) {
     let mut line = Text::<1024>::new();
     let fits = line.push(b"roxie: ") && parts.iter().all(|part| line.push(part));
     if fits {
+        line.make_printable();
         kernel::say(line.bytes());
     }
 }

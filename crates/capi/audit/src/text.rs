@@ -29,6 +29,18 @@ impl<const N: usize> Text<N> {
         true
     }
 
+    /// Replaces what is not ASCII or controls a terminal by `?`: names of programs and libraries contain what
+    /// others chose. A newline at the end stays.
+    pub(crate) fn make_printable(&mut self) {
+        let text = self.bytes.get_mut(..self.len).unwrap_or_default();
+        let Some((last, text)) = text.split_last_mut() else { return };
+        for byte in text.iter_mut().chain((*last != b'\n').then_some(last)) {
+            if !matches!(byte, b' '..=b'~') {
+                *byte = b'?';
+            }
+        }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
@@ -37,6 +49,21 @@ impl<const N: usize> Text<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_controls_no_terminal() {
+        for (given, shown) in [
+            ("a b~\n", "a b~\n"),
+            ("\u{1b}[31m\n", "?[31m\n"),
+            ("a\nroxie: b\u{9b}\n", "a?roxie: b??\n"),
+            ("x\r", "x?"),
+        ] {
+            let mut text = Text::<32>::new();
+            text.set(&[given.as_bytes()]);
+            text.make_printable();
+            assert_eq!(text.bytes(), shown.as_bytes());
+        }
+    }
 
     #[test]
     fn a_text_that_does_not_fit_is_empty() {

@@ -207,6 +207,11 @@ impl Findings {
                 self.line(process, &line, &mut f)?;
             }
         }
+        self.look_at_changes(until_ns, f)
+    }
+
+    /// Looks at connections up to a time, in the order of time.
+    fn look_at_changes(&mut self, until_ns: u64, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
         self.changes.sort_by_key(|(at, ..)| *at);
         let due = self.changes.partition_point(|(at, ..)| *at < until_ns);
         for (_, process, change) in self.changes.drain(..due) {
@@ -222,9 +227,27 @@ impl Findings {
         Ok(())
     }
 
+    /// Without files, for the fuzz target.
+    #[cfg(feature = "fuzz")]
+    pub(super) fn in_memory() -> Self {
+        Self::new(Dir::prove(std::path::Path::new("/"), sys::Walk::default()).expect("the root directory"))
+    }
+
+    /// As [`read_rest`](Self::read_rest), without files.
+    #[cfg(feature = "fuzz")]
+    pub(super) fn rest(&mut self, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
+        self.look_at_changes(u64::MAX, &mut f)?;
+        self.ends.rest().into_iter().try_for_each(f)
+    }
+
     /// Takes one line of the file of a process. The program may write there what it likes: what is no finding
     /// is left out.
-    fn line(&mut self, process: u32, line: &str, f: &mut impl FnMut(Finding) -> Outcome) -> Outcome {
+    pub(super) fn line(
+        &mut self,
+        process: u32,
+        line: &str,
+        f: &mut impl FnMut(Finding) -> Outcome,
+    ) -> Outcome {
         let reader = self.files.entry(process).or_default();
         let Ok(line) = serde_json::from_str(line) else {
             reader.strange += 1;

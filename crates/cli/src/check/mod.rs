@@ -222,3 +222,17 @@ fn supervise(
     let code = ended.exit_code(found > 0);
     Ok(if found > 0 { ExitCode::from(FOUND) } else { code })
 }
+/// Fuzz target: lines that two processes of a checked command wrote are reported or left out.
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub fn check_findings(bytes: &[u8]) {
+    let suppressions = Suppressions::read(&[]).expect("there are none");
+    let mut report = Report::new(Box::new(io::sink()), None, false, suppressions);
+    let mut findings = Findings::in_memory();
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let line = String::from_utf8_lossy(line);
+        findings.line(1 + index as u32 % 2, &line, &mut |finding| report.finding(finding)).expect("a sink");
+    }
+    findings.rest(|finding| report.finding(finding)).expect("a sink takes all");
+    report.end(findings.processes()).expect("a sink takes all");
+}

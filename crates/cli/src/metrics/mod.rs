@@ -90,3 +90,14 @@ fn host(text: &str) -> Result<Host, String> {
     let host = Host::parse(text.as_bytes()).filter(|_| is_bare);
     host.ok_or_else(|| "a host name or IP address without a port (IPv6 in brackets)".to_owned())
 }
+/// Fuzz target: a request that ends is valid or has a status, wherever its bytes are cut.
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub fn check_request(bytes: &[u8]) {
+    let whole = request::parse(bytes);
+    let ends_at = (0..=bytes.len()).find(|len| request::parse(&bytes[..*len]).is_some());
+    assert_eq!(whole.is_some(), ends_at.is_some(), "more bytes take nothing back");
+    if let Some(at) = ends_at {
+        assert_eq!(request::parse(&bytes[..at]), whole, "bytes behind the request change nothing");
+    }
+}

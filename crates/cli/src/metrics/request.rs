@@ -1,5 +1,4 @@
-//! HTTP requests (RFC 9112): a pure function of the bytes that have arrived. It uses no other module, so that
-//! a fuzz target can include this file.
+//! HTTP requests (RFC 9112): a pure function of the bytes that have arrived.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -181,3 +181,18 @@ fn print(summary: &Summary, json: bool, path: &Path, mut to: Stream) -> Outcome 
     };
     to.write_all(text.as_bytes()).during("the summary")
 }
+/// Fuzz target: two files of a traced command become a trace and a summary.
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub fn check_recording(bytes: &[u8]) {
+    const EVENTS: usize = 64;
+    let (one, other) = bytes.split_at(bytes.len() / 2);
+    let read = |file: &[u8]| Recording::parse(file, file.len() as u64, EVENTS).ok().flatten();
+    let recordings: Vec<Recording> = [one, other, bytes].into_iter().filter_map(read).collect();
+    assert!(recordings.iter().all(|recording| recording.events.len() <= EVENTS));
+    let mut trace = rebuild::rebuild(&recordings);
+    ends::join(&mut trace);
+    chrome::write(&trace, std::io::sink()).expect("a sink takes all");
+    let summary = Summary::new(&trace, Some((0, 0)));
+    assert!(serde_json::to_string(&summary).is_ok() && !summary.to_string().is_empty());
+}
