@@ -17,10 +17,22 @@ use super::slots::slots_at_random;
 use super::{Membership, group, meeting};
 use sys::now_ns;
 
-/// Delay before the journal is scanned again after a death. The kernel closes the descriptors of a killed
-/// process one by one, so its connection breaks before its name is free. If two members die at once, the
-/// survivor may notice only one broken connection.
+/// Shortest time between two scans of the journal after a death. Half: twice the system calls in the first
+/// second. Double: the second of two members that die at once may be noticed 200 ms later.
 const RESCAN_NS: u64 = 200_000_000;
+/// A process that dies needs CPU time to exit, and a busy host may have none for it. So the scans go on for
+/// this long. Half or double: so slow a process goes unnoticed, or is noticed.
+const RESCANS_NS: u64 = 20_000_000_000;
+
+/// When the journal is scanned after the scan at `now_ns`, for a death that was noticed at `noticed_ns`. The
+/// kernel closes the descriptors of a killed process one by one, so its connection breaks before its name is
+/// free. If two members die at once, the survivor may notice only one broken connection. The intervals grow
+/// with the time since the death: a process that exits late is noticed by a quarter of that later.
+#[must_use]
+pub fn next_scan_ns(noticed_ns: u64, now_ns: u64) -> Option<u64> {
+    let since_ns = now_ns.saturating_sub(noticed_ns);
+    (since_ns < RESCANS_NS).then(|| now_ns + (since_ns / 4).max(RESCAN_NS))
+}
 
 impl Membership {
     /// Returns the disconnect notices of members that have died, and of the last owner of this slot. They are
@@ -28,13 +40,16 @@ impl Membership {
     /// every [`poll_listener`](Self::poll_listener), and at [`rescan_at`](Self::rescan_at).
     pub fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
         let mut notices = std::mem::take(&mut *self.inherited.lock().unwrap_or_else(PoisonError::into_inner));
-        let suspects = self.server.take_suspects();
-        let rescan = self.rescan_at().is_some_and(|at| at <= now_ns());
+        let (suspects, now) = (self.server.take_suspects(), now_ns());
+        let rescan = self.rescan_at().is_some_and(|at| at <= now);
         if suspects.is_empty() && !rescan {
             return notices;
         }
-        let next = if suspects.is_empty() { 0 } else { now_ns() + RESCAN_NS };
-        self.rescan_at.store(next, Ordering::Relaxed);
+        if !suspects.is_empty() {
+            self.noticed_at.store(now, Ordering::Relaxed);
+        }
+        let next = next_scan_ns(self.noticed_at.load(Ordering::Relaxed), now);
+        self.rescan_at.store(next.unwrap_or(0), Ordering::Relaxed);
         for (slot, owner) in (0..).zip(self.journal_file.owners()) {
             let Some(owner) = owner.filter(|owner| *owner != self.slot) else { continue };
             if suspects.contains(&owner) || self.journal_file.has_rows(slot) {
@@ -97,6 +112,19 @@ mod tests {
     use super::super::tests::{members_of, new_domain, notice_of, spawn_member, while_serving};
     use super::*;
     use sys::PollFd;
+
+    #[test]
+    fn scans_follow_a_death_at_growing_intervals() {
+        let (noticed_ns, mut at_ns, mut scans) = (1_000_000_000, 1_000_000_000, Vec::new());
+        while let Some(next_ns) = next_scan_ns(noticed_ns, at_ns) {
+            let late_ns = (next_ns - at_ns) * 4;
+            assert!(late_ns <= (at_ns - noticed_ns).max(4 * RESCAN_NS), "{scans:?}");
+            at_ns = next_ns;
+            scans.push((at_ns - noticed_ns) / 1_000_000);
+        }
+        assert_eq!(scans[..6], [200, 400, 600, 800, 1000, 1250], "ms");
+        assert!(scans.len() < 25 && scans.last() > Some(&20_000), "{scans:?}");
+    }
 
     /// Serves `members` until disconnect notices arrive, and a little longer; returns the notices of each
     /// member.

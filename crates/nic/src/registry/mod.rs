@@ -42,6 +42,7 @@ mod service;
 mod slots;
 
 pub use error::{JoinError, Stranger};
+pub use failure::next_scan_ns;
 pub use forward::ForwardOutcome;
 pub use identity::is_root;
 pub use interface::{ClaimedService, Registry};
@@ -172,6 +173,8 @@ pub struct Membership {
     journal: Mutex<Journal>,
     /// Disconnect notices that the last owner of the slot left.
     inherited: Mutex<Vec<DisconnectNotice>>,
+    /// When the last death was noticed (nanoseconds).
+    noticed_at: AtomicU64,
     /// When to scan the journal again (nanoseconds); 0: no scan is planned.
     rescan_at: AtomicU64,
     server: Arc<Server>,
@@ -194,9 +197,19 @@ impl Membership {
         let server = Arc::new(Server::new(config.clone(), group, slot, listener, socket_set)?);
         let links = Arc::new(Links::new(Arc::clone(&server), slot));
         let (journal, inherited) = (Mutex::new(journal), Mutex::new(inherited));
-        let rescan_at = AtomicU64::new(0);
-        let member =
-            Membership { slot, gsi, queue, journal_file, journal, inherited, rescan_at, server, links };
+        let (noticed_at, rescan_at) = (AtomicU64::new(0), AtomicU64::new(0));
+        let member = Membership {
+            slot,
+            gsi,
+            queue,
+            journal_file,
+            journal,
+            inherited,
+            noticed_at,
+            rescan_at,
+            server,
+            links,
+        };
         if let Some(neighbour) = neighbour {
             let slot = neighbour.slot;
             // The neighbour has died since the join; this member may have to take over its journal.
