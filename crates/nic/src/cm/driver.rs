@@ -112,6 +112,11 @@ impl CmDriver {
         self.lock().cm.reject_no_listener(now, mad, src, dst);
     }
 
+    /// Replies to a DREQ or probe for a slot that no process of this host has.
+    pub(crate) fn reply_without_process(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) {
+        self.lock().cm.reply_without_process(now, mad, src, dst);
+    }
+
     /// Sends a disconnect notice for another process of this host, which has died; the next
     /// [`poll`](Self::poll) delivers it.
     pub(crate) fn send_disconnect_notice(&self, now: Instant, notice: DisconnectNotice) {

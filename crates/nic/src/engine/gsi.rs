@@ -16,6 +16,7 @@ use wire::cm::ServiceId;
 use super::Engine;
 use super::inbox::Mad;
 use crate::cm::MadOutcome;
+use crate::registry::ForwardOutcome;
 use crate::stats::Row;
 use crate::trace;
 
@@ -38,9 +39,9 @@ const OFFERS_MAX: usize = 64;
 /// servers wait for half of the RTUs for a minute. Double: a flood costs twice the CPU time.
 const BROADCASTS_PER_S: u64 = 1000;
 
-/// Searches per second for the process that listens for a request. Each costs two system calls, and any host
-/// can send requests for services that do not exist. Half: in a flood, requests for other processes wait
-/// longer. Double: a flood costs twice the CPU time.
+/// Searches per second for the process that listens for a request, or has the slot of a probe. Each costs two
+/// system calls, and any host can send requests for services that do not exist. Half: in a flood, requests for
+/// other processes wait longer. Double: a flood costs twice the CPU time.
 const SEARCHES_PER_S: u64 = 5000;
 
 /// Requests that wait for their listener, and the limits of what requests and other messages cost.
@@ -166,6 +167,10 @@ impl Engine {
         let (src, dst) = mad.packet.addresses();
         match self.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
             MadOutcome::Handled => true,
+            MadOutcome::OfSlot(slot) => {
+                self.hand_to_slot(mad, slot);
+                true
+            }
             MadOutcome::BacklogFull => waited_ns >= BACKLOG_WAIT_NS,
             MadOutcome::NotOurs { service_id, dst_gid } => {
                 let over = waited_ns >= LISTENER_WAIT_NS;
@@ -175,6 +180,19 @@ impl Engine {
                 }
                 handed == Some(true) || over
             }
+        }
+    }
+
+    /// Forwards a DREQ or probe to the process with `slot`, or replies that there is none.
+    fn hand_to_slot(&self, mad: &Mad, slot: u16) {
+        if mad.packet.is_forwarded() || !self.held.may_search(self.now()) {
+            return;
+        }
+        // An error means that a process of another user has the slot.
+        let outcome = self.registry.forward_by_name(slot, &mad.packet.batch());
+        if outcome.is_ok_and(|outcome| outcome == ForwardOutcome::NoMember) {
+            let (src, dst) = mad.packet.addresses();
+            self.cm.reply_without_process(self.now(), &mad.bytes, src, dst);
         }
     }
 

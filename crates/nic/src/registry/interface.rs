@@ -27,6 +27,13 @@ pub trait Registry: Send + Sync {
     /// # Errors
     /// `EPERM` if a process of another user holds the slot's name, `EMFILE`.
     fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome>;
+    /// Forwards a batch to the member with `slot`, of which no more is known than that a packet named it.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward).
+    fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        self.forward(slot, batch)
+    }
     /// Forwards a batch to all other members; returns how many took it.
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
     /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other
@@ -95,6 +102,10 @@ impl Registry for Membership {
 
     fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         Membership::forward(self, slot, batch)
+    }
+
+    fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        Membership::forward_by_name(self, slot, batch)
     }
 
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {

@@ -317,6 +317,19 @@ impl Membership {
         }
     }
 
+    /// Forwards a batch to the member that has `slot`. The names decide if there is one, and not the table of
+    /// owners or an earlier search. The member may have died; its journal is then taken over.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward).
+    pub fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        let outcome = self.links.send(self.server.group.slot(slot), batch)?;
+        if outcome == ForwardOutcome::NoMember && self.journal_file.has_rows(slot) {
+            self.server.suspect(slot);
+        }
+        Ok(outcome)
+    }
+
     /// Forwards a GRO batch to all other members; returns how many received it.
     pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.

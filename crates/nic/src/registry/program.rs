@@ -16,6 +16,8 @@ use transport::numbering::{ID_SHIFT, QPN_SHIFT};
 
 /// Destination QPN: low three bytes of this word.
 const DEST_QP: u32 = 4;
+/// QPN in a DREQ: high three bytes of this word. A probe names QPN 0.
+const DREQ_QPN: u32 = 20 + 24 + 8;
 /// MAD attribute id of a CM message.
 const ATTRIBUTE: u32 = 20 + 16;
 /// First word of the CM body: the sender's id; in a SIDR_REP the request id, which is the receiver's.
@@ -25,6 +27,7 @@ const FIRST_ID: u32 = 20 + 24;
 const SECOND_ID: u32 = FIRST_ID + 4;
 
 const REQ: u32 = 0x10;
+const DREQ: u32 = 0x15;
 const SIDR_REQ: u32 = 0x17;
 const SIDR_REP: u32 = 0x18;
 
@@ -43,18 +46,23 @@ const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
 /// Returns the program of a group. Socket 0 is the GSI queue, and 1 + p has the slot with position p.
 /// Jumps skip so many instructions.
-pub(super) const fn steering(key: Key) -> [FilterInsn; 21] {
+pub(super) const fn steering(key: Key) -> [FilterInsn; 25] {
     [
         insn(LOAD_WORD, DEST_QP),
         insn(AND, 0x00ff_ffff),
         branch(JUMP_IF_EQ, 1, 2, 0),
         insn(SHIFT_RIGHT, QPN_SHIFT),
-        insn(JUMP, 9),
+        insn(JUMP, 13),
         // QP 1: the CM message decides.
         insn(LOAD_HALF, ATTRIBUTE),
-        branch(JUMP_IF_EQ, REQ, 13, 0),
-        branch(JUMP_IF_EQ, SIDR_REQ, 12, 0),
-        branch(JUMP_IF_EQ, SIDR_REP, 3, 0),
+        branch(JUMP_IF_EQ, REQ, 17, 0),
+        branch(JUMP_IF_EQ, SIDR_REQ, 16, 0),
+        branch(JUMP_IF_EQ, SIDR_REP, 7, 0),
+        // Any process gets a probe, and replies if the host has no process with the slot.
+        branch(JUMP_IF_EQ, DREQ, 0, 3),
+        insn(LOAD_WORD, DREQ_QPN),
+        insn(AND, 0xffff_ff00),
+        branch(JUMP_IF_EQ, 0, 11, 0),
         insn(LOAD_WORD, SECOND_ID),
         branch(JUMP_IF_EQ, 0, 9, 0),
         insn(JUMP, 1),

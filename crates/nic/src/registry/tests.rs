@@ -123,6 +123,8 @@ fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
     bytes[36..38].copy_from_slice(&attribute.to_be_bytes());
     bytes[44..48].copy_from_slice(&first.to_be_bytes());
     bytes[48..52].copy_from_slice(&second.to_be_bytes());
+    // The QPN of a DREQ; 0 would make it a probe.
+    bytes[54] = 7;
     bytes
 }
 
@@ -171,10 +173,13 @@ fn datagrams_are_steered_by_qpn_and_by_communication_id() {
         }
         // The first reader of the shared queue gets the datagram.
         let shared = Some(('a', RxQueue::Gsi));
+        let mut probe = cm_message(0x15, 1, id(b));
+        probe[54] = 0;
         for message in [
             cm_message(0x10, id(b), id(b)),
             cm_message(0x17, id(b), id(b)),
             cm_message(0x12, id(b), 0),
+            probe,
             for_qp(0xff_ffff),
             for_qp(qpn_of(SLOTS, 0)),
             for_qp(1),

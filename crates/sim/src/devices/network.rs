@@ -33,7 +33,9 @@ pub(super) struct Frame {
 const ATTRIBUTE: usize = 20 + 16;
 const FIRST_ID: usize = 20 + 24;
 const SECOND_ID: usize = FIRST_ID + 4;
+const DREQ_QPN: usize = SECOND_ID + 4;
 const REQ: u16 = 0x10;
+const DREQ: u16 = 0x15;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
@@ -55,6 +57,8 @@ impl Frame {
         let word = |at: usize| self.bytes.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word));
         let id = match half(ATTRIBUTE)? {
             REQ | SIDR_REQ => return None,
+            // A probe.
+            DREQ if word(DREQ_QPN)? >> 8 == 0 => return None,
             SIDR_REP => word(FIRST_ID)?,
             _ => word(SECOND_ID)?,
         };

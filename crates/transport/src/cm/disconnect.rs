@@ -1,15 +1,15 @@
 //! The end of a connection: DREQ, DREP, TIMEWAIT, and destruction by the owner (IBA 12.9.8; Linux cm.c
 //! cm_dreq_handler).
 
-use wire::Qpn;
-use wire::cm::{Drep, Dreq, RejReason};
+use wire::cm::{CmMessage, Drep, Dreq, RejReason};
+use wire::{Gid, Qpn};
 
-use super::conn::Arrival;
+use super::conn::{Arrival, MadBytes};
 use super::event::CmResult;
 use super::keepalive::NO_PROCESS_ID;
 use super::params::{DREQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
 use super::sidr::ExchangeState;
-use super::{Cm, CmEventKind, CmId, ConnState, SidrStatus, message};
+use super::{Cm, CmEventKind, CmId, ConnState, MadOutcome, SidrStatus, message};
 use crate::{Instant, VerbsError};
 
 impl Cm {
@@ -104,30 +104,44 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_dreq(&mut self, now: Instant, dreq: &Dreq, from: Arrival) {
+    /// A DREQ or probe from `src` to `dst` is for a slot that no process of this host has: its sender need
+    /// not wait for that process.
+    pub fn reply_without_process(&mut self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) {
+        if let Ok(CmMessage::Dreq(dreq)) = CmMessage::parse(mad) {
+            self.reply_to_lost_dreq(now, &dreq, Arrival { src, dst });
+        }
+    }
+
+    fn reply_to_lost_dreq(&mut self, now: Instant, dreq: &Dreq, from: Arrival) {
+        let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
+        self.reply_to_stranger(now, from, mad);
+    }
+
+    pub(super) fn handle_dreq(&mut self, now: Instant, dreq: &Dreq, from: Arrival) -> MadOutcome {
         let Some((id, conn)) = self.lookup(dreq.remote_comm_id, dreq.local_comm_id, from) else {
             // The connection no longer exists here: neither end needs to wait.
             self.notice_acknowledged(CmId(dreq.remote_comm_id), dreq.local_comm_id, from);
             let slot = CmId(dreq.remote_comm_id).slot();
             if slot != self.config.slot && dreq.remote_comm_id != NO_PROCESS_ID {
-                // Another process may have it: a GRO batch goes to the process of its first packet.
+                // Another process may have it: any process receives a probe, and a GRO batch goes to the
+                // process of its first packet.
                 self.counters.rx_unexpected += 1;
-                return;
+                return MadOutcome::OfSlot(slot);
             }
-            let mad = message::drep(dreq.tid, (dreq.remote_comm_id, dreq.local_comm_id), &[]);
-            return self.reply_to_stranger(now, from, mad);
+            self.reply_to_lost_dreq(now, dreq, from);
+            return MadOutcome::Handled;
         };
         let is_over = matches!(conn.state, ConnState::Timewait | ConnState::Idle);
         let is_probe_of_ended = is_over && dreq.remote_qpn == Qpn::new(0);
         if conn.local_qpn != dreq.remote_qpn && !is_probe_of_ended {
             self.counters.rx_unexpected += 1;
-            return;
+            return MadOutcome::Handled;
         }
         if matches!(conn.state, ConnState::RepSent | ConnState::MraRepRcvd) {
             // The peer disconnects only an established connection: the RTU was lost or overtaken.
             self.established(id);
         }
-        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return MadOutcome::Handled };
         match conn.state {
             ConnState::DreqSent | ConnState::Established => {
                 conn.tid = dreq.tid;
@@ -158,6 +172,7 @@ impl Cm {
             ConnState::DreqRcvd => self.counters.rx_duplicates += 1,
             _ => self.counters.rx_unexpected += 1,
         }
+        MadOutcome::Handled
     }
 
     pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep, from: Arrival) {

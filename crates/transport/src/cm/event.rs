@@ -153,6 +153,9 @@ pub enum MadOutcome {
         /// The address that it was sent to.
         dst_gid: Gid,
     },
+    /// It ends or probes a connection of the process with this slot. If the host has no such process, the
+    /// owner calls [`Cm::reply_without_process`](super::Cm::reply_without_process).
+    OfSlot(u16),
     /// The request was dropped because the backlog of its listener is full. The owner may pass it again a
     /// little later; the peer repeats it only after seconds.
     BacklogFull,

@@ -3,8 +3,9 @@
 //! For each pair of addresses with established connections one probe leaves per interval, for one connection
 //! after the other. A probe is a DREQ with the ids of the connection and QPN 0, which no connection has. A CM
 //! that has the connection ignores it (Linux cm_dreq_handler compares the QPN). A CM that does not have it
-//! replies with a DREP: then the connection is reported as disconnected. If no process of the host has the
-//! UDP port, the host's kernel says so by ICMP; see [`Cm::handle_refused`].
+//! replies with a DREP: then the connection is reported as disconnected. On a roxie host any process receives
+//! the probe, and replies if the process of the connection no longer exists. If no process of the host has
+//! the UDP port, the host's kernel says so by ICMP; see [`Cm::handle_refused`].
 //!
 //! Silence means nothing, so neither loss nor a stopped process ends a connection. Neither does a host that
 //! does not see our packets: a DREP must repeat the transaction id, of which such a host does not know 64
@@ -176,7 +177,7 @@ impl Cm {
         let after = (Bound::Excluded(host.last), Bound::Unbounded);
         let next = host.members.range(after).next().or_else(|| host.members.first()).copied();
         let Some((id, conn)) = next.and_then(|id| Some((id, conns.get(&id)?))) else { return };
-        debug_assert_eq!(conn.state, ConnState::Established);
+        debug_assert!(conn.state.is_probed());
         host.last = id;
         let at = now + if host.check.is_some() { HOST_PROBE_INTERVAL } else { config.keepalive };
         (host.at, _) = (at, keepalive.due.insert((at, pair)));
@@ -282,7 +283,7 @@ impl Cm {
     /// The peer does not have this connection any more.
     fn peer_lost(&mut self, now: Instant, id: CmId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.state != ConnState::Established {
+        if !conn.state.is_probed() {
             return;
         }
         let waiting = conn.stale.take();

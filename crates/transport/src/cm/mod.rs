@@ -201,7 +201,7 @@ impl Cm {
             CmMessage::Rtu(rtu) => self.handle_rtu(&rtu, from),
             CmMessage::Rej(rej) => self.handle_rej(now, &rej, from),
             CmMessage::Mra(mra) => self.handle_mra(now, &mra, from),
-            CmMessage::Dreq(dreq) => self.handle_dreq(now, &dreq, from),
+            CmMessage::Dreq(dreq) => return self.handle_dreq(now, &dreq, from),
             CmMessage::Drep(drep) => self.handle_drep(now, &drep, from),
             CmMessage::SidrRep(rep) => self.handle_sidr_rep(&rep, from),
             // Alternate paths do not exist on RoCE; Linux drops both as well.

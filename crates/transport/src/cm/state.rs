@@ -35,6 +35,11 @@ pub enum ConnState {
 }
 
 impl ConnState {
+    /// Whether probes find out that the peer no longer has the connection (`keepalive.rs`).
+    pub(super) fn is_probed(self) -> bool {
+        matches!(self, Self::Established | Self::DreqSent)
+    }
+
     /// Whether `rdma_init_qp_attr` for INIT makes sense (Linux cm.c cm_init_qp_init_attr).
     #[must_use]
     pub fn allows_init(self) -> bool {

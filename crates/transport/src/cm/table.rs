@@ -236,13 +236,16 @@ impl Cm {
         }
     }
 
-    /// The connection is no longer established, if it was.
+    /// The connection is no longer established, if it was. Probes go on while a DREP is missing: the process
+    /// of the peer may have been killed.
     pub(super) fn leave_established(&mut self, id: CmId, state: ConnState) {
-        if let Some(conn) = self.conns.get_mut(&id)
-            && mem::replace(&mut conn.state, state) == ConnState::Established
-        {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let before = mem::replace(&mut conn.state, state);
+        if before == ConnState::Established {
             conn.stale = None;
             self.peers.remove_established(id, conn);
+        }
+        if before.is_probed() && !state.is_probed() {
             self.keepalive.remove((conn.src, conn.dst), id);
         }
     }

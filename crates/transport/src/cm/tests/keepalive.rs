@@ -4,7 +4,7 @@
 use super::*;
 use ConnState::*;
 use core::time::Duration;
-use wire::cm::Dreq;
+use wire::cm::{Drep, Dreq};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -290,8 +290,11 @@ fn connections_that_have_ended_are_not_kept_behind_long_lived_ones() {
 
 #[test]
 fn no_host_is_kept_without_a_connection() {
-    let (mut net, a, _) = probing();
+    let (mut net, a, b) = probing();
     net.cm[A].disconnect(net.now, a, b"").unwrap();
+    net.run();
+    net.cm[B].drep(net.now, b, b"").unwrap();
+    net.run();
     assert!(net.cm[A].keepalive.hosts.is_empty() && net.cm[A].keepalive.next().is_none());
 }
 
@@ -315,12 +318,29 @@ fn forged_messages_about_a_probe_end_no_connection() {
 }
 
 #[test]
-fn a_probe_for_another_process_of_the_host_gets_no_drep() {
+fn a_probe_for_another_process_of_the_host_gets_a_drep_only_if_there_is_none() {
     let (mut net, _, b) = Net::established();
     let ids = Dreq { tid: 5, local_comm_id: 7, remote_comm_id: b.0 ^ 0x0700_0000, ..Dreq::default() };
-    net.cm[B].handle_mad(net.now, &message::emit(|mad| ids.emit(mad)), net.gid[A], net.gid[B]);
+    let mad = message::emit(|mad| ids.emit(mad));
+    let outcome = net.cm[B].handle_mad(net.now, &mad, net.gid[A], net.gid[B]);
+    assert_eq!(outcome, MadOutcome::OfSlot(CmId(ids.remote_comm_id).slot()));
     net.run();
     assert!(net.log.is_empty());
+    net.cm[B].reply_without_process(net.now, &mad, net.gid[A], net.gid[B]);
+    net.run();
+    assert_eq!(net.names(), [(B, "DREP")]);
+    assert_eq!(net.sent.last().map(|sent| Drep::parse(&sent.2).tid), Some(5));
+}
+
+/// Its DREQs go to a process that does not exist; only probes reach another process of that host.
+#[test]
+fn a_disconnect_without_a_drep_is_probed() {
+    let (mut net, a, _) = probing();
+    restart_b(&mut net);
+    net.lose.push((B, "DREP", 1));
+    net.cm[A].disconnect(net.now, a, b"").unwrap();
+    assert!(matches!(net.wait_event(A).kind, CmEventKind::Disconnected { timed_out: true }));
+    assert_eq!(net.now_ms(), 1000, "the DREQ is repeated after 4.6 s");
 }
 
 #[test]
