@@ -60,6 +60,7 @@ pub(crate) struct CmLocks {
 
 /// Output of the state machine.
 struct Output {
+    silent_hosts: Vec<(Gid, Gid)>,
     journal: Vec<JournalChange>,
     mads: Vec<(Gid, Gid, MadBytes)>,
     deliveries: Vec<Delivery>,
@@ -105,6 +106,11 @@ impl CmDriver {
     /// The host `dst` has refused a packet in flight from `src` by ICMP.
     pub(crate) fn handle_refused_packet(&self, now: Instant, src: Gid, dst: Gid) {
         self.lock().cm.handle_refused_packet(now, src, dst);
+    }
+
+    /// Another process of this host got no answer to its probes from the host `dst`.
+    pub(crate) fn handle_silent_host(&self, now: Instant, src: Gid, dst: Gid) {
+        self.lock().cm.handle_silent_host(now, src, dst);
     }
 
     /// Rejects a request that no process of this host listens for.
@@ -207,7 +213,8 @@ impl CmDriver {
         let _in_order = Locked::new(self.runtime.lock(&self.order));
         let mut delivered = 0;
         loop {
-            let Output { journal, mads, deliveries } = self.lock().drain(now);
+            let Output { silent_hosts, journal, mads, deliveries } = self.lock().drain(now);
+            silent_hosts.into_iter().for_each(|(src, dst)| link.tell_silent_host(src, dst));
             journal.into_iter().for_each(|change| link.update_journal(change));
             if mads.is_empty() && deliveries.is_empty() {
                 return delivered;
@@ -276,7 +283,8 @@ impl State {
         }
         let mads = iter::from_fn(|| self.cm.poll_transmit()).collect();
         let journal = iter::from_fn(|| self.cm.poll_journal()).collect();
-        Output { journal, mads, deliveries }
+        let silent_hosts = iter::from_fn(|| self.cm.poll_silent_host()).collect();
+        Output { silent_hosts, journal, mads, deliveries }
     }
 
     /// Creates a child of the listener for a request. If the listener no longer exists, rejects the request

@@ -22,6 +22,8 @@ pub(crate) trait GsiLink {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes);
     /// Records a change of the disconnect notices that other processes send if this one dies.
     fn update_journal(&self, change: JournalChange);
+    /// Tells the other processes of this host that the host `dst` answers no probes from `src`.
+    fn tell_silent_host(&self, src: Gid, dst: Gid);
 }
 
 pub(crate) use crate::registry::ClaimedService as Claim;
@@ -59,6 +61,10 @@ impl GsiLink for Engine {
     fn update_journal(&self, change: JournalChange) {
         // If memory is short, the peer notices the death by its timeouts.
         let _unwritten = self.registry.update_journal(change);
+    }
+
+    fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        self.registry.tell_silent_host(src, dst);
     }
 }
 

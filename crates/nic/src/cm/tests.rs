@@ -46,6 +46,7 @@ impl GsiLink for TestHost {
         self.outbox.lock().unwrap().push((src, dst, *mad));
     }
     fn update_journal(&self, _change: JournalChange) {}
+    fn tell_silent_host(&self, _src: Gid, _dst: Gid) {}
 }
 
 impl Host for TestHost {

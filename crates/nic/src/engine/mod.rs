@@ -375,10 +375,13 @@ impl Engine {
         [self.progress.fd(), self.control_fd(), self.monitor_fd()]
     }
 
-    /// Receives packets that other processes of this host forwarded, and sends the disconnect notices of
-    /// dead processes. Returns the number of records.
+    /// Receives packets that other processes of this host forwarded, checks the hosts that they have found
+    /// silent, and sends the disconnect notices of dead processes. Returns the number of records.
     fn serve_members(&self) -> usize {
         let records = self.receive_forwarded();
+        for (src, dst) in self.registry.take_silent_hosts() {
+            self.with_first(|first| first.cm.handle_silent_host(first.now(), src, dst));
+        }
         for notice in self.registry.take_disconnect_notices() {
             self.cm.send_disconnect_notice(self.now(), notice);
         }

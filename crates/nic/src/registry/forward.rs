@@ -52,7 +52,7 @@ impl Links {
         if slot == self.slot || now_ns() < empty_until.load(Ordering::Relaxed) {
             return Ok(ForwardOutcome::NoMember);
         }
-        let outcome = self.send(self.server.group.slot(slot), batch);
+        let outcome = self.send(self.server.group.slot(slot), &Record::Frame(*batch));
         let is_stranger = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
         if matches!(outcome, Ok(ForwardOutcome::NoMember)) || outcome.as_ref().is_err_and(is_stranger) {
             empty_until.store(now_ns() + EMPTY_NS, Ordering::Relaxed);
@@ -60,10 +60,11 @@ impl Links {
         outcome
     }
 
-    /// Forwards a batch to the process that listens on `name`.
-    pub(super) fn send(&self, name: String, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+    /// Sends a record, such as a batch, to the process that listens on `name`.
+    pub(super) fn send(&self, name: String, record: &Record<'_>) -> io::Result<ForwardOutcome> {
         let mut head = [0; SHORT_MAX];
-        let len = Record::Frame(*batch).emit(Some(self.slot), &mut head);
+        let len = record.emit(Some(self.slot), &mut head);
+        let packets = if let Record::Frame(batch) = record { batch.bytes } else { &[] };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection from earlier may lead to a process that has died; then connect once more.
         for _ in 0..2 {
@@ -84,7 +85,7 @@ impl Links {
                     }
                 },
             };
-            match sys::send_record(connection.as_fd(), &head[..len], batch.bytes, &[]) {
+            match sys::send_record(connection.as_fd(), &head[..len], packets, &[]) {
                 Ok(()) => return Ok(ForwardOutcome::Delivered),
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(ForwardOutcome::Full),

@@ -48,6 +48,14 @@ pub trait Registry: Send + Sync {
         dst: Gid,
         batch: &RxBatch<'_>,
     ) -> io::Result<bool>;
+    /// Tells all other members that the host `dst` answers no probes from `src`, if they can be told.
+    fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        let _no_members = (src, dst);
+    }
+    /// Takes the pairs of addresses that other members have told of.
+    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        Vec::new()
+    }
     /// Claims a service for this process.
     ///
     /// # Errors
@@ -106,6 +114,14 @@ impl Registry for Membership {
 
     fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         Membership::forward_by_name(self, slot, batch)
+    }
+
+    fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        Membership::tell_silent_host(self, src, dst);
+    }
+
+    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        Membership::take_silent_hosts(self)
     }
 
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {

@@ -71,6 +71,7 @@ use group::Common;
 use identity::{Peer, Relation};
 use join::Claim;
 use journal::{Journal, JournalFile};
+use record::Record;
 use serve::{OwnSlot, Server, Sockets};
 use sys::KeptLock;
 
@@ -323,20 +324,38 @@ impl Membership {
     /// # Errors
     /// Those of [`forward`](Self::forward).
     pub fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        let outcome = self.links.send(self.server.group.slot(slot), batch)?;
+        let outcome = self.links.send(self.server.group.slot(slot), &Record::Frame(*batch))?;
         if outcome == ForwardOutcome::NoMember && self.journal_file.has_rows(slot) {
             self.server.suspect(slot);
         }
         Ok(outcome)
     }
 
+    /// Tells all other members that the host `dst` answers no probes from `src`.
+    pub fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        let record = Record::SilentHost { src: src.ip(), dst: dst.ip() };
+        for slot in self.others() {
+            // A member that does not get it finds out by its own probes.
+            let _untold = self.links.send(self.server.group.slot(slot), &record);
+        }
+    }
+
+    /// Takes the pairs of addresses that other members have told of.
+    pub fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        self.server.take_silent_hosts()
+    }
+
+    /// The first slots of all other members.
+    fn others(&self) -> impl Iterator<Item = u16> {
+        let owners = (0..).zip(self.journal_file.owners());
+        owners.filter(|(slot, owner)| *owner == Some(*slot) && *slot != self.slot).map(|(slot, _)| slot)
+    }
+
     /// Forwards a GRO batch to all other members; returns how many received it.
     pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.
         let delivered = |slot| matches!(self.links.forward(slot, batch), Ok(ForwardOutcome::Delivered));
-        let owners = (0..).zip(self.journal_file.owners());
-        let others = owners.filter(|(slot, owner)| *owner == Some(*slot) && *slot != self.slot);
-        others.filter(|(slot, _)| delivered(*slot)).count()
+        self.others().filter(|slot| delivered(*slot)).count()
     }
 
     /// Number of connection attempts to other members, successful or not.
@@ -376,7 +395,9 @@ impl Membership {
     pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
             let name = address.name(&self.server.group, ps, port);
-            if !self.server.owns(&name) && self.links.send(name, batch)? != ForwardOutcome::NoMember {
+            if !self.server.owns(&name)
+                && self.links.send(name, &Record::Frame(*batch))? != ForwardOutcome::NoMember
+            {
                 return Ok(true);
             }
         }

@@ -39,6 +39,7 @@ const PONG: u16 = 6;
 const OFFER: u16 = 11;
 const ACCEPT: u16 = 8;
 const WAKE: u16 = 9;
+const SILENT_HOST: u16 = 12;
 
 /// Transport of a WELCOME: both ends of the socket set are attached.
 const UDP_SOCKET_SET: u32 = 1;
@@ -69,6 +70,8 @@ pub(super) enum Record<'a> {
     Accept,
     /// Wakes a reader that sleeps while its ring has packets.
     Wake,
+    /// The host `dst` answers no probes from `src`.
+    SilentHost { src: IpAddr, dst: IpAddr },
 }
 
 /// Why bytes are not a record.
@@ -103,6 +106,7 @@ impl<'a> Record<'a> {
             Some(OFFER) => Some(Record::Offer),
             Some(ACCEPT) => Some(Record::Accept),
             Some(WAKE) => Some(Record::Wake),
+            Some(SILENT_HOST) => parse_silent_host(body),
             _ => None,
         };
         record.ok_or(BadRecord::Malformed)
@@ -151,6 +155,11 @@ impl<'a> Record<'a> {
             Record::Offer => OFFER,
             Record::Accept => ACCEPT,
             Record::Wake => WAKE,
+            Record::SilentHost { src, dst } => {
+                writer.put(&mapped(*src));
+                writer.put(&mapped(*dst));
+                SILENT_HOST
+            }
         };
         let len = writer.len;
         out[..4].copy_from_slice(&MAGIC);
@@ -187,6 +196,10 @@ fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
         && u32_at(body, 8)? == UDP_SOCKET_SET;
     let udp_port = u16_at(body, 6)?;
     is_known.then_some(Record::Welcome { udp_port })
+}
+
+fn parse_silent_host<'a>(body: &[u8]) -> Option<Record<'a>> {
+    Some(Record::SilentHost { src: ip_at(body, 0)?, dst: ip_at(body, 16)? })
 }
 
 /// u8 family, u8 TOS, u8 TTL, u8 flags, u32 interface (0: unknown), u16 source port, u16 segment, source,
@@ -308,6 +321,18 @@ mod tests {
             assert_eq!((got.src, got.dst, got.src_port), (batch.src, batch.dst, batch.src_port));
             assert_eq!((got.tos, got.ttl, got.segment, got.bytes), (0x6a, 63, 3, batch.bytes));
             assert_eq!((got.queue, got.dst_port), (RxQueue::Forwarded, 4791));
+        }
+    }
+
+    #[test]
+    fn a_silent_host_is_parsed_as_it_was_emitted() {
+        for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
+            let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+            let bytes = emitted(&Record::SilentHost { src, dst });
+            let Ok(Record::SilentHost { src: from, dst: to }) = Record::parse(&bytes, 1) else {
+                panic!("another record")
+            };
+            assert_eq!((from, to), (src, dst));
         }
     }
 

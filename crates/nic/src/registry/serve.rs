@@ -17,6 +17,7 @@ use super::{DomainConfig, SLOTS};
 use crate::port::RxBatch;
 use sys::Epoll;
 use sys::byte_ring::Consumer;
+use wire::Gid;
 
 /// The listeners of this member, and its connections.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(super) struct Server {
     state: Mutex<ServeState>,
     /// Slots with an owner that closed its connection to this member, and may be dead.
     suspects: Mutex<Vec<u16>>,
+    /// Our address and that of a host that answers no probes of another member.
+    silent_hosts: Mutex<Vec<(Gid, Gid)>>,
     /// Set when this member accepts ring offers.
     pub(super) ring_events: OnceLock<RingEvents>,
     /// The slots of this process; unset if it has one.
@@ -98,6 +101,8 @@ const RECORDS_PER_ROUND: usize = 32;
 /// How long accepting stops when this process is out of descriptors. Meanwhile the listener would stay
 /// readable, and a thread that sleeps until it is readable would spin.
 const PAUSE_NS: u64 = 100_000_000;
+/// Silent hosts that are kept until the engine takes them. Further ones are found by own probes.
+const SILENT_HOSTS_MAX: usize = 256;
 /// Rounds before `poll` returns to the caller, which has other work.
 const ROUNDS_MAX: usize = 8;
 
@@ -126,6 +131,7 @@ impl Server {
                 paused_until: 0,
             }),
             suspects: Mutex::default(),
+            silent_hosts: Mutex::default(),
             sibling_slots: Mutex::default(),
             ring_events: OnceLock::new(),
             pid: std::process::id(),
@@ -206,6 +212,18 @@ impl Server {
     /// Returns the slots with an owner that closed its connection since the last call.
     pub(super) fn take_suspects(&self) -> Vec<u16> {
         std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn hear_of_silent_host(&self, src: Gid, dst: Gid) {
+        let mut silent = self.silent_hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if silent.len() < SILENT_HOSTS_MAX {
+            silent.push((src, dst));
+        }
+    }
+
+    /// Returns what other members have told of since the last call.
+    pub(super) fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        std::mem::take(&mut *self.silent_hosts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Starts listening on the name of a service; returns the tokens for [`remove`](Self::remove), that of
@@ -332,6 +350,7 @@ impl Server {
                     self.reply(fd, &Record::Accept);
                 }
                 Ok(Record::Accept) => self.push_ring_event(RingEvent::Accepted { token }),
+                Ok(Record::SilentHost { src, dst }) => self.hear_of_silent_host(src.into(), dst.into()),
                 // Receiving the record has woken the thread.
                 Ok(Record::Wake) => {}
                 Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}

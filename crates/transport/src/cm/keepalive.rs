@@ -15,13 +15,15 @@
 //!
 //! A kernel sends few ICMP messages (Linux: 6 at once to one host, then one per second). If a connection has
 //! data in flight, the kernel spends them on packets of that connection. So an ICMP message about such a
-//! packet starts the host probes, too; see [`Cm::handle_refused_packet`].
+//! packet starts the host probes, too; see [`Cm::handle_refused_packet`]. The processes of one host share
+//! these messages. So a process whose host probes were not answered tells the others, which then send their
+//! own; see [`Cm::handle_silent_host`].
 
 use core::hash::{Hash, Hasher};
 use core::mem;
 use core::ops::Bound;
 use core::time::Duration;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::DefaultHasher;
 
 use wire::cm::{CmMessage, Drep, Dreq};
@@ -56,6 +58,8 @@ pub(super) struct Keepalive {
     pub(super) hosts: HashMap<Pair, Host>,
     /// When the next probe of each host leaves.
     due: BTreeSet<(Instant, Pair)>,
+    /// Hosts that have answered no host probes, until the owner takes them.
+    silent: VecDeque<Pair>,
     /// Probes so far.
     probes: u64,
 }
@@ -77,12 +81,19 @@ pub(super) struct Host {
 /// Host probes to a host that has refused a probe or a packet.
 #[derive(Debug)]
 struct HostCheck {
+    /// Another process of this host caused it, and has told all others.
+    is_told: bool,
     /// Transaction id of all of them, so that each reply counts.
     tid: u64,
     sent: u8,
 }
 
 impl Keepalive {
+    /// Whether [`Cm::poll_silent_host`] has something.
+    pub(super) fn has_silent_host(&self) -> bool {
+        !self.silent.is_empty()
+    }
+
     /// When the next probe leaves.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
@@ -169,9 +180,10 @@ impl Cm {
     fn send_probe(&mut self, now: Instant, pair: Pair) {
         let Self { keepalive, conns, config, .. } = self;
         let Some(host) = keepalive.hosts.get_mut(&pair) else { return };
-        if host.check.as_ref().is_some_and(|check| check.sent >= HOST_PROBES) {
+        if let Some(HostCheck { is_told, .. }) = host.check.take_if(|check| check.sent >= HOST_PROBES) {
             let members = mem::take(&mut host.members);
             keepalive.hosts.remove(&pair);
+            keepalive.silent.extend((!is_told).then_some(pair));
             return members.into_iter().for_each(|id| self.peer_lost(now, id));
         }
         let after = (Bound::Excluded(host.last), Bound::Unbounded);
@@ -181,7 +193,7 @@ impl Cm {
         host.last = id;
         let at = now + if host.check.is_some() { HOST_PROBE_INTERVAL } else { config.keepalive };
         (host.at, _) = (at, keepalive.due.insert((at, pair)));
-        let host_probe = host.check.as_mut().map(|HostCheck { tid, sent }| {
+        let host_probe = host.check.as_mut().map(|HostCheck { tid, sent, .. }| {
             *sent += 1;
             let ids = Dreq { tid: *tid, local_comm_id: id.0, ..Dreq::default() };
             message::emit(|mad| Dreq { remote_comm_id: NO_PROCESS_ID, ..ids }.emit(mad))
@@ -253,11 +265,24 @@ impl Cm {
     /// queue pair went, which is in flight from `src`. It quotes the number of the queue pair and the PSN.
     pub fn handle_refused_packet(&mut self, now: Instant, src: Gid, dst: Gid) {
         self.latest = now;
-        self.check_host(now, (src, dst));
+        self.check_host(now, (src, dst), false);
+    }
+
+    /// Another process of this host got no answer to its host probes from the host `dst`; see
+    /// [`poll_silent_host`](Self::poll_silent_host).
+    pub fn handle_silent_host(&mut self, now: Instant, src: Gid, dst: Gid) {
+        self.latest = now;
+        self.check_host(now, (src, dst), true);
+    }
+
+    /// The next host that has answered no host probes: our address and its own. The other processes of this
+    /// host should hear of it.
+    pub fn poll_silent_host(&mut self) -> Option<(Gid, Gid)> {
+        self.keepalive.silent.pop_front()
     }
 
     /// Begins to send host probes, unless it has begun already.
-    fn check_host(&mut self, now: Instant, pair: Pair) {
+    fn check_host(&mut self, now: Instant, pair: Pair, is_told: bool) {
         let Some(id) =
             self.keepalive.hosts.get(&pair).filter(|host| host.check.is_none()).map(|host| host.last)
         else {
@@ -265,7 +290,7 @@ impl Cm {
         };
         let tid = self.keepalive.fresh_tid(self.config.tid_key, id);
         if let Some(host) = self.keepalive.hosts.get_mut(&pair) {
-            host.check = Some(HostCheck { tid, sent: 0 });
+            host.check = Some(HostCheck { is_told, tid, sent: 0 });
         }
         self.keepalive.schedule(pair, now + HOST_PROBE_INTERVAL);
     }
@@ -276,7 +301,7 @@ impl Cm {
         let pair = (conn.src, conn.dst);
         let Some(host) = self.keepalive.hosts.get_mut(&pair) else { return };
         if host.probe.take_if(|(_, sent)| **sent == *mad).is_some() {
-            self.check_host(now, pair);
+            self.check_host(now, pair, false);
         }
     }
 

@@ -230,11 +230,12 @@ impl Cm {
         Some(event)
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit), [`poll_event`](Self::poll_event) or
-    /// [`poll_journal`](Self::poll_journal) has something.
+    /// Whether [`poll_transmit`](Self::poll_transmit), [`poll_event`](Self::poll_event),
+    /// [`poll_journal`](Self::poll_journal) or [`poll_silent_host`](Self::poll_silent_host) has something.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.transmit.is_empty() || !self.events.is_empty() || !self.journal.is_empty()
+        let has_news = !self.journal.is_empty() || self.keepalive.has_silent_host();
+        has_news || !self.transmit.is_empty() || !self.events.is_empty()
     }
 
     /// State of a connection; `None` if there is no such id.

@@ -343,6 +343,33 @@ fn a_disconnect_without_a_drep_is_probed() {
     assert_eq!(net.now_ms(), 1000, "the DREQ is repeated after 4.6 s");
 }
 
+/// The kernel of the silent host has spent its ICMP messages on the first process.
+#[test]
+fn a_process_tells_the_others_of_its_host_that_a_host_is_silent() {
+    let (mut net, ..) = probing();
+    net.cm[A].handle_refused_packet(net.now, net.gid[A], net.gid[B]);
+    without_b(&mut net, |_| false);
+    assert_eq!(net.cm[A].poll_silent_host(), Some((net.gid[A], net.gid[B])));
+    assert_eq!(net.cm[A].poll_silent_host(), None);
+
+    let (mut other, ..) = probing();
+    other.cm[A].handle_silent_host(other.now, other.gid[A], other.gid[B]);
+    let (at_ms, event) = without_b(&mut other, |_| false);
+    assert!(matches!(event, CmEventKind::Disconnected { timed_out: true }));
+    assert_eq!((at_ms, other.cm[A].poll_silent_host()), (750, None), "all have heard of it");
+}
+
+#[test]
+fn what_another_process_says_of_a_host_that_replies_ends_no_connection() {
+    let (mut net, a, b) = probing();
+    net.cm[A].handle_silent_host(net.now, net.gid[A], net.gid[B]);
+    for _ in 0..20 {
+        net.step();
+    }
+    assert_eq!(net.states(a, b), (Established, Established));
+    assert_eq!(net.cm[A].poll_silent_host(), None);
+}
+
 #[test]
 fn a_client_of_an_absent_listener_fails_in_two_seconds() {
     let mut net = Net::new();
