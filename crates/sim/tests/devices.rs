@@ -12,6 +12,8 @@ use roxie_sim::{DeviceOptions, DeviceOutcome, run_devices};
 
 /// Seeds that failed once with the present way of drawing runs.
 const SEEDS: &[u64] = &[730, 1141, 0x147, 0x4b7, 0xe9e, 0x164d0, 0x16124, 0x44d6d, 0x4548b, 0x45c83, 0x47150];
+/// Seeds in which peers were not told of a death: the process exited slowly, or another one had replaced it.
+const UNTOLD: &[u64] = &[149, 203, 436, 53, 684, 455, 679, 1797];
 
 fn seeds() -> u64 {
     let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return 300 };
@@ -25,7 +27,7 @@ fn run(seed: u64) -> DeviceOutcome {
 
 #[test]
 fn every_seed_keeps_every_promise() {
-    let seeds: Vec<u64> = SEEDS.iter().copied().chain(0..seeds()).collect();
+    let seeds: Vec<u64> = SEEDS.iter().chain(UNTOLD).copied().chain(0..seeds()).collect();
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     let work = || {

@@ -18,6 +18,7 @@ use roxie::runtime::World;
 use transport::RecvWr;
 
 use super::app::Process;
+use super::kills::LATE_NS;
 use super::plan::Plan;
 
 /// Port of the listener of process 0; those of the others follow.
@@ -51,6 +52,9 @@ pub(super) struct EndPlan {
     pub(super) at_ns: u64,
     pub(super) peer: usize,
     pub(super) peer_address: SocketAddr,
+    /// If the peer is killed, this end waits until it is told, until then at the latest (nanoseconds), or for
+    /// so long after it has begun to wait.
+    pub(super) told: Option<(u64, u64)>,
 }
 
 /// How far an end is.
@@ -59,7 +63,8 @@ enum Phase {
     Idle,
     /// Resolving, connecting or accepted, since then.
     Connecting(u64),
-    Established,
+    /// Since then.
+    Established(u64),
     /// The peer has disconnected, and this end after it at that time.
     PeerLeft(u64),
     /// This end has disconnected, at that time.
@@ -82,6 +87,8 @@ pub(super) struct Connections {
     ends: Vec<End>,
     timeout: u8,
     is_calm: bool,
+    /// The process exists until the end of the run, also without connections.
+    stays: bool,
 }
 
 /// The ends of a process.
@@ -101,6 +108,10 @@ pub(super) fn ends_of(plan: &Plan, process: usize) -> Vec<EndPlan> {
                     at_ns: cm.at_ns,
                     peer,
                     peer_address: SocketAddr::new(plan.addresses[peer], PORT + peer as u16),
+                    told: plan.kills().and_then(|kills| {
+                        let told_ns = kills.told_ns? + LATE_NS;
+                        Some((kills.gone_ns(peer)? + told_ns, told_ns))
+                    }),
                 });
             }
         }
@@ -122,6 +133,7 @@ impl Connections {
             ends: ends_of(plan, number).into_iter().map(end).collect(),
             timeout: plan.timeout(),
             is_calm: plan.is_calm(),
+            stays: plan.kills().is_some_and(|kills| number >= kills.peers),
         }
     }
 
@@ -165,10 +177,13 @@ impl Connections {
             for at in 0..self.ends.len() {
                 self.advance(at, now)?;
             }
-            if self.ends.iter().all(|end| end.phase == Phase::Ended) {
+            if !self.stays && self.ends.iter().all(|end| end.phase == Phase::Ended) {
                 return Ok(());
             }
-            let is_waiting = |end: &End| matches!(end.phase, Phase::Connecting(_) | Phase::Leaving(_));
+            let is_waiting = |end: &End| {
+                let is_over = self.stays && end.phase == Phase::Ended;
+                is_over || matches!(end.phase, Phase::Connecting(_) | Phase::Leaving(_))
+            };
             let sleep_ns = if self.ends.iter().all(is_waiting) { 1_000_000_000 } else { LOOK_NS };
             threads.sleep(&[self.channel.fd(), self.process.work_ended.as_raw_fd()], now + sleep_ns);
         }
@@ -202,10 +217,15 @@ impl Connections {
             Phase::Leaving(since) if now > since + DISCONNECT_NS => {
                 return Err(format!("end {}: no DISCONNECTED after a disconnect", plan.number));
             }
-            Phase::Established => {
+            Phase::Leaving(since) => self.check_told(&plan, since, now)?,
+            Phase::Established(since) => {
                 let is_broken = self.process.is_broken(plan.number);
+                if !is_broken {
+                    self.check_told(&plan, since, now)?;
+                }
                 let leaves_early = plan.closes_early && self.process.is_done(plan.number);
-                let leaves = leaves_early || (mine_have_ended && (plan.leaves_first || is_peer_dead));
+                let leaves_dead = is_peer_dead && plan.told.is_none();
+                let leaves = leaves_early || (mine_have_ended && (plan.leaves_first || leaves_dead));
                 if is_broken || leaves {
                     self.disconnect(at)?;
                     self.ends[at].phase = Phase::Leaving(now);
@@ -229,6 +249,17 @@ impl Connections {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Checks that an end whose peer was killed is told in time. It has waited since then.
+    fn check_told(&self, plan: &EndPlan, since: u64, now: u64) -> Result<(), String> {
+        match plan.told {
+            Some((latest_ns, told_ns)) if now > latest_ns.max(since + told_ns) => {
+                let number = plan.number;
+                Err(format!("end {number}: its peer was killed, and at {now} it is not told"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn disconnect(&self, at: usize) -> Result<(), String> {
@@ -270,9 +301,9 @@ impl Connections {
             }
             (CmEventKind::Established, Phase::Connecting(_)) => {
                 self.process.begin(plan.number);
-                self.ends[at].phase = Phase::Established;
+                self.ends[at].phase = Phase::Established(now);
             }
-            (CmEventKind::Disconnected, Phase::Established) => {
+            (CmEventKind::Disconnected, Phase::Established(_)) => {
                 self.disconnect(at)?;
                 self.ends[at].phase = Phase::PeerLeft(now);
             }

@@ -64,7 +64,7 @@ impl Forger {
         let src_port = rng.between(PORTS.0, PORTS.1) as u16;
         let icrc = icrc_header(src, dst, src_port).icrc(0, &bytes);
         bytes.extend(icrc.to_le_bytes());
-        Some(Frame { src, dst, src_port, tos: 0, ttl: 64, bytes })
+        Some(Frame { sender: None, src, dst, src_port, tos: 0, ttl: 64, bytes })
     }
 }
 

@@ -85,7 +85,7 @@ fn send_and_leave(process: &Process) -> Result<(), String> {
 #[test]
 fn an_ack_that_another_process_forwarded_completes_a_send_before_the_queue_pair_leaves() {
     let plan = plan();
-    let network = Arc::new(Network::new(0, &plan.addresses, plan.faults));
+    let network = Arc::new(Network::new(0, &plan));
     let end_ns = START_NS + plan.time_ns();
     let threads = Threads::new(0, plan.apps.len(), network, &plan, (end_ns, STEPS_MAX));
     let processes = open(&plan, &threads, Tuning::default());

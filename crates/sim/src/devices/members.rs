@@ -8,17 +8,19 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::port::{RxBatch, RxQueue};
-use roxie::registry::{ForwardOutcome, ServiceAddress};
+use roxie::registry::{ForwardOutcome, ServiceAddress, next_scan_ns};
 use sys::EventFd;
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
+use super::plan::Plan;
+
 /// Forwarded batches that a process has not read; more are dropped.
 const FORWARDED_MAX: usize = 256;
-/// After a death, its journal is scanned again after this time (nanoseconds), as in `registry/failure.rs`.
-const RESCAN_NS: u64 = 200_000_000;
 /// How long the kernel takes to release the names of every second process that dies (nanoseconds).
 const RELEASE_NS: u64 = 1_000_000;
+/// Not at any time.
+const NEVER: u64 = u64::MAX;
 
 /// All processes of all hosts, by number.
 #[derive(Debug)]
@@ -34,15 +36,25 @@ struct State {
 #[derive(Debug)]
 struct Member {
     address: IpAddr,
+    /// When it starts; until then it is no member.
+    starts_ns: u64,
     is_dead: bool,
-    /// When the kernel has released the names of this process after it died.
+    /// When the kernel breaks its connections to other processes, and when it has released its names and
+    /// sockets.
+    exits_at_ns: u64,
     free_at_ns: u64,
+    /// The members that have a connection to it. Each end notices the death of the other.
+    neighbours: Vec<usize>,
     forwarded: VecDeque<Forwarded>,
     arrived: EventFd,
     journal: BTreeMap<u32, DisconnectNotice>,
     /// Dead processes of its host. It has not scanned their journals yet.
     suspects: Vec<usize>,
+    /// When it noticed the last death.
+    noticed_ns: u64,
     rescan_at_ns: Option<u64>,
+    /// Hosts that other processes have found silent.
+    silent_hosts: Vec<(Gid, Gid)>,
 }
 
 #[derive(Debug)]
@@ -94,18 +106,24 @@ impl Forwarded {
 }
 
 impl Members {
-    pub(super) fn new(addresses: &[IpAddr]) -> Self {
-        let member = |address: &IpAddr| Member {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let starts = plan.kills().and_then(|kills| kills.starts);
+        let member = |(number, address): (usize, &IpAddr)| Member {
             address: *address,
+            starts_ns: starts.filter(|(late, _)| *late == number).map_or(0, |(_, at)| at),
             is_dead: false,
-            free_at_ns: 0,
+            exits_at_ns: NEVER,
+            free_at_ns: NEVER,
+            neighbours: neighbours_of(plan, number),
             forwarded: VecDeque::new(),
             arrived: EventFd::new().expect("descriptors"),
             journal: BTreeMap::new(),
             suspects: Vec::new(),
+            noticed_ns: 0,
             rescan_at_ns: None,
+            silent_hosts: Vec::new(),
         };
-        let members = addresses.iter().map(member).collect();
+        let members = plan.addresses.iter().enumerate().map(member).collect();
         Self(Mutex::new(State { members, services: Vec::new(), tokens: 0 }))
     }
 
@@ -113,19 +131,50 @@ impl Members {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a process that was killed or has closed its device, and signals the other processes of its host.
-    pub(super) fn end(&self, process: usize, now_ns: u64) {
+    /// Ends a process that was killed or has closed its device. Its connections break after `exits_ns`, and
+    /// its names are free `releases_ns` later.
+    pub(super) fn end(&self, process: usize, now_ns: u64, (exits_ns, releases_ns): (u64, u64)) {
         let state = &mut *self.lock();
-        if std::mem::replace(&mut state.members[process].is_dead, true) {
+        let member = &mut state.members[process];
+        if std::mem::replace(&mut member.is_dead, true) {
             return;
         }
-        state.members[process].free_at_ns = now_ns + if process.is_multiple_of(2) { 0 } else { RELEASE_NS };
-        state.services.retain(|service| service.owner != process);
-        let address = state.members[process].address;
-        for member in state.members.iter_mut().filter(|member| member.address == address && !member.is_dead) {
-            member.suspects.push(process);
-            member.arrived.signal(1);
+        member.exits_at_ns = now_ns + exits_ns;
+        member.free_at_ns = member.exits_at_ns + releases_ns;
+        if exits_ns == 0 {
+            state.exit(process);
         }
+    }
+
+    /// As [`end`](Self::end), of a process that has closed its device.
+    pub(super) fn close(&self, process: usize, now_ns: u64) {
+        self.end(process, now_ns, (0, if process.is_multiple_of(2) { 0 } else { RELEASE_NS }));
+    }
+
+    /// Breaks the connections of the processes that have exited by now, and starts the late one.
+    pub(super) fn advance(&self, now_ns: u64) {
+        let state = &mut *self.lock();
+        for process in 0..state.members.len() {
+            let Member { exits_at_ns, starts_ns, .. } = state.members[process];
+            if exits_at_ns <= now_ns {
+                state.exit(process);
+            }
+            if (1..=now_ns).contains(&starts_ns) {
+                state.start(process, now_ns);
+            }
+        }
+    }
+
+    /// When [`advance`](Self::advance) has something to do next.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let state = self.lock();
+        let times = |member: &Member| [member.exits_at_ns, member.starts_ns];
+        state.members.iter().flat_map(times).filter(|at| !matches!(*at, 0 | NEVER)).min()
+    }
+
+    /// Whether a process of the host has the port.
+    pub(super) fn has_sockets(&self, address: IpAddr, now_ns: u64) -> bool {
+        self.lock().has_sockets(address, now_ns)
     }
 
     /// Readable when [`read`](Self::read) or [`notices`](Self::notices) has something.
@@ -158,7 +207,8 @@ impl Members {
         let Some(to) = usize::from(slot).checked_sub(1).filter(|to| *to != from) else {
             return ForwardOutcome::NoMember;
         };
-        let member = state.members.get_mut(to).filter(|member| member.address == address && !member.is_dead);
+        let has_name = |member: &&mut Member| member.address == address && member.has_name();
+        let member = state.members.get_mut(to).filter(has_name);
         member.map_or(ForwardOutcome::NoMember, |member| member.push(batch))
     }
 
@@ -213,6 +263,22 @@ impl Members {
         Ok(Claim { members: Arc::clone(self), token })
     }
 
+    /// Tells the other processes of the host of `process` that a host is silent.
+    pub(super) fn tell_silent_host(&self, process: usize, pair: (Gid, Gid)) {
+        let state = &mut *self.lock();
+        let address = state.members[process].address;
+        let members = state.members.iter_mut().enumerate();
+        for (_, member) in members.filter(|(n, other)| *n != process && other.address == address) {
+            member.silent_hosts.push(pair);
+            member.arrived.signal(1);
+        }
+    }
+
+    /// Takes what other processes have told a process.
+    pub(super) fn take_silent_hosts(&self, process: usize) -> Vec<(Gid, Gid)> {
+        std::mem::take(&mut self.lock().members[process].silent_hosts)
+    }
+
     /// Writes a change to the journal of a process.
     pub(super) fn update_journal(&self, process: usize, change: JournalChange) {
         let journal = &mut self.lock().members[process].journal;
@@ -232,15 +298,20 @@ impl Members {
         if suspects.is_empty() && !is_due {
             return Vec::new();
         }
-        member.rescan_at_ns = (!suspects.is_empty()).then_some(now_ns + RESCAN_NS);
+        if !suspects.is_empty() {
+            member.noticed_ns = now_ns;
+        }
+        member.rescan_at_ns = next_scan_ns(member.noticed_ns, now_ns);
         let address = member.address;
         let mut found = BTreeMap::new();
-        let is_free =
-            |member: &&mut Member| member.address == address && member.is_dead && member.free_at_ns <= now_ns;
+        let is_free = |member: &&mut Member| member.address == address && member.free_at_ns <= now_ns;
         for dead in state.members.iter_mut().filter(is_free) {
             found.append(&mut dead.journal);
         }
         state.members[process].journal.extend(&found);
+        if state.members[process].neighbours.is_empty() {
+            state.find_neighbour(process);
+        }
         found.into_values().collect()
     }
 
@@ -250,7 +321,69 @@ impl Members {
     }
 }
 
+impl State {
+    fn has_sockets(&self, address: IpAddr, now_ns: u64) -> bool {
+        self.members.iter().any(|member| {
+            member.address == address && member.starts_ns <= now_ns && member.free_at_ns > now_ns
+        })
+    }
+
+    /// The connections of a process break, which its neighbours notice.
+    fn exit(&mut self, process: usize) {
+        self.members[process].exits_at_ns = 0;
+        self.services.retain(|service| service.owner != process);
+        for neighbour in std::mem::take(&mut self.members[process].neighbours) {
+            let member = &mut self.members[neighbour];
+            member.neighbours.retain(|other| *other != process);
+            if !member.is_dead {
+                member.suspects.push(process);
+                member.arrived.signal(1);
+            }
+        }
+    }
+
+    /// A process becomes a member of its host. If no other process there has the port, the journal of the
+    /// last ones is lost.
+    fn start(&mut self, process: usize, now_ns: u64) {
+        let address = self.members[process].address;
+        if !self.has_sockets(address, now_ns - 1) {
+            self.members.iter_mut().filter(|other| other.address == address).for_each(|other| {
+                other.journal.clear();
+            });
+        }
+        self.members[process].starts_ns = 0;
+        self.find_neighbour(process);
+    }
+
+    /// Connects a member to another one of its host, if there is one.
+    fn find_neighbour(&mut self, process: usize) {
+        let address = self.members[process].address;
+        let is_other = |(number, other): &(usize, &Member)| {
+            *number != process && other.address == address && other.has_name()
+        };
+        if let Some((other, _)) = self.members.iter().enumerate().find(is_other) {
+            self.members[process].neighbours.push(other);
+            self.members[other].neighbours.push(process);
+        }
+    }
+}
+
+/// The neighbours of a member at first: without a plan for them all processes of its host.
+fn neighbours_of(plan: &Plan, number: usize) -> Vec<usize> {
+    if let Some(kills) = plan.kills() {
+        let pairs = kills.neighbours.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
+        return pairs.filter(|(of, _)| *of == number).map(|(_, other)| other).collect();
+    }
+    let is_other = |other: &usize| *other != number && plan.addresses[*other] == plan.addresses[number];
+    (0..plan.addresses.len()).filter(is_other).collect()
+}
+
 impl Member {
+    /// Other processes can connect to it.
+    fn has_name(&self) -> bool {
+        self.starts_ns == 0 && (!self.is_dead || self.exits_at_ns != 0)
+    }
+
     fn push(&mut self, batch: &RxBatch<'_>) -> ForwardOutcome {
         if self.forwarded.len() >= FORWARDED_MAX {
             return ForwardOutcome::Full;

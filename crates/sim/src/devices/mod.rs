@@ -16,6 +16,8 @@ mod connections;
 mod endpoint;
 mod extension;
 mod forger;
+mod icmp;
+mod kills;
 mod lost;
 mod members;
 mod network;
@@ -52,6 +54,7 @@ const CHANCE: u64 = 13;
 const EXTENSION: u64 = 14;
 const NUMBERS: u64 = 15;
 const FORGER: u64 = 16;
+const KILLS: u64 = 17;
 /// MTU of every netdev: path MTU 1024.
 const MTU: u32 = 1500;
 /// When a run begins (nanoseconds). Not 0: some fields of the device use 0 for "no time".
@@ -122,12 +125,15 @@ impl std::error::Error for DeviceFailed {}
 pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
     let mut plan = Plan::draw(options.seed);
     extension::extend(&mut plan, options.seed);
+    if let Some(kills) = kills::draw(options.seed) {
+        plan = kills;
+    }
     run_plan(options, &plan)
 }
 
 fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, DeviceFailed> {
     let failed = |what: String| DeviceFailed { seed: options.seed, what: format!("{what}\n{plan}") };
-    let network = Arc::new(Network::new(options.seed, &plan.addresses, plan.faults));
+    let network = Arc::new(Network::new(options.seed, plan));
     let end_ns = START_NS + plan.time_ns();
     let threads = Threads::new(options.seed, plan.apps.len(), network, plan, (end_ns, STEPS_MAX));
     let processes = open(plan, &threads, options.tuning);
@@ -160,7 +166,7 @@ fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, Devic
 
 /// One device for each process.
 fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>> {
-    let killed = matches!(plan.incident, Incident::Kill(_));
+    let killed = matches!(plan.incident, Incident::Kill(_) | Incident::Kills(_));
     let closes_early = plan.connections.iter().any(|connection| connection.closes_early.contains(&true));
     let uses_cm = plan.extension.cm.is_some();
     let may_fail = killed || (!plan.is_calm() && (closes_early || uses_cm));

@@ -5,14 +5,16 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use roxie::port::{RxQueue, RxQueues};
+use roxie::port::{RefusedKind, RxQueue, RxQueues};
 use sys::EventFd;
 use transport::cm::CmId;
 use transport::numbering::slot_of;
 use wire::{Bth, Qpn};
 
 use super::forger::Forger;
+use super::icmp::Icmp;
 use super::members::Members;
+use super::plan::Plan;
 use crate::Rng;
 
 /// Frames that a receive queue holds, as a socket buffer would.
@@ -21,6 +23,8 @@ const QUEUE_MAX: usize = 512;
 /// A packet between two hosts, BTH to ICRC.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
+    /// The process that sent it; `None` for a forger.
+    pub(super) sender: Option<usize>,
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) src_port: u16,
@@ -82,6 +86,9 @@ pub(super) struct Faults {
     pub(super) byte_time: u64,
     /// No forger sends packets.
     pub(super) is_trusted: bool,
+    /// Hosts without a process refuse packets by ICMP; of a million such messages this many are lost. `None`:
+    /// these hosts are silent.
+    pub(super) icmp_drop_ppm: Option<u64>,
 }
 
 /// Frames that a socket has received, and the descriptor that is readable while there are some.
@@ -126,6 +133,7 @@ struct Links {
     rng: Rng,
     faults: Faults,
     forger: Option<Forger>,
+    icmp: Icmp,
     sent: u64,
     dropped: u64,
     forged: u64,
@@ -139,8 +147,9 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// `addresses` has an entry for each process; processes with one address are on one host.
-    pub(super) fn new(seed: u64, addresses: &[IpAddr], faults: Faults) -> Self {
+    /// Processes with one address are on one host.
+    pub(super) fn new(seed: u64, plan: &Plan) -> Self {
+        let (addresses, faults) = (&plan.addresses[..], plan.faults);
         let mut hosts: Vec<IpAddr> = Vec::new();
         let process = |(number, address): (usize, &IpAddr)| {
             let host = hosts.iter().position(|host| host == address).unwrap_or_else(|| {
@@ -161,11 +170,12 @@ impl Network {
             // A connection that distrusts repairs losses more slowly than a run has time for.
             forger: Forger::draw(Rng::stream(seed, super::FORGER))
                 .filter(|_| faults.drop_ppm == 0 && !faults.is_trusted),
+            icmp: Icmp::new(addresses.len()),
             sent: 0,
             dropped: 0,
             forged: 0,
         };
-        Self { links: Mutex::new(links), members: Arc::new(Members::new(addresses)) }
+        Self { links: Mutex::new(links), members: Arc::new(Members::new(plan)) }
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
@@ -221,11 +231,13 @@ impl Network {
 
     /// When the next frame arrives.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.links().in_flight.iter().map(|(at, ..)| *at).min()
+        let arrival = self.links().in_flight.iter().map(|(at, ..)| *at).min();
+        arrival.into_iter().chain(self.members.next_ns()).min()
     }
 
     /// Frames whose time has come are in their receivers' queues.
     pub(super) fn deliver(&self, now: u64) {
+        self.members.advance(now);
         let links = &mut *self.links();
         if links.in_flight.iter().all(|(at, ..)| *at > now) {
             return;
@@ -234,6 +246,10 @@ impl Network {
         // A link without jitter keeps the order; the sort is stable.
         due.sort_by_key(|(at, ..)| *at);
         for (_, _, to, frame) in due {
+            if links.faults.icmp_drop_ppm.is_some() && !self.members.has_sockets(frame.dst, now) {
+                links.refuse(now, &frame);
+                continue;
+            }
             let socket = &mut links.sockets[to];
             if socket.queue.len() >= QUEUE_MAX {
                 links.dropped += 1;
@@ -260,6 +276,18 @@ impl Network {
         taken
     }
 
+    /// Passes the packets of a process that were refused by ICMP to `f`: the destination, and BTH to ICRC.
+    pub(super) fn take_refused(
+        &self,
+        process: usize,
+        now: u64,
+        kind: RefusedKind,
+        f: &mut dyn FnMut(IpAddr, &[u8]),
+    ) {
+        let refused = self.links().icmp.take(process, now, kind);
+        refused.iter().for_each(|(dst, bytes)| f(*dst, bytes));
+    }
+
     /// Whether a process has frames to receive.
     pub(super) fn has_frames(&self, process: usize) -> bool {
         let links = self.links();
@@ -276,6 +304,19 @@ impl Links {
         let Some(to) = self.socket_of(&frame) else { return };
         self.forged += 1;
         self.in_flight.push((now + 1, self.sent, to, frame));
+    }
+
+    /// The kernel of the destination host refuses a frame, because no process there has the port.
+    fn refuse(&mut self, now: u64, frame: &Frame) {
+        self.dropped += 1;
+        let (delay_ns, drop_ppm) = (self.faults.delay_ns, self.faults.icmp_drop_ppm.unwrap_or(0));
+        let kind = if frame.is_gsi() { RefusedKind::Mads } else { RefusedKind::Packets };
+        if let Some(sender) = frame.sender
+            && self.icmp.may_send(now, (frame.dst, frame.src))
+            && !self.rng.chance_ppm(drop_ppm)
+        {
+            self.icmp.send(sender, now + delay_ns, kind, (frame.dst, frame.bytes.clone()));
+        }
     }
 
     /// The socket that a frame is steered to; `None` if no host has its destination address, or no process

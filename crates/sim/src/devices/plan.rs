@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::extension::Extension;
+use super::kills::Kills;
 use super::network::Faults;
 use crate::Rng;
 
@@ -97,13 +98,15 @@ impl App {
 }
 
 /// What happens to one process during a run.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Incident {
     None,
     /// SIGSTOP at the first time, SIGCONT at the second.
     Stop(u64, u64),
     /// SIGKILL.
     Kill(u64),
+    /// SIGKILL of several processes.
+    Kills(Kills),
     /// It has a CPU for so long at a time, and then none for so long (nanoseconds).
     Pauses {
         run_ns: u64,
@@ -140,6 +143,7 @@ impl Plan {
             drop_ppm: if is_calm { 0 } else { rng.pick(&[1_000, 10_000, 30_000]) },
             gsi_drop_ppm: 0,
             misroute_ppm: 0,
+            icmp_drop_ppm: None,
             duplicate_ppm: if is_calm { 0 } else { rng.pick(&[0, 5_000]) },
             jitter_ns: if is_calm { 0 } else { rng.pick(&[0, 0, 10_000]) },
             delay_ns: rng.between(300, 20_000),
@@ -224,10 +228,16 @@ impl Plan {
     /// The local ACK timeout of every queue pair, as IBA encodes it: 134 ms in a calm run (longer with
     /// misrouted packets), 16.8 ms in other runs, so that a killed peer is noticed soon.
     pub(super) fn timeout(&self) -> u8 {
-        match self.is_calm() {
-            true => self.extension.calm_timeout.unwrap_or(15),
-            false => 12,
+        match &self.incident {
+            Incident::Kills(kills) => kills.timeout,
+            _ if self.is_calm() => self.extension.calm_timeout.unwrap_or(15),
+            _ => 12,
         }
+    }
+
+    /// The processes that are killed, if there may be several.
+    pub(super) fn kills(&self) -> Option<&Kills> {
+        if let Incident::Kills(kills) = &self.incident { Some(kills) } else { None }
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roxie::port::{
-    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxScope,
-    TxRoom, TxState,
+    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RefusedKind,
+    RxBatch, RxScope, TxRoom, TxState,
 };
 use roxie::runtime::World;
 use wire::icrc::IcrcHeader;
@@ -116,7 +116,8 @@ impl Port for SimPort {
             let icrc = icrc_header(key.src, key.dst, src_port).icrc(0, &bytes);
             bytes.extend(icrc.to_le_bytes());
             let FlowKey { src, dst, tos, ttl, .. } = key;
-            self.network.send(self.process, now, Frame { src, dst, src_port, tos, ttl, bytes });
+            let sender = Some(self.process);
+            self.network.send(self.process, now, Frame { sender, src, dst, src_port, tos, ttl, bytes });
         }
         self.counters.tx_packets += sent as u64;
         sent
@@ -141,6 +142,10 @@ impl Port for SimPort {
             });
         }
         frames.len()
+    }
+
+    fn take_refused(&mut self, kind: RefusedKind, f: &mut dyn FnMut(IpAddr, &[u8])) {
+        self.network.take_refused(self.process, self.threads.now_ns(), kind, f);
     }
 
     fn is_quiet(&mut self) -> bool {

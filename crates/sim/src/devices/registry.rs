@@ -28,7 +28,7 @@ impl SimMember {
 
 impl Drop for SimMember {
     fn drop(&mut self) {
-        self.members.end(self.process, self.threads.now_ns());
+        self.members.close(self.process, self.threads.now_ns());
     }
 }
 
@@ -53,6 +53,15 @@ impl Registry for SimMember {
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         self.threads.reach(Point::Wake);
         self.members.forward_to_all(self.process, batch)
+    }
+
+    fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        self.threads.reach(Point::Wake);
+        self.members.tell_silent_host(self.process, (src, dst));
+    }
+
+    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        self.members.take_silent_hosts(self.process)
     }
 
     fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {

@@ -200,10 +200,11 @@ impl Threads {
         self.state().processes[process].stopped_until = until_ns;
     }
 
-    /// Kills a process.
-    pub(super) fn kill(&self, process: usize) {
+    /// Kills a process; see [`Members::end`](super::members::Members::end).
+    pub(super) fn kill(&self, process: usize, exit_ns: (u64, u64)) {
+        let now = self.now();
         self.state().processes[process].is_dead = true;
-        self.network.members.end(process, self.now());
+        self.network.members.end(process, now, exit_ns);
     }
 
     pub(super) fn is_dead(&self, process: usize) -> bool {
@@ -238,8 +239,8 @@ impl Threads {
     /// Starts the thread that stops or kills a process, and ends the run for the dead when all others have
     /// ended.
     pub(super) fn start_incident(self: &Arc<Self>, plan: &Plan) {
-        let (threads, victim, incident) = (Arc::clone(self), plan.victim, plan.incident);
-        let end_ns = self.end_ns;
+        let (threads, victim, incident) = (Arc::clone(self), plan.victim, plan.incident.clone());
+        let (end_ns, processes) = (self.end_ns, plan.apps.len());
         // It belongs to a process of its own, which is neither stopped nor killed.
         let outside = plan.apps.len();
         self.state().processes.push(Process::default());
@@ -251,14 +252,15 @@ impl Threads {
             }
             Incident::Kill(at) => {
                 threads.sleep(&[], at);
-                threads.kill(victim);
-                while threads.has_living() && threads.now() < end_ns {
-                    threads.compute(END_CHECK_NS);
-                }
-                threads.finish();
+                threads.kill(victim, (0, 0));
+                threads.finish_after(processes);
+            }
+            Incident::Kills(kills) => {
+                kills.happen(&threads);
+                threads.finish_after(kills.peers);
             }
             Incident::Pauses { run_ns, pause_ns } => {
-                while threads.has_living() && threads.now() < end_ns {
+                while threads.has_living(processes) && threads.now() < end_ns {
                     let at = threads.now() + run_ns;
                     threads.sleep(&[], at);
                     threads.stop(victim, at + pause_ns);
@@ -269,11 +271,19 @@ impl Threads {
         self.start(outside, false, Box::new(body));
     }
 
-    /// An application thread of a living process has not ended.
-    fn has_living(&self) -> bool {
+    /// Ends the run when the first `processes` processes have ended, as far as they live.
+    fn finish_after(&self, processes: usize) {
+        while self.has_living(processes) && self.now() < self.end_ns {
+            self.compute(END_CHECK_NS);
+        }
+        self.finish();
+    }
+
+    /// An application thread of a living process, one of the first `processes`, has not ended.
+    fn has_living(&self, processes: usize) -> bool {
         let state = self.state();
         let lives = |thread: &Virtual| {
-            let is_app = !thread.is_progress && thread.process + 1 < state.processes.len();
+            let is_app = !thread.is_progress && thread.process < processes;
             is_app && !state.processes[thread.process].is_dead && !matches!(thread.run, Run::Ended)
         };
         state.threads.iter().any(lives)
