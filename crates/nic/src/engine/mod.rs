@@ -382,8 +382,13 @@ impl Engine {
         for (src, dst) in self.registry.take_silent_hosts() {
             self.with_first(|first| first.cm.handle_silent_host(first.now(), src, dst));
         }
+        let rescan_at = self.registry.rescan_at();
         for notice in self.registry.take_disconnect_notices() {
             self.cm.send_disconnect_notice(self.now(), notice);
+        }
+        if self.registry.rescan_at() != rescan_at {
+            // A thread that attends to the engine may return to its program, and the other one sleeps.
+            self.wake_before(self.registry.rescan_at().map(Instant));
         }
         records
     }
