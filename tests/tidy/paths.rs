@@ -44,15 +44,16 @@ const OF_KERNEL: [&str; 3] = ["\"/proc", "\"/sys", "\"/dev/null\""];
 const HOME: &str = "crates/sys/src/dir/";
 
 /// Files that change something by a path, with the reason.
-const MAY_CHANGE: [(&str, &str); 4] = [
+const MAY_CHANGE: [(&str, &str); 5] = [
     ("crates/cli/src/device_files.rs", "a tmpfs in a mount namespace of this process alone"),
+    ("crates/cli/src/metrics/listener.rs", "the path of a proven directory"),
     ("crates/cli/src/output.rs", "makes directories that the user named, for manual pages"),
     ("crates/sys/src/guarded/pages.rs", "/proc/self/maps and /proc/self/mem, without allocation"),
-    ("crates/sys/src/unix.rs", "opens the directory of a socket whose path is too long for an address"),
+    ("crates/sys/src/unix.rs", "opens the directory of a socket with a path that is too long for an address"),
 ];
 
 /// Files that use a path that is not the kernel's, with the reason.
-const MAY_USE: [(&str, &str); 30] = [
+const MAY_USE: [(&str, &str); 31] = [
     ("crates/bpf/src/object/clang.rs", "tests only: the compiler"),
     ("crates/capi/src/ibv/device.rs", "a type of this name"),
     ("crates/capi/src/ibv/sysfs.rs", "a file that the program names"),
@@ -69,7 +70,8 @@ const MAY_USE: [(&str, &str); 30] = [
     ("crates/cli/src/interop/program.rs", "a program that the user names"),
     ("crates/cli/src/lab/enter.rs", "/proc"),
     ("crates/cli/src/lab/mod.rs", "this program"),
-    ("crates/cli/src/library.rs", "libraries beside this program, whose owners are checked"),
+    ("crates/cli/src/library.rs", "libraries beside this program; their owners are checked"),
+    ("crates/cli/src/metrics/hosts.rs", "/etc/hosts"),
     ("crates/cli/src/need.rs", "the user's command: its interpreter"),
     ("crates/cli/src/own/bundle.rs", "this program, or one that the user names"),
     ("crates/cli/src/own/unpacked.rs", "/proc"),
@@ -78,7 +80,7 @@ const MAY_USE: [(&str, &str); 30] = [
     ("crates/cli/src/xdp/log.rs", "/sys/kernel/tracing"),
     ("crates/cli/src/xdp/test/place.rs", "ip(8)"),
     ("crates/nic/src/hook/object.rs", "an object that the user names, /boot/config of root"),
-    ("crates/nic/src/recording.rs", "a socket whose listener must be this user or root"),
+    ("crates/nic/src/recording.rs", "the socket of a listener that must be this user or root"),
     ("crates/nic/src/registry/meeting.rs", "the path of a private directory, which was proven"),
     ("crates/nic/src/rsocket/settings.rs", "/etc/rdma/rsocket of root"),
     ("crates/nic/src/xdp/hints.rs", "/sys/kernel/btf"),

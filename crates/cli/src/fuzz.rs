@@ -1,4 +1,5 @@
-//! What a hostile command or client can write, for the fuzz targets: bytes in, a panic if a promise is broken.
+//! What a hostile command or client can write, for the fuzz targets: bytes in, a panic if a promise is
+//! broken.
 
 pub use crate::check::check_findings as findings;
 pub use crate::metrics::check_request as scrape_request;

@@ -3,7 +3,7 @@
 //! The directory is named `run-PID-RANDOM`, after the process that became the command. That process holds a
 //! lock on it, by which others see that it lives. `opened` exists when a program has opened the device
 //! (`ibv_open_device`), `redirected` when a redirection was said. `loaded-0`, `loaded-1` and so on are
-//! symbolic links whose targets are the names of loaded libraries: a file with contents would be subject to
+//! symbolic links to the names of loaded libraries: a file with contents would be subject to
 //! the limit of file sizes (ulimit -f). The target of `namespace` is the PID namespace of the command.
 
 use crate::kernel;

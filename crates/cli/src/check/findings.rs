@@ -126,9 +126,11 @@ struct Reader {
     regions: HashMap<u32, Vec<Region>>,
 }
 
-/// Bytes of a file that are read at a time. A process that writes faster than they are read is behind until it
-/// ends. Half: more calls for `--races`, with some 100 MB. Double: a hostile process takes more memory.
+/// Bytes of a file that are read at a time. What remains is read by the next call. Half: more calls for
+/// `--races`, with some 100 MB. Double: a hostile process takes more memory.
 const ADDED_MAX: u64 = 64 << 20;
+/// Such parts at the end of the command: 4 GiB of each process.
+const PARTS_MAX: u32 = 64;
 
 /// Memory of a remote key.
 #[derive(Debug)]
@@ -202,9 +204,14 @@ impl Findings {
         for name in self.dir.names().during(&self.dir.path().display().to_string())? {
             let Some((number, token)) = parse_name(&name) else { continue };
             let process = self.numbers.id(number, token);
-            let reader = self.files.entry(process).or_default();
-            for line in reader.lines(&self.dir, &name) {
-                self.line(process, &line, &mut f)?;
+            // At the end of the command all that it wrote; a process that outlives it may go on writing.
+            let parts = if until_ns == u64::MAX { PARTS_MAX } else { 1 };
+            for _ in 0..parts {
+                let lines = self.files.entry(process).or_default().lines(&self.dir, &name);
+                if lines.is_empty() {
+                    break;
+                }
+                lines.iter().try_for_each(|line| self.line(process, line, &mut f))?;
             }
         }
         self.look_at_changes(until_ns, f)

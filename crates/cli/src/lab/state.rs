@@ -1,9 +1,9 @@
 //! The labs that are up: one file each in a directory of this user.
 //!
 //! Invariant: the lab is the process named in its file, which holds the lock of the file `NAME.held` as long
-//! as it lives. If no process holds that lock, the file means nothing: the kernel has removed the lab. A process
-//! that holds it and is not seen is in another process-ID namespace, as in a container that shares the
-//! directory. Process ids are reused, so the start time identifies the process as well.
+//! as it lives. If no process holds that lock, the file means nothing: the kernel has removed the lab. A
+//! process that holds it and is not seen is in another process-ID namespace, as in a container that shares
+//! the directory. Process ids are reused, so the start time identifies the process as well.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};

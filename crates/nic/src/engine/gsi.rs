@@ -40,8 +40,8 @@ const OFFERS_MAX: usize = 64;
 const BROADCASTS_PER_S: u64 = 1000;
 
 /// Searches per second for the process that listens for a request, or has the slot of a probe. Each costs two
-/// system calls, and any host can send requests for services that do not exist. Half: in a flood, requests for
-/// other processes wait longer. Double: a flood costs twice the CPU time.
+/// system calls, and any host can send requests for services that do not exist. Half: in a flood, requests
+/// for other processes wait longer. Double: a flood costs twice the CPU time.
 const SEARCHES_PER_S: u64 = 5000;
 
 /// Requests that wait for their listener, and the limits of what requests and other messages cost.

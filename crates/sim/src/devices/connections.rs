@@ -251,7 +251,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Checks that an end whose peer was killed is told in time. It has waited since then.
+    /// Checks that the peer of a killed end is told in time. It has waited since then.
     fn check_told(&self, plan: &EndPlan, since: u64, now: u64) -> Result<(), String> {
         match plan.told {
             Some((latest_ns, told_ns)) if now > latest_ns.max(since + told_ns) => {

@@ -82,8 +82,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads the file of a thread, which keeps at most `events_max` events, or the next power of two. `None` if
-    /// it has no events: the thread was about to make it.
+    /// Reads the file of a thread, which keeps at most `events_max` events, or the next power of two. `None`
+    /// if it has no events: the thread was about to make it.
     ///
     /// # Errors
     /// `InvalidData` for another file, or a longer one; those of read(2).

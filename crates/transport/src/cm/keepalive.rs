@@ -16,7 +16,7 @@
 //! A kernel sends few ICMP messages (Linux: 6 at once to one host, then one per second). If a connection has
 //! data in flight, the kernel spends them on packets of that connection. So an ICMP message about such a
 //! packet starts the host probes, too; see [`Cm::handle_refused_packet`]. The processes of one host share
-//! these messages. So a process whose host probes were not answered tells the others, which then send their
+//! these messages. So a process without a reply to its host probes tells the others, which then send their
 //! own; see [`Cm::handle_silent_host`].
 
 use core::hash::{Hash, Hasher};
