@@ -267,8 +267,9 @@ fn shell(lab: &Lab, name: &str, script: &str) -> Result<Ended, String> {
     let program = compile(lab)?;
     // No private directory of these users is left.
     let script = &format!(
-        "ip link set lo up; mount -t tmpfs -o mode=1777 none /mnt
-export TMPDIR=/mnt\n{script}"
+        "ip link set lo up
+for dir in /mnt /var/tmp; do mount -t tmpfs -o mode=1777 none $dir; done
+export TMPDIR=/var/tmp\n{script}"
     );
     let (roxie_is, stranger) = (format!("ROXIE={}", lab.roxie().display()), program.display());
     let stranger = format!("STRANGER={stranger}");

@@ -91,7 +91,7 @@ const MAY_USE: [(&str, &str); 31] = [
 fn lines_with<'a>(words: &'a [&'a str]) -> impl Iterator<Item = (String, String)> + 'a {
     let files = tree::files().into_iter().filter(|file| file.is_rust() && is_product(&file.name));
     files.flat_map(move |file| {
-        let code = file.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned();
+        let code = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
         let found = code.lines().map(crate::code).filter(|line| words.iter().any(|word| line.contains(word)));
         let of_kernel = |line: &&str| OF_KERNEL.iter().any(|path| line.contains(path));
         found

@@ -113,6 +113,7 @@ impl Act {
                 names.iter().for_each(|name| drop(fs::create_dir(place.join(name))));
                 names.iter().for_each(|name| plant(&place.join(name)));
                 drop(symlink(genuine.join("precious"), place.join("out.json")));
+                drop(fs::write(place.join("out.json"), EVIL));
             }
             Act::Remove => entries.iter().for_each(|entry| {
                 drop(fs::remove_file(entry));
@@ -137,7 +138,7 @@ fn plant(dir: &Path) {
 
 /// Runs `job` once without the stranger, and then once for each call and act; `check` judges each run when
 /// the stranger has acted once more, after its end.
-fn for_each_turn<T>(owner: u32, mode: u32, job: impl Fn(&Host) -> T, check: impl Fn(&Host, T)) {
+fn for_each_run<T>(owner: u32, mode: u32, job: impl Fn(&Host) -> T, mut check: impl FnMut(&Host, T)) {
     if sys::effective_uid() != 0 {
         eprintln!("skipped: needs root, to be two users");
         return;
@@ -182,7 +183,7 @@ fn is_genuine(host: &Host, dir: &Path) {
 #[test]
 fn the_loader_never_gets_a_library_of_a_stranger() {
     for (owner, mode) in [(0, 0o1777), (0, 0o777), (STRANGER, 0o777)] {
-        for_each_turn(
+        for_each_run(
             owner,
             mode,
             |host| host.libraries().link_in(&host.private_dir()),
@@ -203,7 +204,7 @@ fn the_directory_of_a_running_command_is_neither_lost_nor_shared() {
         dirs.map(|dir| dir.expect("a place is always found"))
     };
     for (owner, mode) in [(0, 0o1777), (STRANGER, 0o777)] {
-        for_each_turn(owner, mode, job, |_, dirs| {
+        for_each_run(owner, mode, job, |_, dirs| {
             for dir in dirs {
                 let meta = fs::symlink_metadata(dir.path()).expect("there");
                 assert!(meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o777 == 0o700);
@@ -221,8 +222,12 @@ fn what_containers_mount_is_written_into_directories_of_root_only() {
             dir.replace(OsStr::new("roxie"), b"genuine", 0o755).expect("written");
             Ok::<_, crate::failure::Failure>(dir.path().to_owned())
         };
-        for_each_turn(owner, mode, job, |_, dir| {
-            // Refused, or safe by its path.
+        let mut is_first = true;
+        for_each_run(owner, mode, job, |_, dir| {
+            // Refused, or safe by its path. Without the stranger it is refused where others may write.
+            if std::mem::take(&mut is_first) {
+                assert_eq!(dir.is_ok(), owner == 0 && mode != 0o777, "{mode:o}");
+            }
             let Ok(dir) = dir else { return };
             assert_eq!(fs::read(dir.join("roxie")).expect("there"), b"genuine");
             dir.ancestors().for_each(|dir| assert_eq!(fs::metadata(dir).expect("there").uid(), 0));
@@ -238,9 +243,15 @@ fn an_output_goes_to_its_place_or_nowhere() {
             let file = place.dir().create_new(OsStr::new("out.json.part"), 0o666)?;
             std::io::Write::write_all(&mut &file, b"output")?;
             place.dir().rename(OsStr::new("out.json.part"), place.name())?;
-            place.create().map(drop)
+            std::io::Write::write_all(&mut place.create()?, b"output")
         };
+        let mut is_first = true;
         // That the precious file is whole is checked for each run.
-        for_each_turn(owner, mode, job, |_, _| ());
+        for_each_run(owner, mode, job, |host, result| {
+            if std::mem::take(&mut is_first) {
+                result.expect("no other user is there");
+                assert_eq!(fs::read(host.place.join("out.json")).expect("there"), b"output");
+            }
+        });
     }
 }

@@ -69,15 +69,18 @@ impl Libraries {
         Ok(found)
     }
 
-    /// Fails if a library belongs to another user than root, this user and the owner of this program: in a
-    /// directory such as /tmp every user can put a library beside it.
+    /// Fails if another user than root, this user and the owner of this program may have put a library there:
+    /// in a directory such as /tmp every user can put one beside a program.
     fn refuse_strangers(&self, exe: &Path) -> Outcome {
-        let owner = |file: &Path| fs::metadata(file).map(|meta| meta.uid());
-        let trusted = [0, sys::effective_uid(), owner(exe).during(&exe.display().to_string())?];
-        for file in &self.files {
-            let owner = owner(file).during(&file.display().to_string())?;
+        let meta = |path: &Path| fs::symlink_metadata(path).during(&path.display().to_string());
+        let trusted = [0, sys::effective_uid(), fs::metadata(exe).during(&exe.display().to_string())?.uid()];
+        let targets = self.files.iter().filter_map(|file| file.canonicalize().ok());
+        // Whoever can replace the directory of the program can replace the program.
+        let dir = (Some(&*self.dir) != exe.parent()).then(|| self.dir.clone());
+        for path in self.files.iter().cloned().chain(targets).chain(dir) {
+            let owner = meta(&path)?.uid();
             if !trusted.contains(&owner) {
-                let text = format!("{} belongs to user {owner}: its code is not used", file.display());
+                let text = format!("{} belongs to user {owner}: its code is not used", path.display());
                 let hint = "keep the program and its libraries in a directory of your own";
                 return Err(Failure::new(text).hint(hint));
             }

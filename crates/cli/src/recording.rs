@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -263,9 +264,10 @@ fn no_other(place: &NamedFile, own: Option<&OsStr>) -> Outcome {
         if !is_part(&name) || Some(&*name) == own {
             continue;
         }
-        // The other command may have removed the file by now, or it is that of another user.
-        let file = place.dir().open(&name);
-        if file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))) {
+        // The other command may have removed the file by now. Those of other users do not count.
+        let is_own = |file: &File| file.metadata().is_ok_and(|meta| meta.uid() == sys::effective_uid());
+        let file = place.dir().open(&name).ok().filter(is_own);
+        if file.is_some_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))) {
             let text = format!("--capture {}: another command captures to this file", shown.display());
             return Err(Failure::new(text).hint("name another file, or wait until that command has ended"));
         }

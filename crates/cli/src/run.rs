@@ -115,6 +115,8 @@ pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString
         say!("roxie: warning: {warning}");
     }
     let mut process = Command::new(program);
+    // Of another command, perhaps of another user: the audit library makes and removes files there.
+    process.env_remove("ROXIE_RUN");
     process.args(arguments).envs(variables.iter().map(|(key, value)| (key, value)));
     Ok(process)
 }

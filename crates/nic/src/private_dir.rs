@@ -67,14 +67,14 @@ impl PrivateDir {
                 Err(why) => note("XDG_RUNTIME_DIR", place, why),
             }
         }
-        if let Some(place) = own.filter(|place| !everywhere.contains(place)) {
+        if let Some(place) = own {
             match temporary(place) {
                 Ok(dir) => return Ok(PrivateDir { dir, refused }),
                 Err(why) => note("TMPDIR", place, why),
             }
         }
         let mut tried = Vec::new();
-        for place in everywhere {
+        for place in everywhere.iter().filter(|place| Some(**place) != own) {
             match temporary(place) {
                 Ok(dir) => return Ok(PrivateDir { dir, refused }),
                 Err(why) => tried.push(why),
@@ -134,7 +134,11 @@ fn named(variable: &str) -> Option<PathBuf> {
 
 /// `roxie` in a directory that belongs to this user alone: `su` keeps the variable of the other user.
 fn below_runtime_dir(place: &Path) -> Result<Dir, Untrusted> {
-    let dir = Dir::prove(place, Walk { trust_unmapped: true, ..Walk::default() })?;
+    let name = OsStr::new("roxie");
+    let dir = match Dir::prove(place, Walk::default()) {
+        Err(why @ Untrusted::Owner { .. }) => return made_before(place, &[name], why),
+        proven => proven?,
+    };
     let meta = dir.own_metadata().map_err(|error| Untrusted::Failed { path: place.to_owned(), error })?;
     let mode = meta.mode() & 0o7777;
     if meta.uid() != effective_uid() {
@@ -143,34 +147,40 @@ fn below_runtime_dir(place: &Path) -> Result<Dir, Untrusted> {
     if mode & 0o077 != 0 {
         return Err(Untrusted::Open { path: place.to_owned(), mode });
     }
-    dir.private(OsStr::new("roxie"))
+    dir.private(name)
+}
+
+/// The directory that this user made there before. For a user namespace, which shows the owners of the machine
+/// as one number: a process outside of it saw them.
+fn made_before(place: &Path, names: &[impl AsRef<OsStr>], why: Untrusted) -> Result<Dir, Untrusted> {
+    let Ok(dir) = Dir::prove(place, Walk { trust_unmapped: true, ..Walk::default() }) else {
+        return Err(why);
+    };
+    names.iter().find_map(|name| dir.open_private(name.as_ref()).ok()).ok_or(why)
 }
 
 /// `roxie-<uid>` in a directory that all users may write to. Another user may have created that name; in
 /// two user namespaces the same number can mean two users.
 fn temporary(place: &Path) -> Result<Dir, Untrusted> {
     let uid = effective_uid();
-    let first = OsString::from(format!("roxie-{uid}"));
+    let others = (2..=TEMPORARY_NAMES).map(|n| format!("roxie-{uid}-{n}"));
+    let names: Vec<OsString> =
+        std::iter::once(format!("roxie-{uid}")).chain(others).map(Into::into).collect();
     let dir = match Dir::prove(place, Walk::default()) {
-        // In a user namespace that shows the owners of the machine as one, what this user made before counts.
-        Err(why @ Untrusted::Owner { .. }) => {
-            let made = Dir::prove(place, Walk { trust_unmapped: true, ..Walk::default() });
-            return made.and_then(|dir| dir.open_private(&first)).map_err(|_| why);
-        }
+        Err(why @ Untrusted::Owner { .. }) => return made_before(place, &names, why),
         proven => proven?,
     };
-    if let Ok(found) = dir.open_private(&first) {
+    if let Some(found) = names.iter().find_map(|name| dir.open_private(name).ok()) {
         return Ok(found);
     }
-    let others: Vec<_> = (2..=TEMPORARY_NAMES).map(|n| OsString::from(format!("roxie-{uid}-{n}"))).collect();
-    if let Some(found) = others.iter().find_map(|name| dir.open_private(name).ok()) {
-        return Ok(found);
+    let mut refusal = None;
+    for name in &names {
+        match dir.private(name) {
+            Ok(made) => return Ok(made),
+            Err(why) => _ = refusal.get_or_insert(why),
+        }
     }
-    let refusal = match dir.private(&first) {
-        Ok(made) => return Ok(made),
-        Err(refusal) => refusal,
-    };
-    others.iter().find_map(|name| dir.private(name).ok()).ok_or(refusal)
+    Err(refusal.expect("there are some names"))
 }
 
 /// No place for a private directory.
@@ -185,7 +195,7 @@ impl NoPrivateDir {
     pub fn remedy(&self) -> Option<&'static str> {
         let is_failure = |why: &Untrusted| why.kind().is_some();
         (!self.tried.iter().all(is_failure))
-            .then_some("set XDG_RUNTIME_DIR to a directory of your own with mode 0700, in one of your own")
+            .then_some("make the temporary directory sticky (chmod 1777), or set TMPDIR below your home")
     }
 }
 

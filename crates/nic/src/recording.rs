@@ -11,10 +11,12 @@ use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use sys::Dir;
 use transport::{AsyncEventKind, QpEvent, WcStatus};
 
 use crate::hook::{Hooks, TapFilter};
 use crate::notice::notice;
+use crate::registry::identity::{Peer, Relation};
 use crate::stats::Row;
 use crate::status::QpStatus;
 
@@ -60,9 +62,10 @@ impl Recording {
         let (copies, reader) = filter.memory().map_err(|error| error.to_string())?;
         let connection = sys::connect_seqpacket_file(socket).map_err(|error| error.to_string())?;
         // The variable may be of another user, as after su(1), and that user would read the packets.
-        let reader_user = sys::peer_credentials(connection.as_fd()).map_err(|error| error.to_string())?.uid;
-        if ![0, sys::effective_uid()].contains(&reader_user) {
-            return Err(format!("user {reader_user} listens on {}", socket.display()));
+        let listener = Peer::of(&connection).map_err(|error| error.to_string())?;
+        let is_private = || socket.parent().is_some_and(|dir| Dir::own(dir).is_ok());
+        if !matches!(listener.relation, Relation::Same | Relation::Root) && !is_private() {
+            return Err(format!("user {} listens on {}", listener.credentials.uid, socket.display()));
         }
         let name = std::fs::read("/proc/self/comm").unwrap_or_default();
         sys::send_record(connection.as_fd(), &slot.to_le_bytes(), name.trim_ascii_end(), &[reader.as_fd()])

@@ -49,7 +49,8 @@ use std::fmt;
 use transport::QpCounters;
 
 pub use devices::{
-    DeviceFailed, DeviceOptions, DeviceOutcome, PausedVerb, Pauses, Retransmissions, run_devices, run_pauses,
+    DeviceFailed, DeviceOptions, DeviceOutcome, PausedSide, PausedVerb, Pauses, Retransmissions, run_devices,
+    run_pauses,
 };
 pub use fabric::{Cause, Tally};
 pub use fault::{Fault, FaultList, FaultListError, Faults};

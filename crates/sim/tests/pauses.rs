@@ -1,8 +1,8 @@
 //! A peer without a CPU for some milliseconds is not a lossy path: the requester retransmits less than 0.1 %
-//! of its packets.
+//! of its packets. A requester without a CPU uses up no retry.
 
 use roxie::sched::Tuning;
-use roxie_sim::{DeviceOptions, DeviceOutcome, PausedVerb, Pauses, run_pauses};
+use roxie_sim::{DeviceFailed, DeviceOptions, DeviceOutcome, PausedSide, PausedVerb, Pauses, run_pauses};
 
 const MS: u64 = 1_000_000;
 const VERBS: [PausedVerb; 3] = [PausedVerb::Send, PausedVerb::Write, PausedVerb::Read];
@@ -10,7 +10,8 @@ const VERBS: [PausedVerb; 3] = [PausedVerb::Send, PausedVerb::Write, PausedVerb:
 /// 32 MiB to or from a peer that runs for 1 ms at a time.
 fn run(verb: PausedVerb, pause_ns: u64, drop_ppm: u64) -> DeviceOutcome {
     let options = DeviceOptions { seed: 7, tuning: Tuning::default() };
-    let pauses = Pauses { verb, messages: (128, 256 * 1024), run_pause_ns: (MS, pause_ns), drop_ppm };
+    let (side, run_pause_ns) = (PausedSide::Responder, (MS, pause_ns));
+    let pauses = Pauses { verb, messages: (128, 256 * 1024), side, run_pause_ns, drop_ppm };
     let outcome = run_pauses(&options, &pauses).unwrap_or_else(|failed| panic!("{verb:?}: {}", failed.what));
     println!("{verb:?}, pauses of {} ms: {outcome:?}", pause_ns / MS);
     outcome
@@ -39,5 +40,43 @@ fn losses_are_repaired_early_although_the_peer_pauses() {
         let without = run(verb, 4 * MS, 0).elapsed_ns;
         let with = run(verb, 4 * MS, 1_000).elapsed_ns;
         assert!(with < without * 5 / 4, "{verb:?}: {} instead of {} us", with / 1000, without / 1000);
+    }
+}
+
+/// Messages of 64 KiB under 5 % loss while one side has a CPU for 3 ms at a time, or both. With a local ACK
+/// timeout of 16.8 ms and 7 retries the requester gives up after a silence of 487 ms.
+fn run_starved(
+    side: PausedSide,
+    messages: usize,
+    pause_ns: u64,
+    seed: u64,
+) -> Result<DeviceOutcome, DeviceFailed> {
+    let options = DeviceOptions { seed, tuning: Tuning::default() };
+    let (messages, run_pause_ns) = ((messages, 64 * 1024), (3 * MS, pause_ns));
+    run_pauses(&options, &Pauses { verb: PausedVerb::Write, messages, side, run_pause_ns, drop_ppm: 50_000 })
+}
+
+/// The responses that arrived during a pause count before the timer does, and a pause uses up one retry at
+/// most. So a pause that is longer than all timeouts does no harm.
+#[test]
+fn a_requester_without_a_cpu_keeps_its_connection() {
+    for seed in 0..20 {
+        for (side, pause_ns) in [(PausedSide::Requester, 600 * MS), (PausedSide::Both, 100 * MS)] {
+            let outcome = run_starved(side, 16, pause_ns, seed);
+            let outcome = outcome.unwrap_or_else(|failed| panic!("seed {seed}: {}", failed.what));
+            assert!(outcome.elapsed_ns > pause_ns, "there was a pause");
+        }
+    }
+}
+
+/// A NIC with these attributes gives up after 134 ms (537 ms if it takes the longest timeouts of IBA
+/// 9.7.6.1.3).
+#[test]
+fn a_responder_without_a_cpu_for_all_retries_loses_its_connection() {
+    for seed in 0..4 {
+        let kept = run_starved(PausedSide::Responder, 16, 100 * MS, seed);
+        kept.unwrap_or_else(|failed| panic!("seed {seed}: {}", failed.what));
+        let lost = run_starved(PausedSide::Responder, 64, 600 * MS, seed).expect_err("no retry is left");
+        assert!(lost.what.contains("RetryExcErr"), "seed {seed}: {}", lost.what);
     }
 }

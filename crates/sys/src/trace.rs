@@ -86,13 +86,18 @@ pub fn is_on() -> bool {
     SEMAPHORE.load(Ordering::Relaxed) != 0
 }
 
+/// Events that a thread keeps if `capacity` are wanted.
+fn kept(capacity: usize) -> usize {
+    capacity.clamp(ring::CHUNK, CAPACITY_MAX).next_power_of_two()
+}
+
 /// From now on the threads of this process record events in files in `dir`: the newest `capacity` events
 /// each, rounded up to a power of two, at least 4096 and at most [`CAPACITY_MAX`]. Only the first call has an
 /// effect.
 pub fn start(dir: PathBuf, capacity: usize) {
     // The linker keeps what code refers to.
     std::hint::black_box(probe_base as extern "C" fn());
-    let capacity = capacity.clamp(ring::CHUNK, CAPACITY_MAX).next_power_of_two();
+    let capacity = kept(capacity);
     if PLACE.set(Place { dir, capacity, files: AtomicUsize::new(0) }).is_ok() {
         SEMAPHORE.fetch_add(1, Ordering::Relaxed);
     }

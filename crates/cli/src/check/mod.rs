@@ -205,7 +205,7 @@ fn supervise(
     findings.read_rest(|finding| report.finding(finding))?;
     if findings.strange() > 0 {
         let strange = findings.strange();
-        say!("roxie check: the command wrote {strange} lines or files of its own among the findings");
+        say!("roxie check: {strange} lines or files of findings could not be read and are left out");
     }
     if let Some(events) = events {
         let recordings = trace::read(events, EVENTS, findings.numbers())?;
@@ -222,6 +222,7 @@ fn supervise(
     let code = ended.exit_code(found > 0);
     Ok(if found > 0 { ExitCode::from(FOUND) } else { code })
 }
+
 /// Fuzz target: lines that two processes of a checked command wrote are reported or left out.
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

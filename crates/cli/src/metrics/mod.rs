@@ -90,6 +90,7 @@ fn host(text: &str) -> Result<Host, String> {
     let host = Host::parse(text.as_bytes()).filter(|_| is_bare);
     host.ok_or_else(|| "a host name or IP address without a port (IPv6 in brackets)".to_owned())
 }
+
 /// Fuzz target: a request that ends is valid or has a status, wherever its bytes are cut.
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

@@ -1,6 +1,7 @@
 //! Shares of the places for clients. No user and no address can take the places of another one: a newcomer
 //! without a free place ends a connection of its own party, or of the party with the most connections.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -74,9 +75,12 @@ impl Places {
 
     /// Returns the index of the connection that another one of `newcomer` replaces with the least harm.
     pub(super) fn surplus(&self, clients: &[(Party, Stage)], newcomer: Party) -> Option<usize> {
-        // Among equal parties the newcomer's comes last in this order, and is chosen.
-        let rank = |party: Party| (!self.has_own(party), count(clients, party), party == newcomer);
-        let largest = clients.iter().map(|(party, _)| *party).max_by_key(|party| rank(*party))?;
+        // Among equal parties the newcomer's is chosen, and else the one that has waited longest without a whole
+        // request.
+        let rank = |(party, stage): (Party, Stage)| {
+            (!self.has_own(party), count(clients, party), party == newcomer, Reverse(stage))
+        };
+        let (largest, _) = clients.iter().rev().copied().max_by_key(|client| rank(*client))?;
         oldest(clients, largest)
     }
 
@@ -202,6 +206,11 @@ mod tests {
         assert_eq!(clients[..2], waiting(&[Party::User(1000), Party::User(0)]));
         connect(&mut clients, &[Party::User(5000)]);
         assert_eq!((clients.len(), count(&clients, Party::User(5000))), (10, 1));
+
+        // Its request is complete, those of others are not.
+        let mut clients: Vec<_> = (4000..4007).map(|uid| (Party::User(uid), Stage::Request)).collect();
+        clients.push((Party::User(5000), Stage::Scrape));
+        assert_eq!(PLACES.taken_by(&clients, Party::User(4999)), Some(0), "the one that has waited longest");
 
         // A party with two connections loses one of them, not the one that has its only one.
         let two = [4000, 4001, 4002, 4003].map(|uid| [Party::User(uid); 2]).concat();

@@ -152,7 +152,7 @@ impl MergeArgs {
 }
 
 /// What the threads have recorded. The process of each is one of `processes`.
-/// Each thread keeps `events` of them, or the next power of two.
+/// Each thread was to keep `events` of them.
 pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
     for name in dir.names().during(&dir.path().display().to_string())? {
@@ -181,6 +181,7 @@ fn print(summary: &Summary, json: bool, path: &Path, mut to: Stream) -> Outcome 
     };
     to.write_all(text.as_bytes()).during("the summary")
 }
+
 /// Fuzz target: two files of a traced command become a trace and a summary.
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

@@ -103,7 +103,7 @@ fn findings_of_a_process_are_shown_as_numbers() {
     let finding = json!({ "type": "finding", "kind": NAME, "text": NAME, "stacks": [stack] });
     let lines = format!("{}\n{finding}\n", json!({ "type": "process", "command": NAME }));
     fs::write(place.0.join("lines"), lines).expect("writable");
-    fs::write(place.0.join("copy"), "#!/bin/sh\ncp lines \"$ROXIE_CHECK/7.jsonl\"\n").expect("writable");
+    fs::write(place.0.join("copy"), "#!/bin/sh\ncp lines \"$ROXIE_CHECK/7-0a.jsonl\"\n").expect("writable");
     // Its lines are shown as lines.
     let line = NAME.replace('\n', " ");
     fs::write(place.0.join("say"), format!("#!/bin/sh\nprintf '{line}'; exit 1\n")).expect("writable");

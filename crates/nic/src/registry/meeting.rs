@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use sys::{Dir, Walk};
+use sys::Dir;
 
 use super::identity::{Peer, Relation};
 use crate::private_dir::private_dir;
@@ -165,7 +165,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let (Some(dir), Some(file)) = (self.path.parent(), self.path.file_name()) else { return };
         if self.pid == std::process::id() {
-            let _removed_by_another = Dir::prove(dir, Walk::default()).map(|dir| dir.remove_file(file));
+            let _removed_by_another = Dir::own(dir).map(|dir| dir.remove_file(file));
         }
     }
 }

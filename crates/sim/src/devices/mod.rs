@@ -41,7 +41,7 @@ use app::Process;
 use connections::Connections;
 use endpoint::Endpoint;
 use network::Network;
-pub use pauses::{PausedVerb, Pauses, run_pauses};
+pub use pauses::{PausedSide, PausedVerb, Pauses, run_pauses};
 use plan::{Incident, Plan};
 use port::SimPort;
 use registry::SimMember;

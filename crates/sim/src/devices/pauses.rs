@@ -1,5 +1,5 @@
-//! A peer that has no CPU from time to time, as on a host with more runnable threads than CPUs: how many
-//! packets the requester retransmits although none is lost.
+//! A process that has no CPU from time to time, as on a host with more runnable threads than CPUs: how many
+//! packets the requester retransmits although none is lost, and whether its retries last.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,21 +19,34 @@ pub enum PausedVerb {
     Read,
 }
 
-/// The messages of the requester and the pauses of its peer.
+/// The process that pauses.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PausedSide {
+    /// The one that posts the messages.
+    Requester,
+    /// Its peer.
+    Responder,
+    /// Both, the peer half a pause later.
+    Both,
+}
+
+/// The messages of the requester, and the pauses of one of the two processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pauses {
     /// What the requester posts.
     pub verb: PausedVerb,
     /// Number of messages, and bytes of each.
     pub messages: (usize, usize),
-    /// The peer has a CPU for so long at a time, and then none for so long (nanoseconds).
+    /// The process that pauses.
+    pub side: PausedSide,
+    /// It has a CPU for so long at a time, and then none for so long (nanoseconds).
     pub run_pause_ns: (u64, u64),
     /// Packets that are lost, of a million.
     pub drop_ppm: u64,
 }
 
-/// Runs two devices: process 0 posts messages to process 1, which pauses. The outcome counts what the
-/// requester retransmitted.
+/// Runs two devices: process 0 posts messages to process 1, and one of them pauses. The local ACK timeout is
+/// 12 (16.8 ms), the retry count 7. The outcome counts what the requester retransmitted.
 ///
 /// # Errors
 /// The first broken promise.
@@ -72,8 +85,11 @@ pub fn run_pauses(options: &DeviceOptions, pauses: &Pauses) -> Result<DeviceOutc
             is_trusted: true,
             ..Faults::default()
         },
-        victim: 1,
-        incident: Incident::Pauses { run_ns, pause_ns },
+        victim: match pauses.side {
+            PausedSide::Requester | PausedSide::Both => 0,
+            PausedSide::Responder => 1,
+        },
+        incident: Incident::Pauses { run_ns, pause_ns, both: pauses.side == PausedSide::Both },
         port_limit_ns: 50_000,
         window_bytes: 320 * 1024,
         preempt_ppm: 0,

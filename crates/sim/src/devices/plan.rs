@@ -111,6 +111,8 @@ pub(super) enum Incident {
     Pauses {
         run_ns: u64,
         pause_ns: u64,
+        /// So has the other process, half a pause later.
+        both: bool,
     },
 }
 

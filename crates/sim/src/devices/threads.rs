@@ -259,11 +259,15 @@ impl Threads {
                 kills.happen(&threads);
                 threads.finish_after(kills.peers);
             }
-            Incident::Pauses { run_ns, pause_ns } => {
+            Incident::Pauses { run_ns, pause_ns, both } => {
                 while threads.has_living(processes) && threads.now() < end_ns {
                     let at = threads.now() + run_ns;
                     threads.sleep(&[], at);
                     threads.stop(victim, at + pause_ns);
+                    if both {
+                        threads.sleep(&[], at + pause_ns / 2);
+                        threads.stop(1 - victim, at + pause_ns / 2 + pause_ns);
+                    }
                     threads.sleep(&[], at + pause_ns);
                 }
             }

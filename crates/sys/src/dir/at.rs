@@ -35,12 +35,14 @@ pub(super) fn root() -> io::Result<File> {
     owned(unsafe { call::openat(libc::AT_FDCWD, c"/".as_ptr(), flags, 0) })
 }
 
-/// A directory by a path as the user gave it: the kernel follows the links on the way.
-pub(super) fn named_dir(path: &Path) -> io::Result<File> {
+/// A directory by a path as the user gave it: the kernel follows the links on the way. A relative path begins
+/// at `base`, or at the current directory.
+pub(super) fn named_dir(base: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<File> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let base = base.map_or(libc::AT_FDCWD, |base| base.as_raw_fd());
     // SAFETY: a string that ends with a zero byte.
-    owned(unsafe { call::openat(libc::AT_FDCWD, path.as_ptr(), flags, 0) })
+    owned(unsafe { call::openat(base, path.as_ptr(), flags, 0) })
 }
 
 pub(super) fn open(dir: BorrowedFd<'_>, of: &OsStr, flags: c_int, mode: mode_t) -> io::Result<File> {

@@ -29,6 +29,9 @@ pub use walk::{Untrusted, Walk};
 use crate::{effective_uid, random_u64};
 use walk::Place;
 
+/// Directories within directories that are removed with a private directory.
+const DEPTH_MAX: u32 = 32;
+
 /// An open directory.
 #[derive(Debug)]
 pub struct Dir {
@@ -115,8 +118,13 @@ impl Dir {
         let failed = |error| Untrusted::Failed { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(ErrorKind::InvalidInput.into()))?;
         let above = path.parent().unwrap_or(Path::new("/"));
-        let above = Dir { file: at::named_dir(above).map_err(failed)?, path: above.to_owned() };
-        above.open_private(name)
+        let above = Dir { file: at::named_dir(None, above).map_err(failed)?, path: above.to_owned() };
+        let dir = above.open_private(name)?;
+        match dir.file.metadata().and_then(|meta| walk::shows_false_owners(&dir.file, &meta)) {
+            Ok(false) => Ok(dir),
+            Ok(true) => Err(Untrusted::Fuse { path: path.to_owned() }),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Makes a private directory that did not exist: `PREFIX-NUMBER-RANDOM`, and holds its lock. The number
@@ -129,8 +137,8 @@ impl Dir {
         let path = self.path.join(&name);
         at::make_dir(self.as_fd(), &name, 0o700).map_err(|error| Untrusted::Failed { path, error })?;
         let dir = self.open_private(&name)?;
-        // No other process has the lock; a file system without locks keeps no directory that was killed
-        // apart.
+        // It is new, so no other process has the lock. On a file system without locks it is never taken for
+        // left over.
         drop(dir.file.try_lock());
         Ok(dir)
     }
@@ -199,7 +207,7 @@ impl Dir {
     /// The metadata of the directory itself.
     ///
     /// # Errors
-    /// None is known.
+    /// As of fstat(2).
     pub fn own_metadata(&self) -> io::Result<Metadata> {
         self.file.metadata()
     }
@@ -253,22 +261,10 @@ impl Dir {
     /// # Errors
     /// It cannot be written; the old one stays then.
     pub fn replace(&self, name: &OsStr, bytes: &[u8], mode: u32) -> io::Result<()> {
-        self.replace_with(name, mode, |mut file| file.write_all(bytes))
-    }
-
-    /// As [`Self::replace`], by bytes that `write` writes.
-    ///
-    /// # Errors
-    /// As [`Self::replace`].
-    pub fn replace_with(
-        &self,
-        name: &OsStr,
-        mode: u32,
-        write: impl FnOnce(&File) -> io::Result<()>,
-    ) -> io::Result<()> {
         let fresh = fresh(name);
-        let file = self.create_new(&fresh, mode)?;
-        let written = write(&file)
+        let mut file = self.create_new(&fresh, mode)?;
+        let written = file
+            .write_all(bytes)
             // Less the umask until here.
             .and_then(|()| at::set_mode(&file, mode))
             .and_then(|()| self.rename(&fresh, name));
@@ -325,16 +321,26 @@ impl Dir {
         at::remove(self.as_fd(), name, true)
     }
 
-    /// Removes a private directory of files.
+    /// Removes a private directory with what is in it.
     ///
     /// # Errors
-    /// It is none, or contains a directory.
+    /// It is none, or what is in it cannot be removed.
     pub fn remove_private(&self, name: &OsStr) -> io::Result<()> {
-        let dir = self.open_private(name)?;
-        for file in dir.names()? {
-            dir.remove_file(&file)?;
-        }
+        self.open_private(name)?.remove_all(DEPTH_MAX)?;
         self.remove_dir(name)
+    }
+
+    fn remove_all(&self, depth: u32) -> io::Result<()> {
+        for name in self.names()? {
+            let Err(error) = self.remove_file(&name) else { continue };
+            // A program may have made directories in it.
+            let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+            let Ok(file) = at::open(self.as_fd(), &name, flags, 0) else { return Err(error) };
+            let inner = Dir { file, path: self.path.join(&name) };
+            inner.remove_all(depth.checked_sub(1).ok_or(error)?)?;
+            self.remove_dir(&name)?;
+        }
+        Ok(())
     }
 }
 

@@ -8,11 +8,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::{Dir, Untrusted, at};
-use crate::effective_uid;
+use super::walk::Owners;
+use super::{Dir, Untrusted, Walk, at};
 
 /// Links from one file to the next, as for the kernel (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
@@ -31,40 +31,46 @@ impl NamedFile {
     /// The directory does not exist or cannot be entered; `PermissionDenied` for a link that another user
     /// made or can replace.
     pub fn at(path: &Path) -> io::Result<NamedFile> {
-        let mut path = path.to_owned();
+        let mut place = Self::without_links(None, path)?;
         for _ in 0..LINKS_MAX {
-            let place = Self::without_links(&path)?;
-            match place.metadata() {
-                Ok(meta) if meta.is_symlink() && !is_of_kernel(&path) => {
-                    place.trust_link(&meta)?;
-                    path = place.dir.path.join(place.dir.read_link(&place.name)?);
-                }
+            let link = match place.metadata() {
+                Ok(meta) if meta.is_symlink() && !is_of_kernel(&place.path()) => meta,
                 _ => return Ok(place),
-            }
+            };
+            place.trust_link(&link)?;
+            let target = place.dir.read_link(&place.name)?;
+            place = Self::without_links(Some(&place.dir), &target)?;
         }
         Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
 
-    fn without_links(path: &Path) -> io::Result<NamedFile> {
+    /// A relative path begins at `base`, or at the current directory.
+    fn without_links(base: Option<&Dir>, path: &Path) -> io::Result<NamedFile> {
         let name = path.file_name().ok_or(ErrorKind::IsADirectory)?.to_owned();
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Ok(NamedFile { dir: Dir { file: at::named_dir(parent)?, path: parent.to_owned() }, name })
+        let shown = base.map_or_else(|| parent.to_owned(), |base| base.path.join(parent));
+        let file = at::named_dir(base.map(AsFd::as_fd), parent)?;
+        Ok(NamedFile { dir: Dir { file, path: shown }, name })
     }
 
     /// Only root or this user made the link, and no other user can replace it.
     fn trust_link(&self, link: &Metadata) -> io::Result<()> {
+        let owners = Owners::now();
+        if !owners.is_own_or_root(link.uid()) {
+            return Err(Untrusted::Owner { path: self.path(), owner: link.uid() }.into());
+        }
+        Ok(owners.trust(&self.dir.path, &self.dir.own_metadata()?, Walk::default())?)
+    }
+
+    /// Another user may have put a file of its own there, to read what is written: refuses it in a directory
+    /// that others may write, as the kernel does with `fs.protected_regular` and O_CREAT.
+    fn trust_existing(&self, file: &Metadata) -> io::Result<()> {
         let dir = self.dir.own_metadata()?;
-        let path = self.path();
-        for owner in [link.uid(), dir.uid()] {
-            if owner != 0 && owner != effective_uid() {
-                return Err(Untrusted::Owner { path, owner }.into());
-            }
+        let is_known = file.uid() == dir.uid() || Owners::now().is_own_or_root(file.uid());
+        if is_known || dir.mode() & 0o022 == 0 || !(file.is_file() || file.file_type().is_fifo()) {
+            return Ok(());
         }
-        let mode = dir.mode() & 0o7777;
-        if mode & 0o022 != 0 && mode & 0o1000 == 0 {
-            return Err(Untrusted::Writable { path: self.dir.path.clone(), mode }.into());
-        }
-        Ok(())
+        Err(Untrusted::Owner { path: self.path(), owner: file.uid() }.into())
     }
 
     /// The path, with links of its directory.
@@ -99,22 +105,32 @@ impl NamedFile {
     /// Opens the file for writing and empties it; makes it (mode 0666, less the umask) if it does not exist.
     ///
     /// # Errors
-    /// As of open(2).
+    /// As of open(2); `PermissionDenied` for a file of another user in a directory that others may write.
     pub fn create(&self) -> io::Result<File> {
-        self.open_with(libc::O_CREAT | libc::O_TRUNC)
+        let file = self.open_with(libc::O_CREAT)?;
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Ok(file)
     }
 
     /// Opens the file for writing, if it exists.
     ///
     /// # Errors
-    /// As of open(2).
+    /// As [`Self::create`].
     pub fn open_to_write(&self) -> io::Result<File> {
         self.open_with(0)
     }
 
     fn open_with(&self, flags: i32) -> io::Result<File> {
-        let follow = if is_of_kernel(&self.path()) { 0 } else { libc::O_NOFOLLOW };
-        at::open(self.dir.as_fd(), &self.name, libc::O_WRONLY | flags | follow, 0o666)
+        if is_of_kernel(&self.path()) {
+            return at::open(self.dir.as_fd(), &self.name, libc::O_WRONLY | flags, 0o666);
+        }
+        // A pipe of another user would make the next call wait.
+        self.metadata().map_or(Ok(()), |there| self.trust_existing(&there))?;
+        let file = at::open(self.dir.as_fd(), &self.name, libc::O_WRONLY | libc::O_NOFOLLOW | flags, 0o666)?;
+        self.trust_existing(&file.metadata()?)?;
+        Ok(file)
     }
 
     /// Makes the file (mode 0666, less the umask), which must not exist.
@@ -136,8 +152,14 @@ impl NamedFile {
 
 /// Links such as /dev/stdout and /proc/self/fd/1 name no path; only the kernel follows them.
 fn is_of_kernel(path: &Path) -> bool {
-    let streams = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
-    path.starts_with("/proc")
-        || path.starts_with("/dev/fd")
-        || streams.iter().any(|name| path == Path::new(name))
+    let parts: Vec<_> = path.iter().filter_map(OsStr::to_str).collect();
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    match parts[..] {
+        ["/", "dev", "stdin" | "stdout" | "stderr"] => true,
+        ["/", "dev", "fd", fd] => is_number(fd),
+        ["/", "proc", process, "fd", fd] => {
+            (["self", "thread-self"].contains(&process) || is_number(process)) && is_number(fd)
+        }
+        _ => false,
+    }
 }

@@ -144,6 +144,32 @@ fn a_named_file_behind_the_link_of_another_user_is_not_written() {
 }
 
 #[test]
+fn a_file_that_another_user_has_put_there_is_not_written() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (shared, open) = (scratch.dir("shared", 0o1777), scratch.dir("open", 0o755));
+    for dir in [&shared, &open] {
+        for name in ["file", "pipe"] {
+            let path = dir.join(name);
+            match name {
+                "pipe" => drop(crate::testing::run("mkfifo", path.to_str().unwrap())),
+                _ => fs::write(&path, "theirs").unwrap(),
+            }
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+            give_away(&path);
+        }
+    }
+    let create = |path: PathBuf| NamedFile::at(&path).and_then(|place| place.create());
+    assert!(create(shared.join("file")).is_err() && create(shared.join("pipe")).is_err());
+    assert_eq!(fs::read(shared.join("file")).unwrap(), b"theirs");
+    // Only this user can have let it there.
+    create(open.join("file")).unwrap().write_all(b"new").unwrap();
+    assert_eq!(fs::read(open.join("file")).unwrap(), b"new");
+}
+
+#[test]
 fn a_directory_that_this_user_named_in_the_environment_must_be_private() {
     let scratch = Scratch::new();
     let (open, closed) = (scratch.dir("open", 0o755), scratch.dir("closed", 0o700));

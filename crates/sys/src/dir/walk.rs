@@ -22,24 +22,8 @@ use super::at;
 use crate::{IdView, effective_uid, id_view};
 
 /// Directories that belong to root on every machine (Filesystem Hierarchy Standard 3.0).
-const OF_ROOT: [&str; 16] = [
-    "/",
-    "/tmp",
-    "/var",
-    "/var/tmp",
-    "/var/lib",
-    "/run",
-    "/run/user",
-    "/home",
-    "/media",
-    "/mnt",
-    "/dev",
-    "/dev/shm",
-    "/etc",
-    "/opt",
-    "/usr",
-    "/usr/local",
-];
+const OF_ROOT: [&str; 11] =
+    ["/", "/tmp", "/var", "/var/tmp", "/run", "/run/user", "/home", "/dev", "/dev/shm", "/etc", "/usr"];
 
 /// Links on the way, as for the kernel (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
@@ -126,7 +110,8 @@ impl fmt::Display for Untrusted {
             Untrusted::Failed { path, error } => write!(f, "{}: {error}", path.display()),
             Untrusted::Owner { path, owner } => {
                 let path = path.display();
-                write!(f, "{path} belongs to user {owner}, and that user could replace what is in it")
+                let owner = if *owner == 0 { "root".to_owned() } else { format!("user {owner}") };
+                write!(f, "{path} belongs to {owner}, not to this user")
             }
             Untrusted::Writable { path, mode } => write!(
                 f,
@@ -220,8 +205,7 @@ impl Place {
             return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
         self.owners.trust(&path, &meta, rules)?;
-        // Rootless containers have their whole tree on one, and trust it.
-        if meta.dev() != self.device && path != Path::new("/") && at::is_fuse(&opened).map_err(failed)? {
+        if meta.dev() != self.device && shows_false_owners(&opened, &meta).map_err(failed)? {
             return Err(Untrusted::Fuse { path });
         }
         (self.dir, self.path, self.device) = (opened, path, meta.dev());
@@ -230,15 +214,19 @@ impl Place {
 
     fn open(&self, name: &OsStr, rules: Walk) -> io::Result<File> {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        match at::open(self.dir.as_fd(), name, flags, 0) {
+        // With O_DIRECTORY the kernel mounts what is mounted on demand (autofs).
+        let open = |flags| at::open(self.dir.as_fd(), name, flags, 0);
+        match open(flags | libc::O_DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let Some(mode) = rules.make else { return Err(error) };
                 match at::make_dir(self.dir.as_fd(), name, mode) {
                     // Another process of the user made it.
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                    _ => at::open(self.dir.as_fd(), name, flags, 0),
+                    _ => open(flags | libc::O_DIRECTORY),
                 }
             }
+            // A link, or no directory.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) => open(flags),
             opened => opened,
         }
     }
@@ -261,13 +249,13 @@ impl Place {
 
 /// The owners that a walk trusts.
 #[derive(Clone, Copy)]
-struct Owners {
+pub(super) struct Owners {
     user: u32,
     view: IdView,
 }
 
 impl Owners {
-    fn now() -> Owners {
+    pub(super) fn now() -> Owners {
         // A process that does not see /proc takes the kernel's default, and no owner of that number for
         // known.
         let unseen = IdView { overflow_uid: 65_534, maps_every_uid: false };
@@ -275,7 +263,7 @@ impl Owners {
     }
 
     /// Whether only root and this user can rename what is in a directory.
-    fn trust(self, path: &Path, meta: &Metadata, rules: Walk) -> Result<(), Untrusted> {
+    pub(super) fn trust(self, path: &Path, meta: &Metadata, rules: Walk) -> Result<(), Untrusted> {
         let owner = meta.uid();
         let is_accepted = self.is_unmapped(owner) && (rules.trust_unmapped || is_of_root(path));
         if !self.is_own_or_root(owner) && !is_accepted {
@@ -284,14 +272,19 @@ impl Owners {
         // An access control list shows its mask as the rights of the group.
         let others = if rules.trust_groups { 0o002 } else { 0o022 };
         let is_sticky = meta.mode() & 0o1000 != 0;
-        if meta.mode() & others != 0 && !is_sticky {
+        if meta.mode() & others != 0 && !is_sticky && !self.is_written_by_user_alone(meta) {
             return Err(Untrusted::Writable { path: path.to_owned(), mode: meta.mode() & 0o7777 });
         }
         Ok(())
     }
 
+    /// Whether others that may write are the group of this user alone: with such groups umask is often 0002.
+    fn is_written_by_user_alone(self, meta: &Metadata) -> bool {
+        meta.mode() & 0o002 == 0 && meta.uid() == self.user && is_private_group(meta.gid(), self.user)
+    }
+
     /// True for root and this user, if their numbers stand for no other user.
-    fn is_own_or_root(self, owner: u32) -> bool {
+    pub(super) fn is_own_or_root(self, owner: u32) -> bool {
         (owner == 0 || owner == self.user) && !self.is_unmapped(owner)
     }
 
@@ -315,4 +308,56 @@ fn prepend(path: &Path, ahead: &mut VecDeque<OsString>) -> bool {
         }
     }
     path.as_os_str().as_bytes().starts_with(b"/")
+}
+
+/// Whether /etc/group and /etc/passwd show a group that has the name of this user and no other member.
+fn is_private_group(gid: u32, uid: u32) -> bool {
+    let lines = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let (users, groups) = (lines("/etc/passwd"), lines("/etc/group"));
+    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
+    let is = |field: Option<&String>, number: u32| field.is_some_and(|field| *field == number.to_string());
+    let users: Vec<_> = users.lines().map(fields).collect();
+    let groups: Vec<_> = groups.lines().map(fields).filter(|group| is(group.get(2), gid)).collect();
+    let Some(user) = users.iter().find(|user| is(user.get(2), uid)).and_then(|user| user.first()) else {
+        return false;
+    };
+    let is_of_user = |group: &Vec<String>| {
+        let members = group.get(3).map_or("", String::as_str).split(',').filter(|member| !member.is_empty());
+        group.first() == Some(user) && members.into_iter().all(|member| member == user)
+    };
+    let others = users.iter().filter(|other| is(other.get(3), gid) && other.first() != Some(user));
+    !groups.is_empty() && groups.iter().all(is_of_user) && others.count() == 0
+}
+
+/// Whether an open directory is on a file system of another user's process, which shows any owner (fuse(4)).
+/// The file system of `/` is trusted, as in rootless containers.
+pub(super) fn shows_false_owners(dir: &File, meta: &Metadata) -> io::Result<bool> {
+    if !at::is_fuse(dir)? || at::root()?.metadata()?.dev() == meta.dev() {
+        return Ok(false);
+    }
+    let device = format!("{}:{}", libc::major(meta.dev()), libc::minor(meta.dev()));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_trusted = |line: &str| {
+        let (mount, system) = line.split_once(" - ")?;
+        let is_it = mount.split(' ').nth(2) == Some(&*device);
+        let user = system.split([' ', ',']).find_map(|word| word.strip_prefix("user_id="));
+        let trusted = [0, effective_uid()].map(|uid| uid.to_string());
+        // The host of a virtual machine serves virtiofs.
+        let is_known =
+            system.starts_with("virtiofs ") || user.is_some_and(|user| trusted.iter().any(|uid| uid == user));
+        Some(is_it && is_known)
+    };
+    Ok(!mounts.lines().any(|line| is_trusted(line) == Some(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_of_other_users_is_not_private() {
+        // Root's group has root's name and no other member on every machine of ours.
+        assert!(is_private_group(0, 0));
+        assert!(!is_private_group(0, 1) && !is_private_group(4_000_000, 0));
+    }
 }

@@ -82,7 +82,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads the file of a thread, which keeps at most `events_max` events, or the next power of two. `None`
+    /// Reads the file of a thread, which was to keep `events_max` events. `None`
     /// if it has no events: the thread was about to make it.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Recording {
         let capacity = number(header, CAPACITY_AT) as usize;
         let whole = capacity.checked_mul(EVENT_LEN).and_then(|len| len.checked_add(HEADER_LEN));
         // A process that writes its own file must not take the memory of the reader.
-        let is_short = events_max.checked_next_power_of_two().is_none_or(|most| capacity <= most);
+        let is_short = capacity <= super::kept(events_max);
         let is_whole = header.len() == HEADER_LEN && whole.is_some_and(|whole| whole as u64 == len);
         if !header.starts_with(MAGIC) || !capacity.is_power_of_two() || !is_whole || !is_short {
             return Err(io::ErrorKind::InvalidData.into());
