@@ -11,7 +11,7 @@ use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
 use roxie::private_dir::PrivateDir;
-use sys::{Dir, Untrusted};
+use sys::{Dir, Untrusted, Walk};
 
 use crate::command_dir;
 use crate::failure::{During, Failure, Outcome};
@@ -75,9 +75,15 @@ impl Libraries {
         let meta = |path: &Path| fs::symlink_metadata(path).during(&path.display().to_string());
         let trusted = [0, sys::effective_uid(), fs::metadata(exe).during(&exe.display().to_string())?.uid()];
         let targets = self.files.iter().filter_map(|file| file.canonicalize().ok());
-        // Whoever can replace the directory of the program can replace the program.
-        let dir = (Some(&*self.dir) != exe.parent()).then(|| self.dir.clone());
-        for path in self.files.iter().cloned().chain(targets).chain(dir) {
+        // A user that can replace the directory of the program can replace the program, too.
+        if Some(&*self.dir) != exe.parent() {
+            match Dir::prove(&self.dir, Walk { trust_groups: true, ..Walk::default() }) {
+                Err(Untrusted::Owner { owner, .. }) if trusted.contains(&owner) => {}
+                Err(why) => return Err(not_trusted(&why)),
+                Ok(_) => {}
+            }
+        }
+        for path in self.files.iter().cloned().chain(targets) {
             let owner = meta(&path)?.uid();
             if !trusted.contains(&owner) {
                 let text = format!("{} belongs to user {owner}: its code is not used", path.display());
@@ -204,8 +210,6 @@ fn fingerprint(path: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-
-    use sys::Walk;
 
     use super::*;
 

@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -124,21 +125,25 @@ pub fn has_runtime_dir() -> bool {
     named("XDG_RUNTIME_DIR").is_some_and(|place| below_runtime_dir(&place).is_ok())
 }
 
-/// The value of a variable, if programs can load libraries from such a path: the loader splits
-/// `LD_LIBRARY_PATH` at colons and semicolons.
+/// The value of a variable, if it is a path from the root directory.
 fn named(variable: &str) -> Option<PathBuf> {
-    let place = PathBuf::from(std::env::var_os(variable)?);
-    let is_split = place.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b';'));
-    (place.is_absolute() && !is_split).then_some(place)
+    Some(PathBuf::from(std::env::var_os(variable)?)).filter(|place| place.is_absolute())
+}
+
+/// Opens a directory if programs can load libraries from its path: the loader splits `LD_LIBRARY_PATH` at
+/// colons and semicolons, and replaces `$LIB` and the like by other names, which are not proven.
+fn prove(place: &Path) -> Result<Dir, Untrusted> {
+    let dir = Dir::prove(place, Walk::default())?;
+    if dir.path().as_os_str().as_bytes().iter().any(|byte| b":;$".contains(byte)) {
+        let error = io::Error::new(ErrorKind::InvalidInput, "the loader gives ':', ';' and '$' a meaning");
+        return Err(Untrusted::Failed { path: dir.path().to_owned(), error });
+    }
+    Ok(dir)
 }
 
 /// `roxie` in a directory that belongs to this user alone: `su` keeps the variable of the other user.
 fn below_runtime_dir(place: &Path) -> Result<Dir, Untrusted> {
-    let name = OsStr::new("roxie");
-    let dir = match Dir::prove(place, Walk::default()) {
-        Err(why @ Untrusted::Owner { .. }) => return made_before(place, &[name], why),
-        proven => proven?,
-    };
+    let dir = prove(place)?;
     let meta = dir.own_metadata().map_err(|error| Untrusted::Failed { path: place.to_owned(), error })?;
     let mode = meta.mode() & 0o7777;
     if meta.uid() != effective_uid() {
@@ -147,16 +152,7 @@ fn below_runtime_dir(place: &Path) -> Result<Dir, Untrusted> {
     if mode & 0o077 != 0 {
         return Err(Untrusted::Open { path: place.to_owned(), mode });
     }
-    dir.private(name)
-}
-
-/// The directory that this user made there before. For a user namespace, which shows the owners of the machine
-/// as one number: a process outside of it saw them.
-fn made_before(place: &Path, names: &[impl AsRef<OsStr>], why: Untrusted) -> Result<Dir, Untrusted> {
-    let Ok(dir) = Dir::prove(place, Walk { trust_unmapped: true, ..Walk::default() }) else {
-        return Err(why);
-    };
-    names.iter().find_map(|name| dir.open_private(name.as_ref()).ok()).ok_or(why)
+    dir.private(OsStr::new("roxie"))
 }
 
 /// `roxie-<uid>` in a directory that all users may write to. Another user may have created that name; in
@@ -166,10 +162,7 @@ fn temporary(place: &Path) -> Result<Dir, Untrusted> {
     let others = (2..=TEMPORARY_NAMES).map(|n| format!("roxie-{uid}-{n}"));
     let names: Vec<OsString> =
         std::iter::once(format!("roxie-{uid}")).chain(others).map(Into::into).collect();
-    let dir = match Dir::prove(place, Walk::default()) {
-        Err(why @ Untrusted::Owner { .. }) => return made_before(place, &names, why),
-        proven => proven?,
-    };
+    let dir = prove(place)?;
     if let Some(found) = names.iter().find_map(|name| dir.open_private(name).ok()) {
         return Ok(found);
     }
@@ -239,6 +232,19 @@ mod tests {
         let dir = below_runtime_dir(&base).expect("private");
         assert_eq!(dir.path(), base.join("roxie"));
         assert_eq!(dir.own_metadata().expect("open").mode() & 0o777, 0o700);
+        fs::remove_dir_all(base).expect("cleaned");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_reads_in_another_way_is_not_used() {
+        let base = scratch("loader");
+        for name in ["a:b", "a;b", "$LIB", "${ORIGIN}"] {
+            fs::create_dir(base.join(name)).expect("a directory");
+            assert!(temporary(&base.join(name)).is_err() && below_runtime_dir(&base.join(name)).is_err());
+            symlink(name, base.join("link")).expect("a link");
+            assert!(temporary(&base.join("link")).is_err(), "its path has no link");
+            fs::remove_file(base.join("link")).expect("removed");
+        }
         fs::remove_dir_all(base).expect("cleaned");
     }
 

@@ -62,6 +62,7 @@ fn directory(name: &str) -> Outcome<(Dir, Dir)> {
 fn cache_base(shall_make: bool) -> Option<Result<Dir, Untrusted>> {
     let rules = Walk { make: shall_make.then_some(0o700), ..Walk::default() };
     let name = OsStr::new("roxie");
+    // The path of the libraries is that of links, which the loader does not read.
     Some(Dir::prove(&cache_dir()?, rules).and_then(|dir| match shall_make {
         true => dir.private(name),
         false => dir.open_private(name),

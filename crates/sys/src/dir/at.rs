@@ -63,6 +63,14 @@ pub(super) fn make_dir(dir: BorrowedFd<'_>, of: &OsStr, mode: mode_t) -> io::Res
     check(unsafe { libc::mkdirat(dir.as_raw_fd(), of.as_ptr(), mode) }).map(drop)
 }
 
+/// With mode 0700, also if the umask takes some of it away.
+pub(super) fn make_private_dir(dir: BorrowedFd<'_>, of: &OsStr) -> io::Result<()> {
+    make_dir(dir, of, 0o700)?;
+    let of = name(of)?;
+    // SAFETY: `of` ends with a zero byte and outlives the call.
+    check(unsafe { libc::fchmodat(dir.as_raw_fd(), of.as_ptr(), 0o700, 0) }).map(drop)
+}
+
 pub(super) fn rename(dir: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> io::Result<()> {
     let (from, to, dir) = (name(from)?, name(to)?, dir.as_raw_fd());
     // SAFETY: both names end with a zero byte and outlive the call.

@@ -69,11 +69,12 @@ impl Dir {
     /// [`Untrusted::Owner`] and [`Untrusted::Open`] if the name exists and is not such a directory.
     pub fn private(&self, name: &OsStr) -> Result<Dir, Untrusted> {
         let path = self.path.join(name);
-        let made = match at::make_dir(self.as_fd(), name, 0o700) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            made => made,
-        };
-        made.map_err(|error| Untrusted::Failed { path, error })?;
+        match at::make_private_dir(self.as_fd(), name) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Untrusted::Failed { path, error });
+            }
+            _ => {}
+        }
         self.open_private(name)
     }
 
@@ -135,7 +136,7 @@ impl Dir {
     pub fn new_private(&self, prefix: &str, number: u32) -> Result<Dir, Untrusted> {
         let name = OsString::from(format!("{prefix}-{number}-{:016x}", random_u64()));
         let path = self.path.join(&name);
-        at::make_dir(self.as_fd(), &name, 0o700).map_err(|error| Untrusted::Failed { path, error })?;
+        at::make_private_dir(self.as_fd(), &name).map_err(|error| Untrusted::Failed { path, error })?;
         let dir = self.open_private(&name)?;
         // It is new, so no other process has the lock. On a file system without locks it is never taken for
         // left over.

@@ -62,15 +62,27 @@ impl NamedFile {
         Ok(owners.trust(&self.dir.path, &self.dir.own_metadata()?, Walk::default())?)
     }
 
-    /// Another user may have put a file of its own there, to read what is written: refuses it in a directory
-    /// that others may write, as the kernel does with `fs.protected_regular` and O_CREAT.
+    /// In a directory that others may write another user may have put a file of its own, to read what is
+    /// written, or a second name of a file of this user, to have it overwritten: refuses both. A pipe of
+    /// another user would make this process wait.
     fn trust_existing(&self, file: &Metadata) -> io::Result<()> {
-        let dir = self.dir.own_metadata()?;
-        let is_known = file.uid() == dir.uid() || Owners::now().is_own_or_root(file.uid());
-        if is_known || dir.mode() & 0o022 == 0 || !(file.is_file() || file.file_type().is_fifo()) {
+        let (dir, owners) = (self.dir.own_metadata()?, Owners::now());
+        let is_known = owners.is_own_or_root(file.uid());
+        let is_of_dir = file.uid() == dir.uid() && !owners.is_unmapped(file.uid());
+        let may_others_write = dir.mode() & 0o022 != 0 || !owners.is_own_or_root(dir.uid());
+        let refused = Err(Untrusted::Owner { path: self.path(), owner: file.uid() }.into());
+        if file.file_type().is_fifo() {
+            return if is_known || !may_others_write { Ok(()) } else { refused };
+        }
+        if !file.is_file() || !may_others_write {
             return Ok(());
         }
-        Err(Untrusted::Owner { path: self.path(), owner: file.uid() }.into())
+        if file.nlink() > 1 {
+            let text =
+                format!("{} has other names, and others may write its directory", self.path().display());
+            return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+        }
+        if is_known || is_of_dir { Ok(()) } else { refused }
     }
 
     /// The path, with links of its directory.

@@ -168,6 +168,11 @@ fn a_file_that_another_user_has_put_there_is_not_written() {
     let create = |path: PathBuf| NamedFile::at(&path).and_then(|place| place.create());
     assert!(create(shared.join("file")).is_err() && create(shared.join("pipe")).is_err());
     assert_eq!(fs::read(shared.join("file")).unwrap(), b"theirs");
+    // A second name of a file of this user, made by a user that could write it once.
+    fs::write(scratch.0.join("precious"), "kept").unwrap();
+    fs::hard_link(scratch.0.join("precious"), shared.join("second")).unwrap();
+    assert!(create(shared.join("second")).is_err());
+    assert_eq!(fs::read(scratch.0.join("precious")).unwrap(), b"kept");
     // Only this user can have let it there.
     create(open.join("file")).unwrap().write_all(b"new").unwrap();
     assert_eq!(fs::read(open.join("file")).unwrap(), b"new");

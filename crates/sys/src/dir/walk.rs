@@ -6,7 +6,7 @@
 //! rename it.
 //!
 //! A user namespace shows each owner without a mapping as one number, root of the machine among them. There
-//! such an owner is accepted for the directories of [`OF_ROOT`] only, unless [`Walk::trust_unmapped`] is set.
+//! such an owner is accepted for the directories of [`OF_ROOT`] only.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -39,9 +39,6 @@ pub struct Walk {
     pub trust_groups: bool,
     /// Refuse symbolic links, also those of root and of the user.
     pub refuse_links: bool,
-    /// Accept every owner without a mapping. For a way to a private directory that exists: only a process of
-    /// this user can have made it, and that one saw the owners.
-    pub trust_unmapped: bool,
 }
 
 /// Why a directory is not used.
@@ -221,7 +218,7 @@ impl Place {
                 let Some(mode) = rules.make else { return Err(error) };
                 match at::make_dir(self.dir.as_fd(), name, mode) {
                     // Another process of the user made it.
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     _ => open(flags | libc::O_DIRECTORY),
                 }
             }
@@ -265,8 +262,8 @@ impl Owners {
     /// Whether only root and this user can rename what is in a directory.
     pub(super) fn trust(self, path: &Path, meta: &Metadata, rules: Walk) -> Result<(), Untrusted> {
         let owner = meta.uid();
-        let is_accepted = self.is_unmapped(owner) && (rules.trust_unmapped || is_of_root(path));
-        if !self.is_own_or_root(owner) && !is_accepted {
+        let is_trusted = self.is_own_or_root(owner) || (self.is_unmapped(owner) && is_of_root(path));
+        if !is_trusted {
             return Err(Untrusted::Owner { path: path.to_owned(), owner });
         }
         // An access control list shows its mask as the rights of the group.
@@ -289,7 +286,7 @@ impl Owners {
     }
 
     /// Whether this number stands for every user without a mapping.
-    fn is_unmapped(self, owner: u32) -> bool {
+    pub(super) fn is_unmapped(self, owner: u32) -> bool {
         !self.view.maps_every_uid && owner == self.view.overflow_uid
     }
 }
