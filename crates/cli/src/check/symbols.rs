@@ -1,6 +1,7 @@
 //! Functions and lines of addresses, from symbol tables and debug information.
 
 use std::collections::HashMap;
+use std::fs;
 
 use addr2line::Loader;
 use serde::Serialize;
@@ -32,7 +33,7 @@ pub(super) struct Symbols(HashMap<String, Option<Loader>>);
 impl Symbols {
     /// The places of an address: the inlined functions first.
     pub(super) fn find(&mut self, file: &str, address: u64) -> Vec<Place> {
-        let loader = self.0.entry(file.to_owned()).or_insert_with(|| Loader::new(file).ok());
+        let loader = self.0.entry(file.to_owned()).or_insert_with(|| load(file));
         let mut places = Vec::new();
         if let Some(loader) = loader {
             places = lines(loader, address);
@@ -48,6 +49,12 @@ impl Symbols {
         }
         places
     }
+}
+
+/// Reads an object file that a process of the command names. Opening a pipe would wait for its writer.
+fn load(file: &str) -> Option<Loader> {
+    let is_file = fs::metadata(file).is_ok_and(|meta| meta.is_file());
+    is_file.then(|| Loader::new(file).ok()).flatten()
 }
 
 /// The functions and lines of debug information.
@@ -79,6 +86,18 @@ mod tests {
     fn an_unknown_address_has_the_name_of_its_file() {
         let places = Symbols::default().find("/no/such/file.so", 0x10);
         assert_eq!(places[0].function, "file.so+0x10");
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_an_object_file_is_not_opened() {
+        let path = std::env::temp_dir().join(format!("roxie-symbols-{}", std::process::id()));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR).expect("a directory for files");
+        let (sender, found) = std::sync::mpsc::channel();
+        let name = path.to_str().expect("it is ASCII").to_owned();
+        std::thread::spawn(move || sender.send(Symbols::default().find(&name, 1)));
+        let places = found.recv_timeout(std::time::Duration::from_secs(60));
+        fs::remove_file(path).expect("the test made it");
+        assert_eq!(places.map(|places| places.len()), Ok(1));
     }
 
     #[test]
