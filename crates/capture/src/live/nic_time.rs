@@ -69,7 +69,7 @@ impl NicClock {
         if arrived_ns >= self.period_ends_ns {
             let is_next = arrived_ns - self.period_ends_ns < PERIOD_NS;
             self.smallest = [None, self.smallest[0].filter(|_| is_next)];
-            self.period_ends_ns = arrived_ns + PERIOD_NS;
+            self.period_ends_ns = arrived_ns.saturating_add(PERIOD_NS);
         }
         let difference = arrived_ns.wrapping_sub(nic_ns) as i64;
         let present = self.smallest[0].map_or(difference, |smallest| smallest.min(difference));

@@ -20,6 +20,15 @@ const ID: usize = 4;
 const CHECKSUM: usize = 10;
 const V6_LENGTH: usize = 4;
 const UDP_LENGTH: usize = 4;
+/// Longest buffer in bytes. Linux makes none above 512 KiB (GSO_MAX_SIZE in linux/netdevice.h). Half would
+/// refuse those; double would let one wrong record of a process become a packet of twice the length.
+const BUFFER_MAX: usize = 1 << 20;
+/// Most packets of a buffer: twice those of a GSO burst (UDP_MAX_SEGMENTS in linux/udp.h). Half would leave
+/// no room for a kernel with longer bursts; double would let a wrong record fill twice the file.
+const PACKETS_MAX: usize = 256;
+/// Longest headers in front of the payload of a burst in bytes: Ethernet with two VLAN tags, IP and UDP take
+/// at most 90. Half would refuse IPv4 options, double would let a wrong record fill twice the file.
+const BURST_OUTER_MAX: usize = 128;
 
 /// Nanoseconds to add to CLOCK_MONOTONIC for the time of day since 1970.
 #[must_use]
@@ -84,13 +93,20 @@ impl Splitter {
         let (Some(outer), Some(payload_len)) = (copy.get(..outer_len), len.checked_sub(outer_len)) else {
             return;
         };
-        let time_ns = self.time_ns(&header).saturating_add(self.offset_ns);
         let segment = if header.segment == 0 { payload_len } else { header.segment as usize };
+        let packets = payload_len.div_ceil(segment.max(1)).max(1);
+        // The tap of a process is memory that the process can write.
+        let is_burst = packets <= PACKETS_MAX && outer_len <= BURST_OUTER_MAX;
+        let is_tagged = header.vlan != 0;
+        if len > BUFFER_MAX || packets > 1 && !is_burst || is_tagged && outer_len < ADDRESSES_LEN {
+            return;
+        }
+        let time_ns = self.time_ns(&header).saturating_add(self.offset_ns);
         let packets_at = TapHeader::PACKETS_AT - TapHeader::LEN;
         let frame = &mut self.frame;
         frame.clear();
         frame.extend_from_slice(outer);
-        if header.vlan != 0 {
+        if is_tagged {
             let tag = [VLAN_TYPE, header.vlan.to_be_bytes()].concat();
             frame.splice(ADDRESSES_LEN..ADDRESSES_LEN, tag);
         }
@@ -98,7 +114,7 @@ impl Splitter {
         let ip_at = ETHERNET_LEN + front_len - outer_len;
         let burst = frame.get(ip_at..).filter(|_| header.segment != 0).and_then(Burst::of);
         let mut at = 0;
-        for number in 0..payload_len.div_ceil(segment.max(1)).max(1) {
+        for number in 0..packets {
             let segment_len = segment.min(payload_len - at);
             if self.sample > 1 && !(header.number + number as u64).is_multiple_of(u64::from(self.sample)) {
                 at += segment_len;
@@ -165,7 +181,8 @@ impl Burst {
         let mut put = |at: usize, value: u16| headers[at..at + 2].copy_from_slice(&value.to_be_bytes());
         match *self {
             Self::V4 { id, sum } => {
-                let (total_len, id) = (udp_len + Ipv4::LEN as u16, id.wrapping_add(number as u16));
+                let (total_len, id) =
+                    (udp_len.wrapping_add(Ipv4::LEN as u16), id.wrapping_add(number as u16));
                 let sum = sum + u32::from(total_len) + u32::from(id);
                 let sum = (sum & 0xffff) + (sum >> 16);
                 put(LENGTH, total_len);
@@ -269,6 +286,28 @@ mod tests {
         let frames = all(&TapHeader { vlan: 5, ..header }, &bytes, u32::MAX);
         assert_eq!(frames[0].0[12..18], [0x81, 0, 0, 5, 8, 0]);
         assert_eq!((frames[0].0.len(), frames[0].1), (66, 66));
+    }
+
+    /// What a process can write into the memory of its tap.
+    #[test]
+    fn a_record_that_no_tap_makes_gives_no_packets() {
+        let (header, bytes) = buffer(100, &[100, 100]);
+        // Packets by the million, of a few bytes.
+        assert!(all(&TapHeader { segment: 1, len: u32::MAX, ..header }, &bytes, 96).is_empty());
+        assert!(all(&TapHeader { segment: 1, len: 42 + 257, ..header }, &bytes, 96).is_empty());
+        assert_eq!(all(&TapHeader { segment: 1, len: 42 + 256, ..header }, &bytes, 96).len(), 256);
+        // One packet whose length does not fit the file.
+        assert!(all(&TapHeader { segment: 0, len: u32::MAX, ..header }, &bytes, 96).is_empty());
+        // Headers that take the memory of their copies many times.
+        assert!(all(&TapHeader { outer_len: 129, ..header }, &bytes, 96).is_empty());
+        // A tag, and no Ethernet header for it.
+        assert!(all(&TapHeader { vlan: 5, outer_len: 11, segment: 0, ..header }, &bytes, 96).is_empty());
+        // A length that no IP header holds.
+        let long = TapHeader { segment: 65_535, len: 42 + 65_536, ..header };
+        assert_eq!(all(&long, &bytes, 96).len(), 2);
+        // The end of time.
+        let last = TapHeader { nic_ns: 1, time_ns: u64::MAX, ..header };
+        assert_eq!(all(&last, &bytes, 96).len(), 2);
     }
 
     #[test]
