@@ -179,6 +179,13 @@ impl RecordReader {
         Ok(RecordReader { memory: Memory::new(&file)?, at: 0, record: Vec::new() })
     }
 
+    /// Bytes of the storage.
+    #[expect(clippy::len_without_is_empty, reason = "the storage is never empty")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.memory.len as usize
+    }
+
     /// Hands records to `take`, the oldest first and at most `limit`. Returns how many.
     pub fn read(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
         let mut records = 0;

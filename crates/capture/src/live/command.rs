@@ -30,6 +30,12 @@ const BACKLOG: i32 = 4096;
 const BATCH_BYTES: usize = 1 << 20;
 /// Records between two comparisons with [`BATCH_BYTES`].
 const RECORDS: usize = 64;
+/// Messages that are taken of an engine at a time; it has sent more of them only if it sends all the time.
+/// Half: a full socket is read in two parts. Double: their block may exceed what readers take (16 MiB).
+const MESSAGES: usize = 512;
+/// Longest memory of an engine in bytes. It has 16 MiB (crate `roxie`, `hook/tap.rs`); double would let a
+/// process that passes other memory take twice as much of this one.
+const MEMORY_MAX: usize = 64 << 20;
 /// Time between two readings: an engine that sends 5 GB/s fills its memory in 3 ms.
 const BUSY_WAIT: Duration = Duration::from_millis(1);
 /// The same if there were no packets.
@@ -100,6 +106,10 @@ impl CommandCapture {
     pub fn new(socket: &Path, snap_len: Option<u32>) -> io::Result<Self> {
         let listener = sys::bind_seqpacket_file(socket)?;
         sys::listen(listener.as_fd(), BACKLOG)?;
+        Self::on(listener, snap_len)
+    }
+
+    fn on(listener: OwnedFd, snap_len: Option<u32>) -> io::Result<Self> {
         Ok(Self {
             listener,
             connected: Vec::new(),
@@ -155,11 +165,16 @@ impl CommandCapture {
                 break;
             }
         }
+        self.close();
+        last.append(self.writer.output());
+        Ok(last)
+    }
+
+    /// Writes all that was read.
+    fn close(&mut self) {
         self.write_until(u64::MAX);
         let engines = mem::take(&mut self.engines);
         engines.iter().for_each(|engine| self.finish(engine));
-        last.append(self.writer.output());
-        Ok(last)
     }
 
     fn read(&mut self) -> io::Result<&[u8]> {
@@ -225,6 +240,9 @@ impl CommandCapture {
         else {
             return;
         };
+        if copies.len() > MEMORY_MAX {
+            return;
+        }
         let (slot, name) = (u16::from_le_bytes(*slot), String::from_utf8_lossy(name));
         let name: String = name.chars().filter(|c| !c.is_control()).collect();
         let name = format!("process {} {name} slot {slot}", peer.pid);
@@ -256,7 +274,7 @@ impl CommandCapture {
     /// Writes the number of packets that an engine could not copy.
     fn finish(&mut self, engine: &Engine) {
         let lost = engine.copies.lost();
-        self.count.lost += lost;
+        self.count.lost = self.count.lost.saturating_add(lost);
         if lost > 0 {
             let _never = self.writer.drops(engine.interface, lost);
         }
@@ -267,7 +285,7 @@ impl Engine {
     /// Takes its messages; false once it has ended.
     fn listen(&mut self, has_failed: &mut bool) -> bool {
         let mut message = [0; MESSAGE_MAX];
-        loop {
+        for _ in 0..MESSAGES {
             match sys::recv_record(self.connection.as_fd(), &mut message, &mut Vec::new(), false) {
                 Ok(received) if received.len == 0 => return false,
                 Ok(received) if &message[..received.len] == FAILED => *has_failed = true,
@@ -275,6 +293,7 @@ impl Engine {
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }
+        true
     }
 
     fn note(&mut self, text: &[u8]) {
@@ -287,11 +306,15 @@ impl Waiting {
     /// Reads records of an engine. If there may be more, returns the time of the last one.
     fn read(&mut self, engine: &mut Engine) -> Option<u64> {
         let Self { bytes, records } = self;
-        let (begin, now, mut last_ns) = (bytes.len(), now_ns(), 0);
+        let now = now_ns();
+        let (oldest_ns, youngest_ns) = (now.saturating_sub(WRONG_NS), now + WRONG_NS);
+        let (mut taken_bytes, mut last_ns) = (0, oldest_ns);
         loop {
             let taken = engine.copies.read(RECORDS, |record| {
+                // A process could write records of no bytes as fast as they are read.
+                taken_bytes += record.len().max(TapHeader::LEN);
                 let Some((header, _)) = TapHeader::parse(record) else { return };
-                last_ns = header.time_ns.clamp(now.saturating_sub(WRONG_NS), now + WRONG_NS);
+                last_ns = header.time_ns.clamp(oldest_ns, youngest_ns);
                 let at = bytes.len();
                 bytes.extend_from_slice(record);
                 let (interface, place) = (engine.interface, at..bytes.len());
@@ -300,7 +323,7 @@ impl Waiting {
             if taken < RECORDS {
                 return None;
             }
-            if bytes.len() - begin >= BATCH_BYTES {
+            if taken_bytes >= BATCH_BYTES {
                 return Some(last_ns);
             }
         }
@@ -393,6 +416,41 @@ mod tests {
         }
         assert_eq!(bytes(&file), [2, 3, 1]);
         std::fs::remove_file(socket).expect("the test made it");
+    }
+
+    #[test]
+    fn an_engine_that_passes_other_memory_or_wrong_numbers_harms_no_other() {
+        let socket = std::env::temp_dir().join(format!("roxie-harm-{}", std::process::id()));
+        let mut capture = CommandCapture::new(&socket, None).expect("a socket");
+        let (_large, memory) = RecordWriter::new(2 * MEMORY_MAX).expect("memory");
+        let connection = sys::connect_seqpacket_file(&socket).expect("it listens");
+        sys::send_record(connection.as_fd(), &[1, 0], b"x", &[memory.as_fd()]).expect("it reads");
+        let mut engines = [2, 3, 4].map(|slot| engine(&socket, slot));
+        engines[0].0.lose(u64::MAX);
+        engines[1].0.lose(u64::MAX);
+        push(&mut engines[2].0, now_ns(), 5);
+        drop(engines);
+        let file = capture.end().expect("reads");
+        assert_eq!(bytes(&file), [5]);
+        let count = Count { packets: 1, lost: u64::MAX, engines: 3, has_failed: false };
+        assert_eq!(capture.count(), count);
+        let mut source = crate::source::Source::new(&file[..]).expect("a capture");
+        while source.next_record().expect("complete").is_some() {}
+        assert_eq!(source.drops(), u64::MAX);
+        std::fs::remove_file(socket).expect("the test made it");
+    }
+
+    /// A process could write them as fast as they are read.
+    #[test]
+    fn records_of_no_bytes_are_read_in_batches() {
+        let (mut writer, memory) = RecordWriter::new(1 << 18).expect("memory");
+        let copies = RecordReader::new(memory).expect("a queue");
+        let (connection, _other_end) = sys::seqpacket_pair().expect("descriptors");
+        let mut engine = Engine { connection, copies, interface: 0, notes: Vec::new() };
+        while writer.push(&[]) {}
+        let mut waiting = Waiting::default();
+        assert!(waiting.read(&mut engine).is_some(), "there are more");
+        assert_eq!((waiting.read(&mut engine), waiting.records.len()), (None, 0));
     }
 
     /// More than one reading of an engine: the other engine's younger packets wait.

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use bpf::TapHeader;
 use roxie::hook::TapFilter;
 use roxie::hook::control::{Remote, Users};
 use roxie::recording;
@@ -107,7 +108,8 @@ impl Tap for Process {
             let (mut records, mut bytes) = (0, 0);
             while bytes < BATCH_BYTES {
                 let taken = engine.copies.read(RECORDS, |record| {
-                    bytes += record.len();
+                    // The process could write records of no bytes as fast as they are read.
+                    bytes += record.len().max(TapHeader::LEN);
                     splitter.packets(record, interface, sink);
                 });
                 if taken == 0 {

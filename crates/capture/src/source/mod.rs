@@ -332,7 +332,7 @@ impl<R: Read> Source<R> {
 
     /// Packets that the capturing program dropped, by the counters in the file.
     pub fn drops(&self) -> u64 {
-        self.statistics_drops.iter().sum::<u64>().max(self.drops)
+        self.statistics_drops.iter().fold(0_u64, |sum, drops| sum.saturating_add(*drops)).max(self.drops)
     }
 
     /// Names of interfaces, and what the devices of their processes know, in the order of the file.

@@ -54,7 +54,7 @@ impl<R: Read> Source<R> {
                     let found = Found::new(&packet, &self.buffer);
                     self.packets += 1;
                     if self.has_interface(interface) {
-                        self.drops += drops;
+                        self.drops = self.drops.saturating_add(drops);
                         self.consume(len.min(self.end - self.start));
                         break Ok(Some(self.emit(self.section + interface, found)));
                     }
