@@ -20,8 +20,10 @@
 
 pub mod capture;
 pub mod cm;
+pub mod command;
 mod craft;
 mod draw;
+pub mod findings;
 mod ledger;
 pub mod mad;
 pub mod messages;
@@ -30,4 +32,6 @@ pub mod packet;
 pub mod program;
 pub mod qp_packets;
 pub mod rsocket;
+pub mod scrape;
 pub mod siblings;
+pub mod trace;

@@ -109,3 +109,23 @@ fn what_arbitrary_processes_of_the_host_write_is_handled_or_given_up() {
 fn an_arbitrary_rsocket_message_is_decoded_or_ignored() {
     check("rsocket", roxie_fuzz::rsocket::run);
 }
+
+#[test]
+fn what_a_checked_command_writes_is_reported_or_left_out() {
+    check("findings", roxie_fuzz::findings::run);
+}
+
+#[test]
+fn what_a_traced_command_writes_becomes_a_trace() {
+    check("trace", roxie_fuzz::trace::run);
+}
+
+#[test]
+fn an_arbitrary_request_for_counters_is_parsed_or_refused() {
+    check("scrape", roxie_fuzz::scrape::run);
+}
+
+#[test]
+fn what_engines_of_a_command_send_becomes_a_capture() {
+    check("command", roxie_fuzz::command::run);
+}

@@ -49,6 +49,9 @@ pub mod clock;
 pub mod decode;
 pub mod fields;
 pub mod filter;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 #[cfg(feature = "live")]
 pub mod live;
 pub mod paint;

@@ -23,6 +23,11 @@ use wire::capture::LinkType;
 
 use super::split::Splitter;
 use crate::write::{NewInterface, Writer};
+#[cfg(feature = "fuzz")]
+pub(crate) use hostile::check_command;
+
+#[cfg(feature = "fuzz")]
+mod hostile;
 
 /// Connections that may wait to be accepted (`net.core.somaxconn` is 4096).
 const BACKLOG: i32 = 4096;

@@ -26,6 +26,8 @@ use wire::capture::{Conditions, LinkType, Seen};
 use crate::filter::{Filter, FilterOptions, QueuePairRules};
 use crate::write::{NewInterface, NewPacket, Writer};
 pub use attach::Attachment;
+#[cfg(feature = "fuzz")]
+pub(crate) use command::check_command;
 pub use command::{CommandCapture, Count};
 use cpu_budget::CpuBudget;
 pub use cpu_budget::PERCENT;
