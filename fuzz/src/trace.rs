@@ -1,7 +1,7 @@
 //! Fuzzes the files that two threads of a command under `roxie trace` write.
 //!
 //! Byte 0 of the input selects what it is: the two halves of the rest are the files, or it is two headers of
-//! [`FRONT`] bytes, with the number of the first thread's events before them, and the events. A header is a
+//! `FRONT` bytes, with the number of the first thread's events before them, and the events. A header is a
 //! page with mostly zeros, and its length is that of the file, which a fuzzer would rarely hit.
 //!
 //! Checked: no panic; a thread has at most the events that were requested; the trace and its summary can be

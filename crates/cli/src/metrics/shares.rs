@@ -75,8 +75,8 @@ impl Places {
 
     /// Returns the index of the connection that another one of `newcomer` replaces with the least harm.
     pub(super) fn surplus(&self, clients: &[(Party, Stage)], newcomer: Party) -> Option<usize> {
-        // Among equal parties the newcomer's is chosen, and else the one that has waited longest without a whole
-        // request.
+        // Among equal parties the newcomer's is chosen, and else the one that has waited longest without a
+        // whole request.
         let rank = |(party, stage): (Party, Stage)| {
             (!self.has_own(party), count(clients, party), party == newcomer, Reverse(stage))
         };
