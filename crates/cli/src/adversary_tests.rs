@@ -200,7 +200,8 @@ fn the_directory_of_a_running_command_is_neither_lost_nor_shared() {
         let base = host.private_dir();
         let dirs =
             [Purpose::Check, Purpose::Run].map(|purpose| CommandDir::in_base(host.private_dir(), purpose));
-        command_dir::sweep(base.dir(), SystemTime::now() + Duration::from_secs(7200));
+        let names = base.dir().names().expect("listed");
+        command_dir::sweep(base.dir(), &names, SystemTime::now() + Duration::from_secs(7200));
         dirs.map(|dir| dir.expect("a place is always found"))
     };
     for (owner, mode) in [(0, 0o1777), (STRANGER, 0o777)] {

@@ -90,13 +90,15 @@ impl Drop for CommandDir {
 }
 
 /// Removes the directories of commands that ended without doing so, as by a signal.
-pub(crate) fn sweep(base: &Dir, now: SystemTime) {
-    for purpose in Purpose::ALL {
-        let names = base.names_with(&format!("{}-", purpose.prefix())).unwrap_or_default();
-        names.into_iter().filter(|name| is_abandoned(base, name, now)).for_each(|name| {
-            // What remains does no harm, and the next call tries again.
-            base.remove_private(&name).ok();
-        });
+/// `names` are those in `base`.
+pub(crate) fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
+    let is_ours = |name: &&OsString| {
+        let purpose = name.to_str().and_then(|name| name.split_once('-')).map(|(purpose, _)| purpose);
+        Purpose::ALL.iter().any(|ours| Some(ours.prefix()) == purpose)
+    };
+    for name in names.iter().filter(is_ours).filter(|name| is_abandoned(base, name, now)) {
+        // What remains does no harm, and the next call tries again.
+        base.remove_private(name).ok();
     }
 }
 
@@ -126,9 +128,10 @@ mod tests {
         let other = base.new_private("check", 1).expect("made").path().to_owned();
         fs::write(other.join("1-0.jsonl"), "a finding").expect("written");
         let foreign = base.private(OsStr::new("lab")).expect("made");
-        sweep(&base, SystemTime::now());
+        let names = base.names().expect("listed");
+        sweep(&base, &names, SystemTime::now());
         assert!(other.exists(), "its command may be starting");
-        sweep(&base, SystemTime::now() + 2 * ABANDONED);
+        sweep(&base, &names, SystemTime::now() + 2 * ABANDONED);
         assert!(!other.exists());
         assert!(used.path().exists() && foreign.path().exists());
         fs::remove_dir_all(path).expect("cleaned");

@@ -125,14 +125,20 @@ impl Libraries {
     pub(crate) fn link_in(&self, base: &PrivateDir) -> Outcome<PathBuf> {
         let name = link_dir_name(&self.dir);
         let dir = base.dir().private(OsStr::new(&name)).map_err(|why| not_trusted(&why))?;
-        sweep(base.dir(), SystemTime::now());
-        command_dir::sweep(base.dir(), SystemTime::now());
+        let names = base.dir().names().unwrap_or_default();
+        command_dir::sweep(base.dir(), &names, SystemTime::now());
+        let mut is_new = false;
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
             let target = file.canonicalize().during(&file.display().to_string())?;
             for name in *names {
-                dir.point(OsStr::new(name), &target)
+                is_new |= dir
+                    .point(OsStr::new(name), &target)
                     .during(&format!("linking {}", dir.path().join(name).display()))?;
             }
+        }
+        if is_new {
+            // Another build may have been removed.
+            sweep(base.dir(), &names, SystemTime::now());
         }
         Ok(dir.path().to_owned())
     }
@@ -176,9 +182,11 @@ pub(crate) fn not_trusted(why: &Untrusted) -> Failure {
 
 /// Removes directories of builds that no longer exist. A directory in use has links to existing libraries.
 /// Several processes may try to remove the same directory; one of them succeeds.
-fn sweep(base: &Dir, now: SystemTime) {
-    for name in base.names_with(PREFIX).unwrap_or_default() {
-        let Ok(dir) = base.open_private(&name) else { continue };
+/// `names` are those in `base`.
+fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
+    let is_ours = |name: &&OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
+    for name in names.iter().filter(is_ours) {
+        let Ok(dir) = base.open_private(name) else { continue };
         // A time in the future counts as now: clocks differ.
         let changed = dir.own_metadata().and_then(|meta| meta.modified());
         let age = changed.ok().and_then(|changed| now.duration_since(changed).ok());
@@ -190,7 +198,7 @@ fn sweep(base: &Dir, now: SystemTime) {
         if links.iter().all(is_dead) {
             // What remains does no harm, and the next call tries again.
             links.iter().for_each(|link| drop(dir.remove_file(link)));
-            drop(base.remove_dir(&name));
+            drop(base.remove_dir(name));
         }
     }
 }
@@ -228,12 +236,13 @@ mod tests {
         let (foreign, full) =
             (make("other", Path::new("/nonexistent")), make("lib-full", Path::new("/nonexistent")));
         fs::write(full.join("precious"), "").expect("a file of another program");
-        sweep(&base, SystemTime::now());
+        let names = base.names().expect("listed");
+        sweep(&base, &names, SystemTime::now());
         assert!(gone.exists(), "another process may be about to fill it");
         let later = SystemTime::now() + 2 * ABANDONED;
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| sweep(&base, later));
+                scope.spawn(|| sweep(&base, &names, later));
             }
         });
         assert!(!gone.exists());

@@ -10,7 +10,7 @@ use crate::library::not_trusted;
 
 /// Creates a file, or empties the one that is there.
 pub(crate) fn create(path: &Path) -> Outcome<File> {
-    NamedFile::at(path).and_then(|place| place.create()).during(&format!("creating {}", path.display()))
+    NamedFile::at(path).and_then(|place| place.create()).during(&path.display().to_string())
 }
 
 /// Replaces a file by these bytes: readers see the old one or the whole new one.

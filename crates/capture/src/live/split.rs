@@ -24,7 +24,7 @@ const UDP_LENGTH: usize = 4;
 /// refuse those; double would let one wrong record of a process become a packet of twice the length.
 const BUFFER_MAX: usize = 1 << 20;
 /// Most packets of a buffer: twice those of a GSO burst (UDP_MAX_SEGMENTS in linux/udp.h). Half would leave
-/// no room for a kernel with longer bursts; double would let a wrong record fill twice the file.
+/// too little space for a kernel with longer bursts; double would let a wrong record fill twice the file.
 const PACKETS_MAX: usize = 256;
 /// Longest headers in front of the payload of a burst in bytes: Ethernet with two VLAN tags, IP and UDP take
 /// at most 90. Half would refuse IPv4 options, double would let a wrong record fill twice the file.

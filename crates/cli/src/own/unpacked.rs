@@ -96,8 +96,9 @@ pub(super) fn sweep(base: &Dir, now: SystemTime, unused: Duration) -> Vec<PathBu
         let dir = base.open_private(name).ok().filter(|dir| age(dir, now).is_some_and(|age| age >= unused));
         dir.is_some_and(|dir| !is_named(dir.path()))
     };
-    let names = base.names_with(PREFIX).unwrap_or_default();
-    let removed = names.into_iter().filter(is_old).filter(|name| base.remove_private(name).is_ok());
+    let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
+    let names = base.names().unwrap_or_default().into_iter().filter(is_ours);
+    let removed = names.filter(is_old).filter(|name| base.remove_private(name).is_ok());
     removed.map(|name| base.path().join(name)).collect()
 }
 

@@ -49,7 +49,8 @@ impl Dir {
     pub fn prove(path: &Path, rules: Walk) -> Result<Dir, Untrusted> {
         let failed = |error| Untrusted::Failed { path: path.to_owned(), error };
         let path = std::path::absolute(path).map_err(failed)?;
-        Place::root(rules)?.walk(&path, rules).map(Self::from)
+        let from_root = path.strip_prefix("/").unwrap_or(&path);
+        Place::root(rules)?.walk(from_root, rules).map(Self::from)
     }
 
     /// Goes on to `path` below this directory, as [`Self::prove`] does.
@@ -188,15 +189,6 @@ impl Dir {
         at::names(self.as_fd())
     }
 
-    /// The names in the directory that are text and begin with `prefix`.
-    ///
-    /// # Errors
-    /// As of readdir(3).
-    pub fn names_with(&self, prefix: &str) -> io::Result<Vec<OsString>> {
-        let begins = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(prefix));
-        Ok(self.names()?.into_iter().filter(begins).collect())
-    }
-
     /// What a name stands for; a link is not followed.
     ///
     /// # Errors
@@ -276,18 +268,19 @@ impl Dir {
         written
     }
 
-    /// Makes `name` a symbolic link to `target`. An old link is replaced by a rename, so a program that
+    /// Makes `name` a symbolic link to `target`; returns false if it was one already. An old link is replaced by a rename, so a program that
     /// starts meanwhile finds the old or the new one.
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn point(&self, name: &OsStr, target: &Path) -> io::Result<()> {
+    pub fn point(&self, name: &OsStr, target: &Path) -> io::Result<bool> {
         if self.read_link(name).is_ok_and(|now| now == target) {
-            return Ok(());
+            return Ok(false);
         }
         let fresh = fresh(name);
         at::symlink(self.as_fd(), target.as_os_str(), &fresh)?;
-        self.rename(&fresh, name).inspect_err(|_| drop(self.remove_file(&fresh)))
+        self.rename(&fresh, name).inspect_err(|_| drop(self.remove_file(&fresh)))?;
+        Ok(true)
     }
 
     /// The target of a symbolic link.
