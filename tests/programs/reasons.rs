@@ -166,7 +166,7 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
                 "of user {uid}; users do not share it (run as user {uid}, or start in a network namespace"
             ),
             "roxie: server: starting the engine: UDP port 4791 belongs to process".to_owned(),
-            format!("       run as user {uid}, or"),
+            format!("; run as user {uid}, or"),
             format!("belongs to roxie processes of user {uid}"),
             "1 problem must be fixed first".to_owned(),
         ];

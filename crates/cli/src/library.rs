@@ -74,7 +74,8 @@ impl Libraries {
     fn refuse_strangers(&self, exe: &Path) -> Outcome {
         let meta = |path: &Path| fs::symlink_metadata(path).during(&path.display().to_string());
         let trusted = [0, sys::effective_uid(), fs::metadata(exe).during(&exe.display().to_string())?.uid()];
-        let targets = self.files.iter().filter_map(|file| file.canonicalize().ok());
+        let targets = self.files.iter().filter(|file| file.is_symlink());
+        let targets = targets.filter_map(|file| file.canonicalize().ok());
         // A user that can replace the directory of the program can replace the program, too.
         if Some(&*self.dir) != exe.parent() {
             match Dir::prove(&self.dir, Walk { trust_groups: true, ..Walk::default() }) {

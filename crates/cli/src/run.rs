@@ -21,6 +21,9 @@ use crate::{chaos, device_files, devinfo, env, need, supervised};
 /// Exit codes for a command that could not be started, as shells use them.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
+/// Descriptors that making the environment of a command takes: the standard streams, two directories, a file.
+/// With fewer a failure is a matter of the limit.
+const DESCRIPTORS_MIN: u64 = 6;
 
 /// Executes the command; returns only if that failed, or with `--capture` at its end.
 pub(crate) fn run(args: &RunArgs) -> Outcome<ExitCode> {
@@ -45,7 +48,14 @@ fn captured(args: &RunArgs) -> Outcome<ExitCode> {
 
 fn execute(args: &RunArgs) -> Outcome {
     let found = args.command.first().and_then(|program| search(Path::new(program)));
-    let mut variables = variables(args, found.as_deref())?;
+    let mut variables = match variables(args, found.as_deref()) {
+        // A command that needs no device starts all the same.
+        Err(failure) if sys::descriptor_limit() < DESCRIPTORS_MIN => {
+            say!("roxie: {failure}: the command starts without the device (raise ulimit -n)");
+            return become_command(&args.command, Vec::new());
+        }
+        variables => variables?,
+    };
     let report = (!args.is_quiet() && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
         .then(|| CommandDir::new(Purpose::Run))
         .transpose()?;
