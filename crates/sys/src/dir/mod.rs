@@ -268,8 +268,8 @@ impl Dir {
         written
     }
 
-    /// Makes `name` a symbolic link to `target`; returns false if it was one already. An old link is replaced by a rename, so a program that
-    /// starts meanwhile finds the old or the new one.
+    /// Makes `name` a symbolic link to `target`; returns false if it was one already. An old link is replaced
+    /// by a rename, so a program that starts meanwhile finds the old or the new one.
     ///
     /// # Errors
     /// It cannot be made.
