@@ -46,7 +46,8 @@ impl NamedFile {
 
     /// A relative path begins at `base`, or at the current directory.
     fn without_links(base: Option<&Dir>, path: &Path) -> io::Result<NamedFile> {
-        let name = path.file_name().ok_or(ErrorKind::IsADirectory)?.to_owned();
+        let is_dir = || io::Error::new(ErrorKind::IsADirectory, "not a regular file");
+        let name = path.file_name().ok_or_else(is_dir)?.to_owned();
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let shown = base.map_or_else(|| parent.to_owned(), |base| base.path.join(parent));
         let file = at::named_dir(base.map(AsFd::as_fd), parent)?;
