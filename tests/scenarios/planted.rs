@@ -190,7 +190,9 @@ fn lost_handshakes() -> Vec<Scenario> {
             "a DisconnectReply",
             "ROXIE_INGRESS=impair:loss=100%,opcode=ud,nth=3",
             "The DisconnectReply in packet",
-        ),
+        )
+        // A probe would end the connection before the request is repeated.
+        .env(Server, &["ROXIE_KEEPALIVE=off"]),
     ]
 }
 
