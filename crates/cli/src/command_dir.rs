@@ -70,7 +70,7 @@ impl CommandDir {
         &self.dir
     }
 
-    /// The directory once more. Without the lock.
+    /// Opens the directory a second time, without its lock.
     pub(crate) fn reopen(&self) -> Outcome<Dir> {
         Dir::own(self.path()).map_err(|why| not_trusted(&why))
     }
@@ -103,11 +103,8 @@ pub(crate) fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
 }
 
 fn is_abandoned(base: &Dir, name: &OsString, now: SystemTime) -> bool {
-    // A time in the future counts as now: clocks differ.
-    let is_old = |changed: SystemTime| now.duration_since(changed).is_ok_and(|age| age >= ABANDONED);
     let Ok(dir) = base.open_private(name) else { return false };
-    let changed = dir.own_metadata().and_then(|meta| meta.modified());
-    changed.is_ok_and(is_old) && dir.try_lock().unwrap_or(false)
+    dir.age(now).is_some_and(|age| age >= ABANDONED) && dir.try_lock().unwrap_or(false)
 }
 
 #[cfg(test)]

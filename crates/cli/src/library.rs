@@ -188,10 +188,7 @@ fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
     let is_ours = |name: &&OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
     for name in names.iter().filter(is_ours) {
         let Ok(dir) = base.open_private(name) else { continue };
-        // A time in the future counts as now: clocks differ.
-        let changed = dir.own_metadata().and_then(|meta| meta.modified());
-        let age = changed.ok().and_then(|changed| now.duration_since(changed).ok());
-        if age.is_none_or(|age| age < ABANDONED) {
+        if dir.age(now).is_none_or(|age| age < ABANDONED) {
             continue;
         }
         let Ok(links) = dir.names() else { continue };

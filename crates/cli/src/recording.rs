@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use clap::Args as ClapArgs;
-use nix::sys::signal::{SigSet, Signal};
 use roxie::recording::{SNAP_VARIABLE, VARIABLE};
 use roxie_capture::live::{CommandCapture, Count};
 use sys::NamedFile;
@@ -133,13 +132,7 @@ impl Prepared {
     pub(crate) fn start(self) -> Outcome<Running> {
         let shall_end = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&shall_end);
-        let read = move || {
-            // At the file size limit write(2) then returns an error.
-            let mut file_size = SigSet::empty();
-            file_size.add(Signal::SIGXFSZ);
-            file_size.thread_block().during("signals")?;
-            record(self.capture, self.part, &until)
-        };
+        let read = move || record(self.capture, self.part, &until);
         let thread = thread::Builder::new().spawn(read).during("a thread that captures")?;
         Ok(Running { thread: Some(thread), shall_end })
     }

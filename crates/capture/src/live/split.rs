@@ -296,7 +296,7 @@ mod tests {
         assert!(all(&TapHeader { segment: 1, len: u32::MAX, ..header }, &bytes, 96).is_empty());
         assert!(all(&TapHeader { segment: 1, len: 42 + 257, ..header }, &bytes, 96).is_empty());
         assert_eq!(all(&TapHeader { segment: 1, len: 42 + 256, ..header }, &bytes, 96).len(), 256);
-        // One packet whose length does not fit the file.
+        // One packet with a length that does not fit the file.
         assert!(all(&TapHeader { segment: 0, len: u32::MAX, ..header }, &bytes, 96).is_empty());
         // Headers that take the memory of their copies many times.
         assert!(all(&TapHeader { outer_len: 129, ..header }, &bytes, 96).is_empty());

@@ -29,7 +29,7 @@ const USE_STEP: Duration = Duration::from_secs(3600);
 pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
     let (base, dir) = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint()))?;
     let now = SystemTime::now();
-    if age(&dir, now).is_none_or(|age| age > USE_STEP) {
+    if dir.age(now).is_none_or(|age| age > USE_STEP) {
         // Only the removal of old builds reads it.
         dir.set_modified(now).ok();
     }
@@ -93,7 +93,7 @@ fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
 /// Removes the libraries of builds that were not used for `unused` and that no process names.
 pub(super) fn sweep(base: &Dir, now: SystemTime, unused: Duration) -> Vec<PathBuf> {
     let is_old = |name: &OsString| {
-        let dir = base.open_private(name).ok().filter(|dir| age(dir, now).is_some_and(|age| age >= unused));
+        let dir = base.open_private(name).ok().filter(|dir| dir.age(now).is_some_and(|age| age >= unused));
         dir.is_some_and(|dir| !is_named(dir.path()))
     };
     let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
@@ -128,11 +128,6 @@ fn is_named(dir: &Path) -> bool {
 
 fn contains(text: &[u8], word: &[u8]) -> bool {
     !word.is_empty() && text.windows(word.len()).any(|window| window == word)
-}
-
-/// Time since a directory was changed last. A time in the future counts as now: clocks differ.
-fn age(dir: &Dir, now: SystemTime) -> Option<Duration> {
-    Some(now.duration_since(dir.own_metadata().ok()?.modified().ok()?).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 #[cfg(any(test, feature = "testing"))]
 pub use adversary::between_calls;
@@ -171,6 +171,13 @@ impl Dir {
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         // A directory that was walked to is open for its path only.
         at::set_mode(&at::open(self.as_fd(), OsStr::new("."), libc::O_RDONLY | libc::O_DIRECTORY, 0)?, mode)
+    }
+
+    /// Time since the last change; `None` if the kernel does not say. A time in the future counts as now:
+    /// clocks differ.
+    #[must_use]
+    pub fn age(&self, now: SystemTime) -> Option<Duration> {
+        Some(now.duration_since(self.file.metadata().ok()?.modified().ok()?).unwrap_or_default())
     }
 
     /// Sets the time of the last change. For a private directory.

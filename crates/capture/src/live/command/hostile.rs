@@ -20,7 +20,7 @@ const FRONT: usize = 16;
 
 /// Panics unless the capture is a complete file with the packets that were counted.
 pub(crate) fn check_command(bytes: &[u8]) {
-    // Nobody connects here: the engines are connected already.
+    // No engine connects here: they are connected already.
     let nowhere = File::open("/dev/null").expect("every Linux has it");
     let mut capture = CommandCapture::on(nowhere.into(), None).expect("memory");
     let mut rest = bytes;
