@@ -31,37 +31,37 @@ use tree::root;
 
 /// Files that may contain unsafe code: a few files of nic, the system calls, the C ABI.
 const UNSAFE_ALLOWED: [&str; 6] = [
-    "crates/nic/src/mr.rs",
-    "crates/sys/src/",
+    "crates/nic/device/src/mr.rs",
+    "crates/nic/sys/src/",
     // `Pd::reg_mr` is an unsafe function: the caller guarantees that the memory stays valid.
-    "crates/nic/src/verbs/pd.rs",
-    "crates/capi/",
-    "crates/nic/tests/",
+    "crates/nic/device/src/verbs/pd.rs",
+    "crates/nic/verbs-c/",
+    "crates/nic/device/tests/",
     "tests/tidy.rs",
 ];
 /// Crates in which the compiler forbids unsafe code.
 const FORBIDDEN: [&str; 8] = [
-    "crates/wire/src/lib.rs",
-    "crates/bpf/src/lib.rs",
-    "crates/transport/src/lib.rs",
-    "crates/sim/src/lib.rs",
-    "crates/capture/src/lib.rs",
+    "crates/nic/wire/src/lib.rs",
+    "crates/xdp/bpf/src/lib.rs",
+    "crates/nic/transport/src/lib.rs",
+    "crates/lab/sim/src/lib.rs",
+    "crates/tools/capture/src/lib.rs",
     "crates/cli/src/lib.rs",
     "crates/cli/src/main.rs",
     "fuzz/src/lib.rs",
 ];
 /// Which of our crates each may depend on.
 const ARROWS: [(&str, &[&str]); 11] = [
-    ("wire", &[]),
-    ("bpf", &[]),
-    ("sys", &["bpf"]),
-    ("transport", &["wire"]),
-    ("sim", &["wire", "transport", "sys", "roxie"]),
-    ("nic", &["wire", "bpf", "transport", "sys"]),
-    ("capi", &["wire", "transport", "sys", "roxie"]),
-    ("capi/rdmacm", &[]),
-    ("capi/audit", &[]),
-    ("capture", &["wire", "bpf", "sys", "roxie"]),
+    ("nic/wire", &[]),
+    ("xdp/bpf", &[]),
+    ("nic/sys", &["bpf"]),
+    ("nic/transport", &["wire"]),
+    ("lab/sim", &["wire", "transport", "sys", "roxie"]),
+    ("nic/device", &["wire", "bpf", "transport", "sys"]),
+    ("nic/verbs-c", &["wire", "transport", "sys", "roxie"]),
+    ("nic/verbs-c/rdmacm", &[]),
+    ("nic/verbs-c/audit", &[]),
+    ("tools/capture", &["wire", "bpf", "sys", "roxie"]),
     ("cli", &["wire", "bpf", "transport", "sim", "sys", "roxie", "roxie-capture"]),
 ];
 

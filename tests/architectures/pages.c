@@ -1,7 +1,7 @@
 /* The pages of the C tests have addresses that no other mapping gets, in an address space of 39 bits too. */
 #include <stdlib.h>
 
-#include "../../crates/capi/tests/pages.h"
+#include "../../crates/nic/verbs-c/tests/pages.h"
 
 #define PAGES 64
 

@@ -1,4 +1,4 @@
-//! Reads the captures in this directory; included by the tests of `crates/wire` and `crates/transport`.
+//! Reads the captures in this directory; included by the tests of `wire` and `transport`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use pcap_file::pcap::PcapReader;
 use wire::{Ethernet, Ip, ROCE_PORT, Udp};
 
+/// This directory, from the crate that includes this file.
 fn dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden")
+    let places = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|above| above.join("tests/golden"));
+    places.into_iter().find(|place| place.is_dir()).expect("the captures are in the tree")
 }
 
 /// The names of all captures, sorted.

@@ -6,13 +6,13 @@ use crate::tree::File;
 
 /// Where there must be an example.
 const SHOWN: [&str; 7] = [
-    "crates/wire/src/",
-    "crates/bpf/src/",
-    "crates/transport/src/",
-    "crates/capture/src/",
-    "crates/nic/src/verbs/",
-    "crates/nic/src/cm/",
-    "crates/nic/src/net/",
+    "crates/nic/wire/src/",
+    "crates/xdp/bpf/src/",
+    "crates/nic/transport/src/",
+    "crates/tools/capture/src/",
+    "crates/nic/device/src/verbs/",
+    "crates/nic/device/src/cm/",
+    "crates/nic/device/src/net/",
 ];
 /// What `rustdoc` may be told about an example that it runs.
 const RUN: [&str; 3] = ["rust", "should_panic", "edition2024"];

@@ -41,24 +41,27 @@ const USES: [&str; 9] = [
 const OF_KERNEL: [&str; 3] = ["\"/proc", "\"/sys", "\"/dev/null\""];
 
 /// The one way itself.
-const HOME: &str = "crates/sys/src/dir/";
+const HOME: &str = "crates/nic/sys/src/dir/";
 
 /// Files that change something by a path, with the reason.
 const MAY_CHANGE: [(&str, &str); 5] = [
     ("crates/cli/src/device_files.rs", "a tmpfs in a mount namespace of this process alone"),
     ("crates/cli/src/metrics/listener.rs", "the path of a proven directory"),
     ("crates/cli/src/output.rs", "makes directories that the user named, for manual pages"),
-    ("crates/sys/src/guarded/pages.rs", "/proc/self/maps and /proc/self/mem, without allocation"),
-    ("crates/sys/src/unix.rs", "opens the directory of a socket with a path that is too long for an address"),
+    ("crates/nic/sys/src/guarded/pages.rs", "/proc/self/maps and /proc/self/mem, without allocation"),
+    (
+        "crates/nic/sys/src/unix.rs",
+        "opens the directory of a socket with a path that is too long for an address",
+    ),
 ];
 
 /// Files that use a path that is not the kernel's, with the reason.
 const MAY_USE: [(&str, &str); 31] = [
-    ("crates/bpf/src/object/clang.rs", "tests only: the compiler"),
-    ("crates/capi/src/ibv/device.rs", "a type of this name"),
-    ("crates/capi/src/ibv/sysfs.rs", "a file that the program names"),
-    ("crates/capture/src/live/command.rs", "the path of a private directory, which was proven"),
-    ("crates/capture/src/source/mod.rs", "a capture that the user names"),
+    ("crates/xdp/bpf/src/object/clang.rs", "tests only: the compiler"),
+    ("crates/nic/verbs-c/src/ibv/device.rs", "a type of this name"),
+    ("crates/nic/verbs-c/src/ibv/sysfs.rs", "a file that the program names"),
+    ("crates/tools/capture/src/live/command.rs", "the path of a private directory, which was proven"),
+    ("crates/tools/capture/src/source/mod.rs", "a capture that the user names"),
     ("crates/cli/src/capture/pager.rs", "the user's PAGER"),
     ("crates/cli/src/chaos/search.rs", "the user's command, or this program"),
     ("crates/cli/src/check/suppress.rs", "a file that the user names"),
@@ -79,12 +82,12 @@ const MAY_USE: [(&str, &str); 31] = [
     ("crates/cli/src/trace/mod.rs", "traces that the user names"),
     ("crates/cli/src/xdp/log.rs", "/sys/kernel/tracing"),
     ("crates/cli/src/xdp/test/place.rs", "ip(8)"),
-    ("crates/nic/src/hook/object.rs", "an object that the user names, /boot/config of root"),
-    ("crates/nic/src/recording.rs", "the socket of a listener that must be this user or root"),
-    ("crates/nic/src/registry/meeting.rs", "the path of a private directory, which was proven"),
-    ("crates/nic/src/rsocket/settings.rs", "/etc/rdma/rsocket of root"),
-    ("crates/nic/src/xdp/hints.rs", "/sys/kernel/btf"),
-    ("crates/sys/src/unix.rs", "the calls themselves"),
+    ("crates/nic/device/src/hook/object.rs", "an object that the user names, /boot/config of root"),
+    ("crates/nic/device/src/recording.rs", "the socket of a listener that must be this user or root"),
+    ("crates/nic/device/src/registry/meeting.rs", "the path of a private directory, which was proven"),
+    ("crates/nic/device/src/rsocket/settings.rs", "/etc/rdma/rsocket of root"),
+    ("crates/nic/device/src/xdp/hints.rs", "/sys/kernel/btf"),
+    ("crates/nic/sys/src/unix.rs", "the calls themselves"),
 ];
 
 /// The lines of the products, without tests, in which one of these words stands.

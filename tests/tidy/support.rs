@@ -7,7 +7,7 @@ use std::fs;
 use crate::{operations, root};
 
 #[expect(dead_code, reason = "the build scripts use the rest")]
-#[path = "../../crates/capi/build/table.rs"]
+#[path = "../../crates/nic/verbs-c/build/table.rs"]
 mod table;
 
 use table::What;
@@ -114,7 +114,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// The functions in the public nodes of a symbol table.
 fn exported(file: &str, public: &str) -> Names {
-    let text = fs::read_to_string(root().join("crates/capi/symbols").join(file)).expect("exists");
+    let text = fs::read_to_string(root().join("crates/nic/verbs-c/symbols").join(file)).expect("exists");
     let nodes = table::parse(&text);
     let nodes = nodes.iter().filter(|node| node.name.starts_with(public));
     nodes
@@ -125,7 +125,8 @@ fn exported(file: &str, public: &str) -> Names {
 
 /// The operations of `ibv_context`, after a dot: slots of its structures, filled or not.
 fn context_operations() -> Names {
-    let read = |file: &str| fs::read_to_string(root().join("crates/capi/src").join(file)).expect("exists");
+    let read =
+        |file: &str| fs::read_to_string(root().join("crates/nic/verbs-c/src").join(file)).expect("exists");
     let (layout, filled) = (read("abi/context.rs"), read("ibv/device.rs"));
     let structures = ["pub struct ibv_context_ops {", "pub struct verbs_context {"];
     let slots = structures.iter().flat_map(|start| {

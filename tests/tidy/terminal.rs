@@ -5,7 +5,7 @@ use regex::Regex;
 use crate::tree::File;
 
 /// The program's file, and that of the libraries. libroxie_audit.so writes with a system call of its own.
-const WRITERS: [&str; 2] = ["crates/cli/src/terminal.rs", "crates/nic/src/notice.rs"];
+const WRITERS: [&str; 2] = ["crates/cli/src/terminal.rs", "crates/nic/device/src/notice.rs"];
 
 /// Each other place in the sources of a crate that prints or opens standard output or standard error. Tests
 /// may say why they skip something.

@@ -99,7 +99,7 @@ mod tests {
     fn a_crate_requested_in_an_earlier_version_is_named() {
         let manifest = |requested: &str| {
             format!(
-                "version = \"0.2.0\"\nlibc = \"0.2\"\nwire = {{ path = \"crates/wire\", version = \
+                "version = \"0.2.0\"\nlibc = \"0.2\"\nwire = {{ path = \"crates/nic/wire\", version = \
                  \"{requested}\" }}\n"
             )
         };

@@ -3,7 +3,7 @@
 #[path = "../../../../tests/golden/capture.rs"]
 mod golden;
 
-#[path = "../../../capture/tests/files/build.rs"]
+#[path = "../../../tools/capture/tests/files/build.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod build;
 

@@ -1,0 +1,15 @@
+//! The library on files: every form of a capture, damaged files, and captures of real kernels with known
+//! faults.
+
+#[path = "../../../../../tests/golden/capture.rs"]
+mod golden;
+
+mod build;
+mod damage;
+mod formats;
+mod fragments;
+mod honest;
+mod links;
+mod styles;
+mod synth;
+mod verdicts;
