@@ -43,10 +43,12 @@ pub struct Pauses {
     pub run_pause_ns: (u64, u64),
     /// Packets that are lost, of a million.
     pub drop_ppm: u64,
+    /// The local ACK timeout of both queue pairs, as IBA encodes it.
+    pub timeout: u8,
 }
 
-/// Runs two devices: process 0 posts messages to process 1, and one of them pauses. The local ACK timeout is
-/// 12 (16.8 ms), the retry count 7. The outcome counts what the requester retransmitted.
+/// Runs two devices: process 0 posts messages to process 1, and one of them pauses, or both. The retry count
+/// is 7. The outcome counts what the requester retransmitted.
 ///
 /// # Errors
 /// The first broken promise.
@@ -89,7 +91,12 @@ pub fn run_pauses(options: &DeviceOptions, pauses: &Pauses) -> Result<DeviceOutc
             PausedSide::Requester | PausedSide::Both => 0,
             PausedSide::Responder => 1,
         },
-        incident: Incident::Pauses { run_ns, pause_ns, both: pauses.side == PausedSide::Both },
+        incident: Incident::Pauses {
+            run_ns,
+            pause_ns,
+            both: pauses.side == PausedSide::Both,
+            timeout: pauses.timeout,
+        },
         port_limit_ns: 50_000,
         window_bytes: 320 * 1024,
         preempt_ppm: 0,

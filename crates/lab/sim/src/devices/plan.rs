@@ -19,6 +19,8 @@ const SHARED_NS: u64 = 20_000_000;
 const PAUSE_NS: (u64, u64) = (11_000_000, 16_000_000);
 /// Time (ns) of a run with faults, stopped or killed processes.
 const TIME_MAX_NS: u64 = 4_000_000_000;
+/// Pauses in which a run with pauses must end, if that is longer.
+const PAUSES_MAX: u64 = 100;
 
 /// How an application uses its device: models of real programs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -113,6 +115,8 @@ pub(super) enum Incident {
         pause_ns: u64,
         /// So has the other process, half a pause later.
         both: bool,
+        /// The local ACK timeout, as IBA encodes it.
+        timeout: u8,
     },
 }
 
@@ -212,6 +216,9 @@ impl Plan {
     /// each work request and each window of bytes, far less than the retransmission timeout, so work that
     /// only a retransmission would complete fails the run.
     pub(super) fn time_ns(&self) -> u64 {
+        if let Incident::Pauses { run_ns, pause_ns, .. } = self.incident {
+            return TIME_MAX_NS.max(PAUSES_MAX * (run_ns + pause_ns));
+        }
         if !self.is_calm() {
             return self.extension.time_max_ns().unwrap_or(TIME_MAX_NS);
         }
@@ -232,6 +239,7 @@ impl Plan {
     pub(super) fn timeout(&self) -> u8 {
         match &self.incident {
             Incident::Kills(kills) => kills.timeout,
+            Incident::Pauses { timeout, .. } => *timeout,
             _ if self.is_calm() => self.extension.calm_timeout.unwrap_or(15),
             _ => 12,
         }

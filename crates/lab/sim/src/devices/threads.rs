@@ -259,7 +259,7 @@ impl Threads {
                 kills.happen(&threads);
                 threads.finish_after(kills.peers);
             }
-            Incident::Pauses { run_ns, pause_ns, both } => {
+            Incident::Pauses { run_ns, pause_ns, both, .. } => {
                 while threads.has_living(processes) && threads.now() < end_ns {
                     let at = threads.now() + run_ns;
                     threads.sleep(&[], at);

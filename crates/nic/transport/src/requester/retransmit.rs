@@ -14,6 +14,7 @@ use super::{Fetch, Requester, Step};
 use crate::emit::{Buffer, Transmit, psn_of};
 use crate::endpoint::Endpoint;
 use crate::memory::Memory;
+use crate::responder::REACH_MIN;
 use crate::time::Instant;
 
 /// A gap of n packets is reported by an ACK that names the packet n times this many before the gap. A
@@ -163,16 +164,23 @@ impl Requester {
         is_new
     }
 
-    /// The peer is silent: retransmits the oldest packet in case it was lost, and the youngest so that the
-    /// peer NAKs what it misses.
+    /// The peer is silent: retransmits the oldest packet in case it was lost, and a later one so that the
+    /// peer NAKs what it misses: the youngest that it keeps although nothing before it has arrived. If it
+    /// drops the later one, it NAKs only the packet behind the oldest, and two packets arrive per timeout.
     pub(super) fn probe(&mut self, now: Instant) {
-        if self.window.una() >= self.window.cursor() {
+        let (una, cursor) = (self.window.una(), self.window.cursor());
+        if una >= cursor {
             return;
         }
-        self.lose(self.window.una());
+        self.lose(una);
         // Nothing else shows that responses were lost when no later one follows.
-        self.on_missing_responses(now, self.window.una(), self.fetches.seen);
-        self.probe_youngest();
+        self.on_missing_responses(now, una, self.fetches.seen);
+        let kept = una + REACH_MIN - 1;
+        if kept < cursor && self.fetches.at(kept).is_none() {
+            self.lose(kept);
+        } else {
+            self.probe_youngest();
+        }
     }
 
     /// Retransmits the youngest packet in flight, of which there is one: a retransmission sets AckReq.

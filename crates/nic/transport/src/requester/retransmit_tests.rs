@@ -232,6 +232,16 @@ fn a_lost_tail_is_probed_for_long_before_the_timeout() {
     assert_eq!(b.qp.state(), QpState::Err, "timeout and retry_cnt mean what they say");
 }
 
+/// All of 200 packets were lost while the peer had no CPU. It would drop the youngest one and NAK only the
+/// packet behind the oldest.
+#[test]
+fn a_probe_reaches_no_further_than_the_peer_keeps_packets() {
+    let mut b = keeper(520);
+    post(&mut b, 200);
+    b.at(b.qp.poll_timeout().expect("an ACK is expected"));
+    assert_eq!(b.sent(), [600, 663].map(only));
+}
+
 #[test]
 fn a_response_to_a_probe_ends_the_probing() {
     let mut b = Bench::rc();

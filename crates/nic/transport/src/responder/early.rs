@@ -36,13 +36,17 @@ const BTH_ACK_REQ: usize = 8;
 /// A request is kept at least so far beyond the furthest one that is here: longer than a burst of 62, so that
 /// a lost burst is a gap like any other. With half of it such a burst would cost its successors, too; with
 /// the double a forger has the double target while the connection is idle.
-const REACH_MIN: u64 = 64;
+pub(crate) const REACH_MIN: u64 = 64;
 /// Time in which requests that arrived show how many the peer has in flight: at least this, at most the
 /// double. Longer than the round trip of a local network; a forger's target is larger for as long.
 const ARRIVALS_NS: u64 = 10_000_000;
 /// A kept request is dropped after this, or earlier together with an older one. The retransmission of the
 /// missing one has then failed several times, or no packet is missing and the kept one is forged.
 const KEPT_MAX_NS: u64 = 1_000_000_000;
+/// A kept request is kept for at least so many times as long as retransmissions took: at 5 % loss some of 310
+/// packets are lost three times. Half: where both hosts wait 300 ms for a CPU, all is dropped before it can
+/// be executed, and a few packets arrive per timeout. Double: a forged request blocks for longer.
+const KEPT_REPAIRS: u64 = 8;
 /// Requests that are kept after a report of the first gap, whereupon it is reported again, so that the
 /// requester knows what has arrived. Half: twice the reports. Double: a small window stays closed for longer.
 const PROGRESS: u32 = 32;
@@ -78,6 +82,8 @@ pub(super) struct EarlyRequests {
     timed: Option<(u64, Instant)>,
     /// From a report to the retransmission, smoothed; 0 before the first sample.
     repair_ns: u64,
+    /// The longest of these times; halves in five samples.
+    longest_repair_ns: u64,
 }
 
 /// How many requests arrived in order within the last 10 to 20 ms: about as many may be in flight.
@@ -123,7 +129,8 @@ impl Arrivals {
 impl EarlyRequests {
     /// Forgets what is kept, but not what is known of the peer.
     fn forget(&mut self) {
-        *self = Self { proof: self.proof, repair_ns: self.repair_ns, ..Self::default() };
+        let Self { proof, repair_ns, longest_repair_ns, .. } = *self;
+        *self = Self { proof, repair_ns, longest_repair_ns, ..Self::default() };
     }
 
     /// Whether packets beyond this one are kept.
@@ -149,7 +156,7 @@ impl EarlyRequests {
 
     /// Whether what is kept is too old to be believed.
     fn is_stale(&self, now: Instant) -> bool {
-        now >= self.begun.plus_ns(KEPT_MAX_NS)
+        now >= self.begun.plus_ns(KEPT_MAX_NS.max(KEPT_REPAIRS * self.longest_repair_ns))
     }
 
     /// Notes whether the first request after a gap was closed is one that was here already.
@@ -229,6 +236,7 @@ impl EarlyRequests {
             self.timed = None;
             let ns = now.since(since).as_nanos() as u64;
             self.repair_ns = if self.repair_ns == 0 { ns } else { (7 * self.repair_ns + ns) / 8 };
+            self.longest_repair_ns = ns.max(self.longest_repair_ns / 8 * 7);
         }
     }
 }
@@ -276,6 +284,10 @@ impl Responder {
             && let Some(kept) = reorder.get(early.episode, position)
         {
             if are_copies([kept, packet.bytes()]) {
+                // The requester does not know that it is here, so it does not know the gaps either.
+                if early.is_overdue(now, self.expected) {
+                    self.nak_gap(ep);
+                }
                 return Ok(());
             }
             // One of them is forged, or the requester sends something else now (the application has changed

@@ -197,6 +197,25 @@ fn a_selective_repeat_peer_gets_a_report_of_every_gap() {
     assert_eq!(b.sent(), expected, "all gaps are old now");
 }
 
+/// A requester that probes does not know what is here: the reports were lost.
+#[test]
+fn a_copy_of_a_kept_request_makes_the_responder_report_old_gaps_again() {
+    let mut b = selective();
+    let unit = crate::requester::GAP_UNIT as u32;
+    let nak = || "Acknowledge 111 NAK 0 msn 11".to_owned();
+    b.batch(&[write(112, 0, 1), write(114, 0, 1)]);
+    b.sent();
+    b.recv(&write(114, 0, 1)).unwrap();
+    assert_eq!(b.sent(), NONE, "the reports are on their way");
+    b.at(crate::testing::us(50));
+    b.recv(&write(114, 0, 1)).unwrap();
+    assert_eq!(b.sent(), [nak()]);
+    b.at(crate::testing::us(100));
+    b.recv(&write(114, 0, 1)).unwrap();
+    let report = |psn: u32| format!("Acknowledge {} msn 114", psn.wrapping_sub(unit) & 0xff_ffff);
+    assert_eq!(b.sent(), [nak(), report(111), report(113)]);
+}
+
 /// Otherwise the window of the requester stays closed while nothing else is missing.
 #[test]
 fn the_first_gap_is_reported_again_when_32_requests_were_kept_since() {

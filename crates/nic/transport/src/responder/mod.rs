@@ -17,6 +17,7 @@ mod unreliable;
 
 use wire::{DropReason, Msn, Operation, Packet, Position, Rkey};
 
+pub(crate) use early::REACH_MIN;
 use early::{Arrivals, EarlyRequests};
 use nak::NakState;
 use order::SavedBytes;
