@@ -2,7 +2,7 @@
 //! pairs.
 
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Pair, Ready, start, wait_ready};
+use roxie_tests::pair::{Pair, Ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 
 use crate::case::{Case, LONG, Scale, Spread, gid_index, places, says};
@@ -31,13 +31,6 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::All, "ibv_xsrq_pingpong", &[]);
     add(Spread::Two, "ibv_xsrq_pingpong", &["-s", "65536", "-n", "200"]);
     cases.extend(mtu_cases(scale));
-    for (clients, words) in [(2, &[][..]), (2, &["-e"]), (4, &["-n", "200"]), (3, &["-s", "1000000"])] {
-        let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
-        let title = format!("ibv_xsrq_pingpong -c {clients} {}", words.join(" "));
-        cases.push(Case::new(place, &title, "ibv_xsrq_pingpong", move |lab, name| {
-            queue_of_another_process(lab, &place, name, clients, words)
-        }));
-    }
     cases
 }
 
@@ -64,30 +57,6 @@ fn case(place: Place, program: &'static str, words: &[&'static str]) -> Case {
     Case::new(place, &format!("{program} {}", words.join(" ")), program, move |lab, name| {
         run(lab, &place, name, program, &words)
     })
-}
-
-/// With several clients the server sends through the queue pair of one client to the shared receive queue
-/// of another, in the XRC domain of a file that both opened.
-fn queue_of_another_process(
-    lab: &Lab,
-    place: &Place,
-    name: &str,
-    clients: usize,
-    words: &[&str],
-) -> Result<(), String> {
-    let (port, count) = (lab.port(), clients.to_string());
-    let port_word = port.to_string();
-    let (at_server, at_client) = (gid_index(lab, place, Side::Server)?, gid_index(lab, place, Side::Client)?);
-    let common = [&["ibv_xsrq_pingpong", "-p", &port_word], words].concat();
-    let mut server =
-        start(lab, place, Side::Server, name, &[&common[..], &["-c", &count, "-g", &at_server]].concat())?;
-    wait_ready(&mut server, Ready::Tcp(port))?;
-    let words = [&common[..], &["-g", &at_client, lab.address(place)]].concat();
-    let mut running = vec![server];
-    for number in 1..=clients {
-        running.push(start(lab, place, Side::Client, &format!("{name} {number}"), &words)?);
-    }
-    running.iter_mut().try_for_each(|process| says(&process.wait(LONG), "success"))
 }
 
 fn run(lab: &Lab, place: &Place, name: &str, program: &str, words: &[&str]) -> Result<(), String> {

@@ -24,7 +24,6 @@ use crate::hook::control::Control;
 use crate::port::DeadPort;
 use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
-use crate::xrc_peers::XrcLocks;
 use sys::{KeptLock, LimitLock, now_ns};
 
 /// Where a device keeps its engine.
@@ -56,7 +55,6 @@ struct DeviceLocks {
 
 struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
-    xrc: XrcLocks,
     raw: Option<KeptLock<Raw, State>>,
     core: KeptLock<Engine, Core>,
     held: KeptLock<Engine, HeldState>,
@@ -140,7 +138,6 @@ impl EngineLocks {
                 None => None,
             },
             core: KeptLock::take(engine, |engine| &engine.core, lock_deadline())?,
-            xrc: XrcLocks::take(engine, lock_deadline())?,
             registry: engine.registry.membership()?.keep_locked(lock_deadline())?,
             engine: Arc::clone(engine),
         })
@@ -156,7 +153,6 @@ impl EngineLocks {
         }
         self.core.tables.forget_undelivered();
         self.held.forget();
-        self.xrc.release_in_child();
         if let Some(membership) = self.engine.registry.membership() {
             membership.release_in_child(&mut self.registry);
         }

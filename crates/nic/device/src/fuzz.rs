@@ -5,4 +5,3 @@ pub use crate::hook::control::{check_reply as hook_reply, check_request as hook_
 pub use crate::port::check_ring as ring;
 pub use crate::registry::check_journal as journal;
 pub use crate::registry::check_record as domain_record;
-pub use crate::xrc_peers::check_records as xrc_records;

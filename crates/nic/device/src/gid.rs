@@ -96,7 +96,7 @@ pub struct GidTable {
     pub node_guid: [u8; 8],
 }
 
-#[cfg(any(test, feature = "fuzz"))]
+#[cfg(test)]
 impl GidTable {
     /// The table of a netdev without addresses.
     pub(crate) fn without_addresses() -> GidTable {

@@ -44,7 +44,6 @@ pub mod trace;
 
 pub mod verbs;
 pub mod xdp;
-mod xrc_peers;
 
 pub use bpf;
 pub use notice::{notice, say};

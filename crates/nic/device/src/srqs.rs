@@ -2,22 +2,17 @@
 
 use std::sync::Arc;
 
-use transport::numbering::{self, place_of, qpn_at};
+use transport::numbering::{place_of, qpn_at, slot_of};
 use transport::{PdId, RecvQueue, SrqTable};
 use wire::Qpn;
 
 use crate::cq::CompletionQueue;
-use crate::events::EventQueue;
-use crate::verbs::AsyncEvent;
-use crate::xrc_peers::{Borrowed, ForeignQueue, Lent};
 
 /// A shared receive queue, and its attributes in the engine.
 pub(crate) struct SrqEntry {
     pub(crate) queue: RecvQueue,
     /// Chosen by the creator; identifies the queue in its events.
     pub(crate) cookie: u64,
-    /// Its asynchronous events.
-    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
     /// Set for a queue that receives XRC messages.
     pub(crate) xrc: Option<XrcScope>,
 }
@@ -29,14 +24,12 @@ pub(crate) struct XrcScope {
     pub(crate) cq: Arc<CompletionQueue>,
 }
 
-/// All shared receive queues, by index, and what other processes share with them.
+/// All shared receive queues, by index.
 #[derive(Default)]
 pub(crate) struct Srqs {
     pub(crate) entries: Vec<Option<SrqEntry>>,
     /// How many SRQs were created so far.
     pub(crate) created: u64,
-    pub(crate) lent: Lent,
-    pub(crate) borrowed: Borrowed,
 }
 
 /// Returns the number of a queue in XRC messages: unique on the host, like a QPN.
@@ -44,14 +37,11 @@ pub(crate) fn srqn(slot: u16, index: u32) -> u32 {
     qpn_at(slot, index).value()
 }
 
-/// Returns the slot of the process that has the queue.
-pub(crate) fn slot_of(srqn: u32) -> u16 {
-    numbering::slot_of(Qpn::new(srqn))
-}
-
-/// Returns the index of the queue in its process.
-pub(crate) fn index_of(srqn: u32) -> u32 {
-    place_of(Qpn::new(srqn))
+/// Returns the index of the queue with this number, or `None` if the number is not of `slot`: another process
+/// has the queue.
+fn index_in(slot: u16, srqn: u32) -> Option<u32> {
+    let number = Qpn::new(srqn);
+    (slot_of(number) == slot).then(|| place_of(number))
 }
 
 impl Srqs {
@@ -65,8 +55,7 @@ impl Srqs {
 
     /// Returns the XRC queue with this number, if it is in `slot`, the first one of this engine.
     pub(crate) fn by_number(&self, slot: u16, srqn: u32) -> Option<&SrqEntry> {
-        let index = (slot_of(srqn) == slot).then(|| index_of(srqn))?;
-        self.get(index).filter(|entry| entry.xrc.is_some())
+        self.get(index_in(slot, srqn)?).filter(|entry| entry.xrc.is_some())
     }
 }
 
@@ -95,10 +84,7 @@ impl SrqTable for ScopedSrqs<'_> {
     #[inline]
     fn xrc(&mut self, srqn: u32) -> Option<&mut RecvQueue> {
         let domain = self.scope.xrcd?;
-        if slot_of(srqn) != self.slot {
-            return self.srqs.borrowed.queue(ForeignQueue { domain, srqn });
-        }
-        let entry = self.srqs.get_mut(index_of(srqn))?;
+        let entry = self.srqs.get_mut(index_in(self.slot, srqn)?)?;
         entry.xrc.as_ref().filter(|scope| scope.domain == domain)?;
         Some(&mut entry.queue)
     }

@@ -13,8 +13,6 @@ pub(crate) enum Fault {
     PsnAhead,
     /// The message needs a receive work request and there is none.
     NoReceiveWqe,
-    /// The message needs a receive work request, and the owner is finding out whether there is one.
-    ReceiveAwaited,
     /// The request would change what an unsent READ response has to read. The responder NAKs it itself.
     UnsentRead,
     /// A duplicate READ or atomic that is not (or no longer) in the replay queue.
@@ -90,7 +88,7 @@ const fn fatal(
 }
 
 #[rustfmt::skip]
-static ROWS: [Row; 19] = {
+static ROWS: [Row; 18] = {
     use {Cause as C, DropReason as Drop, Fault as F};
     const SEQUENCE: NakKind = NakKind::Nak(NakCode::PsnSequenceError);
     const INVALID: NakKind = NakKind::Nak(NakCode::InvalidRequest);
@@ -102,7 +100,6 @@ static ROWS: [Row; 19] = {
     [
         transient(F::PsnAhead,         SEQUENCE,     Drop::OutOfSequence),
         transient(F::NoReceiveWqe,     NakKind::Rnr, Drop::NoReceive),
-        transient(F::ReceiveAwaited,   SILENCE,      Drop::NoReceive),
         transient(F::UnsentRead,       SILENCE,      Drop::OutOfSequence),
         transient(F::DuplicateNotKept, SILENCE,      Drop::Duplicate),
         fatal(F::Opcode,       INVALID,       C::PeerOpcode,     REQ,    Drop::BadSequenceOfOpcodes),

@@ -20,8 +20,6 @@ pub struct RecvQueue {
     tail: u32,
     /// The limit is armed while this is not 0.
     limit: u32,
-    /// A message that finds no work request waits for one, see [`set_awaited`](Self::set_awaited).
-    is_awaited: bool,
 }
 
 impl RecvQueue {
@@ -51,7 +49,6 @@ impl RecvQueue {
             head: 0,
             tail: 0,
             limit: 0,
-            is_awaited: false,
         })
     }
 
@@ -107,42 +104,10 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Makes the queue pairs drop a packet that finds no work request, as if it was lost, instead of sending
-    /// an RNR NAK. The owner keeps the packet and passes it to `handle_packet` again once it knows whether
-    /// there is a work request.
-    pub fn set_awaited(&mut self, is_awaited: bool) {
-        self.is_awaited = is_awaited;
-    }
-
-    /// Whether [`set_awaited`](Self::set_awaited) is in force.
-    #[must_use]
-    pub fn is_awaited(&self) -> bool {
-        self.is_awaited
-    }
-
-    /// Removes the next work request; another process will complete it. Also returns whether this reached the
-    /// armed limit.
-    pub fn withdraw(&mut self) -> Option<(RecvWqe, bool)> {
+    /// Removes the next work request. The caller completes it.
+    pub fn withdraw(&mut self) -> Option<RecvWqe> {
         let mut wqe = RecvWqe::new();
-        let taken = self.take(&mut wqe)?;
-        Some((wqe, taken.limit_reached))
-    }
-
-    /// Puts a work request that was withdrawn back to the front.
-    ///
-    /// # Errors
-    /// `NoMem` when the queue is full.
-    pub fn put_back(&mut self, wqe: &RecvWqe) -> Result<(), VerbsError> {
-        if self.len() >= self.max_wr {
-            return Err(VerbsError::NoMem);
-        }
-        self.head = self.head.wrapping_sub(1);
-        let slot = self.slot(self.head);
-        let posted = wqe.as_posted();
-        let first = slot * self.max_sge as usize;
-        (self.wr_ids[slot], self.num_sge[slot]) = (posted.wr_id, wqe.num_sge);
-        self.sges[first..first + posted.sg_list.len()].copy_from_slice(posted.sg_list);
-        Ok(())
+        self.take(&mut wqe).map(|_| wqe)
     }
 
     /// Makes room for `max_wr` work requests and keeps those that are posted.
@@ -169,7 +134,6 @@ impl RecvQueue {
             resized.sges[to * max_sge..][..max_sge].copy_from_slice(&self.sges[from * max_sge..][..max_sge]);
         }
         (resized.tail, resized.limit) = (waiting, self.limit);
-        resized.is_awaited = self.is_awaited;
         *self = resized;
         Ok(())
     }
@@ -333,12 +297,6 @@ impl RecvWqe {
         self.room
     }
 
-    /// The work request as it was posted.
-    #[must_use]
-    pub fn as_posted(&self) -> RecvWr<'_> {
-        RecvWr { wr_id: self.wr_id, sg_list: &self.sges[..usize::from(self.num_sge)] }
-    }
-
     /// Copies `src` to the buffer, `offset` bytes from its start.
     ///
     /// # Errors
@@ -465,24 +423,6 @@ mod tests {
         queue.resize(1).unwrap();
         post(&mut queue, 7).unwrap();
         assert_eq!(post(&mut queue, 8), Err(VerbsError::NoMem));
-    }
-
-    #[test]
-    fn a_withdrawn_work_request_is_put_back_to_the_front_if_there_is_room() {
-        let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
-        for round in 0..5 {
-            (0..3).for_each(|i| post(&mut queue, i).unwrap());
-            let (wqe, limit_reached) = queue.withdraw().unwrap();
-            assert_eq!((wqe.wr_id(), wqe.room(), limit_reached), (0, 20, false), "round {round}");
-            queue.put_back(&wqe).unwrap();
-            assert_eq!(queue.put_back(&wqe), Err(VerbsError::NoMem));
-            for i in 0..3 {
-                assert_eq!(queue.next_room(), Some(20));
-                assert_eq!(queue.withdraw().unwrap().0.as_posted().wr_id, i);
-            }
-            assert!(queue.withdraw().is_none());
-        }
-        assert!(!queue.is_awaited());
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
 //! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
-//! `xrc_processes.c` between processes, `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a
-//! process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c`
+//! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c`
 //! exhausts the device.
 
 mod c_program;
@@ -76,11 +75,6 @@ fn a_thread_cancelled_while_it_posts_and_polls_leaves_the_device_working() {
 #[test]
 fn xrc_senders_reach_the_shared_receive_queues_of_their_domain() {
     run("xrc");
-}
-
-#[test]
-fn processes_share_an_xrc_domain() {
-    run("xrc_processes");
 }
 
 #[test]

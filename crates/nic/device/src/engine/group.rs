@@ -313,13 +313,9 @@ impl Engine {
     /// Makes the progress thread raise moderated CQ events in time. Releases the lock, then
     /// [copies](Self::spread_keys) changed keys to the other engines. The result is that of
     /// [`Locked::unlock`].
-    pub(crate) fn unlock_and_spread(&self, mut core: Locked<'_, Core>) -> Option<Cancellation> {
+    pub(crate) fn unlock_and_spread(&self, core: Locked<'_, Core>) -> Option<Cancellation> {
         self.wake_before(self.moderator.next());
         let changed = core.tables.mrs.has_changed();
-        let borrowed = &mut core.tables.srqs.borrowed;
-        if borrowed.has_output() {
-            self.xrc_peers.put(borrowed.take_output());
-        }
         let cancellation = core.unlock();
         if changed {
             self.spread_keys();

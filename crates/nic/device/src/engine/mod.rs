@@ -49,7 +49,6 @@ use crate::runtime::{Point, Runtime};
 use crate::sched::{Attendance, InlineYield, Posters, Sleeper, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
-use crate::xrc_peers::XrcPeers;
 use claims::Claims;
 use group::Place;
 use gsi::Held;
@@ -93,7 +92,6 @@ pub(crate) struct Engine {
     pub(crate) pd_ids: AtomicU32,
     /// XRC domains that were opened with a file descriptor, by the identity of the file (ibv_open_xrcd(3)).
     pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
-    pub(crate) xrc_peers: XrcPeers,
     runtime: Runtime,
     tuning: Tuning,
     redirects: Arc<RedirectOutcome>,
@@ -151,7 +149,6 @@ impl Engine {
             moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
             pd_ids: AtomicU32::new(1),
             xrc_files: Mutex::default(),
-            xrc_peers: XrcPeers::default(),
             inline_yield: InlineYield::new(&tuning),
             // A division for each empty poll would cost as much as the rest of it.
             clock_mask: tuning.clock_polls.next_power_of_two() - 1,
@@ -551,9 +548,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Wakes the threads of the engine, which end then.
+    /// Wakes the progress thread, which ends then.
     fn drop(&mut self) {
-        self.xrc_peers.end();
         self.progress.wake();
     }
 }

@@ -1,10 +1,8 @@
 //! A packet's journey in: port, hooks, parse, ICRC, queue pair, application memory. Completions and
 //! acknowledgements follow at the end of each receive batch.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use transport::{Instant, PacketSource, RecvQueue, numbering};
-use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service, Xrceth};
+use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
 
 use super::core::Core;
 use super::inbox::OwnedPacket;
@@ -12,11 +10,9 @@ use super::qp_numbers::QpIndex;
 use super::tables::Tables;
 
 use crate::chaos::EngineChaos;
-use crate::notice::notice;
 use crate::port::{RxBatch, RxQueue, RxScope};
-use crate::srqs::{ScopedSrqs, slot_of};
+use crate::srqs::ScopedSrqs;
 use crate::trace;
-use crate::xrc_peers::ForeignQueue;
 
 impl Core {
     /// Receives one round of batches from the port and passes each packet to its queue pair. Returns the
@@ -196,41 +192,7 @@ impl Tables {
             self.touched.push(index);
         }
         if let Err(reason) = result {
-            match reason {
-                DropReason::NoReceive if self.holds(index, packet, from) => return,
-                DropReason::NoSuchSrq => self.warn_of_foreign_queue(packet),
-                _ => {}
-            }
             self.count(reason);
-        }
-    }
-
-    /// Keeps a packet that waits for a receive of another process, and returns true; false for others.
-    #[cold]
-    fn holds(&mut self, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) -> bool {
-        let slot = self.slot();
-        let Self { qps, srqs, reorder, .. } = self;
-        let Some(entry) = qps.get(index as usize).and_then(Option::as_deref) else { return false };
-        // The packet that found no receive may have arrived before this one.
-        let kept = entry.qp.kept_request(reorder).and_then(|bytes| Packet::parse(bytes).ok());
-        let packet = kept.as_ref().unwrap_or(packet);
-        let (Some(domain), Some(Xrceth { srqn })) = (entry.srqs.xrcd, packet.xrceth()) else { return false };
-        let queue = ForeignQueue { domain, srqn };
-        slot_of(srqn) != slot && srqs.borrowed.hold(queue, index, packet.bytes(), from)
-    }
-
-    /// Reports once why a message to an XRC shared receive queue of another process is refused. With
-    /// hardware, processes can share XRC domains.
-    #[cold]
-    fn warn_of_foreign_queue(&mut self, packet: &Packet<'_>) {
-        let Some(Xrceth { srqn }) = packet.xrceth() else { return };
-        static WARNED: AtomicBool = AtomicBool::new(false);
-        if slot_of(srqn) != self.slot() && !WARNED.swap(true, Ordering::Relaxed) {
-            notice(format_args!(
-                "a message for XRC shared receive queue {srqn:#08x} was refused: no process of this user and \
-                 host has a queue with that number in the XRC domain of the queue pair, or the domain was \
-                 opened without a file"
-            ));
         }
     }
 

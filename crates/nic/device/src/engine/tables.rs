@@ -30,11 +30,10 @@ use crate::multicast::Groups;
 use crate::port::FlowId;
 use crate::recording::Recording;
 use crate::sched::{FlowShare, TransmitQueue};
-use crate::srqs::{SrqScope, Srqs, slot_of};
+use crate::srqs::{SrqScope, Srqs};
 use crate::status::QpStatus;
 use crate::trace;
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
-use crate::xrc_peers::ForeignQueue;
 
 /// Most queue pairs of one engine: the QPNs of its slots, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = ENGINE_SLOTS_MAX * SLOT_QPNS as usize - 16;
@@ -310,7 +309,6 @@ impl Tables {
         }
         self.mrs.unbind_qp(qpn);
         self.groups.remove_qp(index);
-        self.srqs.borrowed.remove_qp(index);
         self.timers.disarm(index);
         self.touched.retain(|i| *i != index);
         flow
@@ -370,7 +368,6 @@ impl Tables {
         }
         // Takes the lock of one CQ at a time, once for consecutive completions.
         let mut adding: Option<Adding<'_>> = None;
-        let mut foreign = Vec::new();
         while let Some(event) = entry.qp.poll_event() {
             if let Some(recording) = &mut self.recording {
                 recording.look(&event);
@@ -381,11 +378,6 @@ impl Tables {
             let (cq, wc, solicited) = match event {
                 QpEvent::SendWc(wc) => (&*entry.send_cq, wc, wc.status != WcStatus::Success),
                 QpEvent::RecvWc { srqn: None, wc, solicited } => (&*entry.recv_cq, wc, solicited),
-                QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } if slot_of(srqn) != self.slot => {
-                    foreign
-                        .extend(entry.srqs.xrcd.map(|domain| (ForeignQueue { domain, srqn }, wc, solicited)));
-                    continue;
-                }
                 QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } => {
                     let xrc = self.srqs.by_number(self.slot, srqn).and_then(|srq| srq.xrc.as_ref());
                     // The XRC shared receive queue was destroyed meanwhile, and its CQ with it.
@@ -428,9 +420,6 @@ impl Tables {
             }
         }
         drop(adding);
-        for (queue, wc, solicited) in foreign {
-            self.srqs.borrowed.finish(queue, wc, solicited);
-        }
         if let Some(counters) = &entry.counters {
             counters.update(&mut entry.qp);
         }

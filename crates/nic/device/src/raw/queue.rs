@@ -86,7 +86,7 @@ impl Queue {
         if !matches!(self.state, QpState::Rtr | QpState::Rts) {
             return Delivery::NoReceive;
         }
-        let Some((wqe, _limit)) = self.receives.withdraw() else { return Delivery::NoReceive };
+        let Some(wqe) = self.receives.withdraw() else { return Delivery::NoReceive };
         let result = if frame.len() as u64 > wqe.room() {
             Err(Cause::RecvTooShort)
         } else {
@@ -114,7 +114,7 @@ impl Queue {
 
     /// Completes every receive with this cause of a flush error.
     pub(super) fn flush_receives(&mut self, now: Instant, cause: Cause) {
-        while let Some((wqe, _limit)) = self.receives.withdraw() {
+        while let Some(wqe) = self.receives.withdraw() {
             // After an overflow the completion queue is lost, and its events were raised.
             let _lost = self.completer.complete(now, wqe.wr_id(), Err(cause), WcOpcode::Recv, 0);
         }

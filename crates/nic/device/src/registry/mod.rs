@@ -239,11 +239,6 @@ impl Membership {
         self.server.config.udp_port
     }
 
-    /// The name on which the engine with this slot shares XRC domains ([`crate::xrc_peers`]).
-    pub(crate) fn xrc_name(&self, slot: u16) -> String {
-        self.server.group.xrc(slot)
-    }
-
     /// Returns a duplicate of the GSI socket, which all members share.
     ///
     /// # Errors

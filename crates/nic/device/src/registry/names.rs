@@ -39,11 +39,6 @@ impl GroupNames {
         format!("{self}/slot/{slot}")
     }
 
-    /// The name on which the engine with this slot shares XRC domains.
-    pub(super) fn xrc(&self, slot: u16) -> String {
-        format!("{self}/xrc/{slot}")
-    }
-
     /// Start of the names of the services with this port space and port.
     pub(super) fn services(&self, port_space: u16, port: u16) -> String {
         format!("{self}/svc/{port_space:04x}/{port:04x}/")

@@ -264,7 +264,6 @@ impl Qp {
             let (send, recv) = (Arc::clone(&entry.send_cq), Arc::clone(&entry.recv_cq));
             send.purge(self.0.qpn.value());
             recv.purge(self.0.qpn.value());
-            core.tables.srqs.borrowed.remove_qp(index);
         }
         let bound = if mask.contains(QpAttrMask::AV) {
             core.bind_flow(index).map(|()| core.tables.tell_peer(now, index))

@@ -52,7 +52,6 @@ impl Drop for SrqInner {
         let srqs = &mut core.tables.srqs;
         if let Some(slot) = srqs.entries.get_mut(self.index as usize) {
             *slot = None;
-            srqs.lent.remove_srq(self.index);
         }
     }
 }
@@ -88,8 +87,7 @@ impl Srq {
             return Err(VerbsError::NoMem);
         }
         core.tables.srqs.created += 1;
-        core.tables.srqs.entries[index] =
-            Some(SrqEntry { queue, cookie: init.cookie, events: Arc::clone(pd.events()), xrc: scope });
+        core.tables.srqs.entries[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {
             cq.add_engine(engine.index());

@@ -1,7 +1,7 @@
 //! XRC domains and their objects (ibv_open_xrcd(3), ibv_open_qp(3), IBA Annex A14).
 //!
 //! Each message names a shared receive queue, so one receiving queue pair serves all queues of its domain. A
-//! file can stand for a domain. Then its queues may be in several processes ([`crate::xrc_peers`]).
+//! file can stand for a domain within a process. A queue belongs to one process.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +16,6 @@ use wire::Qpn;
 
 use super::qp::WeakQp;
 use super::{Context, Cq, Pd, Qp};
-use crate::xrc_peers::StoredMessages;
 
 /// Device and inode number, which identify a file.
 pub(crate) type FileId = (u64, u64);
@@ -24,8 +23,8 @@ pub(crate) type FileId = (u64, u64);
 /// Which XRC domain to open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XrcdInit<'a> {
-    /// The file that stands for the domain: opening the same file again gives the same domain, also in other
-    /// processes of this user. `None` creates a new one.
+    /// The file that stands for the domain: opening the same file again gives the same domain in this
+    /// process. `None` creates a new one.
     pub file: Option<BorrowedFd<'a>>,
     /// Create the domain if the file has none yet in this process.
     pub create: bool,
@@ -47,9 +46,6 @@ pub(crate) struct Domain {
     /// CQ of the receiving queue pairs, which never produce completions.
     unused_cq: Cq,
     targets: Mutex<HashMap<Qpn, WeakQp>>,
-    /// Messages for shared receive queues of other processes. A message that is passed on holds a reference,
-    /// too, so it survives the domain.
-    stored: Arc<StoredMessages>,
 }
 
 impl Xrcd {
@@ -70,7 +66,6 @@ impl Xrcd {
             None if init.create => {
                 let domain = Arc::new(Domain::new(context)?);
                 files.insert(id, Arc::downgrade(&domain));
-                engine.share_xrc_domain(id, domain.id(), Arc::clone(&domain.stored));
                 domain
             }
             None => {
@@ -123,26 +118,12 @@ impl Domain {
     fn new(context: &Context) -> Result<Self, VerbsError> {
         let pd = context.alloc_pd().map_err(|_| VerbsError::NoDev)?;
         let unused_cq = context.create_cq(1, None, 0)?;
-        Ok(Self { pd, unused_cq, targets: Mutex::default(), stored: Arc::default() })
+        Ok(Self { pd, unused_cq, targets: Mutex::default() })
     }
 
     /// The protection domain that stands for the XRC domain.
-    pub(crate) fn id(&self) -> PdId {
+    fn id(&self) -> PdId {
         self.pd.id()
-    }
-
-    pub(crate) fn pd(&self) -> &Pd {
-        &self.pd
-    }
-
-    pub(crate) fn stored(&self) -> &Arc<StoredMessages> {
-        &self.stored
-    }
-}
-
-impl Drop for Domain {
-    fn drop(&mut self) {
-        self.pd.engine().lock().tables.srqs.borrowed.remove_domain(self.id());
     }
 }
 

@@ -292,14 +292,6 @@ impl Qp {
         self.ep.events.pop()
     }
 
-    /// Returns the request that comes next, if it arrived out of order and was kept. If `handle_packet` finds
-    /// no receive in an [awaited](RecvQueue::set_awaited) queue, this is the packet to pass to it again;
-    /// without one it is the packet that was passed.
-    #[must_use]
-    pub fn kept_request<'a>(&self, reorder: &'a ReorderBuffer) -> Option<&'a [u8]> {
-        self.responder.kept_request(reorder)
-    }
-
     /// Counts completed operations by kind from now on, for [`take_completion_counts`]. Allocates.
     ///
     /// [`take_completion_counts`]: Self::take_completion_counts

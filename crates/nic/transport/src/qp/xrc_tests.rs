@@ -48,30 +48,6 @@ fn send(psn: u32, length: usize) -> Pkt {
 }
 
 #[test]
-fn a_packet_that_finds_no_receive_in_an_awaited_queue_is_dropped_silently_and_can_be_passed_again() {
-    let mut b = target();
-    b.xrc[0].1.set_awaited(true);
-    let packets = [send(RQ_PSN, 10), send(RQ_PSN + 1, 20)];
-    assert_eq!(b.recv(&packets[0]), Err(DropReason::NoReceive));
-    assert_eq!((b.sent(), b.qp.kept_request(&b.reorder)), (vec![], None));
-    // The second one is kept, and is the one that finds no receive after the first.
-    b.recv(&packets[1]).unwrap();
-    b.sent();
-    receive(&mut b, 0, 1, 64);
-    assert_eq!(b.recv(&packets[0]), Err(DropReason::NoReceive));
-    assert_eq!(b.recv_wc().wr_id, 1);
-    assert_eq!(b.qp.kept_request(&b.reorder), Some(&packets[1].bytes()[..]));
-    receive(&mut b, 0, 2, 64);
-    b.recv(&packets[1]).unwrap();
-    assert_eq!((b.recv_wc().wr_id, b.qp.kept_request(&b.reorder)), (2, None));
-    // The owner has learnt that there is none.
-    b.sent();
-    b.xrc[0].1.set_awaited(false);
-    assert_eq!(b.recv(&send(RQ_PSN + 2, 10)), Err(DropReason::NoReceive));
-    assert_eq!(b.sent().len(), 1, "an RNR NAK");
-}
-
-#[test]
 fn every_request_packet_names_the_shared_receive_queue() {
     let mut b = sender();
     let (remote_addr, r_key) = (REMOTE, RKEY);

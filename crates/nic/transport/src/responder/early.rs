@@ -354,13 +354,6 @@ impl Responder {
         Ok(())
     }
 
-    /// Returns the request that comes next, if it was kept.
-    pub(crate) fn kept_request<'a>(&self, reorder: &'a ReorderBuffer) -> Option<&'a [u8]> {
-        let early = &self.early;
-        let has_next = early.is_beyond(self.expected) && early.kept.contains(self.expected);
-        has_next.then(|| reorder.get(early.episode, self.expected)).flatten()
-    }
-
     /// Distance from the expected packet up to which an early request is kept: twice the number of requests
     /// that arrived lately, or a burst beyond the furthest one that is here.
     fn reach(&self, now: Instant) -> u64 {

@@ -505,8 +505,7 @@ impl Responder {
         if !ep.events.has_recv_room() {
             return Err(Fault::NoReceiveWqe);
         }
-        let missing = if rq.is_awaited() { Fault::ReceiveAwaited } else { Fault::NoReceiveWqe };
-        let taken = rq.take(&mut self.message.wqe).ok_or(missing)?;
+        let taken = rq.take(&mut self.message.wqe).ok_or(Fault::NoReceiveWqe)?;
         self.message.holds_wqe = true;
         if taken.limit_reached && (ep.srq || self.message.srqn.is_some()) {
             ep.events.push_limit(self.message.srqn);
