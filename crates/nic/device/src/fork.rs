@@ -147,7 +147,7 @@ impl EngineLocks {
         self.core.port = Box::new(DeadPort::default());
         // The child does not have the memory of the taps.
         self.core.hooks.forget_taps();
-        self.core.tables.recording = None;
+        self.core.tables.observer.record(None);
         if let Some(raw) = &mut self.raw {
             raw.close();
         }

@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::chaos::late_writes::{LateWrites, Which};
+use crate::chaos::late_writes::LateWrites;
 use crate::key_places::KeyPlaces;
 use transport::refusal::refuse;
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
@@ -418,7 +418,7 @@ impl KeyTable {
 
     fn put(&self, slot: u32, entry: Option<Entry>) {
         // No access through a key happens after it has changed.
-        self.place(Which::All);
+        self.place_all();
         self.entries[slot as usize].set(entry);
         if let Some(changed) = &self.changed {
             changed.borrow_mut().push(slot);
@@ -457,7 +457,7 @@ impl KeyTable {
     /// Applies the changes of another table. If both tables have changed and a window no longer has a valid
     /// region, the window is unbound here, which is a change for the other table.
     pub(crate) fn apply_changes(&mut self, changed: &[(u32, Option<Entry>)]) {
-        self.place(Which::All);
+        self.place_all();
         for &(slot, entry) in changed {
             let at = slot as usize;
             if self.entries.len() <= at {

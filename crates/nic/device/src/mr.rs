@@ -8,7 +8,7 @@ use std::alloc::{self, Layout};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-use transport::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};
+use transport::{Access, AccessFault, AtomicOp, FastReg, Instant, Memory, MwBind, PdId};
 use wire::{Lkey, Qpn, Rkey};
 
 use crate::chaos::late_writes::{LateWrites, Piece, Which};
@@ -18,9 +18,30 @@ use sys::guarded;
 impl KeyTable {
     /// Places bytes that are late.
     #[inline]
-    pub(crate) fn place(&self, which: Which) {
+    fn place(&self, which: Which) {
         if let Some(late) = &self.late {
             place_pieces(late.take(which));
+        }
+    }
+
+    /// Places all late bytes.
+    #[inline]
+    pub(crate) fn place_all(&self) {
+        self.place(Which::All);
+    }
+
+    /// Places those that this side asked for.
+    #[inline]
+    pub(crate) fn place_local(&self) {
+        self.place(Which::Local);
+    }
+
+    /// Places those that are due.
+    #[inline]
+    pub(crate) fn place_due(&self, now: Instant) {
+        if let Some(late) = &self.late {
+            late.set_now(now);
+            self.place(Which::Due);
         }
     }
 }
@@ -91,7 +112,7 @@ impl Memory for KeyTable {
             }
             Err(fault) => return Err(fault),
         };
-        self.place(Which::Local);
+        self.place_local();
         // SAFETY: the table placed the range inside a live registration (see `Pd::reg_mr`).
         unsafe { copy_in(at, dst) }
     }
@@ -122,13 +143,13 @@ impl Memory for KeyTable {
     ) -> Result<(), AccessFault> {
         if access != Access::REMOTE_WRITE {
             // A READ or a FLUSH.
-            self.place(Which::All);
+            self.place_all();
         }
         self.remote(pd, qpn, rkey.0, va, len, access).map(|_| ())
     }
 
     fn check_remote_key(&self, pd: PdId, qpn: Qpn, rkey: Rkey, access: Access) -> Result<(), AccessFault> {
-        self.place(Which::All);
+        self.place_all();
         self.remote_key(pd, qpn, rkey.0, access)
     }
 
@@ -142,7 +163,7 @@ impl Memory for KeyTable {
         dst: &mut [u8],
     ) -> Result<(), AccessFault> {
         let at = self.remote(pd, qpn, rkey.0, va, dst.len() as u64, Access::REMOTE_READ)?;
-        self.place(Which::All);
+        self.place_all();
         // SAFETY: see `read_local`.
         unsafe { copy_in(at, dst) }
     }
@@ -177,7 +198,7 @@ impl Memory for KeyTable {
         if !at.is_multiple_of(8) {
             return Err(AccessFault::Misaligned);
         }
-        self.place(Which::All);
+        self.place_all();
         // SAFETY: `at` is 8-byte aligned and inside a live registration with write access; concurrent
         // accesses by the application are outside Rust's view of this memory.
         let original = unsafe {

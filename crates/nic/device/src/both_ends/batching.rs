@@ -7,7 +7,7 @@ use transport::{QpState, QpType, SendFlags, WcStatus};
 use super::end::MTU;
 use super::pair::{HERE, Pair, Setup};
 use crate::port::RxQueues;
-use crate::sched::{Trigger, Tuning};
+use crate::sched::{Trigger, Tuning, asked};
 
 /// Returns a pair after the application has taken one of three completions.
 fn backlogged() -> Pair {
@@ -82,6 +82,22 @@ fn a_read_response_leaves_at_once_together_with_the_held_message() {
     assert_eq!(pair.there.observe().sends, [WcStatus::Success]);
 }
 
+/// Each decision costs a look at the queue pair, and a post that leaves affects no other queue pair.
+#[test]
+fn a_post_is_decided_about_once() {
+    let mut pair = Pair::new(&Setup::new(QpType::Rc));
+    let (now, index) = (pair.now, place_of(pair.here.qpn));
+    for (bytes, is_sent) in [(8, true), (3 * MTU, true), (8, false)] {
+        write(&mut pair, bytes);
+        let before = pair.cable.described_by(HERE).len();
+        let asked = || (asked::DECISIONS.get(), asked::BACKLOGS.get());
+        let (decisions, backlogs) = asked();
+        pair.here.core.post(|| now, index, 1);
+        assert_eq!(asked(), (decisions + 1, backlogs + 1), "{bytes} bytes");
+        assert_eq!(pair.cable.described_by(HERE).len() > before, is_sent);
+    }
+}
+
 #[test]
 fn posts_behind_a_held_message_wait_until_the_batch_is_full() {
     let mut pair = backlogged();
@@ -90,7 +106,7 @@ fn posts_behind_a_held_message_wait_until_the_batch_is_full() {
     for _ in 0..Tuning::default().batch_pkts {
         write(&mut pair, 8);
         let index = place_of(pair.here.qpn);
-        pair.here.core.posted(|| now, index, 1);
+        pair.here.core.post(|| now, index, 1);
         sent.push(pair.cable.described_by(HERE).len() - before);
     }
     let held = sent.iter().take_while(|sent| **sent == 0).count();
@@ -115,7 +131,7 @@ fn posts_that_the_window_blocks_cause_no_round_and_leave_after_the_ack() {
     let mut tried = Vec::new();
     for _ in 0..5 {
         write(&mut pair, 8);
-        tried.push(pair.here.core.posted(|| now, index, 1));
+        tried.push(pair.here.core.post(|| now, index, 1));
     }
     assert_eq!(tried, [true, true, true, false, false], "the third finds the window full");
     assert_eq!(pair.cable.described_by(HERE).len(), 2);
@@ -130,7 +146,7 @@ fn a_post_leaves_at_once_if_the_window_has_room_again() {
     // As after a round in which others of the flow sent before it.
     pair.here.core.tables.block(index);
     write(&mut pair, 8);
-    assert!(pair.here.core.posted(|| now, index, 1));
+    assert!(pair.here.core.post(|| now, index, 1));
     assert_eq!(pair.cable.described_by(HERE).len(), 1);
 }
 
@@ -141,13 +157,13 @@ fn a_message_leaves_when_the_queue_pair_that_fills_the_window_is_destroyed() {
     let now = pair.now;
     for _ in 0..2 {
         write(&mut pair, 8);
-        pair.here.core.posted(|| now, place_of(pair.here.qpn), 1);
+        pair.here.core.post(|| now, place_of(pair.here.qpn), 1);
     }
     let peer = (pair.here.entry().qp.av().dgid, pair.there.qpn);
     let first = pair.here.change_qp();
     pair.here.connect(peer, QpState::Rts, |_| ());
     write(&mut pair, 8);
-    pair.here.core.posted(|| now, place_of(pair.here.qpn), 1);
+    pair.here.core.post(|| now, place_of(pair.here.qpn), 1);
     assert_eq!(pair.cable.described_by(HERE).len(), 2);
     pair.here.core.remove_qp(now, first);
     assert_eq!(pair.cable.described_by(HERE).len(), 3);

@@ -10,6 +10,7 @@ use wire::Opcode;
 use super::cable::Fate;
 use super::end::{End, MTU};
 use super::pair::{HERE, Pair, Setup};
+use crate::engine::tables::Tables;
 use crate::port::RxQueues;
 use crate::sched::Trigger;
 
@@ -19,7 +20,8 @@ const SEEDS: u64 = 60;
 fn faults(end: &mut End, seed: u64, faults: &str) -> Arc<Chaos> {
     let plan = format!("seed={seed},faults={faults}");
     let chaos = Arc::new(Chaos::new(plan.parse().expect("a plan")));
-    end.core.tables.set_chaos(&chaos);
+    let Tables { observer, mrs, .. } = &mut end.core.tables;
+    observer.disturb(&chaos, mrs);
     chaos
 }
 

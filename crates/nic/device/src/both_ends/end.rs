@@ -351,7 +351,7 @@ impl End {
         self.next_wr_id += 1;
         let index = place_of(self.qpn);
         self.core.tables.post_send(index, &wr)?;
-        self.core.update_after_post(now, index, false);
+        self.core.tables.update_after_input(now, index);
         Ok(())
     }
 

@@ -399,7 +399,8 @@ fn only_a_queue_pair_in_rts_waits_for_a_full_transmit_queue() {
         enter(&mut pair, state);
         pair.post(pair.there.open.write(0), 8);
         pair.cable.set_full(true);
-        pair.here.core.update_after_post(pair.now, index, true);
+        let now = pair.now;
+        pair.here.core.post(|| now, index, 1);
         assert_eq!(pair.here.core.tables.port_full_count(), port_full_count, "{state:?}");
         assert!(pair.cable.is_empty());
 

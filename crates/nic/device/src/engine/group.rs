@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use sys::Cancellation;
 
-use crate::engine::inbox::Mad;
+use crate::engine::outbox::Mad;
 use crate::engine::owners::{Owner, Owners, Placement};
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;

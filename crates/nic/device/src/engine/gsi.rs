@@ -14,7 +14,7 @@ use wire::Gid;
 use wire::cm::ServiceId;
 
 use super::Engine;
-use super::inbox::Mad;
+use super::outbox::Mad;
 use crate::cm::MadOutcome;
 use crate::registry::ForwardOutcome;
 use crate::stats::Row;

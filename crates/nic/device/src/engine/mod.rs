@@ -11,15 +11,14 @@ mod core;
 pub(crate) mod group;
 pub(crate) mod gsi;
 mod identification;
-mod inbox;
 mod netdev;
+mod observer;
+mod outbox;
 pub(crate) mod owners;
 mod qp_numbers;
 mod refused;
-mod rx;
 pub(crate) mod tables;
 mod timers;
-mod tx;
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -34,7 +33,7 @@ use transport::cm::Cm;
 use wire::Qpn;
 
 pub(crate) use self::core::Core;
-pub(crate) use inbox::OwnedPacket;
+pub(crate) use outbox::OwnedPacket;
 pub(crate) use qp_numbers::QpIndex;
 
 use crate::cm::CmDriver;
@@ -52,6 +51,7 @@ use crate::verbs::{Due, FileId, XrcDomain};
 use claims::Claims;
 use group::Place;
 use gsi::Held;
+use outbox::Outbox;
 use refused::RefusedWatch;
 use tables::Tables;
 
@@ -202,7 +202,8 @@ impl Engine {
     /// From now on this engine has the faults of `chaos`.
     pub(crate) fn set_chaos(&self, chaos: &Arc<Chaos>) {
         if self.chaos.set(Arc::clone(chaos)).is_ok() {
-            self.lock().tables.set_chaos(chaos);
+            let Tables { observer, mrs, .. } = &mut self.lock().tables;
+            observer.disturb(chaos, mrs);
         }
     }
 
@@ -317,25 +318,31 @@ impl Engine {
         self.serve_control();
     }
 
-    /// Releases the lock, then delivers what the poll has collected.
+    /// Releases the lock, then [delivers](Self::deliver) what the poll has collected.
     pub(crate) fn unlock_and_deliver(&self, mut core: Locked<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_for(&core);
-        if std::mem::take(&mut core.tables.is_peer_silent) {
-            self.look_for_refused();
-        }
-        if core.tables.inbox.is_empty() && !core.hooks.has_redirected() {
+        let outbox = core.take_outbox();
+        if outbox.is_empty() {
             self.unlock_and_spread(core);
             return;
         }
         core.forbid_cancellation();
-        let inbox = std::mem::take(&mut core.tables.inbox);
-        let redirected = core.hooks.take_redirected();
         let _cancellation = self.unlock_and_spread(core);
-        for mad in inbox.mads {
+        self.deliver(outbox);
+    }
+
+    /// Hands what a poll has collected to connection management and to other processes.
+    #[cold]
+    fn deliver(&self, outbox: Outbox) {
+        let Outbox { mads, misrouted, redirected, established, is_peer_silent } = outbox;
+        if is_peer_silent {
+            self.look_for_refused();
+        }
+        for mad in mads {
             self.take_mad(mad);
         }
-        for (slot, packet) in &inbox.misrouted {
+        for (slot, packet) in &misrouted {
             // A process that has exited or does not keep up loses the packet; the transport retransmits it.
             let _lost = self.registry.forward(*slot, &packet.batch());
         }
@@ -343,7 +350,7 @@ impl Engine {
             self.redirects.count(self.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
         }
         self.with_first(|first| {
-            for qpn in inbox.established {
+            for qpn in established {
                 first.cm.qp_established(qpn);
             }
             first.cm.poll(first.now(), first);
@@ -354,7 +361,7 @@ impl Engine {
     /// decides whether they leave now.
     #[inline]
     pub(crate) fn ring_doorbell(&self, core: &mut Core, index: QpIndex, work_requests: usize) {
-        if core.posted(|| self.now(), index, work_requests) {
+        if core.post(|| self.now(), index, work_requests) {
             self.wake_for(core);
         }
     }
@@ -530,14 +537,14 @@ impl Engine {
 
     /// Tells the reader of a capture what the engine knows, at the end of the process.
     pub(crate) fn tell_recording(&self) {
-        if self.lock().tables.recording.is_none() {
+        if !self.lock().tables.observer.is_recorded() {
             return;
         }
         let (now, rows) = (self.now(), self.rows());
-        let core = &mut *self.lock();
-        let indices: Vec<QpIndex> = core.tables.qps_mut().map(|(index, _)| index).collect();
-        indices.into_iter().for_each(|index| core.tables.tell_recording(now, index));
-        core.tables.recording.iter_mut().for_each(|recording| recording.tell_counters(&rows));
+        let tables = &mut self.lock().tables;
+        let indices: Vec<QpIndex> = tables.qps_mut().map(|(index, _)| index).collect();
+        indices.into_iter().for_each(|index| tables.tell_used(now, index));
+        tables.observer.tell_counters(&rows);
     }
 
     /// Sends the packets that a hook still delays.

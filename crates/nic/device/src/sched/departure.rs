@@ -57,6 +57,8 @@ pub(crate) fn decide(
     flow_room_pkts: usize,
     tuning: &Tuning,
 ) -> Decision {
+    #[cfg(test)]
+    asked::count(&asked::DECISIONS);
     let holds = match trigger {
         Trigger::Flush => false,
         // The application will take the completions that it left, and then post more for the same batch.
@@ -107,6 +109,22 @@ fn quantum(backlog: &Backlog, flow_room_pkts: usize, tuning: &Tuning) -> Quantum
     let in_halves = isolated > burst && isolated <= 2 * burst;
     let flush_at_pkts = if in_halves { isolated.div_ceil(2) } else { usize::MAX };
     Quantum { budget_pkts, flush_at_pkts, max_pkts: tuning.quantum_pkts }
+}
+
+/// What the calling thread has asked, for tests.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::Cell;
+    use std::thread::LocalKey;
+
+    thread_local! {
+        pub(crate) static DECISIONS: Cell<usize> = const { Cell::new(0) };
+        pub(crate) static BACKLOGS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn count(of: &'static LocalKey<Cell<usize>>) {
+        of.set(of.get() + 1);
+    }
 }
 
 #[cfg(test)]

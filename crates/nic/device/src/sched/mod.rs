@@ -21,6 +21,8 @@ mod sleep;
 mod tuning;
 
 pub(crate) use attendance::Attendance;
+#[cfg(test)]
+pub(crate) use departure::asked;
 pub(crate) use departure::{Decision, Quantum, Trigger, budget_pkts, decide};
 pub(crate) use governor::InlineYield;
 pub(crate) use posters::Posters;

@@ -103,6 +103,15 @@ impl TransmitQueue {
         }
     }
 
+    /// Takes a queue pair that sends now off the ready list, if it is listed.
+    #[inline]
+    pub(crate) fn take_out(&mut self, index: QpIndex) {
+        self.rounds += 1;
+        if self.listed.remove(index) {
+            self.ready.retain(|ready| *ready != index);
+        }
+    }
+
     /// Takes the queue pair that has been on the ready list for longest.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<QpIndex> {
@@ -149,6 +158,12 @@ impl TransmitQueue {
     #[inline]
     pub(crate) fn end_round(&mut self) {
         self.ready.extend(self.held.drain(..));
+    }
+
+    /// Whether queue pairs wait for the port.
+    #[inline]
+    pub(crate) fn is_port_full(&self) -> bool {
+        self.is_port_full
     }
 
     /// Returns when to check again whether the port accepts packets, `interval_ns` from `now`. `None` if the
@@ -205,12 +220,11 @@ impl TransmitQueue {
         old
     }
 
-    /// Sets the window of a flow to the port's present value (bytes).
+    /// Sets the window of a flow to the port's present value (bytes). Returns whether it was another.
     #[inline]
-    pub(crate) fn set_window(&mut self, flow: Option<FlowId>, window_bytes: usize) {
-        if let Some(state) = self.flow_mut(flow) {
-            state.window_bytes = window_bytes;
-        }
+    pub(crate) fn set_window(&mut self, flow: Option<FlowId>, window_bytes: usize) -> bool {
+        let Some(state) = self.flow_mut(flow) else { return false };
+        std::mem::replace(&mut state.window_bytes, window_bytes) != window_bytes
     }
 
     /// Packets that the window of a flow accepts.
@@ -257,24 +271,25 @@ impl TransmitQueue {
 
     /// Follows a transmit quantum, which may have left space in the window of its flow: then the flow lists
     /// another queue pair that it blocks. One that left space and is blocked waits for the space of a burst,
-    /// or for its own window; the others are tried once in a round.
+    /// or for its own window; the others are tried once in a round. Returns whether one was listed.
     #[inline]
-    pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) {
+    pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) -> bool {
         if self.is_blocked(index) {
             let round = self.rounds;
-            let Some(state) = self.flow_mut(flow) else { return };
+            let Some(state) = self.flow_mut(flow) else { return false };
             let tried = if state.tried.0 == round { state.tried.1 + 1 } else { 1 };
             state.tried = (round, tried);
             if tried >= state.blocked.len() {
-                return;
+                return false;
             }
         }
-        self.pass_on(flow);
+        self.pass_on(flow)
     }
 
-    /// Lists the queue pair that a flow has blocked for longest, if its window has room.
+    /// Lists the queue pair that a flow has blocked for longest, if its window has room. Returns whether it
+    /// did.
     #[inline]
-    fn pass_on(&mut self, flow: Option<FlowId>) {
+    fn pass_on(&mut self, flow: Option<FlowId>) -> bool {
         let blocks = self.flow(flow).is_some_and(|f| !f.blocked.is_empty());
         if blocks
             && self.room_pkts(flow) > 0
@@ -282,7 +297,9 @@ impl TransmitQueue {
         {
             self.blocked.remove(index);
             self.list(index);
+            return true;
         }
+        false
     }
 }
 
@@ -308,11 +325,13 @@ impl Marks {
         self.0[at] != before
     }
 
+    /// Removes a queue pair. Returns whether it was present.
     #[inline]
-    fn remove(&mut self, index: QpIndex) {
-        if let Some(word) = self.0.get_mut(index as usize / 64) {
-            *word &= !(1 << (index % 64));
-        }
+    fn remove(&mut self, index: QpIndex) -> bool {
+        let Some(word) = self.0.get_mut(index as usize / 64) else { return false };
+        let before = *word;
+        *word &= !(1 << (index % 64));
+        *word != before
     }
 }
 

@@ -122,7 +122,8 @@ impl Device {
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
         let engine = Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
         let mut core = engine.lock();
-        (core.tables.traffic, core.tables.recording) = (traffic, recording);
+        core.tables.traffic = traffic;
+        core.tables.observer.record(recording);
         drop(core);
         if let Some(chaos) = chaos {
             engine.set_chaos(chaos);

@@ -4,10 +4,9 @@
 use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
-use super::core::{Core, flow_key};
-use super::qp_numbers::QpIndex;
-use super::tables::{QpEntry, Tables};
-use crate::chaos::EngineChaos;
+use super::{Core, flow_key};
+use crate::engine::QpIndex;
+use crate::engine::tables::{QpEntry, Tables};
 use crate::port::{FlowKey, GSI_FLOW_SLOT, TxRoom};
 use crate::sched::{Decision, Quantum, Trigger, decide};
 use crate::trace::{self, Wait};
@@ -28,7 +27,7 @@ impl Core {
         let round = self.tables.queue.begin_round();
         let mut owes_responses = false;
         while !owes_responses && let Some(index) = self.tables.queue.take() {
-            let Tables { qps, queue, chaos, .. } = &mut self.tables;
+            let Tables { qps, queue, observer, .. } = &mut self.tables;
             let Some(entry) = qps.get(index as usize).and_then(Option::as_deref) else { continue };
             let flow = entry.share.flow();
             let tx_state = self.port.tx_state(flow);
@@ -47,18 +46,11 @@ impl Core {
                 }
             }
             queue.set_window(flow, tx_state.window_bytes);
-            let (backlog, room) = (entry.qp.backlog(), queue.room_pkts(flow));
-            let mut packets_max = usize::MAX;
-            if let Some(chaos) = chaos {
-                let EngineChaos { chaos, departures, .. } = &mut **chaos;
-                match departures.decide(chaos, now, index, &entry.qp, &backlog) {
-                    Some(packets) => packets_max = packets,
-                    None => {
-                        queue.hold(index);
-                        continue;
-                    }
-                }
-            }
+            let (backlog, room) = (entry.backlog(), queue.room_pkts(flow));
+            let Some(packets_max) = observer.limit(now, index, &entry.qp, &backlog) else {
+                queue.hold(index);
+                continue;
+            };
             match decide(trigger, &backlog, entry.send_cq.is_backlogged(), room, &self.tuning) {
                 Decision::Send(quantum) => {
                     let quantum = Quantum { max_pkts: quantum.max_pkts.min(packets_max), ..quantum };
@@ -136,7 +128,7 @@ impl Core {
             // No other queue pair extends the burst, so it leaves before the events are delivered.
             port.flush();
         }
-        if !tables.drain_events(now, index) {
+        if !tables.follow(now, index) {
             return (sent, false);
         }
         if is_full {

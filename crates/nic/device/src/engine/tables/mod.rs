@@ -1,37 +1,36 @@
 //! The state that the engine's lock protects besides the port and the hooks: queue pairs, their timers and
 //! transmit queue, keys, and packets and events that wait for delivery.
 
+mod receive;
+mod route;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use transport::chaos::Chaos;
 use transport::numbering::SLOT_QPNS;
 use transport::{
-    AsyncEventKind, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpEvent, QpState, QpType, ReorderBuffer,
-    SendWr, VerbsError, WcStatus,
+    AsyncEventKind, Backlog, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer,
+    SendWr, VerbsError,
 };
 use wire::{DropReason, Psn, Qpn};
 
-use super::identification::Identifications;
-use super::inbox::Inbox;
-use super::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
-use super::refused::RefusedPackets;
-use super::timers::Timers;
-use crate::chaos::EngineChaos;
-use crate::chaos::late_writes::{LateWrites, Which};
 use crate::comp_counter::AttachedCounters;
-use crate::cq::{Adding, CompletionQueue};
+use crate::cq::CompletionQueue;
+use crate::engine::identification::Identifications;
+use crate::engine::observer::Observer;
+use crate::engine::outbox::Outbox;
 use crate::engine::owners::Objects;
+use crate::engine::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
+use crate::engine::refused::RefusedPackets;
+use crate::engine::timers::Timers;
 use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::multicast::Groups;
 use crate::port::FlowId;
-use crate::recording::Recording;
 use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{SrqScope, Srqs};
-use crate::status::QpStatus;
 use crate::trace;
 use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
 
@@ -64,7 +63,8 @@ pub(crate) struct Tables {
     pub(super) qps: Vec<Option<Box<QpEntry>>>,
     pub(super) queue: TransmitQueue,
     pub(super) timers: Timers,
-    pub(super) inbox: Inbox,
+    /// What leaves after the lock is released.
+    pub(super) outbox: Outbox,
     pub(super) identifications: Identifications,
     pub(crate) srqs: Srqs,
     pub(super) reorder: ReorderBuffer,
@@ -74,12 +74,7 @@ pub(crate) struct Tables {
     pub(crate) traffic: Traffic,
     /// Queue pairs that received packets in this batch.
     pub(super) touched: Vec<QpIndex>,
-    /// A peer has left probes unanswered: its host may have refused them.
-    pub(super) is_peer_silent: bool,
-    /// Present under `--chaos`.
-    pub(super) chaos: Option<Box<EngineChaos>>,
-    /// Present under `roxie run --capture`.
-    pub(crate) recording: Option<Recording>,
+    pub(crate) observer: Observer,
     drops: [u64; DropReason::COUNT],
     /// Counters of destroyed queue pairs.
     retired: QpCounters,
@@ -101,6 +96,14 @@ impl QpEntry {
         let (share, touched, counters) = (FlowShare::default(), false, None);
         Self { qp, send_cq, recv_cq, srqs, counters, events, cookie, share, touched }
     }
+
+    /// What it has to send, for the scheduler.
+    #[inline(always)]
+    pub(super) fn backlog(&self) -> Backlog {
+        #[cfg(test)]
+        crate::sched::asked::count(&crate::sched::asked::BACKLOGS);
+        self.qp.backlog()
+    }
 }
 
 impl Tables {
@@ -110,7 +113,7 @@ impl Tables {
             qps: Vec::new(),
             queue: TransmitQueue::new(mtu.bytes()),
             timers: Timers::new(),
-            inbox: Inbox::default(),
+            outbox: Outbox::default(),
             identifications: Identifications::default(),
             srqs: Srqs::default(),
             reorder: ReorderBuffer::new(mtu),
@@ -119,21 +122,13 @@ impl Tables {
             gids: Arc::clone(gids),
             traffic: Traffic::default(),
             touched: Vec::with_capacity(256),
-            is_peer_silent: false,
-            chaos: None,
-            recording: None,
+            observer: Observer::default(),
             drops: [0; DropReason::COUNT],
             retired: QpCounters::default(),
             slot,
             numbers: QpNumbers::random(slot),
             gsi_psn: Psn::default(),
         }
-    }
-
-    /// From now on the queue pairs of this engine have the faults of `chaos`.
-    pub(crate) fn set_chaos(&mut self, chaos: &Arc<Chaos>) {
-        self.chaos = Some(EngineChaos::new(chaos));
-        self.mrs.late = Some(LateWrites::new(chaos));
     }
 
     /// The first slot of this engine: bits 23..12 of its QPNs.
@@ -175,7 +170,7 @@ impl Tables {
 
     /// Drops datagrams, packets and events that were collected and not delivered.
     pub(crate) fn forget_undelivered(&mut self) {
-        self.inbox.clear();
+        self.outbox.clear();
     }
 
     /// Posts a work request to a queue pair.
@@ -262,9 +257,7 @@ impl Tables {
         let Self { numbers, qps, .. } = self;
         let is_free = |index: QpIndex| qps.get(index as usize).is_none_or(Option::is_none);
         let (index, qpn) = numbers.draw(now, is_free).ok_or(VerbsError::NoMem)?;
-        if let Some(chaos) = &self.chaos {
-            chaos.chaos.created(qpn.value());
-        }
+        self.observer.created(qpn);
         let at = index as usize;
         if qps.len() <= at {
             qps.resize_with(at + 1, || None);
@@ -281,19 +274,19 @@ impl Tables {
 
     /// Tells the reader of a capture about a queue pair that was used.
     #[cold]
-    pub(super) fn tell_recording(&mut self, now: Instant, index: QpIndex) {
-        let entry = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut);
-        let (Some(recording), Some(entry)) = (&mut self.recording, entry) else { return };
-        if entry.qp.ty() != QpType::Gsi && entry.qp.counters().rows().any(|row| row.1 > 0) {
-            recording.tell_queue_pair(&QpStatus::of(entry, &self.gids, now));
+    pub(super) fn tell_used(&mut self, now: Instant, index: QpIndex) {
+        let Self { qps, observer, gids, .. } = self;
+        if let Some(entry) = qps.get_mut(index as usize).and_then(Option::as_deref_mut) {
+            observer.tell_used(now, entry, gids);
         }
     }
 
     /// Tells the reader of a capture which peer a queue pair has got, before its first packet.
     pub(crate) fn tell_peer(&mut self, now: Instant, index: QpIndex) {
-        let entry = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut);
-        let (Some(recording), Some(entry)) = (&mut self.recording, entry) else { return };
-        recording.tell_peer(&QpStatus::of(entry, &self.gids, now));
+        let Self { qps, observer, gids, .. } = self;
+        if let Some(entry) = qps.get_mut(index as usize).and_then(Option::as_deref_mut) {
+            observer.tell_peer(now, entry, gids);
+        }
     }
 
     /// Removes a queue pair. Returns the flow that it used.
@@ -326,14 +319,6 @@ impl Tables {
         old
     }
 
-    /// Follows an input to a queue pair (packets, a timeout, a state change). Calls
-    /// [`drain_events`](Self::drain_events), and lists the queue pair if it has packets to send.
-    pub(crate) fn update_after_input(&mut self, now: Instant, index: QpIndex) {
-        if self.drain_events(now, index) {
-            self.queue.list(index);
-        }
-    }
-
     /// Moves connected queue pairs whose own address is at a `lost` GID index to ERR, and raises
     /// DEVICE_FATAL for their contexts.
     pub(crate) fn lose_addresses(&mut self, now: Instant, lost: impl Fn(u8) -> bool) {
@@ -354,80 +339,6 @@ impl Tables {
         for queue in notified {
             queue.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, element: AsyncElement::Port(1) });
         }
-    }
-
-    /// Delivers the queue pair's completions and events, arms its timer and updates its flow. True if it
-    /// has packets to send.
-    pub(super) fn drain_events(&mut self, now: Instant, index: QpIndex) -> bool {
-        let Some(entry) = self.qps.get_mut(index as usize).and_then(Option::as_deref_mut) else {
-            return false;
-        };
-        if self.chaos.is_some() && entry.qp.has_event() {
-            // A completion counter counts WRITEs of the peer.
-            self.mrs.place(if entry.counters.is_some() { Which::All } else { Which::Local });
-        }
-        // Takes the lock of one CQ at a time, once for consecutive completions.
-        let mut adding: Option<Adding<'_>> = None;
-        while let Some(event) = entry.qp.poll_event() {
-            if let Some(recording) = &mut self.recording {
-                recording.look(&event);
-            }
-            if self.chaos.is_some() && matches!(event, QpEvent::RecvWc { .. }) {
-                self.mrs.place(Which::All);
-            }
-            let (cq, wc, solicited) = match event {
-                QpEvent::SendWc(wc) => (&*entry.send_cq, wc, wc.status != WcStatus::Success),
-                QpEvent::RecvWc { srqn: None, wc, solicited } => (&*entry.recv_cq, wc, solicited),
-                QpEvent::RecvWc { srqn: Some(srqn), wc, solicited } => {
-                    let xrc = self.srqs.by_number(self.slot, srqn).and_then(|srq| srq.xrc.as_ref());
-                    // The XRC shared receive queue was destroyed meanwhile, and its CQ with it.
-                    let Some(xrc) = xrc else { continue };
-                    (&*xrc.cq, wc, solicited)
-                }
-                QpEvent::Async(kind) => {
-                    // Releases the CQ's lock first: an application that gets the event must find all
-                    // completions that precede it.
-                    adding = None;
-                    if kind == AsyncEventKind::CommEst {
-                        self.inbox.established.push(entry.qp.qpn());
-                    }
-                    let srq = entry.srqs.own.and_then(|index| self.srqs.get(index));
-                    let element = match (kind, srq) {
-                        (AsyncEventKind::SrqLimitReached, Some(srq)) => AsyncElement::Srq(srq.cookie),
-                        _ => AsyncElement::Qp(entry.cookie),
-                    };
-                    entry.events.push(AsyncEvent { kind, element });
-                    continue;
-                }
-                QpEvent::XrcLimitReached(srqn) => {
-                    adding = None;
-                    if let Some(srq) = self.srqs.by_number(self.slot, srqn) {
-                        let element = AsyncElement::Srq(srq.cookie);
-                        entry.events.push(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element });
-                    }
-                    continue;
-                }
-            };
-            adding = adding.filter(|adding| adding.is_for(cq));
-            if !adding.get_or_insert_with(|| cq.adding(now)).push(wc, solicited) {
-                adding = None;
-                let (cq_error, qp_fatal) = (AsyncElement::Cq(cq.cookie()), AsyncElement::Qp(entry.cookie));
-                entry.events.push(AsyncEvent { kind: AsyncEventKind::CqErr, element: cq_error });
-                entry.events.push(AsyncEvent { kind: AsyncEventKind::QpFatal, element: qp_fatal });
-                let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
-                // Any state but RESET may go to ERR, and a queue pair in RESET completes nothing.
-                let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
-            }
-        }
-        drop(adding);
-        if let Some(counters) = &entry.counters {
-            counters.update(&mut entry.qp);
-        }
-        if let Some(at) = entry.qp.poll_timeout() {
-            self.timers.arm(index, at);
-        }
-        self.queue.set_in_flight(&mut entry.share, entry.qp.packets_in_flight());
-        entry.qp.wants_transmit()
     }
 
     /// Whether only a poll can send the packets of some queue pair on the ready list: the port accepts
@@ -476,7 +387,7 @@ impl Tables {
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 entry.qp.handle_timeout(now);
                 let is_silent = entry.qp.unanswered_probes() >= SILENT_PROBES;
-                self.is_peer_silent |= is_silent;
+                self.outbox.is_peer_silent |= is_silent;
             }
             self.update_after_input(now, index);
             if sys::trace::is_on() {

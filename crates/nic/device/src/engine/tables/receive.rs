@@ -4,48 +4,13 @@
 use transport::{Instant, PacketSource, RecvQueue, numbering};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
 
-use super::core::Core;
-use super::inbox::OwnedPacket;
-use super::qp_numbers::QpIndex;
-use super::tables::Tables;
+use super::Tables;
+use crate::engine::QpIndex;
+use crate::engine::outbox::OwnedPacket;
 
-use crate::chaos::EngineChaos;
-use crate::port::{RxBatch, RxQueue, RxScope};
+use crate::port::{RxBatch, RxQueue};
 use crate::srqs::ScopedSrqs;
 use crate::trace;
-
-impl Core {
-    /// Receives one round of batches from the port and passes each packet to its queue pair. Returns the
-    /// number of batches.
-    #[inline]
-    pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
-        let Core { port, hooks, tables, is_polled, .. } = self;
-        let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
-        let batches = if hooks.is_paused(now) {
-            0
-        } else if hooks.has_ingress() {
-            let scope = RxScope { with_icrc: true, ..scope };
-            let batches = port.recv(scope, &mut |batch| hooks.receive(batch, &mut deliver));
-            hooks.send_bounced(&mut **port);
-            batches
-        } else {
-            port.recv(scope, &mut deliver)
-        };
-        if hooks.next_due_ns().is_some() {
-            hooks.release(now.0, &mut **port, &mut deliver);
-        }
-        tables.end_of_batch(now, *is_polled);
-        batches
-    }
-
-    /// Receives a batch that another process of this host has forwarded.
-    pub(crate) fn receive_forwarded(&mut self, now: Instant, batch: &RxBatch<'_>) {
-        let Core { port, hooks, tables, .. } = self;
-        hooks.receive(batch, &mut |batch| tables.receive_batch(now, batch));
-        hooks.send_bounced(&mut **port);
-        tables.end_of_batch(now, false);
-    }
-}
 
 impl Tables {
     /// Receives one GRO batch: packets of equal size (the last may be shorter) from one sender to one
@@ -134,27 +99,18 @@ impl Tables {
     /// Passes a packet to a queue pair of this process.
     #[inline]
     pub(crate) fn deliver(&mut self, now: Instant, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) {
-        if self.chaos.is_some() {
-            return self.deliver_under_chaos(now, index, packet, from);
+        if self.observer.disturbs() {
+            return self.deliver_disturbed(now, index, packet, from);
         }
         self.deliver_now(now, index, packet, from);
     }
 
     /// As [`deliver`](Self::deliver); the queue pair may find no receive although one is posted.
     #[cold]
-    fn deliver_under_chaos(
-        &mut self,
-        now: Instant,
-        index: QpIndex,
-        packet: &Packet<'_>,
-        from: &PacketSource,
-    ) {
-        let Self { qps, chaos, .. } = self;
-        let entry = qps.get_mut(index as usize).and_then(Option::as_deref_mut);
-        let refuses = entry.zip(chaos.as_deref_mut()).is_some_and(|(entry, chaos)| {
-            let EngineChaos { chaos, receives, .. } = chaos;
-            receives.refuses(chaos, &entry.qp, packet)
-        });
+    fn deliver_disturbed(&mut self, now: Instant, index: QpIndex, packet: &Packet<'_>, from: &PacketSource) {
+        let Self { qps, observer, .. } = self;
+        let entry = qps.get(index as usize).and_then(Option::as_deref);
+        let refuses = entry.is_some_and(|entry| observer.hides_receives(&entry.qp, packet));
         let hidden = if refuses { self.receives_of(index).map(RecvQueue::hide) } else { None };
         self.deliver_now(now, index, packet, from);
         if let Some(hidden) = hidden
@@ -227,13 +183,13 @@ impl Tables {
         let Ok(bytes) = <[u8; wire::mad::MAD_LEN]>::try_from(packet.payload()) else {
             return self.count(DropReason::BadMad);
         };
-        self.inbox.push_mad(bytes, OwnedPacket::new(batch, raw));
+        self.outbox.push_mad(bytes, OwnedPacket::new(batch, raw));
     }
 
     /// Keeps a packet of another process for forwarding. The kernel steers a GRO batch by its first packet,
     /// so the other packets can belong to other processes.
     fn misroute(&mut self, slot: u16, bytes: &[u8], batch: &RxBatch<'_>) {
-        if !self.inbox.push_misrouted(slot, batch, bytes) {
+        if !self.outbox.push_misrouted(slot, batch, bytes) {
             self.count(DropReason::QueueFull);
         }
     }

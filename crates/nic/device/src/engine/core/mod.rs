@@ -1,5 +1,9 @@
 //! The state that the engine's lock protects, and the order of one poll: receive, timers, transmit.
 
+mod post;
+mod receive;
+mod transmit;
+
 use std::net::IpAddr;
 
 use transport::numbering::slot_of;
@@ -7,13 +11,12 @@ use transport::refusal::refuse;
 use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError};
 use wire::{FlushIcrc, Gid, Qpn};
 
-use super::qp_numbers::QpIndex;
-use super::tables::{QpEntry, Tables};
-use crate::chaos::late_writes::Which;
+use super::QpIndex;
+use super::tables::Tables;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
-use crate::port::{FlowKey, Port, Readiness, RxQueues, RxScope};
-use crate::sched::{Decision, Quantum, Trigger, Tuning, budget_pkts, decide};
+use crate::port::{FlowKey, Port, Readiness, RxQueues};
+use crate::sched::{Quantum, Trigger, Tuning};
 use crate::trace;
 
 /// The device behind the engine's lock. Its callers pass the time; it reads no clock.
@@ -80,81 +83,18 @@ impl Core {
         batches
     }
 
-    /// Runs due timers, after all packets in the sockets were received: a response that waits in a socket
-    /// must not cause a timeout, even if this process had no CPU for a while. Returns the number of batches
-    /// received.
-    pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
-        if self.tables.timers.next().is_none_or(|at| at > now) {
-            return 0;
-        }
-        let batches = self.drain(now, queues);
-        self.tables.expire(now);
-        batches
-    }
-
-    /// The doorbell: `work_requests` were posted to a queue pair in one list. Returns false if the progress
-    /// thread need not learn of it, because an earlier post of this queue pair is still held or blocked.
-    #[inline]
-    pub(crate) fn posted(
-        &mut self,
-        clock: impl Fn() -> Instant,
-        index: QpIndex,
-        work_requests: usize,
-    ) -> bool {
-        let Some(entry) = self.tables.qp(index) else { return false };
-        let (backlog, is_backlogged) = (entry.qp.backlog(), entry.send_cq.is_backlogged());
-        // An ACK on the flow lists the queue pair again. A local operation has no pending packet and needs no
-        // window, so it is tried now.
-        if self.tables.queue.is_blocked(index) && backlog.pending_packets > 0 && !backlog.has_event {
-            let room_pkts = self.tables.queue.room_pkts(entry.share.flow());
-            if budget_pkts(&backlog, room_pkts, &self.tuning) == 0 {
-                return false;
-            }
-        }
-        let is_listed = self.tables.queue.is_listed(index);
-        let trigger = Trigger::Post { work_requests, is_listed };
-        // The room in the flow window bounds only the quantum, which is not used here.
-        let leaves = decide(trigger, &backlog, is_backlogged, 0, &self.tuning) != Decision::Hold;
-        if !leaves && is_listed && !backlog.has_event {
-            return false;
-        }
-        self.update_after_post(clock(), index, leaves);
-        true
-    }
-
-    /// Puts the queue pair on the ready list after a post, and sends the packets now if `leaves`.
-    pub(crate) fn update_after_post(&mut self, now: Instant, index: QpIndex, leaves: bool) {
-        let only_sends = |entry: &QpEntry| !entry.qp.has_event() && entry.qp.wants_transmit();
-        if leaves && self.tables.qp(index).is_some_and(only_sends) {
-            // `transmit` arms the timer at the end of the quantum.
-            self.tables.queue.list(index);
-        } else {
-            self.tables.update_after_input(now, index);
-        }
-        if leaves {
-            self.transmit(now);
-        }
-    }
-
     /// Returns the earliest time at which this core must run again even if no packet arrives.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let held = self.hooks.next_due_ns().map(Instant);
         let room = self.tables.queue.retry_at(now, self.tuning.port_retry_ns);
-        let late = self.tables.chaos.as_ref().and_then(|chaos| {
-            let placed = self.tables.mrs.late.as_ref().and_then(|late| late.next_due());
-            let departs = chaos.departures.next(self.tables.queue.ready());
-            placed.into_iter().chain(departs).min()
-        });
+        let late = self.tables.observer.next(&self.tables.mrs, self.tables.queue.ready());
         [self.tables.timers.next(), held, room, late].into_iter().flatten().min()
     }
 
-    /// Places the bytes that chaos has kept until now.
+    /// Places the bytes that were kept until now.
     #[inline]
     pub(super) fn place_late(&mut self, now: Instant) {
-        if let Some(late) = &self.tables.mrs.late {
-            late.set_now(now);
-            self.tables.mrs.place(Which::Due);
-        }
+        self.tables.mrs.place_due(now);
     }
 
     /// Opens the flow for the address vector of a queue pair, or finds it if it is open.
@@ -174,6 +114,8 @@ impl Core {
         if let Some(old) = self.tables.move_to_flow(index, Some(flow)) {
             self.port.close_flow(old);
         }
+        let window_bytes = self.port.tx_state(Some(flow)).window_bytes;
+        self.tables.queue.set_window(Some(flow), window_bytes);
         Ok(())
     }
 
@@ -200,31 +142,16 @@ impl Core {
     /// As [`release_ack`](Self::release_ack), for all queue pairs.
     pub(super) fn release_acks(&mut self) {
         // Another process may map the same memory.
-        self.tables.mrs.place(Which::All);
+        self.tables.mrs.place_all();
         let indices: Vec<QpIndex> = self.tables.qps().map(|(index, _)| index).collect();
         indices.into_iter().for_each(|index| self.release_ack(index));
-    }
-
-    /// Processes the packets that have arrived: an ACK among them must not be lost to a request that is
-    /// about to fail. Returns the number of batches.
-    pub(super) fn drain(&mut self, now: Instant, queues: RxQueues) -> usize {
-        let scope = RxScope { everything: true, ..queues.into() };
-        let mut batches = 0;
-        for _ in 0..self.tuning.drain_batches {
-            let received = self.receive(now, scope);
-            batches += received;
-            if received == 0 {
-                break;
-            }
-        }
-        batches
     }
 
     /// A queue pair is about to leave its connection: its peer gets an ACK of everything that was executed,
     /// even if the port is full.
     pub(crate) fn send_last_ack(&mut self, now: Instant, index: QpIndex) {
         // Its memory is the application's afterwards.
-        self.tables.mrs.place(Which::All);
+        self.tables.mrs.place_all();
         self.release_ack(index);
         self.transmit(now);
         if self.tables.qp(index).is_some_and(|entry| entry.qp.wants_transmit()) {
@@ -251,7 +178,7 @@ impl Core {
         if let Some(index) = self.tables.index_of(qpn) {
             self.send_last_ack(now, index);
             self.complete_begun_receive(now, index);
-            self.tables.tell_recording(now, index);
+            self.tables.tell_used(now, index);
         }
         if let Some(flow) = self.tables.remove_qp(qpn) {
             self.port.close_flow(flow);

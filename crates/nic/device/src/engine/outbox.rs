@@ -1,5 +1,5 @@
-//! What the engine collects under its lock and delivers after it has released the lock: management
-//! datagrams, packets for other processes, and connections whose first packet arrived.
+//! What a poll collects under the engine's lock and what leaves once the lock is released: management
+//! datagrams, packets for other processes, connections whose first packet arrived, silent peers.
 
 use std::net::IpAddr;
 
@@ -59,17 +59,25 @@ impl OwnedPacket {
 
 /// See the module documentation.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct Outbox {
     pub(super) mads: Vec<Mad>,
     /// Packets for other processes, each with the slot of its process.
     pub(super) misrouted: Vec<(u16, OwnedPacket)>,
+    /// Packets that hooks redirect to other processes.
+    pub(super) redirected: Vec<(u16, OwnedPacket)>,
     /// Queue pairs that received their first packet.
     pub(super) established: Vec<Qpn>,
+    /// A peer has left probes unanswered: its host may have refused them.
+    pub(super) is_peer_silent: bool,
 }
 
-impl Inbox {
+impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.mads.is_empty() && self.misrouted.is_empty() && self.established.is_empty()
+        self.mads.is_empty()
+            && self.misrouted.is_empty()
+            && self.redirected.is_empty()
+            && self.established.is_empty()
+            && !self.is_peer_silent
     }
 
     /// Keeps a management datagram, unless there are too many.

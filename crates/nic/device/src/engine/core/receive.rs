@@ -1,0 +1,76 @@
+//! The first steps of a packet's way in: port and hooks, then the tables.
+
+use transport::Instant;
+
+use super::Core;
+use crate::engine::outbox::Outbox;
+use crate::port::{RxBatch, RxQueues, RxScope};
+
+impl Core {
+    /// Receives one round of batches from the port and passes each packet to its queue pair. Returns the
+    /// number of batches.
+    #[inline]
+    pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
+        let Core { port, hooks, tables, is_polled, .. } = self;
+        let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
+        let batches = if hooks.is_paused(now) {
+            0
+        } else if hooks.has_ingress() {
+            let scope = RxScope { with_icrc: true, ..scope };
+            let batches = port.recv(scope, &mut |batch| hooks.receive(batch, &mut deliver));
+            hooks.send_bounced(&mut **port);
+            batches
+        } else {
+            port.recv(scope, &mut deliver)
+        };
+        if hooks.next_due_ns().is_some() {
+            hooks.release(now.0, &mut **port, &mut deliver);
+        }
+        tables.end_of_batch(now, *is_polled);
+        batches
+    }
+
+    /// Receives a batch that another process of this host has forwarded.
+    pub(crate) fn receive_forwarded(&mut self, now: Instant, batch: &RxBatch<'_>) {
+        let Core { port, hooks, tables, .. } = self;
+        hooks.receive(batch, &mut |batch| tables.receive_batch(now, batch));
+        hooks.send_bounced(&mut **port);
+        tables.end_of_batch(now, false);
+    }
+
+    /// Runs due timers, after all packets in the sockets were received: a response that waits in a socket
+    /// must not cause a timeout, even if this process had no CPU for a while. Returns the number of batches
+    /// received.
+    pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
+        if self.tables.timers.next().is_none_or(|at| at > now) {
+            return 0;
+        }
+        let batches = self.drain(now, queues);
+        self.tables.expire(now);
+        batches
+    }
+
+    /// Processes the packets that have arrived: an ACK among them must not be lost to a request that is
+    /// about to fail. Returns the number of batches.
+    pub(crate) fn drain(&mut self, now: Instant, queues: RxQueues) -> usize {
+        let scope = RxScope { everything: true, ..queues.into() };
+        let mut batches = 0;
+        for _ in 0..self.tuning.drain_batches {
+            let received = self.receive(now, scope);
+            batches += received;
+            if received == 0 {
+                break;
+            }
+        }
+        batches
+    }
+
+    /// Takes what leaves once the lock is released.
+    #[inline]
+    pub(in crate::engine) fn take_outbox(&mut self) -> Outbox {
+        if self.hooks.has_redirected() {
+            self.tables.outbox.redirected = self.hooks.take_redirected();
+        }
+        std::mem::take(&mut self.tables.outbox)
+    }
+}
