@@ -16,7 +16,7 @@ impl Core {
         let mut rows = port_rows(&report.counters);
         rows.extend(report.rows);
         rows.extend(self.hooks.rows());
-        rows.push(("tx_pushed_back", self.tables.port_full_count()));
+        rows.push(("tx_back_pressure", self.tables.port_full_count()));
         rows.extend(DropReason::ALL.iter().map(|r| (r.name(), self.tables.drops()[*r as usize])));
         let sum = self.tables.qp_counters();
         // If a drop reason and a QP counter share a name, the larger value, the QPs', is shown.
@@ -44,7 +44,7 @@ const ALIASES: [(&str, &str); 4] = [
 
 fn port_rows(c: &PortCounters) -> Vec<Row> {
     vec![
-        ("rx_trains", c.rx_batches),
+        ("rx_batches", c.rx_batches),
         ("rx_packets", c.rx_packets),
         ("rx_bytes", c.rx_bytes),
         ("rx_malformed", c.rx_malformed),
