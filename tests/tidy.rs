@@ -3,6 +3,8 @@
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
+#[path = "tidy/facts.rs"]
+mod facts;
 #[path = "tidy/links.rs"]
 mod links;
 #[path = "tidy/operations.rs"]

@@ -10,7 +10,7 @@ use roxie_sim::{Cause, Options, Tally, run};
 use transport::QpCounters;
 
 /// Seeds that failed once with the present way of drawing fabrics. Failures of older versions (a gap that is
-/// reported again and again, sequence NAKs without progress) are tests of `completer_tests.rs`. In the last
+/// reported again and again, sequence NAKs without progress) are tests of `response_tests.rs`. In the last
 /// two the retries ran out while the requester waited without a bound for a peer that had paused before.
 const SEEDS: &[u64] = &[0x44d, 0x15af, 0x1b23];
 
