@@ -22,7 +22,7 @@ pub struct Transmit {
     /// It goes to [`Qp::datagram_dest`](crate::Qp::datagram_dest) instead of the path of the connection: a
     /// datagram, or a congestion notification, which has another traffic class. The destination is not in
     /// this struct because a store followed by a load of another size would stall the processor
-    /// (docs/performance.md).
+    /// (docs/laboratory.md).
     pub is_datagram: bool,
 }
 
