@@ -1,6 +1,7 @@
 //! What pages and help texts state of the code: files and options exist, numbers equal the constants.
 
 use std::fs;
+use std::process::Command;
 
 use regex::Regex;
 
@@ -126,6 +127,13 @@ fn numbers_in_pages_equal_the_constants() {
         }
     }
     crate::none("correct the page, or the table of tests/tidy/facts.rs", &wrong);
+}
+
+#[test]
+fn tables_of_figures_equal_their_result_files() {
+    let script = tree::root().join("bench/tables");
+    let done = Command::new(&script).arg("--check").output().expect("python3 runs bench/tables");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]
