@@ -1,5 +1,6 @@
 //! What pages and help texts state of the code: files and options exist, numbers equal the constants.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
@@ -85,10 +86,6 @@ const CONSTANTS: [Constant; 9] = [
     },
 ];
 
-fn markdown(files: &[File]) -> impl Iterator<Item = &File> {
-    files.iter().filter(|file| file.name.ends_with(".md"))
-}
-
 /// The number at the beginning of `text`: `18;`, `10_000`, `1 << 16;`.
 fn number(text: &str) -> Option<u64> {
     let digits = |text: &str| {
@@ -160,22 +157,21 @@ fn source_files_that_pages_and_comments_name_exist() {
 #[test]
 fn options_that_pages_name_exist() {
     let files = tree::files();
-    let option = Regex::new(r"(?:^|[^A-Za-z0-9_-])(--[a-z][a-z0-9-]+)").expect("a pattern");
-    let used: Vec<_> = files.iter().filter(|file| !file.name.ends_with(".md")).collect();
-    let is_field = |option: &str| {
-        let field = format!("{}: ", option[2..].replace('-', "_"));
-        let mut program = used.iter().filter(|file| file.name.starts_with("crates/cli/src/"));
-        program.any(|file| file.text.contains(&field))
-    };
-    let exists = |option: &str| {
-        FOREIGN_OPTIONS.contains(&option)
-            || is_field(option)
-            || used.iter().any(|file| !file.name.ends_with("facts.rs") && file.text.contains(option))
-    };
+    let option = Regex::new("(?:^|[^A-Za-z0-9_-])(--[a-z][a-z0-9-]+)").expect("a pattern");
+    let field = Regex::new("([a-z][a-z0-9_]*): ").expect("a pattern");
+    let mut known: BTreeSet<String> = FOREIGN_OPTIONS.map(str::to_owned).into();
+    for file in files.iter().filter(|file| !file.name.ends_with(".md") && !file.name.ends_with("facts.rs")) {
+        known.extend(option.captures_iter(&file.text).map(|found| found[1].to_owned()));
+        if file.name.starts_with("crates/cli/src/") {
+            let fields = field.captures_iter(&file.text);
+            known.extend(fields.map(|found| format!("--{}", found[1].replace('_', "-"))));
+        }
+    }
     let mut missing = Vec::new();
-    for page in markdown(&files) {
+    for page in files.iter().filter(|file| file.name.ends_with(".md")) {
         let names = option.captures_iter(&page.text).map(|found| found.extract::<1>().1[0]);
-        missing.extend(names.filter(|name| !exists(name)).map(|name| format!("{}: {name}", page.name)));
+        missing
+            .extend(names.filter(|name| !known.contains(*name)).map(|name| format!("{}: {name}", page.name)));
     }
     crate::none("no program has these options", &missing);
 }

@@ -12,12 +12,27 @@ pub(crate) fn complaints(root: &Path) -> Vec<String> {
         for target in targets(&text) {
             let file = target.split('#').next().unwrap_or_default();
             let is_elsewhere = file.is_empty() || file.contains("://");
+            if let Some(included) = target.strip_prefix("../").filter(|_| is_included_whole(&text)) {
+                complaints.extend(links_of_included(&root.join(included)));
+            }
             if !is_elsewhere && !page.parent().is_some_and(|dir| dir.join(file).exists()) {
                 complaints.push(format!("{}: {target} does not exist", page.display()));
             }
         }
     }
     complaints
+}
+
+/// Whether a page of `docs/` consists of a page of the root.
+fn is_included_whole(text: &str) -> bool {
+    text.starts_with("{{#include ../") && text.trim_end().ends_with(".md}}")
+}
+
+/// The relative links of a page that the book includes whole: there they begin in `docs/`.
+fn links_of_included(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).expect("the included page exists");
+    let relative = targets(&text).into_iter().filter(|target| !target.contains("://"));
+    relative.map(|target| format!("{}: {target} leads nowhere in the book", page.display())).collect()
 }
 
 /// Returns a complaint if docs/architecture.md, which includes ARCHITECTURE.md, defines other links.
