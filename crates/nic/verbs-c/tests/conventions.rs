@@ -3,8 +3,8 @@
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
 //! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
-//! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c`
-//! exhausts the device.
+//! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by
+//! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
 
 mod c_program;
 mod libraries;

@@ -206,7 +206,7 @@ fn a_copy_of_a_kept_request_makes_the_responder_report_old_gaps_again() {
     b.batch(&[write(112, 0, 1), write(114, 0, 1)]);
     b.sent();
     b.recv(&write(114, 0, 1)).unwrap();
-    assert_eq!(b.sent(), NONE, "the reports are on their way");
+    assert_eq!(b.sent(), NONE, "the reports are in flight");
     b.at(crate::testing::us(50));
     b.recv(&write(114, 0, 1)).unwrap();
     assert_eq!(b.sent(), [nak()]);
