@@ -356,7 +356,7 @@ impl Polled {
             }
             Input::Ack => {
                 let in_flight = self.b.qp.packets_in_flight() as u32;
-                let una = self.b.qp.oldest_unacknowledged() as u32;
+                let una = self.b.qp.progress().acknowledged as u32;
                 if in_flight > 0 {
                     let _read_is_not_acknowledged = self.b.recv(&Pkt::ack(una + in_flight - 1));
                 }

@@ -31,12 +31,6 @@ impl Gid {
         }
     }
 
-    /// Returns the upper 64 bits, `subnet_prefix` in verbs.
-    #[must_use]
-    pub fn subnet_prefix(&self) -> u64 {
-        crate::bytes::u64_at(&self.0, 0)
-    }
-
     /// Returns the lower 64 bits, `interface_id` in verbs.
     #[must_use]
     pub fn interface_id(&self) -> u64 {
@@ -81,7 +75,6 @@ mod tests {
         let gid = Gid::from(ip);
         assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 2]);
         assert_eq!(gid.ip(), IpAddr::V4(ip));
-        assert_eq!(gid.subnet_prefix(), 0);
         assert_eq!(gid.interface_id(), 0xffff_0a08_0002);
     }
 
@@ -89,7 +82,6 @@ mod tests {
     fn an_ipv6_address_is_its_own_gid() {
         let ip = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe0a, 0x802);
         assert_eq!(Gid::from(IpAddr::V6(ip)).ip(), IpAddr::V6(ip));
-        assert_eq!(Gid::from(ip).subnet_prefix(), 0xfe80_0000_0000_0000);
         assert!(Gid::ZERO.is_zero());
         assert!(!Gid::from(ip).is_zero());
     }

@@ -94,8 +94,6 @@ pub struct Qpn(u32);
 number!(Qpn);
 
 impl Qpn {
-    /// QP 0, the subnet management interface; not used on Ethernet.
-    pub const SMI: Self = Self(0);
     /// QP 1, the general services interface, which connection management uses.
     pub const GSI: Self = Self(1);
     /// Destination QP of multicast packets.

@@ -57,8 +57,6 @@ const HASH_TYPE: i16 = -8;
 impl Hints {
     /// Length in the metadata area in bytes. Kernels before 6.17 accept at most 32.
     pub const LEN: usize = 32;
-    /// Bytes of stack below the hints that [`Asm::read_hints`] uses too.
-    pub const SCRATCH: i16 = 8;
 
     /// Decodes the bytes directly in front of a packet; `None` if they are no hints.
     #[must_use]
@@ -108,7 +106,7 @@ impl HintKfuncs {
 
 impl Asm {
     /// Emits code that stores the [`Hints`] of the packet at `R10 + at`, which must be a multiple of 8; the
-    /// [`Hints::SCRATCH`] bytes below are used too. `ctx` must be R6 to R9. R0 to R5 are clobbered.
+    /// The 8 bytes below are used too. `ctx` must be R6 to R9. R0 to R5 are clobbered.
     pub fn read_hints(&mut self, ctx: Reg, at: i16, kfuncs: &HintKfuncs) -> &mut Asm {
         for word in (HASH_TYPE..Hints::LEN as i16).step_by(8) {
             self.store(Size::Dw, Reg::R10, at + word, 0);

@@ -105,12 +105,6 @@ pub enum HookPoint {
 impl HookPoint {
     /// Both, ingress first.
     pub const ALL: [HookPoint; 2] = [HookPoint::Ingress, HookPoint::Egress];
-
-    /// Returns the point of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<HookPoint> {
-        Self::ALL.into_iter().find(|point| point.to_string() == name)
-    }
 }
 
 impl fmt::Display for HookPoint {

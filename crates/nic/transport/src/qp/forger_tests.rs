@@ -5,12 +5,20 @@ use wire::{DropReason, NakCode, Opcode};
 
 use crate::requester::SPAN;
 use crate::testing::{Bench, PORT, Pkt, REMOTE, RKEY, ms, write};
-use crate::trust::{DISTRUST_NS, GUESSES_MAX};
-use crate::{Instant, QpEvent};
+use crate::trust::{DISTRUST_NS, GUESSES_MAX, Half};
+use crate::{Instant, Qp, QpEvent};
 
 const NONE: [&str; 0] = [];
 /// A port that the peer does not use.
 const FOREIGN: u16 = 0xf00d;
+
+impl Qp {
+    /// As if the peer had sent a request and a response from this UDP source port.
+    pub(crate) fn learn_port(&mut self, port: u16) {
+        self.ep.trust.learn(Half::Requests, port);
+        self.ep.trust.learn(Half::Responses, port);
+    }
+}
 
 fn send(psn: u32, value: u8) -> Pkt {
     Pkt::new(Opcode::RC_SEND_ONLY, psn).payload(value, 8)

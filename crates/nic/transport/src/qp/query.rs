@@ -8,8 +8,6 @@ use crate::counters::QpCounters;
 use crate::emit::psn_of;
 use crate::memory::PdId;
 use crate::time::Instant;
-#[cfg(test)]
-use crate::trust::Half;
 use crate::wc::WcOpcode;
 use crate::wr::AddressVector;
 
@@ -88,13 +86,6 @@ impl Qp {
             leaves_next: self.requester.cursor().1,
             executes_next: self.responder.expected(),
         }
-    }
-
-    /// As if the peer had sent a request and a response from this UDP source port.
-    #[cfg(test)]
-    pub(crate) fn learn_port(&mut self, port: u16) {
-        self.ep.trust.learn(Half::Requests, port);
-        self.ep.trust.learn(Half::Responses, port);
     }
 
     /// Whether [`Qp::poll_event`] has something.
@@ -203,11 +194,5 @@ impl Qp {
     #[inline]
     pub fn is_send_idle(&self) -> bool {
         self.requester.is_idle()
-    }
-
-    /// Number of the oldest unacknowledged packet.
-    #[cfg(test)]
-    pub(crate) fn oldest_unacknowledged(&self) -> u64 {
-        self.requester.una()
     }
 }

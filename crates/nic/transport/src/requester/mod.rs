@@ -308,12 +308,6 @@ impl Requester {
         self.retry.probes()
     }
 
-    /// Number of the oldest unacknowledged packet.
-    #[cfg(test)]
-    pub(crate) fn una(&self) -> u64 {
-        self.window.una()
-    }
-
     /// Work request and number of the packet to send next.
     #[inline]
     pub(crate) fn cursor(&self) -> (u32, u64) {

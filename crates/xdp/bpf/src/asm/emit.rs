@@ -83,11 +83,6 @@ impl Asm {
         self.with_target(Insn::Jump { off: 0 }, Target::Near(label))
     }
 
-    /// `goto label` with a 32-bit distance (version 4 of the instruction set, Linux 6.6).
-    pub fn jump_long(&mut self, label: Label) -> &mut Asm {
-        self.with_target(Insn::JumpLong { off: 0 }, Target::Far(label))
-    }
-
     /// `if dst COND src goto label`, comparing 64 bits.
     pub fn branch(&mut self, cond: Cond, dst: Reg, src: impl Into<Operand>, label: Label) -> &mut Asm {
         let insn = Insn::Branch { width: Width::W64, cond, dst, src: src.into(), off: 0 };

@@ -9,7 +9,7 @@ mod error;
 pub use error::AsmError;
 
 use crate::btf::{FunctionName, describe};
-use crate::insn::{Imm64, Insn, Reg, Slot, encode};
+use crate::insn::{Insn, Slot, encode};
 use crate::map::{MapDef, MapRef};
 use crate::program::{Kfunc, Program, ProgramKind};
 
@@ -66,9 +66,7 @@ struct Fixup {
 enum Target {
     /// Distance in the 16-bit offset field.
     Near(Label),
-    /// Distance in the immediate.
-    Far(Label),
-    /// Call or address of a function, with the distance in the immediate.
+    /// Call of a function, with the distance in the immediate.
     Function(Function),
 }
 
@@ -150,11 +148,6 @@ impl Asm {
         self.with_target(Insn::CallLocal { off: 0 }, Target::Function(function))
     }
 
-    /// `dst = &function`, for helpers that take a callback.
-    pub fn load_function(&mut self, dst: Reg, function: Function) -> &mut Asm {
-        self.with_target(Insn::LoadImm64 { dst, imm: Imm64::Func(0) }, Target::Function(function))
-    }
-
     /// Returns the number of a kernel function in this program.
     pub(crate) fn kfunc(&mut self, kfunc: &Kfunc) -> i32 {
         let index = self.kfuncs.iter().position(|known| known == kfunc).unwrap_or_else(|| {
@@ -209,7 +202,7 @@ impl Asm {
 
     fn resolve(&mut self, fixup: Fixup) -> Result<(), AsmError> {
         let target = match fixup.target {
-            Target::Near(label) | Target::Far(label) => {
+            Target::Near(label) => {
                 self.labels.get(label.0).copied().flatten().ok_or(AsmError::NotBound(label))?
             }
             Target::Function(function) => self
@@ -223,7 +216,7 @@ impl Asm {
         let slot = &mut self.slots[fixup.slot];
         match fixup.target {
             Target::Near(_) => slot.off = distance.try_into().map_err(|_| too_far)?,
-            Target::Far(_) | Target::Function(_) => slot.imm = distance.try_into().map_err(|_| too_far)?,
+            Target::Function(_) => slot.imm = distance.try_into().map_err(|_| too_far)?,
         }
         Ok(())
     }

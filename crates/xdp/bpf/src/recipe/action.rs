@@ -94,12 +94,6 @@ impl Pick {
     /// 2^32 divided by the golden ratio: consecutive QPNs spread evenly (Knuth's multiplicative hash).
     const MULTIPLIER: u32 = 0x9e37_79b1;
 
-    /// Returns which of `ways` entries a QPN is mapped to.
-    #[must_use]
-    pub const fn way_of(dest_qp: u32, ways: u32) -> u32 {
-        ((dest_qp.wrapping_mul(Self::MULTIPLIER) as u64 * ways as u64) >> 32) as u32
-    }
-
     /// Emits code that sets R2 to the index.
     fn emit(self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         match self {

@@ -84,15 +84,3 @@ fn numbers_outside_their_range_are_refused() {
     }
     assert!(stage(Stage::Sample(sample)).program("x", ProgramKind::Xdp).is_ok());
 }
-
-#[test]
-fn consecutive_qpns_spread_evenly() {
-    for ways in [2, 3, 8, 64] {
-        let mut load = vec![0; ways as usize];
-        for qpn in 0x11_0000..0x11_1000 {
-            load[Pick::way_of(qpn, ways) as usize] += 1;
-        }
-        let fair = 4096 / ways;
-        assert!(load.iter().all(|&n| n > fair * 9 / 10 && n < fair * 11 / 10), "{ways}: {load:?}");
-    }
-}

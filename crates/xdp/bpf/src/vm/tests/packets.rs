@@ -185,7 +185,7 @@ proptest! {
             return Ok(());
         }
         // The test packets arrive on queue 3.
-        let expected = 3 * ways + Pick::way_of(frame.dest_qp, ways);
+        let expected = 3 * ways + way_of(frame.dest_qp, ways);
         match outcome.redirect {
             Some(Redirect::Map { key, .. }) => prop_assert_eq!(key, expected),
             None => prop_assert!(expected >= 256 && outcome.action() == XdpAction::Drop),
@@ -445,5 +445,22 @@ fn random_loss_drops_the_requested_share() {
         let stages = vec![Stage::Lose(Lose { per_million })];
         let recipe = Recipe { stages, ..Recipe::verdict(XdpAction::Pass) };
         assert!(recipe.program("lose", ProgramKind::Xdp).is_err(), "{per_million}");
+    }
+}
+
+/// Which of `ways` entries [`Pick::RxQueueQpn`] takes for a QPN: Knuth's multiplicative hash.
+fn way_of(dest_qp: u32, ways: u32) -> u32 {
+    ((u64::from(dest_qp.wrapping_mul(0x9e37_79b1)) * u64::from(ways)) >> 32) as u32
+}
+
+#[test]
+fn consecutive_qpns_spread_evenly() {
+    for ways in [2, 3, 8, 64] {
+        let mut load = vec![0; ways as usize];
+        for qpn in 0x11_0000..0x11_1000 {
+            load[way_of(qpn, ways) as usize] += 1;
+        }
+        let fair = 4096 / ways;
+        assert!(load.iter().all(|&n| n > fair * 9 / 10 && n < fair * 11 / 10), "{ways}: {load:?}");
     }
 }
