@@ -11,9 +11,6 @@ const ENGINES: &str = "ROXIE_ENGINES=3";
 /// Words in front of a program.
 pub(crate) const SEVERAL: [&str; 2] = ["env", ENGINES];
 
-/// Threads that block until an event serve the device.
-const SERVES: [&str; 2] = ["env", "ROXIE_WAITS=serve"];
-
 pub(crate) fn cases() -> Vec<Case> {
     let hosts = Place::new(Topology::TwoHosts, Family::V4, User::Ordinary);
     let host = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
@@ -37,20 +34,6 @@ pub(crate) fn cases() -> Vec<Case> {
             }
             cases.push(Case::new(place, &format!("{what}, three engines"), words[0], move |lab, name| {
                 pair(lab, &place, name, &SEVERAL, words)
-            }));
-        }
-    }
-    for place in [hosts, host, Place::shm(Topology::Loopback, Family::V4, User::Ordinary)] {
-        for words in [
-            &["ib_send_lat", "-F", "-e", "-R", "-n", "2000"][..],
-            &["ib_send_bw", "-F", "-e", "-R", "-n", "2000"],
-            &["ib_read_bw", "-F", "-e", "-R", "-n", "2000"],
-            // It cancels the thread that waits.
-            &["rping", "-C", "300", "-V"],
-        ] {
-            let what = format!("{} serves the device while it waits", words[0]);
-            cases.push(Case::new(place, &what, words[0], move |lab, name| {
-                pair(lab, &place, name, &SERVES, words)
             }));
         }
     }

@@ -29,11 +29,6 @@ impl<T> EventQueue<T> {
         self.fd.as_fd()
     }
 
-    /// True in a child of the process that created it.
-    pub(crate) fn is_inherited(&self) -> bool {
-        self.fd.is_inherited()
-    }
-
     /// True if `O_NONBLOCK` is set on the descriptor.
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.fd.is_nonblocking()
@@ -64,14 +59,6 @@ impl<T> EventQueue<T> {
                 return Ok(event);
             }
         }
-    }
-
-    /// Returns the oldest event, if there is one. The descriptor may be readable once more then.
-    pub(crate) fn try_get(&self) -> Option<T> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = queue.pop_front()?;
-        self.fd.try_take();
-        Some(event)
     }
 
     /// Calls `look` for each unread event.

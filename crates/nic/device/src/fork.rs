@@ -9,8 +9,8 @@
 //!
 //! Locks are taken in the order of `cm/driver.rs`. The locks that only calls of the application hold (of an
 //! identifier, of a CQ) are not taken. A program that forks while another thread is inside a call cannot use
-//! that object in the child. The lock of a thread that attends (`sched/attendance.rs`) is only ever tried,
-//! and the engine of the child is a new one.
+//! that object in the child. The engine of the child is a new
+//! one.
 
 use std::cell::RefCell;
 use std::io;

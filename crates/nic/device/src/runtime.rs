@@ -12,11 +12,9 @@ use std::time::Duration;
 use sys::{PollFd, now_ns, process_cpu_ns};
 use transport::Instant;
 
-/// Most descriptors that a thread waits for: an event queue, the sockets of the port, the registry, the kick,
-/// the control socket and the monitor of the netdev.
-const WAIT_FDS_MAX: usize = 9;
-/// `EBADF`.
-const CLOSED: i32 = 9;
+/// Most descriptors that a thread waits for: the sockets of the port, the registry, the kick, the control
+/// socket and the monitor of the netdev.
+const WAIT_FDS_MAX: usize = 8;
 /// Sleep of a thread if poll(2) refuses so many descriptors; the engine then only polls at this interval.
 const POLL_REFUSED: Duration = Duration::from_millis(1);
 
@@ -134,14 +132,6 @@ impl Runtime {
     /// Sleeps until one of `fds` is readable or the time is `until`. Returns whether the last of them is
     /// readable. Descriptors of -1 are skipped.
     pub fn sleep(&self, fds: &[RawFd], until: Instant) -> bool {
-        self.sleep_or_signal(fds, until).unwrap_or(false)
-    }
-
-    /// As [`sleep`](Self::sleep).
-    ///
-    /// # Errors
-    /// `EINTR` after a signal; `EBADF` if the first of `fds` is closed.
-    pub(crate) fn sleep_or_signal(&self, fds: &[RawFd], until: Instant) -> io::Result<bool> {
         let mut polled: [PollFd; WAIT_FDS_MAX] =
             std::array::from_fn(|i| PollFd::readable(fds.get(i).copied().unwrap_or(-1)));
         let timeout_ns = match self {
@@ -151,16 +141,13 @@ impl Runtime {
                 0
             }
         };
-        match sys::poll_interruptible(&mut polled, Some(timeout_ns)) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+        if sys::poll(&mut polled, Some(timeout_ns)).is_err() {
             // The limit of descriptors (RLIMIT_NOFILE) is below `WAIT_FDS_MAX`.
-            Err(_) => std::thread::sleep(POLL_REFUSED),
-            Ok(_) if polled[0].is_closed() => return Err(io::Error::from_raw_os_error(CLOSED)),
-            Ok(_) => {}
+            std::thread::sleep(POLL_REFUSED);
         }
         debug_assert!(fds.len() <= WAIT_FDS_MAX);
         let last = fds.len().checked_sub(1).and_then(|last| polled.get(last));
-        Ok(last.is_some_and(PollFd::is_ready))
+        last.is_some_and(PollFd::is_ready)
     }
 
     /// Starts a thread.

@@ -354,7 +354,7 @@ fn no_engine_starts_while_a_hook_is_attached() {
 /// `engine/group.rs` bounds the engines of a device by this number.
 #[test]
 fn an_engine_takes_no_more_descriptors_than_are_reserved_for_it() {
-    const DESCRIPTORS_EACH: usize = 18;
+    const DESCRIPTORS_EACH: usize = 17;
     domain::on_both_paths("an_engine_takes_no_more_descriptors_than_are_reserved_for_it", || {
         let count = |engines| {
             let context = device(engines);

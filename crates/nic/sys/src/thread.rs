@@ -92,23 +92,6 @@ impl Drop for WriteSignals {
     }
 }
 
-/// Whether a system call that a signal interrupts goes on after the handler, for all signals with handlers
-/// (SA_RESTART, signal(7)). SIGSEGV and SIGBUS, which a thread raises itself, do not count.
-#[must_use]
-pub fn handlers_restart() -> bool {
-    let mut signals = (1..=libc::SIGRTMAX()).filter(|signal| ![libc::SIGSEGV, libc::SIGBUS].contains(signal));
-    signals.all(|signal| {
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: `action` is a sigaction the kernel may write, and zeros are a valid one.
-        let (result, action) = unsafe {
-            let result = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-            (result, action.assume_init())
-        };
-        let has_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-        result != 0 || !has_handler || action.sa_flags & libc::SA_RESTART != 0
-    })
-}
-
 unsafe extern "C" {
     /// pthread_setcancelstate(3); the states are 0 (enable) and 1 (disable) on Linux.
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
@@ -127,14 +110,6 @@ impl Cancellation {
     #[must_use]
     pub fn disable() -> Self {
         Self { before: set_cancel_state(Self::DISABLED) }
-    }
-
-    /// Calls `f` with the state of the time before [`disable`](Self::disable).
-    pub fn with_enabled<R>(&self, f: impl FnOnce() -> R) -> R {
-        set_cancel_state(self.before);
-        let result = f();
-        set_cancel_state(Self::DISABLED);
-        result
     }
 }
 

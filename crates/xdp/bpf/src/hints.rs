@@ -106,7 +106,7 @@ impl HintKfuncs {
 
 impl Asm {
     /// Emits code that stores the [`Hints`] of the packet at `R10 + at`, which must be a multiple of 8; the
-    /// The 8 bytes below are used too. `ctx` must be R6 to R9. R0 to R5 are clobbered.
+    /// 8 bytes below are used too. `ctx` must be R6 to R9. R0 to R5 are clobbered.
     pub fn read_hints(&mut self, ctx: Reg, at: i16, kfuncs: &HintKfuncs) -> &mut Asm {
         for word in (HASH_TYPE..Hints::LEN as i16).step_by(8) {
             self.store(Size::Dw, Reg::R10, at + word, 0);

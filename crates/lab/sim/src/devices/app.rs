@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use roxie::runtime::World;
 use roxie::verbs::{CompChannel, Cq, Device, Qp};
@@ -208,14 +207,7 @@ impl Process {
             return Ok(());
         }
         let fd = self.channel.fd();
-        if self.app.blocks() {
-            let waited = self.channel.get_event_within(Duration::from_nanos(SLEEP_NS));
-            if waited.map_err(|error| format!("get_cq_event: {error}"))?.is_some() {
-                return Ok(());
-            }
-        } else {
-            self.threads.sleep(&[fd], self.threads.now_ns() + SLEEP_NS);
-        }
+        self.threads.sleep(&[fd], self.threads.now_ns() + SLEEP_NS);
         if is_readable(fd) {
             match self.channel.get_event() {
                 // Another thread of the application may have taken it.

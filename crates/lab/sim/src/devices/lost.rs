@@ -7,9 +7,6 @@ const LATE_NS: u64 = 2_000;
 /// How long a message may be held for an application that left completions in its CQ and then computes
 /// (nanoseconds): the short sleep of a progress thread after packets (`Tuning::brief_sleep_ns`), at double.
 const HELD_NS: u64 = 500_000;
-/// How long an engine may be left alone after a thread that waited for an event has returned (nanoseconds):
-/// `Tuning::watch_ns`, at double.
-const LEFT_NS: u64 = 500_000;
 
 /// A sleeping progress thread of a process. All other threads of the process sleep or compute.
 pub(super) struct Sleeper {
@@ -26,20 +23,18 @@ impl Sleeper {
         let Some(due) = device.due() else {
             return Some(format!("{sleeps} one of its threads holds the engine's lock"));
         };
-        let Due { deadline, has_ready, forgotten, is_watching, has_sleeper, is_left, attends_until } = due;
+        let Due { deadline, has_ready, forgotten, is_watching, has_sleeper } = due;
         if let Some(qpn) = forgotten {
             return Some(format!("{sleeps} {qpn:?} has packets to send and is neither listed nor blocked"));
         }
-        if is_watching && attends_until.is_none() {
+        if is_watching {
             return has_sleeper
                 .then(|| format!("{sleeps} leaves the port to polling threads with a CQ armed"));
         }
-        let until_ns = attends_until.unwrap_or(*until_ns);
-        if has_ready && until_ns > now + HELD_NS {
+        if has_ready && *until_ns > now + HELD_NS {
             return Some(format!("{sleeps} a queue pair has packets that nothing keeps from leaving"));
         }
-        let alone_ns = if is_left && attends_until.is_none() { LEFT_NS } else { 0 };
-        let deadline = deadline?.0.max(now) + alone_ns;
-        (until_ns > deadline + LATE_NS).then(|| format!("{sleeps} work is due at {deadline}"))
+        let deadline = deadline?.0.max(now);
+        (*until_ns > deadline + LATE_NS).then(|| format!("{sleeps} work is due at {deadline}"))
     }
 }

@@ -92,13 +92,6 @@ pub(super) struct App {
     pub(super) moderation: (u16, u16),
 }
 
-impl App {
-    /// Whether it blocks in ibv_get_cq_event(3), or sleeps on the descriptor of its channel.
-    pub(super) fn blocks(&self) -> bool {
-        self.kind == Kind::Events && self.pause_after != 8
-    }
-}
-
 /// What happens to one process during a run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Incident {

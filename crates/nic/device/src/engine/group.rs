@@ -32,7 +32,7 @@ use crate::raw::Raw;
 use crate::stats::Row;
 
 /// Descriptors of an engine with shared memory (`tests/engines.rs` counts them).
-const DESCRIPTORS_EACH: u64 = 18;
+const DESCRIPTORS_EACH: u64 = 17;
 /// Engines that start by themselves take at most one in this many descriptors of the process (soft limit).
 const DESCRIPTORS_SHARE: u64 = 8;
 

@@ -45,7 +45,7 @@ use crate::moderation::Moderator;
 use crate::port::{Port, RxQueues};
 use crate::registry::Registry;
 use crate::runtime::{Point, Runtime};
-use crate::sched::{Attendance, InlineYield, Posters, Sleeper, Trigger, Tuning};
+use crate::sched::{InlineYield, Posters, Sleeper, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
 use claims::Claims;
@@ -97,7 +97,6 @@ pub(crate) struct Engine {
     redirects: Arc<RedirectOutcome>,
     chaos: OnceLock<Arc<Chaos>>,
     is_netdev_lost: AtomicBool,
-    pub(crate) attendance: Attendance,
     pub(crate) claims: Claims,
     /// See [`PortProperties`](crate::port::PortProperties).
     prefers_equal_packets: bool,
@@ -158,7 +157,6 @@ impl Engine {
             redirects,
             chaos: OnceLock::new(),
             is_netdev_lost: AtomicBool::new(false),
-            attendance: Attendance::new(&tuning)?,
             claims: Claims::default(),
             prefers_equal_packets,
             inline_polls: AtomicU64::new(0),
@@ -366,12 +364,12 @@ impl Engine {
         }
     }
 
-    /// Descriptors that a thread sleeps on which serves the engine: `fd` is first, the monitor of the netdev
+    /// The descriptors that the progress thread sleeps on while it serves the engine, the monitor of the netdev
     /// last.
-    pub(crate) fn wait_fds(&self, fd: RawFd, sleeper: &Sleeper) -> Vec<RawFd> {
+    pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let poll_fds = self.lock().port.properties().poll_fds;
-        let others = [self.registry.listener_fd(), sleeper.fd(), self.control_fd(), self.monitor_fd()];
-        [&[fd][..], &poll_fds, &others].concat()
+        let others = [self.registry.listener_fd(), self.progress.fd(), self.control_fd(), self.monitor_fd()];
+        [&poll_fds[..], &others].concat()
     }
 
     /// The descriptors that the progress thread sleeps on while application threads poll.
@@ -391,7 +389,7 @@ impl Engine {
             self.cm.send_disconnect_notice(self.now(), notice);
         }
         if self.registry.rescan_at() != rescan_at {
-            // A thread that attends to the engine may return to its program, and the other one sleeps.
+            // An application thread may serve the members while the progress thread sleeps.
             self.wake_before(self.registry.rescan_at().map(Instant));
         }
         records
@@ -442,54 +440,35 @@ impl Engine {
         let forgotten = core.tables.forgotten_qp();
         drop(core);
         let is_watching = self.is_watching.load(Ordering::Relaxed);
-        Some(Due {
-            deadline: self.next_deadline(),
-            has_ready,
-            forgotten,
-            is_watching,
-            has_sleeper: self.has_sleeper(),
-            is_left: self.attendance.is_left(),
-            attends_until: self.attendance.is_on().then(|| self.attendance.sleeper().until_ns()),
-        })
+        let has_sleeper = self.has_sleeper();
+        Some(Due { deadline: self.next_deadline(), has_ready, forgotten, is_watching, has_sleeper })
     }
 
-    /// Wakes the threads that serve the engine.
-    pub(crate) fn wake_sleepers(&self) {
-        self.sleepers().into_iter().for_each(Sleeper::wake);
-    }
-
-    fn sleepers(&self) -> [&Sleeper; 2] {
-        [&self.progress, self.attendance.sleeper()]
-    }
-
-    /// Wakes the threads that serve the engine if they would sleep past `deadline`.
+    /// Wakes the progress thread if it would sleep past `deadline`.
     pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         self.runtime.reach(Point::Wake);
-        self.sleepers().into_iter().for_each(|sleeper| sleeper.wake_before(deadline));
+        self.progress.wake_before(deadline);
     }
 
-    /// Wakes the threads that serve the engine if they would sleep past a timer that this thread has armed
-    /// in `core`, or past the release time of a packet that a hook delays. The application may stop polling
+    /// Wakes the progress thread if it would sleep past a timer that this thread has armed in `core`, or past
+    /// the release time of a packet that a hook delays. The application may stop polling
     /// after this call.
     #[inline]
     pub(crate) fn wake_for(&self, core: &Core) {
-        if self.sleepers().into_iter().any(|sleeper| sleeper.until_ns() != 0) {
+        if self.progress.until_ns() != 0 {
             let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
             self.wake_before(deadlines.into_iter().flatten().min());
         }
     }
 
     /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
-    /// `attends`: it will soon attend to the engine, and the progress thread is not woken if it has left the
-    /// engine to such threads: it looks again in [`Tuning::watch_ns`].
-    pub(crate) fn hand_over(&self, attends: bool) {
+    pub(crate) fn hand_over(&self) {
         // Either `watch` sees this change, or this thread sees that it watches. The larger number remains:
         // another thread may have polled and handed over meanwhile.
         self.polls_at_hand_over.fetch_max(self.inline_polls(), Ordering::SeqCst);
         self.runtime.reach(Point::Wake);
-        let is_alone = self.attendance.is_left() && !self.attendance.is_on() && !attends;
-        if self.is_watching.load(Ordering::SeqCst) || is_alone {
+        if self.is_watching.load(Ordering::SeqCst) {
             self.progress.wake();
         }
     }

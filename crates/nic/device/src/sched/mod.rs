@@ -5,13 +5,11 @@
 //! | `departure.rs` | whether a message leaves or is held, and how much one quantum carries |
 //! | `queue.rs` | which queue pair is next, and how many packets the flow window and the port accept |
 //! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
-//! | `attendance.rs` | when a thread that waits for an event serves the port, not the progress thread |
 //! | `posters.rs` | whether a thread that posts spins or sleeps while another thread has the engine's lock |
 //! | `progress.rs` | nothing: the loop of the progress thread, which follows the governor |
-//! | `sleep.rs` | nothing: the sleep of a thread that serves the port, and how it is woken |
+//! | `sleep.rs` | nothing: the sleep of the progress thread, and how it is woken |
 //! | `tuning.rs` | nothing: every number that the others use |
 
-mod attendance;
 mod departure;
 mod governor;
 mod posters;
@@ -20,7 +18,6 @@ mod queue;
 mod sleep;
 mod tuning;
 
-pub(crate) use attendance::Attendance;
 #[cfg(test)]
 pub(crate) use departure::asked;
 pub(crate) use departure::{Decision, Quantum, Trigger, budget_pkts, decide};

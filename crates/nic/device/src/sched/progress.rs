@@ -1,15 +1,13 @@
 //! The progress thread of an engine. It serves the port while no application thread polls often, or one
 //! sleeps on a CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 
 use sys::{EventFd, Slice};
 use transport::Instant;
 
-use super::attendance::Watch;
 use super::governor::{Governor, State};
-use super::sleep::{NO_FD, WaitFds};
+use super::sleep::WaitFds;
 use crate::engine::Engine;
 use crate::port::RxQueues;
 use crate::runtime::{Point, Runtime};
@@ -25,8 +23,7 @@ struct Progress {
     governor: Governor,
     fds: WaitFds,
     /// Kept open: the engine signals it when it is dropped, and closes the other descriptors.
-    kick: Arc<EventFd>,
-    attended: Watch,
+    _kick: Arc<EventFd>,
     slice: Slice,
     /// Rounds since the spinning began.
     spins: u32,
@@ -37,10 +34,10 @@ struct Progress {
 impl Progress {
     fn run(weak: &Weak<Engine>, runtime: Runtime) {
         let Some(engine) = weak.upgrade() else { return };
-        let (governor, kick) = (Governor::new(*engine.tuning()), engine.progress.kick());
+        let (governor, _kick) = (Governor::new(*engine.tuning()), engine.progress.kick());
         drop(engine);
-        let (fds, attended, slice) = (WaitFds::default(), Watch::default(), Slice::default());
-        let mut this = Self { runtime, governor, fds, kick, attended, slice, spins: 0, ran_ns: 0 };
+        let (fds, slice) = (WaitFds::default(), Slice::default());
+        let mut this = Self { runtime, governor, fds, _kick, slice, spins: 0, ran_ns: 0 };
         while let Some(engine) = weak.upgrade() {
             this.round(engine, weak);
         }
@@ -48,33 +45,11 @@ impl Progress {
 
     fn round(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
         let now = self.runtime.now_ns();
-        if let Some(wait_ns) = self.attended.wait_ns(&engine.attendance, now, engine.tuning()) {
-            return self.leave(engine, weak, now + wait_ns);
-        }
         let work = engine.inline_work();
         let has_sleeper = engine.has_sleeper();
         match self.governor.next_state(work, has_sleeper, now) {
             State::Inline => self.watch(engine, weak),
             State::Background | State::Crowded => self.serve(engine, weak, has_sleeper),
-        }
-    }
-
-    /// Sleeps: another thread attends to the engine.
-    fn leave(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, until_ns: u64) {
-        self.slice.set(None);
-        self.runtime.reach(Point::Sleep);
-        engine.attendance.leave_until(until_ns);
-        self.runtime.reach(Point::Sleep);
-        // A thread that ended its wait before the store saw no long sleep, and woke no thread: check again.
-        let watch_ns = engine.tuning().watch_ns;
-        if !engine.attendance.is_on() && until_ns > self.runtime.now_ns() + watch_ns {
-            return engine.attendance.leave_until(0);
-        }
-        drop(engine);
-        self.runtime.sleep(&[self.kick.as_raw_fd()], Instant(until_ns));
-        if let Some(engine) = weak.upgrade() {
-            engine.attendance.leave_until(0);
-            engine.progress.spend_kicks();
         }
     }
 
@@ -130,7 +105,7 @@ impl Progress {
 
     fn sleep(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, now: u64) {
         let deadline = engine.progress.prepare(&engine, self.governor.sleep_until(now));
-        let fds = self.fds.with(&engine, &engine.progress, NO_FD);
+        let fds = self.fds.of(&engine);
         drop(engine);
         let netdev_changed = deadline.is_some_and(|until| self.runtime.sleep(fds, Instant(until)));
         if let Some(engine) = weak.upgrade() {

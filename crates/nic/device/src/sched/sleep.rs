@@ -1,5 +1,5 @@
-//! The sleep of the threads that serve an engine: the progress thread, and one that waits for an event
-//! (`attendance.rs`). Each publishes when its sleep ends, and other threads wake it for earlier work.
+//! The sleep of the progress thread of an engine. It publishes when its sleep ends, and other threads wake it
+//! for earlier work.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,10 +13,7 @@ use crate::engine::Engine;
 use crate::port::Readiness;
 use crate::runtime::Point;
 
-/// poll(2) skips it.
-pub(super) const NO_FD: RawFd = -1;
-
-/// A thread that serves an engine and sleeps at times.
+/// The progress thread, as the threads see it that may wake it.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     /// When its sleep ends by itself (nanoseconds); 0 while it is awake.
@@ -74,23 +71,19 @@ impl Sleeper {
         engine.runtime().reach(Point::Sleep);
         // A post between `next_deadline` and the store saw the old value and woke no thread: check again.
         let is_settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
-        let readiness = engine.lock().thread_sleeps();
+        let readiness = engine.lock().port.set_need_wakeup(true);
         (is_settled && readiness == Readiness::Idle).then_some(deadline)
     }
 
     /// After [`prepare`](Self::prepare): the thread is awake.
     pub(super) fn end(&self, engine: &Engine) {
-        let readiness = engine.lock().thread_wakes();
+        engine.lock().port.set_need_wakeup(false);
         self.set_until(0);
-        if readiness == Readiness::Pending {
-            // The other thread that serves the engine sleeps, and its wake-up went to this one.
-            engine.wake_sleepers();
-        }
         self.spend_kicks();
     }
 }
 
-/// The descriptors that a thread sleeps on which serves an engine.
+/// The descriptors that the progress thread sleeps on while it serves an engine.
 #[derive(Debug, Default)]
 pub(crate) struct WaitFds {
     fds: Vec<RawFd>,
@@ -99,14 +92,12 @@ pub(crate) struct WaitFds {
 }
 
 impl WaitFds {
-    /// The descriptors: `fd` first, those of the engine and its `sleeper`, and the monitor of the netdev
-    /// last.
-    pub(crate) fn with(&mut self, engine: &Engine, sleeper: &Sleeper, fd: RawFd) -> &[RawFd] {
+    /// The descriptors, the monitor of the netdev last.
+    pub(crate) fn of(&mut self, engine: &Engine) -> &[RawFd] {
         let claimed = engine.claims.made();
         if self.fds.is_empty() || std::mem::replace(&mut self.claimed, claimed) != claimed {
-            self.fds = engine.wait_fds(fd, sleeper);
+            self.fds = engine.wait_fds();
         }
-        self.fds[0] = fd;
         &self.fds
     }
 }

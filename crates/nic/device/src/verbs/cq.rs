@@ -4,8 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use transport::{VerbsError, Wc};
 
@@ -20,30 +19,12 @@ use crate::events::EventQueue;
 #[derive(Clone)]
 pub struct CompChannel {
     pub(super) events: Arc<EventQueue<u64>>,
-    waits: Arc<Waits>,
     context: Context,
-}
-
-/// How the application waits for the events of a channel.
-#[derive(Default)]
-struct Waits {
-    /// Bit n is set if engine n completes to CQs of the channel.
-    engine_mask: AtomicU32,
-    /// The last thread that had to wait attended to the engine (`sched/attendance.rs`).
-    attends: AtomicBool,
-}
-
-impl Waits {
-    /// The engine to attend to; `None` if there are several.
-    fn engine(&self) -> Option<usize> {
-        let mask = self.engine_mask.load(Ordering::Relaxed).max(1);
-        mask.is_power_of_two().then(|| mask.trailing_zeros() as usize)
-    }
 }
 
 impl CompChannel {
     pub(super) fn new(context: Context) -> io::Result<Self> {
-        Ok(Self { events: Arc::new(EventQueue::new()?), waits: Arc::default(), context })
+        Ok(Self { events: Arc::new(EventQueue::new()?), context })
     }
 
     /// Returns the context of the channel.
@@ -76,59 +57,20 @@ impl CompChannel {
     /// # Errors
     /// `WouldBlock` if the descriptor is non-blocking and there is no event.
     pub fn get_event(&self) -> io::Result<u64> {
-        self.serve(u64::MAX)?;
+        self.hand_over();
         self.events.get()
     }
 
-    /// As [`get_event`](Self::get_event), but waits for this time at most, whatever flags the descriptor
-    /// has; `None` without an event. For simulations: a signal may end the wait.
-    ///
-    /// # Errors
-    /// `EBADF` if the application closed the descriptor.
-    #[doc(hidden)]
-    pub fn get_event_within(&self, time: Duration) -> io::Result<Option<u64>> {
-        let engine = self.context.device().engine().map_err(io::Error::other)?;
-        let until = engine.now() + time;
-        self.serve(until.0)?;
-        if self.events.is_empty() {
-            engine.runtime().sleep(&[self.fd()], until);
-        }
-        Ok(self.events.try_get())
-    }
-
-    /// Lets the engines be served while this thread waits: its own by this thread if it can, until there is
-    /// an event or `end_ns`; the others by the progress threads.
-    fn serve(&self, end_ns: u64) -> io::Result<()> {
-        let Ok(first) = self.context.device().engine() else { return Ok(()) };
-        let own = self.own_engine(&first, end_ns);
-        for engine in first.all().filter(|engine| own != Some(engine.index())) {
+    /// Looks for completions once, then leaves all engines to the progress threads: this thread may wait.
+    fn hand_over(&self) {
+        let Ok(first) = self.context.device().engine() else { return };
+        for engine in first.all() {
             engine.poll_inline();
-            engine.hand_over(false);
+            engine.hand_over();
         }
         if let Some(raw) = first.place.raw() {
             raw.hand_over();
         }
-        let Some(own) = own.map(|own| first.at(own)) else {
-            self.waits.attends.store(false, Ordering::Relaxed);
-            return Ok(());
-        };
-        let has_event = || !self.events.is_empty();
-        if has_event() {
-            return Ok(());
-        }
-        let attends = own.attend(self.fd(), end_ns, has_event)?;
-        self.waits.attends.store(attends, Ordering::Relaxed);
-        if !attends {
-            own.hand_over(false);
-        }
-        Ok(())
-    }
-
-    /// The engine that this thread may attend to.
-    fn own_engine(&self, first: &Engine, end_ns: u64) -> Option<usize> {
-        let waits = end_ns < u64::MAX || !self.events.is_nonblocking();
-        let may = first.runtime().may_attend() && waits && !self.events.is_inherited();
-        self.waits.engine().filter(|_| may)
     }
 }
 
@@ -149,8 +91,6 @@ struct CqInner {
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
     engine_mask: AtomicU32,
-    /// Of its channel.
-    waits: Option<Arc<Waits>>,
     /// The completion vector; 0 leaves the choice of the engine to the device.
     vector: u32,
     _share: Share,
@@ -187,7 +127,6 @@ impl Cq {
         vector: u32,
         share: Share,
     ) -> Self {
-        let waits = channel.map(|c| Arc::clone(&c.waits));
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue = {
             let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
@@ -197,7 +136,7 @@ impl Cq {
             queue.set_chaos(chaos);
         }
         let engine_mask = AtomicU32::new(0);
-        Self(Arc::new(CqInner { queue, engine, engine_mask, waits, vector, _share: share }))
+        Self(Arc::new(CqInner { queue, engine, engine_mask, vector, _share: share }))
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
@@ -225,9 +164,6 @@ impl Cq {
     /// Records that queue pairs of this engine complete here.
     pub(super) fn add_engine(&self, engine: usize) {
         self.0.engine_mask.fetch_or(1 << engine, Ordering::Relaxed);
-        if let Some(waits) = &self.0.waits {
-            waits.engine_mask.fetch_or(1 << engine, Ordering::Relaxed);
-        }
     }
 
     /// Returns the engine that has queue pairs completing here; the first if there are several.
@@ -279,10 +215,8 @@ impl Cq {
     pub fn req_notify(&self, solicited_only: bool) {
         self.0.queue.arm(solicited_only);
         self.poll_engines();
-        let attends = |waits: &Arc<Waits>| waits.attends.load(Ordering::Relaxed);
-        let own = self.0.waits.as_ref().filter(|waits| attends(waits)).and_then(|waits| waits.engine());
         for engine in self.0.engine.all() {
-            engine.hand_over(own == Some(engine.index()));
+            engine.hand_over();
         }
         if let Some(raw) = self.0.engine.place.raw() {
             raw.hand_over();

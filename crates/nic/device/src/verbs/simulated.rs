@@ -55,10 +55,6 @@ pub struct Due {
     pub is_watching: bool,
     /// An application sleeps, or is about to, until a completion.
     pub has_sleeper: bool,
-    /// The progress thread leaves the engine to threads that wait for events.
-    pub is_left: bool,
-    /// One waits now, and sleeps until this time (nanoseconds; 0 while it is awake).
-    pub attends_until: Option<u64>,
 }
 
 impl Device {

@@ -15,7 +15,7 @@ use super::QpIndex;
 use super::tables::Tables;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
-use crate::port::{FlowKey, Port, Readiness, RxQueues};
+use crate::port::{FlowKey, Port, RxQueues};
 use crate::sched::{Quantum, Trigger, Tuning};
 use crate::trace;
 
@@ -29,26 +29,11 @@ pub(crate) struct Core {
     pub(super) polls: u64,
     /// The thread that holds the lock is an application's, which polls steadily.
     pub(super) is_polled: bool,
-    /// Threads that serve the port and sleep, or are about to.
-    asleep: usize,
 }
 
 impl Core {
     pub(crate) fn new(port: Box<dyn Port>, hooks: Hooks, tables: Tables, tuning: Tuning) -> Self {
-        Self { port, hooks, tables, tuning, polls: 0, is_polled: false, asleep: 0 }
-    }
-
-    /// A thread that serves the port is about to sleep; returns whether the port has work for it.
-    pub(crate) fn thread_sleeps(&mut self) -> Readiness {
-        self.asleep += 1;
-        self.port.set_need_wakeup(true)
-    }
-
-    /// A thread that has called [`thread_sleeps`](Self::thread_sleeps) is awake. If another one sleeps, asks
-    /// for its wake-up again, which a packet may have used up; returns whether there is work for it already.
-    pub(crate) fn thread_wakes(&mut self) -> Readiness {
-        self.asleep -= 1;
-        self.port.set_need_wakeup(self.asleep > 0)
+        Self { port, hooks, tables, tuning, polls: 0, is_polled: false }
     }
 
     /// Whether no queue pair is ready to send and the port reports no packets, so that at most timers have
