@@ -1,5 +1,5 @@
-//! Raw packet queue pairs: perftest's raw Ethernet programs between two hosts, over packet sockets and over
-//! AF_XDP; without privileges the error of hardware drivers.
+//! Raw packet queue pairs: perftest's raw Ethernet programs between two hosts; without privileges the error
+//! of hardware drivers.
 
 use std::time::Duration;
 
@@ -12,28 +12,22 @@ use crate::case::{Case, LONG, SHORT};
 
 /// Frames that a program must move, less than it does.
 const FRAMES: u64 = 500;
-/// Until the server has its flow rule: its packet socket or its AF_XDP socket is open.
+/// Until the server has its flow rule: its packet socket is open.
 const READY: Duration = Duration::from_secs(20);
 
 pub(crate) fn cases() -> Vec<Case> {
     let root = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     let mut cases = Vec::new();
-    for way in ["packet", "xsk"] {
-        for (tool, words) in [
-            ("raw_ethernet_bw", &["-D", "1"][..]),
-            ("raw_ethernet_bw", &["-D", "1", "-J", "10.1.0.1", "-j", "10.1.0.2", "-K", "5000", "-k", "5001"]),
-            ("raw_ethernet_lat", &["-n", "1000"]),
-        ] {
-            let title = format!("{tool} {} by {way}", words.join(" "));
-            cases.push(Case::new(root, &title, tool, move |lab, name| {
-                run(lab, &root, name, way, tool, words)
-            }));
-        }
+    for (tool, words) in [
+        ("raw_ethernet_bw", &["-D", "1"][..]),
+        ("raw_ethernet_bw", &["-D", "1", "-J", "10.1.0.1", "-j", "10.1.0.2", "-K", "5000", "-k", "5001"]),
+        ("raw_ethernet_lat", &["-n", "1000"]),
+    ] {
+        let title = format!("{tool} {}", words.join(" "));
+        cases.push(Case::new(root, &title, tool, move |lab, name| run(lab, &root, name, tool, words)));
     }
-    for way in ["packet", "xsk"] {
-        let title = format!("each kind of flow rule gets its frames, by {way}");
-        cases.push(Case::new(root, &title, PYVERBS, move |lab, name| rules(lab, &root, name, way)));
-    }
+    let title = "each kind of flow rule gets its frames";
+    cases.push(Case::new(root, title, PYVERBS, move |lab, name| rules(lab, &root, name)));
     let ordinary = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     cases.push(Case::new(
         ordinary,
@@ -44,18 +38,13 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-fn run(lab: &Lab, place: &Place, name: &str, way: &str, tool: &str, words: &[&str]) -> Result<(), String> {
-    let way_word = format!("ROXIE_RAW_PORT={way}");
+fn run(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str]) -> Result<(), String> {
     let (here, there) = (address(lab, place, Side::Server)?, address(lab, place, Side::Client)?);
-    let common = ["env", "ROXIE_STATS=1", &way_word, tool, "-d", "roxie0", "-F"];
+    let common = ["env", "ROXIE_STATS=1", tool, "-d", "roxie0", "-F"];
     let line = |role, own, peer| [&common[..], &[role, "-B", own, "-E", peer], words].concat();
     let mut server = start(lab, place, Side::Server, name, &line("--server", &here, &there))?;
-    // The receiving packet socket has the protocol 3 (ETH_P_ALL); an AF_XDP socket makes the program
-    // attached.
-    let ready = || match way {
-        "packet" => server.net("packet").lines().any(|line| line.contains(" 0003 ")),
-        _ => lab.ip(place, Side::Server, "link show veth0").is_ok_and(|link| link.contains("prog/xdp")),
-    };
+    // The receiving packet socket has the protocol 3 (ETH_P_ALL).
+    let ready = || server.net("packet").lines().any(|line| line.contains(" 0003 "));
     if !eventually(READY, ready) {
         return Err(format!("the server has no flow rule\n{}", server.wait(SHORT).describe()));
     }
@@ -65,14 +54,6 @@ fn run(lab: &Lab, place: &Place, name: &str, way: &str, tool: &str, words: &[&st
         if !ended.succeeded() || count(ended, counter) < FRAMES {
             return Err(format!("{counter}\n{}{}", client.describe(), server.describe()));
         }
-        if count(ended, "raw_not_xsk") > 0 {
-            return Err(format!("packet sockets instead of AF_XDP\n{}", ended.describe()));
-        }
-    }
-    // The program has gone with the process.
-    let link = lab.ip(place, Side::Server, "link show veth0").map_err(|error| error.to_string())?;
-    if link.contains("prog/xdp") {
-        return Err(format!("a program is left: {link}"));
     }
     Ok(())
 }
@@ -85,9 +66,8 @@ const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/programs/raw_rules.py"
 const KINDS: [(&str, &str); 4] =
     [("normal", "5 0 0"), ("sniffer", "5 5 5"), ("default", "0 5 0"), ("multicast", "0 0 5")];
 
-fn rules(lab: &Lab, place: &Place, name: &str, way: &str) -> Result<(), String> {
-    let way_word = format!("ROXIE_RAW_PORT={way}");
-    let python = ["env", &way_word, "/usr/bin/python3", RULES];
+fn rules(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let python = ["/usr/bin/python3", RULES];
     let kinds = KINDS.map(|(kind, _)| kind);
     let mut receiver = start(lab, place, Side::Server, name, &[&python[..], &["receive"], &kinds].concat())?;
     if !eventually(READY, || receiver.output().contains("ready") || receiver.has_ended()) {

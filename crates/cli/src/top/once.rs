@@ -64,8 +64,7 @@ pub(super) fn pressure(device: &Device) -> Option<String> {
         let found = device.status.counters.iter().find(|counter| counter.0 == name);
         found.map_or(0, |counter| counter.1)
     };
-    let sum = |what: &str| count(&format!("xsk_tx_{what}")) + count(&format!("raw_tx_{what}"));
-    let (stalls, stalled_us) = (sum("stalls"), sum("stalled_us"));
+    let (stalls, stalled_us) = (count("xsk_tx_stalls"), count("xsk_tx_stalled_us"));
     let (rx_empty, tx_empty) = (count("xsk_rx_pool_empty"), count("xsk_tx_pool_empty"));
     let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
     (stalls + rx_empty + tx_empty + steered > 0).then(|| {

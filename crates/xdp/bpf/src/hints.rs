@@ -161,17 +161,6 @@ impl Asm {
         self
     }
 
-    /// `if the hints at R10 + at have no VLAN tag goto label`. R1 is clobbered.
-    pub fn branch_no_vlan(&mut self, at: i16, label: Label) -> &mut Asm {
-        self.load(Size::H, Reg::R1, Reg::R10, at + PRESENT).and(Reg::R1, HAS_VLAN as i32);
-        self.branch(Cond::Eq, Reg::R1, 0, label)
-    }
-
-    /// `dst = TCI of the hints at R10 + at`
-    pub fn load_vlan_tci(&mut self, dst: Reg, at: i16) -> &mut Asm {
-        self.load(Size::H, dst, Reg::R10, at + TCI)
-    }
-
     /// Calls a function of the kernel. Arguments and result are as with [`Asm::call`].
     pub fn call_kfunc(&mut self, kfunc: &Kfunc) -> &mut Asm {
         let id = self.kfunc(kfunc);

@@ -15,7 +15,7 @@ mod headers;
 mod outlook;
 mod shm;
 mod udp;
-pub(crate) mod xsk;
+mod xsk;
 
 pub use choice::{BadVariable, LocalPath, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;

@@ -9,16 +9,16 @@
 //! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
 
 mod bursts;
-pub(crate) mod byte_limit;
+mod byte_limit;
 mod error;
 mod open;
-pub(crate) mod owner;
+mod owner;
 mod paths;
 mod program;
 mod queue;
 mod receive;
 mod segment;
-pub(crate) mod sockets;
+mod sockets;
 mod transmit;
 mod tx_time;
 

@@ -1,6 +1,4 @@
 //! The fields of a frame that flow rules compare, at fixed places.
-//!
-//! Invariant: the XDP program of `program.rs` writes the same bytes for the same frame.
 
 /// Bytes of a key.
 pub(crate) const KEY_LEN: usize = 64;

@@ -1,10 +1,10 @@
 //! Raw packet queue pairs: whole Ethernet frames between the application and the netdev of the device, and
 //! the flow rules that say which frames they get (ibv_create_flow(3)).
 //!
-//! Frames go through an AF_XDP socket if this process may attach an XDP program to the netdev, else through
-//! packet sockets (`ports.rs`). This is beside the engine and its port: a raw queue pair has an RC queue pair
-//! that never leaves RESET, which reserves its number and refuses the work requests that the C library would
-//! post to it; so the paths of RC contain no case for raw queue pairs.
+//! Frames go through packet sockets (`ports.rs`), so the network stack gets them as well. This is beside the
+//! engine and its port: a raw queue pair has an RC queue pair that never leaves RESET, which reserves its
+//! number and refuses the work requests that the C library would post to it; so the paths of RC contain no
+//! case for raw queue pairs.
 //!
 //! Application threads that poll an empty completion queue send and receive here (`Raw::poll`), else the
 //! thread of `thread.rs` does.
@@ -15,7 +15,6 @@
 mod key;
 mod packet_port;
 mod ports;
-mod program;
 mod qp;
 mod queue;
 mod rss;
@@ -24,9 +23,6 @@ mod state;
 mod table;
 mod thread;
 mod wq;
-mod xsk_port;
-#[cfg(test)]
-mod xsk_tests;
 
 pub use qp::{Flow, RawQp, RawQpAttr};
 pub use rss::RxHash;

@@ -1,5 +1,4 @@
-//! Frames through packet sockets: for a process that may not attach an XDP program, and for the rules that
-//! copy frames instead of taking them. The network stack gets the frames as well.
+//! The packet socket that receives frames. The network stack gets the frames as well.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

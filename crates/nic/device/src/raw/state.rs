@@ -75,16 +75,13 @@ const SPARE_MAX: usize = 1024;
 
 impl State {
     /// Names of the counters.
-    pub(super) const COUNTERS: [&str; 9] = [
+    pub(super) const COUNTERS: [&str; 6] = [
         "raw_tx_frames",
         "raw_tx_dropped",
         "raw_rx_frames",
         "raw_rx_unsteered",
         "raw_rx_out_of_buffer",
         "raw_rx_oversize",
-        "raw_not_xsk",
-        "raw_tx_stalls",
-        "raw_tx_stalled_us",
     ];
 
     pub(super) fn new(ifindex: u32) -> Self {
@@ -241,10 +238,9 @@ impl State {
                 self.finish(now, Err(failure));
                 continue;
             }
-            let first_len = first.frame.len();
             let frames = self.staged.iter().take_while(|staged| staged.failure.is_none());
             let mut frames = frames.map(|staged| staged.frame.as_slice()).take(SEND_FRAMES_MAX);
-            match self.ports.send(first_len, &mut frames) {
+            match self.ports.send(&mut frames) {
                 Ok(count) if count > 0 => {
                     self.stalled = None;
                     self.counters.tx_frames += count as u64;
@@ -342,18 +338,7 @@ impl State {
     /// Returns the values of [`COUNTERS`](Self::COUNTERS).
     pub(super) fn counters(&self) -> [u64; Self::COUNTERS.len()] {
         let Counters { tx_frames, tx_dropped, rx_frames, rx_unsteered, rx_out_of_buffer } = self.counters;
-        let [oversize, not_xsk, stalls, stalled_us] = self.ports.counters();
-        [
-            tx_frames,
-            tx_dropped,
-            rx_frames,
-            rx_unsteered,
-            rx_out_of_buffer,
-            oversize,
-            not_xsk,
-            stalls,
-            stalled_us,
-        ]
+        [tx_frames, tx_dropped, rx_frames, rx_unsteered, rx_out_of_buffer, self.ports.oversize()]
     }
 }
 

@@ -34,19 +34,19 @@ pub struct FlowAttr {
 /// Names a queue or an RSS queue pair of the device: an index of `State::entries`.
 pub(crate) type QueueId = u32;
 
-/// Most rules of a device: the XDP program compares a frame with each.
-pub(crate) const FLOWS_MAX: usize = 256;
+/// Most rules of a device: a frame is compared with each.
+const FLOWS_MAX: usize = 256;
 /// Highest number of a priority, as mlx5 has it.
 const PRIORITY_MAX: u16 = 15;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Rule {
+struct Rule {
     id: u64,
-    pub(crate) ty: FlowType,
+    ty: FlowType,
     priority: u16,
-    pub(crate) dont_trap: bool,
-    pub(crate) drops: bool,
-    pub(crate) matches: Match,
+    dont_trap: bool,
+    drops: bool,
+    matches: Match,
     queue: QueueId,
 }
 
@@ -67,11 +67,6 @@ impl Rule {
             FlowType::McDefault => key.is_multicast(),
             _ => self.matches.covers(key),
         }
-    }
-
-    /// Whether the network stack does not get the frames of the rule, if the device can take them away.
-    pub(crate) fn takes(&self) -> bool {
-        self.ty == FlowType::Normal && !self.dont_trap
     }
 }
 
@@ -111,8 +106,13 @@ impl FlowRules {
         self.rules.retain(|rule| rule.id != id);
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether there is a rule of this kind.
+    pub(crate) fn has(&self, ty: FlowType) -> bool {
+        self.rules.iter().any(|rule| rule.ty == ty)
     }
 
     pub(crate) fn uses(&self, queue: QueueId) -> bool {

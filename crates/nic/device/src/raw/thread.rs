@@ -61,6 +61,6 @@ fn round(weak: &Weak<Raw>, seen: &mut u64, fds: &mut Vec<PollFd>) -> Option<u64>
     raw.publish(&state);
     let is_active = state.is_active();
     raw.is_active.store(is_active, Ordering::Relaxed);
-    fds.extend(state.ports.fds().into_iter().map(PollFd::readable));
+    fds.extend(state.ports.fd().map(PollFd::readable));
     Some(if state.has_staged() { RETRY_NS } else { IDLE_NS })
 }

@@ -119,16 +119,6 @@ impl RxPiece {
     }
 }
 
-impl RxPiece {
-    /// Takes the bytes directly in front of the packet, where an XDP program may have left metadata; `None`
-    /// if the chunk has fewer. They are cleared: the kernel does not, and would leave them to a later packet
-    /// without metadata.
-    pub fn take_metadata<const LEN: usize>(&mut self) -> Option<[u8; LEN]> {
-        let before = self.chunk.bytes_mut().get_mut(..self.offset)?;
-        before.last_chunk_mut::<LEN>().map(|bytes| std::mem::replace(bytes, [0; LEN]))
-    }
-}
-
 impl RxRing {
     pub(super) fn new(ring: Consumer<libc::xdp_desc>, umem: Arc<Umem>) -> RxRing {
         RxRing { ring, umem, strays: 0 }
