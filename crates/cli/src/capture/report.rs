@@ -1,4 +1,4 @@
-//! `roxie capture report`: writes the result of an analysis as an HTML page, an SVG drawing or a PNG image.
+//! `roxie capture report`: writes the result of an analysis as an HTML page or an SVG drawing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::terminal::Terminal;
 /// numbers
 ///
 /// The page has no scripts and loads no other files. Retransmitted packets are marked in the plots. A name
-/// that ends in .svg or .png gives the plots alone.
+/// that ends in .svg gives the plots alone.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -24,16 +24,13 @@ Examples:
           A page to look at and to send around
   roxie capture report trace.pcapng -o trace.svg
           The plots as a drawing
-  roxie capture report trace.pcapng -o trace.png
-          The plots as an image
   roxie capture report trace.pcapng -o - | ssh host 'cat > trace.html'
           The page on standard output")]
 pub(super) struct ReportArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The page to write, or the drawing if its name ends in .svg or .png; - writes the page to standard
-    /// output
+    /// The page to write, or the drawing if its name ends in .svg; - writes the page to standard output
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -42,7 +39,6 @@ pub(super) struct ReportArgs {
 enum Format {
     Html,
     Svg,
-    Png,
 }
 
 pub(super) fn run(args: &ReportArgs) -> Outcome {
@@ -69,9 +65,6 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
     let bytes = match format {
         Format::Html => report.html().into_bytes(),
         Format::Svg => report.svg().into_bytes(),
-        Format::Png => report
-            .png()
-            .map_err(|error| Failure::new(error.to_string()).hint("make an SVG instead: -o FILE.svg"))?,
     };
     let mut output = target::create(&args.output)?;
     let written = output.write_all(&bytes).and_then(|()| output.flush());
@@ -88,10 +81,9 @@ impl Format {
         match output.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).as_deref() {
             None | Some("html" | "htm") => Ok(Self::Html),
             Some("svg") => Ok(Self::Svg),
-            Some("png") => Ok(Self::Png),
             Some(other) => {
                 let failure = Failure::new(format!("{}: .{other} is not supported", output.display()));
-                Err(failure.hint("use .html (or .htm), .svg and .png").code(2))
+                Err(failure.hint("use .html (or .htm) or .svg").code(2))
             }
         }
     }

@@ -26,7 +26,7 @@ fn run(command: &str, input: &Path, output: &Path, stdin: Stdio) -> Output {
 #[test]
 fn an_output_that_is_another_name_of_the_input_is_refused() {
     let (directory, input) = directory("spared");
-    let (hard, soft) = (directory.join("hard.svg"), directory.join("soft.png"));
+    let (hard, soft) = (directory.join("hard.svg"), directory.join("soft.html"));
     fs::hard_link(&input, &hard).expect("a file system with links");
     symlink(&input, &soft).expect("a file system with links");
     let refused = |output: &Output| {

@@ -19,7 +19,7 @@ pub(crate) const FILES: [&str; 44] = [
     "capture report {}.txt -o new.html",
     "capture report {}.pcap -o {}.html",
     "capture report {}.pcap -o {}.svg",
-    "capture report {}.pcap -o {}/x.png",
+    "capture report {}.pcap -o {}/x.svg",
     "capture report {}.pcap -o new.{}",
     "capture report {}.pcap -o -",
     "capture record -p 1 -o {}/x",

@@ -9,7 +9,7 @@
 //! | show packets as text, by the fields that [`fields`] dissects | [`show`] |
 //! | follow connections, name what went wrong | [`analyse`] |
 //! | write pcapng, with findings as comments | [`write`](mod@write), [`annotate`] |
-//! | plots as HTML, SVG and PNG | [`report`] |
+//! | plots as HTML and SVG | [`report`] |
 //!
 //! A line for each packet of a file, then the verdict:
 //!

@@ -1,4 +1,4 @@
-//! Arranges the plots below each other on one sheet, and writes it as SVG; `png` paints it.
+//! Arranges the plots below each other on one sheet, and writes it as SVG.
 
 use std::fmt::Write;
 

@@ -1,5 +1,4 @@
-//! Plots of an analysed capture: an HTML page without scripts or external files, or the plots alone as SVG or
-//! PNG.
+//! Plots of an analysed capture: an HTML page without scripts or external files, or the plots alone as SVG.
 //!
 //! [`Traces`] collects the values to plot while the capture is analysed; [`Report`] draws them.
 
@@ -7,7 +6,6 @@ mod colours;
 mod drawing;
 mod page;
 mod plot;
-mod png;
 mod series;
 mod svg;
 
@@ -17,7 +15,6 @@ use wire::capture::Seen;
 use crate::analyse::{Analysis, At, Origin, Verdict};
 use crate::decode::Decoded;
 use drawing::Sheet;
-pub use png::PngError;
 use series::{Points, Series};
 
 /// Directions with plots; further ones are in the table only.
@@ -81,14 +78,6 @@ impl Report<'_> {
     #[must_use]
     pub fn svg(&self) -> String {
         Sheet::new(self).svg()
-    }
-
-    /// The plots as a PNG image.
-    ///
-    /// # Errors
-    /// If the image would be too large.
-    pub fn png(&self) -> Result<Vec<u8>, PngError> {
-        png::png(&Sheet::new(self))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lays out plots as shapes: axes, lines, points and their positions. `svg` writes them, `png` paints them.
+//! Lays out plots as shapes: axes, lines, points and their positions. `svg` writes them.
 
 use crate::clock;
 
