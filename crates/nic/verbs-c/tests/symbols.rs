@@ -134,7 +134,7 @@ fn parse(bytes: &[u8]) -> object::Result<Exports> {
         let name = String::from_utf8_lossy(symbols.symbol_name(endian, symbol)?).into_owned();
         let version = versions.as_ref().map(|v| (v, v.version_index(endian, index)));
         let named = match version {
-            Some((table, version)) => match table.version(version)? {
+            Some((table, version)) => match table.version(version.into())? {
                 Some(node) => {
                     let at = if version.is_hidden() { "@" } else { "@@" };
                     format!("{name}{at}{}", String::from_utf8_lossy(node.name()))
@@ -159,7 +159,7 @@ fn soname<H: FileHeader<Endian = object::Endianness>>(
     let strings = sections.strings(endian, bytes, strings)?;
     for entry in dynamic {
         use object::read::elf::Dyn;
-        if entry.tag32(endian) == Some(elf::DT_SONAME) {
+        if entry.tag(endian) == elf::DT_SONAME {
             let at = entry.val32(endian).unwrap_or_default();
             return Ok(String::from_utf8_lossy(strings.get(at).unwrap_or_default()).into_owned());
         }

@@ -1,7 +1,8 @@
 //! Sections, symbols and relocations of an object file (ELF, `EM_BPF`), read without a panic. No allocation
 //! has a size that the file alone names.
 
-use object::elf::{self, FileHeader64, SHF_EXECINSTR, STT_FUNC, STT_SECTION};
+use object::elf::{self, FileHeader64, RelocationType, SHF_EXECINSTR, STT_FUNC, STT_SECTION};
+use object::elf::{SymbolBind, SymbolType};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
 use object::{Endianness, SectionIndex, SymbolIndex};
 
@@ -24,7 +25,7 @@ const DAMAGED: &str = "its tables are damaged";
 pub(super) struct Relocation {
     pub(super) at: u64,
     pub(super) symbol: usize,
-    pub(super) kind: u32,
+    pub(super) kind: RelocationType,
 }
 
 /// A section with its contents, which are empty for sections of zeros.
@@ -174,7 +175,7 @@ impl<'a> File<'a> {
 }
 
 /// Clang before version 8 gives functions neither a type nor a length.
-fn is_old_function(file: &File<'_>, section: Option<usize>, kind: u8, bind: u8) -> bool {
+fn is_old_function(file: &File<'_>, section: Option<usize>, kind: SymbolType, bind: SymbolBind) -> bool {
     kind == elf::STT_NOTYPE
         && bind != elf::STB_LOCAL
         && section.and_then(|section| file.sections.get(section)).is_some_and(|section| section.is_code)
@@ -188,7 +189,7 @@ fn sections<'a>(table: &Table<'a>, endian: Endianness, file: &'a [u8]) -> Result
         let name = table.section_name(endian, section).map_err(|_| DAMAGED)?;
         let name = std::str::from_utf8(name).map_err(|_| DAMAGED)?;
         let data = section.data(endian, file).map_err(|_| DAMAGED)?;
-        let is_code = section.sh_flags(endian) & u64::from(SHF_EXECINSTR) != 0;
+        let is_code = section.sh_flags(endian).contains(SHF_EXECINSTR);
         if section.sh_type(endian) == elf::SHT_NOBITS {
             zeros = zeros.saturating_add(section.sh_size(endian));
         }
