@@ -64,9 +64,6 @@ pub(super) struct RecordArgs {
     /// Begin another file when this one has this many millions of bytes
     #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..1_000_000))]
     rotate_size: Option<u64>,
-    /// Begin another file after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..))]
-    rotate_seconds: Option<u64>,
     /// Files to keep; the oldest is overwritten
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     files: Option<u32>,
@@ -90,7 +87,7 @@ pub(super) fn run(args: &RecordArgs) -> Outcome {
     let reserved = target::Reserved::new(&args.output)?;
     let mut capture = start(&point, options)?;
     let output = reserved.begin()?;
-    let mut files = Files { args, output, number: 0, opened: Instant::now(), len: 0 };
+    let mut files = Files { args, output, number: 0, len: 0 };
     let to_stdout = target::is_standard(&args.output);
     let terminal = if to_stdout { Terminal::plain() } else { Terminal::stdout() };
     let (mut shown, mut total) = (Instant::now(), 0);
@@ -141,12 +138,12 @@ fn summarize(args: &RecordArgs, name: &str, capture: &LiveCapture) -> Outcome {
 
 /// Refuses combinations of rotation options that clap accepts.
 fn check_rotation(args: &RecordArgs) -> Outcome {
-    let rotates = args.rotate_size.is_some() || args.rotate_seconds.is_some();
+    let rotates = args.rotate_size.is_some();
     if rotates && target::is_standard(&args.output) {
         return Err(Failure::new("standard output cannot be rotated").hint("give -o FILE").code(2));
     }
     if args.files.is_some() && !rotates {
-        return Err(Failure::new("--files needs --rotate-size or --rotate-seconds").code(2));
+        return Err(Failure::new("--files needs --rotate-size").code(2));
     }
     Ok(())
 }
@@ -156,7 +153,6 @@ struct Files<'a> {
     args: &'a RecordArgs,
     output: Box<dyn Write>,
     number: u32,
-    opened: Instant,
     /// Bytes in the present file.
     len: u64,
 }
@@ -173,15 +169,14 @@ impl Files<'_> {
 
     /// Whether another file is due.
     fn is_full(&self) -> bool {
-        let size = self.args.rotate_size.is_some_and(|size| self.len >= size * MB);
-        size || self.args.rotate_seconds.is_some_and(|seconds| self.opened.elapsed().as_secs() >= seconds)
+        self.args.rotate_size.is_some_and(|size| self.len >= size * MB)
     }
 
     /// Begins another file, or overwrites the oldest.
     fn rotate(&mut self) -> Outcome {
         self.number = (self.number + 1) % self.args.files.unwrap_or(u32::MAX);
         self.output = open(&self.args.output, self.number)?;
-        (self.opened, self.len) = (Instant::now(), 0);
+        self.len = 0;
         Ok(())
     }
 }

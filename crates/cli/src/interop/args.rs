@@ -34,9 +34,6 @@ pub struct InteropArgs {
     /// Command that runs a command line on the peer, such as 'ssh root@10.0.0.2'
     #[arg(long, value_name = "COMMAND", required_unless_present = "list")]
     pub(super) via: Option<String>,
-    /// Name of the peer's device [default: the device with address PEER]
-    #[arg(long, value_name = "NAME")]
-    pub(super) peer_device: Option<String>,
     /// Address for TCP connections to the peer [default: PEER]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) exchange: Option<IpAddr>,

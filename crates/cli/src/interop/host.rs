@@ -36,7 +36,6 @@ impl Host {
         prefix: Vec<String>,
         address: IpAddr,
         exchange: IpAddr,
-        device: Option<&str>,
         ending: &Rc<Ending>,
     ) -> Outcome<Self> {
         let (address, exchange) = (address.to_string(), exchange.to_string());
@@ -46,20 +45,15 @@ impl Host {
         let listing = host.list(&["ibv_devinfo", "-v"])?;
         let devices = devices(&listing.output);
         let wanted = gid_of(&host.address);
-        let found = devices.iter().filter(|found| device.is_none_or(|device| device == found.name)).find_map(
-            |found| {
-                let (index, _) = found.gids.iter().find(|(_, gid)| Some(*gid) == wanted)?;
-                Some((found.name.clone(), index.to_string()))
-            },
-        );
+        let found = devices.iter().find_map(|found| {
+            let (index, _) = found.gids.iter().find(|(_, gid)| Some(*gid) == wanted)?;
+            Some((found.name.clone(), index.to_string()))
+        });
         let Some((device, gid_index)) = found else {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
             let there =
                 if names.is_empty() { format!("none; {}", quote(&listing)) } else { names.join(", ") };
-            let what = match device.filter(|device| !names.contains(device)) {
-                Some(device) => format!("{name}: no RoCEv2 device is called {device}"),
-                None => format!("{name}: no RoCEv2 device has the address {}", host.address),
-            };
+            let what = format!("{name}: no RoCEv2 device has the address {}", host.address);
             return Err(Failure::new(what).hint(format!("devices there: {there}")));
         };
         (host.device, host.gid_index) = (device, gid_index);

@@ -142,8 +142,8 @@ fn hosts(args: &InteropArgs, peer: IpAddr, via: &str, ending: &Rc<Ending>) -> Ou
     }
     ours.push("--".to_owned());
     let theirs = via.split_whitespace().map(str::to_owned).collect();
-    let here = Host::find("this host", ours, here, local_exchange, None, ending)?;
-    let there = Host::find("the peer", theirs, peer, exchange, args.peer_device.as_deref(), ending)?;
+    let here = Host::find("this host", ours, here, local_exchange, ending)?;
+    let there = Host::find("the peer", theirs, peer, exchange, ending)?;
     Ok((here, there))
 }
 

@@ -57,8 +57,8 @@ Exit status:
   0 if the lab is up; 1 if not, with the reason; everything made until then is removed.
 
 Examples:
-  roxie lab up --hosts 4 --queues 2
-          Four hosts with two receive queues on each interface
+  roxie lab up --hosts 4
+          Four hosts
   roxie lab up slow --delay 1ms --loss 1%
           Two hosts, 2 ms round-trip time, one packet in a hundred dropped")]
 pub(crate) struct UpArgs {
@@ -72,9 +72,6 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value_t = 1500, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(68..=65535))]
     pub(crate) mtu: u32,
-    /// Number of receive and transmit queues of each interface
-    #[arg(long, default_value_t = 1, value_name = "Q", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) queues: u32,
     /// Share of packets dropped after each host: '1%', '0.01%' or '1/1000'
     #[arg(long, default_value = "0%", value_name = "SHARE")]
     pub(crate) loss: Loss,

@@ -21,7 +21,6 @@ pub(super) struct Spec {
     pub(super) name: String,
     pub(super) hosts: u8,
     pub(super) mtu: u32,
-    pub(super) queues: u32,
     pub(super) loss: Loss,
     pub(super) delay: Delay,
     pub(super) ipv6: bool,
@@ -37,11 +36,11 @@ pub(crate) struct Delay(pub(super) u32);
 
 impl Spec {
     pub(super) fn new(args: &UpArgs) -> Outcome<Self> {
-        let UpArgs { ref name, hosts, mtu, queues, loss, delay, ipv6 } = *args;
+        let UpArgs { ref name, hosts, mtu, loss, delay, ipv6 } = *args;
         if ipv6 && mtu < IPV6_MTU_MIN {
             return Err(Failure::new(format!("IPv6 needs an MTU of {IPV6_MTU_MIN} or more")).code(2));
         }
-        Ok(Self { name: name.clone(), hosts, mtu, queues, loss, delay, ipv6 })
+        Ok(Self { name: name.clone(), hosts, mtu, loss, delay, ipv6 })
     }
 
     /// Whether the hosts need a bridge, with ports that drop and delay packets.
@@ -77,9 +76,6 @@ impl Spec {
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} hosts, MTU {}", self.name, self.hosts, self.mtu)?;
-        if self.queues > 1 {
-            write!(f, ", {} queues", self.queues)?;
-        }
         if self.loss != Loss(0) {
             write!(f, ", loss {}", self.loss)?;
         }
@@ -181,15 +177,8 @@ mod tests {
 
     #[test]
     fn every_host_is_in_the_hosts_file() {
-        let spec = Spec {
-            name: "lab".to_owned(),
-            hosts: 2,
-            mtu: 1500,
-            queues: 1,
-            loss: Loss(0),
-            delay: Delay(0),
-            ipv6: true,
-        };
+        let spec =
+            Spec { name: "lab".to_owned(), hosts: 2, mtu: 1500, loss: Loss(0), delay: Delay(0), ipv6: true };
         assert!(spec.hosts_file().ends_with("10.77.0.1 h1\nfd77::1 h1\n10.77.0.2 h2\nfd77::2 h2\n"));
         assert!(!spec.has_bridge() && Spec { loss: Loss(1), ..spec }.has_bridge());
     }

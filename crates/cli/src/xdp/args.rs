@@ -392,8 +392,4 @@ pub(crate) struct ObjectArgs {
     /// Object file to write
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Highest number of receive queues to redirect from
-    #[arg(long, default_value_t = 64, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) queues: u32,
 }
