@@ -2,7 +2,7 @@
 //!
 //! Every case checks data where the program can, and that the device's counters, which the programs print
 //! with `ROXIE_STATS=1`, show the bytes: a program that chose another transport fails. Cases that cannot
-//! run here are named at the end: `skipped: needs X`. `--full` (or `ROXIE_FULL=1`) adds more ranks and
+//! run here are named at the end: `skipped: needs X`. `--full` adds more ranks and
 //! places of MPI, libfabric, QEMU, NIXL and Mooncake.
 #![forbid(unsafe_code)]
 

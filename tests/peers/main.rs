@@ -2,7 +2,7 @@
 //! at both ends, and on drivers that the host does not have.
 //!
 //! The kernels run in QEMU (`rxe-vm/`), so everything here is slow. `ROXIE_PEER_IMAGE` names an image other
-//! than that of the host's Debian release. `--full` (or `ROXIE_FULL=1`) runs every program over every wire.
+//! than that of the host's Debian release. `--full` runs every program over every wire.
 //! Cases that cannot run here are named at the end: `skipped: needs X`.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
 //!
-//! `--full` (or `ROXIE_FULL=1`) runs every variant at every place; without it the core variants run
+//! `--full` runs every variant at every place; without it the core variants run
 //! everywhere and the others at two places or one. A case runs once. Cases that cannot run here are named
 //! at the end: `skipped: needs X`. `--minutes=N` sets the duration of the churn in `churn.rs`, instead of
 //! ten seconds.

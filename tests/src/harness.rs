@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Conclusion};
 
-/// Removes `--full` from the command line; returns whether it was there, or `ROXIE_FULL=1` is set.
+/// Removes `--full` from the command line; returns whether it was there.
 #[must_use]
 pub fn is_full(words: &mut Vec<String>) -> bool {
     let before = words.len();
     words.retain(|word| word != "--full");
-    words.len() < before || std::env::var_os("ROXIE_FULL").is_some_and(|value| value == "1")
+    words.len() < before
 }
 
 /// Chooses as libtest-mimic does, so that only selected cases count as skipped.

@@ -25,7 +25,8 @@ impl Elf {
         let segments = header.program_headers(endian, &cache).ok()?;
         let loader = segments.iter().find_map(|segment| segment.interpreter(endian, &cache).ok()?);
         let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, &cache).ok()?);
-        let entries = || dynamic.unwrap_or_default().iter().map(|entry| (entry.tag(endian), entry.val(endian)));
+        let entries =
+            || dynamic.unwrap_or_default().iter().map(|entry| (entry.tag(endian), entry.val(endian)));
         let value = |tag| entries().find(|entry| entry.0 == tag).map(|entry| entry.1);
         let names = value(DT_STRTAB).zip(value(DT_STRSZ)).and_then(|(at, len)| {
             segments.iter().find_map(|segment| segment.data_range(endian, &cache, at, len).ok()?)

@@ -22,7 +22,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Starts `$ROXIE_PAGER`, `$PAGER` or `less` if `paged`, unless standard output is not a terminal or the
+    /// Starts `$PAGER` or `less` if `paged`, unless standard output is not a terminal or the
     /// variable is empty or `cat`.
     pub(super) fn new(paged: bool, is_json: bool) -> Self {
         let pager = if paged && terminal::is_stdout() { start() } else { None };
@@ -83,8 +83,7 @@ fn is_read(result: io::Result<()>) -> io::Result<bool> {
 }
 
 fn start() -> Option<Child> {
-    let chosen = ["ROXIE_PAGER", "PAGER"].iter().find_map(std::env::var_os);
-    let command = chosen.map_or_else(|| "less".to_owned(), |c| c.to_string_lossy().into_owned());
+    let command = std::env::var_os("PAGER").unwrap_or_else(|| "less".into()).to_string_lossy().into_owned();
     if command.trim().is_empty() || command.trim() == "cat" {
         return None;
     }

@@ -4,11 +4,10 @@
 #   roxie_add_test(NAME hello COMMAND hello --count 3)
 #
 # COMMAND is a target or a program, with its arguments. The tests are skipped if there is no roxie: CMake
-# looks for it in PATH, in ROXIE_ROOT/bin and where this file was installed. OPTIONS are those of `roxie run`,
+# looks for it in PATH and where this file was installed. OPTIONS are those of `roxie run`,
 # such as --egress impair:loss=1%.
 
 find_program(ROXIE_PROGRAM roxie
-    HINTS ENV ROXIE_ROOT
     PATHS ${CMAKE_CURRENT_LIST_DIR}/../../..
     PATH_SUFFIXES bin)
 

@@ -184,10 +184,7 @@ fn an_unsupported_file_name_ending_is_refused() {
         let output = temporary(name);
         let done = roxie(&["report", &capture("rc-read-v4"), "-o", &output.to_string_lossy()]);
         let said = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(
-            (done.status.code(), said.contains(".html (or .htm) or .svg")),
-            (Some(code), code == 2)
-        );
+        assert_eq!((done.status.code(), said.contains(".html (or .htm) or .svg")), (Some(code), code == 2));
         assert_eq!(std::fs::remove_file(&output).is_ok(), code == 0, "{name}");
     }
 }

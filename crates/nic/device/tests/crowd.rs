@@ -15,7 +15,7 @@ use roxie::transport::{Access, QpAttr, QpCap, QpType, RecvWr, SendFlags, SendWr,
 use roxie::verbs::{Buffer, Cq, Device, DeviceConfig, Pd, Qp, QpInitAttr};
 use roxie::wire::Qpn;
 
-/// Processes, more than the 251 that slots of 65,536 QPNs admitted. `ROXIE_TEST_CROWD` sets another number.
+/// Processes, more than the 251 that slots of 65,536 QPNs admitted.
 const PROCESSES: usize = 300;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -24,26 +24,26 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[test]
 fn three_hundred_processes_exchange_messages() {
     domain::on_both_paths("three_hundred_processes_exchange_messages", || {
-        let count = std::env::var("ROXIE_TEST_CROWD").map_or(PROCESSES, |n| n.parse().expect("a number"));
         let start = Instant::now();
-        let mut crowd: Vec<Neighbour> = (0..count).map(Neighbour::start).collect();
+        let mut crowd: Vec<Neighbour> = (0..PROCESSES).map(Neighbour::start).collect();
         let qpns: Vec<[u32; 2]> = crowd.iter_mut().map(Neighbour::qpns).collect();
         let joined = start.elapsed();
         let slots: HashSet<u16> = qpns.iter().map(|[left, _]| slot_of(Qpn::new(*left))).collect();
-        assert_eq!(slots.len(), count, "every process has a slot of its own");
+        assert_eq!(slots.len(), PROCESSES, "every process has a slot of its own");
         for (at, neighbour) in crowd.iter_mut().enumerate() {
-            let ([_, before], [after, _]) = (qpns[(at + count - 1) % count], qpns[(at + 1) % count]);
+            let ([_, before], [after, _]) =
+                (qpns[(at + PROCESSES - 1) % PROCESSES], qpns[(at + 1) % PROCESSES]);
             neighbour.say(&format!("{before} {after}"));
         }
         crowd.iter_mut().for_each(|neighbour| _ = neighbour.expect("connected"));
         crowd.iter_mut().for_each(|neighbour| neighbour.say("go"));
         for (at, neighbour) in crowd.iter_mut().enumerate() {
             let from = neighbour.expect("received").trim().parse();
-            assert_eq!(from, Ok((at + count - 1) % count), "process {at}");
+            assert_eq!(from, Ok((at + PROCESSES - 1) % PROCESSES), "process {at}");
         }
         let (rss, descriptors): (Vec<u64>, Vec<usize>) = crowd.iter().map(Neighbour::usage).unzip();
         println!(
-            "{count} processes: joined in {joined:?}, all in {:?}; at most {} KiB and {} descriptors each",
+            "{PROCESSES} processes: joined in {joined:?}, all in {:?}; at most {} KiB, {} descriptors each",
             start.elapsed(),
             rss.iter().max().expect("some"),
             descriptors.iter().max().expect("some"),

@@ -4,8 +4,6 @@
 //! row of the fault table (`transport/src/fault.rs`); all other connections continue. Method: a plain UDP
 //! socket on 127.0.0.2 is the peer of queue pairs of this process. It sends packets with valid ICRCs and
 //! reads the answers. Each test runs in a process and a domain of its own.
-//!
-//! `ROXIE_HOSTILE_PACKETS=n` sends n packets (default 200000), `ROXIE_HOSTILE_SEED=n` selects other packets.
 
 mod arena;
 mod bystander;

@@ -19,6 +19,8 @@ use roxie_tests::random::Rng;
 const M: usize = MTU.bytes();
 /// Packets between two barriers; most batches fit the smallest socket buffer.
 const BATCH: usize = 64;
+/// Packets that are sent.
+const PACKETS: usize = 200_000;
 /// Barriers between two checks of all memory and rounds of the bystanders.
 const ROUND: usize = 16;
 /// Number of packets kept for mutation.
@@ -54,20 +56,12 @@ struct Storm {
     reasons: Vec<(String, u64)>,
 }
 
-fn setting(name: &str, otherwise: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
-        Err(_) => otherwise,
-    }
-}
-
 pub(crate) fn run() {
-    let total = setting("ROXIE_HOSTILE_PACKETS", 200_000) as usize;
     let start = Instant::now();
-    let mut storm = Storm::new(setting("ROXIE_HOSTILE_SEED", 1));
+    let mut storm = Storm::new(1);
     let (mut sent, mut batches) = (0, 0);
-    while sent < total {
-        let batch = BATCH.min(total - sent);
+    while sent < PACKETS {
+        let batch = BATCH.min(PACKETS - sent);
         for _ in 0..batch {
             storm.attack();
         }

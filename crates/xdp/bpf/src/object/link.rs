@@ -190,7 +190,9 @@ impl<'a> Linker<'_, 'a> {
         match (relocation.kind, slot.opcode) {
             (R_BPF_64_64, LOAD_IMM64) if at + 1 < slots.len() => {}
             (R_BPF_64_32, CALL) => {}
-            (kind, _) => return Err(format!("relocation type {} is not supported at this instruction", kind.0)),
+            (kind, _) => {
+                return Err(format!("relocation type {} is not supported at this instruction", kind.0));
+            }
         }
         if slot.opcode == CALL {
             let Some(section) = symbol.section else { return self.kfunc(symbol, &mut slots[at], layout) };
