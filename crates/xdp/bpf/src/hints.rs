@@ -10,6 +10,7 @@
 //! ```
 
 use crate::asm::{Asm, Label};
+use crate::btf::function_named;
 use crate::helper::Helper;
 use crate::insn::{AluOp, Cond, Insn, Reg, Size};
 use crate::program::Kfunc;
@@ -86,10 +87,9 @@ impl Hints {
 
 impl HintKfuncs {
     /// Finds the functions in the types of the running kernel (`/sys/kernel/btf/vmlinux`).
-    #[cfg(feature = "object")]
     #[must_use]
     pub fn of_kernel(types: &[u8]) -> HintKfuncs {
-        let find = |name: &str| crate::object::kernel_function(types, name);
+        let find = |name: &str| function_named(types, name);
         let [timestamp, hash, vlan] = ["timestamp", "hash", "vlan_tag"].map(|what| {
             let name = format!("bpf_xdp_metadata_rx_{what}");
             find(&name).map(|id| Kfunc { name, id: Some(id) })

@@ -118,15 +118,6 @@ pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Progra
     if programs.is_empty() { Err(first_error) } else { Ok(programs) }
 }
 
-/// Returns the id of a function of the kernel in its types (`/sys/kernel/btf/vmlinux`).
-pub(crate) fn kernel_function(types: &[u8], name: &str) -> Option<u32> {
-    let types = Types::parse(types)?;
-    let is_it = |ty: u32| {
-        types.get(ty).is_some_and(|ty| ty.kind == types::kind::FUNC && types.name(ty.name) == Some(name))
-    };
-    types.numbers().find(|ty| is_it(*ty))
-}
-
 /// Returns the XDP programs of an object file, sorted by name, also those that cannot be linked. Each has
 /// all maps of the file in the same order.
 ///

@@ -10,6 +10,7 @@ mod writer;
 
 #[cfg(feature = "object")]
 pub(crate) use extension::extended;
+pub(crate) use reader::function_named;
 pub use types::{Leaf, MapTypes, Typed, Types};
 pub(crate) use writer::{FunctionName, describe};
 

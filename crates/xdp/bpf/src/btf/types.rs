@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::Btf;
+use super::reader::Parts;
 
 /// The types of one program.
 #[derive(Clone, Debug)]
@@ -121,7 +122,7 @@ impl Types {
     /// Parses the types of a blob. Returns `None` if it is malformed or has more types than a program needs.
     #[must_use]
     pub fn parse(btf: &Btf) -> Option<Types> {
-        let parts = btf.parts()?;
+        let parts = Parts::of(&btf.blob)?;
         let mut words = Words(parts.types);
         let mut types = Vec::new();
         let mut by_name: HashMap<String, Vec<u32>> = HashMap::new();

@@ -12,7 +12,7 @@ pub(super) const HEADER_LEN: u32 = 24;
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
 const KIND_STRUCT: u32 = 4;
-const KIND_FUNC: u32 = 12;
+pub(super) const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const INT_SIGNED: u32 = 1 << 24;
 const LINKAGE_STATIC: u32 = 0;
@@ -127,7 +127,7 @@ impl Writer {
 
     /// Continues after the last type of a blob. Returns `None` if the blob is malformed.
     pub(super) fn resume(btf: &Btf) -> Option<Writer> {
-        let parts = btf.parts()?;
+        let parts = super::reader::Parts::of(&btf.blob)?;
         let (types, strings) = (parts.types.to_vec(), parts.strings.to_vec());
         // The empty name must be the string at offset 0. Duplicates of other strings are harmless.
         let offsets = HashMap::from([(String::new(), 0)]);
