@@ -8,7 +8,6 @@ mod status;
 use wire::capture::{Conditions, OpcodeSet, PsnRange};
 use wire::{Psn, Qpn};
 
-use super::super::plan::{HookPlan, PlannedStage};
 use super::super::{HookCounters, HookPoint, HookStatus, KeptFrame, TapFilter};
 use super::{Reply, Request};
 use crate::printable;
@@ -25,16 +24,7 @@ impl Request {
                 out.point(*point);
                 out.u8(u8::from(*replace));
                 out.u8(u8::from(*held));
-                out.list(&plan.stages, |out, stage| match stage {
-                    PlannedStage::Native(text) => {
-                        out.u8(0);
-                        out.text(text);
-                    }
-                    PlannedStage::Program(program) => {
-                        out.u8(1);
-                        out.program(program);
-                    }
-                });
+                out.plan(plan);
             }
             Request::Detach { point } => {
                 out.u8(2);
@@ -70,12 +60,7 @@ impl Request {
         let request = match fields.u8()? {
             1 => {
                 let (point, replace, held) = (fields.point()?, fields.u8()? != 0, fields.u8()? != 0);
-                let stages = fields.list(|fields| match fields.u8()? {
-                    0 => Some(PlannedStage::Native(fields.text()?)),
-                    1 => Some(PlannedStage::Program(fields.program()?)),
-                    _ => None,
-                });
-                Request::Attach { point, plan: HookPlan { stages: stages? }, replace, held }
+                Request::Attach { point, plan: fields.plan()?, replace, held }
             }
             2 => Request::Detach { point: fields.point()? },
             3 => Request::Status,
@@ -286,9 +271,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Ends with the bytes, whatever length is announced: every item takes at least one byte.
-    fn list<T>(&mut self, mut get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
+    fn list<T>(&mut self, get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
+        self.list_of(u32::MAX, get)
+    }
+
+    /// A list of at most `max` items.
+    fn list_of<T>(&mut self, max: u32, mut get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let len = self.u32().filter(|len| *len <= max)?;
         let mut items = Vec::new();
-        for _ in 0..self.u32()? {
+        for _ in 0..len {
             items.push(get(self)?);
         }
         Some(items)

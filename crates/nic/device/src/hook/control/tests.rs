@@ -4,7 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bpf::{Btf, MapDef, Page, Program, ProgramKind, Recipe, UpdateMode};
+use bpf::insn::encode;
+use bpf::{
+    Btf, Imm64, Initial, Insn, Kfunc, MapDef, Page, Program, ProgramKind, Recipe, Reg, Slot, UpdateMode,
+};
 use transport::QpCounters;
 use wire::capture::{Conditions, PsnRange};
 use wire::{Opcode, Psn, Qpn};
@@ -14,6 +17,8 @@ use crate::hook::plan::PlannedStage;
 use crate::hook::{HookCounters, HookMap, HookPlan, HookRecords, LogLine, MapId};
 use crate::status::QpStatus;
 use sys::RecordWriter;
+
+const EXIT: Slot = Slot { opcode: 0x95, dst: 0, src: 0, off: 0, imm: 0 };
 
 fn program() -> Program {
     let mut recipe = Recipe::steer(4791, 4);
@@ -154,6 +159,69 @@ fn a_truncated_or_longer_record_is_invalid() {
     let mut bytes = requests()[0].to_bytes();
     bytes[8..12].copy_from_slice(&[0xff; 4]);
     assert_eq!(Request::parse(&bytes), None);
+}
+
+/// A plan comes from another process: what exceeds a limit, or refers to what the plan does not have, is
+/// refused before the machine sees it.
+#[test]
+fn a_plan_with_a_count_size_or_index_out_of_range_is_refused() {
+    let accepts = |stages| HookPlan::from_bytes(&HookPlan { stages }.to_bytes()).is_some();
+    let native = |len: usize| PlannedStage::Native("x".repeat(len));
+    assert!(accepts(vec![native(1); 64]) && !accepts(vec![native(1); 65]));
+    assert!(accepts(vec![native(4096)]) && !accepts(vec![native(4097)]));
+
+    let slots = |imm| {
+        let mut slots = Vec::new();
+        encode(&Insn::LoadImm64 { dst: Reg::R1, imm }, &mut slots);
+        slots
+    };
+    let call = |id| {
+        let mut slots = Vec::new();
+        encode(&Insn::CallKfunc { id, btf: 0 }, &mut slots);
+        slots
+    };
+    let array = || MapDef::array("a", 8, 2);
+    let kfunc = || Kfunc { name: "f".to_owned(), id: None };
+    let plain = || Program { maps: vec![array(), array()], kfuncs: vec![kfunc()], ..Program::default() };
+    let with_slots = |slots| Program { slots, ..plain() };
+    let with_map = |def: MapDef| Program { maps: vec![def], ..plain() };
+    let with_entry = |entry| with_map(MapDef { entries: vec![entry], ..array() });
+    let with_tails = |tails: usize, initial: usize| Program {
+        tails: vec![Program::default(); tails],
+        ..with_map(MapDef { initial: vec![0; initial], value_size: 1 << 20, ..array() })
+    };
+    let one = |program| accepts(vec![PlannedStage::Program(program)]);
+    for (good, bad) in [
+        (with_slots(slots(Imm64::Map(1))), with_slots(slots(Imm64::Map(2)))),
+        (
+            with_slots(slots(Imm64::MapValue { map: 1, off: 7 })),
+            with_slots(slots(Imm64::MapValue { map: 1, off: 8 })),
+        ),
+        (with_slots(call(0)), with_slots(call(1))),
+        (with_slots(call(0)), with_slots(call(-1))),
+        (plain(), with_slots(vec![Slot { opcode: 0xff, ..Slot::default() }])),
+        (with_slots(vec![EXIT; 1 << 20]), with_slots(vec![EXIT; (1 << 20) + 1])),
+        (
+            Program { kfuncs: vec![kfunc(); 256], ..plain() },
+            Program { kfuncs: vec![kfunc(); 257], ..plain() },
+        ),
+        (Program { maps: vec![array(); 1000], ..plain() }, Program { maps: vec![array(); 1001], ..plain() }),
+        (with_tails(1024, 0), with_tails(1025, 0)),
+        (with_tails(60, 1 << 20), with_tails(64, 1 << 20)),
+        (
+            with_map(MapDef { initial: vec![0; 8], ..array() }),
+            with_map(MapDef { initial: vec![0; 9], ..array() }),
+        ),
+        (with_entry((1, Initial::Map(0))), with_entry((2, Initial::Map(0)))),
+        (with_entry((1, Initial::Map(0))), with_entry((1, Initial::Map(1)))),
+        (
+            with_map(MapDef { entries: vec![(1, Initial::Map(0)); 4096], ..array() }),
+            with_map(MapDef { entries: vec![(1, Initial::Map(0)); 4097], ..array() }),
+        ),
+    ] {
+        assert!(one(good));
+        assert!(!one(bad.clone()), "{:?}", Program { slots: Vec::new(), tails: Vec::new(), ..bad });
+    }
 }
 
 /// A hostile process must not control the terminal of the user that looks at it.
