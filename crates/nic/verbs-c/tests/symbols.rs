@@ -8,6 +8,7 @@ use std::path::Path;
 
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader};
+use object::{Object, ObjectSection};
 
 use libraries::built;
 
@@ -66,6 +67,16 @@ fn only_listed_names_and_those_of_roxie_are_exported() {
         let foreign: Vec<&String> = ours.symbols.iter().filter(|symbol| !is_known(symbol)).collect();
         assert!(foreign.is_empty() && ours.symbols.len() > 50, "{file}: {foreign:?}");
     }
+}
+
+/// Tables that are empty at first must not be in the file: the one of protected pages has 400 KB.
+#[test]
+fn libibverbs_has_little_data_in_its_file() {
+    const DATA_BYTES_MAX: u64 = 32 << 10;
+    let Some(bytes) = built("libibverbs.so").and_then(|path| fs::read(path).ok()) else { return };
+    let file = ElfFile64::<object::Endianness>::parse(&bytes[..]).expect("a 64-bit ELF shared object");
+    let data = file.section_by_name(".data").expect("the section").size();
+    assert!(data < DATA_BYTES_MAX, "{data} bytes");
 }
 
 /// Programs with musl load the same libraries (docs/install.md). musl's loader refuses a library with a

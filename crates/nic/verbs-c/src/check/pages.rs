@@ -54,7 +54,8 @@ pub(super) struct User {
     pub(super) is_receive: bool,
 }
 
-/// Protected memory. All bytes of [`Entry::NONE`] are zero, so that the table takes no bytes of the file.
+/// Protected memory. All bytes of [`Entry::NONE`] are zero, so that the table takes no bytes of the file
+/// (`tests/symbols.rs`).
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     number: u32,
@@ -64,7 +65,7 @@ struct Entry {
     buffer: (usize, usize),
     pages: (usize, usize),
     rights: Rights,
-    user: Option<User>,
+    user: Maybe<User>,
     /// A use of this memory was noted.
     is_told: bool,
     /// A fault has opened one of the pages.
@@ -76,10 +77,10 @@ struct Entry {
 struct Use {
     /// The number of the entry.
     number: u32,
-    user: Option<User>,
+    user: Maybe<User>,
     offset: usize,
     rights: Rights,
-    is_write: Option<bool>,
+    is_write: Maybe<bool>,
     thread: i32,
     stack: Captured,
 }
@@ -173,7 +174,7 @@ pub(super) fn protect(list: &[Sge], rights: Rights, user: User) -> Option<Protec
     let parts = list.iter().filter(|sge| sge.length > 0).filter_map(part);
     let numbers: Box<[u32]> = parts
         .filter_map(|(before, buffer, pages)| {
-            let entry = Entry { before, buffer, pages, rights, user: Some(user), ..Entry::NONE };
+            let entry = Entry { before, buffer, pages, rights, user: Maybe::Some(user), ..Entry::NONE };
             with_table(|table| table.add(entry))
         })
         .collect();
@@ -206,15 +207,38 @@ pub(super) fn report_uses() {
         return;
     }
     while let Some(noted) = with_table(|table| table.uses.pop()) {
-        if noted.user.is_some_and(|user| user.is_receive) {
+        if noted.user.get().is_some_and(|user| user.is_receive) {
             lock(&WAITING).push(noted);
             continue;
         }
         // The memory of a failed queue pair is free, which the application may know by other means.
-        let queue = noted.user.and_then(|user| user.queue);
+        let queue = noted.user.get().and_then(|user| user.queue);
         if PROCESS.load(Ordering::Relaxed) == process::id() && queue.is_none_or(work::is_ready) {
             noted.report();
         }
+    }
+}
+
+/// An `Option` with a `None` of zeros. That of `Option` may be any value that `T` does not have.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum Maybe<T> {
+    None,
+    Some(T),
+}
+
+impl<T: Copy> Maybe<T> {
+    fn get(self) -> Option<T> {
+        match self {
+            Maybe::None => None,
+            Maybe::Some(value) => Some(value),
+        }
+    }
+}
+
+impl<T> From<Option<T>> for Maybe<T> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Maybe::None, Maybe::Some)
     }
 }
 
@@ -260,16 +284,16 @@ impl<T: Copy, const MAX: usize> Few<T, MAX> {
 impl Use {
     const NONE: Self = Self {
         number: 0,
-        user: None,
+        user: Maybe::None,
         offset: 0,
         rights: Rights::All,
-        is_write: None,
+        is_write: Maybe::None,
         thread: 0,
         stack: Captured::NONE,
     };
 
     fn report(&self) {
-        let Self { user: Some(user), offset, rights, is_write, .. } = self else { return };
+        let Self { user: Maybe::Some(user), offset, rights, is_write, .. } = self else { return };
         let queue = match user.queue {
             Some(number) => format!("queue pair {number:#08x}"),
             None => "a shared receive queue".to_owned(),
@@ -277,7 +301,7 @@ impl Use {
         let User { wr_id, operation, bytes, .. } = user;
         let memory =
             format!("the memory of the {operation} with wr_id {wr_id:#x} ({bytes} bytes) on {queue}");
-        let verb = match is_write {
+        let verb = match is_write.get() {
             Some(true) => "written",
             Some(false) => "read",
             None => "used",
@@ -403,7 +427,7 @@ impl Entry {
         buffer: (0, 0),
         pages: (0, 0),
         rights: Rights::All,
-        user: None,
+        user: Maybe::None,
         is_told: false,
         has_open: false,
     };
@@ -445,7 +469,7 @@ fn fault(fault: &Fault) -> bool {
         // SAFETY: no arguments; cannot fail.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
         let offset = before + address - buffer.0;
-        let noted = Use { number, user, offset, rights, is_write: fault.is_write, thread, stack };
+        let noted = Use { number, user, offset, rights, is_write: fault.is_write.into(), thread, stack };
         // If the list is full, the reader has enough to do.
         with_table(|table| table.uses.push(noted));
         HAS_USES.store(true, Ordering::Relaxed);
