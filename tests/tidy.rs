@@ -28,6 +28,7 @@ mod terminal;
 mod tree;
 
 use std::fs;
+use std::process::Command;
 
 use tree::root;
 
@@ -117,6 +118,26 @@ fn crates_depend_only_along_the_arrows() {
             let says = [format!("{ours}.workspace"), format!("{ours} =")];
             let depends = runtime.lines().any(|line| says.iter().any(|start| line.starts_with(start)));
             assert!(!depends || allowed.contains(&ours), "crate {name} must not depend on {ours}");
+        }
+    }
+}
+
+/// The libraries go into every program: they carry no ELF linker, no decompressor, no reader of captures.
+#[test]
+fn the_device_and_the_c_libraries_contain_no_tools() {
+    const TOOLS: [&str; 6] = ["object", "flate2", "miniz_oxide", "roxie-capture", "roxie-sim", "roxie-cli"];
+    for package in ["roxie", "roxie-ibverbs", "roxie-rdmacm", "roxie-audit"] {
+        let tree = ["tree", "--locked", "--offline", "-p", package, "-e", "normal", "--prefix", "none"];
+        let run = Command::new(env!("CARGO")).args(tree).args(["-f", "{p} {f}"]).current_dir(root()).output();
+        let run = run.expect("cargo runs");
+        assert!(run.status.success(), "cargo tree: {}", String::from_utf8_lossy(&run.stderr));
+        let all = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert!(all.starts_with(&format!("{package} v")), "{all}");
+        for line in all.lines() {
+            let name = line.split(' ').next().unwrap_or_default();
+            assert!(!TOOLS.contains(&name), "{package} contains {line}");
+            let loads = name == "roxie-bpf" && line.split([' ', ',']).any(|feature| feature == "object");
+            assert!(!loads, "{package} contains the loader of object files: {line}");
         }
     }
 }

@@ -38,12 +38,21 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         ));
     }
     cases.push(Case::new(place, "a hook that does not exist", "rping", move |lab, name| {
-        let words = ["env", "ROXIE_INGRESS=/no/such/file.o", "rping", "-s", "-C", "1"];
-        let ended = start(lab, &place, Side::Server, name, &words)?.wait(SHORT);
-        if ended.succeeded() {
-            return Err(format!("it started\n{}", ended.describe()));
+        // The device itself loads no object files.
+        let roxie = lab.roxie().display().to_string();
+        let by_run = [&roxie, "run", "--ingress", "/no/such/file.o", "--", "rping", "-s", "-C", "1"];
+        let by_device = ["env", "ROXIE_INGRESS=/no/such/file.o", "rping", "-s", "-C", "1"];
+        for (words, why) in [
+            (&by_run[..], "/no/such/file.o: No such file or directory"),
+            (&by_device, "/no/such/file.o is no built-in stage"),
+        ] {
+            let ended = start(lab, &place, Side::Server, name, words)?.wait(SHORT);
+            if ended.succeeded() {
+                return Err(format!("it started\n{}", ended.describe()));
+            }
+            says(&ended, why)?;
         }
-        says(&ended, "/no/such/file.o: No such file or directory")
+        Ok(())
     }));
     cases
 }

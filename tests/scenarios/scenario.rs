@@ -291,10 +291,12 @@ impl Scenario {
             .collect();
         let hook =
             self.hook.filter(|(hooked, _)| *hooked == side).map(|(_, make)| make(lab.logs())).transpose()?;
-        let hook = hook.map(|path| format!("ROXIE_EGRESS={}", path.display()));
-        let mut line = vec!["env"];
+        let (roxie, hook) = (lab.roxie().display().to_string(), hook.map(|path| path.display().to_string()));
+        let mut line = Vec::new();
+        // Another `roxie run`, which loads the object file.
+        line.extend(hook.iter().flat_map(|hook| [&roxie[..], "run", "--egress", hook, "--"]));
+        line.push("env");
         line.extend(&self.env[side as usize]);
-        line.extend(hook.as_deref());
         line.extend(filled.iter().map(String::as_str));
         start(lab, &place(), side, &self.name, &line)
     }

@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -203,13 +204,11 @@ fn sweep(base: &Dir, names: &[OsString], now: SystemTime) {
 
 /// The name of the directory with the links to the libraries in `dir`.
 pub(crate) fn link_dir_name(dir: &Path) -> String {
-    format!("{PREFIX}{:016x}", fingerprint(dir))
+    format!("{PREFIX}{:016x}", fingerprint(dir.as_os_str().as_bytes()))
 }
 
-/// FNV-1a hash of a path: two builds get two directories and do not disturb each other's programs.
-fn fingerprint(path: &Path) -> u64 {
-    use std::os::unix::ffi::OsStrExt;
-    let bytes = path.as_os_str().as_bytes();
+/// FNV-1a hash: two builds, or two hooks, get two directories and do not disturb each other's programs.
+pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 

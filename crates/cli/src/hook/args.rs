@@ -22,13 +22,13 @@ pub(crate) struct HookArgs {
     /// opcode. 'police:rate=125M,burst=1M' and 'police:pps=10K,burst=100' drop the packets of a source
     /// above that rate.
     ///
-    /// Also: environment variable ROXIE_INGRESS.
+    /// Also: environment variable ROXIE_INGRESS of this command.
     #[arg(long, value_name = "HOOK")]
     pub(crate) ingress: Option<String>,
     /// Hook on sent packets; takes the same values as --ingress
     ///
     /// Runs on every packet that the transport has built, before it is sent. Also: environment variable
-    /// ROXIE_EGRESS.
+    /// ROXIE_EGRESS of this command.
     #[arg(long, value_name = "HOOK")]
     pub(crate) egress: Option<String>,
 }

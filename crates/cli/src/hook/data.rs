@@ -62,7 +62,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
     let (pid, at) = (args.process.pid, args.process.at);
     let engines = engines_of(pid)?.into_iter().map(Rc::new).collect::<Vec<_>>();
     if let Some(text) = &args.attach {
-        let plan = sound(text).map_err(|error| super::refused(error).code(2))?;
+        let plan = sound(text)?;
         for remote in &engines {
             for point in HookPoint::ALL.into_iter().filter(|point| at.is_none_or(|at| at.point() == *point)) {
                 remote.attach_held(point, &plan).map_err(|error| unanswered(pid, &error))?;

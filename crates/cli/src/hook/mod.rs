@@ -3,10 +3,12 @@
 pub(crate) mod args;
 pub(crate) mod data;
 mod frames;
+pub(crate) mod loaded;
+pub(crate) mod object;
 mod report;
 
 use roxie::hook::control::{ControlError, Remote};
-use roxie::hook::{self, HookError, HookPlan, HookPoint};
+use roxie::hook::{HookError, HookPlan, HookPoint};
 use roxie::verbs::HookConfig;
 
 use crate::engines::{engines_of, unanswered};
@@ -18,7 +20,7 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     match &args.command {
         HookCommand::Attach(args) => {
             // Load it here first: an error then has all names, and the other process is not disturbed.
-            let plan = sound(&args.hook).map_err(|error| refused(error).code(2))?;
+            let plan = sound(&args.hook)?;
             each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
         }
         HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),
@@ -46,34 +48,48 @@ impl PointArg {
 }
 
 impl HookArgs {
-    /// Both hooks for the environment, with absolute paths. An invalid hook is an error of the command
-    /// line.
+    /// Both hooks for the environment; `None` to leave a variable as it is. An invalid hook is an error of
+    /// the command line.
     pub(crate) fn texts(&self) -> Outcome<(Option<String>, Option<String>)> {
         let env = HookConfig::from_env();
         let text = |given: &Option<String>, env: &str| {
             let text = given.as_deref().unwrap_or(env);
             // An empty variable means no hook; an empty option is a mistake in a script.
-            if given.is_some() || !text.is_empty() {
-                sound(text).map_err(|error| refused(error).code(2))?;
+            if given.is_none() && text.is_empty() {
+                return Ok(None);
             }
-            given.as_deref().map(|text| hook::absolute(text).map_err(refused)).transpose()
+            let plan = sound(text)?;
+            // Another `roxie run` may have loaded it already.
+            match plan.is_native() || text.starts_with(HookPlan::LOADED) {
+                true => Ok(given.clone()),
+                false => loaded::text(plan).map(Some),
+            }
         };
         Ok((text(&self.ingress, &env.ingress)?, text(&self.egress, &env.egress)?))
     }
 }
 
-fn refused(error: HookError) -> Failure {
-    let failure = Failure::new(error.to_string());
-    match error.remedy() {
-        Some(remedy) => failure.hint(remedy),
-        None => failure,
+/// Why a hook cannot be used: exit code 2.
+struct Refused(Failure);
+
+impl From<HookError> for Refused {
+    fn from(error: HookError) -> Self {
+        let failure = Failure::new(error.to_string());
+        Self(match error.remedy() {
+            Some(remedy) => failure.hint(remedy),
+            None => failure,
+        })
     }
 }
 
-/// Loads the hook that `text` names; warns of what the kernel would reject.
-fn sound(text: &str) -> Result<HookPlan, HookError> {
-    let plan = HookPlan::read(text)?;
-    plan.build()?;
+/// Loads the hook that `text` names, and its object files; warns of what the kernel would reject.
+fn sound(text: &str) -> Outcome<HookPlan> {
+    let read = || -> Result<HookPlan, Refused> {
+        let plan = HookPlan::read_with(text, |object| object::program(object).map_err(Refused))?;
+        plan.build()?;
+        Ok(plan)
+    };
+    let plan = read().map_err(|Refused(failure)| failure.code(2))?;
     for doubt in plan.doubts() {
         say!("roxie: warning: {doubt}");
     }

@@ -29,7 +29,7 @@ pub(super) enum OwnCommand {
     Install(InstallArgs),
     /// Check that the installed files are unchanged, and that the libraries can be used
     Check(PrefixArgs),
-    /// Remove the installed files, and unpacked libraries that no process uses
+    /// Remove the installed files, and unpacked libraries and hooks that no process uses
     Remove(RemoveArgs),
     /// Write a program file that contains the libraries: copying it is an installation
     ///

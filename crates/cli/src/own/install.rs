@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::io::{Error, ErrorKind};
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use sys::Untrusted;
@@ -13,6 +14,7 @@ use super::args::{InstallArgs, PrefixArgs, RemoveArgs};
 use super::prefix::Prefix;
 use super::{Bundle, pages, unpacked, with_libraries};
 use crate::failure::{During, Failure, Outcome};
+use crate::hook::loaded;
 use crate::library::Libraries;
 use crate::run::search;
 use crate::terminal::{self, Terminal, Tone};
@@ -175,7 +177,7 @@ fn unpacked_libraries(program: &Path) -> Outcome<PathBuf> {
     unpacked::unpack(&mut bundle.ok_or_else(|| Failure::new(format!("{name} contains no libraries")))?)
 }
 
-/// Removes the files of the manifest, directories that are empty then, and unpacked libraries.
+/// Removes the files of the manifest, directories that are empty then, unpacked libraries and hooks.
 pub(super) fn remove(args: &RemoveArgs) -> Outcome {
     let prefix = Prefix::of(args.prefix.as_deref())?;
     let files = read_manifest(&prefix)?.ok_or_else(|| not_installed(&prefix))?;
@@ -203,16 +205,17 @@ pub(super) fn remove(args: &RemoveArgs) -> Outcome {
     if args.dry_run {
         return Ok(());
     }
-    let now = std::time::SystemTime::now();
-    let unpacked: Vec<_> = unpacked::bases()
-        .iter()
-        .flat_map(|base| unpacked::sweep(base, now, std::time::Duration::ZERO))
-        .collect();
+    let now = SystemTime::now();
+    let bases = unpacked::bases();
+    let sweep =
+        |prefix| bases.iter().flat_map(move |base| unpacked::sweep(base, prefix, now, Duration::ZERO));
+    let unpacked = sweep(unpacked::PREFIX).count();
+    sweep(loaded::PREFIX).for_each(drop);
     let changed = if kept == 0 { String::new() } else { format!(", {kept} kept") };
     terminal::print(&format!(
         "removed {removed} files below {}{changed}, and the libraries of {} builds",
         prefix.path().display(),
-        unpacked.len()
+        unpacked
     ));
     Ok(())
 }

@@ -7,7 +7,7 @@ mod bundle_tests;
 mod install;
 mod pages;
 mod prefix;
-mod unpacked;
+pub(crate) mod unpacked;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -18,10 +18,10 @@ use crate::failure::{Failure, Outcome};
 use crate::library::{self, not_trusted};
 
 /// Start of the directory's name; the fingerprint follows.
-const PREFIX: &str = "files-";
+pub(super) const PREFIX: &str = "files-";
 /// The directory of a build is kept for this long after its last use. Programs that `roxie env` started may
 /// use it for longer: it is also kept while a process names it.
-const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The time of the last use is written at most this often.
 const USE_STEP: Duration = Duration::from_secs(3600);
 
@@ -34,7 +34,7 @@ pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
         dir.set_modified(now).ok();
     }
     bundle.unpack(&dir).map_err(|error| not_unpacked(dir.path(), &error))?;
-    sweep(&base, now, UNUSED);
+    sweep(&base, PREFIX, now, UNUSED);
     Ok(dir.path().to_owned())
 }
 
@@ -90,13 +90,14 @@ fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// Removes the libraries of builds that were not used for `unused` and that no process names.
-pub(super) fn sweep(base: &Dir, now: SystemTime, unused: Duration) -> Vec<PathBuf> {
+/// Removes the private directories with this start of their names that were not used for `unused` and that no
+/// process names.
+pub(crate) fn sweep(base: &Dir, prefix: &str, now: SystemTime, unused: Duration) -> Vec<PathBuf> {
     let is_old = |name: &OsString| {
         let dir = base.open_private(name).ok().filter(|dir| dir.age(now).is_some_and(|age| age >= unused));
         dir.is_some_and(|dir| !is_named(dir.path()))
     };
-    let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
+    let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(prefix));
     let names = base.names().unwrap_or_default().into_iter().filter(is_ours);
     let removed = names.filter(is_old).filter(|name| base.remove_private(name).is_ok());
     removed.map(|name| base.path().join(name)).collect()
@@ -150,8 +151,8 @@ mod tests {
             .spawn()
             .expect("a process");
         let now = SystemTime::now();
-        assert!(sweep(&base, now, UNUSED).is_empty(), "all are new");
-        let removed = sweep(&base, now + 2 * UNUSED, UNUSED);
+        assert!(sweep(&base, PREFIX, now, UNUSED).is_empty(), "all are new");
+        let removed = sweep(&base, PREFIX, now + 2 * UNUSED, UNUSED);
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(removed, [old]);
         assert!(named.exists() && other.exists());

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use bpf::object::Candidate;
 use bpf::{Action, Program, ProgramKind, Stage};
-use roxie::hook::{KernelFacts, read_object};
 
 use super::args::SourceArgs;
 use super::fill::Fill;
 use super::recipe;
 use crate::failure::{During, Failure, Outcome};
+use crate::hook::object::programs as candidates;
 
 /// A program, and the initial entries of its maps.
 #[derive(Debug)]
@@ -143,13 +143,6 @@ fn object_of(text: &str) -> Option<(&Path, Option<&str>)> {
     }
     let (path, name) = text.rsplit_once(':')?;
     (Path::new(path).is_file() || path.ends_with(".o")).then_some((Path::new(path), Some(name)))
-}
-
-/// The programs of an object file.
-fn candidates(path: &Path) -> Outcome<Vec<Candidate>> {
-    let name = path.display().to_string();
-    let object = read_object(path).during(&name)?;
-    bpf::object::candidates(&object, &KernelFacts::read().kernel()).during(&name)
 }
 
 /// The program of an object file with this section and name.

@@ -5,7 +5,6 @@ use std::io;
 use std::path::PathBuf;
 
 use bpf::MapError;
-use bpf::object::ObjectError;
 use bpf::vet::Objection;
 use bpf::vm::LoadError;
 
@@ -26,26 +25,22 @@ pub enum HookError {
         /// The hook point.
         point: HookPoint,
     },
-    /// The object file cannot be read.
+    /// A stage is not built in.
+    NoSuchStage {
+        /// Its text.
+        text: String,
+    },
+    /// The file of a plan cannot be read.
     File {
         /// Its path.
         path: PathBuf,
-        /// The kernel's error.
+        /// The kernel's error, or why the directory is not private.
         error: io::Error,
     },
-    /// The file is no object file, or has no suitable program.
-    Object {
+    /// The file is no plan, one of another version, or one that exceeds a limit.
+    NoPlan {
         /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
-        error: ObjectError,
-    },
-    /// The object file has several programs, and none or an unknown one was named.
-    Which {
-        /// Its path.
-        path: PathBuf,
-        /// Its programs.
-        programs: Vec<String>,
     },
     /// The interpreter refuses the program.
     Load {
@@ -108,9 +103,11 @@ impl fmt::Display for HookError {
             HookError::Occupied { point, name } => write!(f, "{point} has a program already: {name}"),
             HookError::NothingThere { point } => write!(f, "{point} has no program"),
             HookError::File { path, error } => write!(f, "{}: {error}", path.display()),
-            HookError::Object { path, error } => write!(f, "{}: {error}", path.display()),
-            HookError::Which { path, programs } => {
-                write!(f, "{} has these programs: {}", path.display(), programs.join(", "))
+            HookError::NoSuchStage { text } => {
+                write!(f, "{text} is no built-in stage, and the device loads no object files")
+            }
+            HookError::NoPlan { path } => {
+                write!(f, "{} is no hook of this version of roxie", path.display())
             }
             HookError::Load { name, error } => write!(f, "program {name}: {error}"),
             HookError::Vet { name, error } => write!(f, "program {name}: {error}"),
@@ -134,27 +131,30 @@ impl fmt::Display for HookError {
 }
 
 impl HookError {
+    /// The syntax of hooks, for a message.
+    pub const SYNTAX: &str =
+        "a hook is OBJECT[:PROGRAM], count, sample:..., impair:... or police:..., several joined by +";
+
     /// What the user can do about it, if anything is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         match self {
             HookError::Occupied { .. } => Some("replace it (--replace), or detach it first".to_owned()),
             HookError::Tapped { .. } => Some("end one of them".to_owned()),
-            HookError::Which { path, programs } => {
-                let name = programs.first()?;
-                Some(format!("name one of them: {}:{name}", path.display()))
-            }
             HookError::Vet { .. } => Some(
                 "the kernel refuses it as well: 'roxie xdp attach IF OBJECT' shows what its verifier says"
                     .to_owned(),
             ),
-            HookError::SeveralEngines { .. } => Some(
-                "attach it before several threads create queue pairs, or set ROXIE_ENGINES=1".to_owned(),
-            ),
-            HookError::File { .. } | HookError::Empty => Some(
-                "a hook is OBJECT[:PROGRAM], count, sample:..., impair:... or police:..., several joined by +"
-                    .to_owned(),
-            ),
+            HookError::SeveralEngines { .. } => {
+                Some("attach it before several threads create queue pairs, or set ROXIE_ENGINES=1".to_owned())
+            }
+            HookError::Empty => Some(Self::SYNTAX.to_owned()),
+            HookError::NoSuchStage { .. } => {
+                Some("name an object file in 'roxie run --ingress' or '--egress', which load it".to_owned())
+            }
+            HookError::File { .. } | HookError::NoPlan { .. } => {
+                Some("'roxie run' writes the file: start the command with it, as the same user".to_owned())
+            }
             _ => None,
         }
     }

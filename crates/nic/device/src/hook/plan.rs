@@ -1,12 +1,19 @@
-//! The text form of hooks: `OBJECT[:PROGRAM]`, `count`, `impair:loss=1%`, `police:rate=125M`, several
-//! joined by `+`.
+//! The description of a hook: stages joined by `+`, of which some are built in (`count`, `impair:loss=1%`,
+//! `police:rate=125M`), and the others programs.
+//!
+//! The device loads no object files. `roxie run` loads them, writes the plan into a private file, and puts
+//! `loaded:PATH` into the environment; `roxie hook attach` sends the plan through the control socket.
+
+use std::io::{self, Read};
+use std::path::Path;
 
 use bpf::Program;
 use bpf::vet::vet;
+use sys::{Dir, Untrusted};
 
-use super::{Count, Hook, HookError, Impair, Police, object, sample};
+use super::{Count, Hook, HookError, Impair, Police, sample};
 
-/// The description of a hook: files are read, but nothing is created. Can be sent to another process.
+/// The description of a hook, of which nothing is created yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookPlan {
     pub(super) stages: Vec<PlannedStage>,
@@ -22,18 +29,42 @@ pub(super) enum PlannedStage {
 }
 
 impl HookPlan {
-    /// Parses stages joined by `+`, each either a native one (`count`, `sample:...`, `impair:...`,
-    /// `police:...`) or an object file, with the name of the program where it has several. Reads the files.
+    /// Start of a text that names the file of a plan ([`to_bytes`](Self::to_bytes)) in place of stages. The
+    /// file is in a private directory of this user.
+    pub const LOADED: &str = "loaded:";
+
+    /// Parses built-in stages joined by `+` (`count`, `sample:...`, `impair:...`, `police:...`), or reads the
+    /// plan that `loaded:PATH` names.
     ///
     /// # Errors
-    /// What is wrong with the text or a file; see [`HookError::remedy`].
+    /// What is wrong with the text or the file; see [`HookError::remedy`].
     pub fn read(text: &str) -> Result<HookPlan, HookError> {
+        HookPlan::read_with(text, |stage| Err(HookError::NoSuchStage { text: stage.to_owned() }))
+    }
+
+    /// As [`read`](Self::read), but `program` loads each stage that is not built in.
+    ///
+    /// # Errors
+    /// Those of `read` and `program`.
+    pub fn read_with<E: From<HookError>>(
+        text: &str,
+        program: impl Fn(&str) -> Result<Program, E>,
+    ) -> Result<HookPlan, E> {
+        if let Some(path) = text.strip_prefix(Self::LOADED) {
+            return Ok(loaded(Path::new(path))?);
+        }
         let stage = |text: &str| match text.trim() {
-            "" => Err(HookError::Empty),
+            "" => Err(HookError::Empty.into()),
             text if is_native(text) => Ok(PlannedStage::Native(text.to_owned())),
-            text => Ok(PlannedStage::Program(object::program(text)?)),
+            text => Ok(PlannedStage::Program(program(text)?)),
         };
-        Ok(HookPlan { stages: text.split('+').map(stage).collect::<Result<_, _>>()? })
+        Ok(HookPlan { stages: text.split('+').map(stage).collect::<Result<_, E>>()? })
+    }
+
+    /// Whether all stages are built in.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.stages.iter().all(|stage| matches!(stage, PlannedStage::Native(_)))
     }
 
     /// Lists what the kernel would refuse in the programs although it runs here, for their authors.
@@ -84,20 +115,25 @@ impl Hook {
     }
 }
 
-/// Makes the paths in `text` absolute, so that it names the same hook in every directory.
-///
-/// # Errors
-/// If there is no current directory.
-pub fn absolute(text: &str) -> Result<String, HookError> {
-    let stage = |text: &str| {
-        let text = text.trim();
-        if is_native(text) || text.is_empty() {
-            return Ok(text.to_owned());
-        }
-        let path = std::path::absolute(text).map_err(|error| HookError::File { path: text.into(), error })?;
-        Ok(path.to_string_lossy().into_owned())
+/// Reads a plan from the file that a process of this user wrote into its private directory.
+fn loaded(path: &Path) -> Result<HookPlan, HookError> {
+    let failed = |error| HookError::File { path: path.to_owned(), error };
+    let bytes = read(path).map_err(failed)?;
+    HookPlan::from_bytes(&bytes).ok_or_else(|| HookError::NoPlan { path: path.to_owned() })
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
     };
-    Ok(text.split('+').map(stage).collect::<Result<Vec<_>, _>>()?.join("+"))
+    let dir = Dir::own(dir).map_err(|why| match why {
+        Untrusted::Failed { error, .. } => error,
+        why => io::Error::new(io::ErrorKind::PermissionDenied, why.to_string()),
+    })?;
+    let mut bytes = Vec::new();
+    // Of a longer file only so much that it is refused.
+    dir.open(name)?.take(HookPlan::BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn is_native(text: &str) -> bool {
@@ -123,21 +159,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_absolute_hook_is_the_same_in_every_directory() {
-        let here = std::env::current_dir().unwrap();
-        let here = here.to_str().unwrap();
-        let text = absolute("count+x.o:prog + impair:loss=1% +/a/b.o+").unwrap();
-        assert_eq!(text, format!("count+{here}/x.o:prog+impair:loss=1%+/a/b.o+"));
-    }
-
-    #[test]
     fn stages_are_joined_in_order() {
         let hook = Hook::parse("count + impair:loss=50%+count").unwrap();
         assert_eq!(hook.name(), "count+impair:loss=50%+count");
         for wrong in ["", "+", "count+", "count:x", "/no/such/file.o", "impair:loss=2"] {
             assert!(Hook::parse(wrong).is_err(), "{wrong:?}");
         }
-        let missing = Hook::parse("/no/such/file.o:prog").unwrap_err();
-        assert!(matches!(missing, HookError::File { .. }) && missing.remedy().is_some(), "{missing}");
+        let object = Hook::parse("count+x.o:prog").unwrap_err();
+        assert!(matches!(object, HookError::NoSuchStage { .. }) && object.remedy().is_some(), "{object}");
+    }
+
+    #[test]
+    fn a_plan_is_read_from_a_file_in_a_private_directory() {
+        let path = std::env::temp_dir().join(format!("roxie-plan-{:016x}", sys::random_u64()));
+        let dir = Dir::prove(&path, sys::Walk { make: Some(0o700), ..sys::Walk::default() }).unwrap();
+        let program = bpf::Recipe::steer(4791, 4).program("steer", bpf::ProgramKind::Xdp).unwrap();
+        let plan = HookPlan::read_with("count+x.o", |_| Ok::<_, HookError>(program.clone())).unwrap();
+        assert!(!plan.is_native());
+        dir.replace("plan".as_ref(), &plan.to_bytes(), 0o600).unwrap();
+        let text = format!("{}{}", HookPlan::LOADED, path.join("plan").display());
+        assert_eq!(HookPlan::read(&text).unwrap().without_types(), plan.without_types());
+        assert_eq!(Hook::parse(&text).unwrap().name(), "count+steer");
+
+        dir.replace("plan".as_ref(), b"count", 0o600).unwrap();
+        assert!(matches!(HookPlan::read(&text), Err(HookError::NoPlan { .. })));
+        // Another user could change it.
+        dir.set_mode(0o755).unwrap();
+        let refused = HookPlan::read(&text).unwrap_err();
+        assert!(matches!(refused, HookError::File { .. }) && refused.remedy().is_some(), "{refused}");
+        for missing in ["loaded:", "loaded:/", "loaded:/no/such/plan", "loaded:..", "loaded:/dev/zero"] {
+            assert!(matches!(HookPlan::read(missing), Err(HookError::File { .. })), "{missing}");
+        }
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

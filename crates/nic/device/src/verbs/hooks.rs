@@ -6,7 +6,7 @@ use super::{Device, Refusal};
 use crate::engine::Engine;
 use crate::hook::{Hook, HookError, HookPoint, HookStatus, Hooks};
 
-/// Hooks as text in the syntax of [`Hook::parse`]; empty for none.
+/// Hooks as text in the syntax of [`HookPlan::read`](crate::hook::HookPlan::read); empty for none.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HookConfig {
     /// Hook for received packets.

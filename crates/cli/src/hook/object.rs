@@ -1,43 +1,34 @@
 //! Programs from object files, by path and name.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
 use bpf::object::{Candidate, FILE_MAX, Kernel, candidates};
 use bpf::{Program, ProgramKind};
 use flate2::read::GzDecoder;
+use roxie::hook::HookError;
 
-use super::HookError;
+use crate::failure::{During, Failure, Outcome};
 
-/// What object files take from the running kernel.
-#[derive(Clone, Debug, Default)]
-pub struct KernelFacts {
+/// What object files take from the running kernel. What cannot be read is left out; an error names it if a
+/// program needs it.
+#[derive(Debug)]
+struct KernelFacts {
     types: Option<Vec<u8>>,
     version: Option<u32>,
     config: Option<String>,
-    cpus: Option<u32>,
 }
 
 impl KernelFacts {
-    /// Reads them. What cannot be read is left out; an error names it if a program needs it.
-    #[must_use]
-    pub fn read() -> KernelFacts {
+    fn read() -> Self {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let config = format!("/boot/config-{}", release.trim());
-        KernelFacts {
+        Self {
             types: fs::read("/sys/kernel/btf/vmlinux").ok(),
             version: Kernel::version_of(&release),
             config: compressed_config().or_else(|| fs::read_to_string(config).ok()),
-            cpus: Some(sys::bpf::possible_cpus() as u32),
         }
-    }
-
-    /// Returns them in the form that [`bpf::object::candidates`] takes.
-    #[must_use]
-    pub fn kernel(&self) -> Kernel<'_> {
-        let (types, config) = (self.types.as_deref(), self.config.as_deref());
-        Kernel { types, version: self.version, config, cpus: self.cpus }
     }
 }
 
@@ -52,25 +43,39 @@ fn compressed_config() -> Option<String> {
 /// Most bytes of a kernel's configuration; those of distributions have some 300 KB.
 const CONFIG_MAX: u64 = 4 << 20;
 
-/// Reads the program that `PATH` or `PATH:PROGRAM` names.
-pub(super) fn program(text: &str) -> Result<Program, HookError> {
-    let (path, name) = split(text);
-    let path = PathBuf::from(path);
-    let bytes = read(&path).map_err(|error| HookError::File { path: path.clone(), error })?;
-    let found = candidates(&bytes, &KernelFacts::read().kernel());
-    let found = found.map_err(|error| HookError::Object { path: path.clone(), error })?;
-    let chosen = choose(found, name).map_err(|programs| HookError::Which { path: path.clone(), programs })?;
-    chosen.program.map_err(|error| HookError::Object { path, error })
+/// Returns the programs of an object file, linked for the running kernel.
+pub(crate) fn programs(path: &Path) -> Outcome<Vec<Candidate>> {
+    programs_in(&read(path)?, path)
 }
 
 /// Reads an object file; of a longer file only so much that it is refused.
-///
-/// # Errors
-/// As of `std::fs::read`.
-pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path) -> Outcome<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let read = File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes));
+    read.during(&path.display().to_string()).map(|_len| bytes)
+}
+
+fn programs_in(bytes: &[u8], path: &Path) -> Outcome<Vec<Candidate>> {
+    let facts = KernelFacts::read();
+    let (types, config) = (facts.types.as_deref(), facts.config.as_deref());
+    let cpus = Some(sys::bpf::possible_cpus() as u32);
+    candidates(bytes, &Kernel { types, version: facts.version, config, cpus })
+        .during(&path.display().to_string())
+}
+
+/// Returns the program that `PATH` or `PATH:PROGRAM` names.
+pub(super) fn program(text: &str) -> Outcome<Program> {
+    let (path, name) = split(text);
+    let file = Path::new(path);
+    let bytes = read(file).map_err(|failure| failure.hint(HookError::SYNTAX))?;
+    let chosen = choose(programs_in(&bytes, file)?, name).map_err(|programs| {
+        let failure = Failure::new(format!("{path} has these programs: {}", programs.join(", ")));
+        match programs.first() {
+            Some(first) => failure.hint(format!("name one of them: {path}:{first}")),
+            None => failure,
+        }
+    })?;
+    chosen.program.during(path)
 }
 
 /// Returns the program of this name, or the only one without a name. Else the names of all.
