@@ -24,6 +24,7 @@ pub mod command;
 mod craft;
 mod draw;
 pub mod findings;
+pub mod hook;
 mod ledger;
 pub mod mad;
 pub mod messages;

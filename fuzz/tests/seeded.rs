@@ -93,6 +93,11 @@ fn an_arbitrary_message_of_another_process_is_decoded_or_ignored() {
 }
 
 #[test]
+fn an_arbitrary_hook_is_built_or_refused() {
+    check("hook", roxie_fuzz::hook::run);
+}
+
+#[test]
 fn an_arbitrary_object_file_is_read_or_refused() {
     check("object", roxie_fuzz::object::run);
 }

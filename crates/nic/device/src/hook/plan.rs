@@ -91,6 +91,14 @@ impl HookPlan {
         self
     }
 
+    #[cfg(feature = "fuzz")]
+    pub(super) fn maps(&self) -> impl Iterator<Item = &bpf::MapDef> {
+        self.stages.iter().flat_map(|stage| match stage {
+            PlannedStage::Native(_) => &[],
+            PlannedStage::Program(program) => &program.maps[..],
+        })
+    }
+
     /// Creates the hook.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ mod server;
 
 pub use client::{ControlError, Listing, Remote, Users};
 #[cfg(feature = "fuzz")]
-pub use record::{check_reply, check_request};
+pub use record::{check_plan, check_reply, check_request};
 pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;

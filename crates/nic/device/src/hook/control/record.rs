@@ -156,7 +156,25 @@ pub fn check_request(bytes: &[u8]) {
     let Some(request) = Request::parse(bytes) else { return };
     assert_eq!(Request::parse(&request.to_bytes()).as_ref(), Some(&request));
     if let Request::Attach { plan, .. } = request {
-        assert!(plan.doubts().iter().all(|doubt| !doubt.is_empty()));
+        build(&plan);
+    }
+}
+
+/// Checks the same of the plan of a hook, as a file has it after the version.
+#[cfg(feature = "fuzz")]
+pub fn check_plan(bytes: &[u8]) {
+    let parse = super::HookPlan::from_bytes;
+    let Some(plan) = parse(&[&VERSION.to_le_bytes(), bytes].concat()) else { return };
+    assert_eq!(parse(&plan.to_bytes()).as_ref(), Some(&plan));
+    build(&plan);
+}
+
+/// Builds the hook, unless its maps take so long to create that few inputs are tried.
+#[cfg(feature = "fuzz")]
+fn build(plan: &super::HookPlan) {
+    const MAPS_MAX: u64 = 1 << 20;
+    assert!(plan.doubts().iter().all(|doubt| !doubt.is_empty()));
+    if plan.maps().map(|def| def.memory_bytes(1)).fold(0, u64::saturating_add) <= MAPS_MAX {
         let _made_or_refused = plan.build();
     }
 }
