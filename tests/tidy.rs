@@ -269,7 +269,8 @@ fn the_tests_that_conformance_names_exist() {
 
 #[test]
 fn the_links_of_the_documentation_lead_to_files() {
-    let complaints = [links::complaints(&root()), links::architecture(&root())].concat();
+    let root = root();
+    let complaints = [links::complaints(&root), links::architecture(&root), links::summary(&root)].concat();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
