@@ -76,7 +76,7 @@ impl EventChannel {
 impl EventChannel {
     /// Takes unread requests out of the backlog while [`Pace`] delays the reader. The delay is not the
     /// program's fault, and rejected peers would retry only after seconds.
-    fn admit_requests(&self) {
+    pub(super) fn admit_requests(&self) {
         let mut children = Vec::new();
         self.0.for_each(|unread| {
             if let RawEvent::Request { child, .. } = &unread.raw {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::super::pace::Pace;
 use super::*;
 
 /// Makes one request to B from each of these QPs; returns the clients.
@@ -64,19 +65,30 @@ fn requests_behind_a_delayed_one_do_not_fill_the_backlog() {
     listener.listen(1).unwrap();
     let mut clients = requests(&world, 100..101);
     let mut servers = vec![world.event(B).id];
-    clients.extend(requests(&world, 101..102));
-    thread::scope(|scope| {
-        let reader = scope.spawn(|| world.event(B));
-        for qpn in 102..105 {
-            thread::sleep(Duration::from_millis(50));
-            clients.extend(requests(&world, qpn..qpn + 1));
-        }
-        servers[0].accept(Some(&param(0x20456)), b"").unwrap();
-        servers.push(reader.join().unwrap().id);
-    });
-    for _ in 2..clients.len() {
+    for qpn in 101..105 {
+        // As the reader does meanwhile, see below.
+        world.channels[B].admit_requests();
+        clients.extend(requests(&world, qpn..qpn + 1));
+    }
+    for _ in 1..clients.len() {
         servers[servers.len() - 1].accept(Some(&param(0x20456)), b"").unwrap();
         servers.push(world.event(B).id);
     }
     assert_eq!(servers.len(), clients.len());
+}
+
+#[test]
+fn a_delayed_reader_calls_a_function_again_and_again() {
+    let world = World::new();
+    let _listener = world.listener(PortSpace::Tcp);
+    let _clients = requests(&world, 100..101);
+    let first = world.event(B).id;
+    let (pace, calls) = (Pace::default(), AtomicU64::new(0));
+    pace.wait(&first.0, || panic!("no request before it"));
+    pace.wait(&first.0, || {
+        if calls.fetch_add(1, Ordering::Relaxed) == 2 {
+            first.accept(Some(&param(0x20456)), b"").unwrap();
+        }
+    });
+    assert_eq!(calls.into_inner(), 3, "until the request was answered");
 }
