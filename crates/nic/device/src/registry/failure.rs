@@ -105,6 +105,8 @@ impl Membership {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use transport::cm::JournalChange;
 
     use super::super::SLOTS;
@@ -126,24 +128,34 @@ mod tests {
         assert!(scans.len() < 25 && scans.last() > Some(&20_000), "{scans:?}");
     }
 
-    /// Serves `members` until disconnect notices arrive, and a little longer; returns the notices of each
-    /// member.
-    fn notices_to(members: &[&Membership]) -> Vec<Vec<DisconnectNotice>> {
+    /// Serves `members` until `count` disconnect notices have arrived, and a little longer; returns the
+    /// notices of each member. For a count of 0 it serves them for 3 seconds at most.
+    fn notices_to(members: &[&Membership], count: usize) -> Vec<Vec<DisconnectNotice>> {
         let mut got = vec![Vec::new(); members.len()];
-        let mut until = now_ns() + 3_000_000_000;
+        let mut until = now_ns() + if count == 0 { 3_000_000_000 } else { 60_000_000_000 };
         while now_ns() < until {
             let mut fds: Vec<_> = members.iter().map(|m| PollFd::readable(m.listener_fd())).collect();
             sys::poll(&mut fds, Some(20_000_000)).unwrap();
+            let before = got.concat().len();
             for (member, got) in members.iter().zip(&mut got) {
                 member.poll_listener(&mut |_| {});
-                let notices = member.take_disconnect_notices();
-                if !notices.is_empty() {
-                    until = now_ns() + 2 * RESCAN_NS;
-                }
-                got.extend(notices);
+                got.extend(member.take_disconnect_notices());
+            }
+            let all = got.concat().len();
+            if all > before && all >= count {
+                until = now_ns() + 2 * RESCAN_NS;
             }
         }
         got
+    }
+
+    /// Stops a process, and waits until it is stopped (proc_pid_stat(5): the state follows the name).
+    fn stop(process: &Child) {
+        let id = process.id();
+        assert!(Command::new("sh").args(["-c", &format!("kill -STOP {id}")]).status().unwrap().success());
+        while !std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
     }
 
     #[test]
@@ -153,7 +165,7 @@ mod tests {
         let ((mut child, slot), _) = while_serving(&all.iter().collect::<Vec<_>>(), || spawn_member(&config));
         child.kill().unwrap();
         child.wait().unwrap();
-        let got = notices_to(&all.iter().collect::<Vec<_>>());
+        let got = notices_to(&all.iter().collect::<Vec<_>>(), 1);
         assert_eq!(got.concat(), [notice_of(slot)], "{got:?}");
         assert!(!all[0].journal_file.has_rows(slot));
     }
@@ -168,11 +180,11 @@ mod tests {
         founder.kill().unwrap();
         founder.wait().unwrap();
         // One of the two takes over the founder's notices, and they connect to each other.
-        notices_to(&[&a]);
+        notices_to(&[&a], 0);
         assert!(a.server.has_neighbour());
         b.kill().unwrap();
         b.wait().unwrap();
-        assert_eq!(notices_to(&[&a]), [[notice_of(slot)]]);
+        assert_eq!(notices_to(&[&a], 1), [[notice_of(slot)]]);
     }
 
     #[test]
@@ -181,11 +193,14 @@ mod tests {
         let (mut founder, founder_slot) = spawn_member(&config);
         let a = Membership::join(&config).unwrap();
         let (mut b, b_slot) = spawn_member(&config);
+        // Otherwise the second one may take over the notices of the first.
+        stop(&b);
+        stop(&founder);
         b.kill().unwrap();
         founder.kill().unwrap();
         b.wait().unwrap();
         founder.wait().unwrap();
-        let mut got = notices_to(&[&a]).concat();
+        let mut got = notices_to(&[&a], 2).concat();
         got.sort_unstable_by_key(|notice| notice.id);
         let mut slots = [b_slot, founder_slot];
         slots.sort_unstable();
@@ -225,6 +240,6 @@ mod tests {
         Journal::open(&a.journal_file, slot).0.change(&a.journal_file, JournalChange::Add(other)).unwrap();
         b.kill().unwrap();
         b.wait().unwrap();
-        assert_eq!(notices_to(&[&a]).concat(), [notice_of(slot), other]);
+        assert_eq!(notices_to(&[&a], 2).concat(), [notice_of(slot), other]);
     }
 }
