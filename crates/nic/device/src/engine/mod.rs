@@ -364,8 +364,8 @@ impl Engine {
         }
     }
 
-    /// The descriptors that the progress thread sleeps on while it serves the engine, the monitor of the netdev
-    /// last.
+    /// The descriptors that the progress thread sleeps on while it serves the engine. The monitor of the
+    /// netdev is last.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let poll_fds = self.lock().port.properties().poll_fds;
         let others = [self.registry.listener_fd(), self.progress.fd(), self.control_fd(), self.monitor_fd()];
