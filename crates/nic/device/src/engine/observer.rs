@@ -87,8 +87,8 @@ impl Observer {
         placed.into_iter().chain(chaos.departures.next(ready)).min()
     }
 
-    /// Work done: the bytes that its completions announce are placed first. A completion counter counts WRITEs
-    /// of the peer, so all bytes are placed for it.
+    /// Work done: the bytes that its completions announce are placed first. A completion counter counts
+    /// WRITEs of the peer, so all bytes are placed for it.
     #[inline]
     pub(super) fn work_done(&self, entry: &QpEntry, mrs: &KeyTable) {
         if self.chaos.is_some() && entry.qp.has_event() {

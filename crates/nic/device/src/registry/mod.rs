@@ -448,3 +448,30 @@ mod slots_tests;
 mod strangers_tests;
 #[cfg(test)]
 pub(crate) mod tests;
+
+#[cfg(test)]
+mod domain_tests {
+    use super::*;
+
+    #[test]
+    fn users_are_user_ids_separated_by_commas() {
+        let users = |text| parse_users(text).ok();
+        assert_eq!(
+            [users(""), users("0"), users("1000, 1001")],
+            [vec![], vec![0], vec![1000, 1001]].map(Some)
+        );
+        for bad in [",", "1000,", "root", "-1", "4294967296"] {
+            assert_eq!(users(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_environment_names_a_private_domain() {
+        let domain = DomainConfig::parse("test-1:9999").unwrap();
+        assert_eq!((domain.name.as_str(), domain.udp_port), ("roxie/2:test-1", 9999));
+        assert_eq!(DomainConfig::parse("x").unwrap().udp_port, 4791);
+        for bad in ["", ":1", "a/b", "x:0", "x:65536", "x:", &"x".repeat(33)] {
+            assert_eq!(DomainConfig::parse(bad), None, "{bad}");
+        }
+    }
+}

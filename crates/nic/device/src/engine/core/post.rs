@@ -8,9 +8,9 @@ use crate::port::{FlowId, TxRoom};
 use crate::sched::{Decision, Trigger, budget_pkts, decide};
 
 impl Core {
-    /// `work_requests` were posted to a queue pair in one list: they leave now, or are held for a larger batch.
-    /// Returns false if the progress thread need not learn of it, because an earlier post of this queue pair is
-    /// still held or blocked.
+    /// `work_requests` were posted to a queue pair in one list: they leave now, or are held for a larger
+    /// batch. Returns false if the progress thread need not learn of it, because an earlier post of this
+    /// queue pair is still held or blocked.
     #[inline]
     pub(crate) fn post(&mut self, clock: impl Fn() -> Instant, index: QpIndex, work_requests: usize) -> bool {
         let queue = &self.tables.queue;

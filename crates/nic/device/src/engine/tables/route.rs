@@ -1,5 +1,5 @@
-//! What follows an input to a queue pair: completions go to their CQs, events to the application, the timer and
-//! the window of the flow are updated.
+//! What follows an input to a queue pair: completions go to their CQs, events to the application, the timer
+//! and the window of the flow are updated.
 
 use transport::{AsyncEventKind, Instant, QpAttr, QpAttrMask, QpEvent, QpState, WcStatus};
 
@@ -10,8 +10,8 @@ use crate::engine::tables::QpEntry;
 use crate::verbs::{AsyncElement, AsyncEvent};
 
 impl Tables {
-    /// Follows an input to a queue pair (packets, a timeout, a state change), and lists it if it has packets to
-    /// send.
+    /// Follows an input to a queue pair (packets, a timeout, a state change), and lists it if it has packets
+    /// to send.
     pub(crate) fn update_after_input(&mut self, now: Instant, index: QpIndex) {
         if self.follow(now, index) {
             self.queue.list(index);
@@ -38,9 +38,9 @@ impl Tables {
         entry.qp.wants_transmit()
     }
 
-    /// Moves the completions of a queue pair to their CQs, one lock for consecutive ones, and its events to the
-    /// application. These follow at once: the application may destroy the queue pair as soon as the engine is
-    /// unlocked.
+    /// Moves the completions of a queue pair to their CQs, one lock for consecutive ones, and its events to
+    /// the application. These follow at once: the application may destroy the queue pair as soon as the
+    /// engine is unlocked.
     fn route(&mut self, now: Instant, index: QpIndex) {
         let slot = self.slot;
         let Self { qps, srqs, mrs, observer, outbox, .. } = self;
