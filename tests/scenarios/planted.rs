@@ -39,7 +39,8 @@ fn lost_requests() -> Vec<Scenario> {
         Scenario::new(&format!("{name}, lost before the recording"), programs, shows).env(Client, &[hook])
     };
     vec![
-        behind("a SEND", SENDS, "ROXIE_INGRESS=impair:loss=100%,opcode=send-only,nth=2", "send only", 2),
+        behind("a SEND", SENDS, "ROXIE_INGRESS=impair:loss=100%,opcode=send-only,nth=2", "send only", 2)
+            .always_live(),
         behind(
             "the first packet of a SEND",
             LONG_SEND,
@@ -205,7 +206,8 @@ fn refused_work_requests() -> Vec<Scenario> {
         Scenario::new(name, Actor(server, client), First(kind, words))
     };
     vec![
-        actor("a wrong R_Key", "rc", "rc write=8 wrong-key write=8", "access-refused", "never worked"),
+        actor("a wrong R_Key", "rc", "rc write=8 wrong-key write=8", "access-refused", "never worked")
+            .always_live(),
         actor(
             "a WRITE beyond its region",
             "rc",
@@ -322,7 +324,8 @@ fn disagreements() -> Vec<Scenario> {
 fn bad_paths() -> Vec<Scenario> {
     vec![
         Scenario::new("a damaged packet", SENDS, Packet("bad-icrc", "", ("send only", 2)))
-            .on_the_wire(wire_faults::damage),
+            .on_the_wire(wire_faults::damage)
+            .always_live(),
         Scenario::new(
             "a packet truncated in flight",
             SENDS,
@@ -344,8 +347,8 @@ fn bad_paths() -> Vec<Scenario> {
         Scenario::new(
             "a full queue in the network",
             Tcp(
-                "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 20",
-                "ib_write_bw -F -d roxie0 -p {port} -s 65536 -n 20 {address}",
+                "ib_write_bw -F -d roxie0 -p {port} -s 4096 -n 20",
+                "ib_write_bw -F -d roxie0 -p {port} -s 4096 -n 20 {address}",
             ),
             // Delayed long enough, requests are retransmitted before their responses can arrive.
             Also("congestion", "congestion notifications"),
@@ -373,7 +376,8 @@ fn silences() -> Vec<Scenario> {
             ),
             First("capture-loss", "were not captured in time"),
         )
-        .starved(),
+        .starved()
+        .always_live(),
         Scenario::new(
             "no reply from the connection manager",
             Programs::Client("rping -c -a {address} -p {port} -C 1"),

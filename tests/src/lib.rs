@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
-pub mod cpu_wait;
 pub mod durations;
 pub mod harness;
 pub mod lab;
