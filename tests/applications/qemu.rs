@@ -26,8 +26,11 @@ const BYTES: u64 = 64 << 20;
 const PAGE: usize = 4096;
 /// Passes of the guest before the migration, and after it.
 const PASSES: usize = 3;
-/// Migrations of a case, at most. On a busy machine some 3 % of them lose writes.
-const ATTEMPTS: u32 = 3;
+/// Migrations of a case, and how many of them must leave equal memories. On a busy machine some 3 % lose
+/// writes: QEMU before 9.0 can lose those of an emulated CPU, over TCP too (fixed by its commit 03bfc2188f;
+/// `docs/applications/qemu.md`).
+const RUNS: usize = 3;
+const NEEDED: usize = 2;
 const DIFFERENT: &str = "pages of the target's memory are different";
 /// Time for QEMU to end after `quit`.
 const QUIT: Duration = Duration::from_secs(20);
@@ -39,23 +42,25 @@ pub(crate) fn cases() -> Vec<Case> {
     for place in [hosts, shm, loopback] {
         for pin_all in [false, true] {
             let what = format!("QEMU migration, rdma-pin-all {}", if pin_all { "on" } else { "off" });
-            let run = move |lab: &Lab, name: &str| attempts(lab, &place, name, pin_all);
+            let run = move |lab: &Lab, name: &str| migrations(lab, &place, name, pin_all);
             cases.push(Case::new(place, &what, QEMU, run).with(Need::Program("gcc"), "gcc"));
         }
     }
     cases
 }
 
-/// Migrates a guest, again if the memories differ: QEMU before 9.0 can lose writes of an emulated CPU, over
-/// TCP too (fixed by its commit 03bfc2188f; `docs/applications/qemu.md`).
-fn attempts(lab: &Lab, place: &Place, name: &str, pin_all: bool) -> Result<(), String> {
-    for _ in 1..ATTEMPTS {
+fn migrations(lab: &Lab, place: &Place, name: &str, pin_all: bool) -> Result<(), String> {
+    let mut different = Vec::new();
+    for _ in 0..RUNS {
         match migrate(lab, place, name, pin_all) {
-            Err(why) if why.contains(DIFFERENT) => println!("{name}: once more: {why}"),
-            ended => return ended,
+            Err(why) if why.contains(DIFFERENT) => different.push(why),
+            ended => ended?,
         }
     }
-    migrate(lab, place, name, pin_all)
+    let equal = RUNS - different.len();
+    let said = format!("{name}: {equal} of {RUNS} migrations left equal memories, {NEEDED} are needed");
+    println!("{said}");
+    if equal >= NEEDED { Ok(()) } else { Err(format!("{said}\n{}", different.join("\n"))) }
 }
 
 fn migrate(lab: &Lab, place: &Place, name: &str, pin_all: bool) -> Result<(), String> {
