@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// The copy is found without roxie, and never with it.
 fn replaced(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let dir = lab.roxie().with_file_name("bundled");
+    let dir = lab.roxie().with_file_name(format!("bundled-{}", lab.port()));
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
     let (linked, by_path, copy) = (dir.join("linked"), dir.join("by_path"), dir.join(COPY));
     let soname = format!("-Wl,-soname,{COPY}");

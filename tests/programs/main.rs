@@ -1,9 +1,8 @@
 //! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
 //!
-//! `--full` runs every variant at every place; without it the core variants run
-//! everywhere and the others at two places or one. A case runs once. Cases that cannot run here are named
-//! at the end: `skipped: needs X`. `--minutes=N` sets the duration of the churn in `churn.rs`, instead of
-//! ten seconds.
+//! `--full` runs every variant at every place; without it the core variants run everywhere and the others at two
+//! places or one. A case runs once, some beside another. Cases that cannot run here are named at the end:
+//! `skipped: needs X`. `--minutes=N` sets the duration of the churn in `churn.rs`, instead of ten seconds.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -58,22 +57,27 @@ fn main() -> ExitCode {
 }
 
 fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
-    let mut cases = devices::cases();
+    let beside = [
+        devices::cases(),
+        bundled::cases(),
+        reasons::cases(),
+        limits::cases(),
+        misuse::cases(),
+        one_file::cases(),
+        strangers::cases(),
+        debuggers::cases(),
+        addresses::cases(),
+        mckey::cases(scale),
+        ucmatose::cases(scale),
+        udaddy::cases(scale),
+    ];
+    let mut cases: Vec<_> = beside.into_iter().flatten().map(Case::beside_others).collect();
     cases.extend(cli::cases());
-    cases.extend(bundled::cases());
-    cases.extend(reasons::cases());
-    cases.extend(limits::cases());
-    cases.extend(misuse::cases());
     cases.extend(containers::cases());
-    cases.extend(one_file::cases());
-    cases.extend(strangers::cases());
     cases.extend(lab::cases());
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
-    cases.extend(ucmatose::cases(scale));
     cases.extend(ucx::cases(scale));
-    cases.extend(udaddy::cases(scale));
-    cases.extend(mckey::cases(scale));
     cases.extend(rsocket::cases(scale));
     cases.extend(perftest::cases(scale));
     cases.extend(raw::cases());
@@ -83,9 +87,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(top::cases());
     cases.extend(trace::cases());
     cases.extend(recorded::cases());
-    cases.extend(debuggers::cases());
     cases.extend(kill::cases(scale));
-    cases.extend(addresses::cases());
     cases.extend(engines::cases());
     cases.extend(xsk::cases());
     cases.extend(hooks::cases(scale));

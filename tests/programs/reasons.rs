@@ -74,7 +74,7 @@ fn told(lab: &Lab, place: &Place, name: &str, (script, reason): &(&str, &str)) -
 
 /// Each sentence is printed by the library, and once more by the program.
 fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let program = lab.roxie().with_file_name("refused");
+    let program = lab.roxie().with_file_name(format!("refused-{}", lab.port()));
     compile("refused.c", &program, &["-libverbs", "-lrdmacm", "-ldl"])?;
     let program = program.display().to_string();
     let ended = good(shell(lab, place, name, &format!("ROXIE_LOG=errors {program}"))?)?;
@@ -107,7 +107,7 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 
 /// Every completion in error has a cause; `ROXIE_LOG` prints it, and `roxie explain` knows it.
 fn failures(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
-    let program = lab.roxie().with_file_name("failed");
+    let program = lab.roxie().with_file_name(format!("failed-{}", lab.port()));
     compile("failed.c", &program, &["-libverbs"])?;
     let program = program.display().to_string();
     let ended = good(shell(lab, place, name, &format!("ROXIE_LOG=errors {program}"))?)?;

@@ -280,7 +280,7 @@ export TMPDIR=/var/tmp\n{script}"
 
 /// Builds the stranger beside the programs, where every user can run it.
 fn compile(lab: &Lab) -> Result<PathBuf, String> {
-    let program = lab.roxie().with_file_name("stranger");
+    let program = lab.roxie().with_file_name(format!("stranger-{}", lab.port()));
     crate::case::compile("stranger.c", &program, &[])?;
     Ok(program)
 }

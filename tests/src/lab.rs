@@ -41,7 +41,7 @@ pub struct Lab {
     logs: PathBuf,
     root: bool,
     nets: Mutex<HashMap<(Topology, User, u32), Arc<Net>>>,
-    port: AtomicU16,
+    port: Arc<AtomicU16>,
 }
 
 /// The namespaces of one place.
@@ -65,11 +65,11 @@ impl Lab {
             logs,
             root: is_root(),
             nets: Mutex::default(),
-            port: AtomicU16::new(PORT_MIN),
+            port: Arc::new(AtomicU16::new(PORT_MIN)),
         })
     }
 
-    /// Uses the same programs in other namespaces.
+    /// Uses the same programs and files in other namespaces.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Lab {
             logs: self.logs.clone(),
             root: self.root,
             nets: Mutex::default(),
-            port: AtomicU16::new(PORT_MIN),
+            port: Arc::clone(&self.port),
         }
     }
 
@@ -93,7 +93,7 @@ impl Lab {
         self.binaries.roxie()
     }
 
-    /// A port number that is not used yet in this run.
+    /// A port number that is not used yet in this run, also for names of files.
     pub fn port(&self) -> u16 {
         self.port.fetch_add(1, Ordering::Relaxed)
     }

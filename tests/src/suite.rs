@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -19,6 +19,7 @@ pub struct Case {
     name: String,
     needs: Vec<(Need, &'static str)>,
     place: Place,
+    beside: bool,
     run: Run,
 }
 
@@ -46,7 +47,13 @@ impl Case {
         run: impl Fn(&Lab, &str) -> Result<(), String> + Send + 'static,
     ) -> Self {
         let needs = vec![(Need::Program(program), program)];
-        Self { name: format!("{place}/{what}"), needs, place, run: Box::new(run) }
+        Self { name: format!("{place}/{what}"), needs, place, beside: false, run: Box::new(run) }
+    }
+
+    /// Lets the case run beside others: its programs do not spin, and nothing in it is a matter of time.
+    #[must_use]
+    pub fn beside_others(self) -> Self {
+        Self { beside: true, ..self }
     }
 
     /// Adds something that the case needs, under the name of its package or program.
@@ -84,11 +91,37 @@ impl Case {
     }
 }
 
-/// Runs the cases that `args` choose, one at a time unless `args` say otherwise; the programs poll, some on
-/// every CPU. `name` is the directory of the outputs, and of the file `durations`.
+/// What the cases of a run share.
+struct Shared {
+    lab: Lab,
+    /// Labs with namespaces that no case uses at the moment.
+    idle: Mutex<Vec<Lab>>,
+    /// Locked for writing by a case that runs alone: most programs poll, some on every CPU.
+    quiet: RwLock<()>,
+    durations: Durations,
+}
+
+impl Shared {
+    fn run(&self, beside: bool, name: &str, run: &Run) -> Result<(), String> {
+        let (others, alone) = match beside && is_root() {
+            true => (Some(self.quiet.read().unwrap_or_else(PoisonError::into_inner)), None),
+            false => (None, Some(self.quiet.write().unwrap_or_else(PoisonError::into_inner))),
+        };
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = idle().pop();
+        let lab = last.unwrap_or_else(|| self.lab.apart());
+        let result = self.durations.measure(name, || run(&lab, name));
+        idle().push(lab);
+        drop((others, alone));
+        result
+    }
+}
+
+/// Runs the cases that `args` choose, two at a time if both may run beside others, unless `args` say
+/// otherwise. `name` is the directory of the outputs, and of the file `durations`.
 #[must_use]
 pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
-    args.test_threads = args.test_threads.or(Some(1));
+    args.test_threads = args.test_threads.or(Some(2));
     if args.list {
         let listed = cases.into_iter().map(|case| Trial::test(case.name, || Ok(())));
         return libtest_mimic::run(&args, listed.collect()).exit_code();
@@ -96,29 +129,31 @@ pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
     let mut skipped = Skipped::default();
     cases.retain(|case| is_chosen(&args, &case.name));
     let lab = match Lab::new(logs(name)) {
-        Ok(lab) => Arc::new(lab),
+        Ok(lab) => lab,
         Err(error) => return without_binaries(&error.to_string(), cases.len()),
     };
-    let durations = Arc::new(Durations::default());
-    let trials = cases.into_iter().map(|case| trial(case, &lab, &durations, &mut skipped)).collect();
+    let (idle, quiet) = (Mutex::default(), RwLock::default());
+    let shared = Arc::new(Shared { lab, idle, quiet, durations: Durations::default() });
+    let trials = cases.into_iter().map(|case| trial(case, &shared, &mut skipped)).collect();
     let conclusion = libtest_mimic::run(&args, trials);
-    match durations.write(lab.logs()) {
-        Ok(longest) => println!("the longest cases (all: {}/durations):\n{longest}", lab.logs().display()),
-        Err(error) => println!("{}/durations: {error}", lab.logs().display()),
+    let logs = shared.lab.logs();
+    match shared.durations.write(logs) {
+        Ok(longest) => println!("the longest cases (all: {}/durations):\n{longest}", logs.display()),
+        Err(error) => println!("{}/durations: {error}", logs.display()),
     }
     skipped.summary(&conclusion)
 }
 
-fn trial(case: Case, lab: &Arc<Lab>, durations: &Arc<Durations>, skipped: &mut Skipped) -> Trial {
+fn trial(case: Case, shared: &Arc<Shared>, skipped: &mut Skipped) -> Trial {
     let need = case.missing();
-    let (lab, durations) = (Arc::clone(lab), Arc::clone(durations));
+    let shared = Arc::clone(shared);
     let ignored = need.is_some();
     if let Some(need) = need {
         skipped.add(need);
     }
-    let (name, run) = (case.name.clone(), case.run);
-    let measured = move || durations.measure(&name, || run(&lab, &name)).map_err(Failed::from);
-    Trial::test(case.name, measured).with_ignored_flag(ignored)
+    let name = case.name.clone();
+    let run = move || shared.run(case.beside, &name, &case.run).map_err(Failed::from);
+    Trial::test(case.name, run).with_ignored_flag(ignored)
 }
 
 /// Requires exit code 0.
