@@ -246,10 +246,11 @@ fn text_reaches_the_terminal_through_one_file() {
     );
 }
 
-/// A renamed test would no longer be retried.
+/// A renamed test would no longer run alone.
 #[test]
-fn the_tests_that_nextest_retries_exist() {
+fn the_tests_that_nextest_runs_alone_exist_and_none_is_retried() {
     let config = fs::read_to_string(root().join(".config/nextest.toml")).expect("exists");
+    assert!(!config.contains("retries"), "mend the test or the product");
     let names = config.split("test(").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let mut missing: Vec<_> = names.map(|name| name.trim_end_matches("::").to_owned()).collect();
     assert!(!missing.is_empty(), ".config/nextest.toml names tests");
