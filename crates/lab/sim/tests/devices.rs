@@ -1,7 +1,7 @@
 //! Whole devices keep every promise, whatever the interleaving of their threads.
 //!
 //! `ROXIE_SIM_SEEDS=n` runs n seeds. For a seed that fails, the command that replays it is printed. `./check`
-//! runs 4,000 seeds with an optimised program: `roxie sim --devices --seeds 4000`.
+//! runs 1,000 seeds and `./check --full` 10,000: `roxie sim --devices --seeds 1000`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
