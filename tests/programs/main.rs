@@ -1,7 +1,7 @@
 //! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
 //!
-//! `--full` runs every variant at every place; without it the core variants run everywhere and the others at two
-//! places or one. A case runs once, some beside another. Cases that cannot run here are named at the end:
+//! `--full` runs every variant at every place; without it the core variants run everywhere and the others at
+//! two places or one. A case runs once, some beside another. Cases that cannot run here are named at the end:
 //! `skipped: needs X`. `--minutes=N` sets the duration of the churn in `churn.rs`, instead of ten seconds.
 #![forbid(unsafe_code)]
 

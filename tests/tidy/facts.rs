@@ -73,10 +73,10 @@ const CONSTANTS: [Constant; 9] = [
     },
     Constant {
         file: "check",
-        before: "sim --devices --seeds ",
+        before: "    seeds=",
         stated: &[
             ("docs/testing.md", "`roxie sim --devices`, with {} seeds in every `./check`"),
-            ("crates/lab/sim/tests/devices.rs", "runs {} seeds with an optimised program"),
+            ("crates/lab/sim/tests/devices.rs", "runs {} seeds and"),
         ],
     },
     Constant {
