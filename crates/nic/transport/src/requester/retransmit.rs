@@ -176,21 +176,22 @@ impl Requester {
         // Nothing else shows that responses were lost when no later one follows.
         self.on_missing_responses(now, una, self.fetches.seen);
         let kept = una + REACH_MIN - 1;
-        if kept < cursor && self.fetches.at(kept).is_none() {
-            self.lose(kept);
-        } else {
-            self.probe_youngest();
-        }
+        // A READ that begins at `una` or before is requested again already, and covers all that is kept.
+        let is_request = self.fetches.at(kept).is_none_or(|fetch| fetch.first > una);
+        self.probe_at(if kept < cursor && is_request { kept } else { cursor - 1 });
     }
 
     /// Retransmits the youngest packet in flight, of which there is one: a retransmission sets AckReq.
     pub(super) fn probe_youngest(&mut self) {
         debug_assert!(self.window.una() < self.window.cursor());
-        let last = self.window.cursor() - 1;
+        self.probe_at(self.window.cursor() - 1);
+    }
+
+    fn probe_at(&mut self, position: u64) {
         // Its responses are arriving: no probe is needed.
-        let fetch = self.fetches.at(last);
+        let fetch = self.fetches.at(position);
         if fetch.is_none_or(|fetch| self.board.first_received(fetch.first, fetch.end) == fetch.end) {
-            self.lose(last);
+            self.lose(position);
         }
     }
 

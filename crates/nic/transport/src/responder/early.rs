@@ -35,18 +35,23 @@ const BTH_VARIANT: usize = 4;
 const BTH_ACK_REQ: usize = 8;
 /// A request is kept at least so far beyond the furthest one that is here: longer than a burst of 62, so that
 /// a lost burst is a gap like any other. With half of it such a burst would cost its successors, too; with
-/// the double a forger has the double target while the connection is idle.
+/// the double a forger has the double target while the connection is idle. The probe of a requester goes as
+/// far, so peers must agree.
 pub(crate) const REACH_MIN: u64 = 64;
 /// Time in which requests that arrived show how many the peer has in flight: at least this, at most the
 /// double. Longer than the round trip of a local network; a forger's target is larger for as long.
 const ARRIVALS_NS: u64 = 10_000_000;
-/// A kept request is dropped after this, or earlier together with an older one. The retransmission of the
-/// missing one has then failed several times, or no packet is missing and the kept one is forged.
-const KEPT_MAX_NS: u64 = 1_000_000_000;
-/// A kept request is kept for at least so many times as long as retransmissions took: at 5 % loss some of 310
-/// packets are lost three times. Half: where both hosts wait 300 ms for a CPU, all is dropped before it can
-/// be executed, and a few packets arrive per timeout. Double: a forged request blocks for longer.
+/// A kept request is dropped when so many times the longest recent repair of a gap have passed, or earlier
+/// together with an older one: the missing one was then lost several times, or none is missing and the kept one
+/// is forged. At 5 % loss some of 310 packets are lost three times. Half: where both hosts wait 300 ms for a
+/// CPU, all is dropped before it can be executed, and a few packets arrive per timeout. Double: a forged request
+/// is kept for longer.
 const KEPT_REPAIRS: u64 = 8;
+/// But not before this, and after this in any case (nanoseconds): a forged request lengthens the repairs. The
+/// latter is eight repairs of 600 ms. Half: as above, where hosts wait for longer than 300 ms. Double: a forged
+/// request is kept for twice as long.
+const KEPT_MIN_NS: u64 = 1_000_000_000;
+const KEPT_MAX_NS: u64 = 5_000_000_000;
 /// Requests that are kept after a report of the first gap, whereupon it is reported again, so that the
 /// requester knows what has arrived. Half: twice the reports. Double: a small window stays closed for longer.
 const PROGRESS: u32 = 32;
@@ -156,7 +161,8 @@ impl EarlyRequests {
 
     /// Whether what is kept is too old to be believed.
     fn is_stale(&self, now: Instant) -> bool {
-        now >= self.begun.plus_ns(KEPT_MAX_NS.max(KEPT_REPAIRS * self.longest_repair_ns))
+        let kept_ns = (KEPT_REPAIRS * self.longest_repair_ns).clamp(KEPT_MIN_NS, KEPT_MAX_NS);
+        now >= self.begun.plus_ns(kept_ns)
     }
 
     /// Notes whether the first request after a gap was closed is one that was here already.
@@ -284,7 +290,7 @@ impl Responder {
             && let Some(kept) = reorder.get(early.episode, position)
         {
             if are_copies([kept, packet.bytes()]) {
-                // The requester does not know that it is here, so it does not know the gaps either.
+                // The requester repeats what is here: it has not learned which packets are missing.
                 if early.is_overdue(now, self.expected) {
                     self.nak_gap(ep);
                 }

@@ -294,6 +294,27 @@ fn a_request_is_not_kept_for_longer_than_a_second_while_others_are_executed() {
     assert_eq!(b.mem.remote_at(REMOTE, 8), [0; 8]);
 }
 
+/// A forged request, far ahead on an idle connection, makes the next one appear as the repair of a gap.
+#[test]
+fn slow_repairs_lengthen_the_time_for_which_requests_are_kept_up_to_a_limit() {
+    let mut b = Bench::rc();
+    let mut at_ms = 0;
+    for round in 0..6 {
+        let expected = 100 + round;
+        b.recv(&write(expected + 1 + 30, 0, 0xbb)).unwrap();
+        at_ms += 10_000;
+        b.now = ms(at_ms);
+        b.recv(&write(expected, 8, 1)).unwrap();
+    }
+    b.recv(&write(150, 0, 0xbb)).unwrap();
+    b.now = ms(at_ms + 5_001);
+    for psn in 106..150 {
+        b.recv(&write(psn, 8, 1)).unwrap();
+    }
+    assert_eq!(b.qp.psn_window().expected.value(), 150, "the forged request is too old");
+    assert_eq!(b.mem.remote_at(REMOTE, 8), [0; 8]);
+}
+
 /// The request that was not accepted has been retransmitted; the RNR NAK says nothing about later ones.
 #[test]
 fn a_gap_after_an_rnr_nak_is_nakked_and_requests_behind_it_are_kept() {
