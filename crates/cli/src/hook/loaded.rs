@@ -23,26 +23,28 @@ pub(super) fn text(plan: HookPlan) -> Outcome<String> {
 }
 
 fn text_in(base: &Dir, plan: HookPlan) -> Outcome<String> {
-    let bytes = encoded(plan).ok_or_else(|| {
-        let most = HookPlan::BYTES_MAX >> 20;
-        Failure::new(format!("the hook is too large: it takes more than {most} MiB, or has too many maps"))
-    })?;
+    let bytes = encoded(plan).ok_or_else(exceeds)?;
     let name = format!("{PREFIX}{:016x}", library::fingerprint(&bytes));
     let dir = base.private(OsStr::new(&name)).map_err(|why| not_trusted(&why))?;
     let path = dir.path().join(FILE);
+    let now = SystemTime::now();
+    // First: another command removes what was not used for long. Only that removal reads it.
+    dir.set_modified(now).ok();
     if dir.read(OsStr::new(FILE)).ok().as_ref() != Some(&bytes) {
         dir.replace(OsStr::new(FILE), &bytes, 0o600).during(&path.display().to_string())?;
     }
-    let now = SystemTime::now();
-    // Only the removal of old hooks reads it.
-    dir.set_modified(now).ok();
     unpacked::sweep(base, PREFIX, now, unpacked::UNUSED);
     let path = path.to_str().ok_or_else(|| Failure::new(format!("{}: not UTF-8", path.display())))?;
     Ok(format!("{}{path}", HookPlan::LOADED))
 }
 
+/// Why processes refuse a hook that this program has built.
+pub(super) fn exceeds() -> Failure {
+    Failure::new(format!("the hook exceeds a limit of processes: {}", HookPlan::LIMITS)).code(2)
+}
+
 /// The hook as bytes, if the processes will accept it. Only readers of its maps need the types.
-fn encoded(plan: HookPlan) -> Option<Vec<u8>> {
+pub(super) fn encoded(plan: HookPlan) -> Option<Vec<u8>> {
     let accepted = |bytes: &Vec<u8>| HookPlan::from_bytes(bytes).is_some();
     let whole = Some(plan.to_bytes()).filter(accepted);
     whole.or_else(|| Some(plan.without_types().to_bytes()).filter(accepted))

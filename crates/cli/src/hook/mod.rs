@@ -21,6 +21,9 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
         HookCommand::Attach(args) => {
             // Load it here first: an error then has all names, and the other process is not disturbed.
             let plan = sound(&args.hook)?;
+            if loaded::encoded(plan.clone()).is_none() {
+                return Err(loaded::exceeds());
+            }
             each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
         }
         HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),

@@ -25,12 +25,16 @@ const TAILS_MAX: u32 = 1024;
 const MAPS_MAX: u32 = 1000;
 /// Most entries with initial values of a map, as in an object file.
 const ENTRIES_MAX: u32 = 1 << 12;
-/// Most bytes of the maps' definitions in the programs of the program arrays: each has a copy.
+/// Most bytes of the maps' definitions in the programs of the program arrays of a plan: each has a copy.
 const COPIES_BYTES_MAX: usize = 64 << 20;
 
 impl HookPlan {
     /// Most bytes of a plan. An object file has 16 MiB at most, and a hook a few of them.
     pub const BYTES_MAX: usize = 64 << 20;
+
+    /// The limits of [`from_bytes`](Self::from_bytes), for messages.
+    pub const LIMITS: &str = "64 MiB and 64 stages; for each program 2^20 instructions, 256 kernel functions, \
+        1000 maps, 1024 tail calls and names of 4096 bytes";
 
     /// Returns the plan in the form that [`from_bytes`](Self::from_bytes) takes.
     #[must_use]
@@ -105,20 +109,23 @@ impl Writer {
 
 impl Reader<'_> {
     pub(super) fn plan(&mut self) -> Option<HookPlan> {
+        let mut copies_bytes = 0;
         let stages = self.list_of(STAGES_MAX, |fields| match fields.u8()? {
             0 => Some(PlannedStage::Native(fields.name()?)),
-            1 => Some(PlannedStage::Program(fields.program()?)),
+            1 => Some(PlannedStage::Program(fields.program(&mut copies_bytes)?)),
             _ => None,
         });
         Some(HookPlan { stages: stages? })
     }
 
-    fn program(&mut self) -> Option<Program> {
+    /// `copies_bytes`: see [`COPIES_BYTES_MAX`]; of the programs before this one.
+    fn program(&mut self, copies_bytes: &mut usize) -> Option<Program> {
         let program = self.code()?;
         let maps = self.list_of(MAPS_MAX, Reader::map)?;
         let mut tails = self.list_of(TAILS_MAX, Reader::code)?;
         let bytes: usize = maps.iter().map(memory_bytes).sum();
-        if bytes.saturating_mul(tails.len()) > COPIES_BYTES_MAX {
+        *copies_bytes = copies_bytes.saturating_add(bytes.saturating_mul(tails.len()));
+        if *copies_bytes > COPIES_BYTES_MAX {
             return None;
         }
         tails.iter_mut().for_each(|tail| tail.maps.clone_from(&maps));
