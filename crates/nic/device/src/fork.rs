@@ -9,8 +9,7 @@
 //!
 //! Locks are taken in the order of `cm/driver.rs`. The locks that only calls of the application hold (of an
 //! identifier, of a CQ) are not taken. A program that forks while another thread is inside a call cannot use
-//! that object in the child. The engine of the child is a new
-//! one.
+//! that object in the child. The engine of the child is a new one.
 
 use std::cell::RefCell;
 use std::io;
@@ -129,16 +128,16 @@ impl EngineLocks {
     fn take(engine: &Arc<Engine>) -> Option<EngineLocks> {
         Some(EngineLocks {
             // A claim of a further slot takes the locks of the engine and of the registry.
-            _claims: KeptLock::take(engine, |engine| &engine.claims.lock, lock_deadline())?,
-            _cm: engine.cm.keep_locked(lock_deadline())?,
-            held: KeptLock::take(engine, |engine| &engine.held.0, lock_deadline())?,
+            _claims: KeptLock::take(engine, |engine| &engine.services.claims.lock, lock_deadline())?,
+            _cm: engine.services.cm.keep_locked(lock_deadline())?,
+            held: KeptLock::take(engine, |engine| &engine.services.held.0, lock_deadline())?,
             _keys: KeptLock::take(engine, |engine| &engine.place.keys, lock_deadline())?,
             raw: match engine.place.raw() {
                 Some(raw) => Some(KeptLock::take(raw, |raw| &raw.state, lock_deadline())?),
                 None => None,
             },
             core: KeptLock::take(engine, |engine| &engine.core, lock_deadline())?,
-            registry: engine.registry.membership()?.keep_locked(lock_deadline())?,
+            registry: engine.services.registry.membership()?.keep_locked(lock_deadline())?,
             engine: Arc::clone(engine),
         })
     }
@@ -153,11 +152,11 @@ impl EngineLocks {
         }
         self.core.tables.forget_undelivered();
         self.held.forget();
-        if let Some(membership) = self.engine.registry.membership() {
+        if let Some(membership) = self.engine.services.registry.membership() {
             membership.release_in_child(&mut self.registry);
         }
-        self.engine.monitor.iter().for_each(sys::disconnect);
-        self.engine.control.iter().for_each(Control::disinherit);
+        self.engine.services.monitor.iter().for_each(sys::disconnect);
+        self.engine.services.control.iter().for_each(Control::disinherit);
     }
 }
 

@@ -60,17 +60,17 @@ impl GsiLink for Engine {
 
     fn update_journal(&self, change: JournalChange) {
         // If memory is short, the peer notices the death by its timeouts.
-        let _unwritten = self.registry.update_journal(change);
+        let _unwritten = self.services.registry.update_journal(change);
     }
 
     fn tell_silent_host(&self, src: Gid, dst: Gid) {
-        self.registry.tell_silent_host(src, dst);
+        self.services.registry.tell_silent_host(src, dst);
     }
 }
 
 impl Host for Engine {
     fn driver(&self) -> &CmDriver {
-        &self.cm
+        &self.services.cm
     }
 
     fn link(&self) -> &dyn GsiLink {
@@ -90,17 +90,17 @@ impl Host for Engine {
     }
 
     fn gids(&self) -> Arc<GidTable> {
-        self.gids.get()
+        self.services.gids.get()
     }
 
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim> {
-        self.registry.claim_service(port_space, port, address)
+        self.services.registry.claim_service(port_space, port, address)
     }
 
     fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {
         if let Runtime::Virtual(_) = self.runtime() {
             // Every host of a simulation is on one link, and every neighbour is known.
-            let gids = self.gids.get();
+            let gids = self.services.gids.get();
             let is_local = gids.index_of(&Gid::from(dst)).is_some();
             return Ok(Route { oif: gids.ifindex, prefsrc: None, gateway: None, is_local });
         }

@@ -50,26 +50,26 @@ impl Engine {
     }
 
     fn may_claim(&self, now: Instant) -> bool {
-        self.lock().tables.wants_slot(now) && now.0 >= self.claims.from_ns.load(Ordering::Relaxed)
+        self.lock().tables.wants_slot(now) && now.0 >= self.services.claims.from_ns.load(Ordering::Relaxed)
     }
 
     /// Claims a further slot. Without one, numbers of destroyed queue pairs come again soon, or queue pairs
     /// are refused.
     #[cold]
     fn claim_slot(&self, now: Instant) {
-        let _one_claim = self.runtime.lock(&self.claims.lock);
+        let _one_claim = self.runtime.lock(&self.services.claims.lock);
         // Another thread may have claimed a slot, or failed, while this one waited.
         if !self.may_claim(now) {
             return;
         }
-        match self.registry.claim_slot().and_then(|further| self.add_slot(further)) {
+        match self.services.registry.claim_slot().and_then(|further| self.add_slot(further)) {
             // The progress thread must watch the new socket, too.
             Ok(()) => {
-                self.claims.made.fetch_add(1, Ordering::Release);
-                self.progress.wake();
+                self.services.claims.made.fetch_add(1, Ordering::Release);
+                self.polling.progress.wake();
             }
             Err(error) => {
-                self.claims.from_ns.store(now.plus_ns(CLAIM_INTERVAL_NS).0, Ordering::Relaxed);
+                self.services.claims.from_ns.store(now.plus_ns(CLAIM_INTERVAL_NS).0, Ordering::Relaxed);
                 if !self.lock().tables.has_numbers() {
                     notice(format_args!("no numbers for further queue pairs: {error}"));
                 }
@@ -83,7 +83,7 @@ impl Engine {
         let mut core = self.lock();
         if let Err(error) = core.port.add_slot(slot, queue) {
             drop(core);
-            self.registry.release_slot(slot);
+            self.services.registry.release_slot(slot);
             return Err(error);
         }
         core.hooks.add_slot(slot);
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(fds.of(&engine).len(), before);
         assert!(draw(&engine).is_some());
         assert_eq!((asked.claimed.load(SeqCst), fds.of(&engine).len()), (1, before + 1));
-        assert!(engine.progress.kick().take().is_ok(), "it has to leave its old descriptors");
+        assert!(engine.polling.progress.kick().take().is_ok(), "it has to leave its old descriptors");
     }
 
     #[test]

@@ -10,12 +10,12 @@ use crate::status::EngineStatus;
 impl Engine {
     /// Readable when [`serve_control`](Self::serve_control) has work; -1 without a control socket.
     pub(super) fn control_fd(&self) -> RawFd {
-        self.control.as_ref().map_or(-1, Control::fd)
+        self.services.control.as_ref().map_or(-1, Control::fd)
     }
 
     /// Executes the requests that other processes sent.
     pub(super) fn serve_control(&self) {
-        if let Some(control) = &self.control {
+        if let Some(control) = &self.services.control {
             control.serve(self);
         }
     }
@@ -62,7 +62,7 @@ impl Answers for Engine {
                 Err(error) => Err(error),
             },
             Request::Engine => {
-                let netdev = self.gids.get().netdev.clone();
+                let netdev = self.services.gids.get().netdev.clone();
                 let port = self.lock().port.report().description;
                 Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows())))
             }

@@ -177,12 +177,12 @@ impl Engine {
         debug_assert!(is_added, "more than {} engines", Engines::MAX);
         // Taken after the engine is among the others: `follow_netdev` replaces the table of addresses, then
         // updates the engines that it finds. Before, the engine could keep the old table.
-        (core.tables.mrs, core.tables.gids) = (keys, self.gids.get());
+        (core.tables.mrs, core.tables.gids) = (keys, self.services.gids.get());
         drop(core);
         drop(keys_lock);
         self.place.has_more.store(true, Ordering::Relaxed);
-        let slots: Vec<u16> = self.all().map(|engine| engine.registry.slot()).collect();
-        self.all().for_each(|engine| engine.registry.set_sibling_slots(slots.clone()));
+        let slots: Vec<u16> = self.all().map(|engine| engine.services.registry.slot()).collect();
+        self.all().for_each(|engine| engine.services.registry.set_sibling_slots(slots.clone()));
     }
 
     /// Returns the number of engines. Called on the first engine.
@@ -263,15 +263,15 @@ impl Engine {
             return;
         }
         let engine = self.at(index);
-        let (polls, seen) = (&engine.inline_polls, &engine.place.polls_seen);
-        let now = polls.load(Ordering::Relaxed);
+        let (polls, seen) = (&engine.polling, &engine.place.polls_seen);
+        let now = polls.polls();
         if seen.swap(now, Ordering::Relaxed) == now {
             for _ in 0..self.tuning.sibling_batches {
                 if !engine.poll_inline() {
                     break;
                 }
             }
-            seen.store(polls.load(Ordering::Relaxed), Ordering::Relaxed);
+            seen.store(polls.polls(), Ordering::Relaxed);
         }
     }
 

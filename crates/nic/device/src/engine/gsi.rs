@@ -143,21 +143,21 @@ impl Engine {
         // may be for any process of this host.
         if transport::cm::is_for_every_process(&mad.bytes)
             && !mad.packet.is_forwarded()
-            && self.held.may_broadcast(self.now())
+            && self.services.held.may_broadcast(self.now())
         {
-            self.registry.forward_to_all(&mad.packet.batch());
+            self.services.registry.forward_to_all(&mad.packet.batch());
         }
         if !self.process_mad(&mad, 0) {
-            self.held.keep(HeldRequest { mad, since: self.now() });
+            self.services.held.keep(HeldRequest { mad, since: self.now() });
         }
     }
 
     /// Offers the waiting requests again.
     pub(crate) fn offer_held(&self) {
-        for request in self.held.take() {
+        for request in self.services.held.take() {
             let waited_ns = self.now().0.saturating_sub(request.since.0);
             if !self.process_mad(&request.mad, waited_ns) {
-                self.held.keep_again(request);
+                self.services.held.keep_again(request);
             }
         }
     }
@@ -165,7 +165,7 @@ impl Engine {
     /// Delivers, forwards or rejects a datagram. False if it may wait longer than `waited_ns` for a listener.
     fn process_mad(&self, mad: &Mad, waited_ns: u64) -> bool {
         let (src, dst) = mad.packet.addresses();
-        match self.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
+        match self.services.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
             MadOutcome::Handled => true,
             MadOutcome::OfSlot(slot) => {
                 self.hand_to_slot(mad, slot);
@@ -176,7 +176,7 @@ impl Engine {
                 let over = waited_ns >= LISTENER_WAIT_NS;
                 let handed = self.hand_to_listener(mad, service_id, dst_gid);
                 if over && handed == Some(false) {
-                    self.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);
+                    self.services.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);
                 }
                 handed == Some(true) || over
             }
@@ -185,14 +185,14 @@ impl Engine {
 
     /// Forwards a DREQ or probe to the process with `slot`, or replies that there is none.
     fn hand_to_slot(&self, mad: &Mad, slot: u16) {
-        if mad.packet.is_forwarded() || !self.held.may_search(self.now()) {
+        if mad.packet.is_forwarded() || !self.services.held.may_search(self.now()) {
             return;
         }
         // An error means that a process of another user has the slot.
-        let outcome = self.registry.forward_by_name(slot, &mad.packet.batch());
+        let outcome = self.services.registry.forward_by_name(slot, &mad.packet.batch());
         if outcome.is_ok_and(|outcome| outcome == ForwardOutcome::NoMember) {
             let (src, dst) = mad.packet.addresses();
-            self.cm.reply_without_process(self.now(), &mad.bytes, src, dst);
+            self.services.cm.reply_without_process(self.now(), &mad.bytes, src, dst);
         }
     }
 
@@ -203,7 +203,7 @@ impl Engine {
             return Some(false);
         }
         let (ps, port) = ((service.0 >> 16) as u16, service.port());
-        let forward = || self.registry.forward_to_service(ps, port, dst, &mad.packet.batch());
-        self.held.may_search(self.now()).then(|| forward().unwrap_or(false))
+        let forward = || self.services.registry.forward_to_service(ps, port, dst, &mad.packet.batch());
+        self.services.held.may_search(self.now()).then(|| forward().unwrap_or(false))
     }
 }

@@ -15,14 +15,16 @@ mod netdev;
 mod observer;
 mod outbox;
 pub(crate) mod owners;
+mod polling;
 mod qp_numbers;
 mod refused;
+mod services;
 pub(crate) mod tables;
 mod timers;
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -38,21 +40,23 @@ pub(crate) use qp_numbers::QpIndex;
 
 use crate::cm::CmDriver;
 use crate::gid::Gids;
+use crate::hook::Hooks;
 use crate::hook::control::Control;
-use crate::hook::{Hooks, RedirectOutcome};
 use crate::locked::Locked;
 use crate::moderation::Moderator;
 use crate::port::{Port, RxQueues};
 use crate::registry::Registry;
-use crate::runtime::{Point, Runtime};
-use crate::sched::{InlineYield, Posters, Sleeper, Trigger, Tuning};
+use crate::runtime::Runtime;
+use crate::sched::{Posters, Trigger, Tuning};
 use crate::stats::Row;
 use crate::verbs::{Due, FileId, XrcDomain};
 use claims::Claims;
 use group::Place;
 use gsi::Held;
 use outbox::Outbox;
+use polling::Polling;
 use refused::RefusedWatch;
+use services::Services;
 use tables::Tables;
 
 /// Interval at which an ending process polls for the replies to its disconnect requests.
@@ -77,44 +81,17 @@ pub(crate) struct Parts {
 pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
     posters: Posters,
-    pub(crate) cm: Arc<CmDriver>,
-    pub(crate) registry: Box<dyn Registry>,
-    pub(crate) control: Option<Control>,
-    pub(crate) gids: Arc<Gids>,
-    /// Reports address changes. `None` in sandboxes that forbid netlink, and in all engines but the first.
-    pub(crate) monitor: Option<AddressMonitor>,
+    pub(crate) polling: Polling,
+    pub(crate) services: Services,
     pub(crate) place: Place,
-    pub(crate) held: Held,
-    refused: RefusedWatch,
-    /// Armed CQs; see `cq.rs`.
-    pub(crate) armed_cqs: Arc<AtomicUsize>,
     pub(crate) moderator: Arc<Moderator>,
     pub(crate) pd_ids: AtomicU32,
     /// XRC domains that were opened with a file descriptor, by the identity of the file (ibv_open_xrcd(3)).
     pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
     runtime: Runtime,
     tuning: Tuning,
-    redirects: Arc<RedirectOutcome>,
-    chaos: OnceLock<Arc<Chaos>>,
-    is_netdev_lost: AtomicBool,
-    pub(crate) claims: Claims,
     /// See [`PortProperties`](crate::port::PortProperties).
     prefers_equal_packets: bool,
-    /// Counts inline polls, so that the progress thread can tell whether application threads poll.
-    inline_polls: AtomicU64,
-    /// Rounds and batches of inline polls.
-    inline_steps: AtomicU64,
-    /// Inline polls at the last [`hand_over`](Self::hand_over).
-    polls_at_hand_over: AtomicU64,
-    inline_yield: InlineYield,
-    /// Inline polls look at the clock when their number and this mask have no bit in common.
-    clock_mask: u64,
-    /// Inline polls read the GSI socket when their number and this mask have no bit in common.
-    gsi_mask: u64,
-    /// The progress thread leaves the sockets to polling threads.
-    is_watching: AtomicBool,
-    /// The progress thread.
-    pub(crate) progress: Sleeper,
 }
 
 impl Engine {
@@ -132,38 +109,31 @@ impl Engine {
         hooks.set_engine(slot, runtime.clone());
         let redirects = Arc::clone(hooks.redirects());
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
-        Ok(Arc::new(Self {
-            core: Mutex::new(core),
-            posters: Posters::new(),
+        let services = Services {
             cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns)),
             registry,
             control,
             gids,
             monitor,
-            place: first.map(|(first, index)| Place::beside(first, index)).unwrap_or_default(),
+            is_netdev_lost: AtomicBool::new(false),
             held: Held::default(),
             refused: RefusedWatch::default(),
-            // Completion queues may be served by any engine of the device.
-            armed_cqs: first.map(|(first, _)| Arc::clone(&first.armed_cqs)).unwrap_or_default(),
+            redirects,
+            claims: Claims::default(),
+            chaos: OnceLock::new(),
+        };
+        Ok(Arc::new(Self {
+            core: Mutex::new(core),
+            posters: Posters::new(),
+            polling: Polling::new(&tuning, first.map(|(first, _)| first.polling.armed_cqs()))?,
+            services,
+            place: first.map(|(first, index)| Place::beside(first, index)).unwrap_or_default(),
             moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
             pd_ids: AtomicU32::new(1),
             xrc_files: Mutex::default(),
-            inline_yield: InlineYield::new(&tuning),
-            // A division for each empty poll would cost as much as the rest of it.
-            clock_mask: tuning.clock_polls.next_power_of_two() - 1,
-            gsi_mask: tuning.gsi_polls.next_power_of_two() - 1,
             runtime,
             tuning,
-            redirects,
-            chaos: OnceLock::new(),
-            is_netdev_lost: AtomicBool::new(false),
-            claims: Claims::default(),
             prefers_equal_packets,
-            inline_polls: AtomicU64::new(0),
-            inline_steps: AtomicU64::new(0),
-            polls_at_hand_over: AtomicU64::new(0),
-            is_watching: AtomicBool::new(false),
-            progress: Sleeper::new()?,
         }))
     }
 
@@ -194,12 +164,12 @@ impl Engine {
 
     pub(crate) fn prefers_equal_packets(&self) -> bool {
         // Chaos places the packets of a message in any order, so the peer must see which belong together.
-        self.prefers_equal_packets && self.chaos.get().is_none()
+        self.prefers_equal_packets && self.services.chaos.get().is_none()
     }
 
     /// From now on this engine has the faults of `chaos`.
     pub(crate) fn set_chaos(&self, chaos: &Arc<Chaos>) {
-        if self.chaos.set(Arc::clone(chaos)).is_ok() {
+        if self.services.chaos.set(Arc::clone(chaos)).is_ok() {
             let Tables { observer, mrs, .. } = &mut self.lock().tables;
             observer.disturb(chaos, mrs);
         }
@@ -207,68 +177,46 @@ impl Engine {
 
     /// The faults of `--chaos`.
     pub(crate) fn chaos(&self) -> Option<&Arc<Chaos>> {
-        self.chaos.get()
+        self.services.chaos.get()
     }
 
-    /// Inline polls so far.
-    pub(crate) fn inline_polls(&self) -> u64 {
-        self.inline_polls.load(Ordering::Relaxed)
-    }
-
-    /// Inline polls so far, their rounds, and the batches that they received. A poll with more rounds and
-    /// batches takes longer, so it counts as several.
-    pub(crate) fn inline_work(&self) -> u64 {
-        self.inline_polls().wrapping_add(self.inline_steps.load(Ordering::Relaxed))
-    }
-
-    /// Whether an application thread sleeps until a completion, or may be about to: a CQ is armed, and the
-    /// application has polled at most [`Tuning::awake_polls`] times since then. (UCX keeps the CQ of its
-    /// datagrams armed and polls the others.)
+    /// See [`Polling::has_sleeper`].
     pub(crate) fn has_sleeper(&self) -> bool {
-        // First: `hand_over` stores it after the other two changed, so this thread sees those as well.
-        let polls_then = self.polls_at_hand_over.load(Ordering::SeqCst);
-        self.armed_cqs.load(Ordering::Relaxed) > 0
-            && self.inline_polls().wrapping_sub(polls_then) <= self.tuning.awake_polls
+        self.polling.has_sleeper(&self.tuning)
     }
 
     /// Processes one batch in the calling thread, unless another thread holds the lock. Returns whether
     /// packets arrived.
     pub(crate) fn poll_inline(&self) -> bool {
         let found = self.try_poll();
-        if self.inline_yield.polled(found, &self.tuning) {
-            let before = self.runtime.now_ns();
-            self.runtime.yield_now();
-            let away_ns = self.runtime.now_ns().saturating_sub(before);
-            self.inline_yield.yielded(away_ns, &self.tuning);
-        }
+        self.polling.end(found, &self.runtime, &self.tuning);
         found
     }
 
     #[inline]
     fn try_poll(&self) -> bool {
-        let polls = self.inline_polls.fetch_add(1, Ordering::Relaxed);
+        let number = self.polling.begin();
         let Some(mut core) = self.runtime.try_lock(&self.core) else {
             // The progress thread may hold the lock and wait for the CPU that this thread occupies, so
             // yield. (While an application sleeps, the progress thread holds the lock only briefly.)
-            if !self.is_watching.load(Ordering::Relaxed) && !self.has_sleeper() {
+            if !self.polling.is_watching() && !self.has_sleeper() {
                 self.runtime.yield_now();
             }
             return false;
         };
-        if polls & self.clock_mask != 0 && core.is_quiet() {
+        if !self.polling.looks_at_clock(number) && core.is_quiet() {
             return false;
         }
         let mut core = Locked::briefly(core);
-        let queues = if polls & self.gsi_mask == 0 { RxQueues::ALL } else { RxQueues::SLOT };
-        core.is_polled = self.is_watching.load(Ordering::Relaxed);
+        core.is_polled = self.polling.is_watching();
         let begin_round = || {
-            self.inline_steps.fetch_add(1, Ordering::Relaxed);
+            self.polling.add_steps(1);
             self.now()
         };
-        let batches = core.poll(begin_round, queues, Trigger::Poll);
+        let batches = core.poll(begin_round, self.polling.queues(number), Trigger::Poll);
         self.unlock_and_deliver(core);
         if batches > 0 {
-            self.inline_steps.fetch_add(batches as u64, Ordering::Relaxed);
+            self.polling.add_steps(batches);
         }
         batches > 0
     }
@@ -297,7 +245,7 @@ impl Engine {
         let batches = self.poll_batches(RxQueues::ALL, false);
         self.offer_held();
         self.take_refused();
-        batches + self.cm.poll(self.now(), self)
+        batches + self.services.cm.poll(self.now(), self)
     }
 
     /// Serves the port, connection management, the registry and the control socket. Returns the number of
@@ -312,7 +260,7 @@ impl Engine {
         self.serve_members();
         self.offer_held();
         self.take_refused();
-        self.cm.poll(self.now(), self);
+        self.services.cm.poll(self.now(), self);
         self.serve_control();
     }
 
@@ -320,18 +268,17 @@ impl Engine {
     pub(crate) fn unlock_and_deliver(&self, mut core: Locked<'_, Core>) {
         self.moderator.expire(|| self.now());
         self.wake_for(&core);
-        let outbox = core.take_outbox();
-        if outbox.is_empty() {
+        if !core.has_outbox() {
             self.unlock_and_spread(core);
             return;
         }
         core.forbid_cancellation();
+        let outbox = core.take_outbox();
         let _cancellation = self.unlock_and_spread(core);
         self.deliver(outbox);
     }
 
     /// Hands what a poll has collected to connection management and to other processes.
-    #[cold]
     fn deliver(&self, outbox: Outbox) {
         let Outbox { mads, misrouted, redirected, established, is_peer_silent } = outbox;
         if is_peer_silent {
@@ -342,16 +289,18 @@ impl Engine {
         }
         for (slot, packet) in &misrouted {
             // A process that has exited or does not keep up loses the packet; the transport retransmits it.
-            let _lost = self.registry.forward(*slot, &packet.batch());
+            let _lost = self.services.registry.forward(*slot, &packet.batch());
         }
         for (slot, packet) in &redirected {
-            self.redirects.count(self.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
+            self.services
+                .redirects
+                .count(self.services.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
         }
         self.with_first(|first| {
             for qpn in established {
-                first.cm.qp_established(qpn);
+                first.services.cm.qp_established(qpn);
             }
-            first.cm.poll(first.now(), first);
+            first.services.cm.poll(first.now(), first);
         });
     }
 
@@ -368,29 +317,34 @@ impl Engine {
     /// netdev is last.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let poll_fds = self.lock().port.properties().poll_fds;
-        let others = [self.registry.listener_fd(), self.progress.fd(), self.control_fd(), self.monitor_fd()];
+        let others = [
+            self.services.registry.listener_fd(),
+            self.polling.progress.fd(),
+            self.control_fd(),
+            self.monitor_fd(),
+        ];
         [&poll_fds[..], &others].concat()
     }
 
     /// The descriptors that the progress thread sleeps on while application threads poll.
     pub(crate) fn watch_fds(&self) -> [RawFd; 3] {
-        [self.progress.fd(), self.control_fd(), self.monitor_fd()]
+        [self.polling.progress.fd(), self.control_fd(), self.monitor_fd()]
     }
 
     /// Receives packets that other processes of this host forwarded, checks the hosts that they have found
     /// silent, and sends the disconnect notices of dead processes. Returns the number of records.
     fn serve_members(&self) -> usize {
         let records = self.receive_forwarded();
-        for (src, dst) in self.registry.take_silent_hosts() {
-            self.with_first(|first| first.cm.handle_silent_host(first.now(), src, dst));
+        for (src, dst) in self.services.registry.take_silent_hosts() {
+            self.with_first(|first| first.services.cm.handle_silent_host(first.now(), src, dst));
         }
-        let rescan_at = self.registry.rescan_at();
-        for notice in self.registry.take_disconnect_notices() {
-            self.cm.send_disconnect_notice(self.now(), notice);
+        let rescan_at = self.services.registry.rescan_at();
+        for notice in self.services.registry.take_disconnect_notices() {
+            self.services.cm.send_disconnect_notice(self.now(), notice);
         }
-        if self.registry.rescan_at() != rescan_at {
+        if self.services.registry.rescan_at() != rescan_at {
             // An application thread may serve the members while the progress thread sleeps.
-            self.wake_before(self.registry.rescan_at().map(Instant));
+            self.wake_before(self.services.registry.rescan_at().map(Instant));
         }
         records
     }
@@ -398,7 +352,7 @@ impl Engine {
     /// Receives packets that other processes of this host forwarded. Returns the number of batches.
     fn receive_forwarded(&self) -> usize {
         let mut batches = 0;
-        self.registry.poll_listener(&mut |batch| {
+        self.services.registry.poll_listener(&mut |batch| {
             batches += 1;
             let mut core = self.lock();
             let now = self.now();
@@ -414,9 +368,9 @@ impl Engine {
     /// connection manager first.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = self.lock().rows();
-        rows.push(("member_connects", self.registry.connects()));
-        rows.extend(self.held.rows());
-        rows.extend(self.cm.rows());
+        rows.push(("member_connects", self.services.registry.connects()));
+        rows.extend(self.services.held.rows());
+        rows.extend(self.services.cm.rows());
         rows
     }
 
@@ -424,9 +378,9 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let now = self.now();
         let core = self.lock().next_deadline(now);
-        let rescan = self.registry.rescan_at().map(Instant);
-        let (held, refused) = (self.held.next_offer(now), self.refused.next());
-        [core, self.moderator.next(), self.cm.poll_timeout(), held, refused, rescan]
+        let rescan = self.services.registry.rescan_at().map(Instant);
+        let (held, refused) = (self.services.held.next_offer(now), self.services.refused.next());
+        [core, self.moderator.next(), self.services.cm.poll_timeout(), held, refused, rescan]
             .into_iter()
             .flatten()
             .min()
@@ -439,42 +393,29 @@ impl Engine {
         let has_ready = core.tables.has_stranded_qp(now);
         let forgotten = core.tables.forgotten_qp();
         drop(core);
-        let is_watching = self.is_watching.load(Ordering::Relaxed);
+        let is_watching = self.polling.is_watching();
         let has_sleeper = self.has_sleeper();
         Some(Due { deadline: self.next_deadline(), has_ready, forgotten, is_watching, has_sleeper })
     }
 
     /// Wakes the progress thread if it would sleep past `deadline`.
     pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
-        let Some(deadline) = deadline else { return };
-        self.runtime.reach(Point::Wake);
-        self.progress.wake_before(deadline);
+        self.polling.wake_before(deadline, &self.runtime);
     }
 
     /// Wakes the progress thread if it would sleep past a timer that this thread has armed in `core`, or past
-    /// the release time of a packet that a hook delays. The application may stop polling
-    /// after this call.
+    /// the release time of a packet that a hook delays. The application may stop polling after this call.
     #[inline]
     pub(crate) fn wake_for(&self, core: &Core) {
-        if self.progress.until_ns() != 0 {
+        if self.polling.progress.until_ns() != 0 {
             let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
             self.wake_before(deadlines.into_iter().flatten().min());
         }
     }
 
-    /// The calling thread stops polling: wakes the progress thread, which then serves the sockets.
+    /// See [`Polling::hand_over`].
     pub(crate) fn hand_over(&self) {
-        // Either `watch` sees this change, or this thread sees that it watches. The larger number remains:
-        // another thread may have polled and handed over meanwhile.
-        self.polls_at_hand_over.fetch_max(self.inline_polls(), Ordering::SeqCst);
-        self.runtime.reach(Point::Wake);
-        if self.is_watching.load(Ordering::SeqCst) {
-            self.progress.wake();
-        }
-    }
-
-    pub(crate) fn set_watching(&self, is_watching: bool) {
-        self.is_watching.store(is_watching, Ordering::SeqCst);
+        self.polling.hand_over(&self.runtime);
     }
 
     /// Processes the packets that have arrived; see [`Core::drain`]. Other processes of this host may have
@@ -506,9 +447,9 @@ impl Engine {
     /// some milliseconds for the replies to its own.
     pub(crate) fn send_disconnects(&self) {
         let until = self.now() + (Cm::SHUTDOWN_MAX + CLOSING_SLACK);
-        self.cm.send_disconnects(self.now());
+        self.services.cm.send_disconnects(self.now());
         self.poll_all();
-        while self.cm.is_leaving() && self.now() < until {
+        while self.services.cm.is_leaving() && self.now() < until {
             self.poll_all();
             self.runtime.sleep(&[], self.now() + CLOSING_POLL);
         }
@@ -536,6 +477,6 @@ impl Engine {
 impl Drop for Engine {
     /// Wakes the progress thread, which ends then.
     fn drop(&mut self) {
-        self.progress.wake();
+        self.polling.progress.wake();
     }
 }

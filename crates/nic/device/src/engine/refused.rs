@@ -118,7 +118,7 @@ impl RefusedPackets {
 impl Engine {
     /// Sends one management datagram from QP1, and looks for its refusal if that matters.
     pub(crate) fn send_mad(&self, src: Gid, dst: Gid, mad: &[u8; MAD_LEN]) {
-        let begins = self.refused.begin(self.now(), mad);
+        let begins = self.services.refused.begin(self.now(), mad);
         let mut core = self.lock();
         if begins {
             // Refused replies to forged messages would fill the buffer for the ICMP message about this one.
@@ -128,27 +128,27 @@ impl Engine {
         trace::cm_message(mad, true);
         self.wake_for(&core);
         drop(core);
-        self.wake_before(self.refused.next());
+        self.wake_before(self.services.refused.next());
     }
 
     /// A peer acknowledges nothing: makes a look for refused packets follow.
     #[cold]
     pub(super) fn look_for_refused(&self) {
-        self.refused.suspect(self.now());
-        self.wake_before(self.refused.next());
+        self.services.refused.suspect(self.now());
+        self.wake_before(self.services.refused.next());
     }
 
     /// Passes what was refused to connection management, if it is time to look.
     pub(super) fn take_refused(&self) {
         // Without anything to look for, a poll reads no clock.
-        if self.refused.next().is_none() {
+        if self.services.refused.next().is_none() {
             return;
         }
         let now = self.now();
-        if self.refused.take_mads(now) {
+        if self.services.refused.take_mads(now) {
             self.take_refused_mads();
         }
-        if self.refused.take_packets(now) {
+        if self.services.refused.take_packets(now) {
             self.take_refused_packets();
         }
     }
@@ -160,7 +160,7 @@ impl Engine {
             refused.extend(mad.map(|mad| (*mad, Gid::from(dst))));
         });
         for (mad, dst) in &refused {
-            self.cm.handle_refused(self.now(), mad, *dst);
+            self.services.cm.handle_refused(self.now(), mad, *dst);
         }
     }
 
@@ -171,9 +171,9 @@ impl Engine {
         }
         self.with_first(|first| {
             for (src, dst) in senders {
-                first.cm.handle_refused_packet(first.now(), src, dst);
+                first.services.cm.handle_refused_packet(first.now(), src, dst);
             }
-            first.wake_before(first.cm.poll_timeout());
+            first.wake_before(first.services.cm.poll_timeout());
         });
     }
 }

@@ -73,7 +73,7 @@ impl Raw {
             return Ok(raw);
         }
         let new = Arc::new(Self {
-            state: Mutex::new(State::new(engine.gids.get().ifindex)),
+            state: Mutex::new(State::new(engine.services.gids.get().ifindex)),
             engine: Arc::downgrade(engine),
             is_active: AtomicBool::new(false),
             polls: AtomicU64::new(0),

@@ -6,7 +6,8 @@
 //! completions are left in the CQ.
 //!
 //! A held message is always followed by an event that sends it: the expected ACK, the next poll, or the
-//! progress thread, which takes over when the application stops polling.
+//! progress thread, which takes over when the application stops polling. A post of another queue pair does not
+//! send it.
 
 use transport::Backlog;
 
@@ -23,7 +24,7 @@ pub(crate) enum Trigger {
     Post { work_requests: usize, is_listed: bool },
     /// An application thread polls, and the queue pair is on the ready list.
     Poll,
-    /// All packets must leave: a poll of the progress thread, a state change, a post that leaves at once.
+    /// All packets must leave: a poll of the progress thread, a state change.
     Flush,
 }
 

@@ -34,7 +34,7 @@ struct Progress {
 impl Progress {
     fn run(weak: &Weak<Engine>, runtime: Runtime) {
         let Some(engine) = weak.upgrade() else { return };
-        let (governor, _kick) = (Governor::new(*engine.tuning()), engine.progress.kick());
+        let (governor, _kick) = (Governor::new(*engine.tuning()), engine.polling.progress.kick());
         drop(engine);
         let (fds, slice) = (WaitFds::default(), Slice::default());
         let mut this = Self { runtime, governor, fds, _kick, slice, spins: 0, ran_ns: 0 };
@@ -45,7 +45,7 @@ impl Progress {
 
     fn round(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>) {
         let now = self.runtime.now_ns();
-        let work = engine.inline_work();
+        let work = engine.polling.work();
         let has_sleeper = engine.has_sleeper();
         match self.governor.next_state(work, has_sleeper, now) {
             State::Inline => self.watch(engine, weak),
@@ -59,7 +59,7 @@ impl Progress {
         // The ordinary slice: with a short one, the checks would preempt the polling threads.
         self.slice.set(None);
         self.runtime.reach(Point::Sleep);
-        engine.set_watching(true);
+        engine.polling.set_watching(true);
         engine.serve_control_plane();
         let kick = engine.watch_fds();
         // A thread that armed a CQ before `set_watching` had no reason to wake this thread: check again.
@@ -70,8 +70,8 @@ impl Progress {
             may_sleep && self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
         self.ran_ns = self.runtime.process_cpu_ns().saturating_sub(before);
         if let Some(engine) = weak.upgrade() {
-            engine.set_watching(false);
-            engine.progress.spend_kicks();
+            engine.polling.set_watching(false);
+            engine.polling.progress.spend_kicks();
             if netdev_changed {
                 engine.follow_netdev();
             }
@@ -104,12 +104,12 @@ impl Progress {
     }
 
     fn sleep(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, now: u64) {
-        let deadline = engine.progress.prepare(&engine, self.governor.sleep_until(now));
+        let deadline = engine.polling.progress.prepare(&engine, self.governor.sleep_until(now));
         let fds = self.fds.of(&engine);
         drop(engine);
         let netdev_changed = deadline.is_some_and(|until| self.runtime.sleep(fds, Instant(until)));
         if let Some(engine) = weak.upgrade() {
-            engine.progress.end(&engine);
+            engine.polling.progress.end(&engine);
             if netdev_changed {
                 engine.follow_netdev();
             }

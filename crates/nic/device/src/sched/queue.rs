@@ -61,7 +61,7 @@ pub(crate) struct TransmitQueue {
     path_mtu_bytes: usize,
     is_port_full: bool,
     port_full_count: u64,
-    /// Rounds so far.
+    /// Rounds, and posts that were sent outside of one, so far.
     rounds: u64,
 }
 
@@ -103,13 +103,25 @@ impl TransmitQueue {
         }
     }
 
-    /// Takes a queue pair that sends now off the ready list, if it is listed.
+    /// Takes a queue pair that sends now, outside of a round, off the ready list if it is listed. Returns the
+    /// length of the list without it.
     #[inline]
-    pub(crate) fn take_out(&mut self, index: QpIndex) {
+    pub(crate) fn take_out(&mut self, index: QpIndex) -> usize {
         self.rounds += 1;
         if self.listed.remove(index) {
-            self.ready.retain(|ready| *ready != index);
+            if self.ready.back() == Some(&index) {
+                self.ready.pop_back();
+            } else {
+                self.ready.retain(|ready| *ready != index);
+            }
         }
+        self.ready.len()
+    }
+
+    /// The length of the ready list.
+    #[inline]
+    pub(crate) fn listed(&self) -> usize {
+        self.ready.len()
     }
 
     /// Takes the queue pair that has been on the ready list for longest.
@@ -271,25 +283,24 @@ impl TransmitQueue {
 
     /// Follows a transmit quantum, which may have left space in the window of its flow: then the flow lists
     /// another queue pair that it blocks. One that left space and is blocked waits for the space of a burst,
-    /// or for its own window; the others are tried once in a round. Returns whether one was listed.
+    /// or for its own window; the others are tried once in a round.
     #[inline]
-    pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) -> bool {
+    pub(crate) fn pass_on_after(&mut self, index: QpIndex, flow: Option<FlowId>) {
         if self.is_blocked(index) {
             let round = self.rounds;
-            let Some(state) = self.flow_mut(flow) else { return false };
+            let Some(state) = self.flow_mut(flow) else { return };
             let tried = if state.tried.0 == round { state.tried.1 + 1 } else { 1 };
             state.tried = (round, tried);
             if tried >= state.blocked.len() {
-                return false;
+                return;
             }
         }
-        self.pass_on(flow)
+        self.pass_on(flow);
     }
 
-    /// Lists the queue pair that a flow has blocked for longest, if its window has room. Returns whether it
-    /// did.
+    /// Lists the queue pair that a flow has blocked for longest, if its window has room.
     #[inline]
-    fn pass_on(&mut self, flow: Option<FlowId>) -> bool {
+    fn pass_on(&mut self, flow: Option<FlowId>) {
         let blocks = self.flow(flow).is_some_and(|f| !f.blocked.is_empty());
         if blocks
             && self.room_pkts(flow) > 0
@@ -297,9 +308,7 @@ impl TransmitQueue {
         {
             self.blocked.remove(index);
             self.list(index);
-            return true;
         }
-        false
     }
 }
 

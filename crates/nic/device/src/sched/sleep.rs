@@ -94,7 +94,7 @@ pub(crate) struct WaitFds {
 impl WaitFds {
     /// The descriptors, the monitor of the netdev last.
     pub(crate) fn of(&mut self, engine: &Engine) -> &[RawFd] {
-        let claimed = engine.claims.made();
+        let claimed = engine.services.claims.made();
         if self.fds.is_empty() || std::mem::replace(&mut self.claimed, claimed) != claimed {
             self.fds = engine.wait_fds();
         }

@@ -129,7 +129,7 @@ impl Cq {
     ) -> Self {
         let channel = channel.map(|c| Arc::clone(&c.events));
         let queue = {
-            let (armed, credits) = (Arc::clone(&engine.armed_cqs), engine.tuning().backlog_polls);
+            let (armed, credits) = (Arc::clone(engine.polling.armed_cqs()), engine.tuning().backlog_polls);
             CompletionQueue::new(cqe, channel, cookie, armed, &engine.moderator, credits)
         };
         if let Some(chaos) = engine.chaos() {

@@ -173,9 +173,9 @@ impl Device {
     pub fn is_running(&self) -> bool {
         let engine = self.0.engine.try_lock();
         engine.is_ok_and(|engine| {
-            engine
-                .as_ref()
-                .is_some_and(|engine| !engine.registry.membership().is_some_and(Membership::is_inherited))
+            engine.as_ref().is_some_and(|engine| {
+                !engine.services.registry.membership().is_some_and(Membership::is_inherited)
+            })
         })
     }
 

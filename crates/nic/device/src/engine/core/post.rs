@@ -35,11 +35,12 @@ impl Core {
             Decision::Send(quantum) => {
                 let (now, sends) = (clock(), entry.qp.wants_transmit());
                 if sends && !backlog.has_event && self.is_open(now, flow) {
-                    self.tables.queue.take_out(index);
+                    let listed = self.tables.queue.take_out(index);
                     self.transmit_quantum(now, index, quantum);
                     self.port.flush();
-                    let is_passed_on = self.tables.queue.pass_on_after(index, flow);
-                    if is_passed_on || self.tables.queue.is_listed(index) {
+                    self.tables.queue.pass_on_after(index, flow);
+                    // The quantum was full, or has left space in the window for another queue pair.
+                    if self.tables.queue.listed() > listed {
                         self.transmit(now);
                     }
                 } else {
@@ -51,7 +52,7 @@ impl Core {
         true
     }
 
-    /// Whether a queue pair may send now by the known window of its flow, without overtaking others.
+    /// Whether a queue pair may send now by the known window of its flow, and none waits for the port.
     #[inline]
     fn is_open(&mut self, now: Instant, flow: Option<FlowId>) -> bool {
         let state = self.port.tx_state(flow);

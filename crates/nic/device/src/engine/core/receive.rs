@@ -65,12 +65,15 @@ impl Core {
         batches
     }
 
-    /// Takes what leaves once the lock is released.
+    /// Whether something leaves once the lock is released.
     #[inline]
+    pub(in crate::engine) fn has_outbox(&self) -> bool {
+        !self.tables.outbox.is_empty() || self.hooks.has_redirected()
+    }
+
+    /// Takes it.
     pub(in crate::engine) fn take_outbox(&mut self) -> Outbox {
-        if self.hooks.has_redirected() {
-            self.tables.outbox.redirected = self.hooks.take_redirected();
-        }
-        std::mem::take(&mut self.tables.outbox)
+        let redirected = self.hooks.take_redirected();
+        Outbox { redirected, ..std::mem::take(&mut self.tables.outbox) }
     }
 }
