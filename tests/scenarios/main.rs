@@ -3,7 +3,7 @@
 //!
 //! Each scenario has two hosts. The fault is in a hook of one side, in a program on its interface, or in
 //! the programs: unmodified ones, or [`actor`]. A recording of each is in `captures/`, and is analysed in
-//! every check. Some scenarios also run live, all of them with `--full` (or `ROXIE_FULL=1`): several times,
+//! every check. Some scenarios also run live, all of them with `--full`: several times,
 //! and a stated number of these runs must show the planted fault. `ROXIE_BLESS=1` runs the chosen scenarios
 //! live once, and stores each recording that gives the expected verdict. Scenarios that cannot run here are
 //! named at the end: `skipped: needs X`.

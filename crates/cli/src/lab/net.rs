@@ -102,7 +102,7 @@ fn in_a_thread<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<
 }
 
 fn config(spec: &Spec) -> VethConfig {
-    VethConfig { mtu: spec.mtu, queues: 1 }
+    VethConfig { mtu: spec.mtu }
 }
 
 /// Creates the bridge and a veth pair to every host; returns the indices of its ports.

@@ -1,8 +1,7 @@
 //! A RoCEv2 RDMA NIC in user space.
 //!
 //! [`verbs`] is the device in safe Rust, [`cm`] the connection manager; both follow the manual pages of
-//! libibverbs and librdmacm. The data path is two folders: `engine/core` and
-//! `engine/tables`.
+//! libibverbs and librdmacm. The data path is in two folders: `engine/core` and `engine/tables`.
 
 #[cfg(test)]
 mod both_ends;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use transport::cm::CmId;
 use transport::numbering::{ID_SHIFT, qpn_at};
@@ -465,7 +466,11 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     founder.kill().unwrap();
     founder.wait().unwrap();
     // The kernel releases the names of a killed process a little later.
-    while slots_of(&config) != [a.slot()] {}
+    let until = Instant::now() + Duration::from_secs(20);
+    while slots_of(&config) != [a.slot()] {
+        assert!(Instant::now() < until, "a killed process has its names");
+        thread::yield_now();
+    }
     a.poll_listener(&mut |_| {});
     let _claim = a.claim_service(1, 2, ServiceAddress::Any4).unwrap();
     assert_eq!(a.forward(slot, &batch(&[1; 8])).unwrap(), ForwardOutcome::NoMember);

@@ -14,8 +14,6 @@ use super::message::{NLA_F_NESTED, put_attribute, put_ip};
 pub struct VethConfig {
     /// MTU in bytes.
     pub mtu: u32,
-    /// Receive queues, and as many transmit queues.
-    pub queues: u32,
 }
 
 /// How a link is impaired (tc-netem(8)).
@@ -43,8 +41,7 @@ impl Netlink {
     /// down.
     ///
     /// # Errors
-    /// `EEXIST` if either name is taken, `EPERM`, `EINVAL` for an MTU or a number of queues that the
-    /// kernel refuses.
+    /// `EEXIST` if either name is taken, `EPERM`, `EINVAL` for an MTU that the kernel refuses.
     pub fn add_veth(
         &mut self,
         name: &str,
@@ -136,8 +133,6 @@ impl Netlink {
 fn put_end(body: &mut Vec<u8>, name: &str, config: VethConfig) {
     put_text(body, libc::IFLA_IFNAME, name);
     put_attribute(body, libc::IFLA_MTU, &config.mtu.to_ne_bytes());
-    put_attribute(body, libc::IFLA_NUM_TX_QUEUES, &config.queues.to_ne_bytes());
-    put_attribute(body, libc::IFLA_NUM_RX_QUEUES, &config.queues.to_ne_bytes());
 }
 
 fn put_kind(body: &mut Vec<u8>, kind: &[u8], data: &[u8]) {
