@@ -1,5 +1,5 @@
-//! What an engine does beside moving packets: connections, the process registry, the control socket, addresses.
-//! No part of it runs under the engine's lock, which takes what these need from the packets to the
+//! What an engine does beside moving packets: connections, the process registry, the control socket,
+//! addresses. No part of it runs under the engine's lock, which takes what these need from the packets to the
 //! [`Outbox`](super::outbox::Outbox).
 
 use std::sync::atomic::AtomicBool;

@@ -6,8 +6,8 @@
 //! completions are left in the CQ.
 //!
 //! A held message is always followed by an event that sends it: the expected ACK, the next poll, or the
-//! progress thread, which takes over when the application stops polling. A post of another queue pair does not
-//! send it.
+//! progress thread, which takes over when the application stops polling. A post of another queue pair does
+//! not send it.
 
 use transport::Backlog;
 

@@ -42,14 +42,14 @@ pub(crate) const REACH_MIN: u64 = 64;
 /// double. Longer than the round trip of a local network; a forger's target is larger for as long.
 const ARRIVALS_NS: u64 = 10_000_000;
 /// A kept request is dropped when so many times the longest recent repair of a gap have passed, or earlier
-/// together with an older one: the missing one was then lost several times, or none is missing and the kept one
-/// is forged. At 5 % loss some of 310 packets are lost three times. Half: where both hosts wait 300 ms for a
-/// CPU, all is dropped before it can be executed, and a few packets arrive per timeout. Double: a forged request
-/// is kept for longer.
+/// together with an older one: the missing one was then lost several times, or none is missing and the kept
+/// one is forged. At 5 % loss some of 310 packets are lost three times. Half: where both hosts wait 300 ms
+/// for a CPU, all is dropped before it can be executed, and a few packets arrive per timeout. Double: a
+/// forged request is kept for longer.
 const KEPT_REPAIRS: u64 = 8;
 /// But not before this, and after this in any case (nanoseconds): a forged request lengthens the repairs. The
-/// latter is eight repairs of 600 ms. Half: as above, where hosts wait for longer than 300 ms. Double: a forged
-/// request is kept for twice as long.
+/// latter is eight repairs of 600 ms. Half: as above, where hosts wait for longer than 300 ms. Double: a
+/// forged request is kept for twice as long.
 const KEPT_MIN_NS: u64 = 1_000_000_000;
 const KEPT_MAX_NS: u64 = 5_000_000_000;
 /// Requests that are kept after a report of the first gap, whereupon it is reported again, so that the

@@ -33,8 +33,8 @@ impl HookPlan {
     pub const BYTES_MAX: usize = 64 << 20;
 
     /// The limits of [`from_bytes`](Self::from_bytes), for messages.
-    pub const LIMITS: &str = "64 MiB and 64 stages; for each program 2^20 instructions, 256 kernel functions, \
-        1000 maps, 1024 tail calls and names of 4096 bytes";
+    pub const LIMITS: &str = "64 MiB and 64 stages; for each program 2^20 instructions, 256 kernel \
+        functions, 1000 maps, 1024 tail calls and names of 4096 bytes";
 
     /// Returns the plan in the form that [`from_bytes`](Self::from_bytes) takes.
     #[must_use]
