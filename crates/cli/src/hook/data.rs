@@ -12,7 +12,7 @@ use roxie_capture::live::realtime_offset;
 use serde_json::json;
 
 use super::args::{HookLogArgs, HookSamplesArgs, PointArg};
-use super::sound;
+use super::attachable;
 use crate::bpf_data::{Content, Hooked, RecordOutput, Source, Table, time_of};
 use crate::engines::{engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
@@ -62,7 +62,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
     let (pid, at) = (args.process.pid, args.process.at);
     let engines = engines_of(pid)?.into_iter().map(Rc::new).collect::<Vec<_>>();
     if let Some(text) = &args.attach {
-        let plan = sound(text)?;
+        let plan = attachable(text)?;
         for remote in &engines {
             for point in HookPoint::ALL.into_iter().filter(|point| at.is_none_or(|at| at.point() == *point)) {
                 remote.attach_held(point, &plan).map_err(|error| unanswered(pid, &error))?;

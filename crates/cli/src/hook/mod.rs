@@ -20,10 +20,7 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     match &args.command {
         HookCommand::Attach(args) => {
             // Load it here first: an error then has all names, and the other process is not disturbed.
-            let plan = sound(&args.hook)?;
-            if loaded::encoded(plan.clone()).is_none() {
-                return Err(loaded::exceeds());
-            }
+            let plan = attachable(&args.hook)?;
             each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
         }
         HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),
@@ -70,6 +67,13 @@ impl HookArgs {
         };
         Ok((text(&self.ingress, &env.ingress)?, text(&self.egress, &env.egress)?))
     }
+}
+
+/// As [`sound`], for a running process: it must accept the hook.
+fn attachable(text: &str) -> Outcome<HookPlan> {
+    let plan = sound(text)?;
+    loaded::encoded(plan.clone()).ok_or_else(loaded::exceeds)?;
+    Ok(plan)
 }
 
 /// Why a hook cannot be used: exit code 2.
