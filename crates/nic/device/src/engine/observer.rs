@@ -1,9 +1,9 @@
 //! What watches the engine's packets and work, or disturbs them: the recording of `roxie run --capture`, and
 //! the faults of `--chaos`.
 //!
-//! The engine asks it where a packet comes in ([`Observer::hides_receives`]), where packets may go out
-//! ([`Observer::limit`]), where a queue pair is created, connected and removed, and where work is done
-//! ([`Observer::look`]). Without either, each place costs one comparison.
+//! The engine calls it when a packet comes in ([`Observer::hides_receives`]), before packets go out
+//! ([`Observer::limit`]), when a queue pair is created, connected and removed, and when work is done
+//! ([`Observer::look`]). Without recording and faults, each call costs one comparison.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Observer {
         self.recording = recording;
     }
 
-    /// Whether something disturbs the engine: packets are then held, and bytes are placed late.
+    /// Whether the engine has faults: packets are then held, and bytes are placed late.
     #[inline]
     pub(super) fn disturbs(&self) -> bool {
         self.chaos.is_some()
@@ -91,7 +91,7 @@ impl Observer {
     /// WRITEs of the peer, so all bytes are placed for it.
     #[inline]
     pub(super) fn work_done(&self, entry: &QpEntry, mrs: &KeyTable) {
-        if self.chaos.is_some() && entry.qp.has_event() {
+        if self.chaos.is_some() {
             if entry.counters.is_some() { mrs.place_all() } else { mrs.place_local() }
         }
     }

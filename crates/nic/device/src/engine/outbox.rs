@@ -1,5 +1,6 @@
-//! What a poll collects under the engine's lock and what leaves once the lock is released: management
-//! datagrams, packets for other processes, connections whose first packet arrived, silent peers.
+//! What a poll collects under the engine's lock, for delivery after the lock is released: management
+//! datagrams, packets for other processes, connections whose first packet arrived, and whether a peer is
+//! silent.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Who runs the engine: application threads that poll inline, and the progress thread. This is what they know
-//! of each other.
+//! Two kinds of threads run an engine: application threads, which poll it inline, and its progress thread.
+//! [`Polling`] is what each kind knows of the other.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ pub(crate) struct Polling {
 }
 
 impl Polling {
-    /// Nobody has polled yet. `armed_cqs`: those of the device's first engine.
+    /// No thread has polled yet. `armed_cqs`: the count of the device's first engine, which all engines
+    /// share.
     pub(super) fn new(tuning: &Tuning, armed_cqs: Option<&Arc<AtomicUsize>>) -> io::Result<Self> {
         Ok(Self {
             polls: AtomicU64::new(0),

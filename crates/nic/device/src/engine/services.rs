@@ -1,6 +1,6 @@
 //! What an engine does beside moving packets: connections, the process registry, the control socket,
-//! addresses. No part of it runs under the engine's lock, which takes what these need from the packets to the
-//! [`Outbox`](super::outbox::Outbox).
+//! addresses. No part of it runs under the engine's lock. Management datagrams and packets of other processes
+//! come to it in the [`Outbox`](super::outbox::Outbox).
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};

@@ -3,10 +3,9 @@
 
 use transport::{AsyncEventKind, Instant, QpAttr, QpAttrMask, QpEvent, QpState, WcStatus};
 
-use super::Tables;
+use super::{QpEntry, Tables};
 use crate::cq::Adding;
 use crate::engine::QpIndex;
-use crate::engine::tables::QpEntry;
 use crate::verbs::{AsyncElement, AsyncEvent};
 
 impl Tables {
@@ -38,9 +37,9 @@ impl Tables {
         entry.qp.wants_transmit()
     }
 
-    /// Moves the completions of a queue pair to their CQs, one lock for consecutive ones, and its events to
-    /// the application. These follow at once: the application may destroy the queue pair as soon as the
-    /// engine is unlocked.
+    /// Moves the completions of a queue pair to their CQs, with one lock for consecutive ones, and its events
+    /// to the application. The events do not wait in the outbox: as soon as the engine is unlocked, the
+    /// application may destroy the queue pair.
     fn route(&mut self, now: Instant, index: QpIndex) {
         let slot = self.slot;
         let Self { qps, srqs, mrs, observer, outbox, .. } = self;
