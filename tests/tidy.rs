@@ -26,6 +26,8 @@ mod size;
 mod terminal;
 #[path = "tidy/tree.rs"]
 mod tree;
+#[path = "tidy/waiting.rs"]
+mod waiting;
 
 use std::fs;
 use std::process::Command;
@@ -98,6 +100,13 @@ fn unsafe_code_stays_in_its_fences() {
         let text = fs::read_to_string(root().join(file)).expect("exists");
         assert!(text.contains("#![forbid(unsafe_code)]"), "{file} must forbid unsafe code");
     }
+}
+
+/// A thread that holds the engine's lock must not wait: `sys::pause` notices it in a debug build, as the
+/// other functions of the crate do that wait.
+#[test]
+fn the_nic_sleeps_in_one_function() {
+    none("a sleep that may be under the engine's lock", &waiting::other_sleeps(&tree::files()));
 }
 
 /// Otherwise `cargo run` would find several programs, and users would build the features of the fuzz targets.

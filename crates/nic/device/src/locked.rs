@@ -3,11 +3,11 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
-use sys::Cancellation;
+use sys::{Cancellation, NoWaiting};
 
-/// A held lock. While it lives, the calling thread is not cancelled (pthread_cancel(3)): it would end in a
-/// system call and leave the mutex locked. In rdma-core the calls that take this lock here are no
-/// cancellation points either.
+/// A held lock. While it lives, the calling thread must not wait ([`NoWaiting`]) and is not cancelled
+/// (pthread_cancel(3)): it would end in a system call and leave the mutex locked. In rdma-core the calls that
+/// take this lock here are no cancellation points either.
 ///
 /// [`new`](Self::new) disables cancellation. [`briefly`](Self::briefly), for posting and polling, does not:
 /// `sys` sends and receives by calls that are no cancellation points. The rare calls on these paths that are
@@ -16,6 +16,7 @@ use sys::Cancellation;
 pub(crate) struct Locked<'a, T> {
     // Dropped first.
     guard: MutexGuard<'a, T>,
+    _no_waiting: NoWaiting,
     cancellation: Option<Cancellation>,
 }
 
@@ -23,13 +24,13 @@ impl<'a, T> Locked<'a, T> {
     /// Holds a mutex that the calling thread has just locked.
     #[inline]
     pub(crate) fn new(guard: MutexGuard<'a, T>) -> Self {
-        Self { guard, cancellation: Some(Cancellation::disable()) }
+        Self { guard, _no_waiting: NoWaiting::begin(), cancellation: Some(Cancellation::disable()) }
     }
 
     /// As [`new`](Self::new), for a caller that makes no call that is a cancellation point.
     #[inline]
     pub(crate) fn briefly(guard: MutexGuard<'a, T>) -> Self {
-        Self { guard, cancellation: None }
+        Self { guard, _no_waiting: NoWaiting::begin(), cancellation: None }
     }
 
     /// The thread can no longer be cancelled.

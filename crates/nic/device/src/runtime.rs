@@ -143,7 +143,7 @@ impl Runtime {
         };
         if sys::poll(&mut polled, Some(timeout_ns)).is_err() {
             // The limit of descriptors (RLIMIT_NOFILE) is below `WAIT_FDS_MAX`.
-            std::thread::sleep(POLL_REFUSED);
+            sys::pause(POLL_REFUSED);
         }
         debug_assert!(fds.len() <= WAIT_FDS_MAX);
         let last = fds.len().checked_sub(1).and_then(|last| polled.get(last));

@@ -68,7 +68,7 @@ pub fn lock_until<T>(mutex: &Mutex<T>, until_ns: u64) -> Option<MutexGuard<'_, T
         match mutex.try_lock() {
             Ok(guard) => return Some(guard),
             Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) if now_ns() < until_ns => std::thread::sleep(PAUSE),
+            Err(TryLockError::WouldBlock) if now_ns() < until_ns => crate::pause(PAUSE),
             Err(TryLockError::WouldBlock) => return None,
         }
     }

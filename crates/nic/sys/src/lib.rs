@@ -34,6 +34,7 @@ pub mod trace;
 mod udp;
 mod unix;
 mod user_namespace;
+mod waiting;
 pub mod xdp;
 
 pub use address::SockAddr;
@@ -76,6 +77,7 @@ pub use unix::{
     set_peek_offset,
 };
 pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
+pub use waiting::{NoWaiting, may_wait, pause};
 
 use std::io;
 

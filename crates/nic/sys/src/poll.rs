@@ -79,6 +79,9 @@ fn poll_by(
     timeout_ns: Option<u64>,
     call: impl FnOnce(*mut libc::pollfd, usize, *mut libc::timespec) -> libc::c_int,
 ) -> io::Result<usize> {
+    if timeout_ns != Some(0) {
+        crate::may_wait();
+    }
     let mut limit = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,

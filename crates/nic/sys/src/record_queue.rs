@@ -1,5 +1,5 @@
 //! A queue of records in memory shared by two processes: one writes, the other reads, and neither waits
-//! for the other, unless the writer asks for it.
+//! for the other.
 //!
 //! The file has one page that the reader writes, with its position; one page that the writer writes, with
 //! its position and the count of lost records; then the storage. A record is preceded by its length and
@@ -10,8 +10,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::{Mmap, memory};
 
@@ -21,7 +19,6 @@ pub struct RecordWriter {
     memory: Memory,
     /// The writer's position. It is kept here because the reader could write to the shared page as well.
     at: u64,
-    /// Of the record that was begun: where it is, and its bytes at most.
     /// Position and maximum length of the record that was begun.
     begun: Option<(u64, usize)>,
     lost: u64,
@@ -46,8 +43,6 @@ struct Memory {
 
 /// Bytes before each record; the space of a record is a multiple of it.
 const HEADER_LEN: u64 = 8;
-/// Interval at which a writer that waits looks for room.
-const WAIT_STEP: Duration = Duration::from_micros(100);
 /// In place of a length: the next record is at the start of the storage.
 const SKIP: u32 = u32::MAX;
 
@@ -71,6 +66,13 @@ impl RecordWriter {
         self.memory.len as usize
     }
 
+    /// Bytes of the storage that the reader has not read; all of it if its position is invalid.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        let read = self.memory.reader_at().load(Ordering::Acquire);
+        self.at.wrapping_sub(read).min(self.memory.len) as usize
+    }
+
     /// Whether there is room for a record of `len` bytes.
     #[inline]
     #[must_use]
@@ -80,19 +82,6 @@ impl RecordWriter {
         let read = self.memory.reader_at().load(Ordering::Acquire);
         let (_, end) = self.place(len);
         end.wrapping_sub(read) <= self.memory.len
-    }
-
-    /// Waits until there is room for a record of `len` bytes; false if there is none after `limit`.
-    #[must_use]
-    pub fn wait_for_room(&self, len: usize, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        while !self.has_room(len) {
-            if Instant::now() >= until {
-                return false;
-            }
-            thread::sleep(WAIT_STEP);
-        }
-        true
     }
 
     /// Appends a record made of `parts`; if there is no space, counts it as lost and returns false.
@@ -340,16 +329,6 @@ mod tests {
         assert!(read == ended && ended.len() > 5000, "{} of {}", read.len(), ended.len());
         writer.end(1);
         assert_eq!(reader.read(usize::MAX, |_| panic!("nothing was begun")), 0);
-    }
-
-    #[test]
-    fn a_writer_that_waits_gets_the_room_that_the_reader_makes() {
-        let (mut writer, mut reader) = queue(4096);
-        while writer.push(&[&[7; 1000]]) {}
-        assert!(!writer.wait_for_room(1000, Duration::from_millis(1)));
-        let reads = std::thread::spawn(move || reader.read(1, |_| ()));
-        assert!(writer.wait_for_room(1000, Duration::from_secs(60)) && writer.push(&[&[8; 1000]]));
-        assert_eq!(reads.join().expect("no panic"), 1);
     }
 
     #[test]

@@ -35,7 +35,7 @@ static USED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn withhold_event() {
     let start = Instant::now();
     while EXITING.get().is_some() && !USED.load(Ordering::Relaxed) && start.elapsed() < WITHHELD_MAX {
-        thread::sleep(WITHHELD_STEP);
+        sys::pause(WITHHELD_STEP);
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn shut_down() {
     }
     let time = if wants_report() { REPORT_MAX } else { SHUTDOWN_MAX };
     if EXITING.set(thread::current().id()).is_err() {
-        return thread::sleep(time);
+        return sys::pause(time);
     }
     let (done, finished) = mpsc::channel();
     let shutdown = thread::Builder::new().name("roxie-exit".to_owned()).spawn(move || {

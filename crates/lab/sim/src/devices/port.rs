@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roxie::port::{
-    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RefusedKind,
-    RxBatch, RxScope, TxRoom, TxState,
+    Destination, FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport,
+    RefusedKind, RxBatch, RxScope, TxRoom, TxState,
 };
 use roxie::runtime::World;
 use wire::icrc::IcrcHeader;
@@ -73,7 +73,7 @@ pub(super) fn icrc_header(src: IpAddr, dst: IpAddr, src_port: u16) -> IcrcHeader
 }
 
 impl Port for SimPort {
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+    fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
         if key.src != self.address {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
@@ -87,7 +87,7 @@ impl Port for SimPort {
     fn close_flow(&mut self, _flow: FlowId) {}
 
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        self.open_flow(key)
+        self.open_flow(key, Destination::Elsewhere)
     }
 
     fn headers(&mut self, flow: FlowId) -> Option<Headers> {

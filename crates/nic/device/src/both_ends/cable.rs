@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use wire::{Operation, Packet};
 
 use crate::port::{
-    FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport, RxBatch, RxQueue,
-    RxScope, TxRoom, TxState, icrc_header,
+    Destination, FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport,
+    RxBatch, RxQueue, RxScope, TxRoom, TxState, icrc_header,
 };
 
 const SOURCE_PORT: u16 = 0xc123;
@@ -142,7 +142,7 @@ pub(super) struct Plug {
 }
 
 impl Port for Plug {
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+    fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
         if key.src != self.address {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
@@ -156,7 +156,7 @@ impl Port for Plug {
     fn close_flow(&mut self, _flow: FlowId) {}
 
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        self.open_flow(key)
+        self.open_flow(key, Destination::Elsewhere)
     }
 
     fn headers(&mut self, flow: FlowId) -> Option<Headers> {

@@ -19,6 +19,7 @@ use crate::gid::{GidRow, GidTable};
 use crate::hook::Hooks;
 use crate::keys::{MwType, Range};
 use crate::mr::DmaMemory;
+use crate::port::Destination;
 use crate::port::RxQueues;
 use crate::sched::Tuning;
 use crate::srqs::{SrqEntry, SrqScope, XrcScope, srqn};
@@ -290,7 +291,9 @@ impl End {
         if ty == QpType::Ud {
             self.dest = Some(Dest::Ud(UdDest { av: attr.av, remote_qpn: peer.1, remote_qkey: Q_KEY }));
         } else {
-            self.core.bind_flow(place_of(self.qpn)).expect("the cable has both addresses");
+            self.core
+                .bind_flow(place_of(self.qpn), Destination::Elsewhere)
+                .expect("the cable has both addresses");
         }
     }
 

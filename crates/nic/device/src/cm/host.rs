@@ -13,6 +13,7 @@ use super::CmDriver;
 use super::resolve::Path;
 use crate::engine::Engine;
 use crate::gid::GidTable;
+use crate::port::Destination;
 use crate::registry::ServiceAddress;
 use crate::runtime::Runtime;
 use sys::{Netlink, Route, SockAddr};
@@ -124,6 +125,17 @@ impl Host for Engine {
 
     fn solicit_neighbour(&self, path: &Path) {
         solicit(path);
+    }
+}
+
+impl Engine {
+    /// Where an address is. Asks the kernel, so the caller does not hold the lock.
+    pub(crate) fn destination(&self, ip: IpAddr) -> Destination {
+        match self.route(ip, 0) {
+            Ok(route) if route.is_local => Destination::ThisHost,
+            // In a sandbox without netlink, packets go through the kernel.
+            Ok(_) | Err(_) => Destination::Elsewhere,
+        }
     }
 }
 

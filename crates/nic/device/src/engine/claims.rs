@@ -111,7 +111,7 @@ mod tests {
     use crate::gid::{GidTable, Gids};
     use crate::hook::Hooks;
     use crate::port::{
-        DeadPort, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
+        DeadPort, Destination, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
     };
     use crate::registry::{ForwardOutcome, Membership, Registry, ServiceAddress};
     use crate::runtime::Runtime;
@@ -208,8 +208,8 @@ mod tests {
             Ok(())
         }
 
-        fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-            self.0.open_flow(key)
+        fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
+            self.0.open_flow(key, Destination::Elsewhere)
         }
 
         fn close_flow(&mut self, flow: FlowId) {

@@ -214,7 +214,7 @@ impl Engine {
             self.now()
         };
         let batches = core.poll(begin_round, self.polling.queues(number), Trigger::Poll);
-        self.unlock_and_deliver(core);
+        self.unlock_and_pause(core);
         if batches > 0 {
             self.polling.add_steps(batches);
         }
@@ -230,7 +230,7 @@ impl Engine {
             let mut core = self.lock();
             core.is_polled = is_polled;
             let received = core.poll(|| self.now(), queues, Trigger::Flush);
-            self.unlock_and_deliver(core);
+            self.unlock_and_pause(core);
             batches += received;
             if received == 0 {
                 break;
@@ -262,6 +262,17 @@ impl Engine {
         self.take_refused();
         self.services.cm.poll(self.now(), self);
         self.serve_control();
+    }
+
+    /// As [`unlock_and_deliver`](Self::unlock_and_deliver); then leaves the CPU to the reader of a recording
+    /// for which the packets wait.
+    #[inline]
+    fn unlock_and_pause(&self, core: Locked<'_, Core>) {
+        let waits = core.hooks.wait_for_reader();
+        self.unlock_and_deliver(core);
+        if waits {
+            self.runtime.sleep(&[], self.now().plus_ns(self.tuning.port_retry_ns));
+        }
     }
 
     /// Releases the lock, then [delivers](Self::deliver) what the poll has collected.
@@ -388,9 +399,8 @@ impl Engine {
 
     /// Returns the pending work, for the simulator's check; `None` while another thread holds the lock.
     pub(crate) fn due(&self) -> Option<Due> {
-        let now = self.now();
         let core = self.core.try_lock().ok()?;
-        let has_ready = core.tables.has_stranded_qp(now);
+        let has_ready = core.tables.has_stranded_qp();
         let forgotten = core.tables.forgotten_qp();
         drop(core);
         let is_watching = self.polling.is_watching();

@@ -7,8 +7,6 @@
 //! record is published when the next packet does not belong to it, at the end of its batch, and before
 //! the engine does anything other than sending.
 
-use std::time::Duration;
-
 use bpf::TapHeader;
 use wire::icrc::ICRC_LEN;
 
@@ -31,10 +29,10 @@ pub(super) struct Copies {
     /// Most packets of a record.
     packets_max: usize,
     run: Option<Run>,
-    /// Waits for the reader instead of losing packets.
+    /// Packets wait for the reader instead of being lost.
     is_complete: bool,
-    /// The reader has not made room for [`WAIT_MAX`]: packets are lost until there is room.
-    has_given_up: bool,
+    /// When the reader became slow ([`is_reader_slow`](Self::is_reader_slow)), in nanoseconds.
+    slow_since_ns: Option<u64>,
 }
 
 /// The packets of the open record.
@@ -58,9 +56,9 @@ struct Run {
 const SHARED_SNAP_MAX: usize = 298;
 /// Most packets of a record: those of a burst of 64 KiB at path MTU 1024.
 const PACKETS_MAX: usize = 64;
-/// Longest wait for the reader, which may have been killed or write to a slow disk. With a second on each
+/// Longest pause for the reader, which may have been killed or write to a slow disk. With a second on each
 /// side the retries of `ib_write_bw` are exceeded (timeout 14, retry_cnt 7).
-const WAIT_MAX: Duration = Duration::from_millis(100);
+const PAUSE_MAX_NS: u64 = 100_000_000;
 /// The memory holds at least this many records, however small it is.
 const RECORDS_MIN: usize = 4;
 
@@ -72,21 +70,31 @@ impl Copies {
             if is_shared { snap_len.saturating_sub(Headers::LEN_V4).max(1).next_multiple_of(8) } else { 0 };
         let room = (memory.len() / RECORDS_MIN).saturating_sub(TapHeader::PACKETS_AT);
         let packets_max = room.checked_div(stride).map_or(1, |packets| packets.clamp(1, PACKETS_MAX));
-        let (is_complete, has_given_up) = (false, false);
-        Copies { memory, runtime, snap_len, stride, packets_max, run: None, is_complete, has_given_up }
+        let (is_complete, slow_since_ns) = (false, None);
+        Copies { memory, runtime, snap_len, stride, packets_max, run: None, is_complete, slow_since_ns }
     }
 
-    /// Waits for the reader instead of losing packets. Each packet has a record of its own, published before
-    /// the packet leaves: so no record of its receiver is published earlier.
+    /// Packets wait for the reader instead of being lost. Each packet has a record of its own, published
+    /// before the packet leaves: so no record of its receiver is published earlier.
     pub(super) fn complete(self) -> Copies {
         Copies { stride: 0, packets_max: 1, is_complete: true, ..self }
+    }
+
+    /// Whether packets are to wait because the reader is slow: half of the memory is unread. A round of
+    /// receiving or a quantum of sending fits into the other half. False again after [`PAUSE_MAX_NS`]:
+    /// packets are lost then when the memory is full.
+    pub(super) fn is_reader_slow(&mut self, now_ns: u64) -> bool {
+        if !self.is_complete || self.memory.unread() <= self.memory.len() / 2 {
+            self.slow_since_ns = None;
+            return false;
+        }
+        now_ns - *self.slow_since_ns.get_or_insert(now_ns) < PAUSE_MAX_NS
     }
 
     /// Whether there is room for a packet of `len` bytes, BTH to pad.
     #[inline]
     pub(super) fn have_room(&self, len: usize) -> bool {
-        let waits = self.is_complete && !self.has_given_up;
-        waits || self.run.is_some() || self.memory.has_room(self.record_len(len))
+        self.run.is_some() || self.memory.has_room(self.record_len(len))
     }
 
     /// Counts packets for which there is no space.
@@ -163,7 +171,7 @@ impl Copies {
         let len = outer.len() + packet.body.len() + ICRC_LEN;
         let snap_len = if self.snap_len == 0 { len } else { len.min(self.snap_len.max(outer.len())) };
         // Read the clock and compute an ICRC only if there is room.
-        if !self.has_room_now_or_soon(TapHeader::LEN + snap_len) {
+        if !self.memory.has_room(TapHeader::LEN + snap_len) {
             return self.lose(1);
         }
         let header = TapHeader {
@@ -177,14 +185,6 @@ impl Copies {
         let (body, icrc) = packet.payload(snap_len - outer.len());
         let icrc = &icrc[..snap_len - outer.len() - body.len()];
         self.memory.push(&[&header.to_bytes(), outer, body, icrc]);
-    }
-
-    /// Whether there is room for a record, after a wait for the reader if these copies are to be complete.
-    fn has_room_now_or_soon(&mut self, len: usize) -> bool {
-        let has_room = self.memory.has_room(len)
-            || self.is_complete && !self.has_given_up && self.memory.wait_for_room(len, WAIT_MAX);
-        self.has_given_up = self.is_complete && !has_room;
-        has_room
     }
 
     /// Bytes of the longest record that may begin with a packet of `len` bytes.
@@ -232,5 +232,30 @@ impl Passing<'_> {
         let made = || self.outer.icrc.icrc(self.id, self.body).to_le_bytes();
         // Computing the ICRC reads the complete packet.
         (body, if len > body.len() { self.icrc.unwrap_or_else(made) } else { [0; ICRC_LEN] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::{RecordReader, RecordWriter};
+
+    #[test]
+    fn packets_wait_for_the_reader_of_a_recording_for_a_limited_time() {
+        let (memory, reader) = RecordWriter::new(4096).expect("memory");
+        let mut reader = RecordReader::new(reader).expect("a queue");
+        let mut copies = Copies::new(memory, 0, Runtime::Kernel).complete();
+        assert!(!copies.is_reader_slow(1));
+        while copies.memory.push(&[&[7; 500]]) {}
+        for (after_ns, is_reader_slow) in [(0, true), (PAUSE_MAX_NS - 1, true), (PAUSE_MAX_NS, false)] {
+            assert_eq!(copies.is_reader_slow(5 + after_ns), is_reader_slow, "{after_ns}");
+        }
+        // The time counts from the moment at which the reader becomes slow again.
+        assert!(reader.read(usize::MAX, |_| {}) > 0 && !copies.is_reader_slow(9 * PAUSE_MAX_NS));
+        while copies.memory.push(&[&[7; 500]]) {}
+        assert!(copies.is_reader_slow(10 * PAUSE_MAX_NS) && copies.is_reader_slow(11 * PAUSE_MAX_NS - 1));
+        let mut sampled = Copies::new(RecordWriter::new(4096).expect("memory").0, 0, Runtime::Kernel);
+        while sampled.memory.push(&[&[7; 500]]) {}
+        assert!(!sampled.is_reader_slow(1), "others lose packets");
     }
 }

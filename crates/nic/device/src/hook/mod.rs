@@ -255,16 +255,24 @@ impl Hooks {
         &self.redirects
     }
 
-    /// Whether receiving is paused because there was no space for redirected packets.
+    /// Whether receiving is paused because there was no space for redirected packets, or because the reader
+    /// of a recording is slow.
     #[inline]
-    pub(crate) fn is_paused(&self, now: Instant) -> bool {
-        self.ingress.hook.is_some() && self.redirects.is_paused(now.0)
+    pub(crate) fn is_paused(&mut self, now: Instant) -> bool {
+        self.ingress.hook.is_some() && self.redirects.is_paused(now.0) || self.taps.wait(now.0)
     }
 
-    /// Whether queue pairs keep their packets because there was no space for what the egress hook redirects.
+    /// Whether queue pairs keep their packets because there was no space for what the egress hook redirects,
+    /// or because the reader of a recording is slow.
     #[inline]
-    pub(crate) fn is_tx_paused(&self, now: Instant) -> bool {
-        self.egress.hook.is_some() && self.tx_redirects.is_paused(now.0)
+    pub(crate) fn is_tx_paused(&mut self, now: Instant) -> bool {
+        self.egress.hook.is_some() && self.tx_redirects.is_paused(now.0) || self.taps.wait(now.0)
+    }
+
+    /// Whether packets wait for the reader of a recording, as the last call of these two found.
+    #[inline]
+    pub(crate) fn wait_for_reader(&self) -> bool {
+        self.taps.is_waiting
     }
 
     /// Attaches a hook; with `replace` instead of the present one, which is returned.

@@ -65,6 +65,8 @@ pub(super) struct Taps {
     /// Number of packets of this flow that were not copied because no tap had room; set with the first
     /// such packet, after which the others are only counted.
     uncopied: Option<u64>,
+    /// The reader of a recording is slow: packets wait.
+    pub(super) is_waiting: bool,
 }
 
 #[derive(Debug)]
@@ -132,8 +134,8 @@ impl Hooks {
         Ok(())
     }
 
-    /// Starts a tap for the reader of the whole command (`recording.rs`). It waits until the reader has made
-    /// room.
+    /// Starts a tap for the reader of the whole command (`recording.rs`). While that reader is slow, the
+    /// engine neither receives nor sends.
     ///
     /// # Errors
     /// As [`tap`](Self::tap).
@@ -144,6 +146,7 @@ impl Hooks {
     /// Drops all taps, in a forked child.
     pub(crate) fn forget_taps(&mut self) {
         self.taps.taps.clear();
+        self.taps.is_waiting = false;
         self.update_active();
     }
 
@@ -257,6 +260,13 @@ impl Taps {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.taps.is_empty()
+    }
+
+    /// Whether packets have to wait because the reader of a recording is slow.
+    #[inline]
+    pub(super) fn wait(&mut self, now_ns: u64) -> bool {
+        self.is_waiting = self.taps.iter_mut().any(|tap| tap.copies.is_reader_slow(now_ns));
+        self.is_waiting
     }
 
     /// Whether a tap wants the packets that hooks do not pass.

@@ -14,8 +14,8 @@ mod verdicts;
 
 use super::*;
 use crate::port::{
-    FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue, RxScope, TxRoom,
-    TxState,
+    Destination, FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
+    TxRoom, TxState,
 };
 use sys::now_ns;
 
@@ -35,7 +35,7 @@ struct Recorder {
 }
 
 impl Port for Recorder {
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+    fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
         if key.src != US.parse::<IpAddr>().unwrap() {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
@@ -47,7 +47,7 @@ impl Port for Recorder {
     }
     fn close_flow(&mut self, _flow: FlowId) {}
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        self.open_flow(key)
+        self.open_flow(key, Destination::Elsewhere)
     }
     fn headers(&mut self, flow: FlowId) -> Option<Headers> {
         Headers::new(self.flows.get(flow.0 as usize)?, 0xc001, 4791)
@@ -132,7 +132,7 @@ impl World {
 
     /// Returns what the port is given of a packet to `PEER`.
     fn send(&mut self, packet: &[u8]) -> Vec<(FlowKey, Vec<u8>)> {
-        let flow = self.port.open_flow(&key(PEER)).unwrap();
+        let flow = self.port.open_flow(&key(PEER), Destination::Elsewhere).unwrap();
         self.port.slot[..packet.len()].copy_from_slice(packet);
         self.hooks.change_flow();
         self.hooks.commit(&mut self.port, flow, packet.len());

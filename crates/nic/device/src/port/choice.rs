@@ -151,7 +151,7 @@ pub(crate) fn open(
 ) -> io::Result<Box<dyn Port>> {
     let network = open_network(choice, membership, netdev)?;
     match choice.local {
-        LocalPath::Shm => Ok(Box::new(ShmPort::new(network, membership.rings())?)),
+        LocalPath::Shm => Ok(Box::new(ShmPort::new(network, membership.rings()))),
         LocalPath::Network => Ok(network),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use super::{FlowId, FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxScope};
+use super::{
+    Destination, FlowId, FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxScope,
+};
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -17,14 +19,14 @@ impl Default for DeadPort {
 }
 
 impl Port for DeadPort {
-    fn open_flow(&mut self, _key: &FlowKey) -> io::Result<FlowId> {
+    fn open_flow(&mut self, _key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
         Err(io::Error::from_raw_os_error(libc::ENETDOWN))
     }
 
     fn close_flow(&mut self, _flow: FlowId) {}
 
     fn datagram_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        self.open_flow(key)
+        self.open_flow(key, Destination::Elsewhere)
     }
 
     fn headers(&mut self, _flow: FlowId) -> Option<Headers> {

@@ -152,6 +152,15 @@ impl<'a> RxBatch<'a> {
     }
 }
 
+/// Where a destination address is, as the kernel's routes say when a flow is opened.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Destination {
+    /// On this host: the process there may be reached without the kernel.
+    ThisHost,
+    /// On another host, or the kernel does not say.
+    Elsewhere,
+}
+
 /// What one [`Port::recv`] call reads, and in which form.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RxScope {
@@ -248,13 +257,13 @@ pub struct PortReport {
 
 /// Moves packets between the engine and a network. Called once per batch, hence used as `Box<dyn Port>`.
 pub trait Port: Send {
-    /// Opens a flow for sending. The same key gives the same id; the flow stays open until
+    /// Opens a flow for sending to `to`. The same key gives the same id; the flow stays open until
     /// [`close_flow`](Port::close_flow) was called as often as this.
     ///
     /// # Errors
     /// What the kernel says about the local address (`EADDRNOTAVAIL`), `EINVAL` for addresses of different
     /// families, `ENOBUFS` if there are too many flows.
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId>;
+    fn open_flow(&mut self, key: &FlowKey, to: Destination) -> io::Result<FlowId>;
 
     /// Closes a flow once; packets queued for it still leave.
     fn close_flow(&mut self, flow: FlowId);
@@ -291,9 +300,16 @@ pub trait Port: Send {
     /// The port sends them when it is out of space, else at [`flush`](Port::flush).
     fn tx_commit(&mut self, flow: FlowId, len: usize);
 
-    /// Sends everything queued; returns the number of packets the kernel took. Packets that it did not take
-    /// are lost and counted, as packets lost on the network are.
+    /// Sends everything queued; returns the number of packets the kernel took. Packets that it refuses are
+    /// lost and counted, as packets lost on the network are. Without space in a send buffer, packets stay
+    /// queued ([`has_unsent`](Port::has_unsent)). Never waits.
     fn flush(&mut self) -> usize;
+
+    /// Whether packets are queued that the last [`flush`](Port::flush) could not send. The next
+    /// [`tx_state`](Port::tx_state) or [`recv`](Port::recv) tries again.
+    fn has_unsent(&self) -> bool {
+        false
+    }
 
     /// Gives `f` one round of what has arrived, without waiting; returns the number of [`RxBatch`]es.
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize;
@@ -368,7 +384,7 @@ pub struct PortCounters {
     pub tx_bytes: u64,
     /// Packets lost because the send buffer was full (`EAGAIN`, `ENOBUFS`).
     pub tx_no_buffer: u64,
-    /// Times the port waited for the send buffer.
+    /// Flushes after which packets waited for a send buffer.
     pub tx_waits: u64,
     /// Packets lost because they exceed the path's MTU (`EMSGSIZE`).
     pub tx_too_long: u64,

@@ -22,8 +22,8 @@ use std::os::fd::OwnedFd;
 use wire::icrc::ICRC_LEN;
 
 use super::{
-    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness, RefusedKind,
-    RxBatch, RxQueues, RxScope, TxRoom, TxState,
+    Destination, FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness,
+    RefusedKind, RxBatch, RxQueues, RxScope, TxRoom, TxState,
 };
 use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
@@ -31,14 +31,12 @@ use inbound::Inbound;
 pub use inbound::check as check_ring;
 use outbound::Outbound;
 use sys::byte_ring::{Broken, LINE};
-use sys::{Cancellation, Netlink, now_ns};
+use sys::{Cancellation, now_ns};
 
 /// See the module documentation.
 pub(crate) struct ShmPort {
     inner: Box<dyn Port>,
     rings: Rings,
-    /// For route queries.
-    netlink: Netlink,
     /// By number of the flow; the inner port has the same numbers.
     flows: Vec<ShmFlow>,
     /// By first slot of the destination process.
@@ -122,14 +120,10 @@ const SOCKET_BATCHES_MAX: usize = 64;
 
 impl ShmPort {
     /// Adds rings to the port `inner`.
-    ///
-    /// # Errors
-    /// What the kernel says about a netlink socket.
-    pub(crate) fn new(inner: Box<dyn Port>, rings: Rings) -> io::Result<ShmPort> {
-        Ok(ShmPort {
+    pub(crate) fn new(inner: Box<dyn Port>, rings: Rings) -> ShmPort {
+        ShmPort {
             inner,
             rings,
-            netlink: Netlink::new()?,
             flows: Vec::new(),
             outbound: (0..SLOTS).map(|_| None).collect(),
             inbound: Vec::new(),
@@ -140,12 +134,7 @@ impl ShmPort {
             inner_poll: InnerPoll { pending: RxQueues::NONE, skipped: 0, polled_at: 0, busy_polls: 0 },
             counters: PortCounters::default(),
             broken: 0,
-        })
-    }
-
-    /// Whether packets to this address stay on this host.
-    fn is_local(&mut self, dst: IpAddr) -> bool {
-        self.netlink.route(dst, None, 0).is_ok_and(|route| route.is_local)
+        }
     }
 
     /// Offers the process with `slot` a ring, unless it has been offered one.
@@ -273,9 +262,9 @@ fn keep_while_closing() -> Cancellation {
 }
 
 impl Port for ShmPort {
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
-        let flow = self.inner.open_flow(key)?;
-        let owner = if key.dst_slot < SLOTS && self.is_local(key.dst) {
+    fn open_flow(&mut self, key: &FlowKey, to: Destination) -> io::Result<FlowId> {
+        let flow = self.inner.open_flow(key, to)?;
+        let owner = if key.dst_slot < SLOTS && to == Destination::ThisHost {
             self.rings.owner(key.dst_slot)
         } else {
             None
@@ -359,6 +348,10 @@ impl Port for ShmPort {
             packets += self.publish(slot);
         }
         packets + self.inner.flush()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.inner.has_unsent()
     }
 
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {

@@ -17,8 +17,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{
-    FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch, RxQueue,
-    RxScope, TxRoom, TxState,
+    Destination, FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RefusedKind,
+    RxBatch, RxQueue, RxScope, TxRoom, TxState,
 };
 use receive::Receiver;
 use sys;
@@ -59,7 +59,7 @@ impl UdpPort {
 }
 
 impl Port for UdpPort {
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+    fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
         self.tx.open_flow(key)
     }
 
@@ -95,7 +95,12 @@ impl Port for UdpPort {
         self.tx.flush()
     }
 
+    fn has_unsent(&self) -> bool {
+        self.tx.has_unsent()
+    }
+
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        self.tx.resume();
         let slot = if scope.queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
         let gsi = if scope.queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
         slot + gsi

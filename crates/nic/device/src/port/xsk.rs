@@ -38,8 +38,8 @@ use wire::IcrcHeader;
 use super::flow_table::FlowTable;
 use super::headers::Headers;
 use super::{
-    FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RefusedKind, RxBatch,
-    RxQueues, RxScope, TxRoom, TxState, UdpPort,
+    Destination, FlowId, FlowKey, GSI_FLOW_SLOT, Port, PortCounters, PortProperties, PortReport, RefusedKind,
+    RxBatch, RxQueues, RxScope, TxRoom, TxState, UdpPort,
 };
 use crate::notice::notice;
 use crate::page_pool::Audit;
@@ -167,11 +167,11 @@ const REFRESH_NS: u64 = 100_000_000;
 const CONFIRM_NS: u64 = 10_000_000_000;
 
 impl Port for XskPort {
-    fn open_flow(&mut self, key: &FlowKey) -> io::Result<FlowId> {
+    fn open_flow(&mut self, key: &FlowKey, to: Destination) -> io::Result<FlowId> {
         let id = self.datagram_flow(key)?;
         // The inner port holds it too: it detects invalid addresses, and opens its sockets now.
         self.last_inner = None;
-        self.inner.open_flow(key)?;
+        self.inner.open_flow(key, to)?;
         self.table.hold(id.0);
         Ok(id)
     }
@@ -231,6 +231,10 @@ impl Port for XskPort {
         self.sockets.flush();
         self.round += 1;
         std::mem::take(&mut self.pushed) + inner
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.inner.has_unsent()
     }
 
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {

@@ -25,7 +25,7 @@ pub(super) fn spawn(raw: &Arc<Raw>) -> std::io::Result<()> {
             fds.push(PollFd::readable(kick.as_raw_fd()));
             if poll(&mut fds, Some(timeout_ns)).is_err() {
                 // More descriptors than the limit permits.
-                std::thread::sleep(std::time::Duration::from_nanos(CHECK_NS));
+                sys::pause(std::time::Duration::from_nanos(CHECK_NS));
             }
             let _none = kick.take();
         }

@@ -88,7 +88,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
         if matches!(error, JoinError::Refused { .. }) || now_ns() - start > limit_ns {
             return Err(error.into());
         }
-        std::thread::sleep(PAUSE);
+        sys::pause(PAUSE);
     }
 }
 

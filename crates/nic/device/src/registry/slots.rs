@@ -73,7 +73,7 @@ fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16) -> io::Res
             Ok(_lock) => return set.grow(pages, port),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
             Err(_) if now_ns() - start > GROWING_NS => return Err(JoinError::Growing.into()),
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(_) => sys::pause(PAUSE),
         }
     }
 }

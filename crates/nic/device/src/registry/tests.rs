@@ -13,7 +13,7 @@ use wire::Qpn;
 
 use super::group::{Found, SocketSet};
 use super::*;
-use crate::port::{Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
+use crate::port::{Destination, Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{Credentials, PollFd, random_u64};
 
 /// Returns a domain that no other test uses. Its port is below the kernel's ephemeral ports.
@@ -209,7 +209,7 @@ fn a_burst_of_another_process_reaches_its_slot_as_one_batch() {
         ttl: 64,
         flush_icrc: wire::FlushIcrc::Iba,
     };
-    let flow = port_a.open_flow(&key).unwrap();
+    let flow = port_a.open_flow(&key, Destination::ThisHost).unwrap();
     let payload = for_qp(qpn_of(all[1].slot(), 0x99));
     for _ in 0..10 {
         port_a.tx_slot()[..payload.len()].copy_from_slice(&payload);

@@ -9,8 +9,6 @@
 
 use std::collections::VecDeque;
 
-use transport::Instant;
-
 use crate::engine::QpIndex;
 use crate::port::{FlowId, SOCKET_WINDOW_BYTES};
 
@@ -176,12 +174,6 @@ impl TransmitQueue {
     #[inline]
     pub(crate) fn is_port_full(&self) -> bool {
         self.is_port_full
-    }
-
-    /// Returns when to check again whether the port accepts packets, `interval_ns` from `now`. `None` if the
-    /// transmit queue is not full.
-    pub(crate) fn retry_at(&self, now: Instant, interval_ns: u64) -> Option<Instant> {
-        self.is_port_full.then(|| now.plus_ns(interval_ns))
     }
 
     /// How often the port became full.
@@ -392,11 +384,11 @@ mod tests {
         queue.list(2);
         for _ in 0..3 {
             let round = queue.begin_round();
-            assert_eq!(queue.retry_at(Instant(5), 100), None);
+            assert!(!queue.is_port_full());
             let index = queue.take().expect("1");
             queue.wait_for_port(index, &round);
             queue.end_round();
-            assert_eq!(queue.retry_at(Instant(5), 100), Some(Instant(105)));
+            assert!(queue.is_port_full());
         }
         assert_eq!(queue.port_full_count(), 1);
         assert_eq!(taken(&mut queue), [1, 2]);
@@ -412,7 +404,7 @@ mod tests {
             queue.wait_for_flow(full, &round);
         }
         assert_eq!(queue.take(), Some(3), "another flow is served in the same round");
-        assert!(queue.is_empty() && queue.is_listed(1) && queue.retry_at(Instant(5), 100).is_some());
+        assert!(queue.is_empty() && queue.is_listed(1) && queue.is_port_full());
         queue.end_round();
         assert_eq!((queue.port_full_count(), taken(&mut queue)), (1, vec![1, 2]));
     }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::thread;
 use std::time::Duration;
 
 use wire::Gid;
@@ -63,7 +62,7 @@ fn wait(netlink: &mut Netlink, path: &Path) -> io::Result<Option<[u8; 6]>> {
             solicit(path);
             solicited = true;
         }
-        thread::sleep(CHECK_INTERVAL);
+        sys::pause(CHECK_INTERVAL);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::engine::{Core, Engine, QpIndex};
 use crate::gid::refuse_gid_index;
 use crate::guard;
 use crate::locked::Locked;
+use crate::port::Destination;
 use crate::srqs::SrqScope;
 use crate::trace;
 
@@ -228,20 +229,24 @@ impl Qp {
         if leaves && !matches!(self.state(), QpState::Reset | QpState::Init | QpState::Err) {
             engine.drain();
         }
+        let has_address = mask.contains(QpAttrMask::AV);
+        let to = if has_address { engine.destination(attr.av.dgid.ip()) } else { Destination::Elsewhere };
         let mut core = engine.lock();
-        let result = self.modify_locked(&mut core, attr, mask, leaves);
+        let result = self.modify_locked(&mut core, attr, mask, leaves, to);
         engine.wake_for(&core);
         engine.unlock_and_spread(core);
         result
     }
 
-    /// Changes attributes and state. `leaves`: the queue pair leaves its connection.
+    /// Changes attributes and state. `leaves`: the queue pair leaves its connection. `to`: where the address
+    /// vector leads.
     fn modify_locked(
         &self,
         core: &mut Core,
         attr: &QpAttr,
         mask: QpAttrMask,
         leaves: bool,
+        to: Destination,
     ) -> Result<(), VerbsError> {
         if mask.contains(QpAttrMask::AV) && core.tables.source_ip(attr.av.sgid_index).is_none() {
             return Err(refuse_gid_index(attr.av.sgid_index));
@@ -266,7 +271,7 @@ impl Qp {
             recv.purge(self.0.qpn.value());
         }
         let bound = if mask.contains(QpAttrMask::AV) {
-            core.bind_flow(index).map(|()| core.tables.tell_peer(now, index))
+            core.bind_flow(index, to).map(|()| core.tables.tell_peer(now, index))
         } else {
             Ok(())
         };

@@ -131,7 +131,8 @@ impl Netlink {
         let mut is_consistent = true;
         let mut buf = vec![0; BUFFER_LEN];
         loop {
-            let len = self.receive(&mut buf, 0)?;
+            // The kernel has written the answer when the send returns, so this never waits.
+            let len = self.receive(&mut buf, libc::MSG_DONTWAIT)?;
             let mut rest = &buf[..len];
             while let Some((header, body, next)) = next_message(rest) {
                 rest = next;

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use roxie::status::QpStatus;
@@ -82,7 +81,7 @@ pub(super) fn start() {
 fn run() {
     let mut seen: HashMap<u32, Seen> = HashMap::new();
     loop {
-        thread::sleep(STEP);
+        sys::pause(STEP);
         ending::look_at_queues();
         let mut stuck = Vec::new();
         work::for_each(|object, queue| {

@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
 ) -> c_int {
     exit::note_use();
     let Some(channel) = channel::find(channel) else {
-        std::thread::sleep(DESTROYED_WAIT);
+        sys::pause(DESTROYED_WAIT);
         return minus1(libc::EINVAL);
     };
     // SAFETY: rdma_get_cm_event(3).

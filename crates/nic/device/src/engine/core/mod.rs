@@ -15,7 +15,7 @@ use super::QpIndex;
 use super::tables::Tables;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
-use crate::port::{FlowKey, Port, RxQueues};
+use crate::port::{Destination, FlowKey, Port, RxQueues};
 use crate::sched::{Quantum, Trigger, Tuning};
 use crate::trace;
 
@@ -71,8 +71,12 @@ impl Core {
     /// Returns the earliest time at which this core must run again even if no packet arrives.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let held = self.hooks.next_due_ns().map(Instant);
-        let room = self.tables.queue.retry_at(now, self.tuning.port_retry_ns);
+        let waits_for_port = self.tables.queue.is_port_full() || self.port.has_unsent();
+        let room = waits_for_port.then(|| now.plus_ns(self.tuning.port_retry_ns));
         let late = self.tables.observer.next(&self.tables.mrs, self.tables.queue.ready());
+        if self.hooks.wait_for_reader() {
+            return Some(now.plus_ns(self.tuning.port_retry_ns));
+        }
         [self.tables.timers.next(), held, room, late].into_iter().flatten().min()
     }
 
@@ -82,15 +86,15 @@ impl Core {
         self.tables.mrs.place_due(now);
     }
 
-    /// Opens the flow for the address vector of a queue pair, or finds it if it is open.
-    pub(crate) fn bind_flow(&mut self, index: QpIndex) -> Result<(), VerbsError> {
+    /// Opens the flow for the address vector of a queue pair, which leads to `to`, or finds it if it is open.
+    pub(crate) fn bind_flow(&mut self, index: QpIndex, to: Destination) -> Result<(), VerbsError> {
         let entry = self.tables.qp(index).ok_or(VerbsError::Invalid)?;
         let (av, dest_qp) = (*entry.qp.av(), entry.qp.dest_qpn());
         let src = self.tables.source_ip(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
         let traffic = self.tables.traffic;
         let (tos, flush_icrc) = (traffic.class(av.traffic_class), traffic.flush_icrc);
         let key = FlowKey { tos, flush_icrc, ..flow_key(src, &av, dest_qp) };
-        let flow = self.port.open_flow(&key).map_err(|error| {
+        let flow = self.port.open_flow(&key, to).map_err(|error| {
             let dst = key.dst;
             let why =
                 format_args!("no packets can be sent from {src} to {dst}: {error} (ip route get {dst})");

@@ -42,7 +42,8 @@ impl Core {
     /// must not cause a timeout, even if this process had no CPU for a while. Returns the number of batches
     /// received.
     pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
-        if self.tables.timers.next().is_none_or(|at| at > now) {
+        // While packets wait for the reader of a recording, no peer can answer in time.
+        if self.hooks.wait_for_reader() || self.tables.timers.next().is_none_or(|at| at > now) {
             return 0;
         }
         let batches = self.drain(now, queues);

@@ -343,10 +343,10 @@ impl Tables {
 
     /// Whether only a poll can send the packets of some queue pair on the ready list: the port accepts
     /// packets, and no ACK is expected that would wake the progress thread.
-    pub(super) fn has_stranded_qp(&self, now: Instant) -> bool {
+    pub(super) fn has_stranded_qp(&self) -> bool {
         let is_stranded =
             |index: QpIndex| self.qp(index).is_some_and(|entry| !entry.qp.backlog().is_ack_expected);
-        self.queue.retry_at(now, 0).is_none() && self.queue.ready().any(is_stranded)
+        !self.queue.is_port_full() && self.queue.ready().any(is_stranded)
     }
 
     /// Marks a queue pair as blocked by its flow.

@@ -52,7 +52,7 @@ fn foreseen_packets_are_counted_one_by_one() {
         assert_eq!((packets, bytes, pass, drop), (6, sum, 6 - u64::from(looks), looks.into()));
 
         let mut world = World::with(HookPoint::Egress, stages(looks));
-        let flow = world.port.open_flow(&key(PEER)).unwrap();
+        let flow = world.port.open_flow(&key(PEER), Destination::Elsewhere).unwrap();
         for (first, len) in [(1, 40), (2, 40), (0x99, 40), (3, 40), (4, 24), (5, 24), (6, 40)] {
             world.port.slot[0] = first;
             world.hooks.commit(&mut world.port, flow, len);

@@ -39,7 +39,7 @@ fn an_impairment_may_concern_one_packet_of_a_kind() {
 #[test]
 fn a_marked_packet_keeps_its_place_in_the_order() {
     let mut world = World::with(HookPoint::Egress, Hook::parse("impair:ecn=100%,nth=2").unwrap());
-    let flow = world.port.open_flow(&key(PEER)).unwrap();
+    let flow = world.port.open_flow(&key(PEER), Destination::Elsewhere).unwrap();
     world.hooks.change_flow();
     for psn in 1..=2 {
         world.port.slot[..52].copy_from_slice(&packet(psn, 40)[..52]);

@@ -53,14 +53,14 @@ impl Member {
             }
             joining.join().unwrap()
         });
-        let port = ShmPort::new(udp_of(&member), member.rings()).unwrap();
+        let port = ShmPort::new(udp_of(&member), member.rings());
         Member { member, port, with_icrc: false }
     }
 
     fn flow_to(&mut self, other_slot: u16, ip: IpAddr) -> FlowId {
         let flush_icrc = FlushIcrc::Iba;
         let key = FlowKey { src: ip, dst: ip, dst_slot: other_slot, tos: 0x20, ttl: 9, flush_icrc };
-        self.port.open_flow(&key).unwrap()
+        self.port.open_flow(&key, Destination::ThisHost).unwrap()
     }
 
     fn send(&mut self, flow: FlowId, packet: &[u8]) {
@@ -280,11 +280,11 @@ fn only_connections_within_the_host_get_a_ring() {
     for (dst, dst_slot) in
         [("192.0.2.1", slot), ("127.0.0.1", crate::port::GSI_FLOW_SLOT), ("224.0.0.1", slot)]
     {
-        a.port.open_flow(&key(dst, dst_slot)).unwrap();
+        a.port.open_flow(&key(dst, dst_slot), Destination::Elsewhere).unwrap();
     }
     a.port.datagram_flow(&key("127.0.0.1", slot)).unwrap();
     assert_eq!(a.port.outbound.iter().flatten().count(), 0);
-    let flow = a.port.open_flow(&key("127.0.0.2", slot)).unwrap();
+    let flow = a.port.open_flow(&key("127.0.0.2", slot), Destination::ThisHost).unwrap();
     assert_eq!(a.port.outbound.iter().flatten().count(), 1);
     a.port.close_flow(flow);
     assert!(a.port.flows[flow.0 as usize].route.is_none(), "its number may be another flow's next");

@@ -79,7 +79,7 @@ fn lengths(got: &[Got]) -> Vec<Vec<usize>> {
 fn equal_packets_travel_as_one_burst_and_a_shorter_packet_ends_it() {
     for ip in [V4, V6] {
         let mut port = port_to_itself();
-        let flow = port.open_flow(&flow_key(ip)).unwrap();
+        let flow = port.open_flow(&flow_key(ip), Destination::Elsewhere).unwrap();
         let sent: Vec<_> = [64, 64, 64, 20, 64].iter().zip(0..).map(|(len, i)| packet(i, *len)).collect();
         sent.iter().for_each(|p| commit(&mut port, flow, p));
         assert_eq!(port.flush(), 5);
@@ -97,7 +97,7 @@ fn equal_packets_travel_as_one_burst_and_a_shorter_packet_ends_it() {
 fn a_long_first_packet_shares_its_burst_with_one_shorter_packet() {
     for (ip, middles_max) in [(V4, 62), (V6, 62)] {
         let mut port = port_to_itself();
-        let flow = port.open_flow(&flow_key(ip)).unwrap();
+        let flow = port.open_flow(&flow_key(ip), Destination::Elsewhere).unwrap();
         commit(&mut port, flow, &packet(0, 1052));
         (1..=70).for_each(|i| commit(&mut port, flow, &packet(i, 1036)));
         port.flush();
@@ -113,7 +113,7 @@ fn a_long_first_packet_shares_its_burst_with_one_shorter_packet() {
 #[test]
 fn many_small_packets_leave_in_bursts_of_128() {
     let mut port = port_to_itself();
-    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let flow = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     (0..300).for_each(|i| commit(&mut port, flow, &packet(i, 24)));
     assert_eq!(port.flush(), 300);
     let got = receive_all(&mut port, V4);
@@ -126,7 +126,7 @@ fn many_small_packets_leave_in_bursts_of_128() {
 fn every_size_arrives_intact() {
     for ip in [V4, V6] {
         let mut port = port_to_itself();
-        let flow = port.open_flow(&flow_key(ip)).unwrap();
+        let flow = port.open_flow(&flow_key(ip), Destination::Elsewhere).unwrap();
         // From a bare BTH to the largest packet, one of each length; growing lengths end each burst.
         let sizes = (12..=4156).step_by(37).chain([MAX_PACKET - 4]);
         let sent: Vec<_> = sizes.zip(0..).map(|(len, i)| packet(i, len)).collect();
@@ -149,8 +149,8 @@ fn alternating_flows_share_staging_but_not_bursts() {
         FlowKey { tos: 0x68, ..flow_key(V4) },
         FlowKey { ttl: 9, ..flow_key(V4) },
     ];
-    let flows = keys.map(|key| port.open_flow(&key).unwrap());
-    assert_eq!(port.open_flow(&keys[1]).unwrap(), flows[1]);
+    let flows = keys.map(|key| port.open_flow(&key, Destination::Elsewhere).unwrap());
+    assert_eq!(port.open_flow(&keys[1], Destination::Elsewhere).unwrap(), flows[1]);
     assert_eq!(port.tx.sockets.len(), 9, "eight classes of slots and QP1");
     for i in 0..40 {
         commit(&mut port, flows[i % 4], &packet(i as u32, 100 + i % 4));
@@ -178,8 +178,10 @@ fn alternating_flows_share_staging_but_not_bursts() {
 #[test]
 fn tos_and_ttl_reach_the_receiver_over_ipv6() {
     let mut port = port_to_itself();
-    let first = port.open_flow(&FlowKey { tos: 0x02, ttl: 1, ..flow_key(V6) }).unwrap();
-    let second = port.open_flow(&FlowKey { tos: 0x60, ttl: 255, ..flow_key(V6) }).unwrap();
+    let first =
+        port.open_flow(&FlowKey { tos: 0x02, ttl: 1, ..flow_key(V6) }, Destination::Elsewhere).unwrap();
+    let second =
+        port.open_flow(&FlowKey { tos: 0x60, ttl: 255, ..flow_key(V6) }, Destination::Elsewhere).unwrap();
     for flow in [first, second] {
         (0..3).for_each(|i| commit(&mut port, flow, &packet(i, 40)));
     }
@@ -192,7 +194,7 @@ fn tos_and_ttl_reach_the_receiver_over_ipv6() {
 #[test]
 fn full_bursts_and_full_tables_are_sent_without_a_flush() {
     let mut port = port_to_itself();
-    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let flow = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     for i in 0..200 {
         commit(&mut port, flow, &packet(i, 4108));
     }
@@ -200,8 +202,11 @@ fn full_bursts_and_full_tables_are_sent_without_a_flush() {
     assert!(counters.tx_packets >= 180, "{counters:?}");
     port.flush();
     assert_eq!(port.counters().tx_packets, 200);
-    let flows: Vec<_> =
-        (0..4).map(|slot| port.open_flow(&FlowKey { dst_slot: slot, ..flow_key(V4) }).unwrap()).collect();
+    let flows: Vec<_> = (0..4)
+        .map(|slot| {
+            port.open_flow(&FlowKey { dst_slot: slot, ..flow_key(V4) }, Destination::Elsewhere).unwrap()
+        })
+        .collect();
     receive_all(&mut port, V4);
     // Packets of growing length never share a burst: the table of bursts is full first.
     for i in 0..1000 {
@@ -215,7 +220,7 @@ fn full_bursts_and_full_tables_are_sent_without_a_flush() {
 #[test]
 fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
     let mut port = port_to_itself();
-    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let flow = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     for i in 0..100 {
         commit(&mut port, flow, &packet(i, 50));
     }
@@ -238,7 +243,7 @@ fn a_refused_burst_is_sent_in_parts_with_new_icrcs() {
 fn packets_dropped_at_a_full_receive_buffer_are_counted() {
     let mut port = port_to_itself();
     sys::set_opt(port.rx.slot.as_fd(), sys::Opt::RECEIVE_BUFFER, 8192).unwrap();
-    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let flow = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     for number in 0..64 {
         commit(&mut port, flow, &packet(number, 4096));
         port.flush();
@@ -254,8 +259,8 @@ fn packets_that_cannot_leave_are_counted_by_reason() {
     let mut port = port_to_itself();
     // From loopback there is no route to a foreign network.
     let key = FlowKey { dst: "203.0.113.1".parse().unwrap(), ..flow_key(V4) };
-    let nowhere = port.open_flow(&key).unwrap();
-    let here = port.open_flow(&flow_key(V4)).unwrap();
+    let nowhere = port.open_flow(&key, Destination::Elsewhere).unwrap();
+    let here = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     (0..3).for_each(|i| commit(&mut port, nowhere, &packet(i, 40)));
     (0..3).for_each(|i| commit(&mut port, here, &packet(i, 40)));
     assert_eq!(port.flush(), 3, "the failure of one burst does not affect the others");
@@ -270,15 +275,21 @@ fn packets_that_cannot_leave_are_counted_by_reason() {
 fn flows_with_impossible_addresses_are_refused() {
     let mut port = port_to_itself();
     let mixed = FlowKey { dst: V6, ..flow_key(V4) };
-    assert_eq!(port.open_flow(&mixed).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(
+        port.open_flow(&mixed, Destination::Elsewhere).unwrap_err().raw_os_error(),
+        Some(libc::EINVAL)
+    );
     let foreign = flow_key("203.0.113.1".parse().unwrap());
-    assert_eq!(port.open_flow(&foreign).unwrap_err().raw_os_error(), Some(libc::EADDRNOTAVAIL));
+    assert_eq!(
+        port.open_flow(&foreign, Destination::Elsewhere).unwrap_err().raw_os_error(),
+        Some(libc::EADDRNOTAVAIL)
+    );
 }
 
 #[test]
 fn every_address_of_many_gets_a_packet_and_no_flow_stays_for_it() {
     let mut port = port_to_itself();
-    let held = port.open_flow(&flow_key(V4)).unwrap();
+    let held = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     // More than the maximum number of flows; each is another address of this host.
     for n in 0..70_000u32 {
         let dst = Ipv4Addr::from(0x7f01_0000 + n).into();
@@ -304,7 +315,10 @@ fn every_address_of_many_gets_a_packet_and_no_flow_stays_for_it() {
 fn a_closed_flow_can_be_evicted() {
     let mut port = port_to_itself();
     let key = |n: u32| FlowKey { dst: Ipv4Addr::from(0x7f01_0000 + n).into(), ..flow_key(V4) };
-    let (a, b) = (port.open_flow(&key(0)).unwrap(), port.open_flow(&key(0)).unwrap());
+    let (a, b) = (
+        port.open_flow(&key(0), Destination::Elsewhere).unwrap(),
+        port.open_flow(&key(0), Destination::Elsewhere).unwrap(),
+    );
     assert_eq!(a, b);
     let crowd = |port: &mut UdpPort| assert!((1..2000).all(|n| port.datagram_flow(&key(n)).is_ok()));
     port.close_flow(a);
@@ -323,7 +337,7 @@ fn a_full_send_buffer_has_no_room_until_the_wire_has_taken_half_of_it() {
     // 2.5 MB/s, which a debug build exceeds on a busy machine too; the queue holds everything.
     run("tc", "qdisc add dev lo root tbf rate 20mbit burst 70kb limit 40mb");
     let mut port = port_to_itself();
-    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let flow = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     let mut pushed_back_after = 0;
     for number in 0..100_000 {
         if port.tx_state(None).room != TxRoom::Open {
@@ -360,7 +374,7 @@ fn a_refused_datagram_is_handed_over_and_the_next_one_leaves() {
             port.tx.set_udp_port(absent.local_addr().unwrap().port());
             drop(absent);
             let key = FlowKey { dst: elsewhere, dst_slot: slot, ..flow_key(ip) };
-            let flow = port.open_flow(&key).unwrap();
+            let flow = port.open_flow(&key, Destination::Elsewhere).unwrap();
             commit(&mut port, flow, &packet(1, 276));
             assert_eq!(port.flush(), 1);
             // The kernel has an error for this socket now.
@@ -386,7 +400,7 @@ fn datagrams_to_a_sending_socket_do_not_hide_a_refused_datagram() {
     let mut port = port_to_itself();
     port.tx.set_udp_port(absent.local_addr().unwrap().port());
     drop(absent);
-    let flow = port.open_flow(&flow_key(V4)).unwrap();
+    let flow = port.open_flow(&flow_key(V4), Destination::Elsewhere).unwrap();
     let (stranger, to) = (UdpSocket::bind((V4, 0)).unwrap(), port.headers(flow).unwrap().ports().0);
     for _ in 0..1000 {
         stranger.send_to(&[0; 1400], (V4, to)).unwrap();
@@ -397,4 +411,67 @@ fn datagrams_to_a_sending_socket_do_not_hide_a_refused_datagram() {
     let mut refused = 0;
     port.take_refused(RefusedKind::Packets, &mut |_, _| refused += 1);
     assert_eq!(refused, 1);
+}
+
+/// The numbers of the packets that wait in `reader`, which has the place of a network.
+fn numbers(reader: &OwnedFd) -> Vec<u32> {
+    let mut bytes = [0; 65_536];
+    let records = std::iter::from_fn(|| {
+        let record = sys::recv_record(reader.as_fd(), &mut bytes, &mut Vec::new(), false).ok()?;
+        // Each packet is 1000 bytes long, with its ICRC.
+        Some(
+            bytes[..record.len]
+                .chunks(1000)
+                .map(|bytes| u32::from_be_bytes(bytes[..4].try_into().unwrap()))
+                .collect::<Vec<_>>(),
+        )
+    });
+    records.flatten().collect()
+}
+
+#[test]
+fn packets_wait_for_a_full_send_buffer_and_leave_once_and_in_order() {
+    let mut port = port_to_itself();
+    let flows = [V4, V6].map(|ip| port.open_flow(&flow_key(ip), Destination::Elsewhere).unwrap());
+    let (writer, reader) = sys::seqpacket_pair().unwrap();
+    port.tx.set_sockets(&writer);
+    let (mut committed, mut arrived) = (0, Vec::new());
+    while !port.has_unsent() {
+        flows.iter().for_each(|flow| commit(&mut port, *flow, &packet(committed, 996)));
+        committed += 1;
+        port.flush();
+    }
+    assert_eq!(port.tx_state(None).room, TxRoom::PortFull);
+    // Further packets join those that wait.
+    for _ in 0..20 {
+        flows.iter().for_each(|flow| commit(&mut port, *flow, &packet(committed, 996)));
+        committed += 1;
+    }
+    while port.has_unsent() {
+        let found = numbers(&reader);
+        assert!(!found.is_empty());
+        arrived.extend(found);
+        port.recv(RxQueues::SLOT.into(), &mut |_| {});
+    }
+    port.flush();
+    arrived.extend(numbers(&reader));
+    for number in 0..committed {
+        assert_eq!(arrived.iter().filter(|found| **found == number).count(), 2, "{number}");
+    }
+    let counters = port.counters();
+    assert_eq!((counters.tx_packets, counters.tx_no_buffer), (2 * u64::from(committed), 0));
+    assert!(counters.tx_waits > 0 && port.tx_state(None).room == TxRoom::Open);
+    // Without space in the staging area, packets are lost and counted.
+    while port.counters().tx_no_buffer == 0 {
+        flows.iter().for_each(|flow| commit(&mut port, *flow, &packet(committed, 996)));
+        committed += 1;
+    }
+    arrived.clear();
+    while port.has_unsent() {
+        arrived.extend(numbers(&reader));
+        port.flush();
+    }
+    arrived.extend(numbers(&reader));
+    let counters = port.counters();
+    assert_eq!(counters.tx_packets + counters.tx_no_buffer, 2 * u64::from(committed));
 }

@@ -38,6 +38,8 @@ pub(super) struct Transmitter {
     batch: SendBatch,
     /// Sum of `TxSocket::unchecked` over all sockets.
     unchecked: usize,
+    /// The last flush found a full send buffer: the bursts of the dirty sockets are left.
+    has_unsent: bool,
     pub(super) counters: PortCounters,
 }
 
@@ -105,9 +107,6 @@ const PIECES_MAX: usize = 1024;
 /// UDP_MAX_SEGMENTS of linux/udp.h: 128 since 6.9, 64 before.
 const SEGMENTS_MAX: u16 = 128;
 const SEGMENTS_MAX_OLD: u16 = 64;
-/// Time to wait for a full send buffer before packets are dropped. A NIC at 1 Gbit/s empties 125 KB of it
-/// in that time; the shortest retransmission timeout of the transport is as long.
-const SEND_WAIT_NS: u64 = 1_000_000;
 /// Bytes between two checks of the send buffer's fill level: often enough for an unprivileged buffer of
 /// 416 KiB, and 0.3 us every 100 us at 2.5 GB/s. The limit of unsent bytes is half a buffer, below which
 /// the kernel reports a socket as writable.
@@ -137,8 +136,15 @@ impl Transmitter {
             segments_max: SEGMENTS_MAX,
             batch: SendBatch::new(BURSTS_MAX, PIECES_MAX),
             unchecked: 0,
+            has_unsent: false,
             counters: PortCounters::default(),
         }
+    }
+
+    /// The sockets send through `fd` from now on.
+    #[cfg(test)]
+    pub(super) fn set_sockets(&mut self, fd: &OwnedFd) {
+        self.sockets.iter_mut().for_each(|socket| socket.fd = fd.try_clone().expect("a descriptor"));
     }
 
     /// Sends to another port from now on.
@@ -195,7 +201,6 @@ impl Transmitter {
                     self.end = self.phase.next_from(self.end);
                     if self.end > FLUSH_AT {
                         self.flush();
-                        return;
                     }
                 }
             }
@@ -204,11 +209,34 @@ impl Transmitter {
                 self.open_burst(flow, start, len);
             }
         }
-        if self.end + MAX_PACKET > STAGING_LEN
+        if self.is_staging_full() {
+            self.counters.tx_full += 1;
+            self.flush();
+            if self.is_staging_full() {
+                self.lose_unsent();
+            }
+        }
+    }
+
+    /// Whether there may be no space for another packet.
+    #[inline]
+    fn is_staging_full(&self) -> bool {
+        self.end + MAX_PACKET > STAGING_LEN
             || self.bursts.len() == BURSTS_MAX
             || self.pieces.len() == PIECES_MAX
-        {
-            self.counters.tx_full += 1;
+    }
+
+    /// Whether packets wait for a send buffer. Each call of [`has_room`](Self::has_room) and of
+    /// [`resume`](Self::resume) tries to send them.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.has_unsent
+    }
+
+    /// Tries to send the packets that wait for a send buffer.
+    #[inline]
+    pub(super) fn resume(&mut self) {
+        if self.has_unsent {
             self.flush();
         }
     }
@@ -217,11 +245,15 @@ impl Transmitter {
     /// [`Port::tx_state`](super::super::Port::tx_state).
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
-        self.unchecked < CHECK_BYTES || self.finds_room()
+        self.unchecked < CHECK_BYTES && !self.has_unsent || self.finds_room()
     }
 
     #[cold]
     fn finds_room(&mut self) -> bool {
+        self.resume();
+        if self.has_unsent {
+            return false;
+        }
         let mut left = 0;
         for socket in self.sockets.iter_mut().filter(|socket| socket.unchecked > 0) {
             let mut fds = [PollFd::writable(socket.fd.as_raw_fd())];
@@ -242,20 +274,46 @@ impl Transmitter {
         if self.bursts.is_empty() {
             return 0;
         }
-        let mut packets = 0;
-        for i in 0..self.dirty.len() {
-            let socket = self.dirty[i];
-            packets += self.send_socket(socket);
-            self.sockets[socket as usize].is_dirty = false;
-        }
-        self.dirty.clear();
         for burst in &self.bursts {
             self.flows[burst.flow as usize].open = NONE;
         }
+        let (mut packets, mut left) = (0, 0);
+        for i in 0..self.dirty.len() {
+            let socket = self.dirty[i];
+            packets += self.send_socket(socket);
+            if self.sockets[socket as usize].is_dirty {
+                self.dirty[left] = socket;
+                left += 1;
+            }
+        }
+        self.dirty.truncate(left);
+        self.has_unsent = left > 0;
+        if self.has_unsent {
+            self.counters.tx_waits += 1;
+            let sockets = &self.sockets;
+            self.bursts.retain(|burst| sockets[burst.socket as usize].is_dirty);
+        } else {
+            self.empty_staging();
+        }
+        packets
+    }
+
+    fn empty_staging(&mut self) {
         self.bursts.clear();
         self.pieces.clear();
         self.end = self.phase.next_from(0);
-        packets
+    }
+
+    /// Gives up the packets that wait for a send buffer.
+    #[cold]
+    fn lose_unsent(&mut self) {
+        let lost = self.bursts.iter().map(|burst| u64::from(burst.count)).sum();
+        self.count_lost(libc::EAGAIN, lost);
+        for socket in self.dirty.drain(..) {
+            self.sockets[socket as usize].is_dirty = false;
+        }
+        self.has_unsent = false;
+        self.empty_staging();
     }
 
     /// Starts a burst with the packet at `start`.
@@ -281,9 +339,11 @@ impl Transmitter {
         }
     }
 
-    /// Sends all bursts of one socket; returns the packets sent.
+    /// Sends the bursts of a dirty socket; returns the packets sent. The socket stays dirty if its send
+    /// buffer is full, and only its other bursts are left then.
     fn send_socket(&mut self, socket: u32) -> usize {
-        let (mut packets, mut next, mut waited) = (0, 0, false);
+        let (mut packets, mut next) = (0, 0);
+        self.sockets[socket as usize].is_dirty = false;
         // An ICMP message about an earlier datagram fails the next one, once.
         let mut repeats = 0;
         loop {
@@ -327,15 +387,13 @@ impl Transmitter {
             }
             let Some(error) = error else { break };
             match error.raw_os_error().unwrap_or(0) {
-                libc::EAGAIN if !waited => {
-                    waited = true;
-                    self.wait_writable(socket);
-                }
-                errno @ libc::EAGAIN => {
-                    // The rest would fail in the same way.
-                    let rest = self.bursts[next..].iter().filter(|b| b.socket == socket);
-                    let lost = rest.map(|b| u64::from(b.count)).sum();
-                    self.count_lost(errno, lost);
+                libc::EAGAIN => {
+                    let mut at = 0;
+                    self.bursts.retain(|burst| {
+                        at += 1;
+                        burst.socket != socket || at > next
+                    });
+                    self.sockets[socket as usize].is_dirty = true;
                     break;
                 }
                 libc::EINVAL | libc::EIO if self.bursts[next].count > 1 => {
@@ -367,16 +425,6 @@ impl Transmitter {
                 }
             }
         }
-    }
-
-    fn wait_writable(&mut self, socket: u32) {
-        self.counters.tx_waits += 1;
-        // The buffer is full: the next packet must wait until there is room again.
-        self.sockets[socket as usize].unchecked += CHECK_BYTES;
-        self.unchecked += CHECK_BYTES;
-        let mut fds = [PollFd::writable(self.sockets[socket as usize].fd.as_raw_fd())];
-        // Whatever the result, sending is tried once more.
-        let _ready = sys::poll(&mut fds, Some(SEND_WAIT_NS));
     }
 
     /// Sends a burst that the kernel refused to segment in smaller ones, or packet by packet. That

@@ -150,7 +150,7 @@ fn attach(config: &XskPortConfig, queues: u32, mode: Mode) -> Result<Steering, A
             Err(AttachError::Occupied { name, .. })
                 if name == Steering::NAME && now_ns() - start < LEAVING_NS =>
             {
-                std::thread::sleep(LEAVING_PAUSE);
+                sys::pause(LEAVING_PAUSE);
             }
             // A roxie program that xdp-loader attached is for RoCE's own UDP port.
             Err(occupied @ AttachError::Occupied { .. }) if config.udp_port == ROCE_PORT => {

@@ -43,7 +43,7 @@ impl Owner {
                 return Ok(owner);
             }
             // The other process may have found this one, and given up as well.
-            std::thread::sleep(PAUSE);
+            sys::pause(PAUSE);
         }
         Err(XskError::Owned { pid: of(ifindex) })
     }

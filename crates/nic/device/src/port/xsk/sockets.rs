@@ -275,7 +275,7 @@ impl Sockets {
                     if now_ns() - start > BUSY_NS {
                         return Err(XskError::QueueBusy(bind.queue));
                     }
-                    std::thread::sleep(BUSY_PAUSE);
+                    sys::pause(BUSY_PAUSE);
                 }
                 Err(error) => return Err(during("bind")(error)),
             }

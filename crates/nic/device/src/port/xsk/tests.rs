@@ -94,7 +94,7 @@ fn flow_key(family: &str, from: usize) -> FlowKey {
 }
 
 fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {
-    net.hosts[from].visit(|| port.open_flow(&flow_key(family, from)).unwrap())
+    net.hosts[from].visit(|| port.open_flow(&flow_key(family, from), Destination::Elsewhere).unwrap())
 }
 
 /// A packet without ICRC: a BTH for a QP of the other host's slot, a number, a pattern.
@@ -246,7 +246,7 @@ fn every_queue_has_its_socket() {
     // Several slots: several flows, spread over the queues.
     for dst_slot in 0..40 {
         let key = FlowKey { dst_slot, ..flow_key(V4, 0) };
-        let flow = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
+        let flow = net.hosts[0].visit(|| a.open_flow(&key, Destination::Elsewhere).unwrap());
         transfer(&mut a, &mut b, flow, V4, 0, mixed(1, &[100], 50));
     }
     let queues: Vec<usize> = a.flows.iter().map(|flow| flow.queue).collect();
@@ -398,7 +398,7 @@ fn packets_follow_added_and_removed_addresses() {
     let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
     net.hosts[1].visit(|| ip("address add 10.79.0.77/24 dev veth0"));
     let key = FlowKey { dst: "10.79.0.77".parse().unwrap(), tos: 0, ttl: 0, ..flow_key(V4, 0) };
-    let there = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
+    let there = net.hosts[0].visit(|| a.open_flow(&key, Destination::Elsewhere).unwrap());
     let steered = |a: &mut XskPort, b: &mut XskPort| {
         let before = b.counters.rx_packets;
         commit(a, there, &packet(1, 1, 100));

@@ -19,7 +19,7 @@ fn queues<const QUEUES: usize>(net: &Net) -> (XskPort, [FlowId; QUEUES]) {
     // The hash of a flow, which is random, selects its queue.
     for dst_slot in 2..100 {
         let key = FlowKey { dst_slot, ..flow_key(V4, 0) };
-        let id = net.hosts[0].visit(|| a.open_flow(&key).unwrap());
+        let id = net.hosts[0].visit(|| a.open_flow(&key, Destination::Elsewhere).unwrap());
         let flow = &a.flows[id.0 as usize];
         assert!(flow.is_direct);
         flows[flow.queue] = Some(id);
