@@ -101,6 +101,7 @@ impl Forwarded {
             ip_id: self.ip_id,
             bytes: &self.bytes,
             queue: RxQueue::Forwarded,
+            icrc: roxie::port::Icrc::Present,
         }
     }
 }

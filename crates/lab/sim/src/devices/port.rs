@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roxie::port::{
-    Destination, FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport,
+    Destination, FlowId, FlowKey, Headers, Icrc, MAX_PACKET, Port, PortCounters, PortProperties, PortReport,
     RefusedKind, RxBatch, RxScope, TxRoom, TxState,
 };
 use roxie::runtime::World;
@@ -139,6 +139,7 @@ impl Port for SimPort {
                 ip_id: None,
                 bytes: &frame.bytes,
                 queue: *queue,
+                icrc: Icrc::Present,
             });
         }
         frames.len()

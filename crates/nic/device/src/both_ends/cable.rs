@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use wire::{Operation, Packet};
 
 use crate::port::{
-    Destination, FlowId, FlowKey, Headers, MAX_PACKET, Port, PortCounters, PortProperties, PortReport,
+    Destination, FlowId, FlowKey, Headers, Icrc, MAX_PACKET, Port, PortCounters, PortProperties, PortReport,
     RxBatch, RxQueue, RxScope, TxRoom, TxState, icrc_header,
 };
 
@@ -234,6 +234,7 @@ impl Port for Plug {
                 ip_id: None,
                 bytes,
                 queue: RxQueue::Slot,
+                icrc: Icrc::Present,
             });
         }
         frames.len()

@@ -68,7 +68,7 @@ fn a_hold_that_has_ended_is_no_deadline() {
         let poll = |pair: &mut Pair| {
             let now = pair.now;
             pair.here.core.poll(|| now, RxQueues::ALL, Trigger::Poll);
-            pair.here.core.next_deadline(now)
+            pair.here.core.next_deadline(|| now)
         };
         if poll(&mut pair).is_none_or(|at| at <= pair.now) || chaos.counts().is_empty() {
             continue;

@@ -136,7 +136,7 @@ impl Pair {
             if moved || !self.cable.is_empty() {
                 self.now = next;
             } else {
-                let deadlines = [&self.here, &self.there].map(|end| end.core.next_deadline(self.now));
+                let deadlines = [&self.here, &self.there].map(|end| end.core.next_deadline(|| self.now));
                 let Some(deadline) = deadlines.into_iter().flatten().min() else { return };
                 self.now = deadline.max(next);
             }

@@ -22,10 +22,11 @@ mod services;
 pub(crate) mod tables;
 mod timers;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sys::AddressMonitor;
@@ -53,6 +54,7 @@ use crate::verbs::{Due, FileId, XrcDomain};
 use claims::Claims;
 use group::Place;
 use gsi::Held;
+use observer::Faults;
 use outbox::Outbox;
 use polling::Polling;
 use refused::RefusedWatch;
@@ -120,7 +122,7 @@ impl Engine {
             refused: RefusedWatch::default(),
             redirects,
             claims: Claims::default(),
-            chaos: OnceLock::new(),
+            faults: Faults::default(),
         };
         Ok(Arc::new(Self {
             core: Mutex::new(core),
@@ -164,12 +166,12 @@ impl Engine {
 
     pub(crate) fn prefers_equal_packets(&self) -> bool {
         // Chaos places the packets of a message in any order, so the peer must see which belong together.
-        self.prefers_equal_packets && self.services.chaos.get().is_none()
+        self.prefers_equal_packets && self.services.faults.get().is_none()
     }
 
     /// From now on this engine has the faults of `chaos`.
     pub(crate) fn set_chaos(&self, chaos: &Arc<Chaos>) {
-        if self.services.chaos.set(Arc::clone(chaos)).is_ok() {
+        if self.services.faults.set(Arc::clone(chaos)).is_ok() {
             let Tables { observer, mrs, .. } = &mut self.lock().tables;
             observer.disturb(chaos, mrs);
         }
@@ -177,7 +179,7 @@ impl Engine {
 
     /// The faults of `--chaos`.
     pub(crate) fn chaos(&self) -> Option<&Arc<Chaos>> {
-        self.services.chaos.get()
+        self.services.faults.get()
     }
 
     /// See [`Polling::has_sleeper`].
@@ -209,15 +211,14 @@ impl Engine {
         }
         let mut core = Locked::briefly(core);
         core.is_polled = self.polling.is_watching();
+        let rounds = Cell::new(0);
         let begin_round = || {
-            self.polling.add_steps(1);
+            rounds.set(rounds.get() + 1);
             self.now()
         };
         let batches = core.poll(begin_round, self.polling.queues(number), Trigger::Poll);
+        self.polling.add_steps(rounds.get() + batches);
         self.unlock_and_pause(core);
-        if batches > 0 {
-            self.polling.add_steps(batches);
-        }
         batches > 0
     }
 
@@ -388,7 +389,7 @@ impl Engine {
     /// When the engine must run again even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let now = self.now();
-        let core = self.lock().next_deadline(now);
+        let core = self.lock().next_deadline(|| now);
         let rescan = self.services.registry.rescan_at().map(Instant);
         let (held, refused) = (self.services.held.next_offer(now), self.services.refused.next());
         [core, self.moderator.next(), self.services.cm.poll_timeout(), held, refused, rescan]
@@ -418,7 +419,7 @@ impl Engine {
     #[inline]
     pub(crate) fn wake_for(&self, core: &Core) {
         if self.polling.progress.until_ns() != 0 {
-            let deadlines = [core.next_deadline(self.now()), self.moderator.next()];
+            let deadlines = [core.next_deadline(|| self.now()), self.moderator.next()];
             self.wake_before(deadlines.into_iter().flatten().min());
         }
     }

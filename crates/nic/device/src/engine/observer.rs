@@ -5,7 +5,7 @@
 //! ([`Observer::limit`]), when a queue pair is created, connected and removed, and when work is done
 //! ([`Observer::look`]). Without recording and faults, each call costs one comparison.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use transport::chaos::Chaos;
 use transport::{Backlog, Instant, Qp, QpEvent, QpType};
@@ -20,6 +20,9 @@ use crate::keys::KeyTable;
 use crate::recording::Recording;
 use crate::stats::Row;
 use crate::status::QpStatus;
+
+/// The faults of `--chaos`, for those that do not hold the engine's lock.
+pub(super) type Faults = OnceLock<Arc<Chaos>>;
 
 /// See the module documentation.
 #[derive(Default)]

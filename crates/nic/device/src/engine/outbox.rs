@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use wire::{Gid, Qpn};
 
-use crate::port::{RxBatch, RxQueue};
+use crate::port::{Icrc, RxBatch, RxQueue};
 
 /// Management datagrams kept until the next delivery; more are dropped, and their senders retransmit them.
 const MADS_MAX: usize = 1024;
@@ -54,7 +54,20 @@ impl OwnedPacket {
     pub(crate) fn batch(&self) -> RxBatch<'_> {
         let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
         let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
-        RxBatch { src, src_port, dst, dst_port, tos, ttl, segment, macs: None, ip_id: None, bytes, queue }
+        RxBatch {
+            src,
+            src_port,
+            dst,
+            dst_port,
+            tos,
+            ttl,
+            segment,
+            macs: None,
+            ip_id: None,
+            bytes,
+            queue,
+            icrc: Icrc::Present,
+        }
     }
 }
 

@@ -61,10 +61,12 @@ impl Polling {
         self.polls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An inline poll has run rounds or received batches.
+    /// An inline poll has run rounds and received batches. The caller holds the engine's lock, so this is no
+    /// atomic addition.
     #[inline]
     pub(super) fn add_steps(&self, steps: usize) {
-        self.steps.fetch_add(steps as u64, Ordering::Relaxed);
+        let before = self.steps.load(Ordering::Relaxed);
+        self.steps.store(before + steps as u64, Ordering::Relaxed);
     }
 
     /// Inline polls so far.

@@ -2,14 +2,14 @@
 //! addresses. No part of it runs under the engine's lock. Management datagrams and packets of other processes
 //! come to it in the [`Outbox`](super::outbox::Outbox).
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 use sys::AddressMonitor;
-use transport::chaos::Chaos;
 
 use super::claims::Claims;
 use super::gsi::Held;
+use super::observer::Faults;
 use super::refused::RefusedWatch;
 use crate::cm::CmDriver;
 use crate::gid::Gids;
@@ -31,6 +31,5 @@ pub(crate) struct Services {
     pub(super) refused: RefusedWatch,
     pub(super) redirects: Arc<RedirectOutcome>,
     pub(crate) claims: Claims,
-    /// The faults of `--chaos`.
-    pub(super) chaos: OnceLock<Arc<Chaos>>,
+    pub(super) faults: Faults,
 }

@@ -14,8 +14,8 @@ mod verdicts;
 
 use super::*;
 use crate::port::{
-    Destination, FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue, RxScope,
-    TxRoom, TxState,
+    Destination, FlowKey, Headers, Icrc, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue,
+    RxScope, TxRoom, TxState,
 };
 use sys::now_ns;
 
@@ -115,6 +115,7 @@ impl World {
             ip_id: Some(100),
             bytes,
             queue: RxQueue::Slot,
+            icrc: Icrc::Present,
         };
         let mut batches = Vec::new();
         self.hooks.receive(&batch, &mut |batch| {
@@ -362,6 +363,7 @@ fn ipv6_frames_are_complete_too() {
             ip_id: None,
             bytes,
             queue: RxQueue::Slot,
+            icrc: Icrc::Present,
         };
         let mut count = 0;
         world.hooks.receive(&batch, &mut |_| count += 1);
@@ -477,6 +479,7 @@ fn programs_see_the_ethernet_addresses_that_the_port_received() {
             ip_id: None,
             bytes: &bytes,
             queue: RxQueue::Slot,
+            icrc: Icrc::Present,
         };
         let mut count = 0;
         world.hooks.receive(&batch, &mut |_| count += 1);

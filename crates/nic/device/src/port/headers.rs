@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{EtherType, Ethernet, Ip, Ipv4, Ipv6, Mac, Udp, ip::PROTOCOL_UDP};
 
-use super::{FlowKey, RxBatch, RxQueue};
+use super::{FlowKey, Icrc, RxBatch, RxQueue};
 
 /// The headers of one flow.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +163,7 @@ pub(crate) fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<Rx
         ip_id,
         bytes,
         queue,
+        icrc: Icrc::Present,
     })
 }
 

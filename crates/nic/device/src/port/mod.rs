@@ -77,9 +77,15 @@ pub enum RxQueue {
     Slot,
     /// Handed over by another process of the domain.
     Forwarded,
-    /// Memory shared with the sender: the packets have room for their ICRCs, but the ICRCs are not
-    /// computed.
-    Ring,
+}
+
+/// The last four bytes of each packet of a batch.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Icrc {
+    /// The ICRC, which the transport verifies.
+    Present,
+    /// Zeros: nothing can damage a packet in memory that a process of this host shares.
+    Omitted,
 }
 
 /// The queues that one [`Port::recv`] call reads.
@@ -129,6 +135,8 @@ pub struct RxBatch<'a> {
     pub bytes: &'a [u8],
     /// The queue that it came from.
     pub queue: RxQueue,
+    /// Whether its packets end with their ICRCs.
+    pub icrc: Icrc,
 }
 
 impl<'a> RxBatch<'a> {

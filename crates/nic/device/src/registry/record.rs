@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::SLOTS;
-use crate::port::{RxBatch, RxQueue};
+use crate::port::{Icrc, RxBatch, RxQueue};
 use transport::numbering::{ID_SHIFT, QPN_SHIFT};
 
 /// Length of the part that all records have.
@@ -209,7 +209,7 @@ fn put_frame(writer: &mut Writer<'_>, batch: &RxBatch<'_>) {
     let flags = match batch.queue {
         RxQueue::Gsi => FROM_GSI,
         RxQueue::Slot => MISROUTED,
-        RxQueue::Forwarded | RxQueue::Ring => 0,
+        RxQueue::Forwarded => 0,
     };
     writer.put(&[family as u8, batch.tos, batch.ttl, flags]);
     writer.put(&0u32.to_le_bytes());
@@ -240,6 +240,7 @@ fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxBa
         ip_id: None,
         bytes: packets,
         queue: RxQueue::Forwarded,
+        icrc: Icrc::Present,
     })
 }
 
@@ -312,6 +313,7 @@ mod tests {
                 ip_id: None,
                 bytes: b"abcabcab",
                 queue: RxQueue::Gsi,
+                icrc: Icrc::Present,
             };
             let mut bytes = emitted(&Record::Frame(batch));
             assert_eq!((bytes.len(), bytes[19]), (FRAME_LEN, FROM_GSI));

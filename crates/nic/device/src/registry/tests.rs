@@ -13,7 +13,7 @@ use wire::Qpn;
 
 use super::group::{Found, SocketSet};
 use super::*;
-use crate::port::{Destination, Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
+use crate::port::{Destination, Icrc, Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{Credentials, PollFd, random_u64};
 
 /// Returns a domain that no other test uses. Its port is below the kernel's ephemeral ports.
@@ -142,6 +142,7 @@ pub(super) fn batch(bytes: &[u8]) -> RxBatch<'_> {
         ip_id: None,
         bytes,
         queue: RxQueue::Gsi,
+        icrc: Icrc::Present,
     }
 }
 

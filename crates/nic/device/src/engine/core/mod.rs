@@ -68,15 +68,17 @@ impl Core {
         batches
     }
 
-    /// Returns the earliest time at which this core must run again even if no packet arrives.
-    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let held = self.hooks.next_due_ns().map(Instant);
-        let waits_for_port = self.tables.queue.is_port_full() || self.port.has_unsent();
-        let room = waits_for_port.then(|| now.plus_ns(self.tuning.port_retry_ns));
-        let late = self.tables.observer.next(&self.tables.mrs, self.tables.queue.ready());
+    /// Returns the earliest time at which this core must run again even if no packet arrives. Reads `clock`
+    /// only while packets wait for the port or for the reader of a recording.
+    #[inline]
+    pub(crate) fn next_deadline(&self, clock: impl Fn() -> Instant) -> Option<Instant> {
+        let retry = || clock().plus_ns(self.tuning.port_retry_ns);
         if self.hooks.wait_for_reader() {
-            return Some(now.plus_ns(self.tuning.port_retry_ns));
+            return Some(retry());
         }
+        let held = self.hooks.next_due_ns().map(Instant);
+        let room = (self.tables.queue.is_port_full() || self.port.has_unsent()).then(retry);
+        let late = self.tables.observer.next(&self.tables.mrs, self.tables.queue.ready());
         [self.tables.timers.next(), held, room, late].into_iter().flatten().min()
     }
 

@@ -8,7 +8,7 @@ use super::Tables;
 use crate::engine::QpIndex;
 use crate::engine::outbox::OwnedPacket;
 
-use crate::port::{RxBatch, RxQueue};
+use crate::port::{Icrc, RxBatch};
 use crate::srqs::ScopedSrqs;
 use crate::trace;
 
@@ -23,7 +23,7 @@ impl Tables {
             tos: batch.tos,
             ttl: batch.ttl,
         };
-        if batch.queue == RxQueue::Ring {
+        if batch.icrc == Icrc::Omitted {
             for bytes in batch.packets() {
                 match Packet::parse(bytes) {
                     Ok(packet) => self.receive_packet(now, &packet, bytes, &from, batch),
@@ -85,8 +85,8 @@ impl Tables {
         if let Some(index) = self.index_of(qpn).filter(|_| qpn != Qpn::GSI) {
             return self.deliver(now, index, packet, from);
         }
-        // A ring carries the connections of one process only, and its packets have no ICRC to forward.
-        if batch.queue == RxQueue::Ring {
+        // Shared memory carries the connections of one process only, and there is no ICRC to forward.
+        if batch.icrc == Icrc::Omitted {
             return self.count(DropReason::NotForUs);
         }
         match qpn {

@@ -6,7 +6,7 @@ use wire::icrc::ICRC_LEN;
 use wire::{Bth, Gid};
 
 use super::{ALIGN, BATCH_BYTES_MAX, BatchHeader, HEADER_LEN};
-use crate::port::{RxBatch, RxQueue, put_icrc};
+use crate::port::{Icrc, RxBatch, RxQueue, put_icrc};
 use crate::registry::RingLink;
 use sys::byte_ring::{Broken, Consumer};
 
@@ -102,11 +102,12 @@ fn read_round(
             macs: None,
             ip_id: src.is_ipv4().then_some(0),
             bytes: &[],
-            queue: RxQueue::Ring,
+            queue: RxQueue::Slot,
+            icrc: Icrc::Omitted,
         };
         if with_icrc {
             put_icrcs(&batch, bytes);
-            batch.queue = RxQueue::Slot;
+            batch.icrc = Icrc::Present;
         }
         f(&RxBatch { bytes, ..batch });
     }

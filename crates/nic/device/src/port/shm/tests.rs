@@ -8,7 +8,7 @@ use transport::numbering::qpn_at;
 use wire::FlushIcrc;
 
 use super::*;
-use crate::port::{RxQueue, TxRoom, UdpPort, UdpPortConfig};
+use crate::port::{Icrc, RxQueue, TxRoom, UdpPort, UdpPortConfig};
 use crate::registry::{DomainConfig, Membership};
 use sys::byte_ring::{Consumer, Producer, RING_BYTES};
 use sys::{PollFd, now_ns, poll, random_u64};
@@ -82,10 +82,11 @@ impl Member {
             assert_eq!((batch.tos, batch.ttl), (0x20, 9));
             for (id, packet) in batch.packets().enumerate() {
                 let id = if batch.src.is_ipv4() { id as u16 } else { 0 };
-                match batch.queue {
-                    RxQueue::Ring => assert_eq!(packet.last_chunk(), Some(&[0; ICRC_LEN])),
-                    queue => assert_eq!((queue, icrc.verify(id, packet)), (RxQueue::Slot, Ok(id))),
+                match batch.icrc {
+                    Icrc::Omitted => assert_eq!(packet.last_chunk(), Some(&[0; ICRC_LEN])),
+                    Icrc::Present => assert_eq!(icrc.verify(id, packet), Ok(id)),
                 }
+                assert_eq!(batch.queue, RxQueue::Slot);
                 assert!(batch.ip_id.is_none_or(|id| id == 0 && batch.src.is_ipv4()));
                 got.push(packet[..packet.len() - ICRC_LEN].to_vec());
             }
@@ -170,9 +171,9 @@ fn packets_carry_their_icrcs_when_the_receiver_asks_for_them() {
             (0..5).for_each(|n| a.send(flow, &packet(slot, n, 100)));
             a.port.flush();
             let scope = RxScope { with_icrc, ..RxQueues::SLOT.into() };
-            let mut queues = Vec::new();
+            let mut icrcs = Vec::new();
             let start = now_ns();
-            while queues.is_empty() && now_ns() - start < 5_000_000_000 {
+            while icrcs.is_empty() && now_ns() - start < 5_000_000_000 {
                 b.port.recv(scope, &mut |batch| {
                     let icrc = batch.icrc_header().unwrap();
                     let is_there = batch
@@ -180,10 +181,10 @@ fn packets_carry_their_icrcs_when_the_receiver_asks_for_them() {
                         .zip(0u16..)
                         .all(|(packet, id)| icrc.verify(id, packet) == Ok(if ip == V4 { id } else { 0 }));
                     assert_eq!(is_there, with_icrc);
-                    queues.push(batch.queue);
+                    icrcs.push(batch.icrc);
                 });
             }
-            assert_eq!(queues, [if with_icrc { RxQueue::Slot } else { RxQueue::Ring }]);
+            assert_eq!(icrcs, [if with_icrc { Icrc::Present } else { Icrc::Omitted }]);
         }
     }
 }

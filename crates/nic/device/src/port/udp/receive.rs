@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use super::super::{PortCounters, RxBatch, RxQueue};
+use super::super::{Icrc, PortCounters, RxBatch, RxQueue};
 use sys::{Datagram, Epoll, Opt, RecvBatch};
 
 /// Creates a UDP socket with all options that a port needs for received datagrams. It is not bound yet,
@@ -109,7 +109,7 @@ impl Receiver {
                 let batches = source.recv(slot, &mut pace[0], f);
                 batches + further.as_mut().map_or(0, |further| further.recv(&mut source, f))
             }
-            RxQueue::Gsi | RxQueue::Forwarded | RxQueue::Ring => source.recv(gsi, &mut pace[1], f),
+            RxQueue::Gsi | RxQueue::Forwarded => source.recv(gsi, &mut pace[1], f),
         }
     }
 }
@@ -225,5 +225,6 @@ fn batch_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Optio
         ip_id: None,
         bytes: datagram.bytes,
         queue,
+        icrc: Icrc::Present,
     })
 }
