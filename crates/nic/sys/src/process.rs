@@ -12,6 +12,15 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether a process is stopped by a signal or by a debugger; false if that is not known.
+#[must_use]
+pub fn is_stopped(pid: i32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in parentheses may contain any character (proc(5)).
+    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
 /// Lowers the priority of the calling thread: `nice` from 1 to 19 (setpriority(2)).
 ///
 /// # Errors
@@ -154,6 +163,24 @@ impl Drop for DescriptorLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_waits() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("started");
+        let pid = child.id() as i32;
+        let becomes = |stopped: bool, signal: libc::c_int| {
+            // SAFETY: kill takes no pointer.
+            unsafe { libc::kill(pid, signal) };
+            (0..5000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                is_stopped(pid) == stopped
+            })
+        };
+        assert!(!is_stopped(pid) && !is_stopped(-1));
+        assert!(becomes(true, libc::SIGSTOP) && becomes(false, libc::SIGCONT));
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    }
 
     /// The blocked signals of a child, from /proc/PID/status.
     fn blocked(command: &mut Command) -> String {

@@ -48,7 +48,12 @@ pub enum JoinError {
         owner: u32,
     },
     /// Another process is adding slots and does not finish.
-    Growing,
+    Growing {
+        /// The process; 0 if it is not known.
+        pid: i32,
+        /// It is stopped.
+        is_stopped: bool,
+    },
     /// RLIMIT_NOFILE is too low for the descriptors of the socket set.
     TooFewDescriptors,
     /// The user has as many descriptors in flight in Unix sockets as the limit of open descriptors allows.
@@ -112,7 +117,10 @@ impl JoinError {
             JoinError::OtherOwner { owner, .. } => {
                 format!("start a program of user {owner} that takes slots, or {APART}")
             }
-            JoinError::Growing => "end stopped RDMA programs, or resume them (kill -CONT)".to_owned(),
+            JoinError::Growing { pid, is_stopped: true } => {
+                format!("resume it (kill -CONT {pid}), or end it")
+            }
+            JoinError::Growing { .. } => "try again when the machine has less to do".to_owned(),
             JoinError::TooFewDescriptors => {
                 "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
             }
@@ -157,7 +165,11 @@ impl fmt::Display for JoinError {
                     "all {slots} slots are taken, and only user {owner}, the first one here, can add some"
                 )
             }
-            JoinError::Growing => f.write_str("another process adds slots and does not finish"),
+            JoinError::Growing { pid, is_stopped: true } => {
+                write!(f, "process {pid}, which adds slots, is stopped")
+            }
+            JoinError::Growing { pid: 0, .. } => f.write_str("another process has added slots for a minute"),
+            JoinError::Growing { pid, .. } => write!(f, "process {pid} has added slots for a minute"),
             JoinError::TooFewDescriptors => f.write_str(
                 "the limit of open descriptors (ulimit -n) is too low: 110 are needed for a moment, \
                      and 20 for each further engine",
@@ -189,7 +201,7 @@ impl From<JoinError> for io::Error {
             JoinError::Full | JoinError::OtherOwner { .. } | JoinError::TooManyInFlight => {
                 io::ErrorKind::QuotaExceeded
             }
-            JoinError::Growing => io::ErrorKind::TimedOut,
+            JoinError::Growing { .. } => io::ErrorKind::TimedOut,
             JoinError::TooFewDescriptors => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

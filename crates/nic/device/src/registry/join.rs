@@ -35,8 +35,8 @@ pub(super) struct Neighbour {
 
 /// Result of a scan of the slots.
 enum Scan {
-    /// A member sent the socket set.
-    SocketSet(GroupNames, [OwnedFd; 2], Neighbour),
+    /// A member sent the socket set: the one that the guide names, or another one.
+    SocketSet { group: GroupNames, ends: [OwnedFd; 2], neighbour: Neighbour, is_guided: bool },
     /// No member sent the socket set; the reason, if there is any member.
     NoMember(Option<JoinError>),
 }
@@ -49,8 +49,8 @@ const SILENT_NS: u64 = 2_000_000_000;
 /// close a dead process's sockets, and a new group to have a name.
 const BUSY_NS: u64 = 1_000_000_000;
 const PAUSE: Duration = Duration::from_millis(5);
-/// Length of the accept queue of a listener.
-pub(super) const BACKLOG: i32 = 16;
+/// Length of the accept queue of a listener: the processes that may join at once.
+pub(super) const BACKLOG: i32 = 1024;
 
 /// Joins or creates the domain.
 pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
@@ -58,8 +58,10 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
     let start = now_ns();
     loop {
         let reason = match scan(config)? {
-            Scan::SocketSet(group, ends, neighbour) => {
-                meeting::sweep(Swept::Network);
+            Scan::SocketSet { group, ends, neighbour, is_guided } => {
+                if !is_guided {
+                    meeting::sweep(Swept::Network);
+                }
                 let opened = SocketSet::open(ends)?;
                 return claim_slot(config, group, opened, Some(neighbour));
             }
@@ -114,10 +116,14 @@ pub fn members(config: &DomainConfig) -> Vec<Found> {
     GroupNames::slots_in_use(config).into_iter().filter_map(connect).map(found).collect()
 }
 
-/// Requests the socket set from the members, in random order, until one sends it.
+/// Requests the socket set from the member that the guide names, then from the others, in random order, until
+/// one sends it.
 fn scan(config: &DomainConfig) -> io::Result<Scan> {
     let mut reason = None;
-    for (group, slot) in GroupNames::slots_in_use(config) {
+    let guided = meeting::guide(&config.name).and_then(|name| GroupNames::parse_slot(config, &name));
+    let others = std::iter::once_with(|| GroupNames::slots_in_use(config)).flatten();
+    let marked = guided.into_iter().map(|found| (found, true)).chain(others.map(|found| (found, false)));
+    for ((group, slot), is_guided) in marked {
         let (connection, peer) = match meeting::connect(&group.slot(slot)) {
             Ok(connected) => connected,
             // The member's accept queue is full: it is busy or stopped.
@@ -138,7 +144,8 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
         }
         match request_socket_set(config, &connection, peer) {
             Ok(ends) => {
-                return Ok(Scan::SocketSet(group, ends, Neighbour { slot, connection }));
+                let neighbour = Neighbour { slot, connection };
+                return Ok(Scan::SocketSet { group, ends, neighbour, is_guided });
             }
             // A member that may answer later outweighs members that never will.
             Err(error @ JoinError::Silent { .. }) => reason = Some(error),
@@ -195,6 +202,7 @@ fn claim_slot(
     let listen = |name: &str| meeting::listen(name, BACKLOG);
     let (slot, listener, queue) =
         slots::take(&group, &socket_set, &common.journal_file, config.udp_port, listen)?;
+    meeting::set_guide(&config.name, &group.slot(slot));
     Ok(Claim { group, slot, queue, common, listener, socket_set, neighbour })
 }
 

@@ -141,6 +141,21 @@ fn sweep_older_than(swept: Swept, min_age: Duration) {
     }
 }
 
+/// The name that [`set_guide`] noted last for a domain.
+pub(super) fn guide(domain: &str) -> Option<String> {
+    let (dir, file) = place(&format!("{domain}/guide"))?;
+    String::from_utf8(dir.read(&file).ok()?).ok()
+}
+
+/// Notes the name of a listener for the next process that looks for one in this domain: the table of all names
+/// (/proc/net/unix) is long where many processes run.
+pub(super) fn set_guide(domain: &str, name: &str) {
+    if let Some((dir, file)) = place(&format!("{domain}/guide")) {
+        // Without it the next process reads the table.
+        let _full = dir.replace(&file, name.as_bytes(), 0o600);
+    }
+}
+
 /// Name of the directory of the sockets in the private directory.
 const DIR: &str = "run";
 

@@ -57,7 +57,7 @@ impl GroupNames {
         slots
     }
 
-    fn parse_slot(config: &DomainConfig, name: &str) -> Option<(GroupNames, u16)> {
+    pub(super) fn parse_slot(config: &DomainConfig, name: &str) -> Option<(GroupNames, u16)> {
         let rest = name.strip_prefix(&config.name)?.strip_prefix('/')?;
         let (group, slot) = rest.split_once("/slot/")?;
         let is_group = group.len() == GROUP_DIGITS && u64::from_str_radix(group, 16).is_ok();

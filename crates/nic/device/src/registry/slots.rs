@@ -6,14 +6,14 @@
 //! for each name. It is a hint: a process that was killed leaves its entries.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::group::{Found, SocketSet};
 use super::journal::JournalFile;
 use super::names::GroupNames;
 use super::{JoinError, SLOTS};
-use sys::now_ns;
+use sys::{PollFd, now_ns};
 
 /// A slot beside the first one of an engine.
 #[derive(Debug)]
@@ -24,11 +24,19 @@ pub struct FurtherSlot {
     pub queue: OwnedFd,
 }
 
-/// How long to wait for a process that adds a page. It takes some milliseconds.
-const GROWING_NS: u64 = 2_000_000_000;
+/// How long to wait for a process that adds pages. It takes some milliseconds of its CPU, for which it waits
+/// where a thousand processes start at once.
+const GROWING_NS: u64 = 60_000_000_000;
+/// How long to wait for one that is stopped.
+const STOPPED_NS: u64 = 2_000_000_000;
+/// Interval at which a waiting process checks whether that one is stopped.
+const CHECK_NS: u64 = 500_000_000;
+/// Pause where there is nothing to wait for: the process has just taken the name, or releases it.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Processes that can wait at once; further ones pause.
+const WAITING_MAX: i32 = 4096;
 
-/// Claims a free slot with `claim`, which binds the given name; adds a page to the group if there is none.
+/// Claims a free slot with `claim`, which binds the given name; adds pages to the group if there is none.
 ///
 /// # Errors
 /// Those of [`SocketSet::grow`]; [`JoinError::Growing`] if another process does not finish adding a page.
@@ -39,6 +47,7 @@ pub(super) fn take<T>(
     port: u16,
     claim: impl Fn(&str) -> io::Result<T>,
 ) -> io::Result<(u16, T, OwnedFd)> {
+    let start = now_ns();
     loop {
         let pages = set.pages()?;
         let owners = journal_file.owners();
@@ -56,26 +65,43 @@ pub(super) fn take<T>(
             loop {
                 match set.queue_of(slot)? {
                     Found::Bound(queue) => return Ok((slot, name, queue)),
-                    Found::Incomplete => grow(group, set, 0, port)?,
+                    Found::Incomplete => grow(group, set, 0, port, start)?,
                     Found::NoPage => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
                 }
             }
         }
-        grow(group, set, pages, port)?;
+        grow(group, set, pages, port, start)?;
     }
 }
 
-/// Adds a page unless another process has done so since there were `pages`.
-fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16) -> io::Result<()> {
-    let start = now_ns();
-    loop {
-        match sys::bind_seqpacket(&group.growth()) {
-            Ok(_lock) => return set.grow(pages, port),
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
-            Err(_) if now_ns() - start > GROWING_NS => return Err(JoinError::Growing.into()),
-            Err(_) => sys::pause(PAUSE),
+/// Adds pages if there are `pages` still; or waits for the process that is adding some, after which the caller
+/// looks again. `start`: when the caller began to wait.
+fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16, start: u64) -> io::Result<()> {
+    let name = group.growth();
+    match sys::bind_seqpacket(&name) {
+        Ok(lock) => {
+            // Those that wait are connected until this process closes its end.
+            sys::listen(lock.as_fd(), WAITING_MAX)?;
+            return set.grow(pages, port);
         }
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
+        Err(_) => {}
     }
+    let waited_ns = now_ns() - start;
+    let Ok(connection) = sys::connect_seqpacket(&name) else {
+        let unknown = JoinError::Growing { pid: 0, is_stopped: false };
+        if waited_ns > GROWING_NS {
+            return Err(unknown.into());
+        }
+        sys::pause(PAUSE);
+        return Ok(());
+    };
+    let holder = sys::peer_credentials(connection.as_fd())?;
+    let is_stopped = sys::is_stopped(holder.pid);
+    if waited_ns > if is_stopped { STOPPED_NS } else { GROWING_NS } {
+        return Err(JoinError::Growing { pid: holder.pid, is_stopped }.into());
+    }
+    sys::poll(&mut [PollFd::readable(connection.as_raw_fd())], Some(CHECK_NS)).map(drop)
 }
 
 /// Returns all slots in random order.

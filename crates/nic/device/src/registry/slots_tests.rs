@@ -30,7 +30,7 @@ fn a_group_grows_while_members_claim_slots_and_every_slot_gets_its_packets() {
     let pages = || a.server.socket_set.pages().unwrap();
     assert_eq!(pages(), 1);
     let further: Vec<FurtherSlot> = (0..2 * PAGE_SLOTS).map(|_| b.claim_slot().unwrap()).collect();
-    assert_eq!(pages(), 3);
+    assert_eq!(pages(), 4, "their number doubles");
     for FurtherSlot { slot, queue } in &further {
         assert!(reaches(&config, *slot, queue), "slot {slot}");
     }
@@ -136,4 +136,36 @@ fn members_of_another_version_are_named_as_the_reason() {
     let _their_name = sys::bind_seqpacket(&format!("{name}/0123456789abcdef/slot/7")).unwrap();
     let error = Membership::join(&config).unwrap_err();
     assert_eq!(reason(&error), Some(JoinError::OtherVersion { port }));
+}
+
+#[test]
+fn a_claim_waits_for_the_process_that_adds_slots_and_goes_on_when_it_has_ended() {
+    let config = new_domain();
+    let a = Membership::join(&config).unwrap();
+    let further: Vec<FurtherSlot> = (1..PAGE_SLOTS).map(|_| a.claim_slot().unwrap()).collect();
+    let adding = sys::bind_seqpacket(&a.server.group.growth()).unwrap();
+    sys::listen(adding.as_fd(), 8).unwrap();
+    let claimed = std::sync::OnceLock::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| claimed.set(a.claim_slot().unwrap().slot));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(claimed.get(), None);
+        drop(adding);
+    });
+    assert!(claimed.get().is_some() && a.server.socket_set.pages().unwrap() == 2);
+    drop(further);
+}
+
+#[test]
+fn a_guide_that_leads_nowhere_does_not_stop_a_join() {
+    let config = new_domain();
+    let a = Membership::join(&config).unwrap();
+    let guide = || meeting::guide(&config.name);
+    assert_eq!(guide(), Some(a.server.group.slot(a.slot())));
+    for text in ["", "roxie/2/nothing", &a.server.group.slot(a.slot() ^ 1)] {
+        meeting::set_guide(&config.name, text);
+        let (b, _) = while_serving(&[&a], || Membership::join(&config).unwrap());
+        assert_eq!(b.server.group, a.server.group);
+        assert_eq!(guide(), Some(b.server.group.slot(b.slot())), "{text}");
+    }
 }
