@@ -49,7 +49,7 @@ fn table() -> [(&'static str, &'static str); 10] {
         ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
         ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "choose one with --netdev or ROXIE_NETDEV: lo"),
         ("ROXIE_NAME=a/b ibv_devinfo", "'a/b' cannot name a device"),
-        ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y names no domain"),
+        ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y is not NAME or NAME:PORT"),
         ("ROXIE_USERS=root rping -c -a 127.0.0.1", "ROXIE_USERS=root is not a list of user ids"),
         ("ROXIE_PORT=tcp rping -c -a 127.0.0.1", "ROXIE_PORT=tcp is none of udp"),
         ("ROXIE_GUARD=no rping -c -a 127.0.0.1", "ROXIE_GUARD=no is none of on, off"),

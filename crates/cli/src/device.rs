@@ -2,7 +2,7 @@
 
 use roxie::port::PortChoice;
 use roxie::registry::DomainConfig;
-use roxie::verbs::{DeviceConfig, Engines, Refusal, Traffic, remedy};
+use roxie::verbs::{DeviceConfig, Engines, Refusal, Traffic};
 
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
@@ -22,8 +22,7 @@ impl DeviceArgs {
     /// Checks interface, name, `ROXIE_DOMAIN`, `ROXIE_USERS` and `ROXIE_ENGINES`; the failure names valid
     /// values.
     pub(crate) fn check(&self) -> Outcome {
-        DomainConfig::from_env()
-            .map_err(|bad| Failure::new(bad.to_string()).hint(remedy(&bad).unwrap_or_default()).code(2))?;
+        DomainConfig::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         Engines::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         let config = self.config();
         config.netdev.as_deref().map_or(Ok(()), netdev::check)?;

@@ -7,7 +7,7 @@ use std::process::Command;
 fn an_invalid_variable_is_refused_before_the_program_starts() {
     for (name, value, said) in [
         ("ROXIE_USERS", "bob", "ROXIE_USERS=bob is not a list of user ids"),
-        ("ROXIE_DOMAIN", "x y", "use NAME or NAME:PORT"),
+        ("ROXIE_DOMAIN", "x y", "is not NAME or NAME:PORT"),
         ("ROXIE_ECN", "1", "ROXIE_ECN=1 is none of off, on"),
         ("ROXIE_NAME", "a/b", "'a/b' cannot name a device"),
     ] {

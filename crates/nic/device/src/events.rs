@@ -8,6 +8,29 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use sys::EventFd;
+use transport::AsyncEventKind;
+
+/// An event of an object that is not a completion (ibv_get_async_event(3)).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AsyncEvent {
+    /// The kind of event.
+    pub kind: AsyncEventKind,
+    /// The object.
+    pub element: AsyncElement,
+}
+
+/// The object of an [`AsyncEvent`], identified by the cookie of its creator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AsyncElement {
+    /// A completion queue.
+    Cq(u64),
+    /// A queue pair.
+    Qp(u64),
+    /// A shared receive queue.
+    Srq(u64),
+    /// A port number.
+    Port(u8),
+}
 
 /// An event queue; the descriptor's counter is the length of the queue.
 #[derive(Debug)]

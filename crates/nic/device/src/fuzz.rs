@@ -4,6 +4,6 @@
 pub use crate::hook::control::{
     check_plan as hook_plan, check_reply as hook_reply, check_request as hook_request,
 };
-pub use crate::port::check_ring as ring;
 pub use crate::registry::check_journal as journal;
 pub use crate::registry::check_record as domain_record;
+pub use crate::shm::check_ring as ring;

@@ -18,7 +18,7 @@ use transport::refusal::refuse;
 use transport::{PathMtu, VerbsError};
 use wire::Gid;
 
-use crate::verbs::Refusal;
+use crate::refusal::Refusal;
 use sys::{Address, Link, Netlink};
 
 /// The refusal of an index without an address.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use sys::guarded;
 
-use crate::port::BadVariable;
+use crate::variable::BadVariable;
 
 const WORDS: &[&str] = &["on", "off"];
 

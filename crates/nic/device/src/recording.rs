@@ -17,8 +17,8 @@ use transport::{AsyncEventKind, QpEvent, WcStatus};
 use crate::hook::{Hooks, TapFilter};
 use crate::notice::notice;
 use crate::registry::identity::{Peer, Relation};
-use crate::stats::Row;
 use crate::status::QpStatus;
+use crate::status::Row;
 
 /// The variable with the path of the socket.
 pub const VARIABLE: &str = "ROXIE_CAPTURE";

@@ -9,7 +9,7 @@ use transport::Instant;
 use transport::chaos::{Chaos, Fault};
 use transport::{Backlog, Qp};
 
-use crate::engine::QpIndex;
+use crate::qp_numbers::QpIndex;
 
 /// Longest time between a post and the read of its buffer that is added, in nanoseconds.
 const LATE_NS: u64 = 250_000;

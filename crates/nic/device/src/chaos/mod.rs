@@ -3,14 +3,13 @@
 //! [`transport::chaos`] decides, from the seed, whether a fault happens; the modules here do it, each at one
 //! place of the data path. `late_writes.rs`: when and in which order bytes reach application memory.
 //! `departures.rs`: when send buffers are read. `completions.rs`: completions and events. `receives.rs`: RNR
-//! NAKs. `packets.rs`: the network. Without `--chaos` each place costs one comparison with `None`.
+//! NAKs. `hook/faults.rs`: the network. Without `--chaos` each place costs one comparison with `None`.
 //!
 //! Times in this module bound how late something is; they do not decide whether it is late.
 
 pub(crate) mod completions;
 pub(crate) mod departures;
 pub(crate) mod late_writes;
-pub(crate) mod packets;
 pub(crate) mod receives;
 
 use std::fmt::Write;

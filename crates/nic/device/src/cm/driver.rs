@@ -25,7 +25,7 @@ use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::locked::Locked;
 use crate::runtime::Runtime;
-use crate::stats::Row;
+use crate::status::Row;
 use sys::KeptLock;
 
 /// Runs the connections of one process.

@@ -1,7 +1,7 @@
 //! The interval of the probes to hosts with established connections.
 
-use crate::port::BadVariable;
 use crate::sched::Tuning;
+use crate::variable::BadVariable;
 
 /// Description of the valid values of `ROXIE_KEEPALIVE`.
 const WORDS: &[&str] = &["off", "a number of milliseconds from 100 to 3600000"];

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use transport::{Instant, VerbsError};
 use wire::Qpn;
 
+use super::Engine;
 use super::tables::QpEntry;
-use super::{Engine, QpIndex};
 use crate::notice::notice;
+use crate::qp_numbers::QpIndex;
 use crate::registry::FurtherSlot;
 
 /// Interval of claims of further slots while they fail: in a full group each takes some 20 ms.
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_watches_the_socket_of_a_claimed_slot() {
         let (engine, asked) = engine(AddingPort::default());
-        let mut fds = crate::sched::WaitFds::default();
+        let mut fds = crate::engine::sleep::WaitFds::default();
         let before = fds.of(&engine).len();
         draw_all_of_a_slot(&engine, &asked);
         assert_eq!(fds.of(&engine).len(), before);

@@ -27,9 +27,9 @@ use crate::engine::owners::{Owner, Owners, Placement};
 use crate::engine::{Core, Engine};
 use crate::keys::KeyTable;
 use crate::locked::Locked;
-use crate::port::BadVariable;
 use crate::raw::Raw;
-use crate::stats::Row;
+use crate::status::Row;
+use crate::variable::BadVariable;
 
 /// Descriptors of an engine with shared memory (`tests/engines.rs` counts them).
 const DESCRIPTORS_EACH: u64 = 17;

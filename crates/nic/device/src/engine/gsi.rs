@@ -17,7 +17,7 @@ use super::Engine;
 use super::outbox::Mad;
 use crate::cm::MadOutcome;
 use crate::registry::ForwardOutcome;
-use crate::stats::Row;
+use crate::status::Row;
 use crate::trace;
 
 const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;

@@ -11,17 +11,22 @@ mod core;
 pub(crate) mod group;
 pub(crate) mod gsi;
 mod identification;
+pub(crate) mod multicast;
 mod netdev;
 mod observer;
 mod outbox;
 pub(crate) mod owners;
 mod polling;
-mod qp_numbers;
+pub(crate) mod progress;
 mod refused;
+mod rows;
 mod services;
+mod sleep;
+mod status;
 pub(crate) mod tables;
 mod timers;
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -36,8 +41,6 @@ use transport::cm::Cm;
 use wire::Qpn;
 
 pub(crate) use self::core::Core;
-pub(crate) use outbox::OwnedPacket;
-pub(crate) use qp_numbers::QpIndex;
 
 use crate::cm::CmDriver;
 use crate::gid::Gids;
@@ -46,11 +49,11 @@ use crate::hook::control::Control;
 use crate::locked::Locked;
 use crate::moderation::Moderator;
 use crate::port::{Port, RxQueues};
+use crate::qp_numbers::QpIndex;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::sched::{Posters, Trigger, Tuning};
-use crate::stats::Row;
-use crate::verbs::{Due, FileId, XrcDomain};
+use crate::status::Row;
 use claims::Claims;
 use group::Place;
 use gsi::Held;
@@ -67,6 +70,9 @@ const CLOSING_POLL: Duration = Duration::from_micros(50);
 /// machine they arrive late.
 const CLOSING_SLACK: Duration = Duration::from_millis(25);
 
+/// Device and inode number, which identify a file.
+pub(crate) type FileId = (u64, u64);
+
 /// The arguments of [`Engine::new`].
 pub(crate) struct Parts {
     pub(crate) port: Box<dyn Port>,
@@ -79,6 +85,23 @@ pub(crate) struct Parts {
     pub(crate) tuning: Tuning,
 }
 
+/// The work that an engine has, for a simulation that checks that no thread sleeps past it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Due {
+    /// When the engine must run although nothing arrives.
+    pub deadline: Option<Instant>,
+    /// A queue pair has packets to send, the port accepts them, and no ACK is expected that would wake the
+    /// thread.
+    pub has_ready: bool,
+    /// A queue pair has packets to send, but is neither on the ready list nor blocked by the window of its
+    /// flow.
+    pub forgotten: Option<Qpn>,
+    /// The progress thread leaves the port to polling threads.
+    pub is_watching: bool,
+    /// An application sleeps, or is about to, until a completion.
+    pub has_sleeper: bool,
+}
+
 /// See the module documentation.
 pub(crate) struct Engine {
     pub(crate) core: Mutex<Core>,
@@ -89,7 +112,7 @@ pub(crate) struct Engine {
     pub(crate) moderator: Arc<Moderator>,
     pub(crate) pd_ids: AtomicU32,
     /// XRC domains that were opened with a file descriptor, by the identity of the file (ibv_open_xrcd(3)).
-    pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<XrcDomain>>>,
+    pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<dyn Any + Send + Sync>>>,
     runtime: Runtime,
     tuning: Tuning,
     /// See [`PortProperties`](crate::port::PortProperties).

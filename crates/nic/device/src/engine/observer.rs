@@ -11,15 +11,15 @@ use transport::chaos::Chaos;
 use transport::{Backlog, Instant, Qp, QpEvent, QpType};
 use wire::{Packet, Qpn};
 
-use super::QpIndex;
 use super::tables::QpEntry;
 use crate::chaos::EngineChaos;
 use crate::chaos::late_writes::LateWrites;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
+use crate::qp_numbers::QpIndex;
 use crate::recording::Recording;
-use crate::stats::Row;
 use crate::status::QpStatus;
+use crate::status::Row;
 
 /// The faults of `--chaos`, for those that do not hold the engine's lock.
 pub(super) type Faults = OnceLock<Arc<Chaos>>;

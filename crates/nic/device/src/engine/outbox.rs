@@ -2,11 +2,9 @@
 //! datagrams, packets for other processes, connections whose first packet arrived, and whether a peer is
 //! silent.
 
-use std::net::IpAddr;
+use wire::Qpn;
 
-use wire::{Gid, Qpn};
-
-use crate::port::{Icrc, RxBatch, RxQueue};
+use crate::port::{OwnedPacket, RxBatch};
 
 /// Management datagrams kept until the next delivery; more are dropped, and their senders retransmit them.
 const MADS_MAX: usize = 1024;
@@ -18,57 +16,6 @@ const MISROUTED_MAX: usize = 256;
 pub(crate) struct Mad {
     pub(crate) bytes: [u8; wire::mad::MAD_LEN],
     pub(crate) packet: OwnedPacket,
-}
-
-/// A packet that outlives its GRO batch.
-#[derive(Debug)]
-pub(crate) struct OwnedPacket {
-    src: IpAddr,
-    src_port: u16,
-    dst: IpAddr,
-    dst_port: u16,
-    tos: u8,
-    ttl: u8,
-    is_forwarded: bool,
-    bytes: Vec<u8>,
-}
-
-impl OwnedPacket {
-    pub(crate) fn new(batch: &RxBatch<'_>, bytes: &[u8]) -> Self {
-        let RxBatch { src, src_port, dst, dst_port, tos, ttl, .. } = *batch;
-        let is_forwarded = batch.queue == RxQueue::Forwarded;
-        Self { src, src_port, dst, dst_port, tos, ttl, is_forwarded, bytes: bytes.to_vec() }
-    }
-
-    /// Source and destination.
-    pub(crate) fn addresses(&self) -> (Gid, Gid) {
-        (Gid::from(self.src), Gid::from(self.dst))
-    }
-
-    /// Whether another process forwarded the packet; it is then not forwarded again.
-    pub(crate) fn is_forwarded(&self) -> bool {
-        self.is_forwarded
-    }
-
-    /// The packet as a batch of one.
-    pub(crate) fn batch(&self) -> RxBatch<'_> {
-        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
-        let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
-        RxBatch {
-            src,
-            src_port,
-            dst,
-            dst_port,
-            tos,
-            ttl,
-            segment,
-            macs: None,
-            ip_id: None,
-            bytes,
-            queue,
-            icrc: Icrc::Present,
-        }
-    }
 }
 
 /// See the module documentation.

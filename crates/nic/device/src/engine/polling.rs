@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use transport::Instant;
 
+use super::sleep::Sleeper;
 use crate::port::RxQueues;
 use crate::runtime::{Point, Runtime};
-use crate::sched::{InlineYield, Sleeper, Tuning};
+use crate::sched::{InlineYield, Tuning};
 
 /// See the module documentation.
 pub(crate) struct Polling {

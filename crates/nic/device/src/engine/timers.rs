@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 use transport::Instant;
 
-use super::qp_numbers::QpIndex;
+use crate::qp_numbers::QpIndex;
 
 /// Stale entries that never cause a rebuild of the heap.
 const STALE_MAX: usize = 64;

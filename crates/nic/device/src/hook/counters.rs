@@ -1,7 +1,7 @@
 //! Verdict counters, under the names that drivers use.
 
 use super::Verdict;
-use crate::stats::Row;
+use crate::status::Row;
 
 macro_rules! hook_counters {
     ($($(#[doc = $doc:literal])* $field:ident = $rx:literal $tx:literal,)*) => {

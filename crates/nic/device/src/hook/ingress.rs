@@ -7,7 +7,7 @@ use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
-use crate::engine::OwnedPacket;
+use crate::port::OwnedPacket;
 use crate::port::{Headers, Port, RxBatch, RxQueue};
 use crate::registry::SLOTS;
 use wire::icrc::ICRC_LEN;

@@ -39,6 +39,7 @@ mod counters;
 mod data;
 mod egress;
 mod error;
+pub(crate) mod faults;
 mod held;
 mod impair;
 mod ingress;
@@ -76,11 +77,11 @@ use std::fmt;
 
 use transport::Instant;
 
-use crate::engine::OwnedPacket;
 use crate::port::FlowId;
+use crate::port::OwnedPacket;
 use crate::registry::ForwardOutcome;
 use crate::runtime::Runtime;
-use crate::stats::Row;
+use crate::status::Row;
 pub(crate) use redirect::RedirectOutcome;
 
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::registry::ForwardOutcome;
-use crate::stats::Row;
+use crate::status::Row;
 
 /// How long the source of redirects is paused after its target had no space: the time to read the 200 KB of a
 /// socket's buffer. Meanwhile received packets wait in this process's socket, and packets to send in their

@@ -1,14 +1,9 @@
-//! Choosing the port of a device, and the notice if it is not the requested one.
+//! Which port a device is to have.
 
 use std::env;
 use std::fmt;
-use std::io;
 
-use super::{BurstPath, Port, ShmPort, UdpPort, UdpPortConfig, XskError, XskPort, XskPortConfig};
-use crate::gid::GidTable;
-use crate::notice;
-use crate::registry::Membership;
-use crate::verbs::Refusal;
+use crate::variable::BadVariable;
 use crate::xdp::Mode;
 use sys::XdpMode;
 
@@ -44,14 +39,6 @@ pub enum PortKind {
     Xsk,
     /// AF_XDP if it is possible here, else UDP sockets.
     Auto,
-}
-
-/// An environment variable with an invalid value.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct BadVariable {
-    name: &'static str,
-    value: String,
-    words: &'static [&'static str],
 }
 
 /// The words that a variable may contain, and their meanings.
@@ -96,9 +83,9 @@ impl PortChoice {
             None => env::var_os(name).unwrap_or_default().to_string_lossy().into_owned(),
         };
         Ok(PortChoice {
-            kind: word("ROXIE_PORT", get(kind, "ROXIE_PORT"), KIND)?,
-            mode: word("ROXIE_XDP_MODE", get(mode, "ROXIE_XDP_MODE"), MODE)?,
-            local: word("ROXIE_SHM", get(shm, "ROXIE_SHM"), LOCAL)?,
+            kind: word("ROXIE_PORT", &get(kind, "ROXIE_PORT"), KIND)?,
+            mode: word("ROXIE_XDP_MODE", &get(mode, "ROXIE_XDP_MODE"), MODE)?,
+            local: word("ROXIE_SHM", &get(shm, "ROXIE_SHM"), LOCAL)?,
         })
     }
 }
@@ -112,88 +99,13 @@ impl fmt::Display for LocalPath {
     }
 }
 
-fn word<T: Copy + Default>(name: &'static str, value: String, known: Words<T>) -> Result<T, BadVariable> {
+fn word<T: Copy + Default>(name: &'static str, value: &str, known: Words<T>) -> Result<T, BadVariable> {
     let (words, meanings) = known;
     if value.is_empty() {
         return Ok(T::default());
     }
-    let found = words.iter().position(|word| *word == value).and_then(|at| meanings.get(at));
-    found.copied().ok_or(BadVariable { name, value, words })
-}
-
-impl BadVariable {
-    /// Reports that `value` of variable `name` is none of these words, or does not match their only
-    /// description.
-    pub(crate) fn new(name: &'static str, value: &str, words: &'static [&'static str]) -> BadVariable {
-        BadVariable { name, value: value.to_owned(), words }
-    }
-}
-
-impl fmt::Display for BadVariable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let none = if self.words.len() == 1 { "not" } else { "none of" };
-        write!(f, "{}={} is {none} {}", self.name, self.value, self.words.join(", "))
-    }
-}
-
-impl std::error::Error for BadVariable {}
-
-/// Opens the port of a member of a domain. Prints a notice on standard error, once, if it is not as
-/// requested.
-///
-/// # Errors
-/// With [`PortKind::Xsk`], a [`Refusal`] with the reason: a foreign program or socket, missing
-/// privileges, or the kernel's error.
-pub(crate) fn open(
-    choice: PortChoice,
-    membership: &Membership,
-    netdev: &GidTable,
-) -> io::Result<Box<dyn Port>> {
-    let network = open_network(choice, membership, netdev)?;
-    match choice.local {
-        LocalPath::Shm => Ok(Box::new(ShmPort::new(network, membership.rings()))),
-        LocalPath::Network => Ok(network),
-    }
-}
-
-fn open_network(choice: PortChoice, membership: &Membership, netdev: &GidTable) -> io::Result<Box<dyn Port>> {
-    let (ifindex, udp_port) = (netdev.ifindex, membership.udp_port());
-    let udp = UdpPort::new(UdpPortConfig {
-        gsi: membership.gsi_socket()?,
-        slot: membership.slot_socket()?,
-        udp_port,
-        ifindex,
-    });
-    if choice.kind == PortKind::Udp {
-        return Ok(Box::new(udp));
-    }
-    let name = &netdev.netdev;
-    let bursts = BurstPath::from_env().map_err(Refusal::BadVariable)?;
-    let slot = membership.slot();
-    let config = XskPortConfig { inner: udp, ifindex, slot, udp_port, mode: choice.mode, bursts };
-    let (error, udp) = match XskPort::open(config) {
-        Ok(port) => {
-            if let Some(why) = port.not_native() {
-                notice(format_args!("AF_XDP on {name} in generic mode: {why}"));
-            }
-            if let Some(why) = port.not_zero_copy() {
-                notice(format_args!("AF_XDP on {name} with copying: {why}"));
-            }
-            return Ok(Box::new(port));
-        }
-        Err(refusal) => *refusal,
-    };
-    match (&error, choice.kind) {
-        (XskError::Owned { .. }, _) => {
-            notice(format_args!("AF_XDP on {name}: {error}, so this one uses UDP sockets"));
-            Ok(Box::new(udp))
-        }
-        (_, PortKind::Auto) => {
-            notice(format_args!("no AF_XDP on {name}, using UDP sockets: {error}"));
-            Ok(Box::new(udp))
-        }
-        _ => Err(Refusal::NoXsk { netdev: name.clone(), error }.into()),
-    }
+    let found = words.iter().position(|word| **word == *value).and_then(|at| meanings.get(at));
+    found.copied().ok_or_else(|| BadVariable::new(name, value, words))
 }
 
 #[cfg(test)]
@@ -202,13 +114,13 @@ mod tests {
 
     #[test]
     fn valid_words_are_parsed_and_others_are_reported_by_name() {
-        let kind = |value: &str| word("ROXIE_PORT", value.to_owned(), KIND);
-        let mode = |value: &str| word("ROXIE_XDP_MODE", value.to_owned(), MODE);
+        let kind = |value: &str| word("ROXIE_PORT", value, KIND);
+        let mode = |value: &str| word("ROXIE_XDP_MODE", value, MODE);
         assert_eq!(
             [kind(""), kind("udp"), kind("xsk"), kind("auto")],
             [Ok(PortKind::Udp), Ok(PortKind::Udp), Ok(PortKind::Xsk), Ok(PortKind::Auto)]
         );
-        let shm = |value: &str| word("ROXIE_SHM", value.to_owned(), LOCAL);
+        let shm = |value: &str| word("ROXIE_SHM", value, LOCAL);
         assert_eq!([shm(""), shm("off")], [Ok(LocalPath::Shm), Ok(LocalPath::Network)]);
         assert_eq!([mode(""), mode("generic")], [Ok(Mode::Auto), Ok(Mode::Only(XdpMode::Generic))]);
         assert_eq!(kind("Xsk").unwrap_err().to_string(), "ROXIE_PORT=Xsk is none of udp, xsk, auto");

@@ -8,23 +8,21 @@
 //!
 //! To add a port, add one file here and one line below.
 
-pub(crate) mod choice;
+mod choice;
 mod dead;
 mod flow_table;
 mod headers;
 mod outlook;
-mod shm;
+mod owned;
 mod udp;
 mod xsk;
 
-pub use choice::{BadVariable, LocalPath, PortChoice, PortKind};
+pub use choice::{LocalPath, PortChoice, PortKind};
 pub(crate) use dead::DeadPort;
 pub use headers::Headers;
 pub(crate) use headers::batch_of;
 pub use outlook::Outlook;
-pub(crate) use shm::ShmPort;
-#[cfg(feature = "fuzz")]
-pub use shm::check_ring;
+pub(crate) use owned::OwnedPacket;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
 pub use xsk::{BurstPath, Teardown, XskError, XskPort, XskPortConfig};
 

@@ -40,7 +40,7 @@ use transport::VerbsError;
 use crate::engine::Engine;
 use crate::locked::Locked;
 use crate::runtime::Runtime;
-use crate::stats::Row;
+use crate::status::Row;
 pub(crate) use state::State;
 
 /// The raw packet queue pairs of a device. See the module documentation.

@@ -8,7 +8,7 @@ use transport::{
 
 use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
-use crate::verbs::{AsyncElement, AsyncEvent};
+use crate::events::{AsyncElement, AsyncEvent};
 
 /// Where completions of one kind go, under which number, and where the event of a completion queue that
 /// overflows goes.

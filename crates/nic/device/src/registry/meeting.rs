@@ -147,8 +147,8 @@ pub(super) fn guide(domain: &str) -> Option<String> {
     String::from_utf8(dir.read(&file).ok()?).ok()
 }
 
-/// Notes the name of a listener for the next process that looks for one in this domain: the table of all names
-/// (/proc/net/unix) is long where many processes run.
+/// Notes the name of a listener for the next process that looks for one in this domain: the table of all
+/// names (/proc/net/unix) is long where many processes run.
 pub(super) fn set_guide(domain: &str, name: &str) {
     if let Some((dir, file)) = place(&format!("{domain}/guide")) {
         // Without it the next process reads the table.

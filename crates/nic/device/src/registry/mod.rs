@@ -64,8 +64,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::{Gid, ROCE_PORT};
 
-use crate::port::{BadVariable, RxBatch};
-use crate::verbs::Refusal;
+use crate::port::RxBatch;
+use crate::variable::BadVariable;
 use forward::{Links, OpenLinks};
 use group::Common;
 use identity::{Peer, Relation};
@@ -103,17 +103,18 @@ impl DomainConfig {
     /// the additional users.
     ///
     /// # Errors
-    /// Kind `InvalidInput`, with a [`Refusal`] inside, if a variable cannot be parsed.
-    pub fn from_env() -> io::Result<DomainConfig> {
-        let domain = match std::env::var_os("ROXIE_DOMAIN") {
+    /// The variable that cannot be parsed.
+    pub fn from_env() -> Result<DomainConfig, BadVariable> {
+        const WORDS: &[&str] = &["NAME or NAME:PORT"];
+        let text = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let domain = match text("ROXIE_DOMAIN") {
             None => DomainConfig::default(),
-            Some(value) => value
-                .to_str()
-                .and_then(DomainConfig::parse)
-                .ok_or_else(|| Refusal::BadDomain(value.to_string_lossy().into_owned()))?,
+            Some(text) => {
+                let parsed = DomainConfig::parse(&text);
+                parsed.ok_or_else(|| BadVariable::new("ROXIE_DOMAIN", &text, WORDS))?
+            }
         };
-        let users = std::env::var_os("ROXIE_USERS").unwrap_or_default().to_string_lossy().into_owned();
-        let allow_uids = parse_users(&users).map_err(Refusal::BadVariable)?;
+        let allow_uids = parse_users(&text("ROXIE_USERS").unwrap_or_default())?;
         Ok(DomainConfig { allow_uids, ..domain })
     }
 

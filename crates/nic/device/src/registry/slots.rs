@@ -74,8 +74,8 @@ pub(super) fn take<T>(
     }
 }
 
-/// Adds pages if there are `pages` still; or waits for the process that is adding some, after which the caller
-/// looks again. `start`: when the caller began to wait.
+/// Adds pages if there are `pages` still; or waits for the process that is adding some, after which the
+/// caller looks again. `start`: when the caller began to wait.
 fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16, start: u64) -> io::Result<()> {
     let name = group.growth();
     match sys::bind_seqpacket(&name) {

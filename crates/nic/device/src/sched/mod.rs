@@ -6,16 +6,12 @@
 //! | `queue.rs` | which queue pair is next, and how many packets the flow window and the port accept |
 //! | `governor.rs` | which thread serves the port, and when it yields, spins or sleeps |
 //! | `posters.rs` | whether a thread that posts spins or sleeps while another thread has the engine's lock |
-//! | `progress.rs` | nothing: the loop of the progress thread, which follows the governor |
-//! | `sleep.rs` | nothing: the sleep of the progress thread, and how it is woken |
 //! | `tuning.rs` | nothing: every number that the others use |
 
 mod departure;
-mod governor;
+pub(crate) mod governor;
 mod posters;
-pub(crate) mod progress;
 mod queue;
-mod sleep;
 mod tuning;
 
 #[cfg(test)]
@@ -24,7 +20,4 @@ pub(crate) use departure::{Decision, Quantum, Trigger, budget_pkts, decide};
 pub(crate) use governor::InlineYield;
 pub(crate) use posters::Posters;
 pub(crate) use queue::{FlowShare, TransmitQueue};
-pub(crate) use sleep::Sleeper;
-#[cfg(test)]
-pub(crate) use sleep::WaitFds;
 pub use tuning::Tuning;

@@ -9,8 +9,8 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::QpIndex;
 use crate::port::{FlowId, SOCKET_WINDOW_BYTES};
+use crate::qp_numbers::QpIndex;
 
 /// A queue pair's part of the window of a flow. The queue pair's entry owns it; only [`TransmitQueue`]
 /// changes it.

@@ -6,24 +6,26 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use transport::chaos::{Chaos, ChaosPlan};
 use transport::refusal::refuse;
-use transport::{AsyncEventKind, MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc};
+use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc};
 
 use super::hooks::EarlyHooks;
 use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX, memory_for};
 use super::{
-    CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
+    AsyncElement, AsyncEvent, CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal,
+    Traffic, Xrcd, XrcdInit,
 };
 use crate::chaos;
 use crate::cq::CQE_MAX;
 use crate::engine::Engine;
 use crate::engine::group::Engines;
+use crate::engine::multicast::MEMBERS_MAX;
 use crate::engine::tables::QP_MAX;
 use crate::events::EventQueue;
 use crate::fork::EngineSlot;
 use crate::gid::{GID_TBL_LEN, GidTable, Gids};
 use crate::guard;
-use crate::multicast::MEMBERS_MAX;
 use crate::port::{Outlook, PortChoice, PortKind};
+use crate::refusal::NAME_MAX;
 use crate::registry::{DomainConfig, Membership};
 
 /// Largest amount of inline data, in bytes.
@@ -53,7 +55,7 @@ pub struct DeviceConfig {
 impl DeviceConfig {
     /// Longest name in bytes: verbs programs keep the name in 64 bytes with the terminating zero
     /// (`IBV_SYSFS_NAME_MAX`).
-    pub const NAME_MAX: usize = 63;
+    pub const NAME_MAX: usize = NAME_MAX;
 
     /// Takes the name and the netdev from `ROXIE_NAME` and `ROXIE_NETDEV`, as `roxie run` sets them.
     #[must_use]
@@ -206,28 +208,6 @@ pub struct Context(pub(super) Arc<ContextInner>);
 pub(super) struct ContextInner {
     pub(super) device: Device,
     pub(super) events: Arc<EventQueue<AsyncEvent>>,
-}
-
-/// An event of an object that is not a completion (ibv_get_async_event(3)).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct AsyncEvent {
-    /// The kind of event.
-    pub kind: AsyncEventKind,
-    /// The object.
-    pub element: AsyncElement,
-}
-
-/// The object of an [`AsyncEvent`], identified by the cookie of its creator.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum AsyncElement {
-    /// A completion queue.
-    Cq(u64),
-    /// A queue pair.
-    Qp(u64),
-    /// A shared receive queue.
-    Srq(u64),
-    /// A port number.
-    Port(u8),
 }
 
 impl Context {

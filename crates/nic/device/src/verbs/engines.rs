@@ -10,22 +10,24 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use transport::chaos::Chaos;
 
 use super::{Device, Refusal, Traffic};
-use crate::chaos::{self, packets};
+use crate::chaos;
 use crate::cm::interval_from_env;
 use crate::engine::group::Engines;
 use crate::engine::owners::{Owner, Placement};
+use crate::engine::progress;
 use crate::engine::{Engine, Parts};
 use crate::fork;
 use crate::guard;
 use crate::hook::control::Control;
 use crate::hook::{HookPoint, Hooks};
 use crate::notice::notice;
-use crate::port::{self, BadVariable, PortChoice, PortKind};
+use crate::port::{PortChoice, PortKind};
 use crate::recording::Recording;
 use crate::registry::{DomainConfig, Membership};
 use crate::runtime::Runtime;
-use crate::sched::{Tuning, progress};
+use crate::sched::Tuning;
 use crate::trace;
+use crate::variable::BadVariable;
 
 impl Device {
     pub(super) fn choice(&self) -> Result<PortChoice, BadVariable> {
@@ -103,7 +105,8 @@ impl Device {
         let choice = self.choice().map_err(Refusal::BadVariable)?;
         let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
         let keepalive_ns = interval_from_env().map_err(Refusal::BadVariable)?;
-        let domain = self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok)?;
+        let domain =
+            self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok).map_err(Refusal::BadVariable)?;
         let chaos = self.start_chaos()?;
         // Only the first engine may use AF_XDP.
         let kind = if beside.is_none() { choice.kind } else { PortKind::Udp };
@@ -112,11 +115,11 @@ impl Device {
         let ifindex = self.gids().ifindex;
         let mut hooks = if is_for_thread { Hooks::new(ifindex) } else { self.0.hooks.take(ifindex)? };
         if let Some(chaos) = chaos {
-            hooks.append(HookPoint::Egress, packets::hook(chaos)).map_err(Refusal::BadHook)?;
+            hooks.append(HookPoint::Egress, crate::hook::faults::hook(chaos)).map_err(Refusal::BadHook)?;
         }
         let membership = Membership::join(&domain)?;
         let control = Control::open(&domain, membership.slot()).ok();
-        let port = port::choice::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
+        let port = crate::shm::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
         let recording = Recording::from_env(&mut hooks, membership.slot());
         let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });

@@ -13,11 +13,12 @@ use super::device::INLINE_MAX;
 use super::quota::{Share, memory_for, queue_memory};
 use super::{Cq, Pd, Srq, Xrcd};
 use crate::engine::tables::QpEntry;
-use crate::engine::{Core, Engine, QpIndex};
+use crate::engine::{Core, Engine};
 use crate::gid::refuse_gid_index;
 use crate::guard;
 use crate::locked::Locked;
 use crate::port::Destination;
+use crate::qp_numbers::QpIndex;
 use crate::srqs::SrqScope;
 use crate::trace;
 

@@ -5,18 +5,18 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use transport::Instant;
-use wire::{Gid, Qpn};
+use wire::Gid;
 
 use super::hooks::EarlyHooks;
 use super::quota::Quotas;
-use super::{Device, HookConfig, Traffic};
+use super::{Device, Due, HookConfig, Traffic};
+use crate::engine::progress;
 use crate::engine::{Engine, Parts};
 use crate::gid::{GidRow, GidTable, Gids};
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
-use crate::sched::{Tuning, progress};
+use crate::sched::Tuning;
 use crate::verbs::device::DeviceInner;
 
 /// The interface index of a simulated netdev.
@@ -38,23 +38,6 @@ pub struct Simulated {
     pub tuning: Tuning,
     /// What is attached from the start.
     pub hooks: HookConfig,
-}
-
-/// The work that an engine has, for a simulation that checks that no thread sleeps past it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Due {
-    /// When the engine must run although nothing arrives.
-    pub deadline: Option<Instant>,
-    /// A queue pair has packets to send, the port accepts them, and no ACK is expected that would wake the
-    /// thread.
-    pub has_ready: bool,
-    /// A queue pair has packets to send, but is neither on the ready list nor blocked by the window of its
-    /// flow.
-    pub forgotten: Option<Qpn>,
-    /// The progress thread leaves the port to polling threads.
-    pub is_watching: bool,
-    /// An application sleeps, or is about to, until a completion.
-    pub has_sleeper: bool,
 }
 
 impl Device {

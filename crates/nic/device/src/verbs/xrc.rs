@@ -3,6 +3,7 @@
 //! Each message names a shared receive queue, so one receiving queue pair serves all queues of its domain. A
 //! file can stand for a domain within a process. A queue belongs to one process.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -16,9 +17,7 @@ use wire::Qpn;
 
 use super::qp::WeakQp;
 use super::{Context, Cq, Pd, Qp};
-
-/// Device and inode number, which identify a file.
-pub(crate) type FileId = (u64, u64);
+use crate::engine::FileId;
 
 /// Which XRC domain to open.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,22 +56,24 @@ impl Xrcd {
         let engine = context.device().engine().map_err(|_| VerbsError::NoDev)?;
         let mut files = engine.xrc_files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|_, domain| domain.strong_count() > 0);
-        let domain = match files.get(&id).and_then(Weak::upgrade) {
-            Some(_) if init.exclusive => {
-                let why = format_args!("the file has an XRC domain, and oflags has O_EXCL");
-                return Err(refuse(VerbsError::Invalid, why));
-            }
-            Some(domain) => domain,
-            None if init.create => {
-                let domain = Arc::new(Domain::new(context)?);
-                files.insert(id, Arc::downgrade(&domain));
-                domain
-            }
-            None => {
-                let why = format_args!("the file has no XRC domain, and oflags lacks O_CREAT");
-                return Err(refuse(VerbsError::Again, why));
-            }
-        };
+        let domain =
+            match files.get(&id).and_then(Weak::upgrade).and_then(|any| any.downcast::<Domain>().ok()) {
+                Some(_) if init.exclusive => {
+                    let why = format_args!("the file has an XRC domain, and oflags has O_EXCL");
+                    return Err(refuse(VerbsError::Invalid, why));
+                }
+                Some(domain) => domain,
+                None if init.create => {
+                    let domain = Arc::new(Domain::new(context)?);
+                    let any: Arc<dyn Any + Send + Sync> = Arc::clone(&domain) as _;
+                    files.insert(id, Arc::downgrade(&any));
+                    domain
+                }
+                None => {
+                    let why = format_args!("the file has no XRC domain, and oflags lacks O_CREAT");
+                    return Err(refuse(VerbsError::Again, why));
+                }
+            };
         Ok(Self(Arc::new(Opened(domain))))
     }
 

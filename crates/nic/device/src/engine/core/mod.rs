@@ -11,11 +11,11 @@ use transport::refusal::refuse;
 use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError};
 use wire::{FlushIcrc, Gid, Qpn};
 
-use super::QpIndex;
 use super::tables::Tables;
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
 use crate::port::{Destination, FlowKey, Port, RxQueues};
+use crate::qp_numbers::QpIndex;
 use crate::sched::{Quantum, Trigger, Tuning};
 use crate::trace;
 

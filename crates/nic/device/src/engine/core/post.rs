@@ -3,8 +3,8 @@
 use transport::Instant;
 
 use super::Core;
-use crate::engine::QpIndex;
 use crate::port::{FlowId, TxRoom};
+use crate::qp_numbers::QpIndex;
 use crate::sched::{Decision, Trigger, budget_pkts, decide};
 
 impl Core {

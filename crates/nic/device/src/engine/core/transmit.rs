@@ -5,9 +5,9 @@ use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use super::{Core, flow_key};
-use crate::engine::QpIndex;
 use crate::engine::tables::{QpEntry, Tables};
 use crate::port::{FlowKey, GSI_FLOW_SLOT, TxRoom};
+use crate::qp_numbers::QpIndex;
 use crate::sched::{Decision, Quantum, Trigger, decide};
 use crate::trace::{self, Wait};
 

@@ -18,21 +18,22 @@ use wire::{DropReason, Psn, Qpn};
 use crate::comp_counter::AttachedCounters;
 use crate::cq::CompletionQueue;
 use crate::engine::identification::Identifications;
+use crate::engine::multicast::Groups;
 use crate::engine::observer::Observer;
 use crate::engine::outbox::Outbox;
 use crate::engine::owners::Objects;
-use crate::engine::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
 use crate::engine::refused::RefusedPackets;
 use crate::engine::timers::Timers;
 use crate::events::EventQueue;
+use crate::events::{AsyncElement, AsyncEvent};
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
-use crate::multicast::Groups;
 use crate::port::FlowId;
+use crate::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
 use crate::sched::{FlowShare, TransmitQueue};
 use crate::srqs::{SrqScope, Srqs};
 use crate::trace;
-use crate::verbs::{AsyncElement, AsyncEvent, Traffic};
+use crate::traffic::Traffic;
 
 /// Most queue pairs of one engine: the QPNs of its slots, less the reserved 0..15 in slot 0.
 pub(crate) const QP_MAX: usize = ENGINE_SLOTS_MAX * SLOT_QPNS as usize - 16;

@@ -5,8 +5,8 @@ use transport::{Instant, PacketSource, RecvQueue, numbering};
 use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
 
 use super::Tables;
-use crate::engine::QpIndex;
-use crate::engine::outbox::OwnedPacket;
+use crate::port::OwnedPacket;
+use crate::qp_numbers::QpIndex;
 
 use crate::port::{Icrc, RxBatch};
 use crate::srqs::ScopedSrqs;

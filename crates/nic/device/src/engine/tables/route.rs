@@ -5,8 +5,8 @@ use transport::{AsyncEventKind, Instant, QpAttr, QpAttrMask, QpEvent, QpState, W
 
 use super::{QpEntry, Tables};
 use crate::cq::Adding;
-use crate::engine::QpIndex;
-use crate::verbs::{AsyncElement, AsyncEvent};
+use crate::events::{AsyncElement, AsyncEvent};
+use crate::qp_numbers::QpIndex;
 
 impl Tables {
     /// Follows an input to a queue pair (packets, a timeout, a state change), and lists it if it has packets

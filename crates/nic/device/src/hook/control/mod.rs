@@ -17,7 +17,7 @@ pub(crate) use server::{Answers, Control};
 
 use super::plan::HookPlan;
 use super::{DataReply, DataRequest, HookPoint, HookStatus, KeptFrame, TapFilter};
-use crate::engine::QpIndex;
+use crate::qp_numbers::QpIndex;
 use crate::registry::DomainConfig;
 use crate::status::{EngineStatus, QpPage};
 

@@ -8,7 +8,7 @@
 //! A flow changes its way between two rounds only, so that its packets leave in order. A round ends with a
 //! flush.
 
-use crate::port::BadVariable;
+use crate::variable::BadVariable;
 
 /// How bursts leave in copy mode.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::port::BadVariable;
+use crate::variable::BadVariable;
 use crate::xdp::AttachError;
 use sys::bpf::LoadError;
 use sys::{Capabilities, Capability, XdpMode};

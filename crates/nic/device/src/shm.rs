@@ -13,6 +13,7 @@
 //! the switch does not reorder packets.
 
 mod inbound;
+mod open;
 mod outbound;
 
 use std::io;
@@ -21,7 +22,7 @@ use std::os::fd::OwnedFd;
 
 use wire::icrc::ICRC_LEN;
 
-use super::{
+use crate::port::{
     Destination, FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, Readiness,
     RefusedKind, RxBatch, RxQueues, RxScope, TxRoom, TxState,
 };
@@ -29,6 +30,7 @@ use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
 #[cfg(feature = "fuzz")]
 pub use inbound::check as check_ring;
+pub(crate) use open::open;
 use outbound::Outbound;
 use sys::byte_ring::{Broken, LINE};
 use sys::{Cancellation, now_ns};

@@ -4,9 +4,7 @@ use wire::DropReason;
 
 use crate::engine::Core;
 use crate::port::PortCounters;
-
-/// Name of a counter (that of rxe or of the drivers) and its value.
-pub(crate) type Row = (&'static str, u64);
+use crate::status::Row;
 
 impl Core {
     /// Returns all counters: the port's, one per drop reason, and the sums over all QPs, destroyed ones

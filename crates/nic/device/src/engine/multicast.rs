@@ -14,8 +14,9 @@ use transport::refusal::refuse;
 use transport::{Instant, PacketSource, QpType, VerbsError};
 use wire::{DropReason, Gid, Packet, Qpn};
 
+use crate::engine::Core;
 use crate::engine::tables::Tables;
-use crate::engine::{Core, QpIndex};
+use crate::qp_numbers::QpIndex;
 
 /// Largest number of attachments of queue pairs to groups in one process; a queue pair in two groups counts
 /// twice.

@@ -6,11 +6,15 @@ use std::io;
 use transport::chaos::{ChaosPlan, PlanError};
 
 use crate::hook::HookError;
-use crate::port::{BadVariable, XskError};
+use crate::port::XskError;
 use crate::registry::JoinError;
+use crate::variable::BadVariable;
+
+/// Longest name of a device (IBV_SYSFS_NAME_MAX with its zero).
+pub(crate) const NAME_MAX: usize = 63;
 
 /// Why the device cannot be opened or started; found inside the `io::Error` of
-/// [`Device::open`](super::Device::open) and of every call that starts the engine.
+/// [`Device::open`](crate::verbs::Device::open) and of every call that starts the engine.
 #[derive(Debug)]
 pub enum Refusal {
     /// There is no such interface.
@@ -29,8 +33,6 @@ pub enum Refusal {
     },
     /// Not a valid device name.
     BadName(String),
-    /// `ROXIE_DOMAIN` is not a valid domain.
-    BadDomain(String),
     /// Another variable has an invalid value.
     BadVariable(BadVariable),
     /// `ROXIE_CHAOS` is not a valid plan, with the reason.
@@ -54,7 +56,7 @@ impl Refusal {
     /// Bytes of memory that an engine and its first objects take, 8 MiB for ibv_rc_pingpong, and room for
     /// what the C library allocates for threads: it ends the process if it cannot. Half: so it does. Double:
     /// fewer programs with limited memory have the device.
-    pub(super) const ENGINE_MEMORY: usize = 12 << 20;
+    pub(crate) const ENGINE_MEMORY: usize = 12 << 20;
 
     /// Returns what the user can do about it.
     #[must_use]
@@ -72,9 +74,8 @@ impl Refusal {
                 )
             }
             Refusal::BadName(_) => {
-                format!("use 1 to {} letters, digits, '_', '-' or '.'", super::DeviceConfig::NAME_MAX)
+                format!("use 1 to {} letters, digits, '_', '-' or '.'", NAME_MAX)
             }
-            Refusal::BadDomain(_) => "use NAME or NAME:PORT, or unset it".to_owned(),
             Refusal::NoMemory => "raise the limits: ulimit -v unlimited, ulimit -d unlimited".to_owned(),
             Refusal::NoThread(_) => {
                 "raise the limit of processes and threads: ulimit -u unlimited".to_owned()
@@ -92,8 +93,8 @@ impl Refusal {
     }
 }
 
-/// Returns what the user can do about an error of [`Device::open`](super::Device::open), or of a call that
-/// starts the engine; `None` if there is no general advice.
+/// Returns what the user can do about an error of [`Device::open`](crate::verbs::Device::open), or of a call
+/// that starts the engine; `None` if there is no general advice.
 #[must_use]
 pub fn remedy(error: &io::Error) -> Option<String> {
     if error.raw_os_error() == Some(libc::EMFILE) {
@@ -115,7 +116,6 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoAddress { netdev, .. } => write!(f, "network interface {netdev} has no IP address"),
             Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
-            Refusal::BadDomain(text) => write!(f, "ROXIE_DOMAIN={text} names no domain"),
             Refusal::NoMemory => write!(
                 f,
                 "the limits of memory (ulimit -v, -d) are too low: {} MiB are needed beside what the program \
@@ -138,11 +138,9 @@ impl From<Refusal> for io::Error {
         let kind = match &refusal {
             Refusal::NoNetdev { .. } => io::ErrorKind::NotFound,
             Refusal::NoAddress { .. } => io::ErrorKind::AddrNotAvailable,
-            Refusal::BadName(_)
-            | Refusal::BadDomain(_)
-            | Refusal::BadVariable(_)
-            | Refusal::BadChaos(_)
-            | Refusal::BadHook(_) => io::ErrorKind::InvalidInput,
+            Refusal::BadName(_) | Refusal::BadVariable(_) | Refusal::BadChaos(_) | Refusal::BadHook(_) => {
+                io::ErrorKind::InvalidInput
+            }
             Refusal::NoMemory => io::ErrorKind::OutOfMemory,
             Refusal::NoThread(error) => error.kind(),
             Refusal::NoXsk { error, .. } => io::Error::from_raw_os_error(error.errno()).kind(),

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use sys::{EventFd, Slice};
 use transport::Instant;
 
-use super::governor::{Governor, State};
 use super::sleep::WaitFds;
 use crate::engine::Engine;
 use crate::port::RxQueues;
 use crate::runtime::{Point, Runtime};
+use crate::sched::governor::{Governor, State};
 
 /// Starts the thread. It ends when no other reference to the engine is left.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {

@@ -2,7 +2,7 @@
 
 use wire::FlushIcrc;
 
-use crate::port::BadVariable;
+use crate::variable::BadVariable;
 
 /// How the connections (RC, UC) of a device send, unless an attribute of a queue pair overrides it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

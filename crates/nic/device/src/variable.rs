@@ -1,0 +1,28 @@
+//! Environment variables with an invalid value.
+
+use std::fmt;
+
+/// An environment variable with an invalid value.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct BadVariable {
+    name: &'static str,
+    value: String,
+    words: &'static [&'static str],
+}
+
+impl BadVariable {
+    /// Reports that `value` of variable `name` is none of these words, or does not match their only
+    /// description.
+    pub(crate) fn new(name: &'static str, value: &str, words: &'static [&'static str]) -> BadVariable {
+        BadVariable { name, value: value.to_owned(), words }
+    }
+}
+
+impl fmt::Display for BadVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = if self.words.len() == 1 { "not" } else { "none of" };
+        write!(f, "{}={} is {none} {}", self.name, self.value, self.words.join(", "))
+    }
+}
+
+impl std::error::Error for BadVariable {}
