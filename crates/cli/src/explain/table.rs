@@ -1,6 +1,6 @@
 //! What `roxie explain` knows: the causes of this device, and the names of verbs.h, rdma_cma.h and IBA.
 
-use roxie::transport::{Cause, WcStatus, errno_name};
+use roxie::transport::{Cause, Errno, WcStatus};
 use roxie::wire::cm::RejReason;
 
 /// One meaning of a name or number.
@@ -62,7 +62,7 @@ pub(super) fn all() -> Vec<Entry> {
         entry("status", format!("IBV_WC_{name}"), Some(*status as u32), text, &remedy)
     });
     let errnos = ERRNOS.iter().filter_map(|(errno, meaning, remedy)| {
-        Some(entry("errno", errno_name(*errno)?.to_owned(), Some(*errno as u32), meaning, remedy))
+        Some(entry("errno", Errno::new(*errno).name()?.to_owned(), Some(*errno as u32), meaning, remedy))
     });
     let naks =
         NAKS.iter().map(|(name, meaning, remedy)| entry("packet", (*name).to_owned(), None, meaning, remedy));

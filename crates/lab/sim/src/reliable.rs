@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use transport::{
-    Dest, QpState, RecvWr, SendFlags, SendWr, Sge, VerbsError, Wc, WcOpcode, WcStatus, ack_timeout_ns,
+    Dest, Errno, QpState, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus, ack_timeout_ns,
     further_timeout_ns,
 };
 
@@ -137,7 +137,7 @@ impl Reliable {
         let was_idle = queue.qp.is_send_idle();
         match queue.post_send(&wr) {
             Ok(()) => {}
-            Err(VerbsError::NoMem) => return Ok(false),
+            Err(refused) if refused.kind() == Errno::ENOMEM => return Ok(false),
             Err(error) => ensure!(false, State, "post_send refused a valid work request: {error}"),
         }
         if op.signaled {
@@ -161,7 +161,7 @@ impl Reliable {
         let wr = RecvWr { wr_id: RECV_ID + self.recvs_posted as u64, sg_list: &sges };
         match queue.post_recv(recv.srqn, &wr) {
             Ok(()) => self.recvs_posted += 1,
-            Err(VerbsError::NoMem) => return Ok(false),
+            Err(refused) if refused.kind() == Errno::ENOMEM => return Ok(false),
             Err(error) => ensure!(false, State, "post_recv refused a valid work request: {error}"),
         }
         Ok(true)

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use transport::{
-    AddressVector, Dest, GRH_LEN, PathMtu, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, Wc, WcOpcode,
+    AddressVector, Dest, Errno, GRH_LEN, PathMtu, RecvWr, SendFlags, SendWr, Sge, UdDest, Wc, WcOpcode,
     WcStatus, WrOp,
 };
 use wire::{Gid, Psn, Qpn};
@@ -197,7 +197,7 @@ impl Unreliable {
         let sge = Sge { addr, length: self.slots.room as u32, lkey: LOCAL_KEY };
         match queue.post_recv(None, &RecvWr { wr_id: self.recvs_posted, sg_list: &[sge] }) {
             Ok(()) => self.recvs_posted += 1,
-            Err(VerbsError::NoMem) => return Ok(false),
+            Err(refused) if refused.kind() == Errno::ENOMEM => return Ok(false),
             Err(error) => ensure!(false, State, "post_recv refused a valid work request: {error}"),
         }
         Ok(true)
@@ -222,7 +222,7 @@ impl Unreliable {
         let wr = SendWr { wr_id: self.posted as u64, op, sg_list: &[sge], flags: SendFlags::SIGNALED, dest };
         match queue.post_send(&wr) {
             Ok(()) => self.posted += 1,
-            Err(VerbsError::NoMem) => return Ok(false),
+            Err(refused) if refused.kind() == Errno::ENOMEM => return Ok(false),
             Err(error) => ensure!(false, State, "post_send refused a valid work request: {error}"),
         }
         Ok(true)

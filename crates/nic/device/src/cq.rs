@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::chaos::Chaos;
-use transport::refusal::refuse;
-use transport::{Instant, VerbsError, Wc};
+use transport::{Instant, VerbsError, Wc, refuse};
 
 use crate::chaos::completions::{LateCompletions, Release};
 use crate::events::EventQueue;
@@ -412,10 +411,8 @@ impl CompletionQueue {
         let mut ring = self.ring();
         let waiting = ring.held();
         if cqe == 0 || cqe > CQE_MAX || waiting > cqe as usize {
-            let why = format_args!(
-                "a CQ of {cqe} entries; it has 1 to {CQE_MAX}, and {waiting} completions wait in it now"
-            );
-            return Err(refuse(VerbsError::Invalid, why));
+            return Err(refuse!(EINVAL, "completion queue", "cqe"; cqe, waiting;
+                "a CQ of {cqe} entries; it has 1 to {CQE_MAX}, and {waiting} completions wait in it now"));
         }
         let missing = (cqe as usize).saturating_sub(ring.entries.len());
         ring.entries.reserve(missing);

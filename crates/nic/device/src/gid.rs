@@ -14,8 +14,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use transport::refusal::refuse;
-use transport::{PathMtu, VerbsError};
+use transport::{PathMtu, VerbsError, refuse};
 use wire::Gid;
 
 use crate::refusal::Refusal;
@@ -24,8 +23,8 @@ use sys::{Address, Link, Netlink};
 /// The refusal of an index without an address.
 #[cold]
 pub(crate) fn refuse_gid_index(index: u8) -> VerbsError {
-    let why = format_args!("sgid_index {index} has no address; 'roxie devinfo' prints the GID table");
-    refuse(VerbsError::Invalid, why)
+    refuse!(EINVAL, "address handle", "sgid_index"; index;
+        "sgid_index {index} has no address"; "'roxie devinfo' prints the GID table")
 }
 
 /// One row of the GID table; the index is its position.

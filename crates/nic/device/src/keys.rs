@@ -10,8 +10,7 @@ use std::cell::{Cell, RefCell};
 
 use crate::chaos::late_writes::LateWrites;
 use crate::key_places::KeyPlaces;
-use transport::refusal::refuse;
-use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError};
+use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError, refuse};
 use wire::Qpn;
 
 /// Largest number of regions and windows of one process.
@@ -108,18 +107,19 @@ pub(crate) struct KeyTable {
     pub(crate) late: Option<Box<LateWrites>>,
 }
 
+#[cold]
+fn no_region(key: u32) -> VerbsError {
+    refuse!(EINVAL, "memory region", "lkey"; key; "no region of this kind has the key {key:#010x}")
+}
+
 fn check_rights(access: Access) -> Result<(), VerbsError> {
     if !access.intersects(REMOTE_CHANGE) || access.contains(Access::LOCAL_WRITE) {
         return Ok(());
     }
-    Err(refuse(
-        VerbsError::Invalid,
-        format_args!(
-            "IBV_ACCESS_REMOTE_WRITE and IBV_ACCESS_REMOTE_ATOMIC need IBV_ACCESS_LOCAL_WRITE, too (access \
-             {:#x})",
-            access.bits()
-        ),
-    ))
+    let access = access.bits();
+    Err(refuse!(EINVAL, "memory region", "access"; access;
+        "IBV_ACCESS_REMOTE_WRITE and IBV_ACCESS_REMOTE_ATOMIC need IBV_ACCESS_LOCAL_WRITE, too (access \
+         {access:#x})"))
 }
 
 fn check_range(range: Range) -> Result<(), VerbsError> {
@@ -128,15 +128,15 @@ fn check_range(range: Range) -> Result<(), VerbsError> {
         return Ok(());
     }
     let Range { base, len, iova } = range;
-    let why = format_args!("{len} bytes at {base:#x}, addressed from {iova:#x}, go past the last address");
-    Err(refuse(VerbsError::Invalid, why))
+    Err(refuse!(EINVAL, "memory region", "length"; len, base, iova;
+        "{len} bytes at {base:#x}, addressed from {iova:#x}, go past the last address"))
 }
 
 impl KeyTable {
     /// Adds a region and returns its key (L_Key and R_Key are equal, as in rxe).
     ///
     /// # Errors
-    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when
+    /// `EINVAL` for remote write or atomic access without local write, or a range that wraps; `ENOMEM` when
     /// the table is full.
     pub(crate) fn register(&mut self, pd: PdId, range: Range, access: Access) -> Result<u32, VerbsError> {
         check_rights(access)?;
@@ -147,7 +147,7 @@ impl KeyTable {
     /// Adds a region without memory, for work requests only.
     ///
     /// # Errors
-    /// `NoMem` when the table is full.
+    /// `ENOMEM` when the table is full.
     pub(crate) fn register_null(&mut self, pd: PdId) -> Result<u32, VerbsError> {
         self.insert(pd, Kind::Null, Grant::Null, Range::default(), Access::empty())
     }
@@ -155,7 +155,7 @@ impl KeyTable {
     /// Adds a region that REG_MR makes valid.
     ///
     /// # Errors
-    /// `NoMem` when the table is full.
+    /// `ENOMEM` when the table is full.
     pub(crate) fn alloc_fast(&mut self, pd: PdId) -> Result<u32, VerbsError> {
         self.insert(pd, Kind::Fast, Grant::None, Range::default(), Access::empty())
     }
@@ -163,7 +163,7 @@ impl KeyTable {
     /// Adds an unbound window.
     ///
     /// # Errors
-    /// `NoMem` when the table is full.
+    /// `ENOMEM` when the table is full.
     pub(crate) fn alloc_window(&mut self, pd: PdId, ty: MwType) -> Result<u32, VerbsError> {
         self.insert(pd, Kind::Window(ty), Grant::None, Range::default(), Access::empty())
     }
@@ -183,9 +183,9 @@ impl KeyTable {
                 (self.entries.len() - 1) as u32
             }
             None => {
-                let why =
-                    format_args!("the device has its largest number of regions and windows, {KEYS_MAX}");
-                return Err(refuse(VerbsError::NoMem, why));
+                let most = KEYS_MAX;
+                return Err(refuse!(ENOMEM, "device", "memory regions and windows"; most;
+                    "the device has its largest number of regions and windows, {most}"));
             }
         };
         let key = self.places.draw_key();
@@ -214,7 +214,7 @@ impl KeyTable {
     /// (ibv_rereg_mr(3)).
     ///
     /// # Errors
-    /// `Busy` while windows are bound to it; `Invalid` as for [`Self::register`].
+    /// `EBUSY` while windows are bound to it; `EINVAL` as for [`Self::register`].
     pub(crate) fn change(
         &self,
         key: u32,
@@ -222,11 +222,11 @@ impl KeyTable {
         range: Option<Range>,
         access: Option<Access>,
     ) -> Result<(), VerbsError> {
-        let entry = self.object(key).filter(|e| e.kind == Kind::Region).ok_or(VerbsError::Invalid)?;
+        let entry = self.object(key).filter(|e| e.kind == Kind::Region).ok_or_else(|| no_region(key))?;
         if entry.windows > 0 {
             let windows = entry.windows;
-            let why = format_args!("{windows} memory windows are bound to the region {key:#010x}");
-            return Err(refuse(VerbsError::Busy, why));
+            return Err(refuse!(EBUSY, "memory region", "windows"; windows, key;
+                "{windows} memory windows are bound to the region {key:#010x}"));
         }
         let access = access.unwrap_or(entry.access);
         check_rights(access)?;
@@ -241,11 +241,12 @@ impl KeyTable {
     /// Sets the memory of a fast-registered region for the next REG_MR.
     ///
     /// # Errors
-    /// `Busy` while it is valid.
+    /// `EBUSY` while it is valid.
     pub(crate) fn map_fast(&self, key: u32, base: u64, len: u64) -> Result<(), VerbsError> {
-        let entry = self.object(key).filter(|e| e.kind == Kind::Fast).ok_or(VerbsError::Invalid)?;
+        let entry = self.object(key).filter(|e| e.kind == Kind::Fast).ok_or_else(|| no_region(key))?;
         if entry.grants != Grant::None {
-            return Err(VerbsError::Busy);
+            return Err(refuse!(EBUSY, "fast-registered region", "lkey"; key;
+                "the region {key:#010x} is valid; invalidate it before it is mapped again"));
         }
         self.set(Entry { base, len, ..entry });
         Ok(())

@@ -8,7 +8,7 @@ mod rc;
 use std::time::{Duration, Instant};
 
 use roxie::transport::{
-    Access, QpAttr, QpCap, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
+    Access, Errno, QpAttr, QpCap, QpType, RecvWr, SendFlags, SendWr, VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 use roxie::verbs::{Buffer, Context, Cq, Device, DeviceConfig, FastMr, Pd, Qp, QpInitAttr};
 use roxie::wire::Rkey;
@@ -70,7 +70,7 @@ fn a_region_is_accessible_between_reg_mr_and_invalidate() {
         let pair = Pair::new(&context, &pd);
         let target = pd.alloc_buffer(4096, Access::LOCAL_WRITE).expect("memory");
         let mut fast = pd.alloc_fast_mr().expect("room");
-        assert_eq!(fast.map(&target, 4000, 97), Err(VerbsError::Invalid));
+        assert_eq!(fast.map(&target, 4000, 97).map_err(VerbsError::kind), Err(Errno::EINVAL));
         fast.map(&target, 100, 16).expect("not valid yet");
         pair.buffer.write(0, b"fast");
 
@@ -80,7 +80,7 @@ fn a_region_is_accessible_between_reg_mr_and_invalidate() {
         let mut bytes = [0; 5];
         target.read(112, &mut bytes);
         assert_eq!(&bytes, b"fast\0");
-        assert_eq!(fast.map(&target, 0, 16), Err(VerbsError::Busy));
+        assert_eq!(fast.map(&target, 0, 16).map_err(VerbsError::kind), Err(Errno::EBUSY));
         let done = pair.post(&pair.ours, WrOp::LocalInv(first.key), 0);
         assert_eq!((done.opcode, done.status), (WcOpcode::LocalInv, WcStatus::Success));
 

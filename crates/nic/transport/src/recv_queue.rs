@@ -1,9 +1,9 @@
 //! The ring of receive work requests: a queue pair's own receive queue, and a shared one.
 
 use crate::attr::{MAX_QP_WR, MAX_SGE};
-use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
-use crate::refusal::refuse;
+use crate::refusal::VerbsError;
+use crate::refuse;
 use crate::wr::{RecvWr, Sge};
 
 /// Receive work requests in the order in which messages take them. Allocates only when it is made or resized.
@@ -27,16 +27,12 @@ impl RecvQueue {
     /// domain `pd`.
     ///
     /// # Errors
-    /// `Invalid` when a size is above what the device has.
+    /// `EINVAL` when a size is above what the device has.
     pub fn new(max_wr: u32, max_sge: u32, pd: PdId) -> Result<Self, VerbsError> {
         if max_wr > MAX_QP_WR || max_sge as usize > MAX_SGE {
-            return Err(refuse(
-                VerbsError::Invalid,
-                format_args!(
-                    "a receive queue of {max_wr} receives with {max_sge} elements each; the device has at \
-                     most {MAX_QP_WR} and {MAX_SGE} (ibv_query_device)"
-                ),
-            ));
+            return Err(refuse!(EINVAL, "receive queue", "max_wr"; max_wr, max_sge;
+                "a receive queue of {max_wr} receives with {max_sge} elements each; the device has at most \
+                 {MAX_QP_WR} and {MAX_SGE} (ibv_query_device)"));
         }
         let slots = (max_wr as usize).next_power_of_two();
         Ok(Self {
@@ -55,19 +51,14 @@ impl RecvQueue {
     /// Appends a work request.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full, `Invalid` when there are too many elements.
+    /// `ENOMEM` when the queue is full, `EINVAL` when there are too many elements.
     pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         let sges = wr.sg_list;
         if sges.len() > self.max_sge as usize {
-            return Err(refuse(
-                VerbsError::Invalid,
-                format_args!(
-                    "the receive {:#x} has {} elements, the queue was created for max_recv_sge {}",
-                    wr.wr_id,
-                    sges.len(),
-                    self.max_sge
-                ),
-            ));
+            let (num_sge, wr_id, max_sge) = (sges.len(), wr.wr_id, self.max_sge);
+            return Err(refuse!(EINVAL, "receive", "num_sge"; num_sge, wr_id, max_sge;
+                "the receive {wr_id:#x} has {num_sge} elements, the queue was created for max_recv_sge \
+                 {max_sge}"));
         }
         if self.len() >= self.max_wr {
             return Err(self.refuse_full());
@@ -85,20 +76,20 @@ impl RecvQueue {
     #[cold]
     pub(crate) fn refuse_full(&self) -> VerbsError {
         let room = self.max_wr;
-        let plural = if room == 1 { "" } else { "s" };
-        refuse(VerbsError::NoMem, format_args!("the queue has room for {room} receive{plural} and is full"))
+        refuse!(ENOMEM, "receive queue", "max_recv_wr"; room; let plural = if room == 1 { "" } else { "s" };
+            "the queue has room for {room} receive{plural} and is full")
     }
 
     /// Arms the limit: the message that leaves fewer than `limit` work requests raises an event, and the
     /// limit becomes 0.
     ///
     /// # Errors
-    /// `Invalid` when it is above the size of the queue.
+    /// `EINVAL` when it is above the size of the queue.
     pub fn arm_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
         if limit > self.max_wr {
             let size = self.max_wr;
-            let why = format_args!("the limit {limit} is above the {size} receives that the queue holds");
-            return Err(refuse(VerbsError::Invalid, why));
+            return Err(refuse!(EINVAL, "receive queue", "srq_limit"; limit, size;
+                "the limit {limit} is above the {size} receives that the queue holds"));
         }
         self.limit = limit;
         Ok(())
@@ -113,17 +104,15 @@ impl RecvQueue {
     /// Makes room for `max_wr` work requests and keeps those that are posted.
     ///
     /// # Errors
-    /// `Invalid`, and nothing changes, when it is 0, above the limit of the device, below the armed limit, or
+    /// `EINVAL`, and nothing changes, when it is 0, above the limit of the device, below the armed limit, or
     /// below the number of posted work requests.
     pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
         let waiting = self.len();
         if max_wr == 0 || max_wr < waiting.max(self.limit) {
             let limit = self.limit;
-            let why = format_args!(
+            return Err(refuse!(EINVAL, "receive queue", "max_wr"; max_wr, waiting, limit;
                 "the new size {max_wr} is 0, below the {waiting} posted receives, or below the armed limit \
-                 {limit}"
-            );
-            return Err(refuse(VerbsError::Invalid, why));
+                 {limit}"));
         }
         let mut resized = Self::new(max_wr, self.max_sge, self.pd)?;
         let max_sge = self.max_sge as usize;
@@ -367,6 +356,7 @@ pub(crate) fn gather(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Errno;
     use wire::Lkey;
 
     fn post(queue: &mut RecvQueue, wr_id: u64) -> Result<(), VerbsError> {
@@ -377,7 +367,7 @@ mod tests {
     #[test]
     fn the_armed_limit_can_be_queried() {
         let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
-        assert_eq!((queue.limit(), queue.arm_limit(4)), (0, Err(VerbsError::Invalid)));
+        assert_eq!((queue.limit(), queue.arm_limit(4).map_err(VerbsError::kind)), (0, Err(Errno::EINVAL)));
         queue.arm_limit(3).unwrap();
         assert_eq!(queue.limit(), 3);
     }
@@ -390,7 +380,7 @@ mod tests {
             for i in 0..3 {
                 post(&mut queue, round * 3 + i).unwrap();
             }
-            assert_eq!(post(&mut queue, 99), Err(VerbsError::NoMem));
+            assert_eq!(post(&mut queue, 99).map_err(VerbsError::kind), Err(Errno::ENOMEM));
             for i in 0..3 {
                 assert_eq!(queue.next_room(), Some(20));
                 assert_eq!(queue.take(&mut wqe), Some(Taken { limit_reached: false }));
@@ -409,26 +399,26 @@ mod tests {
         post(&mut queue, 3).unwrap();
         queue.arm_limit(2).unwrap();
         for refused in [0, 2, MAX_QP_WR + 1] {
-            assert_eq!(queue.resize(refused), Err(VerbsError::Invalid), "{refused}");
+            assert_eq!(queue.resize(refused).map_err(VerbsError::kind), Err(Errno::EINVAL), "{refused}");
         }
         assert_eq!((queue.max_wr(), queue.limit(), queue.len()), (3, 2, 3));
         queue.resize(5).unwrap();
         assert_eq!((queue.max_wr(), queue.limit(), queue.len()), (5, 2, 3));
         (4..6).for_each(|i| post(&mut queue, i).unwrap());
-        assert_eq!(post(&mut queue, 6), Err(VerbsError::NoMem));
+        assert_eq!(post(&mut queue, 6).map_err(VerbsError::kind), Err(Errno::ENOMEM));
         for i in 1..6 {
             assert_eq!(queue.take(&mut wqe), Some(Taken { limit_reached: i == 4 }));
             assert_eq!((wqe.wr_id, wqe.sges[1].addr), (i, i * 100));
         }
         queue.resize(1).unwrap();
         post(&mut queue, 7).unwrap();
-        assert_eq!(post(&mut queue, 8), Err(VerbsError::NoMem));
+        assert_eq!(post(&mut queue, 8).map_err(VerbsError::kind), Err(Errno::ENOMEM));
     }
 
     #[test]
     fn too_many_elements_are_refused() {
         let mut queue = RecvQueue::new(1, 1, PdId(1)).unwrap();
-        assert_eq!(post(&mut queue, 1), Err(VerbsError::Invalid));
+        assert_eq!(post(&mut queue, 1).map_err(VerbsError::kind), Err(Errno::EINVAL));
         assert!(RecvQueue::new(1, MAX_SGE as u32 + 1, PdId(1)).is_err());
     }
 
@@ -439,7 +429,7 @@ mod tests {
         for i in 0..4 {
             post(&mut queue, i).unwrap();
         }
-        assert_eq!(queue.arm_limit(5), Err(VerbsError::Invalid));
+        assert_eq!(queue.arm_limit(5).map_err(VerbsError::kind), Err(Errno::EINVAL));
         queue.arm_limit(3).unwrap();
         let fired: Vec<bool> =
             core::iter::from_fn(|| queue.take(&mut wqe)).map(|taken| taken.limit_reached).collect();

@@ -1,108 +1,333 @@
-//! Why a call of the application was refused: one sentence for people beside the errno.
+//! Why a call of the application was refused: an errno together with the object, its field, the value of the
+//! field, and one sentence for people.
 //!
-//! An errno cannot say which of ten attributes was wrong. The code that refuses a call leaves the sentence
-//! with the calling thread; the layer that returns the errno to the application [takes](take_reason) it.
+//! An errno cannot say which of ten attributes was wrong. [`refuse!`](crate::refuse) is the only way to make
+//! a [`VerbsError`], so no errno reaches the application without its reason:
 //!
 //! ```
-//! use roxie_transport::refusal::take_reason;
-//! use roxie_transport::{RecvQueue, RecvWr};
+//! use roxie_transport::{Errno, RecvQueue, RecvWr};
 //!
 //! let mut queue = RecvQueue::new(1, 1, roxie_transport::PdId(0))?;
 //! let receive = RecvWr { wr_id: 1, sg_list: &[] };
 //! queue.post(&receive)?;
-//! assert!(queue.post(&receive).is_err());
-//! let reason = take_reason().expect("the call was refused");
-//! assert!(reason.starts_with("the queue has room for 1 receive"), "{reason}");
+//! let refused = queue.post(&receive).expect_err("the queue is full");
+//! assert_eq!(refused.kind(), Errno::ENOMEM);
+//! assert_eq!((refused.object(), refused.field(), refused.value()), ("receive queue", "max_recv_wr", 1));
+//! assert_eq!(refused.to_string(), "the queue has room for 1 receive and is full");
 //! # Ok::<(), roxie_transport::VerbsError>(())
 //! ```
 
-use core::cell::RefCell;
-use core::fmt::{self, Write};
+use core::fmt;
+use core::net::IpAddr;
+use std::io;
 
-/// Longest reason in bytes; the rest is cut off.
-const REASON_MAX: usize = 400;
+use wire::{Gid, Qpn};
 
-thread_local! {
-    static REASON: RefCell<Reason> = const { RefCell::new(Reason { bytes: [0; REASON_MAX], len: 0 }) };
+use crate::attr::{QpState, QpType};
+use crate::error::Errno;
+use crate::wc::WcOpcode;
+
+/// Numbers in a sentence, the value of the field among them. Three are enough for every refusal, and keep the
+/// error at 40 bytes: a full send queue is refused in the loop of an application.
+const VALUES: usize = 3;
+
+/// A refused call: it changed nothing. Made by [`refuse!`](crate::refuse); making one allocates nothing.
+#[derive(Clone, Copy)]
+pub struct VerbsError {
+    rule: &'static Rule,
+    values: [u64; VALUES],
+    kind: Errno,
 }
 
-/// A reason in place: a refused call allocates nothing. Empty without a reason.
-struct Reason {
-    bytes: [u8; REASON_MAX],
-    len: usize,
+/// What a call was refused for, without the numbers of the call.
+pub struct Rule {
+    object: &'static str,
+    field: &'static str,
+    remedy: Option<&'static str>,
+    sentence: fn(&[u64; VALUES], &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
-impl Reason {
-    fn text(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+impl Rule {
+    /// For [`rule!`](crate::rule).
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(
+        object: &'static str,
+        field: &'static str,
+        remedy: Option<&'static str>,
+        sentence: fn(&[u64; VALUES], &mut fmt::Formatter<'_>) -> fmt::Result,
+    ) -> Self {
+        assert!(!object.is_empty() && !field.is_empty(), "a refusal names an object and a field");
+        Self { object, field, remedy, sentence }
     }
 }
 
-impl Write for Reason {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = text.floor_char_boundary(REASON_MAX - self.len);
-        self.bytes[self.len..][..end].copy_from_slice(&text.as_bytes()[..end]);
-        self.len += end;
-        if end == text.len() { Ok(()) } else { Err(fmt::Error) }
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.object, self.field)
     }
 }
 
-/// Leaves the reason of a refusal with this thread; returns `error`, of a type of the caller. The caller
-/// returns the error to the application: code that recovers from an error leaves no reason.
-#[cold]
-pub fn refuse<E>(error: E, reason: fmt::Arguments<'_>) -> E {
-    // At the end of a thread there is nothing left to write to.
-    let _ = REASON.try_with(|kept| {
-        let mut kept = kept.borrow_mut();
-        kept.len = 0;
-        let _cut = kept.write_fmt(reason);
-    });
-    error
+impl VerbsError {
+    /// A refusal with the first of `values` as value of the field.
+    #[cold]
+    #[must_use]
+    pub fn new<const N: usize>(kind: Errno, rule: &'static Rule, values: [u64; N]) -> Self {
+        const { assert!(0 < N && N <= VALUES) };
+        let values = core::array::from_fn(|at| values.get(at).copied().unwrap_or(0));
+        Self { rule, values, kind }
+    }
+
+    /// The refusal that became this I/O error.
+    #[must_use]
+    pub fn in_io(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// Which error it is.
+    #[must_use]
+    pub const fn kind(self) -> Errno {
+        self.kind
+    }
+
+    /// The Linux error number, positive.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        self.kind.number()
+    }
+
+    /// What kind of object refused: `queue pair`, `receive queue`, `argument`.
+    #[must_use]
+    pub const fn object(&self) -> &'static str {
+        self.rule.object
+    }
+
+    /// The field, argument or resource that was wrong or exhausted, by the name that a program uses.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        self.rule.field
+    }
+
+    /// The value of the field as the C interface has it; 0 for NULL.
+    #[must_use]
+    pub const fn value(&self) -> u64 {
+        self.values[0]
+    }
+
+    /// What the user or the program can do, if that is known.
+    #[must_use]
+    pub const fn remedy(&self) -> Option<&'static str> {
+        self.rule.remedy
+    }
 }
 
-/// Appends the reason of this thread's last refusal to `line`, and forgets it; `false` if there was none
-/// since the last call.
-pub fn append_reason(line: &mut String) -> bool {
-    let appended = REASON.try_with(|kept| {
-        let mut kept = kept.borrow_mut();
-        line.push_str(kept.text());
-        core::mem::take(&mut kept.len) > 0
-    });
-    appended.unwrap_or(false)
+/// The sentence for people, with the remedy.
+impl fmt::Display for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.rule.sentence)(&self.values, f)?;
+        self.rule.remedy.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
 }
 
-/// Returns the reason of this thread's last refusal since the last call of this function, or `None`.
+impl fmt::Debug for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {self}", self.kind)
+    }
+}
+
+/// Equal for the same reason with the same numbers.
+impl PartialEq for VerbsError {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self.rule, other.rule) && (self.kind, self.values) == (other.kind, other.values)
+    }
+}
+
+impl Eq for VerbsError {}
+
+impl core::error::Error for VerbsError {}
+
+/// The error keeps its reason: [`VerbsError::in_io`] returns it.
+impl From<VerbsError> for io::Error {
+    fn from(refused: VerbsError) -> Self {
+        io::Error::new(io::Error::from_raw_os_error(refused.errno()).kind(), refused)
+    }
+}
+
+/// A value of a sentence, kept as a number.
+pub trait Value {
+    /// The number.
+    fn pack(self) -> u64;
+    /// The value that [`pack`](Self::pack) made the number of.
+    fn unpack(number: u64) -> Self;
+}
+
+macro_rules! integers {
+    ($($integer:ty)*) => {$(
+        impl Value for $integer {
+            fn pack(self) -> u64 {
+                self as u64
+            }
+            fn unpack(number: u64) -> Self {
+                number as Self
+            }
+        }
+    )*};
+}
+integers! { u8 u16 u32 u64 usize i32 }
+
+impl Value for Qpn {
+    fn pack(self) -> u64 {
+        self.value().into()
+    }
+    fn unpack(number: u64) -> Self {
+        Qpn::new(number as u32)
+    }
+}
+
+/// Makes a [`Value`](crate::refusal::Value) of an enum without fields, of which all variants are listed.
+#[macro_export]
+macro_rules! enum_value {
+    ($($ty:ty: $first:ident $($variant:ident)*;)+) => {$(
+        impl $crate::refusal::Value for $ty {
+            fn pack(self) -> u64 {
+                self as u64
+            }
+            fn unpack(number: u64) -> Self {
+                let all = [$(Self::$variant),*];
+                all.into_iter().find(|variant| *variant as u64 == number).unwrap_or(Self::$first)
+            }
+        }
+    )+};
+}
+
+enum_value! {
+    QpState: Reset Init Rtr Rts Sqd Sqe Err;
+    QpType: Rc Uc Ud Gsi XrcIni XrcTgt;
+    WcOpcode: Send RdmaWrite RdmaRead CompSwap FetchAdd BindMw LocalInv Tso Flush AtomicWrite RegMr Recv
+        RecvRdmaWithImm;
+}
+
+/// An IP address as two values: the lower half of its GID, then the upper half.
 #[must_use]
-pub fn take_reason() -> Option<String> {
-    let mut reason = String::new();
-    append_reason(&mut reason).then_some(reason)
+pub fn ip_halves(ip: IpAddr) -> [u64; 2] {
+    let gid = u128::from_be_bytes(Gid::from(ip).0);
+    [gid as u64, (gid >> 64) as u64]
+}
+
+/// The address of [`ip_halves`].
+#[must_use]
+pub fn ip_of(low: u64, high: u64) -> IpAddr {
+    Gid((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).ip()
+}
+
+/// An operating system's error, with its text.
+pub struct Os(pub i32);
+
+impl Value for Os {
+    fn pack(self) -> u64 {
+        self.0.pack()
+    }
+    fn unpack(number: u64) -> Self {
+        Self(i32::unpack(number))
+    }
+}
+
+impl From<&io::Error> for Os {
+    fn from(error: &io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(Errno::EIO.number()))
+    }
+}
+
+impl fmt::Display for Os {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+/// Makes a [`Rule`]: `rule!("object", "field"; value, more as Qpn; "a sentence with {value} and {more}";
+/// "the remedy")`. The names in the sentence are those of the values; a value is a number unless `as` names
+/// its type, and `let name = expression;` before the sentence makes another of them. `is "{value}"` is a
+/// sentence that begins with the field: `field is 7`. The remedy may be omitted.
+#[macro_export]
+macro_rules! rule {
+    ($object:literal, $field:expr; $($name:ident $(as $ty:ty)?),+; $(let $made:ident = $from:expr;)*
+     is $sentence:literal $(; $remedy:literal)?) => {
+        $crate::rule!(@make $object, $field, [$($name $(as $ty)?),+] [$($made = $from),*] [$field, " is "]
+            $sentence $($remedy)?)
+    };
+    ($object:literal, $field:expr; $($name:ident $(as $ty:ty)?),+; $(let $made:ident = $from:expr;)*
+     $sentence:literal $(; $remedy:literal)?) => {
+        $crate::rule!(@make $object, $field, [$($name $(as $ty)?),+] [$($made = $from),*] []
+            $sentence $($remedy)?)
+    };
+    (@make $object:literal, $field:expr, [$($name:ident $(as $ty:ty)?),+] [$($made:ident = $from:expr),*]
+     [$($begin:expr),*] $sentence:literal $($remedy:literal)?) => {{
+        static RULE: $crate::refusal::Rule = $crate::refusal::Rule::new(
+            $object,
+            $field,
+            $crate::rule!(@remedy $($remedy)?),
+            |&[$($name,)+ ..], f| {
+                $(let $name = $crate::rule!(@unpack $name $($ty)?);)+
+                $(let _ = &$name;)+
+                $(let $made = $from;)*
+                $(f.write_str($begin)?;)*
+                ::core::write!(f, $sentence)
+            },
+        );
+        &RULE
+    }};
+    (@remedy) => { None };
+    (@remedy $remedy:literal) => { Some($remedy) };
+    (@unpack $name:ident) => { $name };
+    (@unpack $name:ident $ty:ty) => { <$ty as $crate::refusal::Value>::unpack($name) };
+}
+
+/// Makes a [`VerbsError`]: `refuse!(EINVAL, "queue pair", "port_num"; port; is "{port}, the only port is 1")`.
+/// The errno is a constant of [`Errno`], or any `Errno` in parentheses; the rest is as for
+/// [`rule!`](crate::rule). The first value is that of the field.
+#[macro_export]
+macro_rules! refuse {
+    (($kind:expr), $object:literal, $field:expr; $($name:ident $(as $ty:ty)?),+; $($text:tt)+) => {
+        $crate::VerbsError::new(
+            $kind,
+            $crate::rule!($object, $field; $($name $(as $ty)?),+; $($text)+),
+            [$($crate::refusal::Value::pack($name)),+],
+        )
+    };
+    ($kind:ident, $($rest:tt)+) => { $crate::refuse!(($crate::Errno::$kind), $($rest)+) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::VerbsError;
 
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "this crate starts no thread; its owner has several")]
-    fn a_reason_is_taken_once_and_stays_with_its_thread() {
-        assert_eq!(refuse(VerbsError::Busy, format_args!("{} windows", 2)), VerbsError::Busy);
-        assert_eq!(std::thread::spawn(take_reason).join().expect("no panic"), None);
-        assert_eq!(take_reason().as_deref(), Some("2 windows"));
-        assert_eq!(take_reason(), None);
+    fn a_refusal_has_errno_object_field_value_and_remedy() {
+        let (qpn, state) = (Qpn::new(0x12), QpState::Init);
+        let refused = refuse!(EBUSY, "queue pair", "state"; state as QpState, qpn as Qpn;
+            "the queue pair {qpn} is in {state}"; "reset it");
+        assert_eq!((refused.kind(), refused.errno()), (Errno::EBUSY, 16));
+        assert_eq!((refused.object(), refused.field(), refused.value()), ("queue pair", "state", 1));
+        assert_eq!(refused.remedy(), Some("reset it"));
+        assert_eq!(refused.to_string(), "the queue pair 0x000012 is in INIT; reset it");
+        assert_eq!(format!("{refused:?}"), "EBUSY: the queue pair 0x000012 is in INIT; reset it");
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
-        let _refused = refuse(VerbsError::Busy, format_args!("a{}", "\u{e4}".repeat(REASON_MAX)));
-        let reason = take_reason().expect("a reason");
-        assert_eq!((reason.len(), reason.chars().last()), (REASON_MAX - 1, Some('\u{e4}')));
+    fn a_refusal_is_small_and_costs_an_accepted_call_one_comparison() {
+        assert_eq!(size_of::<VerbsError>(), 40);
+        assert_eq!(size_of::<Result<(), VerbsError>>(), size_of::<VerbsError>());
     }
 
     #[test]
-    fn the_last_reason_counts() {
-        let _first = refuse(VerbsError::Busy, format_args!("first"));
-        let _second = refuse(VerbsError::NoMem, format_args!("second"));
-        assert_eq!(take_reason().as_deref(), Some("second"));
+    fn an_io_error_keeps_the_refusal() {
+        let port = 7;
+        let refused = refuse!(EADDRINUSE, "identifier", "port"; port; is "{port}, which is in use");
+        let error = io::Error::from(refused);
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (io::ErrorKind::AddrInUse, "port is 7, which is in use")
+        );
+        assert_eq!(VerbsError::in_io(&error), Some(&refused));
     }
 }

@@ -12,9 +12,10 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use roxie::transport::{Sge, VerbsError};
+use roxie::transport::{Sge, VerbsError, refuse};
 
 use crate::check::{self, Purpose};
+use crate::errno::no_argument;
 use crate::object::{Object, Tail};
 
 /// A typed value made of a raw argument of a C function.
@@ -296,18 +297,18 @@ impl<'a, W> Wr<'a, W> {
 }
 
 impl<'a, W: WorkRequest> Wr<'a, W> {
-    /// Returns the scatter/gather list; `Invalid` for a negative length, and for NULL with a length.
+    /// Returns the scatter/gather list; `EINVAL` for a negative length, and for NULL with a length.
     #[inline(always)]
     pub(crate) fn sg_list(&self) -> Result<&'a [Sge], VerbsError> {
         let (_, count) = self.0.sg_list();
         if count < 0 {
-            return Err(VerbsError::Invalid);
+            return Err(refuse!(EINVAL, "work request", "num_sge"; count as i32; is "{count}"));
         }
         let list: Option<&[Sge]> = self.follow(|wr| {
             let (first, count) = wr.sg_list();
             (first, count as usize)
         });
-        list.ok_or(VerbsError::Invalid)
+        list.ok_or_else(|| no_argument!("sg_list"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a refused call leaves behind besides its errno: the last refusal of the thread, and a line on
 //! standard error if `ROXIE_LOG` asks for it.
 //!
-//! A line names the called function, the errno and, where the device knows it, the reason:
+//! A line names the called function, the errno and the reason:
 //!
 //! ```text
 //! roxie: ibv_modify_qp: EINVAL: the queue pair 0x01f012 (RC) is in INIT; RTS is reached from RTR or SQD
@@ -14,7 +14,7 @@ use std::panic::Location;
 use std::ptr;
 use std::sync::LazyLock;
 
-use roxie::transport::{Cause, Wc, WcStatus, errno_name, refusal};
+use roxie::transport::{Cause, VerbsError, Wc, WcStatus};
 
 use crate::check;
 use crate::ibv::strings::ibv_wc_status_str;
@@ -56,42 +56,58 @@ thread_local! {
 /// The last refusal of a thread. The strings keep their memory, so a call that is refused again and again
 /// allocates nothing.
 struct Last {
-    line: String,
-    /// The line as [`roxie_last_refusal`] returned it.
+    refused: Option<(Function, VerbsError)>,
+    /// The refusal as [`roxie_last_refusal`] returned it.
     kept: Option<CString>,
+    line: String,
     /// The line that was printed last.
     printed: String,
 }
 
 impl Last {
-    const NONE: Last = Last { line: String::new(), kept: None, printed: String::new() };
+    const NONE: Last = Last { refused: None, kept: None, line: String::new(), printed: String::new() };
 }
 
-/// Notes that a function returns `errno` to the application.
+/// The function that refused a call.
+#[derive(Clone, Copy)]
+pub(crate) enum Function {
+    /// That with this line of this crate.
+    At(&'static Location<'static>),
+    /// One that is not implemented.
+    Named(&'static str),
+}
+
+impl Function {
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::At(place) => function_at(place),
+            Self::Named(name) => Some(name),
+        }
+    }
+}
+
+/// Writes a refusal as one line: function, errno, reason.
+fn write_line(line: &mut String, function: Function, refused: &VerbsError) {
+    line.clear();
+    if let Some(function) = function.name() {
+        let _ = write!(line, "{function}: ");
+    }
+    let _ = write!(line, "{}: {refused}", refused.kind());
+}
+
+/// Keeps the refusal of a call of the application for the application and for `roxie check`.
 #[cold]
-pub(crate) fn note(errno: c_int, at: &Location<'_>) {
+pub(crate) fn note(refused: &VerbsError, function: Function) {
     // At the end of a thread there is nothing left to write to.
     let _ = LAST.try_with(|last| {
-        let Last { line, printed, .. } = &mut *last.borrow_mut();
-        line.clear();
-        if let Some(function) = function_at(at) {
-            let _ = write!(line, "{function}: ");
+        let Last { refused: kept, line, printed, .. } = &mut *last.borrow_mut();
+        *kept = Some((function, *refused));
+        if !check::on() && !WANTED.errors {
+            return;
         }
-        match errno_name(errno) {
-            Some(name) => line.push_str(name),
-            None => drop(write!(line, "error {errno}")),
-        }
-        line.push_str(": ");
-        if !refusal::append_reason(line) {
-            line.truncate(line.len() - ": ".len());
-            // An empty queue and an interrupted wait are answers, not refusals.
-            if matches!(errno, libc::EAGAIN | libc::EINTR) {
-                line.clear();
-                return;
-            }
-        }
+        write_line(line, function, refused);
         if check::on() {
-            check::refused(errno, function_at(at), line);
+            check::refused(refused.errno(), function.name(), line);
         }
         // A program that repeats a call until it succeeds gets one line.
         if WANTED.errors && line != printed {
@@ -99,6 +115,12 @@ pub(crate) fn note(errno: c_int, at: &Location<'_>) {
             roxie::say(line);
         }
     });
+}
+
+/// Notes that a call was answered, not refused.
+#[cold]
+pub(crate) fn forget() {
+    let _ = LAST.try_with(|last| last.borrow_mut().refused = None);
 }
 
 /// Prints why completions that the application polled failed, if `ROXIE_LOG` asks for it: one line for equal
@@ -159,8 +181,11 @@ fn function_at(at: &Location<'_>) -> Option<&'static str> {
 /// next call of this function.
 pub(crate) extern "C" fn roxie_last_refusal() -> *const c_char {
     let kept = LAST.try_with(|last| {
-        let Last { line, kept, .. } = &mut *last.borrow_mut();
-        *kept = CString::new(line.as_bytes()).ok().filter(|line| !line.is_empty());
+        let Last { refused, line, kept, .. } = &mut *last.borrow_mut();
+        *kept = refused.and_then(|(function, refused)| {
+            write_line(line, function, &refused);
+            CString::new(line.as_bytes()).ok()
+        });
         kept.as_ref().map_or(ptr::null(), |line| line.as_ptr())
     });
     kept.unwrap_or(ptr::null())
@@ -168,10 +193,12 @@ pub(crate) extern "C" fn roxie_last_refusal() -> *const c_char {
 
 #[cfg(test)]
 mod tests {
-    use roxie::transport::VerbsError;
+    use std::io;
+
+    use roxie::transport::refuse;
 
     use super::*;
-    use crate::errno::{code, status};
+    use crate::errno::{code, failed, status};
 
     fn last() -> Option<String> {
         // SAFETY: NULL or a string that stays until this thread calls the function again.
@@ -182,13 +209,15 @@ mod tests {
     #[test]
     fn the_last_refusal_names_errno_and_reason_and_stays_with_its_thread() {
         assert_eq!(last(), None);
-        let refused = refusal::refuse(VerbsError::NoMem, format_args!("the queue is full"));
+        let room = 4;
+        let refused = refuse!(ENOMEM, "receive queue", "max_wr"; room; "the queue has room for {room}");
         assert_eq!(status(Err(refused)), libc::ENOMEM);
-        assert_eq!(last().as_deref(), Some("ENOMEM: the queue is full"));
+        assert_eq!(last().as_deref(), Some("ENOMEM: the queue has room for 4"));
         assert_eq!(std::thread::spawn(last).join().expect("no panic"), None);
-        status(Err(VerbsError::Busy));
-        assert_eq!(last().as_deref(), Some("EBUSY"), "the reason was that of another call");
-        code(libc::EAGAIN);
+        let error = io::Error::from_raw_os_error(libc::EMFILE);
+        code(failed!(error, "channel", "fd"; "no channel"));
+        assert_eq!(last().as_deref(), Some("EMFILE: no channel: Too many open files (os error 24)"));
+        code(failed!(io::Error::from(io::ErrorKind::WouldBlock), "channel", "events"; "no events"));
         assert_eq!(last(), None, "an empty queue is no refusal");
     }
 

@@ -107,12 +107,12 @@ static struct ibv_wc take(struct ibv_cq *from)
 	return wc;
 }
 
-/* The last refusal of this thread has this text (ROXIE_LOG=errors keeps those without a reason, too). */
+/* The last refusal of this thread is of this function, with this errno and a reason. */
 static int last_refusal_is(const char *text)
 {
 	const char *(*last_refusal)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT, "roxie_last_refusal");
 	const char *last = last_refusal ? last_refusal() : NULL;
-	return last && !strcmp(last, text);
+	return last && !strncmp(last, text, strlen(text)) && !strncmp(last + strlen(text), ": ", 2);
 }
 
 static void refusals(void)

@@ -3,18 +3,19 @@
 //! A GID is an IP address of the device's netdev. So resolving is one lookup in the routing table, then one
 //! of the neighbour (`resolve.rs`).
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use transport::refusal::{Os, ip_halves, ip_of};
+use transport::{Errno, VerbsError, refuse};
 
 use wire::Gid;
 
 use super::event::RawEvent;
 use super::id::{Id, IdInner, IdState, Phase};
+use super::out_of_phase;
 use super::port::{self, Binding};
 use super::resolve::{Path, Query};
-use super::{out_of_phase, refused};
 
 impl Id {
     /// Binds the identifier to an address and a port; port 0 selects an ephemeral port. After binding to a
@@ -24,10 +25,10 @@ impl Id {
     /// `EINVAL` unless unbound; `EADDRNOTAVAIL` for an address that this host does not have, or if a wildcard
     /// binding of the port is in the way; `ENODEV` for an address of another device of this host;
     /// `EADDRINUSE`; `EACCES` for ports below 1024 without CAP_NET_BIND_SERVICE.
-    pub fn bind_addr(&self, addr: SocketAddr) -> io::Result<()> {
+    pub fn bind_addr(&self, addr: SocketAddr) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         if state.phase != Phase::Idle {
-            return Err(out_of_phase(state.phase, "rdma_bind_addr comes first, and once"));
+            return Err(out_of_phase!(state.phase, "rdma_bind_addr comes first, and once"));
         }
         self.0.bind(&mut state, addr, true)
     }
@@ -44,24 +45,27 @@ impl Id {
         src: Option<SocketAddr>,
         dst: SocketAddr,
         timeout: Duration,
-    ) -> io::Result<()> {
+    ) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         let dst = canonical(dst);
         match state.phase {
             Phase::Idle => {
                 let src = src.map_or_else(|| wildcard(dst), canonical);
                 if src.is_ipv4() != dst.is_ipv4() {
-                    let why = format_args!("{src} and {dst} are of two address families");
-                    return Err(refused(libc::EINVAL, why));
+                    let family = if src.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+                    return Err(refuse!(EINVAL, "identifier", "src_addr"; family;
+                        "the source and the destination are of two address families"));
                 }
                 // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
                 self.0.bind(&mut state, src, false)?;
             }
             Phase::Bound if state.src_ip().is_some_and(|ip| ip.is_ipv4() == dst.is_ipv4()) => {}
             phase => {
-                let needs = "rdma_resolve_addr needs an identifier without an address, or one that is bound \
-                             to an address of the same family";
-                return Err(out_of_phase(phase, needs));
+                return Err(out_of_phase!(
+                    phase,
+                    "rdma_resolve_addr needs an identifier without an address, or one that is bound to an \
+                     address of the same family"
+                ));
             }
         }
         let target = destination(dst.ip());
@@ -92,11 +96,13 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` unless the address is resolved.
-    pub fn resolve_route(&self) -> io::Result<()> {
+    pub fn resolve_route(&self) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         if state.phase != Phase::AddrResolved {
-            let needs = "rdma_resolve_route comes after RDMA_CM_EVENT_ADDR_RESOLVED";
-            return Err(out_of_phase(state.phase, needs));
+            return Err(out_of_phase!(
+                state.phase,
+                "rdma_resolve_route comes after RDMA_CM_EVENT_ADDR_RESOLVED"
+            ));
         }
         state.phase = Phase::RouteResolved;
         drop(state);
@@ -111,7 +117,7 @@ impl IdInner {
         state: &mut IdState,
         addr: SocketAddr,
         claim: bool,
-    ) -> io::Result<()> {
+    ) -> Result<(), VerbsError> {
         let addr = canonical(addr);
         let ip = addr.ip();
         let local = if ip.is_unspecified() { None } else { Some(self.own_address(ip)?) };
@@ -125,17 +131,19 @@ impl IdInner {
         Ok(())
     }
 
-    fn own_address(&self, ip: IpAddr) -> io::Result<Gid> {
+    fn own_address(&self, ip: IpAddr) -> Result<Gid, VerbsError> {
         let gid = Gid::from(ip);
         if self.host.gids().index_of(&gid).is_some() {
             return Ok(gid);
         }
         let on_this_host = self.host.route(ip, 0).is_ok_and(|route| route.is_local);
+        let [low, high] = ip_halves(ip);
         Err(if on_this_host {
-            let why = format_args!("{ip} is an address of this host, and not in the device's GID table");
-            refused(libc::ENODEV, why)
+            refuse!(ENODEV, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
+                "{ip} is an address of this host, and not in the device's GID table")
         } else {
-            refused(libc::EADDRNOTAVAIL, format_args!("{ip} is not an address of this host"))
+            refuse!(EADDRNOTAVAIL, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
+                "{ip} is not an address of this host")
         })
     }
 
@@ -146,7 +154,7 @@ impl IdInner {
         target: IpAddr,
         dst: SocketAddr,
         bound: Option<Gid>,
-    ) -> io::Result<Option<(Gid, Option<Path>)>> {
+    ) -> Result<Option<(Gid, Option<Path>)>, VerbsError> {
         let gids = self.host.gids();
         let own = |ip: IpAddr| Some(Gid::from(ip)).filter(|gid| gids.index_of(gid).is_some());
         let source = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
@@ -164,7 +172,11 @@ impl IdInner {
             },
             _ => 0,
         };
-        let route = self.host.route(target, oif)?;
+        let route = self.host.route(target, oif).map_err(|error| {
+            let ([low, high], os) = (ip_halves(target), Os::from(&error));
+            refuse!((Errno::new(os.0)), "identifier", "dst_addr"; low, high, os as Os;
+                let ip = ip_of(low, high); "no route to {ip}: {os} (ip route get {ip})")
+        })?;
         if oif != 0 && oif != gids.ifindex {
             return Ok(None);
         }

@@ -205,7 +205,7 @@ fn accepted(target: &Arc<IdInner>, params: &PeerParams, event: &mut CmEvent) {
         Ok(true) => CmEventKind::Established,
         Ok(false) => CmEventKind::ConnectResponse,
         Err(error) => {
-            event.status = -error.raw_os_error().unwrap_or(libc::EIO);
+            event.status = -error.errno();
             CmEventKind::ConnectError
         }
     };

@@ -1,6 +1,5 @@
 //! Connections: listen, connect, accept, reject, disconnect (rdma_listen(3) and related calls).
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -8,14 +7,31 @@ use transport::cm::{
     AcceptParams, CmId, ConnState, ConnectParams, ListenAddress, ListenParams, LocalQp, Path, RejReason,
     SidrAnswer, SidrParams, SidrStatus, Transport, UDP_QKEY,
 };
-use transport::{AsyncEventKind, MAX_RD_ATOMIC, QpType};
+use transport::{AsyncEventKind, MAX_RD_ATOMIC, QpType, VerbsError, refuse};
 use wire::{Gid, QKey, Qpn};
 
 use super::event::{ConnParam, DEPTH_MAX};
 use super::id::{HOP_LIMIT, Id, IdInner, IdState, Phase};
 use super::port;
-use super::{invalid, out_of_phase, refused, verbs};
+use super::{no_connection, out_of_phase};
 use crate::verbs::Qp;
+
+/// The number of READs and atomics that the application requests in the named field; the last argument for
+/// the largest that is possible.
+macro_rules! depth {
+    ($name:literal, $requested:expr, $most:expr) => {
+        match $requested {
+            DEPTH_MAX => Ok($most),
+            n if n <= MAX_RD_ATOMIC => Ok(n),
+            n => Err(refuse!(EINVAL, "connection", $name; n; is "{n}, the largest value is {MAX_RD_ATOMIC}")),
+        }
+    };
+}
+
+#[cold]
+fn needs_route(phase: Phase) -> VerbsError {
+    out_of_phase!(phase, "rdma_connect comes after RDMA_CM_EVENT_ROUTE_RESOLVED")
+}
 
 impl Id {
     /// Listens for requests. At most `backlog` unread requests are kept; 0 or less means 1024.
@@ -23,17 +39,19 @@ impl Id {
     /// # Errors
     /// `EINVAL` in the wrong state; `EADDRINUSE` or `EADDRNOTAVAIL` if an identifier of this or another
     /// process of the host has a conflicting binding.
-    pub fn listen(&self, backlog: i32) -> io::Result<()> {
+    pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
         let inner = &self.0;
         let mut state = inner.lock();
         if state.phase == Phase::Idle {
             inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), true)?;
         }
         if state.phase != Phase::Bound {
-            return Err(out_of_phase(state.phase, "rdma_listen needs a bound identifier, or a new one"));
+            return Err(out_of_phase!(state.phase, "rdma_listen needs a bound identifier, or a new one"));
         }
         let af_only = state.af_only;
-        let bound = state.bound.as_mut().ok_or_else(invalid)?;
+        let Some(bound) = state.bound.as_mut() else {
+            return Err(out_of_phase!(Phase::Idle, "rdma_listen needs a bound identifier, or a new one"));
+        };
         bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
         let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
         let driver = inner.host.driver();
@@ -54,10 +72,10 @@ impl Id {
         let weak = Arc::downgrade(inner);
         let listener = driver.with(|driver| {
             let listener = driver.cm.listen(params).map_err(|_| {
-                refused(libc::EADDRINUSE, format_args!("another identifier listens on port {port}"))
+                refuse!(EADDRINUSE, "identifier", "port"; port; "another identifier listens on port {port}")
             })?;
             driver.listeners.insert(listener, weak);
-            io::Result::Ok(listener)
+            Ok::<_, VerbsError>(listener)
         })?;
         state.listener = Some(listener);
         state.phase = Phase::Listen;
@@ -70,21 +88,20 @@ impl Id {
     /// # Errors
     /// `EINVAL` unless the route is resolved, for depths above the device's limit, or for too much private
     /// data.
-    pub fn connect(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
+    pub fn connect(&self, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), VerbsError> {
         let inner = &self.0;
         let param = param.copied().unwrap_or_default();
         let mut state = inner.lock();
         if state.phase != Phase::RouteResolved {
-            let needs = "rdma_connect comes after RDMA_CM_EVENT_ROUTE_RESOLVED";
-            return Err(out_of_phase(state.phase, needs));
+            return Err(needs_route(state.phase));
         }
-        let path = inner.path_of(&state).ok_or_else(invalid)?;
+        let path = inner.path_of(&state).ok_or_else(|| needs_route(state.phase))?;
         let service_id = inner.port_space.service(state.dst.map_or(0, |dst| dst.port()));
         let is_datagram = inner.qp_type == QpType::Ud;
         if !is_datagram {
             state.responder_resources =
-                depth("responder_resources", param.responder_resources, MAX_RD_ATOMIC)?;
-            state.initiator_depth = depth("initiator_depth", param.initiator_depth, MAX_RD_ATOMIC)?;
+                depth!("responder_resources", param.responder_resources, MAX_RD_ATOMIC)?;
+            state.initiator_depth = depth!("initiator_depth", param.initiator_depth, MAX_RD_ATOMIC)?;
         }
         let path_mtu = inner.host.gids().active_mtu();
         let (now, weak) = (inner.now(), Arc::downgrade(inner));
@@ -109,9 +126,9 @@ impl Id {
                 driver.cm.connect(now, &params)?
             };
             driver.ids.insert(cm_id, weak);
-            Ok(cm_id)
+            Ok::<_, VerbsError>(cm_id)
         });
-        state.cm_id = Some(cm_id.map_err(verbs)?);
+        state.cm_id = Some(cm_id?);
         state.phase = Phase::Connect;
         drop(state);
         inner.flush();
@@ -125,7 +142,7 @@ impl Id {
     /// # Errors
     /// `EINVAL` if there is nothing to accept, for depths above the device's limit or for too much private
     /// data; the QP is then in ERR.
-    pub fn accept(&self, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
+    pub fn accept(&self, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), VerbsError> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
         let accepted = if inner.qp_type == QpType::Ud {
@@ -147,7 +164,7 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if there is nothing to reject, or for too much private data.
-    pub fn reject(&self, private_data: &[u8]) -> io::Result<()> {
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
         let rejected = inner.host.driver().with(|driver| {
@@ -162,7 +179,7 @@ impl Id {
         // Also a request that the peer has withdrawn is handled.
         inner.lock().is_rejected = true;
         inner.handled().notify();
-        rejected.map_err(verbs)?;
+        rejected?;
         inner.fail_qp();
         inner.flush();
         Ok(())
@@ -173,9 +190,9 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if there was never a connection.
-    pub fn disconnect(&self) -> io::Result<()> {
+    pub fn disconnect(&self) -> Result<(), VerbsError> {
         let inner = &self.0;
-        let cm_id = inner.lock().cm_id.ok_or_else(invalid)?;
+        let cm_id = inner.lock().cm_id.ok_or_else(no_connection)?;
         inner.fail_qp();
         let now = inner.now();
         inner.host.driver().with(|driver| {
@@ -192,10 +209,11 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if the identifier has a QP, or no response is pending.
-    pub fn establish(&self) -> io::Result<()> {
-        if self.0.lock().qp.is_some() {
-            let why = "the identifier has a queue pair: it is established without rdma_establish";
-            return Err(refused(libc::EINVAL, format_args!("{why}")));
+    pub fn establish(&self) -> Result<(), VerbsError> {
+        if let Some(qp) = &self.0.lock().qp {
+            let qpn = qp.qpn();
+            return Err(refuse!(EINVAL, "identifier", "qp"; qpn as Qpn;
+                "the identifier has a queue pair: it is established without rdma_establish"));
         }
         self.0.connection()?;
         self.0.send_rtu(&[])
@@ -206,24 +224,26 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` for other events, or in a state in which no packet is expected.
-    pub fn notify(&self, event: AsyncEventKind) -> io::Result<()> {
+    pub fn notify(&self, event: AsyncEventKind) -> Result<(), VerbsError> {
         let cm_id = self.0.connection()?;
         if event != AsyncEventKind::CommEst {
-            return Err(invalid());
+            let event = event as u32;
+            return Err(refuse!(EINVAL, "identifier", "event"; event;
+                is "{event}; rdma_notify takes IBV_EVENT_COMM_EST"));
         }
-        self.0.host.driver().with(|driver| driver.cm.establish(cm_id)).map_err(verbs)?;
+        self.0.host.driver().with(|driver| driver.cm.establish(cm_id))?;
         self.0.flush();
         Ok(())
     }
 }
 
 impl IdInner {
-    fn connection(&self) -> io::Result<CmId> {
+    fn connection(&self) -> Result<CmId, VerbsError> {
         let state = self.lock();
         if state.phase != Phase::Connect {
-            return Err(out_of_phase(state.phase, "the call needs a connection"));
+            return Err(out_of_phase!(state.phase, "the call needs a connection"));
         }
-        state.cm_id.ok_or_else(invalid)
+        state.cm_id.ok_or_else(no_connection)
     }
 
     fn is_active(&self, cm_id: CmId) -> bool {
@@ -231,12 +251,17 @@ impl IdInner {
         matches!(state, Some(ConnState::RepRcvd | ConnState::MraRepSent))
     }
 
-    fn accept_connection(&self, cm_id: CmId, param: ConnParam, private_data: &[u8]) -> io::Result<()> {
+    fn accept_connection(
+        &self,
+        cm_id: CmId,
+        param: ConnParam,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
         let mut state = self.lock();
         let (served, wanted) = (state.responder_resources, state.initiator_depth);
         let [served, wanted] = [served, wanted].map(|depth| depth.min(MAX_RD_ATOMIC));
-        let responder_resources = depth("responder_resources", param.responder_resources, served)?;
-        let initiator_depth = depth("initiator_depth", param.initiator_depth, wanted)?;
+        let responder_resources = depth!("responder_resources", param.responder_resources, served)?;
+        let initiator_depth = depth!("initiator_depth", param.initiator_depth, wanted)?;
         let params = AcceptParams {
             qp: state.local_qp(&param),
             responder_resources,
@@ -256,17 +281,17 @@ impl IdInner {
         self.lock().silent = false;
         self.handled().notify();
         let now = self.now();
-        self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params)).map_err(verbs)
+        self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params))
     }
 
-    fn answer(&self, cm_id: CmId, param: Option<&ConnParam>, private_data: &[u8]) -> io::Result<()> {
+    fn answer(&self, cm_id: CmId, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), VerbsError> {
         let mut state = self.lock();
         let qpn = state.qp.as_ref().map_or(param.map_or(Qpn::new(0), |p| p.qp_num), |qp| qp.qpn());
         state.silent = false;
         drop(state);
         self.handled().notify();
         let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn, q_key: UDP_QKEY, private_data };
-        self.host.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer)).map_err(verbs)
+        self.host.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer))
     }
 
     fn path_of(&self, state: &IdState) -> Option<Path> {
@@ -306,18 +331,5 @@ fn transport(ty: QpType) -> Transport {
         QpType::Uc => Transport::Uc,
         QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
         QpType::Rc | QpType::Ud | QpType::Gsi => Transport::Rc,
-    }
-}
-
-/// The number of READs and atomics that the application requests in the field `name`; `most` for the largest
-/// that is possible.
-fn depth(name: &str, requested: u8, most: u8) -> io::Result<u8> {
-    match requested {
-        DEPTH_MAX => Ok(most),
-        n if n <= MAX_RD_ATOMIC => Ok(n),
-        n => {
-            let why = format_args!("{name} is {n}, the largest value is {MAX_RD_ATOMIC}");
-            Err(refused(libc::EINVAL, why))
-        }
     }
 }

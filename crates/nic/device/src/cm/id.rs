@@ -8,14 +8,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use transport::cm::{CmEventKind as Protocol, CmId, ListenerId, PeerParams};
-use transport::{AddressVector, Instant, PathMtu, QpType};
+use transport::{AddressVector, Instant, PathMtu, QpType, VerbsError, refuse};
 use wire::{Gid, Psn};
 
 use super::channel::{EventChannel, Queue, Unread, take_unread};
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
-use super::invalid;
 use super::multicast::Join;
+use super::out_of_phase;
 use super::pace::Handled;
 use super::port::{Bound, PortSpace};
 use crate::verbs::{Context, Qp};
@@ -51,6 +51,15 @@ pub(super) enum Phase {
     Connect,
     Disconnect,
     Destroyed,
+}
+
+transport::enum_value! {
+    Phase: Idle Bound AddrQuery AddrResolved RouteResolved Listen Connect Disconnect Destroyed;
+}
+
+#[cold]
+fn destroyed() -> VerbsError {
+    out_of_phase!(Phase::Destroyed, "the call needs another")
 }
 
 impl fmt::Display for Phase {
@@ -192,7 +201,9 @@ impl Id {
         cookie: u64,
     ) -> io::Result<Self> {
         if qp_type.is_datagram() != port_space.is_datagram() {
-            return Err(invalid());
+            return Err(refuse!(EINVAL, "identifier", "qp_type"; qp_type as QpType;
+                is "{qp_type}; RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones")
+            .into());
         }
         let host = context.device().engine()?;
         Ok(Self::with_host(host, Some(context.clone()), channel, (port_space, qp_type), cookie))
@@ -288,9 +299,9 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` after [`destroy`](Self::destroy).
-    pub fn report(&self, kind: CmEventKind, status: i32, argument: u64) -> io::Result<()> {
+    pub fn report(&self, kind: CmEventKind, status: i32, argument: u64) -> Result<(), VerbsError> {
         if self.0.lock().phase == Phase::Destroyed {
-            return Err(invalid());
+            return Err(destroyed());
         }
         self.0.push(RawEvent::User { kind, status, argument });
         Ok(())
@@ -319,9 +330,9 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` after [`destroy`](Self::destroy).
-    pub fn migrate(&self, channel: &EventChannel) -> io::Result<()> {
+    pub fn migrate(&self, channel: &EventChannel) -> Result<(), VerbsError> {
         if self.0.lock().phase == Phase::Destroyed {
-            return Err(invalid());
+            return Err(destroyed());
         }
         self.0.acks.wait();
         let mut current = self.0.channel.lock().unwrap_or_else(PoisonError::into_inner);

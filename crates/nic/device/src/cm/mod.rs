@@ -135,32 +135,38 @@ pub(crate) use keepalive::interval_from_env;
 pub(crate) use resolve::Path;
 pub(crate) use transport::cm::MadOutcome;
 
-use std::{fmt, io};
+use std::io;
 
-use transport::VerbsError;
-use transport::refusal::refuse;
-
-use id::Phase;
+use transport::{VerbsError, refuse};
 
 /// Returns an error with this errno, as the C library reports it.
 pub(crate) fn errno(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// A refusal with this errno, and its reason for people.
-fn refused(number: i32, reason: fmt::Arguments<'_>) -> io::Error {
-    refuse(errno(number), reason)
+/// Returns the errno of an error, also of one that a refusal became.
+pub(crate) fn errno_of(error: &io::Error) -> Option<i32> {
+    VerbsError::in_io(error).map(VerbsError::errno).or(error.raw_os_error())
 }
 
-/// The refusal of a call that is not allowed in this phase of an identifier.
-fn out_of_phase(phase: Phase, needs: &str) -> io::Error {
-    refused(libc::EINVAL, format_args!("the identifier {phase}; {needs}"))
+/// The refusal of a call that is not allowed in this phase of an identifier; the last argument says which
+/// phase the call needs.
+macro_rules! out_of_phase {
+    ($phase:expr, $needs:literal) => {{
+        let phase = $phase;
+        transport::refuse!(EINVAL, "identifier", "state"; phase as crate::cm::id::Phase;
+            "the identifier {phase}"; $needs)
+    }};
 }
-
-fn invalid() -> io::Error {
-    errno(libc::EINVAL)
-}
+use out_of_phase;
 
 pub(crate) fn verbs(error: VerbsError) -> io::Error {
-    errno(error.errno())
+    error.into()
+}
+
+/// The refusal of a call that needs a connection.
+#[cold]
+fn no_connection() -> VerbsError {
+    let handle = 0;
+    refuse!(EINVAL, "identifier", "connection"; handle; "the identifier never had a connection")
 }

@@ -2,16 +2,16 @@
 //! subnet manager is involved: the event follows at once. The QP is attached when the application reads the
 //! event, as in librdmacm.
 
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use transport::AddressVector;
+use transport::refusal::{ip_halves, ip_of};
+use transport::{AddressVector, VerbsError, refuse};
 use wire::{Gid, QKey, Qpn};
 
 use super::event::{CmEvent, CmEventKind, Param, RawEvent, UdParam};
 use super::id::{Id, IdInner, Phase};
-use super::{invalid, refused};
+use super::out_of_phase;
 
 /// A group that an identifier has joined.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +29,26 @@ impl Id {
     /// # Errors
     /// `EINVAL` for an address that is not multicast, for an identifier without an address or of a connected
     /// service; `EADDRINUSE` if it has joined already.
-    pub fn join_multicast(&self, group: IpAddr, send_only: bool, cookie: u64) -> io::Result<()> {
+    pub fn join_multicast(&self, group: IpAddr, send_only: bool, cookie: u64) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         let ready = matches!(state.phase, Phase::Bound | Phase::AddrResolved | Phase::RouteResolved);
-        if !group.is_multicast() || !ready || state.local.is_none() || !self.0.port_space.is_datagram() {
-            return Err(invalid());
+        let [low, high] = ip_halves(group);
+        if !group.is_multicast() {
+            return Err(refuse!(EINVAL, "multicast group", "addr"; low, high; let ip = ip_of(low, high);
+                "{ip} is not a multicast address"));
+        }
+        if !self.0.port_space.is_datagram() {
+            let port_space = self.0.port_space as u16;
+            return Err(refuse!(EINVAL, "identifier", "ps"; port_space;
+                "groups are for the port spaces of datagrams, the identifier is of {port_space:#x}"));
+        }
+        if !ready || state.local.is_none() {
+            return Err(out_of_phase!(state.phase, "rdma_join_multicast needs an address of the device"));
         }
         let join = Join { group: Gid::from(group), cookie, send_only };
         if state.groups.iter().any(|other| other.group == join.group) {
-            return Err(refused(libc::EADDRINUSE, format_args!("the identifier has joined the group")));
+            return Err(refuse!(EADDRINUSE, "multicast group", "addr"; low, high;
+                let ip = ip_of(low, high); "the identifier has joined the group {ip}"));
         }
         state.groups.push(join);
         drop(state);
@@ -49,12 +60,13 @@ impl Id {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` if it has not joined.
-    pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
-        let group = Gid::from(group);
+    pub fn leave_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
+        let ([low, high], group) = (ip_halves(group), Gid::from(group));
         let mut state = self.0.lock();
         let at = state.groups.iter().position(|join| join.group == group);
         state.groups.swap_remove(at.ok_or_else(|| {
-            refused(libc::EADDRNOTAVAIL, format_args!("the identifier has not joined the group"))
+            refuse!(EADDRNOTAVAIL, "multicast group", "addr"; low, high;
+                let ip = ip_of(low, high); "the identifier has not joined the group {ip}")
         })?);
         let qp = state.qp.clone();
         drop(state);

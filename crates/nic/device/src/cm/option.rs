@@ -1,10 +1,9 @@
 //! Options (rdma_set_option(3)).
 
-use std::io;
-
 use super::event::RawEvent;
 use super::id::{Id, Phase};
-use super::{errno, invalid};
+use super::out_of_phase;
+use transport::{VerbsError, refuse};
 
 /// Level of options of an identifier (rdma_cma.h RDMA_OPTION_ID).
 const LEVEL_ID: i32 = 0;
@@ -28,7 +27,7 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` for a wrong length or state; `ENOSYS` for an option that does not exist.
-    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         match (level, name) {
             (LEVEL_ID, ID_TOS) => state.tos = byte(value)?,
@@ -36,44 +35,65 @@ impl Id {
                 let reuse = int(value)? != 0;
                 let may = state.phase == Phase::Idle || (reuse && state.phase != Phase::Listen);
                 if !may {
-                    return Err(invalid());
+                    return Err(out_of_phase!(
+                        state.phase,
+                        "RDMA_OPTION_ID_REUSEADDR is set before the identifier has an address"
+                    ));
                 }
                 state.reuse = reuse;
             }
             (LEVEL_ID, ID_AFONLY) => {
                 if !matches!(state.phase, Phase::Idle | Phase::Bound) {
-                    return Err(invalid());
+                    return Err(out_of_phase!(
+                        state.phase,
+                        "RDMA_OPTION_ID_AFONLY is set before the identifier listens or connects"
+                    ));
                 }
                 state.af_only = Some(int(value)? != 0);
             }
             (LEVEL_ID, ID_ACK_TIMEOUT) => {
                 if self.0.port_space.is_datagram() {
-                    return Err(invalid());
+                    return Err(refuse!(EINVAL, "identifier", "optname"; name;
+                        "RDMA_OPTION_ID_ACK_TIMEOUT ({name}) is for connections, not for datagrams"));
                 }
                 state.ack_timeout = Some(byte(value)? & 31);
             }
             (LEVEL_IB, IB_PATH) => {
-                let whole_records = !value.is_empty() && value.len().is_multiple_of(PATH_DATA_LEN);
-                if !whole_records || state.phase != Phase::AddrResolved {
-                    return Err(invalid());
+                let len = value.len();
+                if len == 0 || !len.is_multiple_of(PATH_DATA_LEN) {
+                    return Err(wrong_length(len, PATH_DATA_LEN));
+                }
+                if state.phase != Phase::AddrResolved {
+                    return Err(out_of_phase!(
+                        state.phase,
+                        "RDMA_OPTION_IB_PATH comes after RDMA_CM_EVENT_ADDR_RESOLVED"
+                    ));
                 }
                 state.phase = Phase::RouteResolved;
                 drop(state);
                 self.0.push(RawEvent::RouteResolved);
             }
-            _ => return Err(errno(libc::ENOSYS)),
+            _ => {
+                return Err(refuse!(ENOSYS, "identifier", "optname"; name, level as i32;
+                    "there is no option {name} of level {level}"));
+            }
         }
         Ok(())
     }
 }
 
-fn byte(value: &[u8]) -> io::Result<u8> {
+fn byte(value: &[u8]) -> Result<u8, VerbsError> {
     match value {
         [byte] => Ok(*byte),
-        _ => Err(invalid()),
+        _ => Err(wrong_length(value.len(), 1)),
     }
 }
 
-fn int(value: &[u8]) -> io::Result<i32> {
-    value.try_into().map(i32::from_ne_bytes).map_err(|_| invalid())
+fn int(value: &[u8]) -> Result<i32, VerbsError> {
+    value.try_into().map(i32::from_ne_bytes).map_err(|_| wrong_length(value.len(), 4))
+}
+
+#[cold]
+fn wrong_length(len: usize, wanted: usize) -> VerbsError {
+    refuse!(EINVAL, "identifier", "optlen"; len, wanted; is "{len}, the option has {wanted} bytes")
 }

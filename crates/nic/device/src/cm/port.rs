@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 
-use transport::QpType;
 use transport::cm::ServiceId;
-use transport::refusal::refuse;
+use transport::refusal::Os;
+use transport::{Errno, QpType, VerbsError, refuse};
 use wire::Gid;
 
 use super::host::{Claim, Host};
-use super::{errno, refused};
 use crate::registry::ServiceAddress;
 
 /// `enum rdma_port_space`.
@@ -71,15 +70,15 @@ impl Binding {
         }
     }
 
-    fn conflict(&self, other: &Self) -> Option<i32> {
+    fn conflict(&self, other: &Self) -> Option<Errno> {
         let apart = self.af_only && other.af_only && self.ip.is_ipv4() != other.ip.is_ipv4();
         if apart {
             return None;
         }
         if self.ip.is_unspecified() || other.ip.is_unspecified() {
-            return Some(libc::EADDRNOTAVAIL);
+            return Some(Errno::EADDRNOTAVAIL);
         }
-        (self.ip == other.ip).then_some(libc::EADDRINUSE)
+        (self.ip == other.ip).then_some(Errno::EADDRINUSE)
     }
 }
 
@@ -99,11 +98,16 @@ pub(super) struct Ports {
 
 impl Ports {
     /// Binds a port, unless a conflicting binding exists.
-    pub(super) fn take(&mut self, ps: PortSpace, port: u16, binding: Binding) -> io::Result<BindingId> {
+    pub(super) fn take(
+        &mut self,
+        ps: PortSpace,
+        port: u16,
+        binding: Binding,
+    ) -> Result<BindingId, VerbsError> {
         let owners = self.bound.entry((ps as u16, port)).or_default();
         let conflicting = owners.iter().filter(|(_, other, _)| !(binding.reuse && other.reuse));
         if let Some(number) = conflicting.filter_map(|(_, other, _)| binding.conflict(other)).next() {
-            return Err(errno(number));
+            return Err(taken(number, port));
         }
         self.next += 1;
         let id = BindingId(self.next);
@@ -118,10 +122,10 @@ impl Ports {
         port: u16,
         id: BindingId,
         binding: Binding,
-    ) -> io::Result<()> {
+    ) -> Result<(), VerbsError> {
         let owners = self.bound.get(&(ps as u16, port)).into_iter().flatten();
         match owners.filter(|(other, ..)| *other != id).find_map(|(_, other, _)| binding.conflict(other)) {
-            Some(number) => Err(errno(number)),
+            Some(number) => Err(taken(number, port)),
             None => Ok(()),
         }
     }
@@ -163,21 +167,13 @@ pub(super) fn bind(
     port: u16,
     binding: Binding,
     claim: bool,
-) -> io::Result<Bound> {
+) -> Result<Bound, VerbsError> {
     if port != 0 {
         if port < 1024 && !may_bind_low_ports() {
-            let why = format_args!("port {port} is below 1024 and the process lacks CAP_NET_BIND_SERVICE");
-            return Err(refused(libc::EACCES, why));
+            return Err(refuse!(EACCES, "identifier", "port"; port;
+                "port {port} is below 1024 and the process lacks CAP_NET_BIND_SERVICE"));
         }
-        let bound = bind_one(host, ps, port, binding, claim && !binding.reuse);
-        return bound.map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => refuse(error, format_args!("port {port} is in use")),
-            Some(libc::EADDRNOTAVAIL) => {
-                let why = format_args!("port {port} is in use by a wildcard address, or this would be one");
-                refuse(error, why)
-            }
-            _ => error,
-        });
+        return bind_one(host, ps, port, binding, claim && !binding.reuse);
     }
     let (low, high) = ephemeral_range();
     let span = u64::from(high - low) + 1;
@@ -189,22 +185,29 @@ pub(super) fn bind(
             Err(error) => return Err(error),
         }
     }
-    let why = format_args!("{EPHEMERAL_TRIES} random ports of {low} to {high} are in use");
-    Err(refused(libc::EADDRNOTAVAIL, why))
+    Err(refuse!(EADDRNOTAVAIL, "identifier", "port"; low, high;
+        "{EPHEMERAL_TRIES} random ports of {low} to {high} are in use"))
 }
 
 /// Claims the names of a binding, unless they are claimed.
-pub(super) fn claim(host: &dyn Host, ps: PortSpace, bound: &mut Bound) -> io::Result<()> {
+pub(super) fn claim(host: &dyn Host, ps: PortSpace, bound: &mut Bound) -> Result<(), VerbsError> {
     if bound.claims.is_empty() {
         let names = bound.binding.names().into_iter();
-        bound.claims =
-            names.map(|name| host.claim(ps as u16, bound.port, name)).collect::<io::Result<_>>()?;
+        let port = bound.port;
+        let claims = names.map(|name| host.claim(ps as u16, port, name)).collect::<io::Result<_>>();
+        bound.claims = claims.map_err(|error| taken(Errno::new(Os::from(&error).0), port))?;
         host.driver().with(|state| state.ports.claimed(ps, bound.port, bound.id));
     }
     Ok(())
 }
 
-fn bind_one(host: &dyn Host, ps: PortSpace, port: u16, binding: Binding, claims: bool) -> io::Result<Bound> {
+fn bind_one(
+    host: &dyn Host,
+    ps: PortSpace,
+    port: u16,
+    binding: Binding,
+    claims: bool,
+) -> Result<Bound, VerbsError> {
     let id = host.driver().with(|state| state.ports.take(ps, port, binding))?;
     let mut bound = Bound { port, id, binding, claims: Vec::new() };
     if claims && let Err(error) = claim(host, ps, &mut bound) {
@@ -214,8 +217,22 @@ fn bind_one(host: &dyn Host, ps: PortSpace, port: u16, binding: Binding, claims:
     Ok(bound)
 }
 
-fn is_taken(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL))
+fn is_taken(error: &VerbsError) -> bool {
+    [Errno::EADDRINUSE, Errno::EADDRNOTAVAIL].contains(&error.kind())
+}
+
+/// The refusal of a port that another binding has, or that cannot be claimed for another reason.
+#[cold]
+fn taken(number: Errno, port: u16) -> VerbsError {
+    match number {
+        Errno::EADDRINUSE => refuse!(EADDRINUSE, "identifier", "port"; port; "port {port} is in use"),
+        Errno::EADDRNOTAVAIL => refuse!(EADDRNOTAVAIL, "identifier", "port"; port;
+            "port {port} is in use by a wildcard address, or this would be one"),
+        _ => {
+            let os = Os(number.number());
+            refuse!((number), "identifier", "port"; port, os as Os; "port {port} cannot be claimed: {os}")
+        }
+    }
 }
 
 /// Returns Linux's range of ephemeral ports, or its default.
@@ -252,8 +269,7 @@ mod tests {
     #[test]
     fn bindings_conflict_as_in_linux() {
         let mut ports = Ports::default();
-        let mut take =
-            |binding| ports.take(PortSpace::Tcp, 7174, binding).map_err(|e| e.raw_os_error().unwrap());
+        let mut take = |binding| ports.take(PortSpace::Tcp, 7174, binding).map_err(|refused| refused.errno());
         take(at("10.0.0.1")).unwrap();
         take(at("10.0.0.2")).unwrap();
         assert_eq!(take(at("10.0.0.1")), Err(libc::EADDRINUSE));

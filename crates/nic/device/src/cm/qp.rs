@@ -1,14 +1,15 @@
 //! The QP of an identifier: its attributes, and when its state changes (rdma_create_qp(3); Linux cma.c
 //! rdma_init_qp_attr, cm.c ib_cm_init_qp_attr).
 
-use std::io;
 use std::sync::Arc;
 
 use transport::cm::{QpStep, UDP_QKEY};
-use transport::{QpAttr, QpAttrMask, QpState, QpType};
+use transport::refusal::{ip_halves, ip_of};
+use transport::{QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
+use wire::Qpn;
 
 use super::id::{Id, IdInner, Phase};
-use super::{invalid, refused, verbs};
+use super::{no_connection, out_of_phase};
 use crate::verbs::Qp;
 
 impl Id {
@@ -18,13 +19,16 @@ impl Id {
     /// # Errors
     /// `EINVAL` if the identifier has a QP, if the port space has another service, or if the QP cannot change
     /// its state.
-    pub fn attach_qp(&self, qp: &Qp) -> io::Result<()> {
-        if self.0.lock().qp.is_some() {
-            return Err(refused(libc::EINVAL, format_args!("the identifier has a queue pair")));
+    pub fn attach_qp(&self, qp: &Qp) -> Result<(), VerbsError> {
+        if let Some(own) = &self.0.lock().qp {
+            let qpn = own.qpn();
+            return Err(refuse!(EINVAL, "identifier", "qp"; qpn as Qpn;
+                "the identifier has a queue pair, {qpn}"));
         }
-        if qp.ty().is_datagram() != self.0.port_space.is_datagram() {
-            let why = "RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones";
-            return Err(refused(libc::EINVAL, format_args!("{why}")));
+        let ty = qp.ty();
+        if ty.is_datagram() != self.0.port_space.is_datagram() {
+            return Err(refuse!(EINVAL, "identifier", "qp_type"; ty as QpType;
+                is "{ty}; RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones"));
         }
         let states: &[QpState] = if qp.ty().is_datagram() {
             &[QpState::Init, QpState::Rtr, QpState::Rts]
@@ -52,14 +56,14 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if the state of the connection does not permit it yet.
-    pub fn init_qp_attr(&self, state: QpState) -> io::Result<(QpAttr, QpAttrMask)> {
+    pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         self.0.qp_attr(state)
     }
 }
 
 impl IdInner {
     /// Moves the QP to RTS; returns false if the identifier has no QP.
-    pub(super) fn ready_qp(&self) -> io::Result<bool> {
+    pub(super) fn ready_qp(&self) -> Result<bool, VerbsError> {
         let Some(qp) = self.lock().qp.clone() else { return Ok(false) };
         if qp.ty().is_datagram() {
             return Ok(true);
@@ -72,7 +76,7 @@ impl IdInner {
 
     /// Completes the handshake after the peer has accepted, and returns true. Returns false if the identifier
     /// has no QP: then the application completes it.
-    pub(super) fn complete(self: &Arc<Self>) -> io::Result<bool> {
+    pub(super) fn complete(self: &Arc<Self>) -> Result<bool, VerbsError> {
         let completed = match self.ready_qp() {
             Ok(false) => return Ok(false),
             Ok(true) => self.send_rtu(&[]),
@@ -86,9 +90,9 @@ impl IdInner {
         Ok(true)
     }
 
-    pub(super) fn send_rtu(&self, private_data: &[u8]) -> io::Result<()> {
-        let cm_id = self.lock().cm_id.ok_or_else(invalid)?;
-        self.host.driver().with(|state| state.cm.rtu(cm_id, private_data)).map_err(verbs)?;
+    pub(super) fn send_rtu(&self, private_data: &[u8]) -> Result<(), VerbsError> {
+        let cm_id = self.lock().cm_id.ok_or_else(no_connection)?;
+        self.host.driver().with(|state| state.cm.rtu(cm_id, private_data))?;
         self.flush();
         Ok(())
     }
@@ -108,24 +112,30 @@ impl IdInner {
         self.lock().failed
     }
 
-    fn move_qp(&self, qp: &Qp, state: QpState) -> io::Result<()> {
+    fn move_qp(&self, qp: &Qp, state: QpState) -> Result<(), VerbsError> {
         let (attr, mask) = self.qp_attr(state)?;
-        qp.modify(&attr, mask).map_err(verbs)
+        qp.modify(&attr, mask)
     }
 
-    fn qp_attr(&self, wanted: QpState) -> io::Result<(QpAttr, QpAttrMask)> {
+    fn qp_attr(&self, wanted: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         let state = self.lock();
         let step = match state.cm_id {
-            _ if self.qp_type == QpType::Ud => QpStep::ud(wanted, UDP_QKEY).map_err(verbs)?,
+            _ if self.qp_type == QpType::Ud => QpStep::ud(wanted, UDP_QKEY)?,
             Some(cm_id) if state.phase == Phase::Connect => {
-                self.host.driver().with(|driver| driver.cm.qp_attr(cm_id, wanted)).map_err(verbs)?
+                self.host.driver().with(|driver| driver.cm.qp_attr(cm_id, wanted))?
             }
             None if wanted == QpState::Init => QpStep::early_init(),
-            _ => return Err(invalid()),
+            _ => {
+                return Err(out_of_phase!(state.phase, "the attributes are known when the peer is"));
+            }
         };
         let QpStep { mut attr, mask, sgid } = step;
         if mask.contains(QpAttrMask::AV) {
-            attr.av.sgid_index = self.host.gids().index_of(&sgid).ok_or_else(invalid)?;
+            attr.av.sgid_index = self.host.gids().index_of(&sgid).ok_or_else(|| {
+                let [low, high] = ip_halves(sgid.ip());
+                refuse!(EINVAL, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
+                    "the address {ip} of the identifier is not in the device's GID table any more")
+            })?;
         }
         if mask.contains(QpAttrMask::RQ_PSN) {
             attr.rq_psn = state.starting_psn;

@@ -224,8 +224,8 @@ fn param(qpn: u32) -> ConnParam {
     ConnParam { responder_resources: 3, initiator_depth: 2, qp_num: Qpn::new(qpn), ..ConnParam::default() }
 }
 
-fn number<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
-    result.unwrap_err().raw_os_error().unwrap()
+fn number<T: std::fmt::Debug>(result: Result<T, VerbsError>) -> i32 {
+    result.unwrap_err().errno()
 }
 
 #[test]

@@ -269,7 +269,8 @@ mod tests {
         let mut drawn = None;
         let result = engine.insert_qp(|qpn| {
             drawn = Some(qpn);
-            Err(VerbsError::Invalid)
+            let number = qpn.value();
+            Err(transport::refuse!(EINVAL, "test", "number"; number; "{number} is only drawn"))
         });
         assert!(result.is_err());
         drawn

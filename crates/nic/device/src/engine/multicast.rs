@@ -10,12 +10,13 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use transport::refusal::refuse;
-use transport::{Instant, PacketSource, QpType, VerbsError};
+use transport::refusal::Os;
+use transport::refusal::{ip_halves, ip_of};
+use transport::{Errno, Instant, PacketSource, QpType, VerbsError, refuse};
 use wire::{DropReason, Gid, Packet, Qpn};
 
 use crate::engine::Core;
-use crate::engine::tables::Tables;
+use crate::engine::tables::{QpEntry, Tables};
 use crate::qp_numbers::QpIndex;
 
 /// Largest number of attachments of queue pairs to groups in one process; a queue pair in two groups counts
@@ -59,13 +60,15 @@ impl Groups {
             return Ok(());
         }
         if self.members.len() >= MEMBERS_MAX {
-            let why = format_args!("the device has {MEMBERS_MAX} memberships in multicast groups");
-            return Err(refuse(VerbsError::NoMem, why));
+            let most = MEMBERS_MAX;
+            return Err(refuse!(ENOMEM, "device", "multicast memberships"; most;
+                "the device has {most} memberships in multicast groups"));
         }
         if !self.joined.iter().any(|joined| joined.group == group) {
             let socket = join().map_err(|error| {
-                let ip = group.ip();
-                refuse(VerbsError::Invalid, format_args!("the netdev cannot join {ip}: {error}"))
+                let ([low, high], os) = (ip_halves(group.ip()), Os::from(&error));
+                refuse!(EINVAL, "multicast group", "gid"; low, high, os as Os; let ip = ip_of(low, high);
+                    "the netdev cannot join {ip}: {os}")
             })?;
             self.joined.push(Joined { group, _socket: socket });
         }
@@ -75,7 +78,11 @@ impl Groups {
 
     fn detach(&mut self, group: Gid, index: QpIndex) -> Result<(), VerbsError> {
         let at = self.members.iter().position(|member| *member == (group, index));
-        self.members.swap_remove(at.ok_or(VerbsError::Invalid)?);
+        self.members.swap_remove(at.ok_or_else(|| {
+            let [low, high] = ip_halves(group.ip());
+            refuse!(EINVAL, "multicast group", "gid"; low, high, index; let ip = ip_of(low, high);
+                "the queue pair {index} of the engine is not attached to {ip}")
+        })?);
         self.leave_unused();
         Ok(())
     }
@@ -107,37 +114,44 @@ impl Core {
     /// Attaches a queue pair to a group; does nothing if it is attached.
     ///
     /// # Errors
-    /// `Invalid` unless it is a UD queue pair and `group` a multicast address that the netdev can join;
-    /// `NoMem`.
+    /// `EINVAL` unless it is a UD queue pair and `group` a multicast address that the netdev can join;
+    /// `ENOMEM`.
     pub(crate) fn attach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        let index = self.tables.index_of(qpn).ok_or(VerbsError::Invalid)?;
-        let entry = self.tables.by_qpn(qpn).ok_or(VerbsError::Invalid)?;
+        let (index, entry) = self.attachable(qpn)?;
         let ip = group.ip();
         let ty = entry.qp.ty();
         if ty != QpType::Ud || !ip.is_multicast() {
-            let why =
-                format_args!("{ip} and a queue pair of type {ty}; groups are multicast addresses, of UD");
-            return Err(refuse(VerbsError::Invalid, why));
+            let [low, high] = ip_halves(ip);
+            return Err(refuse!(EINVAL, "multicast group", "gid"; low, high, ty as QpType;
+                let ip = ip_of(low, high);
+                "{ip} and a queue pair of type {ty}; groups are multicast addresses, of UD"));
         }
         let ifindex = self.tables.gids.ifindex;
         self.tables.groups.attach(group, index, || join(ip, ifindex))?;
         if let Err(error) = self.port.hear_groups(true) {
             self.tables.groups.detach(group, index)?;
-            return Err(if error.kind() == io::ErrorKind::OutOfMemory {
-                VerbsError::NoMem
-            } else {
-                VerbsError::NoDev
-            });
+            let is_full = error.kind() == io::ErrorKind::OutOfMemory;
+            let (errno, os) = (if is_full { Errno::ENOMEM } else { Errno::ENODEV }, Os::from(&error));
+            return Err(refuse!((errno), "device", "multicast groups"; os as Os;
+                "the port of the device cannot receive multicast packets: {os}"));
         }
         Ok(())
+    }
+
+    fn attachable(&mut self, qpn: Qpn) -> Result<(QpIndex, &QpEntry), VerbsError> {
+        let index = self.tables.index_of(qpn);
+        let found = index.and_then(|index| Some((index, &*self.tables.qp_mut(index)?)));
+        found.ok_or_else(
+            || refuse!(EINVAL, "queue pair", "qp_num"; qpn as Qpn; "the engine has no queue pair {qpn}"),
+        )
     }
 
     /// Detaches a queue pair from a group.
     ///
     /// # Errors
-    /// `Invalid` if it is not attached.
+    /// `EINVAL` if it is not attached.
     pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        let index = self.tables.index_of(qpn).ok_or(VerbsError::Invalid)?;
+        let (index, _) = self.attachable(qpn)?;
         self.tables.groups.detach(group, index)?;
         self.sync_groups();
         Ok(())
@@ -191,7 +205,7 @@ mod tests {
         assert_eq!(groups.attach(group(2), 5, socket), Ok(()));
         assert_eq!(groups.joined.len(), 2);
         assert_eq!(groups.detach(group(1), 5), Ok(()));
-        assert_eq!(groups.detach(group(1), 5), Err(VerbsError::Invalid));
+        assert_eq!(groups.detach(group(1), 5).map_err(|refused| refused.kind()), Err(Errno::EINVAL));
         assert_eq!(groups.joined.len(), 2);
         groups.remove_qp(6);
         assert_eq!(groups.joined.iter().map(|j| j.group).collect::<Vec<_>>(), [group(2)]);
@@ -204,7 +218,7 @@ mod tests {
     fn a_group_that_cannot_be_joined_has_no_member() {
         let mut groups = Groups::default();
         let refuse = || Err(io::ErrorKind::NotFound.into());
-        assert_eq!(groups.attach(group(1), 5, refuse), Err(VerbsError::Invalid));
+        assert_eq!(groups.attach(group(1), 5, refuse).map_err(|refused| refused.kind()), Err(Errno::EINVAL));
         assert!(groups.is_empty());
     }
 }

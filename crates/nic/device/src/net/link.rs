@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use transport::{
-    Access, QpAttr, QpAttrMask, QpCap, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus, WrOp,
+    Access, QpAttr, QpAttrMask, QpCap, QpType, RecvWr, SendFlags, SendWr, Sge, VerbsError, Wc, WcStatus, WrOp,
 };
 
 use super::message::Sizes;
@@ -134,13 +134,13 @@ impl Link {
     pub(super) fn accept(&self, request: &[u8]) -> io::Result<()> {
         self.lock().peer_max = peer_max(request);
         self.id.accept(None, &self.hello())?;
-        self.shorten_rnr_timer()
+        Ok(self.shorten_rnr_timer()?)
     }
 
     /// For a queue pair in RTS.
-    fn shorten_rnr_timer(&self) -> io::Result<()> {
+    fn shorten_rnr_timer(&self) -> Result<(), VerbsError> {
         let attr = QpAttr { min_rnr_timer: MIN_RNR_TIMER, ..QpAttr::default() };
-        self.qp.modify(&attr, QpAttrMask::MIN_RNR_TIMER).map_err(cm::verbs)
+        self.qp.modify(&attr, QpAttrMask::MIN_RNR_TIMER)
     }
 
     /// Discards events that were read, and requests new ones.
@@ -196,22 +196,24 @@ impl Link {
 
     fn handle_event(&self, state: &mut State, event: &CmEvent) {
         let step = match event.kind {
-            CmEventKind::AddrResolved => self.id.resolve_route(),
-            CmEventKind::RouteResolved => self.id.connect(None, &self.hello()),
+            CmEventKind::AddrResolved => self.id.resolve_route().map_err(|refused| refused.errno()),
+            CmEventKind::RouteResolved => {
+                self.id.connect(None, &self.hello()).map_err(|refused| refused.errno())
+            }
             CmEventKind::Established => {
                 // The event of a passive side has no private data.
                 state.peer_max = state.peer_max.or(peer_max(&event.private_data));
                 if state.phase == Phase::Opening {
                     state.phase = Phase::Connected;
                 }
-                self.shorten_rnr_timer()
+                self.shorten_rnr_timer().map_err(|refused| refused.errno())
             }
-            CmEventKind::Rejected => Err(errno(libc::ECONNREFUSED)),
+            CmEventKind::Rejected => Err(libc::ECONNREFUSED),
             CmEventKind::AddrError
             | CmEventKind::RouteError
             | CmEventKind::ConnectError
-            | CmEventKind::Unreachable => Err(errno(event.status.abs())),
-            CmEventKind::DeviceRemoval => Err(errno(libc::ENETDOWN)),
+            | CmEventKind::Unreachable => Err(event.status.abs()),
+            CmEventKind::DeviceRemoval => Err(libc::ENETDOWN),
             CmEventKind::Disconnected => {
                 if matches!(state.phase, Phase::Opening | Phase::Connected) {
                     state.phase = Phase::Closed;
@@ -222,8 +224,8 @@ impl Link {
             }
             _ => Ok(()),
         };
-        if let Err(error) = step {
-            self.fail(state, error.raw_os_error().unwrap_or(libc::EIO));
+        if let Err(number) = step {
+            self.fail(state, number);
         }
     }
 

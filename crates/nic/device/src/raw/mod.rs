@@ -35,8 +35,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use sys::EventFd;
-use transport::VerbsError;
+use transport::refusal::Os;
+use transport::{Errno, VerbsError, refuse};
 
+use self::table::QueueId;
 use crate::engine::Engine;
 use crate::locked::Locked;
 use crate::runtime::Runtime;
@@ -64,10 +66,12 @@ impl Raw {
     /// Returns the raw packet queue pairs of a device, given its first engine.
     ///
     /// # Errors
-    /// `NotSupported` in a simulation; `NoMem` if the process is out of descriptors or threads.
+    /// `EOPNOTSUPP` in a simulation; `ENOMEM` if the process is out of descriptors or threads.
     pub(crate) fn of(engine: &Arc<Engine>) -> Result<&Arc<Self>, VerbsError> {
         if !matches!(engine.runtime(), Runtime::Kernel) {
-            return Err(VerbsError::NotSupported);
+            let simulated = 1;
+            return Err(refuse!(EOPNOTSUPP, "device", "simulated"; simulated;
+                "a simulated device has no raw packet queue pairs"));
         }
         if let Some(raw) = engine.place.raw() {
             return Ok(raw);
@@ -78,10 +82,10 @@ impl Raw {
             is_active: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
-            kick: Arc::new(EventFd::new().map_err(|_| VerbsError::NoMem)?),
+            kick: Arc::new(EventFd::new().map_err(|error| no_resource(&error))?),
             published: Default::default(),
         });
-        thread::spawn(&new).map_err(|_| VerbsError::NoMem)?;
+        thread::spawn(&new).map_err(|error| no_resource(&error))?;
         Ok(engine.place.set_raw(new))
     }
 
@@ -92,7 +96,10 @@ impl Raw {
     /// Runs `work` on the state, under the lock of the first engine, which gives access to memory; then sends
     /// what waits.
     fn with<R>(&self, work: impl FnOnce(&mut State, &Engine) -> R) -> Result<R, VerbsError> {
-        let engine = self.engine.upgrade().ok_or(VerbsError::NoDev)?;
+        let engine = self.engine.upgrade().ok_or_else(|| {
+            let engines = 0;
+            refuse!(ENODEV, "device", "engines"; engines; "the engine of the device has ended")
+        })?;
         let mut state = self.lock();
         let done = work(&mut state, &engine);
         state.transmit(engine.now());
@@ -157,12 +164,35 @@ impl Drop for Raw {
     }
 }
 
-/// Returns the error of a verb for the error of a socket.
-fn verbs_error(error: &io::Error) -> VerbsError {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => VerbsError::NotPermitted,
-        Some(libc::ENODEV | libc::ENXIO) => VerbsError::NoDev,
-        Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => VerbsError::NotSupported,
-        _ => VerbsError::NoMem,
-    }
+#[cold]
+fn no_resource(error: &io::Error) -> VerbsError {
+    let os = Os::from(error);
+    refuse!(ENOMEM, "process", "threads and descriptors"; os as Os;
+        "the thread of the raw packet queue pairs does not start: {os}")
+}
+
+/// Returns the refusal of a verb for the error of a packet socket.
+#[cold]
+fn socket_refused(error: &io::Error) -> VerbsError {
+    let (os, errno) = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            let os = Os::from(error);
+            return refuse!(EPERM, "device", "packet socket"; os as Os;
+                "raw packet queue pairs need CAP_NET_RAW";
+                "run the program as root, or in a network namespace of your own ('roxie lab')");
+        }
+        Some(libc::ENODEV | libc::ENXIO) => (Os::from(error), Errno::ENODEV),
+        Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => {
+            (Os::from(error), Errno::EOPNOTSUPP)
+        }
+        _ => (Os::from(error), Errno::ENOMEM),
+    };
+    refuse!((errno), "device", "packet socket"; os as Os;
+        "the packet sockets of the raw queue pairs cannot be used: {os}")
+}
+
+/// The refusal of a call for a queue that was destroyed.
+#[cold]
+fn no_queue(id: QueueId) -> VerbsError {
+    refuse!(EINVAL, "raw queue", "id"; id; "the raw queue {id} was destroyed")
 }

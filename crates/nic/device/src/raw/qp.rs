@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use transport::{
-    MAX_QP_WR, MAX_SGE, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvQueue, RecvWr, SendWr, VerbsError,
+    Errno, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvQueue, RecvWr, SendWr, VerbsError, refuse,
 };
 use wire::Qpn;
 
@@ -12,12 +12,9 @@ use super::rss::RxHash;
 use super::state::{Entry, State};
 use super::table::{FlowAttr, QueueId};
 use super::wq::IndTable;
-use super::{Raw, verbs_error};
+use super::{Raw, no_queue, socket_refused};
 use crate::notice;
-use crate::verbs::{Cq, Pd, Qp, QpInitAttr};
-
-/// Largest amount of inline data of a raw packet queue pair, in bytes.
-const INLINE_MAX: u32 = 512;
+use crate::verbs::{Cq, Pd, Qp, QpInitAttr, check_sizes};
 
 /// Attributes of a new raw packet queue pair.
 #[derive(Clone)]
@@ -71,17 +68,14 @@ impl Drop for Flow {
 /// Opens the sockets of the device.
 ///
 /// # Errors
-/// `NotPermitted` without CAP_NET_RAW, with a notice; `NotSupported` for a netdev that is not Ethernet.
+/// `EPERM` without CAP_NET_RAW, with a notice; `EOPNOTSUPP` for a netdev that is not Ethernet.
 pub(super) fn open(state: &mut State) -> Result<(), VerbsError> {
     state.ports.open().map_err(|error| {
-        let error = verbs_error(&error);
-        if error == VerbsError::NotPermitted {
-            notice(format_args!(
-                "raw packet queue pairs need CAP_NET_RAW: run the program as root, or in a network namespace \
-                 of your own ('roxie lab')"
-            ));
+        let refused = socket_refused(&error);
+        if refused.kind() == Errno::EPERM {
+            notice(format_args!("{refused}"));
         }
-        error
+        refused
     })
 }
 
@@ -92,22 +86,27 @@ pub(super) fn base(pd: &Pd, cq: [&Cq; 2], cookie: u64) -> Result<Qp, VerbsError>
     pd.create_qp(&QpInitAttr { ty, send_cq, recv_cq, srq, cap, sq_sig_all, cookie })
 }
 
+#[cold]
+fn no_states(qpn: Qpn) -> VerbsError {
+    refuse!(EOPNOTSUPP, "queue pair", "rwq_ind_tbl"; qpn as Qpn;
+        "the queue pair {qpn} (RSS) has no states and no attributes; its work queues have")
+}
+
+#[cold]
+fn no_transition(qpn: Qpn, from: QpState, to: QpState) -> VerbsError {
+    refuse!(EINVAL, "queue pair", "qp_state"; to as QpState, from as QpState, qpn as Qpn;
+        "the queue pair {qpn} (raw) is in {from}, which has no transition to {to}")
+}
+
 impl RawQp {
     /// Creates a queue pair in state RESET.
     ///
     /// # Errors
-    /// `NotPermitted` without CAP_NET_RAW; `Invalid` for sizes beyond the device's limits; `NotSupported` for
-    /// a netdev that is not Ethernet; `NoMem` if the device has its largest number.
+    /// `EPERM` without CAP_NET_RAW; `EINVAL` for sizes beyond the device's limits; `EOPNOTSUPP` for
+    /// a netdev that is not Ethernet; `ENOMEM` if the device has its largest number.
     pub fn new(pd: &Pd, attr: &RawQpAttr) -> Result<Self, VerbsError> {
         let mut cap = attr.cap;
-        let too_big = cap.max_send_wr > MAX_QP_WR
-            || cap.max_recv_wr > MAX_QP_WR
-            || cap.max_send_sge as usize > MAX_SGE
-            || cap.max_recv_sge as usize > MAX_SGE
-            || cap.max_inline_data > INLINE_MAX;
-        if too_big {
-            return Err(VerbsError::Invalid);
-        }
+        check_sizes(&cap)?;
         (cap.max_send_sge, cap.max_recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
         let raw = Raw::of(pd.engine())?;
         open(&mut raw.lock())?;
@@ -140,12 +139,14 @@ impl RawQp {
     /// Creates an RSS queue pair: it only receives, into the work queues of `table`.
     ///
     /// # Errors
-    /// `Invalid` for a table of another device; `NotPermitted` without CAP_NET_RAW; `NoMem` if the device has
+    /// `EINVAL` for a table of another device; `EPERM` without CAP_NET_RAW; `ENOMEM` if the device has
     /// its largest number of queue pairs.
     pub fn new_rss(pd: &Pd, table: &IndTable, hash: RxHash, cookie: u64) -> Result<Self, VerbsError> {
         let raw = Raw::of(pd.engine())?;
         if !table.is_of(raw) {
-            return Err(VerbsError::Invalid);
+            let number = cookie;
+            return Err(refuse!(EINVAL, "indirection table", "context"; number;
+                "the indirection table is of another device"));
         }
         open(&mut raw.lock())?;
         let cq = table.cq();
@@ -188,30 +189,42 @@ impl RawQp {
     /// Changes the state (ibv_modify_qp(3)).
     ///
     /// # Errors
-    /// `Invalid` for a mask that does not fit the transition, or a port other than 1; `NotSupported` for an
+    /// `EINVAL` for a mask that does not fit the transition, or a port other than 1; `EOPNOTSUPP` for an
     /// RSS queue pair, and for a rate limit.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        if self.is_rss() || mask.contains(QpAttrMask::RATE_LIMIT) {
-            return Err(VerbsError::NotSupported);
+        let (given, qpn) = (mask.bits(), self.qpn());
+        if self.is_rss() {
+            return Err(no_states(qpn));
+        }
+        if mask.contains(QpAttrMask::RATE_LIMIT) {
+            return Err(refuse!(EOPNOTSUPP, "queue pair", "attr_mask"; given, qpn as Qpn;
+                "the queue pair {qpn} (raw) has no rate limit (IBV_QP_RATE_LIMIT)"));
         }
         let id = self.0.id;
         self.0.raw.with(|state, engine| {
-            let now = state.queue(id).ok_or(VerbsError::Invalid)?.state;
+            let now = state.queue(id).ok_or_else(|| no_queue(id))?.state;
             let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { now };
             let wanted = match (now, to) {
+                (QpState::Reset, QpState::Err) => return Err(no_transition(qpn, now, to)),
                 (_, QpState::Reset | QpState::Err)
                 | (QpState::Init, QpState::Init | QpState::Rtr)
                 | (QpState::Rtr | QpState::Rts, QpState::Rts) => QpAttrMask::empty(),
                 (QpState::Reset, QpState::Init) => QpAttrMask::PORT,
-                _ => return Err(VerbsError::Invalid),
+                _ => return Err(no_transition(qpn, now, to)),
             };
-            let given = mask & !(QpAttrMask::STATE | QpAttrMask::CUR_STATE);
-            let is_wrong = mask.contains(QpAttrMask::CUR_STATE) && attr.cur_state != now;
-            if given != wanted || is_wrong || (given.contains(QpAttrMask::PORT) && attr.port_num != 1) {
-                return Err(VerbsError::Invalid);
+            if mask & !(QpAttrMask::STATE | QpAttrMask::CUR_STATE) != wanted {
+                let wanted = wanted.bits();
+                return Err(refuse!(EINVAL, "queue pair", "attr_mask"; given, wanted, qpn as Qpn;
+                    "the transition of the raw queue pair {qpn} takes the attributes {wanted:#x} besides the \
+                     states, attr_mask has {given:#x}"));
             }
-            if now == QpState::Reset && to == QpState::Err {
-                return Err(VerbsError::Invalid);
+            let (asked, port) = (attr.cur_state, attr.port_num);
+            if mask.contains(QpAttrMask::CUR_STATE) && asked != now {
+                return Err(refuse!(EINVAL, "queue pair", "cur_qp_state"; asked as QpState, now as QpState;
+                    "cur_state is {asked}, the queue pair is in {now}"));
+            }
+            if wanted.contains(QpAttrMask::PORT) && port != 1 {
+                return Err(refuse!(EINVAL, "queue pair", "port_num"; port; is "{port}, the only port is 1"));
             }
             state.set_state(engine.now(), id, to);
             Ok(())
@@ -227,10 +240,10 @@ impl RawQp {
     /// Returns the current attributes.
     ///
     /// # Errors
-    /// `NotSupported` for an RSS queue pair.
+    /// `EOPNOTSUPP` for an RSS queue pair.
     pub fn query(&self) -> Result<QpAttr, VerbsError> {
         if self.is_rss() {
-            return Err(VerbsError::NotSupported);
+            return Err(no_states(self.qpn()));
         }
         let state = self.state();
         let port_num = u8::from(state != QpState::Reset);
@@ -241,8 +254,8 @@ impl RawQp {
     /// number of requests that were posted before the first refused one.
     ///
     /// # Errors
-    /// With the number: `Invalid` before RTS, for another operation than SEND, for an RSS queue pair, less
-    /// than 14 bytes, too many SGEs or too much inline data; `NoMem` when the queue is full.
+    /// With the number: `EINVAL` before RTS, for another operation than SEND, for an RSS queue pair, less
+    /// than 14 bytes, too many SGEs or too much inline data; `ENOMEM` when the queue is full.
     pub fn post_send<'a>(
         &self,
         requests: impl Iterator<Item = Result<SendWr<'a>, VerbsError>>,
@@ -261,7 +274,7 @@ impl RawQp {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `Invalid` in RESET, for an RSS queue pair, and for too many SGEs; `NoMem` when the queue is full.
+    /// `EINVAL` in RESET, for an RSS queue pair, and for too many SGEs; `ENOMEM` when the queue is full.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         let now = sys::now_ns();
         self.0.raw.lock().post_recv(transport::Instant(now), self.0.id, wr)
@@ -270,7 +283,7 @@ impl RawQp {
     /// Creates a flow rule that leads frames to this queue pair.
     ///
     /// # Errors
-    /// `Invalid` for specifications of a rule that takes none; `NoSpc` for a priority above 15; `NoMem` at
+    /// `EINVAL` for specifications of a rule that takes none; `ENOSPC` for a priority above 15; `ENOMEM` at
     /// the limit of the device.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow, VerbsError> {
         let id = self.0.raw.with(|state, _| state.add_flow(attr, self.0.id))??;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use transport::{
     AsyncEventKind, Cause, Instant, Memory, PdId, QpState, RecvQueue, RecvWr, VerbsError, Wc, WcOpcode,
+    refuse,
 };
+use wire::Qpn;
 
 use crate::cq::CompletionQueue;
 use crate::events::EventQueue;
@@ -100,10 +102,12 @@ impl Queue {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `Invalid` in RESET and for too many SGEs, `NoMem` when the queue is full.
+    /// `EINVAL` in RESET and for too many SGEs, `ENOMEM` when the queue is full.
     pub(super) fn post_recv(&mut self, now: Instant, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         if self.state == QpState::Reset {
-            return Err(VerbsError::Invalid);
+            let (number, state) = (Qpn::new(self.completer.number), self.state);
+            return Err(refuse!(EINVAL, "queue", "state"; state as QpState, number as Qpn;
+                "the queue {number} is in {state}; receives can be posted from INIT on"));
         }
         self.receives.post(wr)?;
         if self.state == QpState::Err {

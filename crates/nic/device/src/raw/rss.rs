@@ -1,6 +1,6 @@
 //! Receive side scaling: the Toeplitz hash of a frame's addresses and ports selects a work queue.
 
-use transport::VerbsError;
+use transport::{VerbsError, refuse};
 
 use super::key::{DST_IP, DST_PORT, HAS_IPV4, HAS_IPV6, HAS_PORTS, Key, PROTO, SRC_IP, SRC_PORT, TCP, UDP};
 
@@ -31,16 +31,21 @@ impl RxHash {
     /// Checks the parameters of an RSS queue pair.
     ///
     /// # Errors
-    /// `Invalid` for a key of another length; `NotSupported` for another function or field, for fields of
+    /// `EINVAL` for a key of another length; `EOPNOTSUPP` for another function or field, for fields of
     /// both IP versions, and for ports of both TCP and UDP.
     pub fn new(function: u8, key: &[u8], fields: u64) -> Result<Self, VerbsError> {
         let both = |a: u64, b: u64| fields & a != 0 && fields & b != 0;
         let mixes = both(Self::SRC_IPV4 | Self::DST_IPV4, Self::SRC_IPV6 | Self::DST_IPV6)
             || both(Self::SRC_TCP | Self::DST_TCP, Self::SRC_UDP | Self::DST_UDP);
         if function != Self::TOEPLITZ || fields & !Self::FIELDS != 0 || mixes {
-            return Err(VerbsError::NotSupported);
+            return Err(refuse!(EOPNOTSUPP, "RSS queue pair", "rx_hash_fields_mask"; fields, function;
+                "the device has no hash function {function} of the fields {fields:#x}; fields of both IP \
+                 versions, or of TCP and UDP, exclude each other"));
         }
-        let key = key.try_into().map_err(|_| VerbsError::Invalid)?;
+        let len = key.len();
+        let key = key.try_into().map_err(
+            |_| refuse!(EINVAL, "RSS queue pair", "rx_hash_key_len"; len; is "{len}, the key has 40 bytes"),
+        )?;
         Ok(Self { key, fields })
     }
 
@@ -123,13 +128,13 @@ mod tests {
 
     #[test]
     fn parameters_that_hardware_refuses_are_refused() {
-        use VerbsError::{Invalid, NotSupported};
-        let refused = |function, key, fields| RxHash::new(function, key, fields).unwrap_err();
-        assert_eq!(refused(2, &KEY, 3), NotSupported);
-        assert_eq!(refused(1, &KEY[..39], 3), Invalid);
-        assert_eq!(refused(1, &KEY, 1 << 8), NotSupported);
-        assert_eq!(refused(1, &KEY, 1 << 31), NotSupported);
-        assert_eq!(refused(1, &KEY, 0x05), NotSupported);
-        assert_eq!(refused(1, &KEY, 0x50), NotSupported);
+        use transport::Errno;
+        let refused = |function, key, fields| RxHash::new(function, key, fields).unwrap_err().kind();
+        assert_eq!(refused(2, &KEY, 3), Errno::EOPNOTSUPP);
+        assert_eq!(refused(1, &KEY[..39], 3), Errno::EINVAL);
+        assert_eq!(refused(1, &KEY, 1 << 8), Errno::EOPNOTSUPP);
+        assert_eq!(refused(1, &KEY, 1 << 31), Errno::EOPNOTSUPP);
+        assert_eq!(refused(1, &KEY, 0x05), Errno::EOPNOTSUPP);
+        assert_eq!(refused(1, &KEY, 0x50), Errno::EOPNOTSUPP);
     }
 }

@@ -1,6 +1,6 @@
 //! Flow specifications (ibv_create_flow(3)): from the bytes of the application to what a rule compares.
 
-use transport::VerbsError;
+use transport::{VerbsError, refuse};
 
 use super::key::{
     DST_IP, DST_MAC, DST_PORT, ETHER_TYPE, FLOW_LABEL, HAS_IPV4, HAS_IPV6, HAS_PORTS, HAS_VLAN, HEADERS,
@@ -49,10 +49,10 @@ impl FlowSpecs {
     /// order.
     ///
     /// # Errors
-    /// `Invalid` for an unknown type, a wrong size, a second specification of a layer, or types that exclude
-    /// each other; `NotSupported` for a type or a field that the device does not compare.
+    /// `EINVAL` for an unknown type, a wrong size, a second specification of a layer, or types that exclude
+    /// each other; `EOPNOTSUPP` for a type or a field that the device does not compare.
     pub fn add(&mut self, spec: &[u8]) -> Result<(), VerbsError> {
-        let (ty, _) = spec.split_first_chunk::<4>().ok_or(VerbsError::Invalid)?;
+        let (ty, _) = spec.split_first_chunk::<4>().ok_or_else(|| too_short(spec))?;
         let ty = u32::from_ne_bytes(*ty);
         match ty {
             ETH => self.add_ethernet(field(spec, 6, 40)?, field(spec, 22, 40)?),
@@ -65,20 +65,27 @@ impl FlowSpecs {
                 self.drops = true;
                 Ok(())
             }
-            _ if is_known(ty) => Err(VerbsError::NotSupported),
-            _ => Err(VerbsError::Invalid),
+            _ if is_known(ty) => Err(refuse!(EOPNOTSUPP, "flow specification", "type"; ty;
+                "the device does not compare flow specifications of type {ty:#x}")),
+            _ => Err(refuse!(EINVAL, "flow specification", "type"; ty;
+                "no flow specification has the type {ty:#x}")),
         }
     }
 
     /// Checks that the specifications fit each other.
     ///
     /// # Errors
-    /// `Invalid` for an Ethernet type other than that of the IP specification.
+    /// `EINVAL` for an Ethernet type other than that of the IP specification.
     pub fn check(&self) -> Result<(), VerbsError> {
         let headers = self.matches.value.0[HEADERS];
         let wanted = [(HAS_IPV4, IPV4_TYPE), (HAS_IPV6, IPV6_TYPE)];
         let differs = |(header, ty)| headers & header != 0 && self.ether_type.is_some_and(|own| own != ty);
-        if wanted.into_iter().any(differs) { Err(VerbsError::Invalid) } else { Ok(()) }
+        if !wanted.into_iter().any(differs) {
+            return Ok(());
+        }
+        let ether_type = u16::from_be_bytes(self.ether_type.unwrap_or_default());
+        Err(refuse!(EINVAL, "flow specification", "ether_type"; ether_type;
+            is "{ether_type:#06x}, the IP specification of the rule needs another"))
     }
 
     /// True without a specification of a header: every frame matches.
@@ -89,7 +96,8 @@ impl FlowSpecs {
 
     fn begin_layer(&mut self, layer: u8) -> Result<(), VerbsError> {
         if self.layers & 1 << layer != 0 {
-            return Err(VerbsError::Invalid);
+            return Err(refuse!(EINVAL, "flow specification", "type"; layer;
+                "the rule has two specifications of layer {layer}"));
         }
         self.layers |= 1 << layer;
         Ok(())
@@ -106,7 +114,8 @@ impl FlowSpecs {
     fn compare_proto(&mut self, value: u8, mask: u8) -> Result<(), VerbsError> {
         let common = self.matches.mask.0[PROTO] & mask;
         if common & (self.matches.value.0[PROTO] ^ value) != 0 {
-            return Err(VerbsError::Invalid);
+            return Err(refuse!(EINVAL, "flow specification", "proto"; value;
+                "the rule compares the protocol with {value} and with another number"));
         }
         self.compare(PROTO, &[value], &[mask]);
         Ok(())
@@ -142,7 +151,9 @@ impl FlowSpecs {
             (&value[8..], &mask[8..])
         {
             if *flags_mask != 0 {
-                return Err(VerbsError::NotSupported);
+                let mask = *flags_mask;
+                return Err(refuse!(EOPNOTSUPP, "flow specification", "flags"; mask;
+                    "the device does not compare the flags of IPv4 (mask {mask:#x})"));
             }
             self.compare_proto(*proto, *proto_mask)?;
             self.compare(TOS, &[*tos], &[*tos_mask]);
@@ -184,10 +195,16 @@ fn is_known(ty: u32) -> bool {
         || (ty & INNER != 0 && [ETH, IPV4, IPV6, IPV4_EXT, TCP_SPEC, UDP_SPEC].contains(&outer))
 }
 
-/// Returns the bytes at `at` of a structure of `size` bytes; `Invalid` if the specification is shorter.
+#[cold]
+fn too_short(spec: &[u8]) -> VerbsError {
+    let size = spec.len();
+    refuse!(EINVAL, "flow specification", "size"; size; is "{size}, less than its type has")
+}
+
+/// Returns the bytes at `at` of a structure of `size` bytes; `EINVAL` if the specification is shorter.
 fn field<const N: usize>(spec: &[u8], at: usize, size: usize) -> Result<[u8; N], VerbsError> {
     let bytes = spec.get(..size).and_then(|spec| spec[at..].first_chunk());
-    bytes.copied().ok_or(VerbsError::Invalid)
+    bytes.copied().ok_or_else(|| too_short(spec))
 }
 
 impl Match {
@@ -274,32 +291,32 @@ pub(super) mod tests {
 
     #[test]
     fn malformed_specifications_are_refused_as_uverbs_and_mlx5_do() {
-        use VerbsError::{Invalid, NotSupported};
-        let refused = |list: &[Vec<u8>]| specs(list).unwrap_err();
-        assert_eq!(refused(&[vec![]]), Invalid);
+        use transport::Errno;
+        let refused = |list: &[Vec<u8>]| specs(list).unwrap_err().kind();
+        assert_eq!(refused(&[vec![]]), Errno::EINVAL);
         for (ty, size) in
             [(ETH, 40), (IPV4, 24), (IPV4_EXT, 32), (IPV6, 88), (TCP_SPEC, 16), (ACTION_DROP, 8)]
         {
             for len in 4..size {
                 let mut short = ty.to_ne_bytes().to_vec();
                 short.resize(len, 0);
-                assert_eq!(refused(&[short]), Invalid, "type {ty:#x}, {len} bytes");
+                assert_eq!(refused(&[short]), Errno::EINVAL, "type {ty:#x}, {len} bytes");
             }
         }
-        assert_eq!(refused(&[spec(0x77, 16, (6, &[]), (6, &[]))]), Invalid);
+        assert_eq!(refused(&[spec(0x77, 16, (6, &[]), (6, &[]))]), Errno::EINVAL);
         for ty in [0x34, 0x50, 0x60, 0x1000, 0x1003, INNER | ETH] {
-            assert_eq!(refused(&[spec(ty, 40, (6, &[]), (6, &[]))]), NotSupported, "type {ty:#x}");
+            assert_eq!(refused(&[spec(ty, 40, (6, &[]), (6, &[]))]), Errno::EOPNOTSUPP, "type {ty:#x}");
         }
-        assert_eq!(refused(&[udp(1), udp(1)]), Invalid);
+        assert_eq!(refused(&[udp(1), udp(1)]), Errno::EINVAL);
         let flags = spec(IPV4_EXT, 32, (19, &[2]), (31, &[2]));
-        assert_eq!(refused(&[flags]), NotSupported);
+        assert_eq!(refused(&[flags]), Errno::EOPNOTSUPP);
         let is_v6 = spec(ETH, 40, (18, &[0x86, 0xdd]), (34, &[0xff, 0xff]));
-        assert_eq!(refused(&[is_v6, ipv4([1, 2, 3, 4])]), Invalid);
+        assert_eq!(refused(&[is_v6, ipv4([1, 2, 3, 4])]), Errno::EINVAL);
         let is_tcp = spec(IPV4_EXT, 32, (16, &[TCP]), (28, &[0xff]));
         let is_tcp_v6 = spec(IPV6, 88, (44, &[TCP]), (84, &[0xff]));
         for is_tcp in [is_tcp, is_tcp_v6] {
-            assert_eq!(refused(&[is_tcp.clone(), udp(1)]), Invalid);
-            assert_eq!(refused(&[udp(1), is_tcp]), Invalid, "in the other order");
+            assert_eq!(refused(&[is_tcp.clone(), udp(1)]), Errno::EINVAL);
+            assert_eq!(refused(&[udp(1), is_tcp]), Errno::EINVAL, "in the other order");
         }
     }
 }

@@ -5,14 +5,16 @@ use std::io;
 
 use transport::{
     AccessFault, Cause, Instant, Memory, QpState, RecvWr, SendFlags, SendWr, VerbsError, WcOpcode, WrOp,
+    refuse,
 };
+use wire::Qpn;
 
 use super::key::{ETHERNET_LEN, Key};
 use super::ports::Ports;
 use super::queue::{Delivery, Queue, SendSide};
 use super::rss::RxHash;
 use super::table::{FlowAttr, FlowRules, QueueId};
-use super::verbs_error;
+use super::{no_queue, socket_refused};
 use crate::engine::Engine;
 use crate::keys::KeyTable;
 use crate::notice;
@@ -141,7 +143,7 @@ impl State {
         if let Err(error) = self.ports.follow(&self.rules) {
             self.remove_flow(id);
             notice(format_args!("no frames for a flow rule: {error}"));
-            return Err(verbs_error(&error));
+            return Err(socket_refused(&error));
         }
         Ok(id)
     }
@@ -183,14 +185,14 @@ impl State {
     }
 
     pub(super) fn post_recv(&mut self, now: Instant, id: QueueId, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        self.queue(id).ok_or(VerbsError::Invalid)?.post_recv(now, wr)
+        self.queue(id).ok_or_else(|| no_queue(id))?.post_recv(now, wr)
     }
 
     /// Copies the frame of a send; [`transmit`](Self::transmit) sends it.
     ///
     /// # Errors
-    /// `Invalid` before RTS, for another operation, too many SGEs, too much inline data, and less than an
-    /// Ethernet header; `NoMem` when the queue is full.
+    /// `EINVAL` before RTS, for another operation, too many SGEs, too much inline data, and less than an
+    /// Ethernet header; `ENOMEM` when the queue is full.
     pub(super) fn post_send(
         &mut self,
         id: QueueId,
@@ -199,21 +201,41 @@ impl State {
     ) -> Result<(), VerbsError> {
         let frame_max = self.ports.frame_max();
         let spare = self.spare.pop();
-        let queue = self.queue(id).ok_or(VerbsError::Invalid)?;
+        let queue = self.queue(id).ok_or_else(|| no_queue(id))?;
         let is_failed = queue.state == QpState::Err;
-        let send = queue.send.as_mut().ok_or(VerbsError::Invalid)?;
+        let (number, state) = (Qpn::new(queue.completer.number), queue.state);
+        let send = queue.send.as_mut().ok_or_else(|| {
+            refuse!(EINVAL, "queue pair", "qp_type"; number as Qpn; "the queue {number} has no send queue")
+        })?;
         let len: u64 = wr.sg_list.iter().map(|sge| u64::from(sge.length)).sum();
         let is_inline = wr.flags.contains(SendFlags::INLINE);
-        let is_bad = wr.op != WrOp::Send
-            || !(is_failed || queue.state == QpState::Rts)
-            || wr.sg_list.len() > send.max_sge as usize
-            || (is_inline && len > u64::from(send.max_inline))
-            || len < ETHERNET_LEN as u64;
-        if is_bad {
-            return Err(VerbsError::Invalid);
+        let (wr_id, opcode, sges) = (wr.wr_id, wr.op.wc_opcode(), wr.sg_list.len());
+        let (elements, room, limit) = (send.max_sge, send.max_inline, send.max_wr);
+        if wr.op != WrOp::Send {
+            return Err(refuse!(EINVAL, "work request", "opcode"; opcode as WcOpcode, wr_id;
+                "the work request {wr_id:#x} ({opcode:?}): raw queue pairs do not have this operation"));
         }
-        if send.outstanding >= send.max_wr {
-            return Err(VerbsError::NoMem);
+        if !is_failed && state != QpState::Rts {
+            return Err(refuse!(EINVAL, "queue pair", "state"; state as QpState, number as Qpn;
+                "the queue pair {number} is in {state}; it sends from RTS on"));
+        }
+        if sges > elements as usize {
+            return Err(refuse!(EINVAL, "work request", "num_sge"; sges, wr_id, elements;
+                "the work request {wr_id:#x} has {sges} elements, the queue pair was created for \
+                 max_send_sge {elements}"));
+        }
+        if is_inline && len > u64::from(room) {
+            return Err(refuse!(EINVAL, "work request", "length"; len, wr_id, room;
+                "the work request {wr_id:#x} has {len} bytes of inline data, the queue pair was created for \
+                 max_inline_data {room}"));
+        }
+        if len < ETHERNET_LEN as u64 {
+            return Err(refuse!(EINVAL, "work request", "length"; len, wr_id;
+                "the work request {wr_id:#x} has {len} bytes, an Ethernet header alone has {ETHERNET_LEN}"));
+        }
+        if send.outstanding >= limit {
+            return Err(refuse!(ENOMEM, "send queue", "max_send_wr"; limit;
+                "the send queue is full: max_send_wr {limit}"));
         }
         let mut frame = spare.unwrap_or_default();
         frame.clear();

@@ -1,6 +1,6 @@
 //! The flow rules of the device, and which queues a frame reaches.
 
-use transport::VerbsError;
+use transport::{VerbsError, refuse};
 
 use super::key::Key;
 use super::spec::{FlowSpecs, Match};
@@ -81,17 +81,22 @@ impl FlowRules {
     /// Adds a rule; returns its id.
     ///
     /// # Errors
-    /// `Invalid` for specifications of a rule that is not normal, `NoSpc` for a priority that the device does
-    /// not have, `NoMem` at the limit.
+    /// `EINVAL` for specifications of a rule that is not normal, `ENOSPC` for a priority that the device does
+    /// not have, `ENOMEM` at the limit.
     pub(crate) fn add(&mut self, attr: &FlowAttr, queue: QueueId) -> Result<u64, VerbsError> {
         if attr.ty != FlowType::Normal && (!attr.specs.is_empty() || attr.specs.drops || attr.dont_trap) {
-            return Err(VerbsError::Invalid);
+            let ty = attr.ty as u32;
+            return Err(refuse!(EINVAL, "flow rule", "type"; ty;
+                "a rule of this type has no specifications, no action and no flag"));
         }
+        let (priority, rules) = (attr.priority, self.rules.len());
         if attr.priority > PRIORITY_MAX {
-            return Err(VerbsError::NoSpc);
+            return Err(refuse!(ENOSPC, "flow rule", "priority"; priority;
+                is "{priority}, the largest value is {PRIORITY_MAX}"));
         }
-        if self.rules.len() == FLOWS_MAX {
-            return Err(VerbsError::NoMem);
+        if rules == FLOWS_MAX {
+            return Err(refuse!(ENOMEM, "device", "flow rules"; rules;
+                "the device has its largest number of flow rules, {rules}"));
         }
         self.last_id += 1;
         let FlowAttr { ty, priority, dont_trap, specs } = *attr;
@@ -154,6 +159,7 @@ mod tests {
     use super::super::key::{TCP, UDP};
     use super::super::spec::tests::{ethernet, specs, udp};
     use super::*;
+    use transport::Errno;
 
     fn normal(list: &[Vec<u8>], priority: u16) -> FlowAttr {
         FlowAttr { ty: FlowType::Normal, priority, dont_trap: false, specs: specs(list).unwrap() }
@@ -215,11 +221,14 @@ mod tests {
         let mut rules = FlowRules::default();
         let mut sniffer = normal(&[udp(1)], 0);
         sniffer.ty = FlowType::Sniffer;
-        assert_eq!(rules.add(&sniffer, 0), Err(VerbsError::Invalid));
-        assert_eq!(rules.add(&normal(&[], PRIORITY_MAX + 1), 0), Err(VerbsError::NoSpc));
+        assert_eq!(rules.add(&sniffer, 0).map_err(|refused| refused.kind()), Err(Errno::EINVAL));
+        assert_eq!(
+            rules.add(&normal(&[], PRIORITY_MAX + 1), 0).map_err(|refused| refused.kind()),
+            Err(Errno::ENOSPC)
+        );
         for _ in 0..FLOWS_MAX {
             rules.add(&normal(&[], PRIORITY_MAX), 0).unwrap();
         }
-        assert_eq!(rules.add(&normal(&[], 0), 0), Err(VerbsError::NoMem));
+        assert_eq!(rules.add(&normal(&[], 0), 0).map_err(|refused| refused.kind()), Err(Errno::ENOMEM));
     }
 }

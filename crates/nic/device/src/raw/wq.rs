@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use transport::{Instant, MAX_QP_WR, MAX_SGE, QpState, RecvQueue, RecvWr, VerbsError};
+use transport::{Instant, QpState, RecvQueue, RecvWr, VerbsError, refuse};
 
 use super::Raw;
 use super::qp::{base, open};
@@ -46,10 +46,8 @@ impl RawWq {
     /// # Errors
     /// As [`RawQp::new`](super::RawQp::new).
     pub fn new(pd: &Pd, cq: &Cq, max_wr: u32, max_sge: u32, cookie: u64) -> Result<Self, VerbsError> {
-        if max_wr > MAX_QP_WR || max_sge as usize > MAX_SGE {
-            return Err(VerbsError::Invalid);
-        }
         let max_sge = max_sge.max(1);
+        let receives = RecvQueue::new(max_wr, max_sge, pd.id())?;
         let raw = Raw::of(pd.engine())?;
         open(&mut raw.lock())?;
         let base = base(pd, [cq, cq], cookie)?;
@@ -59,7 +57,6 @@ impl RawWq {
             cookie: None,
             events: Arc::clone(pd.events()),
         };
-        let receives = RecvQueue::new(max_wr, max_sge, pd.id())?;
         let queue = Queue { state: QpState::Reset, receives, completer, send: None };
         let id = raw.lock().insert(Entry::Queue(Box::new(queue)));
         Ok(Self(Arc::new(WqInner {
@@ -99,20 +96,24 @@ impl RawWq {
     /// RESET. A change to the present state has no effect. With `from`, the present state must be that one.
     ///
     /// # Errors
-    /// `Invalid` for other transitions, and for another present state than `from`.
+    /// `EINVAL` for other transitions, and for another present state than `from`.
     pub fn modify(&self, from: Option<WqState>, to: WqState) -> Result<(), VerbsError> {
         let id = self.0.id;
         self.0.raw.with(|raw, engine| {
             let now = state_of(raw, id);
             if from.is_some_and(|from| from != now) {
-                return Err(VerbsError::Invalid);
+                let now = now as u32;
+                return Err(refuse!(EINVAL, "work queue", "curr_wq_state"; now;
+                    "the work queue is in the state {now}, curr_wq_state is another"));
             }
             let state = match (now, to) {
                 (WqState::Reset | WqState::Ready, WqState::Ready) => QpState::Rts,
                 (_, WqState::Reset) => QpState::Reset,
                 (WqState::Ready | WqState::Err, WqState::Err) => QpState::Err,
                 (WqState::Reset, WqState::Err) | (WqState::Err, WqState::Ready) => {
-                    return Err(VerbsError::Invalid);
+                    let (from, to) = (now as u32, to as u32);
+                    return Err(refuse!(EINVAL, "work queue", "wq_state"; to, from;
+                        "a work queue has no transition from the state {from} to {to}"));
                 }
             };
             if now != to {
@@ -125,7 +126,7 @@ impl RawWq {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `Invalid` in RESET and for too many SGEs; `NoMem` when the queue is full.
+    /// `EINVAL` in RESET and for too many SGEs; `ENOMEM` when the queue is full.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.0.raw.lock().post_recv(Instant(sys::now_ns()), self.0.id, wr)
     }
@@ -163,20 +164,26 @@ impl IndTable {
     /// Creates a table.
     ///
     /// # Errors
-    /// `Invalid` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX), and all
-    /// work queues are of one device; `NoMem` if the device has its largest number.
+    /// `EINVAL` unless the number of entries is a power of two up to [`LEN_MAX`](Self::LEN_MAX), and all
+    /// work queues are of one device; `ENOMEM` if the device has its largest number.
     pub fn new(wqs: Vec<RawWq>) -> Result<Self, VerbsError> {
-        let Some(first) = wqs.first() else { return Err(VerbsError::Invalid) };
-        if !wqs.len().is_power_of_two() || wqs.len() > Self::LEN_MAX as usize {
-            return Err(VerbsError::Invalid);
-        }
+        let len = wqs.len();
+        let first = wqs.first().filter(|_| len.is_power_of_two() && len <= Self::LEN_MAX as usize);
+        let first = first.ok_or_else(|| {
+            let most = Self::LEN_MAX;
+            refuse!(EINVAL, "indirection table", "log_ind_tbl_size"; len, most;
+                "a table of {len} work queues; it has a power of two, up to {most}")
+        })?;
         let raw = Arc::clone(&first.0.raw);
-        if wqs.iter().any(|wq| !Arc::ptr_eq(&wq.0.raw, &raw)) {
-            return Err(VerbsError::Invalid);
+        if let Some(other) = wqs.iter().position(|wq| !Arc::ptr_eq(&wq.0.raw, &raw)) {
+            return Err(refuse!(EINVAL, "indirection table", "ind_tbl"; other;
+                "the work queue at index {other} is of another device than the first"));
         }
         let mut state = raw.lock();
-        if state.tables >= Self::COUNT_MAX {
-            return Err(VerbsError::NoMem);
+        let tables = state.tables;
+        if tables >= Self::COUNT_MAX {
+            return Err(refuse!(ENOMEM, "device", "indirection tables"; tables;
+                "the device has its largest number of indirection tables, {tables}"));
         }
         state.tables += 1;
         drop(state);

@@ -9,7 +9,7 @@ use wire::rsocket::Hello;
 use super::endpoint::Endpoint;
 use super::stream::{Inner, Phase, State, Stream, channel};
 use super::wait::Waitable;
-use crate::cm::{CmEvent, CmEventKind, ConnParam, Param, errno};
+use crate::cm::{CmEvent, CmEventKind, ConnParam, Param, errno, errno_of};
 
 /// Limit for resolving the neighbour: the sum of rdma-core's seven attempts of 1, 2, .. 64 seconds.
 const RESOLVE_MAX: Duration = Duration::from_secs(127);
@@ -96,12 +96,12 @@ impl Inner {
         match event.kind {
             CmEventKind::AddrResolved if state.phase == Phase::Opening => {
                 if let Err(error) = state.id.resolve_route() {
-                    state.failed(error.raw_os_error().unwrap_or(libc::EHOSTUNREACH));
+                    state.failed(error.errno());
                 }
             }
             CmEventKind::RouteResolved if state.phase == Phase::Opening => {
                 if let Err(error) = self.request(state) {
-                    state.failed(error.raw_os_error().unwrap_or(libc::EIO));
+                    state.failed(errno_of(&error).unwrap_or(libc::EIO));
                 }
             }
             CmEventKind::Established if state.phase == Phase::Opening => established(state, event),

@@ -189,7 +189,7 @@ impl Stream {
     /// # Errors
     /// Those of [`Id::set_option`].
     pub fn set_id_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-        self.0.lock().id.set_option(level, name, value)
+        Ok(self.0.lock().id.set_option(level, name, value)?)
     }
 
     /// Returns the path MTU in bytes; `None` before the path is known.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use transport::{Access, Sge, VerbsError};
 use wire::{Lkey, Rkey};
 
+use super::quota::no_memory;
 use super::{Mr, Pd};
 use crate::mr::DmaMemory;
 
@@ -19,9 +20,9 @@ impl Pd {
     /// Allocates and registers `len` bytes; peers address them by [`Buffer::addr`].
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`]; `NoMem` if the kernel has no memory.
+    /// As [`Pd::reg_mr`]; `ENOMEM` if the kernel has no memory.
     pub fn alloc_buffer(&self, len: usize, access: Access) -> Result<Buffer, VerbsError> {
-        let memory = DmaMemory::zeroed(len).ok_or(VerbsError::NoMem)?;
+        let memory = DmaMemory::zeroed(len).ok_or_else(|| no_memory(len))?;
         let mr = self.register_owned(&memory, access)?;
         Ok(Buffer { mr, memory: Arc::new(memory) })
     }

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use transport::{CountedOp, VerbsError};
+use transport::{CountedOp, VerbsError, refuse};
+use wire::Qpn;
 
 use super::cq::poll_engines;
 use super::quota::{COMP_COUNTER_MAX, Share};
@@ -47,9 +48,9 @@ impl Context {
     /// Creates a completion counter with the value 0.
     ///
     /// # Errors
-    /// `NoMem` at the limit of the device; `NoDev` if the engine does not start.
+    /// `ENOMEM` at the limit of the device; `ENODEV` if the engine does not start.
     pub fn create_comp_counter(&self, ty: CompCounterType) -> Result<CompCounter, VerbsError> {
-        let engine = self.device().engine().map_err(|_| VerbsError::NoDev)?;
+        let engine = self.device().engine_or_refusal()?;
         let _share = self.quotas().comp_counters.take()?;
         let values = CounterValues { counts_bytes: ty == CompCounterType::Bytes, ..CounterValues::default() };
         let (values, engine_mask) = (Arc::new(values), AtomicU32::new(0));
@@ -67,22 +68,30 @@ impl CompCounter {
     /// ([`CountedOp::bit`]). It does so until it is destroyed.
     ///
     /// # Errors
-    /// `Invalid` in any state but RESET and INIT, for no kind, and for a queue pair of another device;
-    /// `NotSupported` for an unknown kind, and for operations of the peer unless the counter counts bytes;
-    /// `Busy` if a kind has a counter.
+    /// `EINVAL` in any state but RESET and INIT, for no kind, and for a queue pair of another device;
+    /// `EOPNOTSUPP` for an unknown kind, and for operations of the peer unless the counter counts bytes;
+    /// `EBUSY` if a kind has a counter.
     pub fn attach(&self, qp: &Qp, op_mask: u32) -> Result<(), VerbsError> {
         let Inner { values, engine, engine_mask, .. } = &*self.0;
-        if op_mask == 0 || !Arc::ptr_eq(engine, qp.pd().engine()) {
-            return Err(VerbsError::Invalid);
+        if op_mask == 0 {
+            return Err(refuse!(EINVAL, "completion counter", "op_mask"; op_mask; is "0: no operations"));
+        }
+        if !Arc::ptr_eq(engine, qp.pd().engine()) {
+            let qpn = qp.qpn();
+            return Err(refuse!(EINVAL, "completion counter", "qp"; qpn as Qpn;
+                "the queue pair {qpn} is of another device"));
         }
         let supported = if values.counts_bytes { Self::OPS } else { LOCAL_OPS };
         if op_mask & !supported != 0 {
-            return Err(VerbsError::NotSupported);
+            return Err(refuse!(EOPNOTSUPP, "completion counter", "op_mask"; op_mask, supported;
+                is "{op_mask:#x}, the counter counts the operations {supported:#x}"));
         }
         let mut core = qp.engine().lock();
-        let entry = core.tables.by_qpn(qp.qpn()).ok_or(VerbsError::Invalid)?;
+        let entry = qp.entry(&mut core)?;
         if entry.counters.as_ref().is_some_and(|counters| counters.overlaps(op_mask)) {
-            return Err(VerbsError::Busy);
+            let qpn = qp.qpn();
+            return Err(refuse!(EBUSY, "completion counter", "op_mask"; op_mask, qpn as Qpn;
+                "the queue pair {qpn} has a counter for operations of op_mask {op_mask:#x}"));
         }
         entry.qp.count_completions()?;
         entry.counters.get_or_insert_default().attach(op_mask, values);

@@ -232,7 +232,7 @@ impl Cq {
     /// Changes the number of entries.
     ///
     /// # Errors
-    /// `Invalid` if the queue holds more completions than that.
+    /// `EINVAL` if the queue holds more completions than that.
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
         memory_for(cqe.min(CQE_MAX) as usize * size_of::<Wc>())?;
         self.0.queue.resize(cqe)

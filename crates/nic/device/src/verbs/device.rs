@@ -5,8 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use transport::chaos::{Chaos, ChaosPlan};
-use transport::refusal::refuse;
-use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc};
+use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc, refuse};
 
 use super::hooks::EarlyHooks;
 use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX, memory_for};
@@ -295,14 +294,14 @@ impl Context {
     /// limit of the device.
     pub fn alloc_pd(&self) -> io::Result<Pd> {
         let engine = self.0.device.engine()?;
-        Pd::new(self.clone(), engine).map_err(|error| io::Error::from_raw_os_error(error.errno()))
+        Pd::new(self.clone(), engine).map_err(io::Error::from)
     }
 
     /// Opens an XRC domain.
     ///
     /// # Errors
-    /// `Again` if the file has no domain and `create` is false; `Invalid` if it has one and `exclusive` is
-    /// true, or if fstat(2) fails; `NoDev` if the engine does not start.
+    /// `EAGAIN` if the file has no domain and `create` is false; `EINVAL` if it has one and `exclusive` is
+    /// true, or if fstat(2) fails; `ENODEV` if the engine does not start.
     pub fn open_xrcd(&self, init: &XrcdInit<'_>) -> Result<Xrcd, VerbsError> {
         Xrcd::open(self, init)
     }
@@ -318,7 +317,7 @@ impl Context {
     /// Creates a completion queue of at least `cqe` entries; its events carry `cookie`.
     ///
     /// # Errors
-    /// `Invalid` for 0 or more than `max_cqe` entries; `NoMem` at the limit of the device; `NoDev` if the
+    /// `EINVAL` for 0 or more than `max_cqe` entries; `ENOMEM` at the limit of the device; `ENODEV` if the
     /// engine does not start.
     pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
         self.create_cq_at(cqe, channel, cookie, 0)
@@ -329,7 +328,7 @@ impl Context {
     /// the same other vector are on one engine; with a fixed number of engines the vector is its number.
     ///
     /// # Errors
-    /// As [`create_cq`](Self::create_cq), and `Invalid` for a vector that does not exist.
+    /// As [`create_cq`](Self::create_cq), and `EINVAL` for a vector that does not exist.
     pub fn create_cq_at(
         &self,
         cqe: u32,
@@ -338,17 +337,17 @@ impl Context {
         vector: u32,
     ) -> Result<Cq, VerbsError> {
         if cqe == 0 || cqe > CQE_MAX {
-            let why = format_args!("a CQ of {cqe} entries; it has 1 to {CQE_MAX}");
-            return Err(refuse(VerbsError::Invalid, why));
+            return Err(refuse!(EINVAL, "completion queue", "cqe"; cqe;
+                "a CQ of {cqe} entries; it has 1 to {CQE_MAX}"));
         }
-        let engine = self.0.device.engine().map_err(|_| VerbsError::NoDev)?;
+        let engine = self.0.device.engine_or_refusal()?;
         // Vector 0 is always there; the number of the others costs reads of files (cgroups).
         if vector > 0
             && let vectors = self.comp_vectors()
             && vector >= vectors
         {
-            let why = format_args!("comp_vector is {vector}, num_comp_vectors of the device is {vectors}");
-            return Err(refuse(VerbsError::Invalid, why));
+            return Err(refuse!(EINVAL, "completion queue", "comp_vector"; vector, vectors;
+                is "{vector}, num_comp_vectors of the device is {vectors}"));
         }
         memory_for(cqe as usize * size_of::<Wc>())?;
         let share = self.quotas().cqs.take()?;

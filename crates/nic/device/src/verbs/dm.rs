@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use transport::refusal::refuse;
-use transport::{Access, VerbsError};
+use transport::{Access, VerbsError, refuse};
 
-use super::quota::Share;
+use super::quota::{Share, no_memory};
 use super::{Context, Mr, Pd};
 use crate::keys::Range;
 use crate::mr::DmaMemory;
@@ -36,17 +35,16 @@ impl Context {
     /// Allocates `len` bytes of device memory at a multiple of 2^`log_align` bytes.
     ///
     /// # Errors
-    /// `Invalid` for no bytes or an alignment above 1 MiB; `NoMem` beyond `max_dm_size`.
+    /// `EINVAL` for no bytes or an alignment above 1 MiB; `ENOMEM` beyond `max_dm_size`.
     pub fn alloc_dm(&self, len: usize, log_align: u32) -> Result<Dm, VerbsError> {
         if len == 0 || log_align > LOG_ALIGN_MAX {
-            let why = format_args!(
-                "{len} bytes at a multiple of 2^{log_align}: at least 1 byte, and at most 2^{LOG_ALIGN_MAX}"
-            );
-            return Err(refuse(VerbsError::Invalid, why));
+            return Err(refuse!(EINVAL, "device memory", "length"; len, log_align;
+                "{len} bytes at a multiple of 2^{log_align}: at least 1 byte, and at most \
+                 2^{LOG_ALIGN_MAX}"));
         }
-        let bytes = u32::try_from(len).map_err(|_| VerbsError::NoMem)?;
+        let bytes = u32::try_from(len).map_err(|_| no_memory(len))?;
         let _share = self.quotas().dm_bytes.take_many(bytes)?;
-        let memory = DmaMemory::zeroed_at(len, 1 << log_align).ok_or(VerbsError::NoMem)?;
+        let memory = DmaMemory::zeroed_at(len, 1 << log_align).ok_or_else(|| no_memory(len))?;
         Ok(Dm(Arc::new(DmInner { memory, len, _share })))
     }
 }
@@ -71,20 +69,18 @@ impl Dm {
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<usize, VerbsError> {
-        let at = usize::try_from(offset).map_err(|_| VerbsError::Invalid)?;
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.0.len);
-        if inside {
-            return Ok(at);
-        }
         let has = self.0.len;
-        let why = format_args!("{len} bytes at {offset} are not inside the device memory of {has} bytes");
-        Err(refuse(VerbsError::Invalid, why))
+        let at = usize::try_from(offset).ok();
+        at.filter(|at| at.checked_add(len).is_some_and(|end| end <= has)).ok_or_else(|| {
+            refuse!(EINVAL, "device memory", "offset"; offset, len, has;
+                "{len} bytes at {offset} are not inside the device memory of {has} bytes")
+        })
     }
 
     /// Copies `src` to `offset`.
     ///
     /// # Errors
-    /// `Invalid` if the range is not inside the memory.
+    /// `EINVAL` if the range is not inside the memory.
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), VerbsError> {
         let at = self.check(offset, src.len())?;
         self.0.memory.write(at, src);
@@ -94,7 +90,7 @@ impl Dm {
     /// Copies from `offset` to `dst`.
     ///
     /// # Errors
-    /// `Invalid` if the range is not inside the memory.
+    /// `EINVAL` if the range is not inside the memory.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), VerbsError> {
         let at = self.check(offset, dst.len())?;
         self.0.memory.read(at, dst);
@@ -106,11 +102,12 @@ impl Pd {
     /// Registers `len` bytes of device memory at `offset`; peers and work requests address the first as 0.
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`]; `Invalid` without `ZERO_BASED`, and if the range is not inside the memory.
+    /// As [`Pd::reg_mr`]; `EINVAL` without `ZERO_BASED`, and if the range is not inside the memory.
     pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, len: usize, access: Access) -> Result<Mr, VerbsError> {
         if !access.contains(Access::ZERO_BASED) {
-            let why = format_args!("regions of device memory need IBV_ACCESS_ZERO_BASED");
-            return Err(refuse(VerbsError::Invalid, why));
+            let access = access.bits();
+            return Err(refuse!(EINVAL, "memory region", "access"; access;
+                "regions of device memory need IBV_ACCESS_ZERO_BASED"));
         }
         let at = dm.check(offset, len)?;
         let range = Range { base: dm.0.memory.addr() + at as u64, len: len as u64, iova: 0 };
@@ -122,6 +119,7 @@ impl Pd {
 mod tests {
     use super::*;
     use crate::verbs::{Device, DeviceConfig};
+    use transport::Errno;
 
     fn context() -> Context {
         let config = DeviceConfig { netdev: Some("lo".to_owned()), ..DeviceConfig::default() };
@@ -137,11 +135,11 @@ mod tests {
         assert_eq!(dm.read(0, &mut bytes), Ok(()));
         assert_eq!(bytes, [0; 100]);
         assert_eq!(dm.write(97, b"end"), Ok(()));
-        assert_eq!(dm.write(98, b"end"), Err(VerbsError::Invalid));
-        assert_eq!(dm.write(u64::MAX, b"end"), Err(VerbsError::Invalid));
+        assert_eq!(dm.write(98, b"end").map_err(|refused| refused.kind()), Err(Errno::EINVAL));
+        assert_eq!(dm.write(u64::MAX, b"end").map_err(|refused| refused.kind()), Err(Errno::EINVAL));
         assert_eq!(dm.read(97, &mut bytes[..3]), Ok(()));
         assert_eq!(&bytes[..3], b"end");
-        assert_eq!(dm.read(1, &mut bytes), Err(VerbsError::Invalid));
+        assert_eq!(dm.read(1, &mut bytes).map_err(|refused| refused.kind()), Err(Errno::EINVAL));
     }
 
     #[test]
@@ -149,13 +147,16 @@ mod tests {
         let context = context();
         let max = context.query_device().max_dm_size;
         let all = context.alloc_dm(max, 0).expect("the limit");
-        assert_eq!(context.alloc_dm(1, 0).err(), Some(VerbsError::NoMem));
+        assert_eq!(context.alloc_dm(1, 0).err().map(|refused| refused.kind()), Some(Errno::ENOMEM));
         assert!(!all.in_use());
         drop(all);
-        assert_eq!(context.alloc_dm(max + 1, 0).err(), Some(VerbsError::NoMem));
-        assert_eq!(context.alloc_dm(usize::MAX, 0).err(), Some(VerbsError::NoMem));
-        assert_eq!(context.alloc_dm(0, 0).err(), Some(VerbsError::Invalid));
-        assert_eq!(context.alloc_dm(8, LOG_ALIGN_MAX + 1).err(), Some(VerbsError::Invalid));
+        assert_eq!(context.alloc_dm(max + 1, 0).err().map(|refused| refused.kind()), Some(Errno::ENOMEM));
+        assert_eq!(context.alloc_dm(usize::MAX, 0).err().map(|refused| refused.kind()), Some(Errno::ENOMEM));
+        assert_eq!(context.alloc_dm(0, 0).err().map(|refused| refused.kind()), Some(Errno::EINVAL));
+        assert_eq!(
+            context.alloc_dm(8, LOG_ALIGN_MAX + 1).err().map(|refused| refused.kind()),
+            Some(Errno::EINVAL)
+        );
         assert!(context.alloc_dm(1, 0).is_ok());
     }
 }

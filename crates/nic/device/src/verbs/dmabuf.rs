@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use transport::Access;
+use transport::{Access, refuse};
 
 use super::dm::Backing;
 use super::{Mr, Pd};
@@ -39,9 +39,11 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> io::Result<Mr> {
-        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let before = (offset % page_size() as u64) as usize;
-        let mapped = len.checked_add(before).filter(|_| len > 0).ok_or_else(invalid)?;
+        let mapped = len.checked_add(before).filter(|_| len > 0).ok_or_else(|| {
+            refuse!(EINVAL, "memory region", "length"; len, offset;
+                "{len} bytes at {offset} of the dma-buf: no bytes, or past the last address")
+        })?;
         let start = offset - before as u64;
         let map = if access.contains(Access::LOCAL_WRITE) {
             Mmap::shared_lazily(file, mapped, start)?
@@ -51,8 +53,7 @@ impl Pd {
         let base = map.start().as_ptr() as u64 + before as u64;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let range = Range { base, len: len as u64, iova };
-        self.register_backed(range, access, Some(Backing::Map(Arc::new(map))))
-            .map_err(|error| io::Error::from_raw_os_error(error.errno()))
+        self.register_backed(range, access, Some(Backing::Map(Arc::new(map)))).map_err(io::Error::from)
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use transport::refusal::Os;
+use transport::{VerbsError, refuse};
 
 use transport::chaos::Chaos;
 
@@ -36,6 +38,15 @@ impl Device {
 
     pub(super) fn engines(&self) -> Result<Engines, BadVariable> {
         self.0.engines.map_or_else(Engines::from_env, Ok)
+    }
+
+    /// As [`engine`](Self::engine), for verbs, which return an errno: ENODEV.
+    pub(crate) fn engine_or_refusal(&self) -> Result<Arc<Engine>, VerbsError> {
+        self.engine().map_err(|error| {
+            let os = Os::from(&error);
+            refuse!(ENODEV, "device", "engine"; os as Os; "the engine of the device does not start";
+                "'roxie doctor' may know why")
+        })
     }
 
     /// Returns the first engine. The first call starts as many as there are at the beginning.

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use transport::refusal::refuse;
-use transport::{Access, FastReg, VerbsError};
+use transport::{Access, FastReg, VerbsError, refuse};
 use wire::Rkey;
 
 use super::quota::Share;
@@ -38,13 +37,13 @@ impl FastMr {
     /// Selects `len` bytes of a buffer, `offset` from its start, for the next REG_MR.
     ///
     /// # Errors
-    /// `Busy` while the region is valid, `Invalid` if the range is not inside the buffer.
+    /// `EBUSY` while the region is valid, `EINVAL` if the range is not inside the buffer.
     pub fn map(&mut self, buffer: &Buffer, offset: usize, len: usize) -> Result<(), VerbsError> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= buffer.len());
         if !inside {
             let has = buffer.len();
-            let why = format_args!("{len} bytes at {offset} are not inside the buffer of {has} bytes");
-            return Err(refuse(VerbsError::Invalid, why));
+            return Err(refuse!(EINVAL, "fast-registered region", "offset"; offset, len, has;
+                "{len} bytes at {offset} are not inside the buffer of {has} bytes"));
         }
         let memory = buffer.memory();
         let base = memory.addr() + offset as u64;

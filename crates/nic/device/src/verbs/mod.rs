@@ -143,6 +143,7 @@ pub use fast_mr::FastMr;
 pub use hooks::HookConfig;
 pub use mw::{Mw, MwType};
 pub use pd::{Ah, Mr, MrChange, Pd, Td};
+pub(crate) use qp::check_sizes;
 pub use qp::{PostGuard, Qp, QpInitAttr};
 pub use simulated::Simulated;
 pub use srq::{Srq, SrqAttr, SrqInitAttr};

@@ -3,8 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use transport::refusal::refuse;
-use transport::{Dest, MwBind, QpType, SendFlags, SendWr, VerbsError, WrOp};
+use transport::{Dest, MwBind, QpType, SendFlags, SendWr, VerbsError, WrOp, refuse};
 use wire::Rkey;
 
 use super::quota::Share;
@@ -64,16 +63,15 @@ impl Qp {
     /// is one more.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; `Invalid` for a type 2 window, and for a key of another window. The completion
+    /// As [`Qp::post_send`]; `EINVAL` for a type 2 window, and for a key of another window. The completion
     /// reports errors of the bind itself.
     pub fn bind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Result<Rkey, VerbsError> {
         let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
         if mw.ty != MwType::Type1 || (key.0 ^ bind.r_key.0) & !0xff != 0 {
-            let why = format_args!(
-                "the window {:#010x} is of type 2 (IBV_WR_BIND_MW binds it), or {:#010x} is a key of another",
-                key.0, bind.r_key.0
-            );
-            return Err(refuse(VerbsError::Invalid, why));
+            let (own, r_key) = (key.0, bind.r_key.0);
+            return Err(refuse!(EINVAL, "memory window", "rkey"; r_key, own;
+                "the window {own:#010x} is of type 2 (IBV_WR_BIND_MW binds it), or {r_key:#010x} is a key \
+                 of another"));
         }
         let r_key = inc_rkey(bind.r_key);
         let op = WrOp::BindMw(MwBind { r_key, ..*bind });

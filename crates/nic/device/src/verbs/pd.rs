@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use transport::{Access, AddressVector, PdId, Sge, VerbsError};
+use transport::{Access, AddressVector, PdId, Sge, VerbsError, refuse};
 use wire::{Lkey, Rkey};
 
 use super::dm::Backing;
@@ -72,7 +72,7 @@ impl Pd {
     /// either domain work with the other. This domain is in use as long as the parent domain exists.
     ///
     /// # Errors
-    /// `NoMem` at the limit of the device.
+    /// `ENOMEM` at the limit of the device.
     pub fn parent(&self, td: Option<&Td>) -> Result<Self, VerbsError> {
         let _share = self.0.context.quotas().pds.take()?;
         let (context, engine, id) = (self.0.context.clone(), Arc::clone(&self.0.engine), self.0.id);
@@ -101,7 +101,7 @@ impl Pd {
     /// Registers `[addr, addr + len)`; peers and work requests address its first byte as `iova`.
     ///
     /// # Errors
-    /// `Invalid` for remote write or atomic access without local write, or a range that wraps; `NoMem` when
+    /// `EINVAL` for remote write or atomic access without local write, or a range that wraps; `ENOMEM` when
     /// the table is full.
     ///
     /// # Safety
@@ -145,7 +145,7 @@ impl Pd {
     /// what they write, at any address. Peers cannot access it.
     ///
     /// # Errors
-    /// `NoMem` at the limit of the device.
+    /// `ENOMEM` at the limit of the device.
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
         let _share = self.0.context.quotas().mrs.take()?;
         let key = self.0.engine.with_keys(|keys| keys.register_null(self.0.id))?;
@@ -157,17 +157,21 @@ impl Pd {
     /// Returns the address of a scatter/gather element's memory in this process.
     ///
     /// # Errors
-    /// `Fault` if the key does not grant work requests of this domain that access.
+    /// `EFAULT` if the key does not grant work requests of this domain that access.
     pub fn locate(&self, sge: &Sge, access: Access) -> Result<u64, VerbsError> {
         let core = self.0.engine.lock();
         let at = core.tables.mrs.local(self.0.id, sge.lkey.0, sge.addr, u64::from(sge.length), access);
-        at.map_err(|_| VerbsError::Fault)
+        at.map_err(|_| {
+            let (addr, length, lkey) = (sge.addr, sge.length, sge.lkey.0);
+            refuse!(EFAULT, "scatter/gather element", "lkey"; lkey, addr, length;
+                "the key {lkey:#010x} does not permit access to {length} bytes at {addr:#x}")
+        })
     }
 
     /// Allocates a memory window that is not bound.
     ///
     /// # Errors
-    /// `NoMem` at the limit of the device.
+    /// `ENOMEM` at the limit of the device.
     pub fn alloc_mw(&self, ty: MwType) -> Result<Mw, VerbsError> {
         Mw::new(self, ty)
     }
@@ -175,7 +179,7 @@ impl Pd {
     /// Allocates a region that REG_MR work requests make valid.
     ///
     /// # Errors
-    /// `NoMem` at the limit of the device.
+    /// `ENOMEM` at the limit of the device.
     pub fn alloc_fast_mr(&self) -> Result<FastMr, VerbsError> {
         FastMr::new(self)
     }
@@ -183,7 +187,7 @@ impl Pd {
     /// Creates a queue pair in state RESET.
     ///
     /// # Errors
-    /// `Invalid` for capacities beyond the device's limits, `NotSupported` for an unsupported type, `NoMem`
+    /// `EINVAL` for capacities beyond the device's limits, `EOPNOTSUPP` for an unsupported type, `ENOMEM`
     /// if the device has its largest number.
     pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(self, init)
@@ -192,7 +196,7 @@ impl Pd {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// `Invalid` for sizes beyond the device's limits, `NoMem` if the device has its largest number.
+    /// `EINVAL` for sizes beyond the device's limits, `ENOMEM` if the device has its largest number.
     pub fn create_srq(&self, init: &SrqInitAttr) -> Result<Srq, VerbsError> {
         Srq::new(self, init, None)
     }
@@ -208,7 +212,7 @@ impl Pd {
     /// Creates an address handle for UD sends.
     ///
     /// # Errors
-    /// `Invalid` if the GID index is outside the table; `NoMem` at the limit of the device.
+    /// `EINVAL` if the GID index is outside the table; `ENOMEM` at the limit of the device.
     pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, VerbsError> {
         let gids = self.0.context.device().gids();
         gids.address(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
@@ -291,15 +295,19 @@ impl Mr {
     /// Changes the region atomically, all or nothing; its keys stay (ibv_rereg_mr(3)).
     ///
     /// # Errors
-    /// `Busy` while windows are bound to it or another clone exists; `Invalid` as for [`Pd::reg_mr`], and for
+    /// `EBUSY` while windows are bound to it or another clone exists; `EINVAL` as for [`Pd::reg_mr`], and for
     /// regions of device memory and dma-bufs.
     ///
     /// # Safety
     /// As [`Pd::reg_mr`], for the changed region.
     pub unsafe fn change(&mut self, to: &MrChange<'_>) -> Result<(), VerbsError> {
-        let inner = Arc::get_mut(&mut self.0).ok_or(VerbsError::Busy)?;
+        let key = self.0.key;
+        let inner = Arc::get_mut(&mut self.0).ok_or_else(
+            || refuse!(EBUSY, "memory region", "lkey"; key; "the region {key:#010x} has another handle"),
+        )?;
         if inner.backing.is_some() {
-            return Err(VerbsError::Invalid);
+            return Err(refuse!(EINVAL, "memory region", "lkey"; key;
+                "the region {key:#010x} is of device memory or a dma-buf, which cannot be changed"));
         }
         let range = to.range.map(|(addr, len, iova)| Range { base: addr as u64, len: len as u64, iova });
         let pd = to.pd.map(Pd::id);

@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use transport::refusal::refuse;
 use transport::{
-    MAX_QP_WR, MAX_SGE, Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType,
+    MAX_QP_WR, MAX_SGE, Qp as TransportQp, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, refuse,
 };
 use transport::{RecvWr, SendWr, VerbsError};
 use wire::{Gid, Qpn};
@@ -12,7 +11,7 @@ use wire::{Gid, Qpn};
 use super::device::INLINE_MAX;
 use super::quota::{Share, memory_for, queue_memory};
 use super::{Cq, Pd, Srq, Xrcd};
-use crate::engine::tables::QpEntry;
+use crate::engine::tables::{QpEntry, no_queue_pair};
 use crate::engine::{Core, Engine};
 use crate::gid::refuse_gid_index;
 use crate::guard;
@@ -80,28 +79,34 @@ impl Drop for QpInner {
     }
 }
 
-fn check_sizes(cap: &QpCap) -> Result<(), VerbsError> {
-    let sizes = [
-        ("max_send_wr", cap.max_send_wr, MAX_QP_WR),
-        ("max_recv_wr", cap.max_recv_wr, MAX_QP_WR),
-        ("max_send_sge", cap.max_send_sge, MAX_SGE as u32),
-        ("max_recv_sge", cap.max_recv_sge, MAX_SGE as u32),
-        ("max_inline_data", cap.max_inline_data, INLINE_MAX),
-    ];
-    match sizes.into_iter().find(|(_, size, limit)| size > limit) {
-        None => Ok(()),
-        Some((name, size, limit)) => {
-            let why = format_args!("{name} is {size}, the largest value is {limit} (ibv_query_device)");
-            Err(refuse(VerbsError::Invalid, why))
-        }
+/// Checks the sizes of a queue pair.
+pub(crate) fn check_sizes(cap: &QpCap) -> Result<(), VerbsError> {
+    macro_rules! at_most {
+        ($($field:literal, $size:expr, $limit:expr;)*) => {$(
+            let (size, limit) = ($size, $limit);
+            if size > limit {
+                return Err(refuse!(EINVAL, "queue pair", $field; size, limit;
+                    is "{size}, the largest value is {limit} (ibv_query_device)"));
+            }
+        )*};
     }
+    at_most! {
+        "max_send_wr", cap.max_send_wr, MAX_QP_WR;
+        "max_recv_wr", cap.max_recv_wr, MAX_QP_WR;
+        "max_send_sge", cap.max_send_sge, MAX_SGE as u32;
+        "max_recv_sge", cap.max_recv_sge, MAX_SGE as u32;
+        "max_inline_data", cap.max_inline_data, INLINE_MAX;
+    }
+    Ok(())
 }
 
 impl Qp {
     pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
         // `Xrcd::create_qp` makes the receiving end of XRC, which belongs to its domain.
         if init.ty == QpType::XrcTgt {
-            return Err(VerbsError::Invalid);
+            let ty = init.ty;
+            return Err(refuse!(EINVAL, "queue pair", "qp_type"; ty as QpType;
+                "a queue pair of type {ty} belongs to an XRC domain, which creates it"));
         }
         Self::build(pd, init, None)
     }
@@ -218,7 +223,7 @@ impl Qp {
     /// Changes attributes and state (ibv_modify_qp(3)); the mask must fit the transition.
     ///
     /// # Errors
-    /// `Invalid` for a wrong mask, state, value, GID index or a path MTU above the port's.
+    /// `EINVAL` for a wrong mask, state, value, GID index or a path MTU above the port's.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         if mask.contains(QpAttrMask::STATE) {
             // Packets may arrive from now on, and the application may have installed handlers since it
@@ -259,7 +264,7 @@ impl Qp {
         if attr.state == QpState::Reset && mask == QpAttrMask::STATE {
             core.complete_begun_receive(now, index);
         }
-        let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
+        let entry = self.entry(core)?;
         if let Err(error) = entry.qp.modify(now, attr, mask) {
             // The last ACK may have left the queue pair without a place among the ready ones.
             core.tables.update_after_input(now, index);
@@ -284,13 +289,18 @@ impl Qp {
         bound
     }
 
+    /// The queue pair in its engine, as long as a handle lives.
+    pub(super) fn entry<'c>(&self, core: &'c mut Core) -> Result<&'c mut QpEntry, VerbsError> {
+        core.tables.by_qpn(self.0.qpn).ok_or_else(|| no_queue_pair(self.0.index))
+    }
+
     /// Returns the current attributes.
     ///
     /// # Errors
-    /// `Invalid` if the QP does not exist, which cannot happen while this handle lives.
+    /// `EINVAL` if the QP does not exist, which cannot happen while this handle lives.
     pub fn query(&self) -> Result<QpAttr, VerbsError> {
         let mut core = self.engine().lock();
-        core.tables.by_qpn(self.0.qpn).map(|entry| entry.qp.attr()).ok_or(VerbsError::Invalid)
+        Ok(self.entry(&mut core)?.qp.attr())
     }
 
     /// Returns the current state.
@@ -303,7 +313,7 @@ impl Qp {
     /// Queues a send and rings the doorbell.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full; `Invalid` for an unsuitable state, opcode, length or SGE count.
+    /// `ENOMEM` when the queue is full; `EINVAL` for an unsuitable state, opcode, length or SGE count.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.begin_post().send(wr)
     }
@@ -319,10 +329,10 @@ impl Qp {
     /// Queues a receive.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full; `Invalid` in RESET, with an SRQ, or for too many SGEs.
+    /// `ENOMEM` when the queue is full; `EINVAL` in RESET, with an SRQ, or for too many SGEs.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         let mut core = self.engine().lock_to_post();
-        let entry = core.tables.by_qpn(self.0.qpn).ok_or(VerbsError::Invalid)?;
+        let entry = self.entry(&mut core)?;
         entry.qp.post_recv(wr)?;
         if entry.qp.state() == QpState::Err {
             core.tables.update_after_input(self.engine().now(), self.0.index);
@@ -333,7 +343,7 @@ impl Qp {
     /// Delivers messages to a multicast group also to this queue pair (ibv_attach_mcast(3)).
     ///
     /// # Errors
-    /// `Invalid` unless it is a UD queue pair and `group` a multicast address; `NoMem` beyond the device's
+    /// `EINVAL` unless it is a UD queue pair and `group` a multicast address; `ENOMEM` beyond the device's
     /// limit.
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.engine().lock().attach_group(self.0.qpn, group)
@@ -342,7 +352,7 @@ impl Qp {
     /// Stops the delivery of messages to a multicast group (ibv_detach_mcast(3)).
     ///
     /// # Errors
-    /// `Invalid` if it was not attached.
+    /// `EINVAL` if it was not attached.
     pub fn detach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.engine().lock().detach_group(self.0.qpn, group)
     }

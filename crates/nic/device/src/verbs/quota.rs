@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use transport::refusal::refuse;
-use transport::{MAX_QP_WR, MAX_SGE, Sge, VerbsError};
+use transport::refusal::Rule;
+use transport::{Errno, MAX_QP_WR, MAX_SGE, Sge, VerbsError, refuse, rule};
 
 use crate::engine::tables::QP_MAX;
 use crate::keys::KEYS_MAX;
@@ -38,8 +38,8 @@ const OBJECT_MEMORY: usize = 1 << 20;
 pub(super) struct Quota {
     used: Arc<AtomicU32>,
     max: u32,
-    /// What is counted, for people.
-    what: &'static str,
+    /// The refusal at the limit.
+    full: &'static Rule,
 }
 
 /// The share of one object; dropped with it.
@@ -49,15 +49,23 @@ pub(super) struct Share {
     count: u32,
 }
 
+/// The refusal of an object beyond the limit of its kind.
+macro_rules! full {
+    ($what:literal) => {
+        rule!("device", $what; max, count, used; let what = $what;
+            "{count} more {what}: the device has {used} and gives at most {max}")
+    };
+}
+
 impl Quota {
-    fn new(max: u32, what: &'static str) -> Self {
-        Self { used: Arc::default(), max, what }
+    fn new(max: u32, full: &'static Rule) -> Self {
+        Self { used: Arc::default(), max, full }
     }
 
     /// Takes the share of a new object.
     ///
     /// # Errors
-    /// `NoMem` at the limit.
+    /// `ENOMEM` at the limit.
     pub(super) fn take(&self) -> Result<Share, VerbsError> {
         self.take_many(1)
     }
@@ -65,15 +73,13 @@ impl Quota {
     /// Takes the share of a new object that counts `count` times.
     ///
     /// # Errors
-    /// `NoMem` beyond the limit.
+    /// `ENOMEM` beyond the limit.
     pub(super) fn take_many(&self, count: u32) -> Result<Share, VerbsError> {
         memory_for(0)?;
         let more = |used: u32| used.checked_add(count).filter(|used| *used <= self.max);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         taken.map(|_| Share { used: Arc::clone(&self.used), count }).map_err(|used| {
-            let Self { max, what, .. } = self;
-            let why = format_args!("{count} more {what}: the device has {used} and gives at most {max}");
-            refuse(VerbsError::NoMem, why)
+            VerbsError::new(Errno::ENOMEM, self.full, [self.max.into(), count.into(), used.into()])
         })
     }
 }
@@ -81,14 +87,19 @@ impl Quota {
 /// Checks that the limits of the process permit an object with queues of so many bytes.
 ///
 /// # Errors
-/// `NoMem`.
+/// `ENOMEM`.
 pub(super) fn memory_for(queues: usize) -> Result<(), VerbsError> {
     let bytes = queues.saturating_add(OBJECT_MEMORY);
     sys::memory_for(bytes).map_err(|_| {
-        let why =
-            format_args!("{bytes} bytes of memory are beyond the limits of the process (ulimit -v, -d)");
-        refuse(VerbsError::NoMem, why)
+        refuse!(ENOMEM, "process", "memory"; bytes;
+            "{bytes} bytes of memory are beyond the limits of the process (ulimit -v, -d)")
     })
+}
+
+/// The refusal of memory that the kernel does not give.
+#[cold]
+pub(super) fn no_memory(len: usize) -> VerbsError {
+    refuse!(ENOMEM, "process", "memory"; len; "the kernel has no {len} bytes of memory for the device")
 }
 
 /// Bytes that a queue of `wrs` work requests takes, at most, each with `sges` elements and `inline` bytes.
@@ -124,15 +135,15 @@ pub(super) struct Quotas {
 impl Default for Quotas {
     fn default() -> Self {
         Self {
-            pds: Quota::new(PD_MAX, "protection domains"),
-            cqs: Quota::new(CQ_MAX, "completion queues"),
-            qps: Quota::new(QP_MAX as u32, "queue pairs"),
-            srqs: Quota::new(SRQ_MAX, "shared receive queues"),
-            mrs: Quota::new(MR_MAX, "memory regions"),
-            mws: Quota::new(MW_MAX, "memory windows"),
-            ahs: Quota::new(AH_MAX, "address handles"),
-            comp_counters: Quota::new(COMP_COUNTER_MAX, "completion counters"),
-            dm_bytes: Quota::new(DM_MAX, "bytes of device memory"),
+            pds: Quota::new(PD_MAX, full!("protection domains")),
+            cqs: Quota::new(CQ_MAX, full!("completion queues")),
+            qps: Quota::new(QP_MAX as u32, full!("queue pairs")),
+            srqs: Quota::new(SRQ_MAX, full!("shared receive queues")),
+            mrs: Quota::new(MR_MAX, full!("memory regions")),
+            mws: Quota::new(MW_MAX, full!("memory windows")),
+            ahs: Quota::new(AH_MAX, full!("address handles")),
+            comp_counters: Quota::new(COMP_COUNTER_MAX, full!("completion counters")),
+            dm_bytes: Quota::new(DM_MAX, full!("bytes of device memory")),
         }
     }
 }
@@ -143,10 +154,10 @@ mod tests {
 
     #[test]
     fn an_object_beyond_the_limit_is_refused_until_another_is_dropped() {
-        let quota = Quota::new(2, "objects");
+        let quota = Quota::new(2, full!("objects"));
         let shares = [quota.take(), quota.take()];
         assert!(shares.iter().all(Result::is_ok));
-        assert_eq!(quota.take().err(), Some(VerbsError::NoMem));
+        assert_eq!(quota.take().err().map(|refused| refused.kind()), Some(Errno::ENOMEM));
         drop(shares);
         assert!(quota.take().is_ok());
     }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use transport::numbering::SLOT_QPNS;
-use transport::refusal::refuse;
-use transport::{RecvQueue, RecvWr, VerbsError};
+use transport::{RecvQueue, RecvWr, VerbsError, refuse};
 
 use super::quota::{SRQ_MAX, Share, memory_for, queue_memory};
 use super::{Cq, Pd, Xrcd};
@@ -56,14 +55,17 @@ impl Drop for SrqInner {
     }
 }
 
+#[cold]
+fn no_number(most: u32) -> VerbsError {
+    refuse!(ENOMEM, "device", "shared receive queues"; most;
+        "the engine has its largest number of shared receive queues of this kind, {most}")
+}
+
 impl Srq {
     pub(super) fn new(pd: &Pd, init: &SrqInitAttr, xrc: Option<(&Xrcd, &Cq)>) -> Result<Self, VerbsError> {
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
         if max_wr == 0 {
-            return Err(refuse(
-                VerbsError::Invalid,
-                format_args!("max_wr is 0: an SRQ has room for receives"),
-            ));
+            return Err(refuse!(EINVAL, "SRQ", "max_wr"; max_wr; is "0: an SRQ has room for receives"));
         }
         memory_for(queue_memory(max_wr, max_sge, 0))?;
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;
@@ -80,11 +82,11 @@ impl Srq {
                 srqs.push(None);
                 srqs.len() - 1
             }
-            None => return Err(VerbsError::NoMem),
+            None => return Err(no_number(SRQ_MAX)),
         };
         if xrc.is_some() && index >= SLOT_QPNS as usize {
             // Its number is in the first slot of the engine.
-            return Err(VerbsError::NoMem);
+            return Err(no_number(SLOT_QPNS));
         }
         core.tables.srqs.created += 1;
         core.tables.srqs.entries[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
@@ -120,13 +122,16 @@ impl Srq {
     fn with<T>(&self, f: impl FnOnce(&mut RecvQueue) -> T) -> Result<T, VerbsError> {
         let mut core = self.0.engine.lock_to_post();
         let entry = core.tables.srqs.get_mut(self.0.index);
-        entry.map(|entry| f(&mut entry.queue)).ok_or(VerbsError::Invalid)
+        entry.map(|entry| f(&mut entry.queue)).ok_or_else(|| {
+            let index = self.0.index;
+            refuse!(EINVAL, "SRQ", "index"; index; "there is no SRQ {index} in the engine")
+        })
     }
 
     /// Adds a receive.
     ///
     /// # Errors
-    /// `NoMem` when full, `Invalid` for too many SGEs.
+    /// `ENOMEM` when full, `EINVAL` for too many SGEs.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.with(|queue| queue.post(wr))?
     }
@@ -134,7 +139,7 @@ impl Srq {
     /// Arms the limit event.
     ///
     /// # Errors
-    /// `Invalid` if the limit is above the size.
+    /// `EINVAL` if the limit is above the size.
     pub fn set_limit(&self, limit: u32) -> Result<(), VerbsError> {
         self.with(|queue| queue.arm_limit(limit))?
     }
@@ -142,7 +147,7 @@ impl Srq {
     /// Changes the capacity to `max_wr` receives; posted receives stay.
     ///
     /// # Errors
-    /// `Invalid` if it is 0, above the device's limit, or below the armed limit or the number of posted
+    /// `EINVAL` if it is 0, above the device's limit, or below the armed limit or the number of posted
     /// receives.
     pub fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
         self.with(|queue| queue.resize(max_wr))?
@@ -151,7 +156,7 @@ impl Srq {
     /// Returns the sizes and the armed limit.
     ///
     /// # Errors
-    /// `Invalid` if the SRQ does not exist, which cannot happen while this handle lives.
+    /// `EINVAL` if the SRQ does not exist, which cannot happen while this handle lives.
     pub fn query(&self) -> Result<SrqAttr, VerbsError> {
         self.with(|queue| SrqAttr {
             max_wr: queue.max_wr(),

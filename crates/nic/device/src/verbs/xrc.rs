@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use transport::refusal::refuse;
-use transport::{PdId, VerbsError};
+use transport::refusal::Os;
+use transport::{PdId, VerbsError, refuse};
 use wire::Qpn;
 
 use super::qp::WeakQp;
@@ -52,28 +52,32 @@ impl Xrcd {
         let Some(file) = init.file else {
             return Ok(Self(Arc::new(Opened(Arc::new(Domain::new(context)?)))));
         };
-        let id = identify(file).map_err(|_| VerbsError::Invalid)?;
-        let engine = context.device().engine().map_err(|_| VerbsError::NoDev)?;
+        let id = identify(file).map_err(|error| {
+            let os = Os::from(&error);
+            refuse!(EINVAL, "XRC domain", "fd"; os as Os; "the file of the XRC domain cannot be used: {os}")
+        })?;
+        let engine = context.device().engine_or_refusal()?;
         let mut files = engine.xrc_files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|_, domain| domain.strong_count() > 0);
-        let domain =
-            match files.get(&id).and_then(Weak::upgrade).and_then(|any| any.downcast::<Domain>().ok()) {
-                Some(_) if init.exclusive => {
-                    let why = format_args!("the file has an XRC domain, and oflags has O_EXCL");
-                    return Err(refuse(VerbsError::Invalid, why));
-                }
-                Some(domain) => domain,
-                None if init.create => {
-                    let domain = Arc::new(Domain::new(context)?);
-                    let any: Arc<dyn Any + Send + Sync> = Arc::clone(&domain) as _;
-                    files.insert(id, Arc::downgrade(&any));
-                    domain
-                }
-                None => {
-                    let why = format_args!("the file has no XRC domain, and oflags lacks O_CREAT");
-                    return Err(refuse(VerbsError::Again, why));
-                }
-            };
+        let domain = match files.get(&id).and_then(Weak::upgrade).and_then(|any| any.downcast::<Domain>().ok()) {
+            Some(_) if init.exclusive => {
+                let oflags = libc::O_EXCL;
+                return Err(refuse!(EINVAL, "XRC domain", "oflags"; oflags;
+                    "the file has an XRC domain, and oflags has O_EXCL"));
+            }
+            Some(domain) => domain,
+            None if init.create => {
+                let domain = Arc::new(Domain::new(context)?);
+                let any: Arc<dyn Any + Send + Sync> = Arc::clone(&domain) as _;
+                files.insert(id, Arc::downgrade(&any));
+                domain
+            }
+            None => {
+                let oflags = 0;
+                return Err(refuse!(EAGAIN, "XRC domain", "oflags"; oflags;
+                    "the file has no XRC domain, and oflags lacks O_CREAT"));
+            }
+        };
         Ok(Self(Arc::new(Opened(domain))))
     }
 
@@ -95,7 +99,7 @@ impl Xrcd {
     /// completions of its own.
     ///
     /// # Errors
-    /// `NoMem` beyond the device's limit.
+    /// `ENOMEM` beyond the device's limit.
     pub fn create_qp(&self, cookie: u64) -> Result<Qp, VerbsError> {
         let Domain { pd, unused_cq, targets, .. } = self.domain();
         let qp = Qp::new_target(pd, unused_cq, self, cookie)?;
@@ -108,16 +112,19 @@ impl Xrcd {
     /// Opens another handle of a receiving queue pair of this domain; its events go to its creator.
     ///
     /// # Errors
-    /// `Invalid` if there is none with this number.
+    /// `EINVAL` if there is none with this number.
     pub fn open_qp(&self, qpn: Qpn) -> Result<Qp, VerbsError> {
         let targets = self.domain().targets.lock().unwrap_or_else(PoisonError::into_inner);
-        targets.get(&qpn).and_then(WeakQp::upgrade).ok_or(VerbsError::Invalid)
+        targets.get(&qpn).and_then(WeakQp::upgrade).ok_or_else(|| {
+            refuse!(EINVAL, "XRC domain", "qp_num"; qpn as Qpn;
+                "the XRC domain has no receiving queue pair {qpn}")
+        })
     }
 }
 
 impl Domain {
     fn new(context: &Context) -> Result<Self, VerbsError> {
-        let pd = context.alloc_pd().map_err(|_| VerbsError::NoDev)?;
+        let pd = Pd::new(context.clone(), context.device().engine_or_refusal()?)?;
         let unused_cq = context.create_cq(1, None, 0)?;
         Ok(Self { pd, unused_cq, targets: Mutex::default() })
     }

@@ -6,19 +6,18 @@ use wire::{Psn, Qpn};
 use super::conn::{Arrival, AwaitingResponse, Conn};
 use super::event::{CmResult, ConnectResponse, PeerParams};
 use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
+use super::table::{check_private_data, in_state};
 use super::window::Request;
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
-use crate::{Instant, VerbsError};
+use crate::Instant;
 
 impl Cm {
     /// Sends a REQ for a connection, at once or as soon as fewer than 256 others have a place (`window.rs`).
     ///
     /// # Errors
-    /// `Invalid` for too much private data; `NoMem` when there are too many connections.
+    /// `EINVAL` for too much private data; `ENOMEM` when there are too many connections.
     pub fn connect(&mut self, now: Instant, params: &ConnectParams<'_>) -> CmResult<CmId> {
-        if params.private_data.len() > REQ_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(params.private_data, REQ_PRIVATE_MAX)?;
         let id = self.allocate_id()?;
         let life = params.ack_timeout.map_or(self.config.packet_life_time, |t| t.min(31).saturating_sub(1));
         let conn = Conn {
@@ -68,15 +67,11 @@ impl Cm {
     /// The QP is ready: completes the connection.
     ///
     /// # Errors
-    /// `Invalid` if no REP was received, or for too much private data.
+    /// `EINVAL` if no REP was received, or for too much private data.
     pub fn rtu(&mut self, id: CmId, private_data: &[u8]) -> CmResult<()> {
-        if private_data.len() > RTU_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
-        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
-        if !matches!(conn.state, ConnState::RepRcvd | ConnState::MraRepSent) {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(private_data, RTU_PRIVATE_MAX)?;
+        let has_rep = |state| matches!(state, ConnState::RepRcvd | ConnState::MraRepSent);
+        let conn = in_state(&mut self.conns, id, has_rep)?;
         let mad = message::rtu(id, conn, private_data);
         conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);

@@ -9,25 +9,21 @@ use super::event::CmResult;
 use super::keepalive::NO_PROCESS_ID;
 use super::params::{DREQ_PRIVATE_MAX, RTU_PRIVATE_MAX};
 use super::sidr::ExchangeState;
+use super::table::{check_private_data, in_state};
 use super::{Cm, CmEventKind, CmId, ConnState, MadOutcome, SidrStatus, message};
-use crate::{Instant, VerbsError};
+use crate::Instant;
 
 impl Cm {
     /// Sends a DREQ to the peer. `Disconnected` follows when the peer replies, sends a DREQ too, or does not
     /// respond.
     ///
     /// # Errors
-    /// `Invalid` if the connection is not established (see [`drep`](Self::drep)), or for too much private
+    /// `EINVAL` if the connection is not established (see [`drep`](Self::drep)), or for too much private
     /// data.
     pub fn disconnect(&mut self, now: Instant, id: CmId, private_data: &[u8]) -> CmResult<()> {
-        if private_data.len() > DREQ_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(private_data, DREQ_PRIVATE_MAX)?;
         let tid = self.fresh_tid(id);
-        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
-        if conn.state != ConnState::Established {
-            return Err(VerbsError::Invalid);
-        }
+        let conn = in_state(&mut self.conns, id, |state| state == ConnState::Established)?;
         conn.tid = tid;
         conn.reply = None;
         let mad = message::dreq(id, conn, private_data);
@@ -40,15 +36,10 @@ impl Cm {
     /// Agrees to the peer's DREQ. As on Linux, the application does this.
     ///
     /// # Errors
-    /// `Invalid` if no DREQ waits, or for too much private data.
+    /// `EINVAL` if no DREQ waits, or for too much private data.
     pub fn drep(&mut self, now: Instant, id: CmId, private_data: &[u8]) -> CmResult<()> {
-        if private_data.len() > RTU_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
-        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
-        if conn.state != ConnState::DreqRcvd {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(private_data, RTU_PRIVATE_MAX)?;
+        let conn = in_state(&mut self.conns, id, |state| state == ConnState::DreqRcvd)?;
         let mad = message::drep(conn.tid, (id.0, conn.remote_id), private_data);
         conn.reply = Some(mad.clone());
         let (src, dst) = (conn.src, conn.dst);

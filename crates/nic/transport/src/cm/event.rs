@@ -161,6 +161,6 @@ pub enum MadOutcome {
     BacklogFull,
 }
 
-/// Errors of [`Cm`](super::Cm) calls: `Invalid` in the wrong state or for too much private data, `NoMem` at a
+/// Errors of [`Cm`](super::Cm) calls: `EINVAL` in the wrong state or for too much private data, `ENOMEM` at a
 /// limit.
 pub type CmResult<T> = Result<T, VerbsError>;

@@ -6,9 +6,10 @@ use wire::{Gid, Qpn};
 use super::conn::{Arrival, Conn};
 use super::event::{CmResult, ConnectRequest, MadOutcome, PeerParams};
 use super::params::{AcceptParams, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
+use super::table::{check_private_data, in_state};
 use super::validate::{self, Checked};
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
-use crate::{Instant, VerbsError};
+use crate::Instant;
 
 impl Cm {
     pub(super) fn handle_req(&mut self, now: Instant, req: &Req, from: Arrival) -> MadOutcome {
@@ -98,15 +99,11 @@ impl Cm {
     /// Accepts a request: sends the REP and waits for RTU or the first packet.
     ///
     /// # Errors
-    /// `Invalid` if the request was withdrawn, accepted or refused, or for too much private data.
+    /// `EINVAL` if the request was withdrawn, accepted or refused, or for too much private data.
     pub fn accept(&mut self, now: Instant, id: CmId, params: &AcceptParams<'_>) -> CmResult<()> {
-        if params.private_data.len() > REP_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
-        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
-        if !matches!(conn.state, ConnState::ReqRcvd | ConnState::MraReqSent) {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(params.private_data, REP_PRIVATE_MAX)?;
+        let has_req = |state| matches!(state, ConnState::ReqRcvd | ConnState::MraReqSent);
+        let conn = in_state(&mut self.conns, id, has_req)?;
         conn.state = ConnState::RepSent;
         conn.local_qpn = params.qp.qpn;
         conn.rq_psn = params.qp.starting_psn;
@@ -133,13 +130,12 @@ impl Cm {
     /// The QP has received its first packet before the RTU (`rdma_notify` with IBV_EVENT_COMM_EST).
     ///
     /// # Errors
-    /// `Invalid` if the connection is in a state where no packet can be expected.
+    /// `EINVAL` if the connection is in a state where no packet can be expected.
     pub fn establish(&mut self, id: CmId) -> CmResult<()> {
-        let conn = self.conns.get_mut(&id).ok_or(VerbsError::Invalid)?;
-        match conn.state {
-            ConnState::RepSent | ConnState::MraRepRcvd => self.established(id),
-            ConnState::Established => {}
-            _ => return Err(VerbsError::Invalid),
+        let has_accepted =
+            |s| matches!(s, ConnState::RepSent | ConnState::MraRepRcvd | ConnState::Established);
+        if in_state(&mut self.conns, id, has_accepted)?.state != ConnState::Established {
+            self.established(id);
         }
         Ok(())
     }

@@ -5,8 +5,9 @@ use wire::{Gid, QKey};
 use super::conn::Conn;
 use super::event::CmResult;
 use super::params::Transport;
-use super::{Cm, CmId};
-use crate::{Access, AddressVector, QpAttr, QpAttrMask, QpState, VerbsError};
+use super::table::refuse_state;
+use super::{Cm, CmId, ConnState};
+use crate::{Access, AddressVector, QpAttr, QpAttrMask, QpState, VerbsError, refuse};
 
 /// Q_Key of UD QPs in the port spaces UDP and IPOIB (rdma_cma.h RDMA_UDP_QKEY).
 pub const UDP_QKEY: QKey = QKey(0x0123_4567);
@@ -24,21 +25,25 @@ pub struct QpStep {
     pub sgid: Gid,
 }
 
+#[cold]
+fn no_step_to(state: QpState) -> VerbsError {
+    refuse!(EINVAL, "attributes", "qp_state"; state as QpState;
+        "qp_state is {state}; the connection manager knows the attributes for INIT, RTR and RTS")
+}
+
 impl Cm {
     /// The attributes that bring the QP of a connection into `state` (INIT, RTR or RTS).
     ///
     /// # Errors
-    /// `Invalid` if the state of the connection does not permit that yet.
+    /// `EINVAL` if the state of the connection does not permit that yet.
     pub fn qp_attr(&self, id: CmId, state: QpState) -> CmResult<QpStep> {
-        let conn = self.conns.get(&id).ok_or(VerbsError::Invalid)?;
-        let possible = match state {
-            QpState::Init => conn.state.allows_init(),
-            QpState::Rtr | QpState::Rts => conn.state.allows_ready(),
-            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => false,
+        let permits = match state {
+            QpState::Init => ConnState::allows_init,
+            QpState::Rtr | QpState::Rts => ConnState::allows_ready,
+            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => return Err(no_step_to(state)),
         };
-        if !possible {
-            return Err(VerbsError::Invalid);
-        }
+        let conn = self.conns.get(&id).filter(|conn| permits(conn.state));
+        let conn = conn.ok_or_else(|| refuse_state(id, self.state(id)))?;
         let mut attr = QpAttr { state, ..QpAttr::default() };
         let mask = match (state, conn.transport) {
             (QpState::Init, _) => init(conn, &mut attr),
@@ -60,14 +65,14 @@ impl QpStep {
     /// The three steps of a UD QP.
     ///
     /// # Errors
-    /// `Invalid` for a state that is not one of them.
+    /// `EINVAL` for a state that is not one of them.
     pub fn ud(state: QpState, q_key: QKey) -> CmResult<Self> {
         let attr = QpAttr { state, q_key, port_num: PORT_NUM, ..QpAttr::default() };
         let mask = match state {
             QpState::Init => QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY,
             QpState::Rtr => QpAttrMask::STATE,
             QpState::Rts => QpAttrMask::STATE | QpAttrMask::SQ_PSN,
-            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => return Err(VerbsError::Invalid),
+            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => return Err(no_step_to(state)),
         };
         Ok(Self { attr, mask, sgid: Gid::ZERO })
     }

@@ -5,23 +5,19 @@ use wire::cm::{Answered, CmMessage, Rej, RejReason};
 use super::conn::Arrival;
 use super::event::{CmResult, Rejection};
 use super::params::REJ_PRIVATE_MAX;
+use super::table::{check_private_data, in_state};
 use super::window::Request;
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
-use crate::{Instant, VerbsError};
+use crate::Instant;
 
 impl Cm {
     /// Refuses a request, or a response to ours.
     ///
     /// # Errors
-    /// `Invalid` if no request or response can be refused, or for too much private data.
+    /// `EINVAL` if no request or response can be refused, or for too much private data.
     pub fn reject(&mut self, id: CmId, reason: RejReason, private_data: &[u8]) -> CmResult<()> {
-        if private_data.len() > REJ_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
-        let conn = self.conns.get(&id).ok_or(VerbsError::Invalid)?;
-        if !conn.state.may_reject() {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(private_data, REJ_PRIVATE_MAX)?;
+        in_state(&mut self.conns, id, ConnState::may_reject)?;
         self.send_rej(id, reason, &[], private_data);
         Ok(())
     }

@@ -9,8 +9,9 @@ use super::conn::{Arrival, MadBytes};
 use super::event::{CmResult, MadOutcome, SidrRequest, SidrResponse};
 use super::keepalive::{Refused, refused, repetition};
 use super::params::{ListenerId, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX, SidrAnswer, SidrParams};
+use super::table::check_private_data;
 use super::{Cm, CmEventKind, CmId, SidrStatus, message, timing, validate};
-use crate::{Instant, VerbsError};
+use crate::{Instant, refuse};
 
 /// One SIDR exchange.
 #[derive(Debug)]
@@ -48,11 +49,9 @@ impl Cm {
     /// Sends a SIDR_REQ for the QP behind a UD service.
     ///
     /// # Errors
-    /// `Invalid` for too much private data; `NoMem` when there are too many exchanges.
+    /// `EINVAL` for too much private data; `ENOMEM` when there are too many exchanges.
     pub fn sidr_connect(&mut self, now: Instant, params: &SidrParams<'_>) -> CmResult<CmId> {
-        if params.private_data.len() > SIDR_REQ_PRIVATE_MAX {
-            return Err(VerbsError::Invalid);
-        }
+        check_private_data(params.private_data, SIDR_REQ_PRIVATE_MAX)?;
         let id = self.allocate_id()?;
         let tid = self.fresh_tid(id);
         let mad = message::sidr_req(tid, id, params);
@@ -79,11 +78,13 @@ impl Cm {
     /// Sends the SIDR_REP.
     ///
     /// # Errors
-    /// `Invalid` if a SIDR_REP was sent already, or for too much private data.
+    /// `EINVAL` if a SIDR_REP was sent already, or for too much private data.
     pub fn sidr_reply(&mut self, id: CmId, reply: &SidrAnswer<'_>) -> CmResult<()> {
-        let asked = self.exchanges.get(&id).is_some_and(|e| e.state == ExchangeState::Asked);
-        if reply.private_data.len() > SIDR_REP_PRIVATE_MAX || !asked {
-            return Err(VerbsError::Invalid);
+        check_private_data(reply.private_data, SIDR_REP_PRIVATE_MAX)?;
+        if !self.exchanges.get(&id).is_some_and(|e| e.state == ExchangeState::Asked) {
+            let id = id.0;
+            return Err(refuse!(EINVAL, "request", "state"; id;
+                "no SIDR request {id:#x} waits for a reply: it ended, or has one"));
         }
         self.request_taken(id);
         if let Some(exchange) = self.exchanges.get_mut(&id) {

@@ -55,6 +55,11 @@ impl ConnState {
     }
 }
 
+crate::enum_value! {
+    ConnState: Idle ReqSent MraReqRcvd ReqRcvd MraReqSent RepRcvd MraRepSent RepSent MraRepRcvd Established
+        DreqSent DreqRcvd Timewait;
+}
+
 #[cfg(test)]
 mod tests {
     use super::ConnState::*;

@@ -11,11 +11,40 @@ use super::conn::{Arrival, Conn};
 use super::event::CmResult;
 use super::params::{BACKLOG_DEFAULT, CmId, ListenParams, ListenerId};
 use super::{Cm, ConnState};
-use crate::VerbsError;
+use crate::{VerbsError, refuse};
 
 /// Most connections and SIDR exchanges at once: as many as one process has QPs. An eighth of the
 /// communication ids of a slot, so that an unused one is found soon.
 const CONNECTIONS_MAX: usize = 131_072;
+
+/// Checks that private data fits its message.
+pub(super) fn check_private_data(data: &[u8], most: usize) -> CmResult<()> {
+    let len = data.len();
+    if len <= most {
+        return Ok(());
+    }
+    Err(refuse!(EINVAL, "connection", "private_data_len"; len, most;
+        "{len} bytes of private data, the message has room for {most}"))
+}
+
+/// The connection `id`, if the state of it permits the call.
+pub(super) fn in_state(
+    conns: &mut HashMap<CmId, Conn>,
+    id: CmId,
+    permits: impl FnOnce(ConnState) -> bool,
+) -> CmResult<&mut Conn> {
+    let conn = conns.get_mut(&id);
+    let state = conn.as_ref().map(|conn| conn.state);
+    conn.filter(|conn| permits(conn.state)).ok_or_else(|| refuse_state(id, state))
+}
+
+/// The refusal of a call that the state of a connection does not permit.
+#[cold]
+pub(super) fn refuse_state(id: CmId, state: Option<ConnState>) -> VerbsError {
+    let (id, state) = (id.0, state.unwrap_or(ConnState::Idle));
+    refuse!(EINVAL, "connection", "state"; state as ConnState, id;
+        "the connection {id:#010x} is in the state {state:?}, which does not permit the call")
+}
 
 /// A peer: its node GUID, and the address that its MADs come from. The GUID alone is what a MAD says.
 pub(super) type Node = (u64, Gid);
@@ -134,12 +163,14 @@ impl Cm {
     /// Listens for a service. The owner has checked that the port is free.
     ///
     /// # Errors
-    /// `Invalid` if a listener has the same service and address.
+    /// `EINVAL` if a listener has the same service and address.
     pub fn listen(&mut self, params: ListenParams) -> CmResult<ListenerId> {
         let ids = self.listeners.by_service.entry(params.service_id).or_default();
         let by_id = &self.listeners.by_id;
         if ids.iter().any(|id| by_id.get(id).is_some_and(|l| l.params.address == params.address)) {
-            return Err(VerbsError::Invalid);
+            let service = params.service_id.0;
+            return Err(refuse!(EINVAL, "listener", "service_id"; service;
+                "another listener has the service {service:#x} and this address"));
         }
         self.listeners.next = self.listeners.next.wrapping_add(1);
         let id = ListenerId(self.listeners.next);
@@ -185,7 +216,9 @@ impl Cm {
     /// A fresh communication id.
     pub(super) fn allocate_id(&mut self) -> CmResult<CmId> {
         if self.conns.len() + self.exchanges.len() >= CONNECTIONS_MAX {
-            return Err(VerbsError::NoMem);
+            let count = CONNECTIONS_MAX;
+            return Err(refuse!(ENOMEM, "device", "connections"; count;
+                "the process has its largest number of connections and requests, {count}"));
         }
         loop {
             let counter = self.next_id % CmId::COUNTERS;

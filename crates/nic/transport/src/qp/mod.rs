@@ -14,18 +14,18 @@ pub use backlog::Backlog;
 pub use quantum::TransmitQuantum;
 pub use query::{PostedSend, Progress, PsnWindow};
 
-use wire::{DropReason, Operation, PKey, Packet, Service};
+use wire::{DropReason, Operation, PKey, Packet, Qpn, Service};
 
 use crate::attr::{PathMtu, QpConfig, QpState, QpType};
 use crate::cause::Cause;
 use crate::completion_counts::{CompletionCount, CountedOp};
 use crate::endpoint::Endpoint;
-use crate::error::VerbsError;
 use crate::event::{AsyncEventKind, QpEvent};
 use crate::fault::{Fault, NakKind};
 use crate::memory::Memory;
 use crate::recv_queue::{RecvQueue, SrqTable};
-use crate::refusal::refuse;
+use crate::refusal::VerbsError;
+use crate::refuse;
 use crate::reorder::ReorderBuffer;
 use crate::requester::{Requester, Step};
 use crate::responder::Responder;
@@ -60,7 +60,7 @@ impl Qp {
     /// Makes a queue pair in RESET.
     ///
     /// # Errors
-    /// `Invalid` when a size is above what the device has.
+    /// `EINVAL` when a size is above what the device has.
     pub fn new(config: QpConfig) -> Result<Self, VerbsError> {
         let rq = if config.srq {
             RecvQueue::new(0, 0, config.pd)?
@@ -87,8 +87,8 @@ impl Qp {
     /// Queues a send work request; a [`transmit_quantum`](Self::transmit_quantum) sends it.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full (work requests count until their completions are polled), `Invalid` for
-    /// a malformed request or in RESET, INIT and RTR, `Fault` when inline data cannot be read.
+    /// `ENOMEM` when the queue is full (work requests count until their completions are polled), `EINVAL` for
+    /// a malformed request or in RESET, INIT and RTR, `EFAULT` when inline data cannot be read.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>, mem: &impl Memory) -> Result<(), VerbsError> {
         self.requester.post(wr, mem, &mut self.ep)?;
@@ -99,7 +99,7 @@ impl Qp {
     /// Queues a receive work request.
     ///
     /// # Errors
-    /// `NoMem` when the queue is full (work requests count until their completions are polled), `Invalid` for
+    /// `ENOMEM` when the queue is full (work requests count until their completions are polled), `EINVAL` for
     /// too many elements, in RESET, or when the queue pair uses a shared receive queue or cannot receive.
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
@@ -120,14 +120,17 @@ impl Qp {
     #[cold]
     fn refuse_receive(&self) -> VerbsError {
         let (qpn, ty) = (self.ep.qpn, self.ep.ty);
-        let why = if self.ep.srq {
-            format_args!("the queue pair {qpn} takes receives from its SRQ: use ibv_post_srq_recv")
+        if self.ep.srq {
+            refuse!(EINVAL, "queue pair", "srq"; qpn as Qpn;
+                "the queue pair {qpn} takes receives from its SRQ: use ibv_post_srq_recv")
         } else if ty.service() == Service::Xrc {
-            format_args!("the queue pair {qpn} is {ty}: it has no receive queue")
+            refuse!(EINVAL, "queue pair", "qp_type"; ty as QpType, qpn as Qpn;
+                "the queue pair {qpn} is {ty}: it has no receive queue")
         } else {
-            format_args!("the queue pair {qpn} is in RESET; receives can be posted from INIT on")
-        };
-        refuse(VerbsError::Invalid, why)
+            let state = self.ep.attr.state;
+            refuse!(EINVAL, "queue pair", "state"; state as QpState, qpn as Qpn;
+                "the queue pair {qpn} is in {state}; receives can be posted from INIT on")
+        }
     }
 
     /// Handles one packet addressed to this queue pair, after its ICRC was verified. `srqs` has its shared
@@ -297,10 +300,12 @@ impl Qp {
     /// [`take_completion_counts`]: Self::take_completion_counts
     ///
     /// # Errors
-    /// `Invalid` in any state but RESET and INIT.
+    /// `EINVAL` in any state but RESET and INIT.
     pub fn count_completions(&mut self) -> Result<(), VerbsError> {
         if !matches!(self.ep.attr.state, QpState::Reset | QpState::Init) {
-            return Err(VerbsError::Invalid);
+            let (qpn, state) = (self.ep.qpn, self.ep.attr.state);
+            return Err(refuse!(EINVAL, "queue pair", "state"; state as QpState, qpn as Qpn;
+                "the queue pair {qpn} is in {state}; completions are counted from RESET or INIT on"));
         }
         self.ep.completion_counts.get_or_insert_default();
         Ok(())

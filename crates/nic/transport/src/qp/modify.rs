@@ -3,14 +3,14 @@
 
 use core::fmt;
 
-use wire::QKey;
+use wire::{QKey, Qpn};
 
 use super::Qp;
 use super::transition::{Transition, reached_from, transition};
 use crate::attr::{MAX_RD_ATOMIC, QpAttr, QpAttrMask, QpState, QpType};
 use crate::cause::Cause;
-use crate::error::VerbsError;
-use crate::refusal::refuse;
+use crate::refusal::{Value, VerbsError};
+use crate::refuse;
 use crate::time::Instant;
 use crate::trust::Trust;
 
@@ -30,11 +30,46 @@ impl fmt::Display for Names {
     }
 }
 
+impl Value for Names {
+    fn pack(self) -> u64 {
+        self.0.bits().into()
+    }
+    fn unpack(number: u64) -> Self {
+        Self(QpAttrMask::from_bits_truncate(number as u32))
+    }
+}
+
+/// A transition of a queue pair.
+struct Step {
+    qpn: Qpn,
+    ty: QpType,
+    from: QpState,
+    to: QpState,
+}
+
+impl Value for Step {
+    fn pack(self) -> u64 {
+        self.qpn.pack() << 24 | self.ty.pack() << 16 | self.from.pack() << 8 | self.to.pack()
+    }
+    fn unpack(number: u64) -> Self {
+        let byte = |at: u32| number >> at & 0xff;
+        let (from, to) = (QpState::unpack(byte(8)), QpState::unpack(byte(0)));
+        Self { qpn: Qpn::unpack(number >> 24), ty: QpType::unpack(byte(16)), from, to }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { qpn, ty, from, to } = self;
+        write!(f, "{from} to {to} of the {ty} queue pair {qpn}")
+    }
+}
+
 impl Qp {
     /// Changes state and attributes: all of them, or on an error none.
     ///
     /// # Errors
-    /// `Invalid` when the transition does not exist, an attribute is missing or extra, or a value is out of
+    /// `EINVAL` when the transition does not exist, an attribute is missing or extra, or a value is out of
     /// range.
     pub fn modify(&mut self, now: Instant, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         let mask = mask.heeded(self.ep.ty);
@@ -54,74 +89,90 @@ impl Qp {
     #[cold]
     fn refuse_transition(&self, to: QpState) -> VerbsError {
         let (qpn, ty, from) = (self.ep.qpn, self.ep.ty, self.ep.attr.state);
-        let sources = reached_from(ty, to);
-        let why = format_args!("the queue pair {qpn} ({ty}) is in {from}; {to} is reached from {sources}");
-        refuse(VerbsError::Invalid, why)
+        let step = Step { qpn, ty, from, to };
+        refuse!(EINVAL, "queue pair", "qp_state"; to as QpState, step as Step;
+            let sources = reached_from(step.ty, to);
+            let qpn = step.qpn; let ty = step.ty; let from = step.from;
+            "the queue pair {qpn} ({ty}) is in {from}; {to} is reached from {sources}")
     }
 
     #[cold]
     fn refuse_mask(&self, row: Transition, to: QpState, mask: QpAttrMask) -> VerbsError {
         let (qpn, ty, from) = (self.ep.qpn, self.ep.ty, self.ep.attr.state);
+        let step = Step { qpn, ty, from, to };
         let missing = Names(row.required - mask);
         let extra = Names(mask - row.required - row.optional - QpAttrMask::STATE);
-        let why = if missing.0.is_empty() {
-            format_args!("{from} to {to} of the {ty} queue pair {qpn} does not take {extra}")
+        if missing.0.is_empty() {
+            refuse!(EINVAL, "queue pair", "attr_mask"; extra as Names, step as Step;
+                "{step} does not take {extra}")
         } else if extra.0.is_empty() {
-            format_args!("{from} to {to} of the {ty} queue pair {qpn} needs {missing}, too")
+            refuse!(EINVAL, "queue pair", "attr_mask"; missing as Names, step as Step;
+                "{step} needs {missing}, too")
         } else {
-            format_args!(
-                "{from} to {to} of the {ty} queue pair {qpn} needs {missing}, too, and does not take {extra}"
-            )
-        };
-        refuse(VerbsError::Invalid, why)
+            refuse!(EINVAL, "queue pair", "attr_mask"; missing as Names, extra as Names, step as Step;
+                "{step} needs {missing}, too, and does not take {extra}")
+        }
     }
 
     fn check_values(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        let check = |bit, is_good: bool, why: fmt::Arguments<'_>| {
-            let is_good = is_good || !mask.contains(bit);
-            if is_good { Ok(()) } else { Err(refuse(VerbsError::Invalid, why)) }
+        let check = |bit, is_good: bool, refused: VerbsError| {
+            if is_good || !mask.contains(bit) { Ok(()) } else { Err(refused) }
         };
-        let at_most = |bit, value: u8, max: u8| {
-            check(bit, value <= max, format_args!("{} is {value}, the largest value is {max}", Names(bit)))
-        };
+        macro_rules! at_most {
+            ($bit:ident, $field:ident, $max:expr) => {{
+                let (bit, value, max) = (QpAttrMask::$bit, attr.$field, $max);
+                let name = Names(bit);
+                check(bit, value <= max, refuse!(EINVAL, "queue pair", stringify!($field);
+                    value, max, name as Names; "{name} is {value}, the largest value is {max}"))
+            }};
+        }
         let live = [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe];
         let (state, asked, mtu) = (self.ep.attr.state, attr.cur_state, self.max_path_mtu.bytes());
         let is_cur_state = asked == state && live.contains(&asked);
-        let (index, port) = (attr.pkey_index, attr.port_num);
+        let (index, port, asked_mtu) = (attr.pkey_index, attr.port_num, attr.path_mtu.bytes());
         check(
             QpAttrMask::CUR_STATE,
             is_cur_state,
-            format_args!("cur_state is {asked}, the queue pair is in {state}"),
+            refuse!(EINVAL, "queue pair", "cur_qp_state"; asked as QpState, state as QpState;
+                "cur_state is {asked}, the queue pair is in {state}"),
         )?;
         check(
             QpAttrMask::PKEY_INDEX,
             index == 0,
-            format_args!("pkey_index is {index}, the device has one P_Key, of index 0"),
+            refuse!(EINVAL, "queue pair", "pkey_index"; index;
+                is "{index}, the device has one P_Key, of index 0"),
         )?;
-        check(QpAttrMask::PORT, port == PORT, format_args!("port_num is {port}, the only port is {PORT}"))?;
+        check(
+            QpAttrMask::PORT,
+            port == PORT,
+            refuse!(EINVAL, "queue pair", "port_num"; port; is "{port}, the only port is {PORT}"),
+        )?;
+        let zero = 0;
         check(
             QpAttrMask::AV,
             !attr.av.dgid.is_zero(),
-            format_args!("the destination GID is zero: RoCE needs ah_attr.is_global and ah_attr.grh.dgid"),
+            refuse!(EINVAL, "address handle", "dgid"; zero;
+                "the destination GID is zero: RoCE needs ah_attr.is_global and ah_attr.grh.dgid"),
         )?;
         check(
             QpAttrMask::PATH_MTU,
             attr.path_mtu <= self.max_path_mtu,
-            format_args!(
-                "path_mtu is {} bytes, the MTU of the netdev admits {mtu} (active_mtu of ibv_query_port)",
-                attr.path_mtu.bytes()
-            ),
+            refuse!(EINVAL, "queue pair", "path_mtu"; asked_mtu, mtu;
+                is "{asked_mtu} bytes, the MTU of the netdev admits {mtu} (active_mtu of \
+                 ibv_query_port)"),
         )?;
-        at_most(QpAttrMask::TIMEOUT, attr.timeout, 31)?;
-        at_most(QpAttrMask::RETRY_CNT, attr.retry_cnt, 7)?;
-        at_most(QpAttrMask::RNR_RETRY, attr.rnr_retry, 7)?;
-        at_most(QpAttrMask::MIN_RNR_TIMER, attr.min_rnr_timer, 31)?;
-        at_most(QpAttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic, MAX_RD_ATOMIC)?;
-        at_most(QpAttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic, MAX_RD_ATOMIC)?;
+        at_most!(TIMEOUT, timeout, 31)?;
+        at_most!(RETRY_CNT, retry_cnt, 7)?;
+        at_most!(RNR_RETRY, rnr_retry, 7)?;
+        at_most!(MIN_RNR_TIMER, min_rnr_timer, 31)?;
+        at_most!(MAX_QP_RD_ATOMIC, max_rd_atomic, MAX_RD_ATOMIC)?;
+        at_most!(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, MAX_RD_ATOMIC)?;
+        let asked = attr.max_rd_atomic;
         check(
             QpAttrMask::MAX_QP_RD_ATOMIC,
             !self.ep.attr.sq_draining,
-            format_args!("max_rd_atomic changes only when the send queue is drained (IBV_EVENT_SQ_DRAINED)"),
+            refuse!(EINVAL, "queue pair", "max_rd_atomic"; asked;
+                "max_rd_atomic changes only when the send queue is drained (IBV_EVENT_SQ_DRAINED)"),
         )
     }
 

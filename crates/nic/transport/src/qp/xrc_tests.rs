@@ -7,7 +7,7 @@ use crate::testing::{
     Bench, LKEY, LOCAL, PEER_QPN, Pkt, QPN, REMOTE, RKEY, RQ_PSN, attr, config, read, text, write,
 };
 use crate::{
-    AsyncEventKind, Dest, PdId, QpAttr, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, Sge,
+    AsyncEventKind, Dest, Errno, PdId, QpAttr, QpEvent, QpState, QpType, RecvQueue, RecvWr, SendFlags, Sge,
     VerbsError, Wc, WcOpcode, WcStatus, WrOp,
 };
 
@@ -228,13 +228,21 @@ fn the_limit_event_names_the_shared_receive_queue() {
 fn each_end_of_xrc_is_half_a_queue_pair() {
     let (mut ini, mut tgt) = (sender(), target());
     let srq = Some(Dest::Srq(SRQ));
-    assert_eq!(post(&mut ini, None, WrOp::Send, 8), Err(VerbsError::Invalid), "it names no queue");
+    assert_eq!(
+        post(&mut ini, None, WrOp::Send, 8).map_err(VerbsError::kind),
+        Err(Errno::EINVAL),
+        "it names no queue"
+    );
     let flush = WrOp::Flush { remote_addr: REMOTE, r_key: RKEY, length: 8, placement: 1, selectivity: 0 };
-    assert_eq!(post(&mut ini, srq, flush, 0), Err(VerbsError::Invalid), "XRC has no FLUSH");
+    assert_eq!(
+        post(&mut ini, srq, flush, 0).map_err(VerbsError::kind),
+        Err(Errno::EINVAL),
+        "XRC has no FLUSH"
+    );
     let receive = RecvWr { wr_id: 1, sg_list: &[] };
-    assert_eq!(ini.qp.post_recv(&receive), Err(VerbsError::Invalid));
-    assert_eq!(tgt.qp.post_recv(&receive), Err(VerbsError::Invalid));
-    assert_eq!(post(&mut tgt, srq, WrOp::Send, 8), Err(VerbsError::Invalid));
+    assert_eq!(ini.qp.post_recv(&receive).map_err(VerbsError::kind), Err(Errno::EINVAL));
+    assert_eq!(tgt.qp.post_recv(&receive).map_err(VerbsError::kind), Err(Errno::EINVAL));
+    assert_eq!(post(&mut tgt, srq, WrOp::Send, 8).map_err(VerbsError::kind), Err(Errno::EINVAL));
 
     assert_eq!(ini.recv(&send(RQ_PSN, 8)), Err(DropReason::WrongService));
     assert_eq!(tgt.recv(&Pkt::new(Opcode::XRC_ACKNOWLEDGE, 500)), Err(DropReason::WrongService));

@@ -31,15 +31,17 @@ use silence::Silence;
 use timeout::RetryState;
 use window::SendWindow;
 
+use wire::Qpn;
+
 use crate::ack_policy::AckRequests;
 use crate::attr::{QpConfig, QpState};
 use crate::cause::Cause;
 use crate::completion_counts::CountedOp;
 use crate::emit::Transmit;
 use crate::endpoint::Endpoint;
-use crate::error::VerbsError;
 use crate::memory::Memory;
-use crate::refusal::refuse;
+use crate::refusal::VerbsError;
+use crate::refuse;
 use crate::ring::Ring;
 use crate::time::Instant;
 use crate::wc::{Wc, WcStatus};
@@ -219,8 +221,8 @@ impl Requester {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => self.sq.check(wr, ep.events.send)?,
             state @ (QpState::Reset | QpState::Init | QpState::Rtr) => {
                 let qpn = ep.qpn;
-                let why = format_args!("the queue pair {qpn} is in {state}; it sends from RTS on");
-                return Err(refuse(VerbsError::Invalid, why));
+                return Err(refuse!(EINVAL, "queue pair", "state"; state as QpState, qpn as Qpn;
+                    "the queue pair {qpn} is in {state}; it sends from RTS on"));
             }
         };
         if matches!(ep.attr.state, QpState::Sqe | QpState::Err) {

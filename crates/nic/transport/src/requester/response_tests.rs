@@ -5,7 +5,7 @@ use wire::{DropReason, NakCode, Opcode, Syndrome};
 
 use crate::testing::{Bench, LKEY, LOCAL, Pkt, REMOTE, RKEY, SIZE, ms, read, us, write};
 use crate::{
-    Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp, ack_timeout_ns,
+    Errno, Instant, QpEvent, QpState, SendFlags, Sge, VerbsError, WcOpcode, WcStatus, WrOp, ack_timeout_ns,
 };
 
 const NONE: [&str; 0] = [];
@@ -575,8 +575,14 @@ fn inline_data_is_copied_when_posted_and_needs_no_key() {
     let sge = |length| [Sge { addr: LOCAL, length, lkey: wire::Lkey(0) }];
     b.post_sges(1, WrOp::Send, &sge(64), SendFlags::INLINE).unwrap();
     b.mem.put_local(LOCAL, &[6; 64]);
-    assert_eq!(b.post_sges(2, WrOp::Send, &sge(65), SendFlags::INLINE), Err(VerbsError::Invalid));
-    assert_eq!(b.post_sges(2, read(0), &sge(8), SendFlags::INLINE), Err(VerbsError::Invalid));
+    assert_eq!(
+        b.post_sges(2, WrOp::Send, &sge(65), SendFlags::INLINE).map_err(VerbsError::kind),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(
+        b.post_sges(2, read(0), &sge(8), SendFlags::INLINE).map_err(VerbsError::kind),
+        Err(Errno::EINVAL)
+    );
     assert_eq!(b.sent_payload(), [5; 64]);
     b.at(ms(68));
     assert_eq!(b.sent_payload(), [5; 64], "again on a retry");

@@ -4,10 +4,10 @@
 use crate::attr::{MAX_INLINE_DATA, MAX_MSG_SZ, MAX_QP_WR, MAX_SGE, QpConfig, QpType};
 use crate::cause::Cause;
 use crate::endpoint::Endpoint;
-use crate::error::VerbsError;
 use crate::memory::{AccessFault, Memory, PdId};
 use crate::recv_queue::gather;
-use crate::refusal::refuse;
+use crate::refusal::VerbsError;
+use crate::refuse;
 use crate::wc::WcOpcode;
 use crate::wr::{Dest, SendFlags, SendWr, Sge, UdDest, WrOp};
 
@@ -43,7 +43,7 @@ impl SendWqe {
 
 impl WrOp {
     /// The opcode of the completion.
-    pub(crate) fn wc_opcode(&self) -> WcOpcode {
+    pub fn wc_opcode(&self) -> WcOpcode {
         match self {
             Self::Send | Self::SendImm(_) | Self::SendInv(_) => WcOpcode::Send,
             Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::RdmaWrite,
@@ -143,11 +143,9 @@ impl SendQueue {
             || cap.max_inline_data > MAX_INLINE_DATA
         {
             let (wrs, sges, inline) = (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
-            let why = format_args!(
+            return Err(refuse!(EINVAL, "queue pair", "cap"; wrs, sges, inline;
                 "max_send_wr {wrs}, max_send_sge {sges}, max_inline_data {inline}; the device has at most \
-                 {MAX_QP_WR}, {MAX_SGE} and {MAX_INLINE_DATA}"
-            );
-            return Err(refuse(VerbsError::Invalid, why));
+                 {MAX_QP_WR}, {MAX_SGE} and {MAX_INLINE_DATA}"));
         }
         let slots = (cap.max_send_wr as usize).next_power_of_two();
         let empty = SendWqe {
@@ -203,36 +201,36 @@ impl SendQueue {
         let (ty, id, opcode, sges) = (self.ty, wr.wr_id, wr.op.wc_opcode(), wr.sg_list.len());
         let (room, elements) = (self.max_inline, self.max_sge);
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let why = if !wr.op.exists_on(ty) {
-            format_args!("the work request {id:#x} ({opcode:?}): {ty} queue pairs do not have this operation")
+        if !wr.op.exists_on(ty) {
+            refuse!(EINVAL, "work request", "opcode"; opcode as WcOpcode, id, ty as QpType;
+                "the work request {id:#x} ({opcode:?}): {ty} queue pairs do not have this operation")
         } else if !self.has_destination(wr.dest) {
-            format_args!("the work request {id:#x}: {ty} queue pairs need a destination in each of them")
+            refuse!(EINVAL, "work request", "ah"; ty as QpType, id;
+                "the work request {id:#x}: {ty} queue pairs need a destination in each of them")
         } else if inline && !wr.op.may_be_inline() {
-            format_args!("the work request {id:#x} ({opcode:?}) cannot carry inline data")
+            refuse!(EINVAL, "work request", "send_flags"; opcode as WcOpcode, id;
+                "the work request {id:#x} ({opcode:?}) cannot carry inline data")
         } else if inline && length > room as u64 {
-            format_args!(
+            refuse!(EINVAL, "work request", "length"; length, id, room;
                 "the work request {id:#x} has {length} bytes of inline data, the queue pair was created for \
-                 max_inline_data {room}"
-            )
+                 max_inline_data {room}")
         } else if !inline && sges > elements {
-            format_args!(
+            refuse!(EINVAL, "work request", "num_sge"; sges, id, elements;
                 "the work request {id:#x} has {sges} elements, the queue pair was created for max_send_sge \
-                 {elements}"
-            )
+                 {elements}")
         } else {
-            format_args!("the work request {id:#x} ({opcode:?}) cannot have a length of {length} bytes")
-        };
-        refuse(VerbsError::Invalid, why)
+            refuse!(EINVAL, "work request", "length"; length, id, opcode as WcOpcode;
+                "the work request {id:#x} ({opcode:?}) cannot have a length of {length} bytes")
+        }
     }
 
     #[cold]
     fn refuse_full(&self, undelivered: u32) -> VerbsError {
         let (limit, waiting) = (self.limit, self.len());
-        let why = format_args!(
+        refuse!(ENOMEM, "send queue", "max_send_wr"; limit, waiting, undelivered;
             "the send queue is full: max_send_wr {limit}, {waiting} requests not complete, {undelivered} \
-             completions not polled; an unsignaled request counts until a later signaled one was polled"
-        );
-        refuse(VerbsError::NoMem, why)
+             completions not polled";
+            "an unsignaled request counts until a later signaled one was polled")
     }
 
     /// Whether it names the destination that this service needs.
@@ -296,8 +294,11 @@ impl SendQueue {
     fn copy_inline(&mut self, slot: usize, sges: &[Sge], mem: &impl Memory) -> Result<(), VerbsError> {
         let mut at = slot * self.max_inline;
         for sge in sges {
-            let length = sge.length as usize;
-            mem.read_inline(sge.addr, &mut self.inline[at..at + length]).map_err(|_| VerbsError::Fault)?;
+            let (addr, length) = (sge.addr, sge.length as usize);
+            mem.read_inline(addr, &mut self.inline[at..at + length]).map_err(|_| {
+                refuse!(EFAULT, "work request", "addr"; addr, length;
+                    "{length} bytes of inline data at {addr:#x} cannot be read")
+            })?;
             at += length;
         }
         Ok(())

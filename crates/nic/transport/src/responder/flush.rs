@@ -92,7 +92,7 @@ mod tests {
     use crate::testing::{Bench, LOCAL, Pkt, REMOTE, RKEY, RQ_PSN};
     use crate::wc::WcStatus;
     use crate::wr::{SendFlags, WrOp};
-    use crate::{QpState, VerbsError};
+    use crate::{Errno, QpState, VerbsError};
 
     const GLOBAL: u8 = Feth::GLOBAL_VISIBILITY;
 
@@ -191,8 +191,14 @@ mod tests {
     fn malformed_requests_are_not_posted() {
         let mut b = Bench::rc();
         let write = |remote_addr| WrOp::AtomicWrite { remote_addr, r_key: RKEY };
-        assert_eq!(b.post_flags(1, write(0), 4, SendFlags::empty()), Err(VerbsError::Invalid));
-        assert_eq!(b.post_flags(1, write(4), 8, SendFlags::empty()), Err(VerbsError::Invalid));
+        assert_eq!(
+            b.post_flags(1, write(0), 4, SendFlags::empty()).map_err(VerbsError::kind),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            b.post_flags(1, write(4), 8, SendFlags::empty()).map_err(VerbsError::kind),
+            Err(Errno::EINVAL)
+        );
         assert_eq!(b.post_flags(1, write(8), 8, SendFlags::INLINE), Ok(()));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const BLOCKS_AFTER: Duration = Duration::from_secs(1);
 
 /// Functions that correct programs call to find out what is possible, or when it may be too late. Their
 /// refusals are answers.
-const QUESTIONS: [&str; 18] = [
+const QUESTIONS: [&str; 21] = [
     "ibv_create_ah",
     "ibv_create_ah_from_wc",
     "ibv_create_cq",
@@ -22,11 +22,14 @@ const QUESTIONS: [&str; 18] = [
     "ibv_create_qp",
     "ibv_create_qp_ex",
     "ibv_create_srq",
+    "ibv_get_pkey_index",
+    "ibv_get_srq_num",
     "ibv_init_ah_from_wc",
-    "ibv_query_gid",
-    "ibv_query_pkey",
+    "ibv_qp_to_qp_ex",
+    "ibv_set_ece",
     "rdma_create_qp",
     "rdma_disconnect",
+    "rdma_get_cm_event",
     "rdma_getaddrinfo",
     "rdma_notify",
     "rdma_reject",
@@ -51,11 +54,9 @@ pub(super) fn has_reported(call: Site) {
 pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
     let reported = REPORTED.try_with(Cell::take).ok().flatten();
     let Some(function) = function.filter(|_| reported.is_none_or(|call| call != here())) else { return };
-    if QUESTIONS.contains(&function) || function.starts_with("ibv_query") {
-        return;
-    }
-    // Function and errno alone say nothing that the program does not know.
-    if line.splitn(3, ": ").count() < 3 {
+    // The programs of rsockets are written for sockets, and try what is possible.
+    let is_socket_call = !function.starts_with("ibv_") && !function.starts_with("rdma_");
+    if QUESTIONS.contains(&function) || function.starts_with("ibv_query") || is_socket_call {
         return;
     }
     match errno {

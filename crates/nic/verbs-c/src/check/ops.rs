@@ -10,7 +10,7 @@ use roxie::transport::{QpType, Wc};
 use crate::abi::context::ibv_context_ops;
 use crate::abi::objects::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
 use crate::abi::work::{ibv_recv_wr, ibv_send_wr};
-use crate::errno::code;
+use crate::errno::{code, given, minus_code, no_argument};
 use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
@@ -61,11 +61,11 @@ unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     if !is_usable(qp.cast::<ibv_qp_ex>(), Purpose::Use) {
-        return code(libc::EINVAL);
+        return code(no_argument!("qp"));
     }
     // SAFETY: ibv_post_send(3).
     let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((Hot(qp), first)) };
-    let Some(object) = object else { return code(libc::EINVAL) };
+    given!(code; object);
     if object.tail.qp.ty() == QpType::Ud {
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
@@ -100,11 +100,11 @@ unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     if !is_usable(qp.cast::<ibv_qp_ex>(), Purpose::Use) {
-        return code(libc::EINVAL);
+        return code(no_argument!("qp"));
     }
     // SAFETY: ibv_post_recv(3).
     let (object, list): (Option<&QpObject>, WrList<ibv_recv_wr>) = unsafe { typed((Hot(qp), first)) };
-    let Some(object) = object else { return code(libc::EINVAL) };
+    given!(code; object);
     let queue = work::of(object);
     let mut queue = lock(&queue);
     let before = queue.receives.len();
@@ -121,7 +121,7 @@ unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     if srq.is_null() || !is_usable(srq, Purpose::Use) {
-        return code(libc::EINVAL);
+        return code(no_argument!("srq"));
     }
     let queue = work::of_srq(srq.addr());
     let mut queue = lock(&queue);
@@ -138,7 +138,7 @@ unsafe extern "C" fn post_srq_recv(
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
     if !is_usable(cq.cast::<ibv_cq_ex>(), Purpose::Use) {
-        return -libc::EINVAL;
+        return minus_code(no_argument!("cq"));
     }
     // SAFETY: ibv_poll_cq(3).
     unsafe { cq::poll_cq(cq, entries, wc) }
@@ -146,7 +146,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_
 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     if !is_usable(cq.cast::<ibv_cq_ex>(), Purpose::Use) {
-        return code(libc::EINVAL);
+        return code(no_argument!("cq"));
     }
     // SAFETY: ibv_req_notify_cq(3).
     unsafe { cq::req_notify_cq(cq, solicited_only) }

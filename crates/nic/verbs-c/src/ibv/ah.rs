@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 
-use roxie::transport::{AddressVector, VerbsError, Wc};
+use roxie::transport::refusal::{ip_halves, ip_of};
+use roxie::transport::{AddressVector, VerbsError, Wc, refuse};
 use roxie::verbs::{Ah, Context};
 use roxie::wire::Gid;
 
@@ -11,23 +12,31 @@ use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd};
 use crate::abi::work::{ibv_ah, ibv_grh};
-use crate::errno::{code, minus1, null, of_io};
+use crate::errno::{code, done, failed, given, minus_code, minus1, no_argument, null};
 use crate::handle::{GivenUp, Ref, Room, typed};
 use crate::object::{Object, Tail};
 
 use super::device::ContextObject;
 use super::handles::new_handle;
 use super::pd_mr::PdObject;
-use super::query::PORT;
+use super::query::{PORT, check_port};
 
 pub(crate) type AhObject = Object<ibv_ah, Ah>;
 
 impl Tail for Ah {}
 
-/// Returns the address vector of the C attributes; `None` without a global route, which RoCE always needs.
-pub(crate) fn address_vector(attr: &ibv_ah_attr) -> Option<AddressVector> {
-    let usable = attr.is_global != 0 && (attr.port_num == PORT || attr.port_num == 0);
-    usable.then_some(AddressVector {
+/// Returns the address vector of the C attributes; an error without a global route,
+/// which RoCE always needs.
+pub(crate) fn address_vector(attr: &ibv_ah_attr) -> Result<AddressVector, VerbsError> {
+    let is_global = attr.is_global;
+    if is_global == 0 {
+        return Err(refuse!(EINVAL, "address handle", "is_global"; is_global;
+            is "0: RoCE needs ah_attr.is_global and ah_attr.grh"));
+    }
+    if attr.port_num != 0 {
+        check_port(attr.port_num.into())?;
+    }
+    Ok(AddressVector {
         dgid: Gid(attr.grh.dgid.raw),
         sgid_index: attr.grh.sgid_index,
         hop_limit: attr.grh.hop_limit,
@@ -57,20 +66,20 @@ pub(crate) fn ah_attr(av: &AddressVector) -> ibv_ah_attr {
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: ibv_create_ah(3).
     let (pd, attr): (Option<&PdObject>, Option<&ibv_ah_attr>) = unsafe { typed((pd, attr.cast_const())) };
-    let created = pd.zip(attr).ok_or(libc::EINVAL).and_then(|(pd, attr)| create(pd, attr));
-    created.unwrap_or_else(|errno| null(errno))
+    given!(null; pd, attr);
+    create(pd, attr).unwrap_or_else(|refused| null(refused))
 }
 
-fn create(pd: &PdObject, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
-    let av = address_vector(attr).ok_or(libc::EINVAL)?;
-    let ah = pd.tail.create_ah(&av).map_err(VerbsError::errno)?;
+fn create(pd: &PdObject, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, VerbsError> {
+    let av = address_vector(attr)?;
+    let ah = pd.tail.create_ah(&av)?;
     Ok(AhObject::export(ibv_ah { context: pd.context().get(), pd: pd.public(), handle: new_handle() }, ah))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: ibv_destroy_ah(3).
     let ah: Option<GivenUp<AhObject>> = unsafe { typed(ah) };
-    let Some(ah) = ah else { return code(libc::EINVAL) };
+    given!(code; ah);
     ah.free();
     0
 }
@@ -122,7 +131,7 @@ fn is_multicast(gid: &Gid) -> bool {
 }
 
 /// Returns the attributes of an address handle that answers a received datagram.
-fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<ibv_ah_attr, c_int> {
+fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<ibv_ah_attr, VerbsError> {
     let mut attr = ibv_ah_attr {
         dlid: wc.slid,
         sl: wc.sl,
@@ -133,11 +142,20 @@ fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<i
     if wc.wc_flags & Wc::GRH == 0 {
         return Ok(attr);
     }
-    let route = area.ok_or(libc::EINVAL).and_then(|a| Route::parse(a).ok_or(libc::EPROTONOSUPPORT))?;
+    given!(Err; area as "grh");
+    let route = Route::parse(area).ok_or_else(|| {
+        let version = area[0] >> 4;
+        refuse!(EPROTONOSUPPORT, "argument", "grh"; version; "the GRH is no header of IPv4 or IPv6")
+    })?;
+    let [low, high] = ip_halves(route.dst.ip());
     if is_multicast(&route.dst) {
-        return Err(libc::EINVAL);
+        return Err(refuse!(EINVAL, "argument", "grh"; low, high; let ip = ip_of(low, high);
+            "the datagram went to the group {ip}: the address handle needs sgid_index of this host"));
     }
-    let sgid_index = context.device().gids().index_of(&route.dst).ok_or(libc::EINVAL)?;
+    let sgid_index = context.device().gids().index_of(&route.dst).ok_or_else(|| {
+        refuse!(EINVAL, "argument", "grh"; low, high; let ip = ip_of(low, high);
+            "{ip} is not in the device's GID table"; "'roxie devinfo' prints the GID table")
+    })?;
     attr.is_global = 1;
     attr.grh = ibv_global_route {
         dgid: ibv_gid { raw: route.src.0 },
@@ -159,9 +177,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: ibv_init_ah_from_wc(3). The GRH is the head of a receive buffer and may have any alignment.
     let (context, wc, area, attr): (Ref<ContextObject>, Ref<Wc>, Ref<[u8; 40]>, Room<ibv_ah_attr>) =
         unsafe { typed((context, wc.cast_const(), grh.cast_const().cast(), attr)) };
-    let (Some(context), Some(wc), Some(attr), PORT) = (context, wc, attr, port) else {
-        return minus1(libc::EINVAL);
-    };
+    given!(minus1; context, wc, attr);
+    done!(minus1; check_port(port.into()));
     match attr_from_wc(&context.tail.context, wc, area) {
         Ok(filled) => {
             attr.write(filled);
@@ -180,10 +197,11 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     // SAFETY: ibv_create_ah_from_wc(3). The GRH is the head of a receive buffer and may have any alignment.
     let (pd, wc, area): (Option<&PdObject>, Option<&Wc>, Option<&[u8; 40]>) =
         unsafe { typed((pd, wc.cast_const(), grh.cast_const().cast())) };
-    let (Some(pd), Some(wc), PORT) = (pd, wc, port) else { return null(libc::EINVAL) };
+    given!(null; pd, wc);
+    done!(null; check_port(port.into()));
     let created = pd
         .owner()
-        .ok_or(libc::EINVAL)
+        .ok_or_else(|| no_argument!("context"))
         .and_then(|context| attr_from_wc(&context.tail.context, wc, area))
         .and_then(|attr| create(pd, &attr));
     created.unwrap_or_else(|errno| null(errno))
@@ -201,10 +219,8 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     // SAFETY: the contract of the manual pages; this function has none of its own.
     let (context, attr, mac, vlan): (Ref<ContextObject>, Ref<ibv_ah_attr>, Room<[u8; 6]>, Room<u16>) =
         unsafe { typed((context, attr.cast_const(), mac, vlan)) };
-    let (Some(context), Some(attr), Some(mac)) = (context, attr, mac) else { return -code(libc::EINVAL) };
-    if attr.port_num != PORT {
-        return -code(libc::EINVAL);
-    }
+    given!(minus_code; context, attr, mac);
+    done!(minus_code; check_port(attr.port_num.into()));
     match context.tail.context.resolve_mac(attr.grh.sgid_index, Gid(attr.grh.dgid.raw)) {
         Ok(found) => {
             mac.write(found);
@@ -213,7 +229,9 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
             }
             0
         }
-        Err(error) => -code(of_io(&error)),
+        Err(error) => {
+            minus_code(failed!(error, "address handle", "dgid"; "the neighbour cannot be resolved"))
+        }
     }
 }
 

@@ -12,9 +12,10 @@ use crate::abi::memory::{
     IBV_REG_MR_MASK_IOVA, ibv_buf, ibv_mr_init_attr,
 };
 use crate::abi::objects::{ibv_mr, ibv_pd};
-use crate::errno::{minus1, null, of_io};
+use crate::errno::{done, failed, given, known_bits, minus1, needed_bits, no_argument, no_memory, null};
 use crate::handle::{GivenUp, Out, typed};
 use crate::object::{Living, Object, Tail};
+use roxie::transport::{VerbsError, refuse};
 
 use super::pd_mr::{self, PdObject, ibv_reg_mr_iova2};
 
@@ -50,14 +51,14 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
 ) -> *mut c_void {
     // SAFETY: ibv_alloc_buf(3).
     let (domain, room): (Option<&PdObject>, Option<Out<*mut ibv_buf>>) = unsafe { typed((pd, buf)) };
-    let (Some(_), Some(room)) = (domain, room) else { return null(libc::EINVAL) };
+    given!(null; domain as "pd", room as "buf");
     let mut start = ptr::null_mut();
     // SAFETY: asks for a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     // SAFETY: there is room for a pointer, and a page is a power of two.
     let failed = unsafe { libc::posix_memalign(&raw mut start, page, size.max(1)) };
     if failed != 0 {
-        return null(failed);
+        return null(no_memory!("buffer"));
     }
     let tail = BufTail { pd: pd.addr(), addr: start.addr(), size };
     room.write(LIVING.insert(BufObject::export([], tail)).cast());
@@ -75,7 +76,8 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
 
 /// Fails with `ENODATA`: no dma-buf is behind a buffer.
 pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
-    minus1(libc::ENODATA)
+    let fd = -1;
+    minus1(refuse!(ENODATA, "buffer", "fd"; fd; "no dma-buf is behind a buffer of ibv_alloc_buf"))
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
@@ -101,11 +103,19 @@ fn check_buf(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: size_t,
-) -> Result<(), c_int> {
-    let BufTail { pd: domain, addr: first, size } = &buf.ok_or(libc::EINVAL)?.tail;
-    let offset = addr.addr().checked_sub(*first).ok_or(libc::EINVAL)?;
-    let inside = size.checked_sub(offset).is_some_and(|room| length <= room);
-    if inside && pd.addr() == *domain { Ok(()) } else { Err(libc::EINVAL) }
+) -> Result<(), VerbsError> {
+    let BufTail { pd: domain, addr: first, size } = &buf.ok_or_else(|| no_argument!("buf"))?.tail;
+    let (addr, size) = (addr.addr(), *size);
+    let offset = addr.checked_sub(*first);
+    if offset.and_then(|offset| size.checked_sub(offset)).is_none_or(|room| length > room) {
+        return Err(refuse!(EINVAL, "buffer", "addr"; addr, length, size;
+            "{length} bytes at {addr:#x} are not inside the buffer of {size} bytes"));
+    }
+    if pd.addr() != *domain {
+        let pd = pd.addr();
+        return Err(refuse!(EINVAL, "buffer", "pd"; pd; "the buffer was allocated from another domain"));
+    }
+    Ok(())
 }
 
 /// Registers memory of the application, a buffer or a dma-buf. There are no DMA handles.
@@ -115,24 +125,22 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
     // SAFETY: ibv_reg_mr_ex(3). Members that `comp_mask` does not declare are not accessed: programs built
     // with older headers lack the last.
     let attr: Option<&ibv_mr_init_attr> = unsafe { typed(attr.cast_const()) };
-    let Some(attr) = attr else { return null(libc::EINVAL) };
-    if attr.comp_mask & !KNOWN != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
+    given!(null; attr);
+    known_bits!(null; EOPNOTSUPP, "memory region", "comp_mask"; attr.comp_mask, KNOWN);
     let has = |mask| attr.comp_mask & mask != 0;
     let access = attr.access as u32;
     if has(FILE) {
         if has(IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_BUF) || !has(IBV_REG_MR_MASK_FD) {
-            return null(libc::EINVAL);
+            let comp_mask = attr.comp_mask;
+            return null(refuse!(EINVAL, "memory region", "comp_mask"; comp_mask;
+                is "{comp_mask:#x}: a dma-buf needs its descriptor, and has no address and no buffer"));
         }
         let offset = if has(IBV_REG_MR_MASK_FD_OFFSET) { attr.fd_offset } else { 0 };
         let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { offset };
         // SAFETY: ibv_reg_mr_ex(3).
         return unsafe { reg_dmabuf(pd, offset, attr.length, iova, attr.fd, access) };
     }
-    if !has(IBV_REG_MR_MASK_ADDR) {
-        return null(libc::EINVAL);
-    }
+    needed_bits!(null; "memory region", "comp_mask"; attr.comp_mask, IBV_REG_MR_MASK_ADDR);
     if has(IBV_REG_MR_MASK_BUF) {
         // SAFETY: ibv_alloc_buf(3).
         let buf: Option<&BufObject> = unsafe { typed(attr.buf.cast::<[u8; 0]>()) };
@@ -171,22 +179,21 @@ unsafe fn reg_dmabuf(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's contract.
     let pd: Option<&PdObject> = unsafe { typed(pd) };
-    let Some(pd) = pd else { return null(libc::EINVAL) };
+    given!(null; pd);
     // NCCL, UCX and libfabric ask with this descriptor whether GPU memory can be registered. It cannot: its
     // drivers let no process map it. `EBADF` would say that it can.
     if fd < 0 {
-        return null(libc::EOPNOTSUPP);
+        return null(refuse!(EOPNOTSUPP, "memory region", "fd"; fd as i32; is "{fd}: no dma-buf"));
     }
     // SAFETY: not negative. The application keeps its descriptor open during the call, or the call fails.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
-    let region = pd_mr::rights(access).and_then(|access| {
-        pd.tail.reg_dmabuf_mr(file, offset, length, iova, access).map_err(|error| of_io(&error))
-    });
+    let access = done!(null; pd_mr::rights(access));
+    let region = pd.tail.reg_dmabuf_mr(file, offset, length, iova, access);
     match region {
         Ok(mr) => {
             let rkey = mr.rkey().0;
             pd_mr::export(pd, offset as *mut c_void, length, mr, rkey)
         }
-        Err(errno) => null(errno),
+        Err(error) => null(failed!(error, "memory region", "fd"; "the dma-buf cannot be registered")),
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use libc::size_t;
-use roxie::transport::VerbsError;
+use roxie::transport::refuse;
 use roxie::verbs::{CompCounter, CompCounterType};
 
 use crate::abi::context::ibv_context;
@@ -13,7 +13,7 @@ use crate::abi::counters::{
 };
 use crate::abi::objects::ibv_qp;
 use crate::check;
-use crate::errno::{busy, code, null, status};
+use crate::errno::{busy, code, given, known_bits, null, status};
 use crate::handle::{GivenUp, Out, OutBytes, typed};
 use crate::object::{Object, Tail};
 
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_comp_cntr_caps(
 ) -> c_int {
     // SAFETY: ibv_query_comp_cntr_caps(3).
     let (context, to): (Option<&ContextObject>, Option<OutBytes>) = unsafe { typed((context, (caps, size))) };
-    let (Some(_), Some(to)) = (context, to) else { return code(libc::EINVAL) };
+    given!(code; context, to);
     let caps = ibv_comp_cntr_caps {
         max_value: u64::MAX,
         max_counters: CompCounter::MAX,
@@ -50,30 +50,32 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
     // SAFETY: ibv_create_comp_cntr(3).
     let (context, attr): (Option<&ContextObject>, Option<&ibv_comp_cntr_init_attr>) =
         unsafe { typed((context, attr.cast_const())) };
-    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
-    if attr.comp_mask != 0 || attr.flags != 0 {
-        return null(libc::EINVAL);
-    }
+    given!(null; context, attr);
+    known_bits!(null; EINVAL, "completion counter", "comp_mask"; attr.comp_mask, 0);
+    known_bits!(null; EINVAL, "completion counter", "flags"; attr.flags, 0);
     let ty = match attr.r#type {
         IBV_COMP_CNTR_TYPE_WRS => CompCounterType::WorkRequests,
         IBV_COMP_CNTR_TYPE_BYTES => CompCounterType::Bytes,
-        _ => return null(libc::EOPNOTSUPP),
+        ty => {
+            return null(refuse!(EOPNOTSUPP, "completion counter", "type"; ty;
+                is "{ty}; the device counts work requests and bytes"));
+        }
     };
     match context.tail.context.create_comp_counter(ty) {
         Ok(counter) => {
             let public = ibv_comp_cntr { context: context.public(), handle: new_handle() };
             CompCntrObject::export(public, counter)
         }
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
     // SAFETY: ibv_create_comp_cntr(3).
     let counter: Option<GivenUp<CompCntrObject>> = unsafe { typed(counter) };
-    let Some(counter) = counter else { return code(libc::EINVAL) };
+    given!(code; counter);
     if counter.tail.in_use() {
-        return busy("queue pairs use the completion counter");
+        return code(busy!("completion counter"; "queue pairs use the completion counter"));
     }
     counter.free();
     0
@@ -86,7 +88,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cnt
 unsafe fn with(counter: *mut ibv_comp_cntr, f: impl FnOnce(&CompCounter)) -> c_int {
     // SAFETY: the caller's contract.
     let counter: Option<&CompCntrObject> = unsafe { typed(counter) };
-    status(counter.map(|counter| f(&counter.tail)).ok_or(VerbsError::Invalid))
+    given!(code; counter);
+    f(&counter.tail);
+    0
 }
 
 pub(crate) unsafe extern "C" fn ibv_set_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
@@ -116,7 +120,7 @@ pub(crate) unsafe extern "C" fn ibv_inc_err_comp_cntr(counter: *mut ibv_comp_cnt
 unsafe fn read(counter: *mut ibv_comp_cntr, to: *mut u64, value: fn(&CompCounter) -> u64) -> c_int {
     // SAFETY: the caller's contract.
     let (counter, to): (Option<&CompCntrObject>, Option<Out<u64>>) = unsafe { typed((counter, to)) };
-    let (Some(counter), Some(to)) = (counter, to) else { return code(libc::EINVAL) };
+    given!(code; counter, to);
     to.write(value(&counter.tail));
     0
 }
@@ -145,10 +149,8 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
         Option<&CompCntrObject>,
         Option<&ibv_qp_attach_comp_cntr_attr>,
     ) = unsafe { typed((qp, counter, attr.cast_const())) };
-    let (Some(qp), Some(counter), Some(attr)) = (qp, counter, attr) else { return code(libc::EINVAL) };
-    if attr.comp_mask != 0 {
-        return code(libc::EINVAL);
-    }
+    given!(code; qp, counter, attr);
+    known_bits!(code; EINVAL, "completion counter", "comp_mask"; attr.comp_mask, 0);
     let attached = counter.tail.attach(&qp.tail.qp, attr.op_mask);
     if attached.is_ok() && check::on() {
         check::is_counted(qp);

@@ -4,14 +4,14 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use roxie::transport::{VerbsError, Wc};
+use roxie::transport::{VerbsError, Wc, refuse};
 use roxie::verbs::{AsyncElement, CompChannel, Cq, Pd};
 
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
 use crate::check;
-use crate::errno::{busy, code, minus1, null, of_io};
+use crate::errno::{Failure, busy, code, done, failed, given, known_bits, minus_code, minus1, null};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 use crate::refused::note_completions;
@@ -81,10 +81,8 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     // SAFETY: ibv_modify_cq(3).
     let (cq, attr): (Option<&CqObject>, Option<&ibv_modify_cq_attr>) =
         unsafe { typed((cq, attr.cast_const())) };
-    let (Some(cq), Some(attr)) = (cq, attr) else { return code(libc::EINVAL) };
-    if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
-        return code(libc::EOPNOTSUPP);
-    }
+    given!(code; cq, attr);
+    known_bits!(code; EOPNOTSUPP, "completion queue", "attr_mask"; attr.attr_mask, IBV_CQ_ATTR_MODERATE);
     if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
         let [count, period_us] = attr.moderate;
         cq.tail.cq.moderate(count, period_us);
@@ -95,13 +93,16 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     // SAFETY: ibv_create_comp_channel(3).
     let context: Option<&ContextObject> = unsafe { typed(context) };
-    let Some(context) = context else { return null(libc::EINVAL) };
+    given!(null; context);
     create_comp_channel(context).map_or_else(|errno| null(errno), ChannelObject::give)
 }
 
 /// Creates a channel, or returns an errno.
-pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<ChannelObject>, c_int> {
-    let channel = context.tail.context.create_comp_channel().map_err(|error| of_io(&error))?;
+pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<ChannelObject>, Failure> {
+    let channel = context.tail.context.create_comp_channel();
+    let channel = channel.map_err(
+        |error| failed!(error, "completion channel", "fd"; "a completion channel cannot be created"),
+    )?;
     let public = ibv_comp_channel { context: context.public(), fd: channel.fd(), refcnt: 0 };
     Ok(ChannelObject::boxed(public, channel))
 }
@@ -109,7 +110,7 @@ pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<Channel
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: ibv_destroy_comp_channel(3).
     let channel: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
-    let Some(channel) = channel else { return code(libc::EINVAL) };
+    given!(code; channel);
     destroy_comp_channel(channel)
 }
 
@@ -117,7 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
 #[track_caller]
 pub(crate) fn destroy_comp_channel(channel: GivenUp<ChannelObject>) -> c_int {
     if channel.refcnt().atomic().load(Ordering::Acquire) != 0 {
-        return busy("completion queues use the channel");
+        return code(busy!("completion channel"; "completion queues use the channel"));
     }
     channel.free();
     0
@@ -133,10 +134,12 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     // SAFETY: ibv_create_cq(3).
     let (context, channel): (Option<&ContextObject>, Option<&ChannelObject>) =
         unsafe { typed((context, channel)) };
-    let (Ok(cqe), Ok(vector)) = (u32::try_from(cqe), u32::try_from(comp_vector)) else {
-        return null(libc::EINVAL);
+    let cqe = done!(null; check_size(cqe));
+    let Ok(vector) = u32::try_from(comp_vector) else {
+        return null(refuse!(EINVAL, "completion queue", "comp_vector"; comp_vector as i32;
+            is "{comp_vector}; vectors are numbered from 0"));
     };
-    let Some(context) = context else { return null(libc::EINVAL) };
+    given!(null; context);
     create(context, cqe, cq_context, channel, vector).map_or_else(|errno| null(errno), |cq| cq.give().cast())
 }
 
@@ -147,10 +150,10 @@ pub(crate) fn create(
     cq_context: *mut c_void,
     channel: Option<&ChannelObject>,
     comp_vector: u32,
-) -> Result<Box<CqObject>, c_int> {
+) -> Result<Box<CqObject>, VerbsError> {
     let id = ObjectId::new();
     let handle = channel.map(|c| &c.tail);
-    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).map_err(VerbsError::errno)?;
+    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector)?;
     let mut public = ibv_cq_ex::zeroed();
     public.base.context = context.public();
     public.base.channel = channel.map_or(std::ptr::null_mut(), Object::public);
@@ -165,23 +168,29 @@ pub(crate) fn create(
     Ok(object)
 }
 
+fn check_size(cqe: c_int) -> Result<u32, VerbsError> {
+    u32::try_from(cqe)
+        .map_err(|_| refuse!(EINVAL, "completion queue", "cqe"; cqe as i32; is "{cqe}: a number of entries"))
+}
+
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: ibv_resize_cq(3).
     let cq: Option<&CqObject> = unsafe { typed(cq) };
-    let (Some(cq), Ok(cqe)) = (cq, u32::try_from(cqe)) else { return code(libc::EINVAL) };
+    given!(code; cq);
+    let cqe = done!(code; check_size(cqe));
     match cq.tail.cq.resize(cqe) {
         Ok(()) => {
             cq.cqe().set(cq.tail.cq.capacity() as c_int);
             0
         }
-        Err(error) => code(error.errno()),
+        Err(error) => code(error),
     }
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: ibv_destroy_cq(3).
     let cq: Option<GivenUp<CqObject>> = unsafe { typed(cq) };
-    let Some(cq) = cq else { return code(libc::EINVAL) };
+    given!(code; cq);
     destroy(cq)
 }
 
@@ -189,7 +198,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 #[track_caller]
 pub(crate) fn destroy(cq: GivenUp<CqObject>) -> c_int {
     if cq.tail.cq.in_use() {
-        return busy("queue pairs or shared receive queues use the completion queue");
+        return code(
+            busy!("completion queue"; "queue pairs or shared receive queues use the completion queue"),
+        );
     }
     let id = cq.tail.id;
     let delivered = id.unregister();
@@ -211,11 +222,13 @@ pub(crate) fn destroy(cq: GivenUp<CqObject>) -> c_int {
 
 /// Implements `ibv_poll_cq`: completions go straight into the application's array.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
-    let Ok(entries) = usize::try_from(entries) else { return -libc::EINVAL };
+    let Ok(count) = usize::try_from(entries) else {
+        return minus_code(refuse!(EINVAL, "argument", "num_entries"; entries as i32; is "{entries}"));
+    };
     // SAFETY: ibv_poll_cq(3); `Wc` is laid out as `ibv_wc`.
     let (cq, room): (Option<&CqObject>, Option<&mut [MaybeUninit<Wc>]>) =
-        unsafe { typed((Hot(cq), (wc.cast(), entries))) };
-    let (Some(cq), Some(room)) = (cq, room) else { return -libc::EINVAL };
+        unsafe { typed((Hot(cq), (wc.cast(), count))) };
+    given!(minus_code; cq, room as "wc");
     let count = cq.tail.cq.poll(room);
     // SAFETY: `poll` has written that many.
     note_completions(unsafe { room[..count].assume_init_ref() });
@@ -226,7 +239,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: ibv_req_notify_cq(3).
     let cq: Option<&CqObject> = unsafe { typed(Hot(cq)) };
-    let Some(cq) = cq else { return code(libc::EINVAL) };
+    given!(code; cq);
     cq.tail.cq.req_notify(solicited_only != 0);
     0
 }
@@ -242,14 +255,15 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         Option<Out<*mut ibv_cq>>,
         Option<Out<*mut c_void>>,
     ) = unsafe { typed((channel, cq, cq_context)) };
-    let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
-        return minus1(libc::EINVAL);
-    };
+    given!(minus1; channel, cq, cq_context);
     let _waiting = check::on().then(|| check::waits(channel.public().addr()));
     loop {
         let id = match channel.tail.get_event() {
             Ok(id) => ObjectId(id),
-            Err(error) => return minus1(of_io(&error)),
+            Err(error) => {
+                let failure = failed!(error, "completion channel", "events"; "no event can be read");
+                return minus1(failure);
+            }
         };
         // SAFETY: registered by `create`; a call to destroy it waits until this event is acknowledged.
         let found: Option<&CqObject> = unsafe { id.deliver(Queue::Completion) };

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::slice;
 
-use roxie::transport::Wc;
+use roxie::transport::{Wc, refuse};
 use roxie::verbs::Pd;
 use sys::time_of_day_ns;
 
@@ -15,7 +15,7 @@ use crate::abi::objects::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
-use crate::errno::null;
+use crate::errno::{code, given, known_bits, null};
 use crate::handle::{Hot, Out, typed};
 use crate::refused::note_completions;
 
@@ -53,15 +53,14 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     // SAFETY: ibv_create_cq_ex(3).
     let (context, attr): (Option<&ContextObject>, Option<&ibv_cq_init_attr_ex>) =
         unsafe { typed((context, attr.cast_const())) };
-    let Some(attr) = attr else { return null(libc::EINVAL) };
+    given!(null; attr);
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
-    if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
-        || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
-        || attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | TIMESTAMPS) != 0
-    {
-        return null(libc::EOPNOTSUPP);
-    }
-    let Some(context) = context else { return null(libc::EINVAL) };
+    let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    known_bits!(null; EOPNOTSUPP, "completion queue", "comp_mask"; attr.comp_mask, known);
+    known_bits!(null; EOPNOTSUPP, "completion queue", "flags"; flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
+    let fields = IBV_WC_STANDARD_FLAGS | TIMESTAMPS;
+    known_bits!(null; EOPNOTSUPP, "completion queue", "wc_flags"; attr.wc_flags, fields);
+    given!(null; context);
     // SAFETY: ibv_create_cq_ex(3): the attributes name a channel or NULL.
     let channel: Option<&ChannelObject> = unsafe { typed(attr.channel) };
     let has_parent = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0;
@@ -69,7 +68,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     let parent: Option<&PdObject> =
         unsafe { typed(if has_parent { attr.parent_domain } else { ptr::null_mut() }) };
     if has_parent && !parent.is_some_and(|parent| parent.tail.is_parent()) {
-        return null(libc::EINVAL);
+        let comp_mask = attr.comp_mask;
+        return null(refuse!(EINVAL, "completion queue", "parent_domain"; comp_mask;
+            "IBV_CQ_INIT_ATTR_MASK_PD is set, and parent_domain is no domain of ibv_alloc_parent_domain"));
     }
     match cq::create(context, attr.cqe, attr.cq_context, channel, attr.comp_vector) {
         Ok(mut cq) => {
@@ -110,9 +111,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: ibv_create_cq_ex(3).
     let (cq, attr): (Option<&CqObject>, Option<&ibv_poll_cq_attr>) =
         unsafe { typed((Hot(cq), attr.cast_const())) };
-    if attr.is_none_or(|attr| attr.comp_mask != 0) {
-        return libc::EINVAL;
-    }
+    given!(code; attr);
+    known_bits!(code; EINVAL, "completion queue", "comp_mask"; attr.comp_mask, 0);
     advance(cq)
 }
 
@@ -125,7 +125,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 #[inline]
 #[track_caller]
 fn advance(cq: Option<&CqObject>) -> c_int {
-    let Some(cq) = cq else { return libc::EINVAL };
+    given!(code; cq);
     let Some(timed) = cq.tail.cq.poll_timed() else { return libc::ENOENT };
     let (wc, _) = timed;
     note_completions(slice::from_ref(&wc));

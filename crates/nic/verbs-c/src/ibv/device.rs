@@ -17,10 +17,11 @@ use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::check::{self, Purpose};
-use crate::errno::{code, minus1, null, of_io};
+use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
 use crate::handle::{FromC, GivenUp, Out, is_usable, typed};
 use crate::object::{Object, Tail};
 use crate::{exit, fork, refusal, signal};
+use roxie::transport::refuse;
 
 use super::handles::Command;
 use super::{buf, cq, cq_ex, dm, flow, mw, pd_mr, post, qp, query, srq, td, wq, xrc};
@@ -87,7 +88,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut 
     let device = device().inspect_err(refusal::explain).ok();
     let list = null_terminated(device.map_or(ptr::null_mut(), DeviceObject::public));
     if list.is_null() {
-        return null(libc::ENOMEM);
+        return null(no_memory!("device list"));
     }
     if let Some(number) = number {
         number.write(c_int::from(device.is_some()));
@@ -115,7 +116,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     // SAFETY: ibv_get_device_name(3).
     let device: Option<&DeviceObject> = unsafe { typed(device) };
-    let Some(device) = device else { return null(libc::EINVAL) };
+    given!(null; device);
     device.public().wrapping_byte_add(offset_of!(ibv_device, name)).cast()
 }
 
@@ -127,7 +128,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    if device.is_null() { minus1(libc::EINVAL) } else { 0 }
+    if device.is_null() { minus1(no_argument!("device")) } else { 0 }
 }
 
 /// An open device: what precedes and follows the `ibv_context` that applications hold.
@@ -256,12 +257,12 @@ fn operations() -> Box<verbs_context> {
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     // SAFETY: ibv_open_device(3).
     let device: Option<&DeviceObject> = unsafe { typed(device) };
-    let Some(device) = device else { return null(libc::EINVAL) };
+    given!(null; device);
     match open(device) {
         Ok(context) => context.give(),
         Err(error) => {
             refusal::explain(&error);
-            null(of_io(&error))
+            null(failed!(error, "device", "context"; "the device cannot be opened"))
         }
     }
 }
@@ -293,23 +294,24 @@ pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<Cont
 /// owns the descriptor, and imports find the objects of the other.
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     if cmd_fd < 0 {
-        return null(libc::EBADF);
+        return null(refuse!(EBADF, "context", "cmd_fd"; cmd_fd as i32; is "{cmd_fd}, no descriptor"));
     }
     // SAFETY: ibv_import_device(3): the application gives the descriptor up, unless the call fails.
     let cmd = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
     if !Command::is_known(&cmd) {
-        return null(libc::EINVAL);
+        return null(refuse!(EINVAL, "context", "cmd_fd"; cmd_fd as i32;
+            is "{cmd_fd}, no command descriptor of an open context of this process"));
     }
     match device().and_then(|device| open_with(device, ManuallyDrop::into_inner(cmd))) {
         Ok(context) => context.give(),
-        Err(error) => null(of_io(&error)),
+        Err(error) => null(failed!(error, "device", "context"; "the device cannot be opened")),
     }
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: ibv_close_device(3).
     let context: Option<GivenUp<ContextObject>> = unsafe { typed(context) };
-    let Some(context) = context else { return code(libc::EINVAL) };
+    given!(code; context);
     context.free();
     0
 }

@@ -5,13 +5,13 @@ use std::ptr;
 use std::sync::Arc;
 
 use libc::size_t;
-use roxie::transport::VerbsError;
+use roxie::transport::{VerbsError, refuse};
 use roxie::verbs::Dm;
 
 use crate::abi::context::ibv_context;
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::objects::{ibv_mr, ibv_pd};
-use crate::errno::{busy, code, null, status};
+use crate::errno::{busy, code, given, known_bits, no_argument, null, status};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 
@@ -51,17 +51,15 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     // SAFETY: ibv_alloc_dm(3).
     let (context, attr): (Option<&ContextObject>, Option<&ibv_alloc_dm_attr>) =
         unsafe { typed((context, attr.cast_const())) };
-    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
-    if attr.comp_mask != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
+    given!(null; context, attr);
+    known_bits!(null; EOPNOTSUPP, "device memory", "comp_mask"; attr.comp_mask, 0);
     match context.tail.context.alloc_dm(attr.length, attr.log_align_req) {
         Ok(dm) => {
             let shared = Arc::new(dm);
             let handle = context.tail.command.identity().add(Shared::Dm(Arc::clone(&shared)));
             export(context, handle, DmTail { shared, is_import: false })
         }
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }
 
@@ -69,9 +67,9 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: ibv_alloc_dm(3).
     let dm: Option<GivenUp<DmObject>> = unsafe { typed(dm) };
-    let Some(dm) = dm else { return code(libc::EINVAL) };
+    given!(code; dm);
     if dm.tail.shared.in_use() {
-        return busy("regions use the device memory");
+        return code(busy!("device memory"; "regions use the device memory"));
     }
     if !dm.tail.is_import {
         handles::remove(dm.handle().get());
@@ -83,10 +81,10 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 pub(crate) unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     // SAFETY: ibv_import_dm(3).
     let context: Option<&ContextObject> = unsafe { typed(context) };
-    let Some(context) = context else { return null(libc::EINVAL) };
+    given!(null; context);
     match context.tail.command.identity().find(handle) {
         Some(Shared::Dm(shared)) => export(context, handle, DmTail { shared, is_import: true }),
-        _ => null(libc::ENOENT),
+        _ => null(pd_mr::no_handle(handle)),
     }
 }
 
@@ -108,10 +106,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     // SAFETY: ibv_alloc_dm(3).
     let (pd, dm): (Option<&PdObject>, Option<&DmObject>) = unsafe { typed((pd, dm)) };
-    let (Some(pd), Some(dm)) = (pd, dm) else { return null(libc::EINVAL) };
-    let region = pd_mr::rights(access).and_then(|access| {
-        pd.tail.reg_dm_mr(&dm.tail.shared, offset, length, access).map_err(VerbsError::errno)
-    });
+    given!(null; pd, dm);
+    let region =
+        pd_mr::rights(access).and_then(|access| pd.tail.reg_dm_mr(&dm.tail.shared, offset, length, access));
     match region {
         Ok(mr) => {
             let rkey = mr.rkey().0;
@@ -125,9 +122,16 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 /// there.
 const UNIT: u64 = 4;
 
-/// Returns whether a copy has whole units.
-fn is_aligned(offset: u64, length: size_t) -> bool {
-    offset.is_multiple_of(UNIT) && (length as u64).is_multiple_of(UNIT)
+/// Checks that a copy has memory of the application and whole units.
+fn check_copy(offset: u64, length: size_t, given: usize) -> Result<(), VerbsError> {
+    if given != length {
+        return Err(no_argument!("host_addr"));
+    }
+    if offset.is_multiple_of(UNIT) && (length as u64).is_multiple_of(UNIT) {
+        return Ok(());
+    }
+    Err(refuse!(EINVAL, "device memory", "dm_offset"; offset, length;
+        "{length} bytes at {offset}; offset and length are multiples of {UNIT}"))
 }
 
 /// Implements `ibv_memcpy_to_dm`.
@@ -139,18 +143,14 @@ unsafe extern "C" fn memcpy_to_dm(
 ) -> c_int {
     // SAFETY: ibv_alloc_dm(3).
     let (dm, from): (Option<&DmObject>, &[u8]) = unsafe { typed((dm, (from, length))) };
-    let Some(dm) = dm.filter(|_| is_aligned(offset, length) && from.len() == length) else {
-        return code(libc::EINVAL);
-    };
-    status(dm.tail.shared.write(offset, from))
+    given!(code; dm);
+    status(check_copy(offset, length, from.len()).and_then(|()| dm.tail.shared.write(offset, from)))
 }
 
 /// Implements `ibv_memcpy_from_dm`.
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: size_t) -> c_int {
     // SAFETY: ibv_alloc_dm(3).
     let (dm, to): (Option<&DmObject>, &mut [u8]) = unsafe { typed((dm, (to, length))) };
-    let Some(dm) = dm.filter(|_| is_aligned(offset, length) && to.len() == length) else {
-        return code(libc::EINVAL);
-    };
-    status(dm.tail.shared.read(offset, to))
+    given!(code; dm);
+    status(check_copy(offset, length, to.len()).and_then(|()| dm.tail.shared.read(offset, to)))
 }

@@ -21,7 +21,7 @@ use crate::abi::work::{
     IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
 };
 use crate::check;
-use crate::errno::{minus1, of_io};
+use crate::errno::{failed, given, minus1};
 use crate::handle::{Member, Out, typed};
 use crate::object::Object;
 
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     // SAFETY: ibv_get_async_event(3).
     let (context, event): (Option<&ContextObject>, Option<Out<ibv_async_event>>) =
         unsafe { typed((context, event)) };
-    let (Some(context), Some(event)) = (context, event) else { return minus1(libc::EINVAL) };
+    given!(minus1; context, event);
     loop {
         match context.tail.context.get_async_event() {
             Ok(raw) => {
@@ -226,7 +226,9 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
                     return 0;
                 }
             }
-            Err(error) => return minus1(of_io(&error)),
+            Err(error) => {
+                return minus1(failed!(error, "context", "events"; "no event can be read"));
+            }
         }
     }
 }

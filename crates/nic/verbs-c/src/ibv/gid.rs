@@ -9,20 +9,34 @@ use roxie::wire::PKey;
 
 use crate::abi::context::ibv_context;
 use crate::abi::device::{IBV_GID_TYPE_ROCE_V2, IBV_GID_TYPE_SYSFS_ROCE_V2, ibv_gid, ibv_gid_entry};
-use crate::errno::{code, minus1};
+use crate::errno::{code, done, given, known_bits, minus1, no_argument};
 use crate::handle::{Out, OutBytes, typed};
+use roxie::transport::{VerbsError, refuse};
 
 use super::device::ContextObject;
-use super::query::PORT;
+use super::query::{PORT, check_port};
 
 /// Returns the row with this index.
 fn row(context: &Context, index: u32) -> Option<GidEntry> {
     context.gids().into_iter().find(|row| u32::from(row.index) == index)
 }
 
-/// Returns whether `index` lies within the table, where most rows are empty.
-fn within(index: u32) -> bool {
-    usize::try_from(index).is_ok_and(|index| index < GID_TBL_LEN)
+/// Checks that `index` lies within the table, where most rows are empty.
+fn check_index(index: u32) -> Result<(), VerbsError> {
+    if usize::try_from(index).is_ok_and(|index| index < GID_TBL_LEN) {
+        return Ok(());
+    }
+    Err(refuse!(EINVAL, "GID table", "index"; index;
+        is "{index}, the table has {GID_TBL_LEN} rows (gid_tbl_len of ibv_query_port)"))
+}
+
+/// Checks that the caller's entries are at least as long as the structure.
+fn check_entry(size: size_t) -> Result<(), VerbsError> {
+    let needed = size_of::<ibv_gid_entry>();
+    if size >= needed {
+        return Ok(());
+    }
+    Err(refuse!(EINVAL, "GID table", "entry_size"; size, needed; is "{size}, an entry has {needed} bytes"))
 }
 
 fn entry(row: &GidEntry) -> ibv_gid_entry {
@@ -43,13 +57,11 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     // SAFETY: ibv_query_gid(3).
     let (context, gid): (Option<&ContextObject>, Option<Out<ibv_gid>>) = unsafe { typed((context, gid)) };
-    let (Some(context), Some(gid), PORT, Ok(index)) = (context, gid, port, u32::try_from(index)) else {
-        return minus1(libc::EINVAL);
-    };
+    given!(minus1; context, gid);
+    done!(minus1; check_port(port.into()));
+    let index = index as u32;
+    done!(minus1; check_index(index));
     let context = &context.tail.context;
-    if !within(index) {
-        return minus1(libc::EINVAL);
-    }
     gid.write(ibv_gid { raw: row(context, index).map_or([0; 16], |row| row.gid.0) });
     0
 }
@@ -65,16 +77,14 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     // SAFETY: ibv_query_gid_ex(3).
     let (context, to): (Option<&ContextObject>, Option<OutBytes>) =
         unsafe { typed((context, (to, entry_size))) };
-    let Some(context) = context else { return code(libc::EINVAL) };
+    given!(code; context);
     let context = &context.tail.context;
-    if flags != 0 {
-        return code(libc::EOPNOTSUPP);
-    }
-    let Some(to) = to.filter(|to| to.size() >= size_of::<ibv_gid_entry>()) else { return code(libc::EINVAL) };
-    if port != u32::from(PORT) || !within(index) {
-        return code(libc::EINVAL);
-    }
-    let Some(row) = row(context, index) else { return code(libc::ENODATA) };
+    known_bits!(code; EOPNOTSUPP, "GID table", "flags"; flags, 0);
+    given!(code; to as "entry");
+    done!(code; check_entry(to.size()).and_then(|()| check_port(port)).and_then(|()| check_index(index)));
+    let Some(row) = row(context, index) else {
+        return code(refuse!(ENODATA, "GID table", "index"; index; "the row {index} of the table is empty"));
+    };
     to.write_at(0, &entry(&row));
     0
 }
@@ -86,17 +96,20 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: size_t,
 ) -> isize {
-    let failed = |errno: c_int| -(code(errno) as isize);
+    let failed = |refused: VerbsError| -(code(refused) as isize);
     // SAFETY: ibv_query_gid_table(3).
     let (context, to): (Option<&ContextObject>, Option<OutBytes>) =
         unsafe { typed((context, (to, max_entries.saturating_mul(entry_size)))) };
-    let Some(context) = context else { return failed(libc::EINVAL) };
-    if flags != 0 {
-        return failed(libc::EOPNOTSUPP);
-    }
+    given!(failed; context);
+    known_bits!(failed; EOPNOTSUPP, "GID table", "flags"; flags, 0);
+    given!(failed; to as "entries");
+    done!(failed; check_entry(entry_size));
     let rows = context.tail.context.gids();
-    let fits = entry_size >= size_of::<ibv_gid_entry>() && rows.len() <= max_entries;
-    let Some(to) = to.filter(|_| fits) else { return failed(libc::EINVAL) };
+    let count = rows.len();
+    if count > max_entries {
+        return failed(refuse!(EINVAL, "GID table", "max_entries"; max_entries, count;
+            is "{max_entries}, the table has {count} entries"));
+    }
     for (i, row) in rows.iter().enumerate() {
         to.write_at(i * entry_size, &entry(row));
     }
@@ -112,12 +125,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     // SAFETY: the contract of libibverbs' providers, which is that of ibv_query_gid(3).
     let (context, gid_type): (Option<&ContextObject>, Option<Out<c_int>>) =
         unsafe { typed((context, gid_type)) };
-    let (Some(_), Some(gid_type), PORT) = (context, gid_type, port) else {
-        return minus1(libc::EINVAL);
-    };
-    if !within(index) {
-        return minus1(libc::EINVAL);
-    }
+    given!(minus1; context, gid_type);
+    done!(minus1; check_port(port.into()));
+    done!(minus1; check_index(index));
     gid_type.write(IBV_GID_TYPE_SYSFS_ROCE_V2);
     0
 }
@@ -130,15 +140,26 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 ) -> c_int {
     // SAFETY: ibv_query_pkey(3).
     let (context, pkey): (Option<&ContextObject>, Option<Out<u16>>) = unsafe { typed((context, pkey)) };
-    let (Some(_), Some(pkey), PORT, 0) = (context, pkey, port, index) else { return minus1(libc::EINVAL) };
+    given!(minus1; context, pkey);
+    done!(minus1; check_port(port.into()));
+    if index != 0 {
+        return minus1(refuse!(EINVAL, "P_Key table", "index"; index as i32;
+            is "{index}, the device has one P_Key, of index 0"));
+    }
     pkey.write(PKey::DEFAULT.0.to_be());
     0
 }
 
 /// Returns the index of a P_Key in network byte order.
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    if context.is_null() || port != PORT || pkey != PKey::DEFAULT.0.to_be() {
-        return minus1(libc::EINVAL);
+    if context.is_null() {
+        return minus1(no_argument!("context"));
+    }
+    done!(minus1; check_port(port.into()));
+    if pkey != PKey::DEFAULT.0.to_be() {
+        let pkey = u16::from_be(pkey);
+        return minus1(refuse!(EINVAL, "P_Key table", "pkey"; pkey;
+            is "{pkey:#06x}, the device has one P_Key, 0xffff"));
     }
     0
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use roxie::transport::{Access, MwBind, SendFlags, VerbsError};
+use roxie::transport::{Access, MwBind, VerbsError, refuse};
 use roxie::verbs::{Mw, MwType};
 use roxie::wire::{Lkey, Rkey};
 
@@ -10,12 +10,13 @@ use crate::abi::objects::{
     IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd,
     ibv_qp,
 };
-use crate::errno::{code, null};
+use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 
 use super::handles::new_handle;
 use super::pd_mr::{MrObject, PdObject};
+use super::post::send_flags;
 use super::qp::QpObject;
 
 pub(crate) type MwObject = Object<ibv_mw, Mw>;
@@ -30,18 +31,22 @@ members! { MwObject {
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, ty: c_int) -> *mut ibv_mw {
     // SAFETY: ibv_alloc_mw(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
-    let Some(pd) = pd else { return null(libc::EINVAL) };
+    given!(null; pd);
     let kind = match ty {
         IBV_MW_TYPE_1 => MwType::Type1,
         IBV_MW_TYPE_2 => MwType::Type2,
-        _ => return null(libc::EINVAL),
+        _ => {
+            return null(
+                refuse!(EINVAL, "memory window", "type"; ty as i32; is "{ty}, the types are 1 and 2"),
+            );
+        }
     };
     match pd.tail.alloc_mw(kind) {
         Ok(mw) => {
             let (context, rkey) = (pd.context().get(), mw.rkey().0);
             MwObject::export(ibv_mw { context, pd: pd.public(), rkey, handle: new_handle(), r#type: ty }, mw)
         }
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }
 
@@ -49,7 +54,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, ty: c_int) -> *mut ibv
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: ibv_dealloc_mw(3).
     let mw: Option<GivenUp<MwObject>> = unsafe { typed(mw) };
-    let Some(mw) = mw else { return code(libc::EINVAL) };
+    given!(code; mw);
     mw.free();
     0
 }
@@ -59,8 +64,8 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     // SAFETY: ibv_bind_mw(3).
     let (qp, mw, bind): (Option<&QpObject>, Option<&MwObject>, Option<&ibv_mw_bind>) =
         unsafe { typed((qp, mw, bind.cast_const())) };
-    let (Some(qp), Some(mw), Some(bind)) = (qp, mw, bind) else { return code(libc::EINVAL) };
-    let Some(flags) = SendFlags::from_bits(bind.send_flags) else { return code(libc::EINVAL) };
+    given!(code; qp, mw, bind);
+    let flags = done!(code; send_flags(bind.send_flags));
     // SAFETY: ibv_bind_mw(3): the structure names a region.
     let region: Option<&MrObject> = unsafe { typed(bind.bind_info.mr) };
     // The application restores the key that it had after a bind that failed.
@@ -70,7 +75,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             mw.rkey().set(r_key.0);
             0
         }
-        Err(error) => code(error.errno()),
+        Err(error) => code(error),
     }
 }
 
@@ -81,9 +86,10 @@ pub(crate) fn wr_bind(
     info: &ibv_mw_bind_info,
     region: Option<&MrObject>,
 ) -> Result<MwBind, VerbsError> {
-    let mw = mw.ok_or(VerbsError::Invalid)?;
+    given!(Err; mw);
     if mw.tail.ty() != MwType::Type2 {
-        return Err(VerbsError::Invalid);
+        return Err(refuse!(EINVAL, "memory window", "type"; rkey;
+            "the window {rkey:#010x} is of type 1: ibv_bind_mw binds it"));
     }
     bind_of(&mw.tail, rkey, info, region)
 }
@@ -95,13 +101,17 @@ fn bind_of(
     region: Option<&MrObject>,
 ) -> Result<MwBind, VerbsError> {
     // The application chooses the low 8 bits of a key; the others name the window.
-    if (mw.rkey().0 ^ rkey) & !0xff != 0 {
-        return Err(VerbsError::Invalid);
+    let (own, length) = (mw.rkey().0, info.length);
+    if (own ^ rkey) & !0xff != 0 {
+        return Err(refuse!(EINVAL, "memory window", "rkey"; rkey, own;
+            "{rkey:#010x} is no key of the window {own:#010x}"));
     }
-    let hints = IBV_ACCESS_OPTIONAL_RANGE;
-    let access = Access::from_bits(info.mw_access_flags & !hints).ok_or(VerbsError::Invalid)?;
-    if region.is_none() && info.length != 0 {
-        return Err(VerbsError::Invalid);
+    let flags = info.mw_access_flags & !IBV_ACCESS_OPTIONAL_RANGE;
+    known_bits!(Err; EINVAL, "memory window", "mw_access_flags"; flags, Access::all().bits());
+    let access = Access::from_bits_truncate(flags);
+    if region.is_none() && length != 0 {
+        return Err(refuse!(EINVAL, "memory window", "mr"; length;
+            "{length} bytes of no region; without a region the length is 0"));
     }
     let mr = Lkey(region.map_or(0, |region| region.lkey().get()));
     Ok(MwBind { r_key: Rkey(rkey), mr, addr: info.addr, len: info.length, access })

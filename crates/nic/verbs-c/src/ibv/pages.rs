@@ -1,10 +1,11 @@
 //! The pages of memory that an application registers: whether they are mapped with the rights of the region,
 //! and populating them ahead of the transfers.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::{fs, io, ptr, str};
 
 use libc::size_t;
+use roxie::transport::{VerbsError, refuse};
 
 /// Registration populates the pages of regions up to this size (bytes). Transfers populate the pages of
 /// larger regions, which may be sparse and exceed the machine's memory. At half, more first transfers wait
@@ -13,15 +14,28 @@ const POPULATED_MAX: usize = 64 << 20;
 
 /// Returns `EFAULT` for memory that is not mapped, or not writable although it must be, so that the
 /// registration fails and not a later transfer.
-pub(super) fn check(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
+pub(super) fn check(addr: *mut c_void, length: size_t, write: bool) -> Result<(), VerbsError> {
     if length <= POPULATED_MAX {
         return populate(addr, length, write);
     }
     let start = addr as usize;
-    let end = start.checked_add(length).ok_or(libc::EINVAL)?;
+    let end = start.checked_add(length).ok_or_else(|| past_the_end(start, length))?;
     // Without /proc a transfer finds out.
     let Ok(maps) = fs::read("/proc/self/maps") else { return Ok(()) };
-    if covers(&maps, start, end, write) { Ok(()) } else { Err(libc::EFAULT) }
+    if covers(&maps, start, end, write) { Ok(()) } else { Err(not_mapped(start, length)) }
+}
+
+#[cold]
+fn past_the_end(addr: usize, length: size_t) -> VerbsError {
+    refuse!(EINVAL, "memory region", "length"; length, addr;
+        "{length} bytes at {addr:#x} go past the last address")
+}
+
+#[cold]
+fn not_mapped(addr: usize, length: size_t) -> VerbsError {
+    refuse!(EFAULT, "memory region", "addr"; addr, length;
+        "the {length} bytes at {addr:#x} are not all mapped with the rights of the region";
+        "IBV_ACCESS_LOCAL_WRITE needs memory that the process may write")
 }
 
 /// Returns whether the mappings of the text (proc(5)) cover `start..end` without a hole and with the rights.
@@ -52,11 +66,12 @@ fn mapping(line: &[u8]) -> Option<(usize, usize, &[u8])> {
 }
 
 /// Populates the pages, as pinning would. Returns `EFAULT` as [`check`] does, and if the memory is not there.
-pub(super) fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
+pub(super) fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result<(), VerbsError> {
     // SAFETY: asks for a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let before = addr as usize % page;
-    let Some(length) = length.checked_add(before) else { return Err(libc::EINVAL) };
+    let asked = length;
+    let length = length.checked_add(before).ok_or_else(|| past_the_end(addr.addr(), asked))?;
     if length == before {
         return Ok(());
     }
@@ -72,7 +87,7 @@ pub(super) fn populate(addr: *mut c_void, length: size_t, write: bool) -> Result
         }
         match io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
-            _ => return Err(libc::EFAULT),
+            _ => return Err(not_mapped(addr.addr(), asked)),
         }
     }
 }

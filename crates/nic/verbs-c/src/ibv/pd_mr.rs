@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
-use roxie::transport::{Access, Sge};
+use roxie::transport::{Access, Sge, VerbsError, refuse};
 use roxie::verbs::{Mr, MrChange, Pd};
 
 use crate::abi::context::ibv_context;
@@ -16,7 +16,7 @@ use crate::abi::objects::{
     IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
     IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, ibv_mr, ibv_pd,
 };
-use crate::errno::{busy, code, null, of_io, set_errno};
+use crate::errno::{Failure, busy, code, done, failed, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 use crate::refusal;
@@ -75,7 +75,7 @@ impl MrTail {
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: ibv_alloc_pd(3).
     let context: Option<&ContextObject> = unsafe { typed(context) };
-    let Some(context) = context else { return null(libc::EINVAL) };
+    given!(null; context);
     match alloc_pd(context) {
         Ok(pd) => pd.give(),
         Err(errno) => null(errno),
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 /// Allocates a protection domain, or returns the errno after printing why the engine does not start.
-pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, c_int> {
+pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, Failure> {
     let context_of = &context.tail.context;
     let explain = |error: &io::Error| {
         // Otherwise the device has its largest number of protection domains.
@@ -91,7 +91,10 @@ pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, c_int> 
             refusal::explain(error);
         }
     };
-    let pd = context_of.alloc_pd().inspect_err(explain).map_err(|error| of_io(&error))?;
+    let pd = context_of
+        .alloc_pd()
+        .inspect_err(explain)
+        .map_err(|error| failed!(error, "device", "engine"; "the engine of the device does not start"))?;
     Ok(export_pd(context, pd))
 }
 
@@ -105,11 +108,18 @@ pub(super) fn export_pd(context: &ContextObject, pd: Pd) -> Box<PdObject> {
 pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     // SAFETY: ibv_import_pd(3).
     let context: Option<&ContextObject> = unsafe { typed(context) };
-    let Some(context) = context else { return null(libc::EINVAL) };
+    given!(null; context);
     let Some(Shared::Pd(shared)) = context.tail.command.identity().find(handle) else {
-        return null(libc::ENOENT);
+        return null(no_handle(handle));
     };
     PdObject::export(ibv_pd { context: context.public(), handle }, PdTail { shared, is_import: true })
+}
+
+/// The refusal to import an object that does not exist.
+#[cold]
+pub(super) fn no_handle(handle: u32) -> VerbsError {
+    refuse!(ENOENT, "context", "handle"; handle;
+        "no object of this kind has the handle {handle} in a context with this command descriptor")
 }
 
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
@@ -123,9 +133,10 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: ibv_dealloc_pd(3).
     let pd: Option<GivenUp<PdObject>> = unsafe { typed(pd) };
-    let Some(pd) = pd else { return code(libc::EINVAL) };
+    given!(code; pd);
     if pd.tail.in_use() {
-        return busy("the protection domain has queue pairs, SRQs, regions, windows or address handles");
+        return code(busy!("protection domain";
+            "the protection domain has queue pairs, SRQs, regions, windows or address handles"));
     }
     if !pd.tail.is_import {
         handles::remove(pd.handle().get());
@@ -164,7 +175,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     // SAFETY: ibv_reg_mr(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
-    let Some(pd) = pd else { return null(libc::EINVAL) };
+    given!(null; pd);
     let checked = rights(access).and_then(|access| {
         check_memory(addr, length, access)?;
         Ok(access)
@@ -180,7 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             let rkey = mr.rkey().0;
             export(pd, addr, length, mr, rkey)
         }
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }
 
@@ -188,10 +199,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: ibv_alloc_null_mr(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
-    let Some(pd) = pd else { return null(libc::EINVAL) };
+    given!(null; pd);
     match pd.tail.alloc_null_mr() {
         Ok(mr) => export(pd, ptr::null_mut(), size_t::MAX, mr, 0),
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }
 
@@ -208,12 +219,12 @@ pub(super) fn export(pd: &PdObject, addr: *mut c_void, length: size_t, mr: Mr, r
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     // SAFETY: ibv_import_mr(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
-    let Some(pd) = pd else { return null(libc::EINVAL) };
+    given!(null; pd);
     let found = pd.owner().and_then(|owner| owner.tail.command.identity().find(handle));
-    let Some(Shared::Mr(shared)) = found else { return null(libc::ENOENT) };
+    let Some(Shared::Mr(shared)) = found else { return null(no_handle(handle)) };
     let tail = MrTail { shared, is_import: true };
     let Some((lkey, rkey, len)) = tail.lock().as_ref().map(|mr| (mr.lkey().0, mr.rkey().0, mr.len())) else {
-        return null(libc::ENOENT);
+        return null(no_handle(handle));
     };
     let (context, addr, length) = (pd.context().get(), ptr::null_mut(), len as size_t);
     MrObject::export(ibv_mr { context, pd: pd.public(), addr, length, handle, lkey, rkey }, tail)
@@ -230,21 +241,24 @@ pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
 
 /// Returns the access rights that an application asks for, without the hints that make no difference here,
 /// such as relaxed ordering and huge pages.
-pub(super) fn rights(access: u32) -> Result<Access, c_int> {
+pub(super) fn rights(access: u32) -> Result<Access, VerbsError> {
     let hints = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
-    let access = Access::from_bits(access & !hints).ok_or(libc::EOPNOTSUPP)?;
     // The device cannot tell which memory survives a power failure.
-    if access.contains(Access::FLUSH_PERSISTENT) { Err(libc::EOPNOTSUPP) } else { Ok(access) }
+    let known = Access::all() - Access::FLUSH_PERSISTENT;
+    known_bits!(Err; EOPNOTSUPP, "memory region", "access"; access & !hints, known.bits());
+    Ok(Access::from_bits_truncate(access & !hints))
 }
 
 /// Checks that there is memory to register with these rights.
 ///
 /// With on-demand paging any range may be registered: each transfer checks what is mapped then. NULL with the
 /// largest length is the whole address space (an implicit region).
-fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(), c_int> {
-    let on_demand = access.contains(Access::ON_DEMAND);
+fn check_memory(addr: *mut c_void, length: size_t, access: Access) -> Result<(), VerbsError> {
+    let (on_demand, null) = (access.contains(Access::ON_DEMAND), 0);
     if addr.is_null() && length != 0 && !(on_demand && length == size_t::MAX) {
-        return Err(libc::EINVAL);
+        return Err(refuse!(EINVAL, "memory region", "addr"; null, length;
+            "{length} bytes at NULL; NULL with SIZE_MAX and IBV_ACCESS_ON_DEMAND is the whole address \
+             space"));
     }
     if on_demand {
         return Ok(());
@@ -263,21 +277,21 @@ pub(crate) unsafe extern "C" fn advise_mr(
     // SAFETY: ibv_advise_mr(3).
     let (pd, list): (Option<&PdObject>, Option<&[Sge]>) =
         unsafe { typed((pd, (list.cast_const(), count as usize))) };
-    let Some(pd) = pd else { return code(libc::EINVAL) };
+    given!(code; pd);
     // FLUSH asks the call to return when the pages are there, as it always does.
-    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 {
-        return code(libc::EINVAL);
+    known_bits!(code; EINVAL, "memory region", "flags"; flags, IBV_ADVISE_MR_FLAG_FLUSH);
+    if count == 0 || c_int::try_from(count).is_err() {
+        return code(refuse!(EINVAL, "memory region", "num_sge"; count; is "{count}: a number of elements"));
     }
     if !(IBV_ADVISE_MR_ADVICE_PREFETCH..=IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT).contains(&advice) {
-        return code(libc::EOPNOTSUPP);
+        return code(refuse!(EOPNOTSUPP, "memory region", "advice"; advice as i32;
+            is "{advice}, the device knows IBV_ADVISE_MR_ADVICE_PREFETCH*"));
     }
-    let Some(list) = list.filter(|list| c_int::try_from(list.len()).is_ok()) else {
-        return code(libc::EINVAL);
-    };
+    given!(code; list as "sg_list");
     let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
     let access = if write { Access::LOCAL_WRITE } else { Access::empty() };
     for sge in list {
-        let Ok(at) = pd.tail.locate(sge, access) else { return code(libc::EFAULT) };
+        let at = done!(code; pd.tail.locate(sge, access));
         if advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
             && let Err(errno) = pages::populate(at as *mut c_void, sge.length as size_t, write)
         {
@@ -301,17 +315,21 @@ impl Change {
         addr: *mut c_void,
         length: size_t,
         access: c_int,
-    ) -> Result<Self, c_int> {
+    ) -> Result<Self, VerbsError> {
         let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
-        if flags == 0 || flags & !known != 0 {
-            return Err(libc::EINVAL);
+        known_bits!(Err; EINVAL, "memory region", "flags"; flags, known);
+        if flags == 0 {
+            return Err(refuse!(EINVAL, "memory region", "flags"; flags as i32; is "0: nothing to change"));
         }
         let range = (flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0).then_some((addr, length));
         let pd = (flags & IBV_REREG_MR_CHANGE_PD != 0).then_some(pd);
-        if range.is_some_and(|(addr, length)| addr.is_null() || length == 0)
-            || pd.is_some_and(<*mut ibv_pd>::is_null)
-        {
-            return Err(libc::EINVAL);
+        if range.is_some_and(|(addr, length)| addr.is_null() || length == 0) {
+            let addr = addr.addr();
+            return Err(refuse!(EINVAL, "memory region", "addr"; addr, length;
+                "{length} bytes at {addr:#x}: there is no memory"));
+        }
+        if pd.is_some_and(<*mut ibv_pd>::is_null) {
+            return Err(no_argument!("pd"));
         }
         let changes_access = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
         let access = if changes_access { Some(rights(access as u32)?) } else { None };
@@ -330,26 +348,23 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     length: size_t,
     access: c_int,
 ) -> c_int {
-    let failed = |code, errno| {
-        set_errno(errno);
-        code
+    let failed = |result, refused: VerbsError| {
+        code(refused);
+        result
     };
+    let input = |refused| failed(IBV_REREG_MR_ERR_INPUT, refused);
+    let command = |refused| failed(IBV_REREG_MR_ERR_CMD, refused);
     // SAFETY: ibv_rereg_mr(3).
     let mr: Option<&MrObject> = unsafe { typed(mr) };
-    let Some(mr) = mr else { return failed(IBV_REREG_MR_ERR_INPUT, libc::EINVAL) };
-    let asked = match Change::new(flags, pd, addr, length, access) {
-        Ok(asked) => asked,
-        Err(errno) => return failed(IBV_REREG_MR_ERR_INPUT, errno),
-    };
+    given!(input; mr);
+    let asked = done!(input; Change::new(flags, pd, addr, length, access));
     // SAFETY: ibv_rereg_mr(3): the domain counts only if a flag names it.
     let domain: Option<&PdObject> = unsafe { typed(asked.pd.unwrap_or(ptr::null_mut())) };
     let mut region = mr.tail.lock();
-    let Some(region) = region.as_mut() else { return failed(IBV_REREG_MR_ERR_INPUT, libc::EINVAL) };
+    let Some(region) = region.as_mut() else { return input(deregistered(mr)) };
     let mut access = asked.access.unwrap_or(region.access());
     let (addr, length) = asked.range.unwrap_or_else(|| (mr.addr().get(), mr.length().get()));
-    if let Err(errno) = check_memory(addr, length, access) {
-        return failed(IBV_REREG_MR_ERR_CMD, errno);
-    }
+    done!(command; check_memory(addr, length, access));
     let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
     let range = asked.range.map(|_| (addr.cast(), length, iova));
     if range.is_none() {
@@ -358,9 +373,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     }
     let change = MrChange { pd: domain.map(|d| &*d.tail), range, access: Some(access) };
     // SAFETY: the application keeps the range mapped until it deregisters it or changes it again.
-    if let Err(error) = unsafe { region.change(&change) } {
-        return failed(IBV_REREG_MR_ERR_CMD, error.errno());
-    }
+    done!(command; unsafe { region.change(&change) });
     if let Some(domain) = domain {
         mr.pd().set(domain.public());
     }
@@ -369,15 +382,23 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     0
 }
 
+/// The refusal of a region that was deregistered through another C object.
+#[cold]
+fn deregistered(mr: &MrObject) -> VerbsError {
+    let key = mr.lkey().get();
+    refuse!(EINVAL, "memory region", "lkey"; key; "the region {key:#010x} was deregistered by another handle")
+}
+
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: ibv_dereg_mr(3).
     let mr: Option<GivenUp<MrObject>> = unsafe { typed(mr) };
-    let Some(mr) = mr else { return code(libc::EINVAL) };
+    given!(code; mr);
     let mut region = mr.tail.lock();
     match &*region {
-        // It was deregistered through another C object.
-        None => return code(libc::EINVAL),
-        Some(region) if region.has_windows() => return busy("memory windows are bound to the region"),
+        None => return code(deregistered(&mr)),
+        Some(region) if region.has_windows() => {
+            return code(busy!("memory region"; "memory windows are bound to the region"));
+        }
         Some(_) => {}
     }
     // Dropping the region ends all access to the memory.

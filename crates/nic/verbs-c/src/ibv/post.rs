@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use roxie::transport::{Dest, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp};
+use roxie::transport::{Dest, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp, refuse};
 use roxie::verbs::Qp;
 use roxie::wire::{QKey, Qpn, Rkey};
 
@@ -12,7 +12,7 @@ use crate::abi::work::{
     IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Rdma, Ud, ibv_recv_wr, ibv_send_wr,
 };
-use crate::errno::code;
+use crate::errno::{code, given};
 use crate::handle::{Hot, Out, WorkRequest, Wr, WrList, typed};
 
 use super::ah::AhObject;
@@ -72,7 +72,8 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: ibv_post_send(3).
     let (qp, mut list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
         unsafe { typed((Hot(qp), first, bad_wr)) };
-    let Some(object) = qp else { return code(libc::EINVAL) };
+    given!(code; qp);
+    let object = qp;
     let qp = &object.tail.qp;
     let mut batch = qp.begin_post();
     while let Some(wr) = list.next() {
@@ -108,7 +109,30 @@ fn refuse<W>(wr: &Wr<W>, bad_wr: Option<Out<*mut W>>, error: VerbsError) -> c_in
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(wr.as_ptr());
     }
-    code(error.errno())
+    code(error)
+}
+
+/// The flags of a send, bits of IBV_SEND_*.
+#[inline]
+pub(crate) fn send_flags(bits: u32) -> Result<SendFlags, VerbsError> {
+    SendFlags::from_bits(bits).ok_or_else(|| {
+        let known = SendFlags::all().bits();
+        refuse!(EINVAL, "work request", "send_flags"; bits, known;
+            is "{bits:#x}, the known bits are {known:#x}")
+    })
+}
+
+/// The refusal of an operation that the device does not have.
+#[cold]
+pub(crate) fn no_operation(opcode: c_int) -> VerbsError {
+    refuse!(EOPNOTSUPP, "work request", "opcode"; opcode as i32;
+        is "{opcode}, which the device or this interface does not have (IBV_WR_* of verbs.h)")
+}
+
+/// The refusal of a number that is no operation.
+#[cold]
+pub(crate) fn unknown_operation(opcode: c_int) -> VerbsError {
+    refuse!(EINVAL, "work request", "opcode"; opcode as i32; is "{opcode}, no IBV_WR_* of verbs.h")
 }
 
 /// Returns the work request in the terms of the transport.
@@ -143,8 +167,8 @@ pub(crate) fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<Send
         IBV_WR_SEND_WITH_INV => WrOp::SendInv(Rkey(wr.imm_data)),
         IBV_WR_ATOMIC_WRITE => WrOp::AtomicWrite { remote_addr, r_key },
         // No member of the structure says what to flush; programs use the builder.
-        IBV_WR_TSO..=IBV_WR_FLUSH => return Err(VerbsError::NotSupported),
-        _ => return Err(VerbsError::Invalid),
+        IBV_WR_TSO..=IBV_WR_FLUSH => return Err(no_operation(wr.opcode)),
+        _ => return Err(unknown_operation(wr.opcode)),
     };
     let dest = match qp.ty() {
         QpType::Ud => {
@@ -155,7 +179,7 @@ pub(crate) fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<Send
         QpType::XrcIni => Some(Dest::Srq(wr.qp_type[0])),
         QpType::Rc | QpType::Uc | QpType::Gsi | QpType::XrcTgt => None,
     };
-    let flags = SendFlags::from_bits(wr.send_flags).ok_or(VerbsError::Invalid)?;
+    let flags = send_flags(wr.send_flags)?;
     let sg_list = request.sg_list()?;
     Ok(SendWr { wr_id: wr.wr_id, op, sg_list, flags, dest })
 }
@@ -163,7 +187,7 @@ pub(crate) fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<Send
 /// Returns the destination of a datagram; an error without an address handle.
 #[inline]
 pub(crate) fn ud_dest(ah: Option<&AhObject>, qpn: u32, qkey: u32) -> Result<UdDest, VerbsError> {
-    let ah = ah.ok_or(VerbsError::Invalid)?;
+    given!(Err; ah);
     Ok(UdDest { av: ah.tail.av(), remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) })
 }
 
@@ -176,7 +200,8 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: ibv_post_recv(3).
     let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
         unsafe { typed((Hot(qp), first, bad_wr)) };
-    let Some(object) = qp else { return code(libc::EINVAL) };
+    given!(code; qp);
+    let object = qp;
     for wr in list {
         let posted = recv_wr(&wr).and_then(|wr| object.tail.qp.post_recv(&wr));
         if let Err(error) = posted {

@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use roxie::cm::Id;
 use roxie::raw::RawQp;
-use roxie::transport::{QpAttr, QpAttrMask, QpCap, QpType, Sge, VerbsError};
+use roxie::transport::{QpAttr, QpAttrMask, QpCap, QpType, Sge, VerbsError, refuse};
 use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
-use roxie::wire::Gid;
+use roxie::wire::{Gid, Qpn};
 
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
@@ -22,7 +22,7 @@ use crate::abi::objects::{
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
 use crate::check;
-use crate::errno::{busy, code, null, status};
+use crate::errno::{busy, code, given, known_bits, no_argument, null, status};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 
@@ -240,7 +240,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     // SAFETY: ibv_create_qp(3).
     let (pd, init, room): (Option<&PdObject>, Option<InitAttr>, Option<Out<ibv_qp_init_attr>>) =
         unsafe { typed((pd, init_attr, init_attr)) };
-    let (Some(mut init), Some(room)) = (init, room) else { return null(libc::EINVAL) };
+    given!(null; init as "init_attr", room as "init_attr");
+    let mut init = init;
     match create(pd, &mut init, None) {
         Ok(qp) => {
             room.write(*init);
@@ -257,7 +258,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     // SAFETY: ibv_create_qp_ex(3).
     let (context, attr): (Option<&ContextObject>, Option<InitAttrEx>) = unsafe { typed((context, attr)) };
-    let Some(mut attr) = attr else { return null(libc::EINVAL) };
+    given!(null; attr);
+    let mut attr = attr;
     create_ex(context, &mut attr).map_or_else(|errno| null(errno), |qp| qp.give().cast())
 }
 
@@ -265,7 +267,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 pub(crate) fn create_ex(
     context: Option<&ContextObject>,
     attr: &mut InitAttrEx,
-) -> Result<Box<QpObject>, c_int> {
+) -> Result<Box<QpObject>, VerbsError> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -273,17 +275,21 @@ pub(crate) fn create_ex(
     const RSS: u32 = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
     let receives_xrc = attr.qp_type == IBV_QPT_XRC_RECV;
     if !attr.has(if receives_xrc { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD }) {
-        return Err(libc::EINVAL);
+        let comp_mask = attr.comp_mask;
+        return Err(refuse!(EINVAL, "queue pair", "comp_mask"; comp_mask;
+            is "{comp_mask:#x}: a domain is missing (IBV_QP_INIT_ATTR_PD, for XRC_RECV \
+                IBV_QP_INIT_ATTR_XRCD)"));
     }
     let flags = if attr.has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
     let known = if attr.qp_type == IBV_QPT_RAW_PACKET { KNOWN | RSS } else { KNOWN };
-    if attr.comp_mask & !known != 0 || flags != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
+    known_bits!(Err; EOPNOTSUPP, "queue pair", "comp_mask"; attr.comp_mask, known);
+    known_bits!(Err; EOPNOTSUPP, "queue pair", "create_flags"; flags, 0);
     if attr.has(RSS) {
         // One without the other, or with a sending side, which an RSS queue pair does not have.
         if attr.comp_mask & RSS != RSS || attr.has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
-            return Err(libc::EINVAL);
+            let comp_mask = attr.comp_mask;
+            return Err(refuse!(EINVAL, "RSS queue pair", "comp_mask"; comp_mask;
+                is "{comp_mask:#x}: an RSS queue pair has a table and a hash, and no send operations"));
         }
         return raw::create_rss(attr.pd(), attr);
     }
@@ -303,27 +309,33 @@ pub(crate) fn create(
     pd: Option<&PdObject>,
     init: &mut InitAttr,
     send_ops: Option<u64>,
-) -> Result<Box<QpObject>, c_int> {
+) -> Result<Box<QpObject>, VerbsError> {
     let ty = match init.qp_type {
         IBV_QPT_RC => QpType::Rc,
         IBV_QPT_UC => QpType::Uc,
         IBV_QPT_UD => QpType::Ud,
         IBV_QPT_XRC_SEND => QpType::XrcIni,
-        IBV_QPT_XRC_RECV => return Err(libc::EINVAL),
+        IBV_QPT_XRC_RECV => {
+            let ty = init.qp_type;
+            return Err(refuse!(EINVAL, "queue pair", "qp_type"; ty;
+                is "{ty} (XRC_RECV): ibv_create_qp_ex creates it, with an XRC domain"));
+        }
         IBV_QPT_RAW_PACKET => return raw::create(pd, init, send_ops),
-        _ => return Err(libc::EOPNOTSUPP),
+        ty => {
+            return Err(refuse!(EOPNOTSUPP, "queue pair", "qp_type"; ty;
+                is "{ty}; the device has RC (2), UC (3), UD (4), RAW_PACKET (8) and XRC (9, 10)"));
+        }
     };
-    if send_ops.is_some_and(|ops| !wr::supports(ty, ops)) {
-        return Err(libc::EOPNOTSUPP);
-    }
+    wr::check_ops(send_ops, wr::operations(ty))?;
     if ty == QpType::XrcIni {
         // It receives nothing.
         (init.attr.recv_cq, init.attr.srq) = (ptr::null_mut(), ptr::null_mut());
     }
-    let pd = pd.ok_or(libc::EINVAL)?;
+    let pd = pd.ok_or_else(|| no_argument!("pd"))?;
     let (send_cq, recv_cq, srq) = init.queues();
-    let send_cq = send_cq.ok_or(libc::EINVAL)?;
-    let recv_cq = recv_cq.or((ty == QpType::XrcIni).then_some(send_cq)).ok_or(libc::EINVAL)?;
+    let send_cq = send_cq.ok_or_else(|| no_argument!("send_cq"))?;
+    let recv_cq =
+        recv_cq.or((ty == QpType::XrcIni).then_some(send_cq)).ok_or_else(|| no_argument!("recv_cq"))?;
     let id = ObjectId::new();
     let asked = QpInitAttr {
         ty,
@@ -334,7 +346,7 @@ pub(crate) fn create(
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
-    let qp = pd.tail.create_qp(&asked).map_err(VerbsError::errno)?;
+    let qp = pd.tail.create_qp(&asked)?;
     init.attr.cap = cap_to_c(&qp.cap());
     Ok(export(pd.context().get(), pd.public(), init, qp, id, send_ops))
 }
@@ -344,10 +356,10 @@ pub(crate) fn create_target(
     context: Option<&ContextObject>,
     xrcd: Option<&XrcdObject>,
     init: &mut InitAttr,
-) -> Result<Box<QpObject>, c_int> {
-    let xrcd = xrcd.ok_or(libc::EINVAL)?;
+) -> Result<Box<QpObject>, VerbsError> {
+    let xrcd = xrcd.ok_or_else(|| no_argument!("xrcd"))?;
     let id = ObjectId::new();
-    let qp = xrcd.tail.create_qp(id.0).map_err(VerbsError::errno)?;
+    let qp = xrcd.tail.create_qp(id.0)?;
     *init = InitAttr::target(init.qp_context);
     let context = context.map_or(ptr::null_mut(), ContextObject::public);
     Ok(export(context, ptr::null_mut(), init, qp, id, None))
@@ -404,21 +416,27 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     let object: Option<&QpObject> = unsafe { typed(qp) };
     match object {
         Some(object) if object.tail.builder.is_some() => qp.cast(),
-        _ => null(libc::EINVAL),
+        Some(object) => {
+            let number = object.tail.qp.qpn();
+            null(refuse!(EINVAL, "queue pair", "send_ops_flags"; number as Qpn;
+                "the queue pair {number} was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS"))
+        }
+        None => null(no_argument!("qp")),
     }
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: ibv_modify_qp(3).
     let (qp, attr): (Option<&QpObject>, Option<&ibv_qp_attr>) = unsafe { typed((qp, attr.cast_const())) };
-    let (Some(qp), Some(attr)) = (qp, attr) else { return code(libc::EINVAL) };
-    let Some(mask) = QpAttrMask::from_bits(mask as u32) else { return code(libc::EINVAL) };
+    given!(code; qp, attr);
+    known_bits!(code; EINVAL, "queue pair", "attr_mask"; mask as u32, QpAttrMask::all().bits());
+    let mask = QpAttrMask::from_bits_truncate(mask as u32);
     let modified = attr_from_c(attr, mask).and_then(|attr| match &qp.tail.raw {
         Some(raw) => raw.modify(&attr, mask),
         None => qp.tail.qp.modify(&attr, mask),
     });
     if let Err(error) = modified {
-        return code(error.errno());
+        return code(error);
     }
     if mask.contains(QpAttrMask::STATE) {
         qp.state().set(attr.qp_state);
@@ -438,10 +456,8 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     // SAFETY: ibv_modify_qp_rate_limit(3).
     let (qp, attr): (Option<&QpObject>, Option<&ibv_qp_rate_limit_attr>) =
         unsafe { typed((qp, attr.cast_const())) };
-    let (Some(qp), Some(attr)) = (qp, attr) else { return code(libc::EINVAL) };
-    if attr.comp_mask != 0 {
-        return code(libc::EINVAL);
-    }
+    given!(code; qp, attr);
+    known_bits!(code; EINVAL, "rate limit", "comp_mask"; attr.comp_mask, 0);
     let to = QpAttr { rate_limit: attr.rate_limit, ..QpAttr::default() };
     status(match &qp.tail.raw {
         Some(raw) => raw.modify(&to, QpAttrMask::RATE_LIMIT),
@@ -459,11 +475,11 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     // SAFETY: ibv_query_qp(3).
     let (qp, attr, init_attr): (Option<&QpObject>, Option<Out<ibv_qp_attr>>, Option<Out<ibv_qp_init_attr>>) =
         unsafe { typed((qp, attr, init_attr)) };
-    let (Some(qp), Some(attr), Some(init_attr)) = (qp, attr, init_attr) else { return code(libc::EINVAL) };
+    given!(code; qp, attr, init_attr);
     let raw = qp.tail.raw.as_ref();
     let mut now = match raw.map_or_else(|| qp.tail.qp.query(), RawQp::query) {
         Ok(now) => attr_to_c(&now),
-        Err(error) => return code(error.errno()),
+        Err(error) => return code(error),
     };
     now.cap = cap_to_c(&raw.map_or_else(|| qp.tail.qp.cap(), RawQp::cap));
     qp.state().set(now.qp_state);
@@ -483,7 +499,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: ibv_destroy_qp(3).
     let qp: Option<GivenUp<QpObject>> = unsafe { typed(qp) };
-    let Some(qp) = qp else { return code(libc::EINVAL) };
+    given!(code; qp);
     destroy(qp)
 }
 
@@ -492,10 +508,12 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 #[track_caller]
 pub(crate) fn destroy(qp: GivenUp<QpObject>) -> c_int {
     if qp.tail.qp.in_group() {
-        return busy("the queue pair is attached to a multicast group (ibv_detach_mcast)");
+        return code(
+            busy!("queue pair"; "the queue pair is attached to a multicast group (ibv_detach_mcast)"),
+        );
     }
     if qp.tail.raw.as_ref().is_some_and(RawQp::has_flows) {
-        return busy("flow rules send packets to the queue pair (ibv_destroy_flow)");
+        return code(busy!("queue pair"; "flow rules send packets to the queue pair (ibv_destroy_flow)"));
     }
     qp.tail.leave_cm();
     let id = qp.tail.id;
@@ -511,14 +529,14 @@ pub(crate) fn destroy(qp: GivenUp<QpObject>) -> c_int {
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: ibv_attach_mcast(3).
     let (qp, gid): (Option<&QpObject>, Option<&ibv_gid>) = unsafe { typed((qp, gid)) };
-    let (Some(qp), Some(gid)) = (qp, gid) else { return code(libc::EINVAL) };
+    given!(code; qp, gid);
     status(qp.tail.qp.attach_mcast(Gid(gid.raw)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: ibv_detach_mcast(3).
     let (qp, gid): (Option<&QpObject>, Option<&ibv_gid>) = unsafe { typed((qp, gid)) };
-    let (Some(qp), Some(gid)) = (qp, gid) else { return code(libc::EINVAL) };
+    given!(code; qp, gid);
     status(qp.tail.qp.detach_mcast(Gid(gid.raw)))
 }
 
@@ -529,16 +547,21 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ec
     if let Some(ece) = ece {
         ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
     }
-    code(libc::EOPNOTSUPP)
+    code(no_ece(0))
+}
+
+#[cold]
+fn no_ece(options: u32) -> VerbsError {
+    refuse!(EOPNOTSUPP, "queue pair", "ece"; options; "the device has no enhanced connection establishment")
 }
 
 pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: ibv_set_ece(3).
     let ece: Option<&ibv_ece> = unsafe { typed(ece.cast_const()) };
     match ece {
-        None => code(libc::EINVAL),
+        None => code(no_argument!("ece")),
         Some(ece) if ece.vendor_id == 0 && ece.options == 0 => 0,
-        Some(_) => code(libc::EOPNOTSUPP),
+        Some(ece) => code(no_ece(ece.options)),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::ffi::c_int;
 
-use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, VerbsError};
+use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, VerbsError, refuse};
 use roxie::wire::{Psn, QKey, Qpn};
 
 use crate::abi::objects::{IBV_MIG_MIGRATED, ibv_qp_attr, ibv_qp_cap};
+use crate::errno::known_bits;
 
 use super::ah;
-use super::query::PORT;
 
 pub(crate) fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
@@ -36,14 +36,19 @@ pub(crate) fn state_from_c(state: c_int) -> Option<QpState> {
     [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].into_iter().find(|s| *s as c_int == state)
 }
 
+/// As [`state_from_c`], for the field `name`.
+pub(crate) fn state_of(name: &'static str, state: c_int) -> Result<QpState, VerbsError> {
+    state_from_c(state).ok_or_else(|| {
+        if name == "cur_qp_state" {
+            return refuse!(EINVAL, "queue pair", "cur_qp_state"; state as i32; is "{state}, no IBV_QPS_*");
+        }
+        refuse!(EINVAL, "queue pair", "qp_state"; state as i32; is "{state}, no IBV_QPS_*")
+    })
+}
+
 /// Returns the attributes that `mask` names; the others have their defaults.
 pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr, VerbsError> {
     let has = |bit| mask.contains(bit);
-    let wrong_port = has(QpAttrMask::PORT) && attr.port_num != PORT;
-    let wrong_pkey = has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0;
-    if wrong_port || wrong_pkey {
-        return Err(VerbsError::Invalid);
-    }
     let mut to = QpAttr {
         q_key: QKey(attr.qkey),
         rq_psn: Psn::new(attr.rq_psn),
@@ -63,20 +68,26 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr
         ..QpAttr::default()
     };
     if has(QpAttrMask::STATE) {
-        to.state = state_from_c(attr.qp_state).ok_or(VerbsError::Invalid)?;
+        to.state = state_of("qp_state", attr.qp_state)?;
     }
     if has(QpAttrMask::CUR_STATE) {
-        to.cur_state = state_from_c(attr.cur_qp_state).ok_or(VerbsError::Invalid)?;
+        to.cur_state = state_of("cur_qp_state", attr.cur_qp_state)?;
     }
     if has(QpAttrMask::PATH_MTU) {
-        let mtu = u8::try_from(attr.path_mtu).ok().and_then(PathMtu::from_code);
-        to.path_mtu = mtu.ok_or(VerbsError::Invalid)?;
+        let mtu = attr.path_mtu;
+        let known = u8::try_from(mtu).ok().and_then(PathMtu::from_code);
+        to.path_mtu = known.ok_or_else(|| {
+            refuse!(EINVAL, "queue pair", "path_mtu"; mtu as i32;
+                is "{mtu}, the values are 1 (256 bytes) to 5 (4096 bytes)")
+        })?;
     }
     if has(QpAttrMask::ACCESS_FLAGS) {
-        to.access = Access::from_bits(attr.qp_access_flags).ok_or(VerbsError::Invalid)?;
+        let flags = attr.qp_access_flags;
+        known_bits!(Err; EINVAL, "queue pair", "qp_access_flags"; flags, Access::all().bits());
+        to.access = Access::from_bits_truncate(flags);
     }
     if has(QpAttrMask::AV) {
-        to.av = ah::address_vector(&attr.ah_attr).ok_or(VerbsError::Invalid)?;
+        to.av = ah::address_vector(&attr.ah_attr)?;
     }
     Ok(to)
 }

@@ -23,9 +23,10 @@ use crate::abi::device::{
 };
 use crate::abi::objects::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC};
 use crate::abi::steering::ibv_rss_caps;
-use crate::errno::code;
+use crate::errno::{code, done, given, known_bits};
 use crate::handle::{Out, OutBytes, typed};
 use crate::refusal;
+use roxie::transport::{VerbsError, refuse};
 
 use super::device::ContextObject;
 
@@ -146,7 +147,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     // SAFETY: ibv_query_device(3).
     let (context, attr): (Option<&ContextObject>, Option<Out<ibv_device_attr>>) =
         unsafe { typed((context, attr)) };
-    let (Some(context), Some(attr)) = (context, attr) else { return code(libc::EINVAL) };
+    given!(code; context, attr);
     attr.write(device_attr(&context.tail.context));
     0
 }
@@ -165,9 +166,12 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         Option<&ibv_query_device_ex_input>,
         Option<OutBytes>,
     ) = unsafe { typed((context, input, (attr, attr_size))) };
-    let (Some(context), Some(room)) = (context, room) else { return code(libc::EINVAL) };
-    if room.size() < size_of::<ibv_device_attr>() || input.is_some_and(|input| input.comp_mask != 0) {
-        return code(libc::EINVAL);
+    given!(code; context, room);
+    known_bits!(code; EINVAL, "device", "comp_mask"; input.map_or(0, |input| input.comp_mask), 0);
+    let (size, needed) = (room.size(), size_of::<ibv_device_attr>());
+    if size < needed {
+        return code(refuse!(EINVAL, "device", "attr_size"; size, needed;
+            is "{size}, the attributes have at least {needed} bytes"));
     }
     let mut full = ibv_device_attr_ex::zeroed();
     full.orig_attr = device_attr(&context.tail.context);
@@ -198,12 +202,20 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     // SAFETY: ibv_query_rt_values_ex(3).
     let (context, values): (Option<&ContextObject>, Option<&mut ibv_values_ex>) =
         unsafe { typed((context, values)) };
-    let (Some(_), Some(values)) = (context, values) else { return code(libc::EINVAL) };
+    given!(code; context, values);
     values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
     if values.comp_mask != 0 {
         values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now_ns() as i64 };
     }
     0
+}
+
+/// Checks the number of a port.
+pub(super) fn check_port(port: u32) -> Result<(), VerbsError> {
+    if port == u32::from(PORT) {
+        return Ok(());
+    }
+    Err(refuse!(EINVAL, "port", "port_num"; port; is "{port}, the only port is {PORT}"))
 }
 
 fn port_attr(context: &Context) -> ibv_port_attr {
@@ -242,7 +254,8 @@ pub(crate) unsafe extern "C" fn query_port(
     // SAFETY: ibv_query_port(3).
     let (context, room): (Option<&ContextObject>, Option<OutBytes>) =
         unsafe { typed((context, (attr, attr_size))) };
-    let (Some(context), Some(room), PORT) = (context, room, port) else { return code(libc::EINVAL) };
+    given!(code; context, room);
+    done!(code; check_port(port.into()));
     fill(&room, &port_attr(&context.tail.context));
     0
 }
@@ -255,10 +268,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
 ) -> c_int {
     // SAFETY: ibv_query_port_speed(3).
     let (context, speed): (Option<&ContextObject>, Option<Out<u64>>) = unsafe { typed((context, speed)) };
-    let (Some(_), Some(speed)) = (context, speed) else { return code(libc::EINVAL) };
-    if port != u32::from(PORT) {
-        return code(libc::EINVAL);
-    }
+    given!(code; context, speed);
+    done!(code; check_port(port));
     speed.write(SPEED_100_MBPS);
     0
 }

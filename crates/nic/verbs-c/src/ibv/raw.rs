@@ -6,16 +6,16 @@ use std::iter;
 use std::ptr;
 
 use roxie::raw::{RawQp, RawQpAttr, RxHash};
-use roxie::transport::{SendFlags, SendWr, VerbsError, WrOp, refusal};
+use roxie::transport::{SendWr, VerbsError, WrOp, refuse};
 
 use crate::abi::objects::{ibv_qp_ex, ibv_qp_init_attr_ex};
 use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_recv_wr, ibv_send_wr};
-use crate::errno::code;
+use crate::errno::{code, given, no_argument};
 use crate::handle::{Out, Wr, WrList, typed};
 
 use super::events::ObjectId;
 use super::pd_mr::PdObject;
-use super::post::post_receives;
+use super::post::{no_operation, post_receives, send_flags, unknown_operation};
 use super::qp::{self, InitAttr, QpObject};
 use super::qp_attr::{cap_from_c, cap_to_c};
 use super::wq::TableObject;
@@ -26,16 +26,16 @@ pub(super) fn create(
     pd: Option<&PdObject>,
     init: &mut InitAttr,
     send_ops: Option<u64>,
-) -> Result<Box<QpObject>, c_int> {
-    if send_ops.is_some_and(|ops| !wr::raw_supports(ops)) {
-        return Err(libc::EOPNOTSUPP);
-    }
-    let pd = pd.ok_or(libc::EINVAL)?;
+) -> Result<Box<QpObject>, VerbsError> {
+    wr::check_ops(send_ops, wr::RAW_OPS)?;
+    let pd = pd.ok_or_else(|| no_argument!("pd"))?;
     let (send_cq, recv_cq, srq) = init.queues();
     if srq.is_some() {
-        return Err(libc::EOPNOTSUPP);
+        let srq = init.srq.addr();
+        return Err(refuse!(EOPNOTSUPP, "queue pair", "srq"; srq; "raw packet queue pairs take no SRQ"));
     }
-    let (send_cq, recv_cq) = (send_cq.ok_or(libc::EINVAL)?, recv_cq.ok_or(libc::EINVAL)?);
+    let (send_cq, recv_cq) =
+        (send_cq.ok_or_else(|| no_argument!("send_cq"))?, recv_cq.ok_or_else(|| no_argument!("recv_cq"))?);
     let id = ObjectId::new();
     let attr = RawQpAttr {
         send_cq: send_cq.tail.cq.clone(),
@@ -44,24 +44,26 @@ pub(super) fn create(
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
-    let raw = RawQp::new(&pd.tail, &attr).map_err(VerbsError::errno)?;
+    let raw = RawQp::new(&pd.tail, &attr)?;
     init.set_cap(cap_to_c(&raw.cap()));
     Ok(export(pd, init, raw, id, send_ops))
 }
 
 /// Creates an RSS queue pair, or returns an errno.
-pub(super) fn create_rss(pd: Option<&PdObject>, attr: &ibv_qp_init_attr_ex) -> Result<Box<QpObject>, c_int> {
+pub(super) fn create_rss(
+    pd: Option<&PdObject>,
+    attr: &ibv_qp_init_attr_ex,
+) -> Result<Box<QpObject>, VerbsError> {
     // SAFETY: ibv_create_qp_ex(3): `comp_mask` says that the attributes name a table, and have a key.
     let (table, key): (Option<&TableObject>, Option<&[u8]>) = unsafe {
         let conf = &attr.rx_hash_conf;
         typed((attr.rwq_ind_tbl, (conf.rx_hash_key.cast_const(), usize::from(conf.rx_hash_key_len))))
     };
-    let (Some(pd), Some(table), Some(key)) = (pd, table, key) else { return Err(libc::EINVAL) };
+    given!(Err; pd, table as "rwq_ind_tbl", key as "rx_hash_key");
     let conf = &attr.rx_hash_conf;
-    let hash =
-        RxHash::new(conf.rx_hash_function, key, conf.rx_hash_fields_mask).map_err(VerbsError::errno)?;
+    let hash = RxHash::new(conf.rx_hash_function, key, conf.rx_hash_fields_mask)?;
     let id = ObjectId::new();
-    let raw = RawQp::new_rss(&pd.tail, &table.tail, hash, id.0).map_err(VerbsError::errno)?;
+    let raw = RawQp::new_rss(&pd.tail, &table.tail, hash, id.0)?;
     let init = InitAttr::without_queues(attr.qp_context, attr.qp_type);
     Ok(export(pd, &init, raw, id, None))
 }
@@ -84,7 +86,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     unsafe {
         wr::complete(qp, |batch, qp| match &qp.tail.raw {
             Some(raw) => batch.post_raw(raw),
-            None => Err(VerbsError::Invalid),
+            None => Err(no_argument!("qp")),
         })
     }
 }
@@ -98,8 +100,6 @@ pub(super) fn post_send(
     rest: WrList<ibv_send_wr>,
     bad_wr: Option<Out<*mut ibv_send_wr>>,
 ) -> c_int {
-    // The reason of the RC queue pair is not that of a refusal here.
-    let _recovered = refusal::take_reason();
     let mut refused = ptr::null_mut();
     let requests = iter::once(first).chain(rest).map(|wr| {
         refused = wr.as_ptr();
@@ -111,7 +111,7 @@ pub(super) fn post_send(
             if let Some(bad_wr) = bad_wr {
                 bad_wr.write(refused);
             }
-            code(error.errno())
+            code(error)
         }
     }
 }
@@ -120,10 +120,10 @@ fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> 
     let wr = request.get();
     match wr.opcode {
         IBV_WR_SEND => {}
-        IBV_WR_TSO => return Err(VerbsError::NotSupported),
-        _ => return Err(VerbsError::Invalid),
+        IBV_WR_TSO => return Err(no_operation(wr.opcode)),
+        _ => return Err(unknown_operation(wr.opcode)),
     }
-    let flags = SendFlags::from_bits(wr.send_flags).ok_or(VerbsError::Invalid)?;
+    let flags = send_flags(wr.send_flags)?;
     Ok(SendWr { wr_id: wr.wr_id, op: WrOp::Send, sg_list: request.sg_list()?, flags, dest: None })
 }
 
@@ -135,8 +135,6 @@ pub(super) fn post_recv(
     first: *mut ibv_recv_wr,
     bad_wr: Option<Out<*mut ibv_recv_wr>>,
 ) -> c_int {
-    // The reason of the RC queue pair is not that of a refusal here.
-    let _recovered = refusal::take_reason();
     // SAFETY: ibv_post_recv(3); the list that the application posted.
     let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
     post_receives(list, bad_wr, |wr| raw.post_recv(wr))

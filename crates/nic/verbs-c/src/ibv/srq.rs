@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use roxie::transport::VerbsError;
+use roxie::transport::{VerbsError, refuse};
 use roxie::verbs::{AsyncElement, Srq, SrqAttr, SrqInitAttr};
 
 use crate::abi::Zeroed;
@@ -13,7 +13,7 @@ use crate::abi::objects::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::abi::work::ibv_recv_wr;
-use crate::errno::{busy, code, null, status};
+use crate::errno::{busy, code, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
 
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 ) -> *mut ibv_srq {
     // SAFETY: ibv_create_srq(3).
     let (pd, init): (Option<&PdObject>, Option<&mut ibv_srq_init_attr>) = unsafe { typed((pd, init_attr)) };
-    let Some(init) = init else { return null(libc::EINVAL) };
+    given!(null; init);
     create(pd, init.srq_context, &mut init.attr, None).map_or_else(|errno| null(errno), SrqObject::give)
 }
 
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ) -> *mut ibv_srq {
     // SAFETY: ibv_create_srq_ex(3).
     let attr: Option<&mut ibv_srq_init_attr_ex> = unsafe { typed(attr) };
-    let Some(attr) = attr else { return null(libc::EINVAL) };
+    given!(null; attr);
     // SAFETY: ibv_create_srq_ex(3): the attributes name objects where `comp_mask` says so.
     unsafe { create_ex(attr) }.map_or_else(|errno| null(errno), SrqObject::give)
 }
@@ -64,20 +64,18 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ///
 /// # Safety
 /// The pointers in `attr` that its `comp_mask` declares keep the contract of [`typed`].
-pub(crate) unsafe fn create_ex(attr: &mut ibv_srq_init_attr_ex) -> Result<Box<SrqObject>, c_int> {
+pub(crate) unsafe fn create_ex(attr: &mut ibv_srq_init_attr_ex) -> Result<Box<SrqObject>, VerbsError> {
     let has = |mask| attr.comp_mask & mask != 0;
     let ty = if has(IBV_SRQ_INIT_ATTR_TYPE) { attr.srq_type } else { IBV_SRQT_BASIC };
     let is_xrc = ty == IBV_SRQT_XRC;
     let xrc_attrs = if is_xrc { IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ } else { 0 };
     let needed = IBV_SRQ_INIT_ATTR_PD | xrc_attrs;
-    if !matches!(ty, IBV_SRQT_BASIC | IBV_SRQT_XRC)
-        || attr.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | needed) != 0
-    {
-        return Err(libc::EOPNOTSUPP);
+    if !matches!(ty, IBV_SRQT_BASIC | IBV_SRQT_XRC) {
+        return Err(refuse!(EOPNOTSUPP, "SRQ", "srq_type"; ty as i32;
+            is "{ty}, the device has basic (0) and XRC (1) queues"));
     }
-    if attr.comp_mask & needed != needed {
-        return Err(libc::EINVAL);
-    }
+    known_bits!(Err; EOPNOTSUPP, "SRQ", "comp_mask"; attr.comp_mask, IBV_SRQ_INIT_ATTR_TYPE | needed);
+    needed_bits!(Err; "SRQ", "comp_mask"; attr.comp_mask, needed);
     // SAFETY: the contract covers the pointers, all of which are declared.
     let (pd, scope) = unsafe {
         let scope: Option<(Option<&XrcdObject>, Option<&CqObject>)> =
@@ -87,7 +85,8 @@ pub(crate) unsafe fn create_ex(attr: &mut ibv_srq_init_attr_ex) -> Result<Box<Sr
     let scope = match scope {
         None => None,
         Some((Some(xrcd), Some(cq))) => Some((xrcd, cq)),
-        Some(_) => return Err(libc::EINVAL),
+        Some((None, _)) => return Err(no_argument!("xrcd")),
+        Some((_, None)) => return Err(no_argument!("cq")),
     };
     create(pd, attr.srq_context, &mut attr.attr, scope)
 }
@@ -98,8 +97,8 @@ pub(crate) fn create(
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
     xrc: Option<(&XrcdObject, &CqObject)>,
-) -> Result<Box<SrqObject>, c_int> {
-    let pd = pd.ok_or(libc::EINVAL)?;
+) -> Result<Box<SrqObject>, VerbsError> {
+    let pd = pd.ok_or_else(|| no_argument!("pd"))?;
     let id = ObjectId::new();
     let asked = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: 0 };
     let init = SrqInitAttr { attr: asked, cookie: id.0 };
@@ -107,8 +106,8 @@ pub(crate) fn create(
         None => pd.tail.create_srq(&init),
         Some((xrcd, cq)) => pd.tail.create_xrc_srq(&init, &xrcd.tail, &cq.tail.cq),
     };
-    let srq = created.map_err(VerbsError::errno)?;
-    let granted = srq.query().map_err(VerbsError::errno)?;
+    let srq = created?;
+    let granted = srq.query()?;
     (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
     let mut public = ibv_srq::zeroed();
     public.context = pd.context().get();
@@ -127,10 +126,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 ) -> c_int {
     // SAFETY: ibv_modify_srq(3).
     let (srq, attr): (Option<&SrqObject>, Option<&ibv_srq_attr>) = unsafe { typed((srq, attr.cast_const())) };
-    let (Some(srq), Some(attr)) = (srq, attr) else { return code(libc::EINVAL) };
-    if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
-        return code(libc::EINVAL);
-    }
+    given!(code; srq, attr);
+    known_bits!(code; EINVAL, "SRQ", "srq_attr_mask"; mask, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT);
     let srq = &srq.tail.srq;
     let resized = if mask & IBV_SRQ_MAX_WR != 0 { srq.resize(attr.max_wr) } else { Ok(()) };
     let sets_limit = mask & IBV_SRQ_LIMIT != 0;
@@ -140,20 +137,20 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: ibv_query_srq(3).
     let (srq, attr): (Option<&SrqObject>, Option<Out<ibv_srq_attr>>) = unsafe { typed((srq, attr)) };
-    let (Some(srq), Some(attr)) = (srq, attr) else { return code(libc::EINVAL) };
+    given!(code; srq, attr);
     match srq.tail.srq.query() {
         Ok(SrqAttr { max_wr, max_sge, srq_limit }) => {
             attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit });
             0
         }
-        Err(error) => code(error.errno()),
+        Err(error) => code(error),
     }
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: ibv_destroy_srq(3).
     let srq: Option<GivenUp<SrqObject>> = unsafe { typed(srq) };
-    let Some(srq) = srq else { return code(libc::EINVAL) };
+    given!(code; srq);
     destroy(srq)
 }
 
@@ -161,7 +158,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 #[track_caller]
 pub(crate) fn destroy(srq: GivenUp<SrqObject>) -> c_int {
     if srq.tail.srq.in_use() {
-        return busy("queue pairs use the shared receive queue");
+        return code(busy!("SRQ"; "queue pairs use the shared receive queue"));
     }
     let id = srq.tail.id;
     let delivered = id.unregister();
@@ -182,6 +179,6 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     // SAFETY: ibv_post_srq_recv(3).
     let (srq, list, bad_wr): (Option<&SrqObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
         unsafe { typed((Hot(srq), first, bad_wr)) };
-    let Some(srq) = srq else { return code(libc::EINVAL) };
+    given!(code; srq);
     post_receives(list, bad_wr, |wr| srq.tail.srq.post_recv(wr))
 }

@@ -8,8 +8,9 @@ use std::sync::LazyLock;
 
 use libc::size_t;
 
-use crate::errno::minus1;
+use crate::errno::{failed, given, minus1};
 use crate::handle::{OutBytes, typed};
+use roxie::transport::refuse;
 
 use super::device::device;
 
@@ -32,15 +33,17 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     // SAFETY: the contract of libibverbs' providers: two strings, and room for `size` bytes.
     let (dir, file, buf): (Option<&CStr>, Option<&CStr>, Option<OutBytes>) =
         unsafe { typed((dir, file, (buf, size))) };
-    let (Some(dir), Some(file), Some(buf)) = (dir, file, buf.filter(|buf| buf.size() != 0)) else {
-        return minus1(libc::EINVAL);
+    given!(minus1; dir, file, buf);
+    let size = buf.size();
+    let (Ok(dir), Ok(file), 1..) = (dir.to_str(), file.to_str(), size) else {
+        return minus1(refuse!(EINVAL, "argument", "size"; size;
+            is "{size}, or the path has other characters than UTF-8"));
     };
-    let (Ok(dir), Ok(file)) = (dir.to_str(), file.to_str()) else { return minus1(libc::EINVAL) };
     let content = match device_file(dir, file) {
         Some(content) => content.into_bytes(),
         None => match fs::read(Path::new(dir).join(file)) {
             Ok(content) => content,
-            Err(_) => return -1,
+            Err(error) => return minus1(failed!(error, "sysfs", "file"; "the file cannot be read")),
         },
     };
     // Without the final newline, cut to fit, zero-terminated if there is room.

@@ -9,7 +9,7 @@ use crate::abi::objects::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
-use crate::errno::{busy, code, null};
+use crate::errno::{busy, code, given, known_bits, null};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Object, Tail};
 
@@ -27,20 +27,18 @@ pub(crate) unsafe extern "C" fn alloc_td(
 ) -> *mut ibv_td {
     // SAFETY: ibv_alloc_td(3).
     let attr: Option<&ibv_td_init_attr> = unsafe { typed(init_attr.cast_const()) };
-    match attr {
-        None => null(libc::EINVAL),
-        Some(attr) if attr.comp_mask != 0 => null(libc::EOPNOTSUPP),
-        Some(_) => TdObject::export(ibv_td { context }, Td::default()),
-    }
+    given!(null; attr);
+    known_bits!(null; EOPNOTSUPP, "thread domain", "comp_mask"; attr.comp_mask, 0);
+    TdObject::export(ibv_td { context }, Td::default())
 }
 
 /// Implements `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: ibv_dealloc_td(3).
     let td: Option<GivenUp<TdObject>> = unsafe { typed(td) };
-    let Some(td) = td else { return code(libc::EINVAL) };
+    given!(code; td);
     if td.tail.in_use() {
-        return busy("protection domains use the thread domain");
+        return code(busy!("thread domain"; "protection domains use the thread domain"));
     }
     td.free();
     0
@@ -59,15 +57,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: ibv_alloc_parent_domain(3).
     let (context, attr): (Option<&ContextObject>, Option<&ibv_parent_domain_init_attr>) =
         unsafe { typed((context, attr.cast_const())) };
-    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
-    if attr.comp_mask & !KNOWN != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
+    given!(null; context, attr);
+    known_bits!(null; EOPNOTSUPP, "parent domain", "comp_mask"; attr.comp_mask, KNOWN);
     // SAFETY: ibv_alloc_parent_domain(3): the attributes name objects.
     let (pd, td): (Option<&PdObject>, Option<&TdObject>) = unsafe { typed((attr.pd, attr.td)) };
-    let Some(pd) = pd else { return null(libc::EINVAL) };
+    given!(null; pd);
     match pd.tail.parent(td.map(|td| &td.tail)) {
         Ok(parent) => export_pd(context, parent).give(),
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use roxie::raw::{IndTable, RawWq, WqState};
-use roxie::transport::VerbsError;
+use roxie::transport::{VerbsError, refuse};
 
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
@@ -13,7 +13,7 @@ use crate::abi::steering::{
     ibv_wq_init_attr,
 };
 use crate::abi::work::ibv_recv_wr;
-use crate::errno::{code, null};
+use crate::errno::{busy, code, done, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
 
@@ -42,18 +42,23 @@ pub(crate) unsafe extern "C" fn create_wq(
     // SAFETY: ibv_create_wq(3).
     let (context, attr): (Option<&ContextObject>, Option<&mut ibv_wq_init_attr>) =
         unsafe { typed((context, attr)) };
-    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
+    given!(null; context, attr);
     let flags = if attr.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 { attr.create_flags } else { 0 };
-    if attr.comp_mask & !IBV_WQ_INIT_ATTR_FLAGS != 0 || flags != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
+    known_bits!(null; EOPNOTSUPP, "work queue", "comp_mask"; attr.comp_mask, IBV_WQ_INIT_ATTR_FLAGS);
+    known_bits!(null; EOPNOTSUPP, "work queue", "create_flags"; flags, 0);
     // SAFETY: ibv_create_wq(3): the attributes name a domain and a CQ.
     let (pd, cq): (Option<&PdObject>, Option<&CqObject>) = unsafe { typed((attr.pd, attr.cq)) };
-    let (Some(pd), Some(cq), IBV_WQT_RQ) = (pd, cq, attr.wq_type) else { return null(libc::EINVAL) };
+    given!(null; pd, cq);
+    let ty = attr.wq_type;
+    if ty != IBV_WQT_RQ {
+        return null(
+            refuse!(EINVAL, "work queue", "wq_type"; ty; is "{ty}, the only type is IBV_WQT_RQ (0)"),
+        );
+    }
     let handle = new_handle();
     let wq = match RawWq::new(&pd.tail, &cq.tail.cq, attr.max_wr, attr.max_sge, handle.into()) {
         Ok(wq) => wq,
-        Err(error) => return null(error.errno()),
+        Err(error) => return null(error),
     };
     (attr.max_wr, attr.max_sge) = wq.sizes();
     let mut public = ibv_wq::zeroed();
@@ -71,37 +76,28 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
     const KNOWN: u32 = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE;
     // SAFETY: ibv_modify_wq(3).
     let (wq, attr): (Option<&WqObject>, Option<&ibv_wq_attr>) = unsafe { typed((wq, attr.cast_const())) };
-    let (Some(wq), Some(attr)) = (wq, attr) else { return code(libc::EINVAL) };
-    if attr.attr_mask & !KNOWN != 0 {
-        return code(libc::EOPNOTSUPP);
-    }
+    given!(code; wq, attr);
+    known_bits!(code; EOPNOTSUPP, "work queue", "attr_mask"; attr.attr_mask, KNOWN);
     let has = |bit| attr.attr_mask & bit != 0;
-    let current = has(IBV_WQ_ATTR_CURR_STATE).then_some(attr.curr_wq_state);
-    if !has(IBV_WQ_ATTR_STATE) {
-        let is_wrong = current.is_some_and(|current| current != wq.tail.state() as c_int);
-        return if is_wrong { code(libc::EINVAL) } else { 0 };
-    }
-    let (from, Some(to)) = (current.map(state_from_c), state_from_c(attr.wq_state)) else {
-        return code(libc::EINVAL);
-    };
-    if from == Some(None) {
-        return code(libc::EINVAL);
-    }
-    match wq.tail.modify(from.flatten(), to) {
+    let state = |bit, value| has(bit).then(|| state_from_c(value)).transpose();
+    let from = done!(code; state(IBV_WQ_ATTR_CURR_STATE, attr.curr_wq_state));
+    let to = done!(code; state(IBV_WQ_ATTR_STATE, attr.wq_state)).unwrap_or(wq.tail.state());
+    match wq.tail.modify(from, to) {
         Ok(()) => {
-            wq.state().set(attr.wq_state);
+            wq.state().set(to as c_int);
             0
         }
-        Err(error) => code(error.errno()),
+        Err(error) => code(error),
     }
 }
 
-fn state_from_c(state: c_int) -> Option<WqState> {
+fn state_from_c(state: c_int) -> Result<WqState, VerbsError> {
     match state {
-        IBV_WQS_RESET => Some(WqState::Reset),
-        IBV_WQS_RDY => Some(WqState::Ready),
-        IBV_WQS_ERR => Some(WqState::Err),
-        _ => None,
+        IBV_WQS_RESET => Ok(WqState::Reset),
+        IBV_WQS_RDY => Ok(WqState::Ready),
+        IBV_WQS_ERR => Ok(WqState::Err),
+        _ => Err(refuse!(EINVAL, "work queue", "wq_state"; state as i32;
+            is "{state}; the states are RESET (0), RDY (1) and ERR (2)")),
     }
 }
 
@@ -109,9 +105,9 @@ fn state_from_c(state: c_int) -> Option<WqState> {
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     // SAFETY: ibv_create_wq(3).
     let wq: Option<GivenUp<WqObject>> = unsafe { typed(wq) };
-    let Some(wq) = wq else { return code(libc::EINVAL) };
+    given!(code; wq);
     if wq.tail.in_use() {
-        return code(libc::EBUSY);
+        return code(busy!("work queue"; "indirection tables use the work queue"));
     }
     wq.free();
     0
@@ -126,7 +122,7 @@ unsafe extern "C" fn post_wq_recv(
     // SAFETY: ibv_post_recv(3).
     let (wq, list, bad_wr): (Option<&WqObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
         unsafe { typed((wq, first, bad_wr)) };
-    let Some(wq) = wq else { return code(libc::EINVAL) };
+    given!(code; wq);
     post_receives(list, bad_wr, |wr| wq.tail.post_recv(wr))
 }
 
@@ -138,12 +134,12 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     // SAFETY: ibv_create_rwq_ind_table(3).
     let (context, attr): (Option<&ContextObject>, Option<&ibv_rwq_ind_table_init_attr>) =
         unsafe { typed((context, attr.cast_const())) };
-    let (Some(context), Some(attr)) = (context, attr) else { return null(libc::EINVAL) };
-    if attr.comp_mask != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
-    if attr.log_ind_tbl_size > IndTable::LEN_MAX.ilog2() {
-        return null(libc::EINVAL);
+    given!(null; context, attr);
+    known_bits!(null; EOPNOTSUPP, "indirection table", "comp_mask"; attr.comp_mask, 0);
+    let (log_size, most) = (attr.log_ind_tbl_size, IndTable::LEN_MAX.ilog2());
+    if log_size > most {
+        return null(refuse!(EINVAL, "indirection table", "log_ind_tbl_size"; log_size, most;
+            is "{log_size}, the largest value is {most}"));
     }
     // SAFETY: ibv_create_rwq_ind_table(3): an array of so many work queues.
     let entries: Option<&[*mut ibv_wq]> =
@@ -155,7 +151,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             .map(|wq| unsafe { typed::<Option<&WqObject>, _>(*wq) }.map(|wq| wq.tail.clone()))
             .collect()
     });
-    match wqs.ok_or(VerbsError::Invalid).and_then(IndTable::new) {
+    match wqs.ok_or_else(|| no_argument!("ind_tbl")).and_then(IndTable::new) {
         Ok(table) => {
             let handle = new_handle() as c_int;
             let public = ibv_rwq_ind_table {
@@ -166,7 +162,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             };
             TableObject::export(public, table)
         }
-        Err(error) => null(error.errno()),
+        Err(error) => null(error),
     }
 }
 
@@ -174,9 +170,9 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     // SAFETY: ibv_create_rwq_ind_table(3).
     let table: Option<GivenUp<TableObject>> = unsafe { typed(table) };
-    let Some(table) = table else { return code(libc::EINVAL) };
+    given!(code; table);
     if table.tail.in_use() {
-        return code(libc::EBUSY);
+        return code(busy!("indirection table"; "RSS queue pairs use the indirection table"));
     }
     table.free();
     0

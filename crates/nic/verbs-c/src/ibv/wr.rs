@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use libc::{pthread_mutex_t, size_t};
 use roxie::raw::RawQp;
-use roxie::transport::{Dest, QpCap, QpType, SendFlags, SendWr, Sge, VerbsError, WrOp};
+use roxie::transport::{Dest, QpCap, QpType, SendFlags, SendWr, Sge, VerbsError, WrOp, refuse};
 use roxie::verbs::Qp;
 use roxie::wire::{Lkey, Rkey};
 
@@ -18,15 +18,15 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
-use crate::abi::work::{ibv_ah, ibv_data_buf};
+use crate::abi::work::{IBV_WR_TSO, ibv_ah, ibv_data_buf};
 use crate::check::{self, Purpose};
-use crate::errno::code;
+use crate::errno::{code, known_bits, no_argument};
 use crate::handle::{Hot, is_usable, typed};
 
 use super::ah::AhObject;
 use super::mw::{MwObject, wr_bind};
 use super::pd_mr::MrObject;
-use super::post::ud_dest;
+use super::post::{no_operation, send_flags, ud_dest};
 use super::qp::QpObject;
 
 /// The operations of UD.
@@ -46,21 +46,24 @@ const XRC_OPS: u64 = UC_OPS
 /// The operations of RC.
 const RC_OPS: u64 = XRC_OPS | IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
-/// Returns whether a QP of this type can do all operations in `ops`, bits of IBV_QP_EX_WITH_*.
-pub(crate) fn supports(ty: QpType, ops: u64) -> bool {
-    let can = match ty {
+/// Returns the operations of a QP of this type, bits of IBV_QP_EX_WITH_*.
+pub(crate) fn operations(ty: QpType) -> u64 {
+    match ty {
         QpType::XrcTgt => 0,
         QpType::XrcIni => XRC_OPS,
         QpType::Rc => RC_OPS,
         QpType::Uc => UC_OPS,
         QpType::Ud | QpType::Gsi => UD_OPS,
-    };
-    ops & !can == 0
+    }
 }
 
-/// Returns whether a raw packet queue pair can do all operations in `ops`.
-pub(crate) fn raw_supports(ops: u64) -> bool {
-    ops & !IBV_QP_EX_WITH_SEND == 0
+/// The operations of a raw packet queue pair.
+pub(crate) const RAW_OPS: u64 = IBV_QP_EX_WITH_SEND;
+
+/// Checks that a queue pair with the operations `known` can do those that the application asks for.
+pub(crate) fn check_ops(asked: Option<u64>, known: u64) -> Result<(), VerbsError> {
+    known_bits!(Err; EOPNOTSUPP, "queue pair", "send_ops_flags"; asked.unwrap_or(0), known);
+    Ok(())
 }
 
 /// The lock that the building thread holds from `wr_start` to `wr_complete` or `wr_abort`.
@@ -136,9 +139,14 @@ impl Batch {
     }
 
     fn begin(&mut self, wr_id: u64, flags: u32, op: WrOp) {
-        let Some(flags) = SendFlags::from_bits(flags) else { return self.fail(VerbsError::Invalid) };
-        if self.requests.len() == self.requests.capacity() {
-            return self.fail(VerbsError::NoMem);
+        let flags = match send_flags(flags) {
+            Ok(flags) => flags,
+            Err(refused) => return self.fail(refused),
+        };
+        let room = self.requests.capacity();
+        if self.requests.len() == room {
+            return self.fail(refuse!(ENOMEM, "send queue", "max_send_wr"; room;
+                "more than max_send_wr {room} requests between ibv_wr_start and ibv_wr_complete"));
         }
         let data = Data::Sges(0..0);
         self.requests.push(Request { wr_id, op, flags, dest: None, data });
@@ -146,7 +154,9 @@ impl Batch {
 
     fn last(&mut self) -> Option<&mut Request> {
         if self.requests.is_empty() {
-            self.fail(VerbsError::Invalid);
+            let requests = 0;
+            self.fail(refuse!(EINVAL, "work request", "setter"; requests;
+                "a setter of the builder was called before an operation"));
         }
         self.requests.last_mut()
     }
@@ -159,7 +169,9 @@ impl Batch {
 
     fn set_sges(&mut self, list: &[Sge]) {
         if self.sges.capacity() - self.sges.len() < list.len() {
-            return self.fail(VerbsError::Invalid);
+            let (count, room) = (list.len(), self.sges.capacity() - self.sges.len());
+            return self.fail(refuse!(EINVAL, "work request", "num_sge"; count, room;
+                "{count} elements, the batch has room for {room} more"));
         }
         let start = self.sges.len();
         self.sges.extend_from_slice(list);
@@ -173,7 +185,9 @@ impl Batch {
         let start = self.inline.len();
         for piece in pieces {
             if self.inline.capacity() - self.inline.len() < piece.len() {
-                return self.fail(VerbsError::Invalid);
+                let (length, room) = (piece.len(), self.inline.capacity() - self.inline.len());
+                return self.fail(refuse!(EINVAL, "work request", "length"; length, room;
+                    "{length} bytes of inline data, the batch has room for {room} more"));
             }
             self.inline.extend_from_slice(piece);
         }
@@ -303,8 +317,8 @@ pub(crate) unsafe fn complete(
     };
     match posted {
         Some(Ok(())) => 0,
-        Some(Err(error)) => code(error.errno()),
-        None => code(libc::EINVAL),
+        Some(Err(error)) => code(error),
+        None => code(no_argument!("qp")),
     }
 }
 
@@ -367,7 +381,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *c
         let list: Option<&[Sge]> = typed((list, count));
         building(qp, |batch, _| match list {
             Some(list) => batch.set_sges(list),
-            None => batch.fail(VerbsError::Invalid),
+            None => batch.fail(no_argument!("sg_list")),
         });
     }
 }
@@ -388,7 +402,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, 
             Some(list) => {
                 batch.set_inline(list.iter().map(|buf| typed((buf.addr.cast_const(), buf.length))));
             }
-            None => batch.fail(VerbsError::Invalid),
+            None => batch.fail(no_argument!("buf_list")),
         });
     }
 }
@@ -402,7 +416,7 @@ unsafe extern "C" fn wr_bind_mw(
     // SAFETY: ibv_wr_post(3); the structure names a region.
     unsafe {
         let (mw, info): (Option<&MwObject>, Option<&ibv_mw_bind_info>) = typed((mw, info));
-        let bind = info.ok_or(VerbsError::Invalid).and_then(|info| {
+        let bind = info.ok_or_else(|| no_argument!("bind_info")).and_then(|info| {
             let region: Option<&MrObject> = typed(info.mr);
             wr_bind(mw, rkey, info, region)
         });
@@ -422,7 +436,7 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr:
                 begin(batch, qp, WrOp::AtomicWrite { remote_addr, r_key: Rkey(rkey) });
                 batch.set_inline([&data[..]].into_iter());
             }
-            None => batch.fail(VerbsError::Invalid),
+            None => batch.fail(no_argument!("atomic_wr")),
         });
     }
 }
@@ -432,13 +446,14 @@ functions! {
     wr_set_sge(lkey: u32, addr: u64, length: u32)
         |batch, _| batch.set_sges(&[Sge { addr, length, lkey: Lkey(lkey) }]);
     wr_send_tso(_header: *mut c_void, _length: u16, _mss: u16)
-        |batch, _| batch.fail(VerbsError::NotSupported);
+        |batch, _| batch.fail(no_operation(IBV_WR_TSO));
     wr_flush(rkey: u32, remote_addr: u64, length: size_t, placement: u8, selectivity: u8)
         |batch, qp| match u32::try_from(length) {
             Ok(length) => {
                 let r_key = Rkey(rkey);
                 begin(batch, qp, WrOp::Flush { remote_addr, r_key, length, placement, selectivity });
             }
-            Err(_) => batch.fail(VerbsError::Invalid),
+            Err(_) => batch.fail(refuse!(EINVAL, "work request", "length"; length;
+                is "{length}, the length of a FLUSH has 32 bits")),
         };
 }

@@ -5,17 +5,17 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-use roxie::transport::VerbsError;
+use roxie::transport::{VerbsError, refuse};
 use roxie::verbs::{Xrcd, XrcdInit};
 use roxie::wire::Qpn;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
     IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
-    IBV_QPT_XRC_RECV, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp, ibv_qp_open_attr, ibv_srq,
-    ibv_xrcd, ibv_xrcd_init_attr,
+    IBV_QPT_XRC_RECV, IBV_SRQT_BASIC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp,
+    ibv_qp_open_attr, ibv_srq, ibv_xrcd, ibv_xrcd_init_attr,
 };
-use crate::errno::{busy, code, null};
+use crate::errno::{busy, code, given, known_bits, needed_bits, null};
 use crate::handle::{GivenUp, Out, typed};
 use crate::object::{Object, Tail};
 
@@ -39,13 +39,13 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     // SAFETY: ibv_open_xrcd(3).
     let (context, init): (Option<&ContextObject>, Option<&ibv_xrcd_init_attr>) =
         unsafe { typed((context, init_attr.cast_const())) };
-    let (Some(context), Some(init)) = (context, init) else { return null(libc::EINVAL) };
-    if init.comp_mask & !NEEDED != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
-    let no_file = init.fd < 0;
-    if init.comp_mask != NEEDED || (no_file && init.fd != NO_FILE) {
-        return null(libc::EINVAL);
+    given!(null; context, init);
+    known_bits!(null; EOPNOTSUPP, "XRC domain", "comp_mask"; init.comp_mask, NEEDED);
+    needed_bits!(null; "XRC domain", "comp_mask"; init.comp_mask, NEEDED);
+    let (no_file, fd) = (init.fd < 0, init.fd);
+    if no_file && fd != NO_FILE {
+        return null(refuse!(EINVAL, "XRC domain", "fd"; fd as i32;
+            is "{fd}: a descriptor, or -1 for a domain without a file"));
     }
     // SAFETY: not negative. The application keeps its descriptor open during the call, or the call fails.
     let file = (!no_file).then(|| unsafe { BorrowedFd::borrow_raw(init.fd) });
@@ -57,10 +57,10 @@ pub(crate) fn open(
     context: &ContextObject,
     file: Option<BorrowedFd<'_>>,
     oflags: c_int,
-) -> Result<Box<XrcdObject>, c_int> {
+) -> Result<Box<XrcdObject>, VerbsError> {
     let has = |flag| oflags & flag != 0;
     let asked = XrcdInit { file, create: has(libc::O_CREAT), exclusive: has(libc::O_EXCL) };
-    let xrcd = context.tail.context.open_xrcd(&asked).map_err(VerbsError::errno)?;
+    let xrcd = context.tail.context.open_xrcd(&asked)?;
     Ok(XrcdObject::boxed(ibv_xrcd { context: context.public() }, xrcd))
 }
 
@@ -68,9 +68,9 @@ pub(crate) fn open(
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: ibv_close_xrcd(3).
     let xrcd: Option<GivenUp<XrcdObject>> = unsafe { typed(xrcd) };
-    let Some(xrcd) = xrcd else { return code(libc::EINVAL) };
+    given!(code; xrcd);
     if xrcd.tail.in_use() {
-        return busy("the XRC domain has shared receive queues or queue pairs");
+        return code(busy!("XRC domain"; "the XRC domain has shared receive queues or queue pairs"));
     }
     xrcd.free();
     0
@@ -80,12 +80,16 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: ibv_get_srq_num(3).
     let (srq, number): (Option<&SrqObject>, Option<Out<u32>>) = unsafe { typed((srq, number)) };
-    match (srq.and_then(|srq| srq.tail.srq.number()), number) {
-        (Some(found), Some(number)) => {
+    given!(code; srq, number as "srq_num");
+    match srq.tail.srq.number() {
+        Some(found) => {
             number.write(found);
             0
         }
-        _ => code(libc::EINVAL),
+        None => {
+            let ty = IBV_SRQT_BASIC;
+            code(refuse!(EINVAL, "SRQ", "srq_type"; ty; is "{ty}: only an XRC SRQ has a number"))
+        }
     }
 }
 
@@ -97,19 +101,21 @@ pub(crate) unsafe extern "C" fn open_qp(
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     // SAFETY: ibv_open_qp(3).
     let attr: Option<&ibv_qp_open_attr> = unsafe { typed(attr.cast_const()) };
-    let Some(attr) = attr else { return null(libc::EINVAL) };
-    if attr.comp_mask & !(NEEDED | IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
-    if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
-        return null(libc::EINVAL);
+    given!(null; attr);
+    let known = NEEDED | IBV_QP_OPEN_ATTR_CONTEXT;
+    known_bits!(null; EOPNOTSUPP, "queue pair", "comp_mask"; attr.comp_mask, known);
+    needed_bits!(null; "queue pair", "comp_mask"; attr.comp_mask, NEEDED);
+    let ty = attr.qp_type;
+    if ty != IBV_QPT_XRC_RECV {
+        return null(refuse!(EINVAL, "queue pair", "qp_type"; ty;
+            is "{ty}: only queue pairs of type XRC_RECV (10) are opened by number"));
     }
     // SAFETY: ibv_open_qp(3): the attributes name an XRC domain.
     let xrcd: Option<&XrcdObject> = unsafe { typed(attr.xrcd) };
-    let Some(xrcd) = xrcd else { return null(libc::EINVAL) };
+    given!(null; xrcd);
     let qp = match xrcd.tail.open_qp(Qpn::new(attr.qp_num)) {
         Ok(qp) => qp,
-        Err(error) => return null(error.errno()),
+        Err(error) => return null(error),
     };
     let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
     let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });

@@ -1,7 +1,6 @@
 //! Addresses and routes (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3), rdma_listen(3)).
 
 use std::ffi::c_int;
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::Duration;
 
@@ -9,8 +8,9 @@ use libc::{in_addr, in6_addr, sa_family_t, sockaddr, sockaddr_in, sockaddr_in6};
 
 use crate::abi::Zeroed;
 use crate::abi::cm::{SockAddr, rdma_cm_id};
-use crate::errno::{minus1, of_io};
+use crate::errno::{done, given, minus1};
 use crate::handle::{FromC, typed};
+use roxie::transport::{VerbsError, refuse};
 
 use super::event::complete;
 use super::id::{IdObject, IdTail, refresh};
@@ -73,11 +73,13 @@ pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
 /// Calls `f` with an identifier and updates its public addresses. If `wait` is set and the identifier is
 /// synchronous, waits for the event that the call causes. Returns 0, or -1 with `errno` set.
 #[track_caller]
-pub(crate) fn call(id: Option<&IdObject>, wait: bool, f: impl FnOnce(&IdTail) -> io::Result<()>) -> c_int {
-    let Some(id) = id else { return minus1(libc::EINVAL) };
-    if let Err(error) = f(&id.tail) {
-        return minus1(of_io(&error));
-    }
+pub(crate) fn call(
+    id: Option<&IdObject>,
+    wait: bool,
+    f: impl FnOnce(&IdTail) -> Result<(), VerbsError>,
+) -> c_int {
+    given!(minus1; id);
+    done!(minus1; f(&id.tail));
     refresh(id);
     if wait { complete(id) } else { 0 }
 }
@@ -88,10 +90,21 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     bind(id, addr)
 }
 
+/// The refusal of an address that is NULL or of an unknown family.
+#[cold]
+pub(super) fn no_family(name: &str) -> VerbsError {
+    let family = 0;
+    match name {
+        "src_addr" => refuse!(EINVAL, "argument", "src_addr"; family; is "not of IPv4 or IPv6"),
+        "dst_addr" => refuse!(EINVAL, "argument", "dst_addr"; family; is "NULL, or not of IPv4 or IPv6"),
+        _ => refuse!(EINVAL, "argument", "addr"; family; is "NULL, or not of IPv4 or IPv6"),
+    }
+}
+
 /// As rdma_bind_addr(3).
 #[track_caller]
 pub(crate) fn bind(id: Option<&IdObject>, addr: Option<SocketAddr>) -> c_int {
-    let Some(addr) = addr else { return minus1(libc::EINVAL) };
+    let Some(addr) = addr else { return minus1(no_family("addr")) };
     call(id, false, |tail| tail.id.bind_addr(addr))
 }
 
@@ -105,7 +118,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     let (id, from, to): (Option<&IdObject>, Option<SocketAddr>, Option<SocketAddr>) =
         unsafe { typed((id, src, dst)) };
     if from.is_none() && !src.is_null() {
-        return minus1(libc::EINVAL);
+        return minus1(no_family("src_addr"));
     }
     resolve(id, from, to, timeout_ms)
 }
@@ -118,7 +131,7 @@ pub(crate) fn resolve(
     to: Option<SocketAddr>,
     timeout_ms: c_int,
 ) -> c_int {
-    let Some(to) = to else { return minus1(libc::EINVAL) };
+    let Some(to) = to else { return minus1(no_family("dst_addr")) };
     // The kernel takes a negative time for an endless one.
     let timeout = u64::try_from(timeout_ms).map_or(Duration::MAX, Duration::from_millis);
     call(id, true, |tail| tail.id.resolve_addr(from, to, timeout))

@@ -14,8 +14,9 @@ use crate::abi::cm::{
     rdma_cm_id,
 };
 use crate::abi::objects::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
-use crate::errno::minus1;
+use crate::errno::{busy, given, minus1, no_argument, no_memory};
 use crate::handle::{Out, typed};
+use roxie::transport::refuse;
 
 use super::addr::call;
 use super::id::IdObject;
@@ -73,7 +74,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     // SAFETY: rdma_getaddrinfo(3).
     let result: Option<Out<*mut rdma_addrinfo>> = unsafe { typed(result) };
-    let Some(result) = result else { return minus1(libc::EINVAL) };
+    given!(minus1; result);
     // SAFETY: rdma_getaddrinfo(3).
     match unsafe { look_up(node, service, hints) } {
         Ok(found) => {
@@ -98,9 +99,9 @@ unsafe fn look_up(
     let hints: Option<&rdma_addrinfo> = unsafe { typed(hints) };
     let is_named = !node.is_null() || !service.is_null();
     if !is_named && hints.is_none() {
-        return Err(minus1(libc::EINVAL));
+        return Err(minus1(no_argument!("node")));
     }
-    let mut to = AddrInfo::new().ok_or_else(|| minus1(libc::ENOMEM))?;
+    let mut to = AddrInfo::new().ok_or_else(|| minus1(no_memory!("rdma_addrinfo")))?;
     if is_named {
         let asked = hints.map(to_addrinfo);
         let asked = asked.as_ref().map_or(ptr::null(), ptr::from_ref);
@@ -193,23 +194,29 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
 ) -> c_int {
     // SAFETY: rdma_resolve_addrinfo(3).
     let (id, asked): (Option<&IdObject>, Option<&rdma_addrinfo>) = unsafe { typed((id, hints)) };
-    let Some(object) = id else { return minus1(libc::EINVAL) };
-    if asked.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-        return minus1(libc::EOPNOTSUPP);
+    given!(minus1; id);
+    let flags = asked.map_or(0, |hints| hints.ai_flags);
+    if flags & RAI_SA != 0 {
+        return minus1(refuse!(EOPNOTSUPP, "argument", "ai_flags"; flags as i32;
+            is "{flags:#x}: there is no subnet administrator (RAI_SA)"));
     }
-    if std::mem::replace(&mut object.tail.extra().resolving, true) {
-        return minus1(libc::EBUSY);
+    if std::mem::replace(&mut id.tail.extra().resolving, true) {
+        return minus1(busy!("identifier"; "rdma_resolve_addrinfo has a result that was not queried"));
     }
     // SAFETY: rdma_resolve_addrinfo(3).
     match unsafe { look_up(node, service, hints) } {
         Ok(found) => {
-            object.tail.extra().resolved = Some(found);
-            call(id, true, |tail| tail.id.report(CmEventKind::AddrInfoResolved, 0, 0))
+            id.tail.extra().resolved = Some(found);
+            call(Some(id), true, |tail| tail.id.report(CmEventKind::AddrInfoResolved, 0, 0))
         }
         Err(failed) => {
-            object.tail.extra().resolving = false;
+            id.tail.extra().resolving = false;
             // -1 has set errno; other codes are those of getaddrinfo(3).
-            if failed == -1 { -1 } else { minus1(libc::ENODATA) }
+            if failed == -1 {
+                return -1;
+            }
+            minus1(refuse!(ENODATA, "argument", "node"; failed as i32;
+                "getaddrinfo found no address, and returned {failed} (EAI_* of netdb.h)"))
         }
     }
 }
@@ -221,9 +228,13 @@ pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
 ) -> c_int {
     // SAFETY: rdma_query_addrinfo(3).
     let (id, info): (Option<&IdObject>, Option<Out<*mut rdma_addrinfo>>) = unsafe { typed((id, info)) };
-    let (Some(id), Some(info)) = (id, info) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, info);
     let mut extra = id.tail.extra();
-    let Some(found) = extra.resolved.take() else { return minus1(libc::ENOENT) };
+    let Some(found) = extra.resolved.take() else {
+        let results = 0;
+        return minus1(refuse!(ENOENT, "identifier", "results"; results;
+            "no result of rdma_resolve_addrinfo waits"));
+    };
     extra.resolving = false;
     info.write(found.give());
     0

@@ -7,9 +7,10 @@ use roxie::cm::EventChannel;
 
 use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
 use crate::check;
-use crate::errno::{minus1, null, of_io};
+use crate::errno::{Failure, done, failed, given, minus1, no_argument, null};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Living, Object, Tail};
+use roxie::transport::refuse;
 
 use super::event::drop_own_event;
 use super::id::IdObject;
@@ -32,8 +33,9 @@ pub(crate) fn find(channel: *mut rdma_event_channel) -> Option<Arc<EventChannel>
 }
 
 /// Creates a channel and returns its pointer for C.
-pub(crate) fn create() -> Result<*mut rdma_event_channel, c_int> {
-    let channel = EventChannel::new().map_err(|error| of_io(&error))?;
+pub(crate) fn create() -> Result<*mut rdma_event_channel, Failure> {
+    let channel = EventChannel::new()
+        .map_err(|error| failed!(error, "event channel", "fd"; "an event channel cannot be created"))?;
     let public = rdma_event_channel { fd: channel.fd() };
     Ok(LIVING.insert(ChannelObject::export(public, Arc::new(channel))))
 }
@@ -62,7 +64,8 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 ) -> c_int {
     // SAFETY: rdma_migrate_id(3).
     let id: Option<&IdObject> = unsafe { typed(id) };
-    id.map_or_else(|| minus1(libc::EINVAL), |id| migrate(id, channel))
+    given!(minus1; id);
+    migrate(id, channel)
 }
 
 /// Moves an identifier to another channel; NULL makes it synchronous. Returns 0, or -1 with `errno` set.
@@ -70,13 +73,12 @@ pub(crate) fn migrate(id: &IdObject, channel: *mut rdma_event_channel) -> c_int 
     let was_sync = id.tail.is_sync();
     let sync = channel.is_null();
     if was_sync && sync {
-        return minus1(libc::EINVAL);
+        let null = 0;
+        return minus1(refuse!(EINVAL, "identifier", "channel"; null;
+            is "NULL, and the identifier is synchronous already"));
     }
-    let channel = match if sync { check::owned(create) } else { Ok(channel) } {
-        Ok(channel) => channel,
-        Err(errno) => return minus1(errno),
-    };
-    let Some(to) = find(channel) else { return -1 };
+    let channel = if sync { done!(minus1; check::owned(create)) } else { channel };
+    let Some(to) = find(channel) else { return minus1(no_argument!("channel")) };
     if was_sync {
         drop_own_event(id);
     }
@@ -84,7 +86,7 @@ pub(crate) fn migrate(id: &IdObject, channel: *mut rdma_event_channel) -> c_int 
         if sync {
             destroy(channel);
         }
-        return minus1(of_io(&error));
+        return minus1(error);
     }
     let old = id.channel().replace(channel);
     id.tail.set_sync(sync);

@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 
 use roxie::cm::ConnParam;
-use roxie::transport::AsyncEventKind;
+use roxie::transport::{AsyncEventKind, VerbsError, refuse};
 use roxie::wire::Qpn;
 
 use crate::abi::cm::{RDMA_PS_TCP, rdma_cm_id, rdma_conn_param};
 use crate::abi::objects::IBV_QPT_UD;
-use crate::errno::minus1;
+use crate::errno::{done, minus1};
 use crate::handle::{FromC, typed};
 
 use super::addr::call;
@@ -45,17 +45,21 @@ fn split(params: Option<Params<'_>>) -> (Option<ConnParam>, &[u8]) {
     params.map_or((None, &[]), |params| (Some(params.conn), params.data))
 }
 
-/// Returns whether a connected service has no QP, neither its identifier nor in the parameters.
-fn lacks_qp(id: &IdObject, params: &Option<Params>) -> bool {
-    id.ps().get() == RDMA_PS_TCP && id.qp().get().is_null() && params.is_none()
+/// Checks that a connected service has a QP, its identifier or the parameters.
+fn check_qp(id: Option<&IdObject>, params: &Option<Params>) -> Result<(), VerbsError> {
+    let lacks = |id: &IdObject| id.ps().get() == RDMA_PS_TCP && id.qp().get().is_null();
+    if params.is_some() || !id.is_some_and(lacks) {
+        return Ok(());
+    }
+    let null = 0;
+    Err(refuse!(EINVAL, "argument", "conn_param"; null;
+        is "NULL, and the identifier has no queue pair: conn_param names one"))
 }
 
 pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: rdma_connect(3).
     let (id, params): (Option<&IdObject>, Option<Params>) = unsafe { typed((id, param)) };
-    if id.is_some_and(|id| lacks_qp(id, &params)) {
-        return minus1(libc::EINVAL);
-    }
+    done!(minus1; check_qp(id, &params));
     let (conn, data) = split(params);
     let connect = |tail: &IdTail| {
         let prefix = std::mem::take(&mut tail.extra().connect);
@@ -71,9 +75,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: rdma_accept(3).
     let (id, params): (Option<&IdObject>, Option<Params>) = unsafe { typed((id, param)) };
-    if id.is_some_and(|id| lacks_qp(id, &params)) {
-        return minus1(libc::EINVAL);
-    }
+    done!(minus1; check_qp(id, &params));
     let (conn, data) = split(params);
     // A datagram service gets no further event about a request that it accepted.
     let datagram = id.is_some_and(|id| id.qp_type().get() == IBV_QPT_UD);
@@ -105,7 +107,8 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -> c_int {
     if event != AsyncEventKind::CommEst as c_int {
-        return minus1(libc::EINVAL);
+        return minus1(refuse!(EINVAL, "identifier", "event"; event as i32;
+            is "{event}; rdma_notify takes IBV_EVENT_COMM_EST"));
     }
     // SAFETY: rdma_notify(3).
     call(unsafe { typed(id) }, false, |tail| tail.id.notify(AsyncEventKind::CommEst))

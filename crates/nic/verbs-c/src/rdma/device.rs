@@ -10,12 +10,14 @@ use sys::{generation, lock_until};
 
 use crate::abi::context::ibv_context;
 use crate::check;
-use crate::errno::{null, of_io, set_errno};
+use crate::errno::{Failure, failed, no_memory, null, set_errno};
 use crate::handle::{Out, typed};
 use crate::ibv::device::{self, ContextObject, null_terminated};
 use crate::ibv::pd_mr::{PdObject, alloc_pd};
 use crate::ibv::xrc::{self, XrcdObject};
 use crate::refusal;
+use roxie::transport::refusal::Os;
+use roxie::transport::refuse;
 
 /// The context and protection domain that all identifiers share; open for the life of the process.
 #[derive(Clone, Copy)]
@@ -34,24 +36,31 @@ struct Shared<T> {
 }
 
 impl<T: Copy> Shared<T> {
-    fn get_or_make(&mut self, make: impl FnOnce() -> Option<T>) -> Option<T> {
+    fn get_or_make(&mut self, make: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         let generation = generation();
-        if self.made.is_none_or(|(of, _)| of != generation) {
-            self.made = check::owned(make).map(|made| (generation, made));
+        match self.made {
+            Some((of, made)) if of == generation => Ok(made),
+            _ => {
+                let made = check::owned(make)?;
+                self.made = Some((generation, made));
+                Ok(made)
+            }
         }
-        self.made.map(|(_, made)| made)
     }
 }
 
-/// Returns the shared context, or `None` with `errno` set.
-fn context() -> Option<&'static ContextObject> {
+/// Returns the shared context.
+fn context() -> Result<&'static ContextObject, Failure> {
     let mut slot = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
     slot.get_or_make(|| {
-        let device =
-            device::device().inspect_err(refusal::explain).inspect_err(|_| set_errno(libc::ENODEV)).ok()?;
+        let device = device::device().inspect_err(refusal::explain).map_err(|error| {
+            let os = Os::from(&error);
+            refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device"; "'roxie doctor' may know why")
+        })?;
+        let opened = device::open(device).inspect_err(refusal::explain);
         let opened =
-            device::open(device).inspect_err(refusal::explain).inspect_err(|error| set_errno(of_io(error)));
-        opened.ok().map(|context| &*Box::leak(context))
+            opened.map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))?;
+        Ok(&*Box::leak(opened))
     })
 }
 
@@ -60,32 +69,30 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new((lock_until(&XRCD, until_ns), lock_until(&PD, until_ns), lock_until(&CONTEXT, until_ns)))
 }
 
-/// Returns the device with its protection domain, or `None` with `errno` set if it cannot be opened.
-pub(crate) fn cm_device() -> Option<CmDevice> {
+/// Returns the device with its protection domain.
+pub(crate) fn cm_device() -> Result<CmDevice, Failure> {
     let mut slot = PD.lock().unwrap_or_else(PoisonError::into_inner);
     slot.get_or_make(|| {
         let context = context()?;
-        let pd = alloc_pd(context).inspect_err(|errno| set_errno(*errno)).ok()?;
-        Some(CmDevice { context, pd: Box::leak(pd) })
+        let pd = alloc_pd(context)?;
+        Ok(CmDevice { context, pd: Box::leak(pd) })
     })
 }
 
-/// Returns the XRC domain of identifiers for which the application names none, or `None` with `errno` set.
-pub(crate) fn cm_xrcd() -> Option<&'static XrcdObject> {
+/// Returns the XRC domain of identifiers for which the application names none.
+pub(crate) fn cm_xrcd() -> Result<&'static XrcdObject, Failure> {
     let mut slot = XRCD.lock().unwrap_or_else(PoisonError::into_inner);
-    slot.get_or_make(|| {
-        let xrcd = xrc::open(context()?, None, libc::O_CREAT).inspect_err(|errno| set_errno(*errno)).ok()?;
-        Some(&*Box::leak(xrcd))
-    })
+    slot.get_or_make(|| Ok(&*Box::leak(xrc::open(context()?, None, libc::O_CREAT)?)))
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
     // SAFETY: rdma_get_devices(3).
     let number: Option<Out<c_int>> = unsafe { typed(number) };
-    let context = context();
+    // Without a device the list is empty, and errno says why.
+    let context = context().inspect_err(|failure| set_errno(failure.errno())).ok();
     let list = null_terminated(context.map_or(ptr::null_mut(), ContextObject::public));
     if list.is_null() {
-        return null(libc::ENOMEM);
+        return null(no_memory!("device list"));
     }
     if let Some(number) = number {
         number.write(c_int::from(context.is_some()));

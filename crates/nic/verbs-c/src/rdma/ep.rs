@@ -9,13 +9,14 @@ use roxie::cm::CmEventKind;
 use crate::abi::cm::{RAI_PASSIVE, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, rdma_addrinfo, rdma_cm_id};
 use crate::abi::objects::{ibv_pd, ibv_qp_init_attr};
 use crate::check;
-use crate::errno::{errno, minus1};
+use crate::errno::{done, errno, given, minus1, set_errno};
 use crate::handle::{FromC, GivenUp, Out, Ref, Room, typed};
 use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::InitAttr;
+use roxie::transport::refuse;
 
-use super::addr::{bind, resolve, resolve_route};
-use super::event::{complete, drop_own_event, next};
+use super::addr::{bind, no_family, resolve, resolve_route};
+use super::event::{complete, drop_own_event, event_failed, next};
 use super::id::{self, IdObject, channel_of};
 use super::option::set_option;
 use super::qp::{create_qp, destroy_qp, destroy_srq};
@@ -70,7 +71,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         Ref<PdObject>,
         Option<InitAttr<'static>>,
     ) = unsafe { typed((id, res, pd, qp_init_attr)) };
-    let (Some(id), Some(res)) = (id, res) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, res);
     let created = match id::create(ptr::null_mut(), ptr::null_mut(), res.port_space, res.qp_type) {
         Ok(created) => created,
         Err(errno) => return minus1(errno),
@@ -92,9 +93,11 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         room.into_iter().for_each(|room| room.write(*init));
     }
     if set_up != 0 {
+        // The application gets the errno and the reason of the step that failed.
         let errno = errno();
         destroy(GivenUp::never_given(created));
-        return minus1(errno);
+        set_errno(errno);
+        return set_up;
     }
     id.write(created.give());
     0
@@ -123,7 +126,7 @@ fn active<'a>(
     init: Option<&mut InitAttr<'a>>,
 ) -> c_int {
     if res.has_src && res.src.is_none() {
-        return minus1(libc::EINVAL);
+        return minus1(no_family("src_addr"));
     }
     let resolved = resolve(Some(id), res.src, res.dst, RESOLVE_TIMEOUT_MS);
     if resolved != 0 {
@@ -177,27 +180,29 @@ fn destroy(id: GivenUp<IdObject>) {
 pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: rdma_get_request(3).
     let (listen, id): (Option<&IdObject>, Option<Out<*mut rdma_cm_id>>) = unsafe { typed((listen, id)) };
-    let (Some(listen), Some(id)) = (listen, id) else { return minus1(libc::EINVAL) };
+    given!(minus1; listen, id);
     if !listen.tail.is_sync() {
-        return minus1(libc::EINVAL);
+        let channel = listen.channel().get().addr();
+        return minus1(refuse!(EINVAL, "identifier", "channel"; channel;
+            "the listener is not synchronous: its requests are events of its channel"));
     }
     drop_own_event(listen);
-    let Some(channel) = channel_of(listen) else { return minus1(libc::EINVAL) };
+    let channel = done!(minus1; channel_of(listen));
     let event = match next(&channel) {
         Ok(event) => event,
         Err(errno) => return minus1(errno),
     };
     check::own(event.public());
-    let failed = match (event.status().get(), event.kind().get()) {
-        (0, kind) if kind == CmEventKind::ConnectRequest as c_int => None,
-        (0, _) => Some(libc::EINVAL),
-        (status, _) => Some(status.abs()),
-    };
-    if let Some(errno) = failed {
+    let (status, kind) = (event.status().get(), event.kind().get());
+    if status != 0 || kind != CmEventKind::ConnectRequest as c_int {
         listen.event().set(event.public());
-        return minus1(errno);
+        return minus1(match status {
+            0 => refuse!(EINVAL, "event", "event"; kind as i32; is "{kind}, no connection request"),
+            _ => event_failed(kind, status),
+        });
     }
-    let Some(child) = event.id() else { return minus1(libc::EINVAL) };
+    let child = event.id();
+    given!(minus1; child as "id");
     let init = listen.tail.extra().qp_init_attr;
     if let Some(mut init) = init
         && create_qp(child, listen.pd_object(), &mut init) != 0

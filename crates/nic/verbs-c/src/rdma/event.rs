@@ -11,11 +11,13 @@ use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 use crate::check;
-use crate::errno::{minus1, of_io};
+use crate::errno::{Failure, done, failed, given, minus1, no_argument};
 use crate::exit;
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::ah::ah_attr;
 use crate::object::{Object, Tail};
+use roxie::transport::refusal::Os;
+use roxie::transport::{Errno, VerbsError, refuse};
 
 use super::addr::call;
 use super::channel::{self, migrate};
@@ -46,11 +48,11 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     exit::note_use();
     let Some(channel) = channel::find(channel) else {
         sys::pause(DESTROYED_WAIT);
-        return minus1(libc::EINVAL);
+        return minus1(no_argument!("channel"));
     };
     // SAFETY: rdma_get_cm_event(3).
     let event: Option<Out<*mut rdma_cm_event>> = unsafe { typed(event) };
-    let Some(event) = event else { return minus1(libc::EINVAL) };
+    given!(minus1; event);
     match next(&channel) {
         Ok(next) => {
             exit::withhold_event();
@@ -62,9 +64,11 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
 }
 
 /// Waits for the next event that names a live identifier. The event lives until it is acknowledged.
-pub(crate) fn next(channel: &EventChannel) -> Result<&'static EventObject, c_int> {
+pub(crate) fn next(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
     loop {
-        let event = channel.get_event().map_err(|error| of_io(&error))?;
+        let event = channel
+            .get_event()
+            .map_err(|error| failed!(error, "event channel", "events"; "no event can be read"))?;
         if let Some(event) = export(event) {
             return Ok(Box::leak(event));
         }
@@ -144,7 +148,7 @@ fn param(event: &CmEvent) -> EventParam {
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     // SAFETY: rdma_ack_cm_event(3).
     let event: Option<GivenUp<EventObject>> = unsafe { typed(event) };
-    let Some(event) = event else { return minus1(libc::EINVAL) };
+    given!(minus1; event);
     event.free();
     0
 }
@@ -164,7 +168,7 @@ pub(crate) fn complete(id: &IdObject) -> c_int {
         return 0;
     }
     drop_own_event(id);
-    let Some(channel) = channel_of(id) else { return minus1(libc::EINVAL) };
+    let channel = done!(minus1; channel_of(id));
     let event = match next(&channel) {
         Ok(event) => event,
         Err(errno) => return minus1(errno),
@@ -173,9 +177,19 @@ pub(crate) fn complete(id: &IdObject) -> c_int {
     id.event().set(event.public());
     match event.status().get() {
         0 => 0,
-        _ if event.kind().get() == CmEventKind::Rejected as c_int => minus1(libc::ECONNREFUSED),
-        status => minus1(status.abs()),
+        status => minus1(event_failed(event.kind().get(), status)),
     }
+}
+
+/// The failure of a synchronous call whose event reports one.
+#[cold]
+pub(super) fn event_failed(kind: c_int, status: c_int) -> VerbsError {
+    if kind == CmEventKind::Rejected as c_int {
+        return refuse!(ECONNREFUSED, "connection", "status"; status as i32;
+            "the peer rejected the connection with reason {status} ('roxie explain' knows reasons)");
+    }
+    refuse!((Errno::new(status.abs())), "connection", "status"; status as i32, kind as i32;
+        let os = Os(status.abs()); "the event {kind} of the call reports {os}")
 }
 
 /// Reports an event that the application defines.
@@ -186,7 +200,8 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     argument: u64,
 ) -> c_int {
     if event != CmEventKind::User as c_int {
-        return minus1(libc::EINVAL);
+        return minus1(refuse!(EINVAL, "event", "event"; event as i32;
+            is "{event}; programs report RDMA_CM_EVENT_USER"));
     }
     // SAFETY: rdma_write_cm_event(3).
     call(unsafe { typed(id) }, false, |tail| tail.id.report(CmEventKind::User, status, argument))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roxie::cm::{EventChannel, Id, PathInfo, PortSpace};
-use roxie::transport::QpType;
+use roxie::transport::{QpType, VerbsError, refuse};
 use roxie::wire::PKey;
 
 use crate::abi::Zeroed;
@@ -21,7 +21,7 @@ use crate::abi::objects::{
     ibv_qp, ibv_srq,
 };
 use crate::check;
-use crate::errno::{minus1, of_io};
+use crate::errno::{Failure, failed, given, minus1, no_argument};
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::cq::CqObject;
 use crate::ibv::device::ContextObject;
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     let id: Option<Out<*mut rdma_cm_id>> = unsafe { typed(id) };
     let datagram = port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
     let qp_type = if datagram { IBV_QPT_UD } else { IBV_QPT_RC };
-    let Some(id) = id else { return minus1(libc::EINVAL) };
+    given!(minus1; id);
     match create(channel, context, port_space, qp_type) {
         Ok(created) => {
             id.write(created.give());
@@ -166,13 +166,15 @@ pub(crate) fn create(
     context: *mut c_void,
     port_space: c_int,
     qp_type: c_int,
-) -> Result<Box<IdObject>, c_int> {
-    let space = u16::try_from(port_space).ok().and_then(PortSpace::from_code).ok_or(libc::EINVAL)?;
-    let device = cm_device().ok_or(libc::ENODEV)?;
+) -> Result<Box<IdObject>, Failure> {
+    let space = u16::try_from(port_space).ok().and_then(PortSpace::from_code).ok_or_else(|| {
+        refuse!(EINVAL, "identifier", "ps"; port_space as i32;
+            is "{port_space:#x}, the device has RDMA_PS_TCP, _UDP, _IPOIB and _IB")
+    })?;
+    let device = cm_device()?;
     let sync = channel.is_null();
-    let own_channel = || check::owned(channel::create).map_err(|_| libc::EMFILE);
-    let channel = if sync { own_channel()? } else { channel };
-    let queue = channel::find(channel).ok_or(libc::EMFILE)?;
+    let channel = if sync { check::owned(channel::create)? } else { channel };
+    let queue = channel::find(channel).ok_or_else(|| no_channel(channel))?;
     let object_id = ObjectId::new();
     let service = service(space, qp_type);
     match Id::of_service(&device.context.tail.context, &queue, space, service, object_id.0) {
@@ -184,9 +186,16 @@ pub(crate) fn create(
             if sync {
                 channel::destroy(channel);
             }
-            Err(of_io(&error))
+            Err(failed!(error, "device", "engine"; "the engine of the device does not start"))
         }
     }
+}
+
+/// The refusal of a channel that was destroyed, with the errno that rdma-core has for it.
+#[cold]
+fn no_channel(channel: *mut rdma_event_channel) -> VerbsError {
+    let address = channel.addr();
+    refuse!(EMFILE, "argument", "channel"; address; "there is no event channel at {address:#x}")
 }
 
 /// Returns the service of a QP type, where the port space has several.
@@ -235,7 +244,7 @@ pub(crate) fn refresh(id: &IdObject) {
     });
     id.set_route(inner.local_addr().map(to_c), inner.peer_addr().map(to_c), gids);
     if inner.context().is_some()
-        && let Some(device) = cm_device()
+        && let Ok(device) = cm_device()
     {
         id.verbs().set(device.context.public());
         if id.pd().get().is_null() {
@@ -288,15 +297,15 @@ pub(crate) unsafe fn by_cookie<'a>(id: &Id) -> Option<&'a IdObject> {
 }
 
 /// Returns the channel of an identifier.
-pub(crate) fn channel_of(id: &IdObject) -> Option<Arc<EventChannel>> {
-    channel::find(id.channel().get())
+pub(crate) fn channel_of(id: &IdObject) -> Result<Arc<EventChannel>, VerbsError> {
+    channel::find(id.channel().get()).ok_or_else(|| no_argument!("channel"))
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     crate::exit::note_use();
     // SAFETY: rdma_destroy_id(3).
     let id: Option<GivenUp<IdObject>> = unsafe { typed(id) };
-    let Some(id) = id else { return minus1(libc::EINVAL) };
+    given!(minus1; id);
     destroy(id);
     0
 }

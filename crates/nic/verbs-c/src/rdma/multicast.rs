@@ -9,10 +9,11 @@ use crate::abi::cm::{
     RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_MC_JOIN_FLAG_FULLMEMBER,
     RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, rdma_cm_id, rdma_cm_join_mc_attr_ex,
 };
-use crate::errno::minus1;
+use crate::errno::{given, known_bits, minus1, needed_bits};
 use crate::handle::typed;
+use roxie::transport::refuse;
 
-use super::addr::call;
+use super::addr::{call, no_family};
 use super::id::IdObject;
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast(
@@ -34,24 +35,29 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     // SAFETY: rdma_join_multicast_ex(3).
     let (id, attr): (Option<&IdObject>, Option<&rdma_cm_join_mc_attr_ex>) =
         unsafe { typed((id, attr.cast_const())) };
-    let Some(attr) = attr.filter(|attr| attr.comp_mask == NEEDED) else { return minus1(libc::EINVAL) };
+    given!(minus1; attr);
+    known_bits!(minus1; EINVAL, "multicast group", "comp_mask"; attr.comp_mask, NEEDED);
+    needed_bits!(minus1; "multicast group", "comp_mask"; attr.comp_mask, NEEDED);
     let send_only = match attr.join_flags {
         RDMA_MC_JOIN_FLAG_FULLMEMBER => false,
         RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => true,
-        _ => return minus1(libc::EINVAL),
+        flags => {
+            return minus1(refuse!(EINVAL, "multicast group", "join_flags"; flags;
+                is "{flags}: full member, or full member that only sends"));
+        }
     };
     // SAFETY: rdma_join_multicast_ex(3): the attributes have an address.
     join(id, unsafe { typed(attr.addr) }, send_only, context)
 }
 
 fn join(id: Option<&IdObject>, group: Option<SocketAddr>, send_only: bool, context: *mut c_void) -> c_int {
-    let Some(group) = group else { return minus1(libc::EINVAL) };
+    let Some(group) = group else { return minus1(no_family("addr")) };
     call(id, true, |tail| tail.id.join_multicast(group.ip(), send_only, context as u64))
 }
 
 pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: rdma_leave_multicast(3).
     let (id, group): (Option<&IdObject>, Option<SocketAddr>) = unsafe { typed((id, addr)) };
-    let Some(group) = group else { return minus1(libc::EINVAL) };
+    let Some(group) = group else { return minus1(no_family("addr")) };
     call(id, false, |tail| tail.id.leave_multicast(group.ip()))
 }

@@ -10,14 +10,15 @@ use crate::abi::objects::{
     ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::check;
-use crate::errno::{minus1, of_io};
+use crate::errno::{Failure, done, given, minus1, needed_bits, no_argument};
 use crate::handle::{GivenUp, Member, Out, Ref, Room, typed};
 use crate::ibv::cq::{self, ChannelObject, CqObject};
 use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::{self, InitAttr, InitAttrEx, QpObject};
-use crate::ibv::qp_attr::{attr_to_c, state_from_c};
+use crate::ibv::qp_attr::{attr_to_c, state_of};
 use crate::ibv::srq::{self, SrqObject};
 use crate::object::Object;
+use roxie::transport::refuse;
 
 use super::device::cm_xrcd;
 use super::id::{IdObject, refresh};
@@ -30,7 +31,8 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     // SAFETY: rdma_create_qp(3).
     let (id, pd, init, room): (Ref<IdObject>, Ref<PdObject>, Option<InitAttr>, Room<ibv_qp_init_attr>) =
         unsafe { typed((id, pd, init_attr, init_attr)) };
-    let (Some(id), Some(mut init), Some(room)) = (id, init, room) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, init as "qp_init_attr", room as "qp_init_attr");
+    let mut init = init;
     let created = create_qp(id, pd, &mut init);
     room.write(*init);
     created
@@ -42,9 +44,9 @@ pub(crate) fn create_qp<'a>(id: &'a IdObject, pd: Option<&'a PdObject>, init: &m
     create_with(id, pd, init, |init| {
         if init.qp_type == IBV_QPT_XRC_RECV {
             // The application's attributes stay as they are.
-            qp::create_target(id.context_object(), cm_xrcd(), &mut init.clone())
+            Ok(qp::create_target(id.context_object(), Some(cm_xrcd()?), &mut init.clone())?)
         } else {
-            qp::create(pd, init, None)
+            Ok(qp::create(pd, init, None)?)
         }
     })
 }
@@ -55,13 +57,14 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 ) -> c_int {
     // SAFETY: rdma_create_qp_ex(3).
     let (id, attr): (Option<&IdObject>, Option<InitAttrEx>) = unsafe { typed((id, attr)) };
-    let (Some(id), Some(mut attr)) = (id, attr) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, attr);
+    let mut attr = attr;
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
         attr.set_pd(id.pd_object());
     }
     let lacks_xrcd = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null();
     if attr.qp_type == IBV_QPT_XRC_RECV && lacks_xrcd {
-        attr.set_xrcd(cm_xrcd());
+        attr.set_xrcd(Some(done!(minus1; cm_xrcd())));
     }
     let mut init = attr.classic();
     let pd = attr.pd();
@@ -69,7 +72,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
         attr.set_classic(init);
         let created = qp::create_ex(id.context_object(), &mut attr);
         *init = attr.classic();
-        created
+        Ok(created?)
     })
 }
 
@@ -79,12 +82,18 @@ fn create_with<'a>(
     id: &'a IdObject,
     pd: Option<&PdObject>,
     init: &mut InitAttr<'a>,
-    create: impl FnOnce(&mut InitAttr<'a>) -> Result<Box<QpObject>, c_int>,
+    create: impl FnOnce(&mut InitAttr<'a>) -> Result<Box<QpObject>, Failure>,
 ) -> c_int {
     let verbs = id.verbs().get();
-    let Some(pd) = pd.filter(|pd| pd.context().get() == verbs) else { return minus1(libc::EINVAL) };
-    if !id.qp().get().is_null() || verbs.is_null() {
-        return minus1(libc::EINVAL);
+    given!(minus1; pd);
+    if verbs.is_null() || pd.context().get() != verbs {
+        let pd = pd.public().addr();
+        return minus1(refuse!(EINVAL, "identifier", "pd"; pd;
+            "the identifier has no device yet, or the domain is of another one"));
+    }
+    let own = id.qp().get().addr();
+    if own != 0 {
+        return minus1(refuse!(EINVAL, "identifier", "qp"; own; "the identifier has a queue pair"));
     }
     let made = create_cqs(
         id,
@@ -113,7 +122,7 @@ fn create_with<'a>(
     if let Err(error) = id.tail.id.attach_qp(&created.tail.qp) {
         qp::destroy(GivenUp::never_given(created));
         destroy_cqs(id);
-        return minus1(of_io(&error));
+        return minus1(error);
     }
     created.tail.join_cm(&id.tail.id);
     id.qp().set(created.give().cast());
@@ -145,12 +154,12 @@ fn create_cq(
     entries: u32,
     channel: &Member<*mut ibv_comp_channel>,
     cq: &Member<*mut ibv_cq>,
-) -> Result<(), c_int> {
+) -> Result<(), Failure> {
     if entries == 0 {
         return Ok(());
     }
     let entries = entries.min(c_int::MAX as u32);
-    let context = id.context_object().ok_or(libc::EINVAL)?;
+    let context = id.context_object().ok_or_else(|| no_argument!("verbs"))?;
     let new_channel = cq::create_comp_channel(context)?;
     let new_cq = cq::create(context, entries, id.public().cast(), Some(&new_channel), 0);
     channel.set(new_channel.give());
@@ -205,7 +214,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     // SAFETY: rdma_create_srq(3).
     let (id, pd, attr): (Option<&IdObject>, Option<&PdObject>, Option<&mut ibv_srq_init_attr>) =
         unsafe { typed((id, pd, attr)) };
-    let (Some(id), Some(attr)) = (id, attr) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, attr);
     let pd = pd.or_else(|| id.pd_object());
     if id.qp_type().get() == IBV_QPT_XRC_RECV {
         return create_xrc_srq(id, pd, attr);
@@ -245,7 +254,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 ) -> c_int {
     // SAFETY: rdma_create_srq_ex(3).
     let (id, attr): (Option<&IdObject>, Option<&mut ibv_srq_init_attr_ex>) = unsafe { typed((id, attr)) };
-    let (Some(id), Some(attr)) = (id, attr) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, attr);
     // SAFETY: rdma_create_srq_ex(3): the attributes name objects where `comp_mask` says so.
     unsafe { create_srq_ex(id, attr) }
 }
@@ -255,9 +264,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 /// # Safety
 /// As for [`srq::create_ex`].
 unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
-    if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
-        return minus1(libc::EINVAL);
-    }
+    needed_bits!(minus1; "SRQ", "comp_mask"; attr.comp_mask, IBV_SRQ_INIT_ATTR_TYPE);
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
         attr.pd = id.pd().get();
@@ -283,7 +290,7 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
 fn supply_xrc_scope(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
-        attr.xrcd = cm_xrcd().map_or(ptr::null_mut(), Object::public);
+        attr.xrcd = done!(minus1; cm_xrcd()).public();
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
         let made = if id.recv_cq().get().is_null() { create_cqs(id, 0, attr.attr.max_wr) } else { 0 };
@@ -321,14 +328,14 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     // SAFETY: rdma_init_qp_attr(3).
     let (id, attr, mask): (Option<&IdObject>, Option<&mut ibv_qp_attr>, Option<Out<c_int>>) =
         unsafe { typed((id, attr, mask)) };
-    let (Some(id), Some(attr), Some(mask)) = (id, attr, mask) else { return minus1(libc::EINVAL) };
-    let Some(state) = state_from_c(attr.qp_state) else { return minus1(libc::EINVAL) };
+    given!(minus1; id, attr, mask);
+    let state = done!(minus1; state_of("qp_state", attr.qp_state));
     match id.tail.id.init_qp_attr(state) {
         Ok((filled, bits)) => {
             *attr = attr_to_c(&filled);
             mask.write(bits.bits() as c_int);
             0
         }
-        Err(error) => minus1(of_io(&error)),
+        Err(refused) => minus1(refused),
     }
 }

@@ -12,8 +12,11 @@ use roxie::rsocket::{self, PollEntry};
 use sys::EventFd;
 
 use super::poll::entry;
-use crate::errno::{minus1, of_io};
+use super::socket::{no_buffer, refused};
+use super::table::no_fd;
+use crate::errno::{done, failed, known_bits, minus1};
 use crate::handle::typed;
+use roxie::transport::{VerbsError, refuse};
 
 /// Longest time that a thread waits for the members that the set had when it began to wait. A change of the
 /// set wakes only one of several waiting threads; the others look at the new members after this time.
@@ -39,26 +42,36 @@ fn epolls() -> MutexGuard<'static, HashMap<c_int, Arc<Epoll>>> {
 }
 
 impl Epoll {
-    fn find(number: c_int) -> Result<Arc<Self>, c_int> {
-        epolls().get(&number).cloned().ok_or(libc::EBADF)
+    fn find(number: c_int) -> Result<Arc<Self>, VerbsError> {
+        epolls().get(&number).cloned().ok_or_else(|| no_fd(number))
     }
 
     fn members(&self) -> MutexGuard<'_, BTreeMap<c_int, Member>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn control(&self, op: c_int, fd: c_int, event: Option<&epoll_event>) -> Result<(), c_int> {
+    fn control(&self, op: c_int, fd: c_int, event: Option<&epoll_event>) -> Result<(), VerbsError> {
         let mut members = self.members();
         let known = members.contains_key(&fd);
         match (op, event) {
             (libc::EPOLL_CTL_DEL, _) if known => drop(members.remove(&fd)),
-            (libc::EPOLL_CTL_ADD, Some(_)) if known => return Err(libc::EEXIST),
-            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _) if !known => return Err(libc::ENOENT),
+            (libc::EPOLL_CTL_ADD, Some(_)) if known => {
+                return Err(refuse!(EEXIST, "epoll set", "fd"; fd as i32; "the set has the descriptor {fd}"));
+            }
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _) if !known => {
+                return Err(
+                    refuse!(ENOENT, "epoll set", "fd"; fd as i32; "the set lacks the descriptor {fd}"),
+                );
+            }
             (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => {
                 members.insert(fd, Member { events: event.events, data: event.u64 });
             }
-            (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return Err(libc::EFAULT),
-            _ => return Err(libc::EINVAL),
+            (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return Err(no_buffer("event")),
+            _ => {
+                return Err(
+                    refuse!(EINVAL, "argument", "op"; op as i32; is "{op}: EPOLL_CTL_ADD, _MOD or _DEL"),
+                );
+            }
         }
         drop(members);
         self.changed.signal(1);
@@ -101,16 +114,14 @@ impl Epoll {
 }
 
 pub(crate) unsafe extern "C" fn repoll_create(flags: c_int) -> c_int {
-    if flags & !(libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
-        return minus1(libc::EINVAL);
-    }
+    known_bits!(minus1; EINVAL, "epoll set", "flags"; flags, libc::O_CLOEXEC | libc::O_NONBLOCK);
     match EventFd::new() {
         Ok(changed) => {
             let number = changed.as_raw_fd();
             epolls().insert(number, Arc::new(Epoll { changed, members: Mutex::default() }));
             number
         }
-        Err(error) => minus1(of_io(&error)),
+        Err(error) => minus1(failed!(error, "epoll set", "fd"; "a set cannot be created")),
     }
 }
 
@@ -126,10 +137,12 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if fd < 0 {
-        return minus1(libc::EBADF);
+        return minus1(no_fd(fd));
     }
     if fd == epfd {
-        return minus1(libc::EINVAL);
+        return minus1(
+            refuse!(EINVAL, "epoll set", "fd"; fd as i32; is "{fd}, the number of the set itself"),
+        );
     }
     // SAFETY: rsocket(7), epoll_ctl(2).
     let event: Option<&epoll_event> = unsafe { typed(event.cast_const()) };
@@ -145,12 +158,16 @@ pub(crate) unsafe extern "C" fn repoll_wait(
     most: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { return minus1(libc::EINVAL) };
+    let Some(room) = usize::try_from(most).ok().filter(|room| *room > 0) else {
+        return minus1(
+            refuse!(EINVAL, "argument", "maxevents"; most as i32; is "{most}: a number of events"),
+        );
+    };
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: rsocket(7), epoll_wait(2); any bytes are valid events.
-    let found: Option<&mut [epoll_event]> = unsafe { typed((events, most)) };
-    let Some(found) = found else { return minus1(libc::EFAULT) };
-    let waited =
-        Epoll::find(epfd).map_err(io::Error::from_raw_os_error).and_then(|epoll| epoll.wait(found, timeout));
-    waited.map_or_else(|error| minus1(of_io(&error)), |count| c_int::try_from(count).unwrap_or(c_int::MAX))
+    let found: Option<&mut [epoll_event]> = unsafe { typed((events, room)) };
+    let Some(found) = found else { return minus1(no_buffer("event")) };
+    let epoll = done!(minus1; Epoll::find(epfd));
+    let waited = epoll.wait(found, timeout);
+    waited.map_or_else(|error| minus1(refused(&error)), |count| c_int::try_from(count).unwrap_or(c_int::MAX))
 }

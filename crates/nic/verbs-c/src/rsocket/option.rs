@@ -7,11 +7,12 @@ use std::io;
 use libc::socklen_t;
 use roxie::rsocket::{Sizes, Socket as Rsocket, Stream};
 
-use super::socket::call;
+use super::socket::{call, no_buffer};
 use super::table::Socket;
 use crate::abi::cm::{RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS};
 use crate::errno::minus1;
 use crate::handle::{Out, OutBytes, typed};
+use roxie::transport::refuse;
 
 /// The option level of rdma/rsocket.h, and its options.
 const SOL_RDMA: c_int = 0x10000;
@@ -70,8 +71,20 @@ impl Default for Options {
     }
 }
 
-fn error<T>(errno: c_int) -> io::Result<T> {
-    Err(io::Error::from_raw_os_error(errno))
+/// The refusal of an option that the sockets do not have.
+#[cold]
+fn no_option(level: c_int, name: c_int) -> io::Error {
+    refuse!(EOPNOTSUPP, "rsocket", "optname"; name as i32, level as i32;
+        "rsockets have no option {name} of level {level}")
+    .into()
+}
+
+/// The refusal of a value that an option does not take.
+#[cold]
+fn wrong_value(name: c_int, len: usize) -> io::Error {
+    refuse!(EINVAL, "rsocket", "optval"; len, name as i32;
+        "the {len} bytes of the option {name} are too few, or out of its range")
+    .into()
 }
 
 pub(crate) unsafe extern "C" fn rsetsockopt(
@@ -82,7 +95,7 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
     len: socklen_t,
 ) -> c_int {
     if value.is_null() {
-        return minus1(libc::EFAULT);
+        return minus1(no_buffer("optval"));
     }
     // SAFETY: rsocket(7), setsockopt(2).
     let value: &[u8] = unsafe { typed((value, len as usize)) };
@@ -90,16 +103,16 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 }
 
 fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
-    let int =
-        || value.first_chunk().map_or_else(|| error(libc::EINVAL), |int| Ok(c_int::from_ne_bytes(*int)));
+    let wrong = || wrong_value(name, value.len());
+    let int = || value.first_chunk().map(|int| c_int::from_ne_bytes(*int)).ok_or_else(wrong);
     let rsocket = &socket.rsocket;
     let sizes = |change: fn(&mut Sizes, u32)| {
-        let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
+        let value = u32::try_from(int()?).map_err(|_| wrong())?;
         rsocket.set_sizes(|sizes| change(sizes, value))
     };
     // Twice the requested size, as for the kernel's sockets, which do not fail either when it is too late.
     let buffer = |change: fn(&mut Sizes, u32)| -> io::Result<()> {
-        let value = u32::try_from(int()?).or_else(|_| error(libc::EINVAL))?;
+        let value = u32::try_from(int()?).map_err(|_| wrong())?;
         rsocket.set_sizes(|sizes| change(sizes, value.saturating_mul(2))).ok();
         Ok(())
     };
@@ -116,9 +129,8 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => buffer(Sizes::set_receive_buffer)?,
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => buffer(Sizes::set_send_buffer)?,
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
-            let (on, time) =
-                value.split_first_chunk().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-            let time = time.first_chunk().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+            let (on, time) = value.split_first_chunk().ok_or_else(wrong)?;
+            let time = time.first_chunk().ok_or_else(wrong)?;
             let (l_onoff, l_linger) = (c_int::from_ne_bytes(*on), c_int::from_ne_bytes(*time));
             socket.options().linger = libc::linger { l_onoff, l_linger };
         }
@@ -139,7 +151,7 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.options().no_delay = int()?,
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => match int()? {
-            ..=0 => return error(libc::EINVAL),
+            ..=0 => return Err(wrong()),
             seconds => socket.options().keep_idle = seconds,
         },
         (
@@ -154,8 +166,8 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<(
         (SOL_RDMA, RDMA_IOMAPSIZE) => sizes(Sizes::set_iomaps)?,
         // There is one path to a peer, so routes are ignored.
         (SOL_RDMA, RDMA_ROUTE) if !value.is_empty() && value.len().is_multiple_of(PATH_DATA_LEN) => {}
-        (SOL_RDMA, RDMA_ROUTE) => return error(libc::EINVAL),
-        _ => return error(libc::ENOTSUP),
+        (SOL_RDMA, RDMA_ROUTE) => return Err(wrong()),
+        _ => return Err(no_option(level, name)),
     }
     Ok(())
 }
@@ -172,7 +184,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
         let size: Option<&socklen_t> = typed(len.cast_const());
         typed(((value, size.map_or(0, |size| *size as usize)), len))
     };
-    let (Some(room), Some(len)) = (room, len) else { return minus1(libc::EFAULT) };
+    let Some((room, len)) = room.zip(len) else { return minus1(no_buffer("optval")) };
     call(socket, |socket| {
         let bytes = get(socket, level, name)?;
         len.write(room.copy_at(0, &bytes) as socklen_t);
@@ -218,7 +230,7 @@ fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (SOL_RDMA, RDMA_RQSIZE) => c_int::from(sizes.receive_queue),
         (SOL_RDMA, RDMA_INLINE) => c_int::from(sizes.inline),
         (SOL_RDMA, RDMA_IOMAPSIZE) => c_int::from(sizes.iomaps),
-        _ => return error(libc::ENOTSUP),
+        _ => return Err(no_option(level, name)),
     };
     Ok(int.to_ne_bytes().to_vec())
 }
@@ -240,7 +252,11 @@ pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, cmd: c_int, argument: c_lo
             }
             libc::F_GETFD => result = if options.cloexec { libc::FD_CLOEXEC } else { 0 },
             libc::F_SETFD => options.cloexec = argument & libc::FD_CLOEXEC != 0,
-            _ => return error(libc::ENOTSUP),
+            _ => {
+                return Err(refuse!(EOPNOTSUPP, "rsocket", "cmd"; cmd as i32;
+                    is "{cmd}; rfcntl knows F_GETFL, F_SETFL, F_GETFD and F_SETFD")
+                .into());
+            }
         }
         Ok(())
     });

@@ -6,14 +6,16 @@ use std::mem::MaybeUninit;
 use libc::{fd_set, nfds_t, pollfd, timeval};
 use roxie::rsocket::{self, PollEntry};
 
+use super::socket::no_buffer;
 use super::table;
-use crate::errno::{minus1, of_io};
+use crate::errno::{failed, minus1};
 use crate::handle::{FromC, Out, typed};
+use roxie::transport::refuse;
 
 pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: rsocket(7), poll(2).
     let fds: Option<&mut [pollfd]> = unsafe { typed((fds, usize::try_from(count).unwrap_or(0))) };
-    let Some(fds) = fds else { return minus1(libc::EFAULT) };
+    let Some(fds) = fds else { return minus1(no_buffer("fds")) };
     let timeout_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
     poll(fds, timeout_ns)
 }
@@ -34,7 +36,7 @@ fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
             }
             c_int::try_from(found).unwrap_or(c_int::MAX)
         }
-        Err(error) => minus1(of_io(&error)),
+        Err(error) => minus1(failed!(error, "rsocket", "fds"; "the sockets cannot be waited for")),
     }
 }
 
@@ -84,7 +86,8 @@ pub(crate) unsafe extern "C" fn rselect(
     timeout: *mut timeval,
 ) -> c_int {
     if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
-        return minus1(libc::EINVAL);
+        return minus1(refuse!(EINVAL, "argument", "nfds"; count as i32;
+            is "{count}, more than FD_SETSIZE or negative"));
     }
     // SAFETY: rsocket(7), select(2).
     let (readable, writable, exceptional, timeout): (Set, Set, Set, Option<&timeval>) =
@@ -101,7 +104,10 @@ pub(crate) unsafe extern "C" fn rselect(
         None => None,
         Some(time) => {
             let (seconds, micros) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
-            let (Ok(seconds), Ok(micros)) = (seconds, micros) else { return minus1(libc::EINVAL) };
+            let (Ok(seconds), Ok(micros)) = (seconds, micros) else {
+                let seconds = time.tv_sec as u64;
+                return minus1(refuse!(EINVAL, "argument", "timeout"; seconds; is "negative"));
+            };
             Some(seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000))
         }
     };

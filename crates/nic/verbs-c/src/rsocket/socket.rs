@@ -11,22 +11,28 @@ use roxie::rsocket::{Datagram, Shutdown, Socket as Rsocket, Stream};
 use super::epoll;
 use super::option::Options;
 use super::table::{self, Socket};
-use crate::errno::{errno, minus1, of_io, set_errno};
+use crate::errno::{Failure, done, errno, minus1, set_errno};
 use crate::handle::{FromC, typed};
 use crate::rdma::addr::to_c;
 use crate::rdma::device::cm_device;
+use roxie::transport::refusal::Os;
+use roxie::transport::{VerbsError, refuse, rule};
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_int) -> c_int {
     let flags = ty & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let is_stream = match (ty & !flags, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => true,
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => false,
-        _ => return minus1(libc::ENOTSUP),
+        _ => {
+            return minus1(refuse!(EOPNOTSUPP, "rsocket", "type"; ty as i32, protocol as i32;
+                "there are no rsockets of type {ty} and protocol {protocol}"));
+        }
     };
     if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
-        return minus1(libc::ENOTSUP);
+        return minus1(refuse!(EOPNOTSUPP, "rsocket", "domain"; domain as i32;
+            is "{domain}; rsockets are of AF_INET or AF_INET6"));
     }
-    let Some(device) = cm_device() else { return minus1(libc::ENODEV) };
+    let device = done!(minus1; cm_device());
     let context = &device.context.tail.context;
     let made = if is_stream {
         Stream::new(context).map(Rsocket::Stream)
@@ -39,14 +45,34 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_in
             let cloexec = flags & libc::SOCK_CLOEXEC != 0;
             table::insert(rsocket, domain, Options::new(cloexec))
         }
-        Err(error) => minus1(of_io(&error)),
+        Err(error) => minus1(refused(&error)),
+    }
+}
+
+/// The failure of a call for a socket.
+#[cold]
+pub(super) fn refused(error: &io::Error) -> Failure {
+    Failure::of_io(error, rule!("rsocket", "call"; os as Os; "the socket refuses the call: {os}"))
+}
+
+/// The refusal of a NULL pointer to data, with the errno that the socket calls have for it.
+#[cold]
+pub(super) fn no_buffer(name: &'static str) -> VerbsError {
+    let null = 0;
+    match name {
+        "addr" => refuse!(EFAULT, "argument", "addr"; null; is "NULL, with a length"),
+        "msg" => refuse!(EFAULT, "argument", "msg"; null; is "NULL"),
+        "iov" => refuse!(EFAULT, "argument", "iov"; null; is "NULL, with a number of parts"),
+        "fds" => refuse!(EFAULT, "argument", "fds"; null; is "NULL, with a number of descriptors"),
+        "event" => refuse!(EFAULT, "argument", "event"; null; is "NULL"),
+        _ => refuse!(EFAULT, "argument", "optval"; null; is "NULL"),
     }
 }
 
 /// Calls `f` with a socket. Returns 0, or -1 with `errno` set if there is no such socket or `f` fails.
 pub(super) fn call(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<()>) -> c_int {
     match table::find(socket) {
-        Ok(socket) => f(&socket).map_or_else(|error| minus1(of_io(&error)), |()| 0),
+        Ok(socket) => f(&socket).map_or_else(|error| minus1(refused(&error)), |()| 0),
         Err(errno) => minus1(errno),
     }
 }
@@ -82,7 +108,12 @@ impl Address<'_> {
                     || len >= size_of::<sockaddr_in6>());
             if fits { typed(self.addr) } else { None }
         };
-        addr.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+        let len = self.len;
+        addr.ok_or_else(|| {
+            refuse!(EINVAL, "argument", "addr"; len;
+                is "NULL, not of IPv4 or IPv6, or longer than its {len} bytes")
+            .into()
+        })
     }
 }
 
@@ -155,7 +186,7 @@ pub(crate) unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, len:
             }
             table::insert(Rsocket::Stream(connection), listener.family, Options::default())
         }
-        Err(error) => minus1(of_io(&error)),
+        Err(error) => minus1(refused(&error)),
     }
 }
 
@@ -164,7 +195,9 @@ pub(crate) unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
         libc::SHUT_RD => Shutdown::Read,
         libc::SHUT_WR => Shutdown::Write,
         libc::SHUT_RDWR => Shutdown::Both,
-        _ => return minus1(libc::EINVAL),
+        _ => {
+            return minus1(refuse!(EINVAL, "argument", "how"; how as i32; is "{how}: SHUT_RD, _WR or _RDWR"));
+        }
     };
     call(socket, |socket| socket.stream()?.shutdown(how))
 }
@@ -188,7 +221,7 @@ fn give(socket: c_int, room: &AddressRoom, get: impl FnOnce(&Socket) -> io::Resu
     call(socket, |socket| {
         let addr = get(socket)?;
         if room.is_absent() {
-            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+            return Err(no_buffer("addr").into());
         }
         room.give(addr);
         Ok(())
@@ -203,7 +236,10 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     // SAFETY: rsocket(7), getpeername(2).
     let room: AddressRoom = unsafe { typed((addr, len)) };
     give(socket, &room, |socket| {
-        socket.rsocket.peer_addr().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+        socket.rsocket.peer_addr().ok_or_else(|| {
+            let fd = socket.rsocket.fd();
+            refuse!(ENOTCONN, "rsocket", "peer"; fd as i32; "the socket {fd} is not connected").into()
+        })
     })
 }
 
@@ -232,6 +268,6 @@ pub(super) fn count(result: io::Result<usize>) -> isize {
             set_errno(before);
             isize::try_from(count).unwrap_or(isize::MAX)
         }
-        Err(error) => minus1(of_io(&error)) as isize,
+        Err(error) => minus1(refused(&error)) as isize,
     }
 }

@@ -12,6 +12,7 @@ use sys::{lock_until, now_ns};
 
 use super::option::Options;
 use crate::signal::HOLD_MS;
+use roxie::transport::{VerbsError, refuse};
 
 /// Longest time that the exiting process waits for a lock that another thread holds. It is longer than the
 /// time for which the signal handler stops the thread that it interrupted.
@@ -54,15 +55,21 @@ pub(crate) fn insert(rsocket: Rsocket, family: c_int, options: Options) -> c_int
 
 /// Returns the socket with a number; `EBADF` if there is none. A forked child cannot use its parent's
 /// sockets.
-pub(crate) fn find(number: c_int) -> Result<Arc<Socket>, c_int> {
+pub(crate) fn find(number: c_int) -> Result<Arc<Socket>, VerbsError> {
     let found = sockets().get(&number).cloned();
-    found.filter(|socket| !socket.rsocket.is_inherited()).ok_or(libc::EBADF)
+    found.filter(|socket| !socket.rsocket.is_inherited()).ok_or_else(|| no_fd(number))
+}
+
+/// The refusal of a number that no socket of this process has.
+#[cold]
+pub(super) fn no_fd(number: c_int) -> VerbsError {
+    refuse!(EBADF, "rsocket", "fd"; number as i32; "no rsocket of this process has the number {number}")
 }
 
 /// Removes a socket.
-pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, c_int> {
+pub(crate) fn remove(number: c_int) -> Result<Arc<Socket>, VerbsError> {
     let mut sockets = sockets();
-    let socket = sockets.remove(&number).ok_or(libc::EBADF)?;
+    let socket = sockets.remove(&number).ok_or_else(|| no_fd(number))?;
     if socket.rsocket.is_inherited() {
         // The engine and its state belong to the parent, so the child must not run the destructor.
         std::mem::forget(Arc::clone(&socket));

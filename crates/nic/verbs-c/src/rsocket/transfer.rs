@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use roxie::rsocket::Flags;
 
-use super::socket::{Address, AddressRoom, count};
+use super::socket::{Address, AddressRoom, count, no_buffer};
 use super::table::{self, Socket};
 use crate::errno::{minus1, set_errno};
 use crate::handle::{FromC, typed};
+use roxie::transport::{VerbsError, refuse};
 
 /// Most parts of a message (UIO_MAXIOV of the kernel).
 const PARTS_MAX: usize = 1024;
@@ -24,26 +25,27 @@ fn flags(bits: c_int) -> Flags {
 }
 
 /// The parts of a message, each with its buffer; an errno for an unusable list.
-struct Parts<'a>(Result<&'a [iovec], c_int>);
+struct Parts<'a>(Result<&'a [iovec], VerbsError>);
 
 impl FromC<(*const iovec, usize)> for Parts<'_> {
     unsafe fn from_c((first, count): (*const iovec, usize)) -> Self {
         if count > PARTS_MAX {
-            return Parts(Err(libc::EMSGSIZE));
+            return Parts(Err(refuse!(EMSGSIZE, "message", "iovlen"; count;
+                is "{count}, the largest number of parts is {PARTS_MAX}")));
         }
         // SAFETY: the contract is that of an array.
-        Parts(unsafe { Option::from_c((first, count)) }.ok_or(libc::EFAULT))
+        Parts(unsafe { Option::from_c((first, count)) }.ok_or_else(|| no_buffer("iov")))
     }
 }
 
 impl<'a> Parts<'a> {
-    fn to_send(&self) -> Result<Vec<IoSlice<'a>>, c_int> {
+    fn to_send(&self) -> Result<Vec<IoSlice<'a>>, VerbsError> {
         // SAFETY: `typed` made this value, and its contract covers the buffers.
         let part = |part: &iovec| IoSlice::new(unsafe { typed((part.iov_base.cast_const(), part.iov_len)) });
         Ok(self.0?.iter().map(part).collect())
     }
 
-    fn to_receive(&self) -> Result<Vec<IoSliceMut<'a>>, c_int> {
+    fn to_receive(&self) -> Result<Vec<IoSliceMut<'a>>, VerbsError> {
         // SAFETY: `typed` made this value, and its contract covers the buffers.
         let part = |part: &iovec| IoSliceMut::new(unsafe { typed((part.iov_base, part.iov_len)) });
         Ok(self.0?.iter().map(part).collect())
@@ -59,13 +61,15 @@ struct Message<'a> {
     room: AddressRoom<'a>,
 }
 
-impl FromC<*mut msghdr> for Result<Message<'_>, c_int> {
+impl FromC<*mut msghdr> for Result<Message<'_>, VerbsError> {
     unsafe fn from_c(message: *mut msghdr) -> Self {
         // SAFETY: NULL or initialised. The message says how many parts there are and how long its address is.
         unsafe {
-            let msg = message.as_ref().ok_or(libc::EFAULT)?;
+            let msg = message.as_ref().ok_or_else(|| no_buffer("msg"))?;
             if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
-                return Err(libc::ENOTSUP);
+                let len = msg.msg_controllen;
+                return Err(refuse!(EOPNOTSUPP, "message", "msg_controllen"; len;
+                    is "{len}; rsockets have no control data"));
             }
             let name_len = &raw mut (*message).msg_namelen;
             Ok(Message {
@@ -126,7 +130,10 @@ fn destination(address: &Address, socket: &Socket) -> io::Result<Option<SocketAd
         return Ok(None);
     }
     if socket.stream().is_ok() {
-        return Err(io::Error::from_raw_os_error(libc::EISCONN));
+        let fd = socket.rsocket.fd();
+        return Err(refuse!(EISCONN, "argument", "addr"; fd as i32;
+            "the socket {fd} is a stream, which sends to its peer and takes no address")
+        .into());
     }
     address.get().map(Some)
 }
@@ -159,7 +166,7 @@ fn send_parts(socket: c_int, parts: &Parts, bits: c_int, address: Option<&Addres
 
 pub(crate) unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, bits: c_int) -> ssize_t {
     // SAFETY: rsocket(7), recvmsg(2).
-    let message: Result<Message, c_int> = unsafe { typed(msg) };
+    let message: Result<Message, VerbsError> = unsafe { typed(msg) };
     let message = match message {
         Ok(message) => message,
         Err(errno) => return minus1(errno) as ssize_t,
@@ -216,7 +223,7 @@ pub(crate) unsafe extern "C" fn rsendto(
 
 pub(crate) unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, bits: c_int) -> ssize_t {
     // SAFETY: rsocket(7), sendmsg(2).
-    let message: Result<Message, c_int> = unsafe { typed(msg.cast_mut()) };
+    let message: Result<Message, VerbsError> = unsafe { typed(msg.cast_mut()) };
     match message {
         Ok(message) => {
             // A stream has no use for an address; whatever the structure names is ignored.

@@ -7,11 +7,12 @@ mod transmit;
 use std::net::IpAddr;
 
 use transport::numbering::slot_of;
-use transport::refusal::refuse;
-use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError};
+use transport::refusal::Os;
+use transport::refusal::{ip_halves, ip_of};
+use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
 use wire::{FlushIcrc, Gid, Qpn};
 
-use super::tables::Tables;
+use super::tables::{Tables, no_queue_pair};
 use crate::gid::refuse_gid_index;
 use crate::hook::Hooks;
 use crate::port::{Destination, FlowKey, Port, RxQueues};
@@ -90,17 +91,16 @@ impl Core {
 
     /// Opens the flow for the address vector of a queue pair, which leads to `to`, or finds it if it is open.
     pub(crate) fn bind_flow(&mut self, index: QpIndex, to: Destination) -> Result<(), VerbsError> {
-        let entry = self.tables.qp(index).ok_or(VerbsError::Invalid)?;
+        let entry = self.tables.qp(index).ok_or_else(|| no_queue_pair(index))?;
         let (av, dest_qp) = (*entry.qp.av(), entry.qp.dest_qpn());
         let src = self.tables.source_ip(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
         let traffic = self.tables.traffic;
         let (tos, flush_icrc) = (traffic.class(av.traffic_class), traffic.flush_icrc);
         let key = FlowKey { tos, flush_icrc, ..flow_key(src, &av, dest_qp) };
         let flow = self.port.open_flow(&key, to).map_err(|error| {
-            let dst = key.dst;
-            let why =
-                format_args!("no packets can be sent from {src} to {dst}: {error} (ip route get {dst})");
-            refuse(VerbsError::Invalid, why)
+            let ([low, high], os) = (ip_halves(key.dst), Os::from(&error));
+            refuse!(EINVAL, "address handle", "dgid"; low, high, os as Os; let dst = ip_of(low, high);
+                "no packets can be sent to {dst}: {os} (ip route get {dst})")
         })?;
         if let Some(old) = self.tables.move_to_flow(index, Some(flow)) {
             self.port.close_flow(old);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use transport::numbering::SLOT_QPNS;
 use transport::{
     AsyncEventKind, Backlog, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer,
-    SendWr, VerbsError,
+    SendWr, VerbsError, refuse,
 };
 use wire::{DropReason, Psn, Qpn};
 
@@ -107,6 +107,12 @@ impl QpEntry {
     }
 }
 
+/// The refusal of a call for a queue pair that does not exist.
+#[cold]
+pub(crate) fn no_queue_pair(index: QpIndex) -> VerbsError {
+    refuse!(EINVAL, "queue pair", "index"; index; "there is no queue pair {index} in the engine")
+}
+
 impl Tables {
     pub(crate) fn new(slot: u16, gids: &Arc<GidTable>) -> Tables {
         let mtu = gids.active_mtu();
@@ -179,7 +185,7 @@ impl Tables {
     pub(crate) fn post_send(&mut self, index: QpIndex, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         let Self { qps, mrs, .. } = self;
         let entry = qps.get_mut(index as usize).and_then(Option::as_deref_mut);
-        entry.ok_or(VerbsError::Invalid)?.qp.post_send(wr, mrs)
+        entry.ok_or_else(|| no_queue_pair(index))?.qp.post_send(wr, mrs)
     }
 
     /// How often the port's transmit queue became full.
@@ -249,7 +255,7 @@ impl Tables {
     /// Adds a queue pair with the next number.
     ///
     /// # Errors
-    /// `NoMem` if all numbers are in use; those of `build`.
+    /// `ENOMEM` if all numbers are in use; those of `build`.
     pub(crate) fn insert_qp(
         &mut self,
         now: Instant,
@@ -257,7 +263,11 @@ impl Tables {
     ) -> Result<(QpIndex, Qpn), VerbsError> {
         let Self { numbers, qps, .. } = self;
         let is_free = |index: QpIndex| qps.get(index as usize).is_none_or(Option::is_none);
-        let (index, qpn) = numbers.draw(now, is_free).ok_or(VerbsError::NoMem)?;
+        let (index, qpn) = numbers.draw(now, is_free).ok_or_else(|| {
+            let used = numbers.used();
+            refuse!(ENOMEM, "device", "queue pairs"; used;
+                "no number is free for another queue pair: the engine has {used}")
+        })?;
         self.observer.created(qpn);
         let at = index as usize;
         if qps.len() <= at {
