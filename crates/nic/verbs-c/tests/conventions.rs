@@ -4,7 +4,8 @@
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
 //! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
 //! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by
-//! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the device.
+//! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the
+//! device, `refusals.c` makes calls that are refused.
 
 mod c_program;
 mod libraries;
@@ -60,6 +61,11 @@ fn handlers_of_the_program_run_as_without_the_library() {
 #[test]
 fn a_device_gives_what_it_reports_and_then_enomem() {
     run("limits");
+}
+
+#[test]
+fn every_refused_call_has_a_reason_that_names_the_field() {
+    run("refusals");
 }
 
 #[test]

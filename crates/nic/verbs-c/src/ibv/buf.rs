@@ -169,6 +169,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
 ///
 /// # Safety
 /// As for [`typed`] with `pd`.
+#[track_caller]
 unsafe fn reg_dmabuf(
     pd: *mut ibv_pd,
     offset: u64,

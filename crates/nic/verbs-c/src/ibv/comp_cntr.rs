@@ -85,6 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cnt
 ///
 /// # Safety
 /// As for [`typed`] with `counter`.
+#[track_caller]
 unsafe fn with(counter: *mut ibv_comp_cntr, f: impl FnOnce(&CompCounter)) -> c_int {
     // SAFETY: the caller's contract.
     let counter: Option<&CompCntrObject> = unsafe { typed(counter) };
@@ -117,6 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_inc_err_comp_cntr(counter: *mut ibv_comp_cnt
 ///
 /// # Safety
 /// As for [`typed`] with both pointers.
+#[track_caller]
 unsafe fn read(counter: *mut ibv_comp_cntr, to: *mut u64, value: fn(&CompCounter) -> u64) -> c_int {
     // SAFETY: the caller's contract.
     let (counter, to): (Option<&CompCntrObject>, Option<Out<u64>>) = unsafe { typed((counter, to)) };

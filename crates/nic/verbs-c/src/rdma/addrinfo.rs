@@ -90,6 +90,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 ///
 /// # Safety
 /// The arguments are those of a C function and keep the contract of rdma_getaddrinfo(3).
+#[track_caller]
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,

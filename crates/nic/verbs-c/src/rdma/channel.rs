@@ -69,6 +69,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 }
 
 /// Moves an identifier to another channel; NULL makes it synchronous. Returns 0, or -1 with `errno` set.
+#[track_caller]
 pub(crate) fn migrate(id: &IdObject, channel: *mut rdma_event_channel) -> c_int {
     let was_sync = id.tail.is_sync();
     let sync = channel.is_null();

@@ -104,6 +104,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 }
 
 /// Binds a listener, and keeps the attributes of the QPs of its requests.
+#[track_caller]
 fn passive(id: &IdObject, res: &Resolved, pd: Option<&PdObject>, init: Option<InitAttr<'static>>) -> c_int {
     let bound = bind(Some(id), res.src);
     if bound != 0 {
@@ -119,6 +120,7 @@ fn passive(id: &IdObject, res: &Resolved, pd: Option<&PdObject>, init: Option<In
 }
 
 /// Resolves the destination and creates the QP.
+#[track_caller]
 fn active<'a>(
     id: &'a IdObject,
     res: &Resolved,

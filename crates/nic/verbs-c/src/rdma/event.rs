@@ -163,6 +163,7 @@ pub(crate) fn drop_own_event(id: &IdObject) {
 
 /// Waits for the event of the call that was just made, and keeps it in `id->event`. Does nothing for an
 /// asynchronous identifier. Returns 0, or -1 with `errno` set.
+#[track_caller]
 pub(crate) fn complete(id: &IdObject) -> c_int {
     if !id.tail.is_sync() {
         return 0;

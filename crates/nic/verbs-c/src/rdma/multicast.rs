@@ -50,6 +50,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     join(id, unsafe { typed(attr.addr) }, send_only, context)
 }
 
+#[track_caller]
 fn join(id: Option<&IdObject>, group: Option<SocketAddr>, send_only: bool, context: *mut c_void) -> c_int {
     let Some(group) = group else { return minus1(no_family("addr")) };
     call(id, true, |tail| tail.id.join_multicast(group.ip(), send_only, context as u64))

@@ -30,6 +30,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
 }
 
 /// As rdma_set_option(3).
+#[track_caller]
 pub(crate) fn set_option(id: Option<&IdObject>, level: c_int, name: c_int, value: &[u8]) -> c_int {
     call(id, false, |tail| tail.id.set_option(level, name, value))
 }

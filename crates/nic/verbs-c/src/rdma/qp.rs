@@ -39,6 +39,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 }
 
 /// Creates the QP of an identifier, in its own domain if `pd` is `None`. Returns 0, or -1 with `errno` set.
+#[track_caller]
 pub(crate) fn create_qp<'a>(id: &'a IdObject, pd: Option<&'a PdObject>, init: &mut InitAttr<'a>) -> c_int {
     let pd = pd.or_else(|| id.pd_object());
     create_with(id, pd, init, |init| {
@@ -78,6 +79,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 
 /// Supplies the queues that the application left out, creates a QP by `create` and ties it to the identifier.
 /// Returns 0, or -1 with `errno` set.
+#[track_caller]
 fn create_with<'a>(
     id: &'a IdObject,
     pd: Option<&PdObject>,
@@ -133,6 +135,7 @@ fn create_with<'a>(
 
 /// Creates the CQs that the application left out, with the given numbers of entries (0: none). Each has a
 /// channel; its `cq_context` is the identifier. Returns 0, or -1 with `errno` set.
+#[track_caller]
 fn create_cqs(id: &IdObject, send: u32, recv: u32) -> c_int {
     let made = check::owned(|| {
         create_cq(id, send, id.send_cq_channel(), id.send_cq())
@@ -231,6 +234,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 
 /// Creates the SRQ of the receiving end of an XRC connection, which senders name by number. Returns 0, or -1
 /// with `errno` set.
+#[track_caller]
 fn create_xrc_srq(id: &IdObject, pd: Option<&PdObject>, attr: &mut ibv_srq_init_attr) -> c_int {
     let mut extended = ibv_srq_init_attr_ex {
         srq_context: attr.srq_context,
@@ -263,6 +267,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 ///
 /// # Safety
 /// As for [`srq::create_ex`].
+#[track_caller]
 unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
     needed_bits!(minus1; "SRQ", "comp_mask"; attr.comp_mask, IBV_SRQ_INIT_ATTR_TYPE);
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
@@ -287,6 +292,7 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
 }
 
 /// Supplies the XRC domain and the CQ that the application left out. Returns 0, or -1 with `errno` set.
+#[track_caller]
 fn supply_xrc_scope(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;

@@ -25,6 +25,7 @@ pub(super) fn entry(fd: c_int) -> PollEntry {
     table::find(fd).map_or(PollEntry::Fd(fd), |socket| PollEntry::Socket(socket.rsocket.clone()))
 }
 
+#[track_caller]
 fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
     let entries: Vec<PollEntry> = fds.iter().map(|fd| entry(fd.fd)).collect();
     let events: Vec<i16> = fds.iter().map(|fd| fd.events).collect();

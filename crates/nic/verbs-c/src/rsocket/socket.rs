@@ -70,11 +70,11 @@ pub(super) fn no_buffer(name: &'static str) -> VerbsError {
 }
 
 /// Calls `f` with a socket. Returns 0, or -1 with `errno` set if there is no such socket or `f` fails.
+#[track_caller]
 pub(super) fn call(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<()>) -> c_int {
-    match table::find(socket) {
-        Ok(socket) => f(&socket).map_or_else(|error| minus1(refused(&error)), |()| 0),
-        Err(errno) => minus1(errno),
-    }
+    let socket = done!(minus1; table::find(socket));
+    done!(minus1; f(&socket).map_err(|error| refused(&error)));
+    0
 }
 
 /// An address of the application and its length.
@@ -217,6 +217,7 @@ pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
 }
 
 /// Gives an address of a socket to the application.
+#[track_caller]
 fn give(socket: c_int, room: &AddressRoom, get: impl FnOnce(&Socket) -> io::Result<SocketAddr>) -> c_int {
     call(socket, |socket| {
         let addr = get(socket)?;
@@ -260,6 +261,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
 }
 
 /// Returns the result of a transfer in C: the number of bytes, or -1 with `errno` set.
+#[track_caller]
 pub(super) fn count(result: io::Result<usize>) -> isize {
     let before = errno();
     match result {

@@ -81,6 +81,7 @@ impl FromC<*mut msghdr> for Result<Message<'_>, VerbsError> {
     }
 }
 
+#[track_caller]
 fn transfer(socket: c_int, f: impl FnOnce(&Socket) -> io::Result<usize>) -> ssize_t {
     let moved = match table::find(socket) {
         Ok(socket) => count(f(&socket)),
@@ -139,6 +140,7 @@ fn destination(address: &Address, socket: &Socket) -> io::Result<Option<SocketAd
 }
 
 /// Returns the number of bytes, and the address of the sender of a datagram.
+#[track_caller]
 fn receive_parts(socket: c_int, parts: &Parts, bits: c_int) -> (ssize_t, Option<SocketAddr>) {
     let mut parts = match parts.to_receive() {
         Ok(parts) => parts,
@@ -153,6 +155,7 @@ fn receive_parts(socket: c_int, parts: &Parts, bits: c_int) -> (ssize_t, Option<
     (received, from)
 }
 
+#[track_caller]
 fn send_parts(socket: c_int, parts: &Parts, bits: c_int, address: Option<&Address>) -> ssize_t {
     let parts = match parts.to_send() {
         Ok(parts) => parts,
