@@ -1,5 +1,5 @@
-/* Every call that the library refuses leaves a reason: the function, the errno, and a sentence that names the
- * field. The calls have wrong pointers, attributes, states and sizes. */
+/* Every call that the library refuses leaves a reason: the function, the errno, and a sentence that names
+ * the field. The calls have wrong pointers, attributes, states and sizes. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -33,8 +33,10 @@ static void reason(int line, const char *call, int failed, int number, const cha
 
 /* A call that returns an errno, NULL, -1 or a negative errno. */
 #define CODE(call, number, field) reason(__LINE__, #call, (call) == (number), number, field)
-#define NULLED(call, number, field) reason(__LINE__, #call, (call) == NULL && errno == (number), number, field)
-#define MINUS(call, number, field) reason(__LINE__, #call, (call) == -1 && errno == (number), number, field)
+#define NULLED(call, number, field) \
+	reason(__LINE__, #call, (call) == NULL && errno == (number), number, field)
+#define MINUS(call, number, field) \
+	reason(__LINE__, #call, (call) == -1 && errno == (number), number, field)
 #define NEGATIVE(call, number, field) reason(__LINE__, #call, (call) == -(number), number, field)
 
 static struct ibv_context *context;
@@ -100,6 +102,7 @@ static void regions(void)
 
 static void queue_pairs(void)
 {
+	const int to_init = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
 	struct ibv_qp_init_attr init = init_of(IBV_QPT_RC);
 	struct ibv_qp_init_attr_ex ex = { .qp_type = IBV_QPT_RC };
 	struct ibv_sge sges[8] = { { 0 } };
@@ -130,8 +133,7 @@ static void queue_pairs(void)
 	attr.qp_state = IBV_QPS_INIT;
 	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL, "IBV_QP_PORT");
 	attr.port_num = 7;
-	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS), EINVAL,
-	     "port_num");
+	CODE(ibv_modify_qp(qp, &attr, to_init), EINVAL, "port_num");
 	attr.qp_access_flags = 1 << 30;
 	CODE(ibv_modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS), EINVAL, "qp_access_flags");
 	CODE(ibv_modify_qp(qp, &attr, IBV_QP_AV), EINVAL, "is_global");
@@ -157,7 +159,7 @@ static void queue_pairs(void)
 	CODE(ibv_destroy_qp(NULL), EINVAL, "qp");
 
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
+	CHECK(!ibv_modify_qp(qp, &attr, to_init));
 	receive = (struct ibv_recv_wr){ .sg_list = sges, .num_sge = 8 };
 	CODE(ibv_post_recv(qp, &receive, &bad_receive), EINVAL, "max_recv_sge");
 	receive.num_sge = 0;
@@ -170,7 +172,8 @@ static void other_queues(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { 0, 1, 0 } };
 	struct ibv_xrcd_init_attr xrcd = { .comp_mask = IBV_XRCD_INIT_ATTR_FD };
-	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .pd = pd, .cq = cq, .max_wr = 1 << 30, .max_sge = 1 };
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .pd = pd, .cq = cq, .max_wr = 1 << 30,
+		.max_sge = 1 };
 	struct ibv_rwq_ind_table_init_attr table = { .log_ind_tbl_size = 30 };
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
 	struct ibv_srq *srq;
@@ -219,7 +222,8 @@ static void identifiers(void)
 	CHECK(channel);
 	MINUS(rdma_create_id(channel, &id, NULL, 1), EINVAL, "ps");
 	MINUS(rdma_create_id(channel, NULL, NULL, RDMA_PS_TCP), EINVAL, "id");
-	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) && !rdma_create_id(channel, &other, NULL, RDMA_PS_UDP));
+	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_create_id(channel, &other, NULL, RDMA_PS_UDP));
 	MINUS(rdma_bind_addr(id, NULL), EINVAL, "addr");
 	MINUS(rdma_bind_addr(id, &unknown), EINVAL, "addr");
 	MINUS(rdma_bind_addr(id, (struct sockaddr *)&away), EADDRNOTAVAIL, "192.0.2.1");

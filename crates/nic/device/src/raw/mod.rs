@@ -3,8 +3,7 @@
 //!
 //! Frames go through packet sockets (`ports.rs`), so the network stack gets them as well. This is beside the
 //! engine and its port: a raw queue pair has an RC queue pair that never leaves RESET, which reserves its
-//! number and refuses the work requests that the C library would post to it; so the paths of RC contain no
-//! case for raw queue pairs.
+//! number. The paths of RC contain no case for raw queue pairs.
 //!
 //! Application threads that poll an empty completion queue send and receive here (`Raw::poll`), else the
 //! thread of `thread.rs` does.

@@ -156,12 +156,6 @@ impl RawQp {
         Ok(Self(Arc::new(Inner { raw, id, base, cap, table })))
     }
 
-    /// Returns the queue pair that reserves the number.
-    #[must_use]
-    pub fn base(&self) -> &Qp {
-        &self.0.base
-    }
-
     /// Returns its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {

@@ -66,7 +66,7 @@ unsafe extern "C" fn post_send(
     // SAFETY: ibv_post_send(3).
     let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((Hot(qp), first)) };
     given!(code; object);
-    if object.tail.qp.ty() == QpType::Ud {
+    if object.tail.qp.transport().is_ok_and(|qp| qp.ty() == QpType::Ud) {
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
         // The contents of a destroyed handle are kept, so the post continues after the report.
@@ -76,7 +76,7 @@ unsafe extern "C" fn post_send(
     let mut queue = lock(&queue);
     queue.begin_post(object);
     let before = queue.sends.len();
-    let list = list.map_while(|wr| post::send_wr(&object.tail.qp, &wr).ok());
+    let list = list.map_while(|wr| object.tail.qp.send_wr(&wr).ok());
     list.enumerate().for_each(|(index, wr)| queue.send(&wr, index));
     // SAFETY: ibv_post_send(3).
     let post = |bad: *mut _| unsafe { post::post_send(qp, first, bad) };

@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use roxie::status::QpStatus;
+use roxie::verbs::Qp;
 use sys::{lock_until, now_ns, spawn_without_signals};
 
 use crate::ibv::qp::QpObject;
@@ -85,7 +86,7 @@ fn run() {
         ending::look_at_queues();
         let mut stuck = Vec::new();
         work::for_each(|object, queue| {
-            if let Some(status) = object.tail.qp.status() {
+            if let Some(status) = work::status(object) {
                 stuck.extend(look_at(object, queue, &status, seen.entry(queue.number).or_default()));
             }
         });
@@ -142,7 +143,7 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
         (Some(address), Some(number)) => format!("queue pair {:#08x} at {address}", number.value()),
         _ => "the peer".to_owned(),
     };
-    let cq = &object.tail.qp.send_cq();
+    let cq = object.tail.qp.transport().map(Qp::send_cq);
     let lost = if status.timeout == 0 { "; timeout is 0: a lost packet is not retransmitted" } else { "" };
     format!(
         "{what} has not completed for {} s. Packets that wait for an ACK of {peer}: {}; for their \
@@ -154,8 +155,8 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
         status.counters.retransmitted_pkts,
         queue.sends.len(),
         queue.receives.len(),
-        cq.waiting(),
-        if cq.is_armed() { "armed" } else { "not armed" },
+        cq.as_ref().map_or(0, |cq| cq.waiting()),
+        if cq.is_ok_and(|cq| cq.is_armed()) { "armed" } else { "not armed" },
     )
 }
 

@@ -8,7 +8,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use roxie::transport::{QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
+use roxie::status::QpStatus;
+use roxie::transport::{QpState, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
+use roxie::verbs::Qp;
 use roxie::wire::Lkey;
 use sys::guarded::pages::Rights;
 use sys::{lock_until, now_ns};
@@ -87,7 +89,7 @@ pub(super) fn of(object: &QpObject) -> Shared<Queue> {
     }
     let queue = Arc::new(Mutex::new(Queue::new(object)));
     work.queues.insert(address, Arc::clone(&queue));
-    work.by_number.insert(object.tail.qp.qpn().value(), (address, Arc::clone(&queue)));
+    work.by_number.insert(object.tail.qp.number().value(), (address, Arc::clone(&queue)));
     if OPTIONS.strict {
         work.compare_sizes(object);
     }
@@ -160,8 +162,9 @@ pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
         let user = certain.iter().find(|send| !send.may_be_done && send.list.iter().any(uses));
         let Some(user) = user.filter(|_| !queue.has_failed) else { return };
         // The device may have finished what the application has not polled yet.
-        let is_busy = object.tail.qp.status().is_some_and(|status| status.in_flight + status.pending > 0);
-        if is_busy && object.tail.qp.send_cq().waiting() == 0 {
+        let Ok(qp) = object.tail.qp.transport() else { return };
+        let is_busy = qp.status().is_some_and(|status| status.in_flight + status.pending > 0);
+        if is_busy && qp.send_cq().waiting() == 0 {
             let text = format!(
                 "the memory region {addr:p} ({length} bytes, lkey {lkey:#x}) is deregistered while the {} \
                  with wr_id {:#x} on queue pair {:#08x} uses it; wait for its completion",
@@ -188,28 +191,38 @@ pub(crate) fn completed(polled: &[Wc]) {
     pages::report_uses();
 }
 
+/// The state of the connection of a queue pair; `None` for a raw packet queue pair, which has none.
+pub(super) fn status(object: &QpObject) -> Option<QpStatus> {
+    object.tail.qp.transport().ok()?.status()
+}
+
 /// Whether a queue pair can still complete its work requests with success.
 pub(super) fn is_ready(number: u32) -> bool {
     let work = lock(&WORK);
     let Some((address, _)) = work.by_number.get(&number) else { return false };
     // SAFETY: as in `for_each`.
     let object: Option<&QpObject> = unsafe { Object::from_ptr(*address as *mut ibv_qp_ex) };
-    object.and_then(|object| object.tail.qp.status()).is_some_and(|status| status.state != "ERR")
+    object.and_then(status).is_some_and(|status| status.state != "ERR")
 }
 
 /// The number of the peer of a queue pair that is in the map; `WORK` is locked.
 fn peer(address: usize) -> Option<u32> {
     // SAFETY: as in `for_each`.
     let object: Option<&QpObject> = unsafe { Object::from_ptr(address as *mut ibv_qp_ex) };
-    object?.tail.qp.status()?.dest_qpn.map(|number| number.value())
+    status(object?)?.dest_qpn.map(|number| number.value())
 }
 
 /// The application moved a queue pair to another state: notes the attributes of its connection, or forgets
 /// them and the work requests, which RESET discards.
 #[cold]
 pub(crate) fn moved(object: &QpObject) {
-    let Some(status) = object.tail.qp.status() else { return };
     let queue = of(object);
+    let Some(status) = status(object) else {
+        if object.tail.qp.state() == QpState::Reset {
+            lock(&queue).reset();
+        }
+        return;
+    };
     match &*status.state {
         "RESET" => lock(&queue).reset(),
         "ERR" => lock(&queue).release(),
@@ -264,8 +277,9 @@ impl Queue {
         let qp = &object.tail.qp;
         let srq = object.srq().get();
         Self {
-            number: qp.qpn().value(),
-            service: qp.ty(),
+            number: qp.number().value(),
+            // Raw packet queue pairs have no service; their sends complete in order, as those of RC.
+            service: qp.transport().map_or(QpType::Rc, Qp::ty),
             max_send_wr: qp.cap().max_send_wr,
             sends_all_signaled: object.tail.sq_sig_all,
             sends: VecDeque::new(),
@@ -308,7 +322,7 @@ impl Queue {
 
     /// What is wrong with a datagram that was dropped because of its Q_Key, and where the Q_Key was set.
     fn refused_q_key(&self, object: &QpObject) -> Option<(String, Site)> {
-        let qp = Some(&object.tail.qp).filter(|_| self.service == QpType::Ud)?;
+        let qp = object.tail.qp.transport().ok().filter(|_| self.service == QpType::Ud)?;
         let refused = qp.refused_q_key()?;
         let set = self.q_key_set.or_else(|| created(object.public().addr()))?;
         let text = format!(
@@ -326,7 +340,7 @@ impl Queue {
     pub(super) fn begin_post(&mut self, object: &QpObject) {
         self.numbers.begin();
         if OPTIONS.races && !self.is_linked && !self.service.is_datagram() {
-            self.is_linked = object.tail.qp.status().is_some_and(|status| report::linked(&status));
+            self.is_linked = status(object).is_some_and(|status| report::linked(&status));
         }
     }
 

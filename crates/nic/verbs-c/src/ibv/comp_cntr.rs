@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     ) = unsafe { typed((qp, counter, attr.cast_const())) };
     given!(code; qp, counter, attr);
     known_bits!(code; EINVAL, "completion counter", "comp_mask"; attr.comp_mask, 0);
-    let attached = counter.tail.attach(&qp.tail.qp, attr.op_mask);
+    let attached = qp.tail.qp.transport().and_then(|qp| counter.tail.attach(qp, attr.op_mask));
     if attached.is_ok() && check::on() {
         check::is_counted(qp);
     }

@@ -18,6 +18,7 @@ use super::device::ContextObject;
 use super::handles::new_handle;
 use super::qp::QpObject;
 use super::query::check_port;
+use super::queue_pair::QueuePair;
 
 type FlowObject = Object<ibv_flow, Flow>;
 
@@ -29,7 +30,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
     let (qp, attr_of): (Option<&QpObject>, Option<&ibv_flow_attr>) =
         unsafe { typed((qp, attr.cast_const())) };
     given!(null; qp, attr_of as "flow_attr");
-    let Some(raw) = &qp.tail.raw else {
+    let QueuePair::Raw(raw) = &qp.tail.qp else {
         let ty = qp.qp_type().get();
         let errno = if ty == IBV_QPT_UD { Errno::EOPNOTSUPP } else { Errno::EINVAL };
         return null(refuse!((errno), "queue pair", "qp_type"; ty;

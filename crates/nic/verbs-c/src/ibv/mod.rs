@@ -21,6 +21,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod query;
+pub(crate) mod queue_pair;
 mod raw;
 pub(crate) mod srq;
 pub(crate) mod strings;

@@ -70,7 +70,8 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     let region: Option<&MrObject> = unsafe { typed(bind.bind_info.mr) };
     // The application restores the key that it had after a bind that failed.
     let asked = bind_of(&mw.tail, mw.rkey().get(), &bind.bind_info, region);
-    match asked.and_then(|asked| qp.tail.qp.bind_mw(&mw.tail, bind.wr_id, flags, &asked)) {
+    let transport = done!(code; qp.tail.qp.transport());
+    match asked.and_then(|asked| transport.bind_mw(&mw.tail, bind.wr_id, flags, &asked)) {
         Ok(r_key) => {
             mw.rkey().set(r_key.0);
             0

@@ -18,6 +18,7 @@ use crate::handle::{Hot, Out, WorkRequest, Wr, WrList, typed};
 use super::ah::AhObject;
 use super::mw::wr_bind;
 use super::qp::QpObject;
+use super::queue_pair::QueuePair;
 use super::raw;
 
 impl WorkRequest for ibv_send_wr {
@@ -70,36 +71,22 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: ibv_post_send(3).
-    let (qp, mut list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
+    let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_send_wr>, Option<Out<*mut ibv_send_wr>>) =
         unsafe { typed((Hot(qp), first, bad_wr)) };
     given!(code; qp);
-    let object = qp;
-    let qp = &object.tail.qp;
+    let qp = match &qp.tail.qp {
+        QueuePair::Transport(qp) => qp,
+        QueuePair::Raw(raw) => return raw::post_send(raw, list, bad_wr),
+    };
     let mut batch = qp.begin_post();
-    while let Some(wr) = list.next() {
+    for wr in list {
         let posted = send_wr(qp, &wr).and_then(|wr| batch.send(&wr));
         if let Err(error) = posted {
             drop(batch);
-            return refuse_send(object, wr, list, bad_wr, error);
+            return refuse(&wr, bad_wr, error);
         }
     }
     0
-}
-
-/// As [`refuse`]; but a raw packet queue pair, of which `qp` refuses every request, takes it and the rest.
-#[cold]
-#[track_caller]
-fn refuse_send(
-    object: &QpObject,
-    wr: Wr<ibv_send_wr>,
-    rest: WrList<ibv_send_wr>,
-    bad_wr: Option<Out<*mut ibv_send_wr>>,
-    error: VerbsError,
-) -> c_int {
-    match &object.tail.raw {
-        Some(raw) => raw::post_send(raw, wr, rest, bad_wr),
-        None => refuse(&wr, bad_wr, error),
-    }
 }
 
 /// Tells the application which work request of its list was refused, and returns the errno.
@@ -201,18 +188,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     let (qp, list, bad_wr): (Option<&QpObject>, WrList<ibv_recv_wr>, Option<Out<*mut ibv_recv_wr>>) =
         unsafe { typed((Hot(qp), first, bad_wr)) };
     given!(code; qp);
-    let object = qp;
-    for wr in list {
-        let posted = recv_wr(&wr).and_then(|wr| object.tail.qp.post_recv(&wr));
-        if let Err(error) = posted {
-            // A raw packet queue pair, of which `qp` refuses every request, takes the whole list.
-            return match &object.tail.raw {
-                Some(raw) => raw::post_recv(raw, first, bad_wr),
-                None => refuse(&wr, bad_wr, error),
-            };
-        }
+    match &qp.tail.qp {
+        QueuePair::Transport(qp) => post_receives(list, bad_wr, |wr| qp.post_recv(wr)),
+        QueuePair::Raw(raw) => post_receives(list, bad_wr, |wr| raw.post_recv(wr)),
     }
-    0
 }
 
 /// Returns the receive in the terms of the transport.

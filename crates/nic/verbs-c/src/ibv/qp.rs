@@ -7,9 +7,8 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use roxie::cm::Id;
-use roxie::raw::RawQp;
 use roxie::transport::{QpAttr, QpAttrMask, QpCap, QpType, Sge, VerbsError, refuse};
-use roxie::verbs::{AsyncElement, Qp, QpInitAttr};
+use roxie::verbs::{AsyncElement, QpInitAttr};
 use roxie::wire::{Gid, Qpn};
 
 use crate::abi::Zeroed;
@@ -22,7 +21,7 @@ use crate::abi::objects::{
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
 use crate::check;
-use crate::errno::{busy, code, given, known_bits, no_argument, null, status};
+use crate::errno::{code, done, given, known_bits, no_argument, null, status};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 
@@ -31,6 +30,7 @@ use super::device::ContextObject;
 use super::events::{ObjectId, Queue, wait_acknowledged};
 use super::pd_mr::PdObject;
 use super::qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c};
+use super::queue_pair::QueuePair;
 use super::raw;
 use super::srq::SrqObject;
 use super::wr::{self, Builder};
@@ -42,9 +42,7 @@ pub(crate) type QpObject = Object<ibv_qp_ex, QpTail>;
 impl Tail for QpTail {}
 
 pub(crate) struct QpTail {
-    pub(crate) qp: Qp,
-    /// A raw packet queue pair; `qp` then only reserves its number, in state RESET.
-    pub(crate) raw: Option<RawQp>,
+    pub(crate) qp: QueuePair,
     id: ObjectId,
     pub(crate) sq_sig_all: bool,
     /// Present if the application asked for the work request builder.
@@ -348,7 +346,7 @@ pub(crate) fn create(
     };
     let qp = pd.tail.create_qp(&asked)?;
     init.attr.cap = cap_to_c(&qp.cap());
-    Ok(export(pd.context().get(), pd.public(), init, qp, id, send_ops))
+    Ok(export(pd.context().get(), pd.public(), init, QueuePair::Transport(qp), id, send_ops))
 }
 
 /// Creates the receiving end of XRC. It has an XRC domain and ignores every other attribute but `qp_context`.
@@ -362,7 +360,7 @@ pub(crate) fn create_target(
     let qp = xrcd.tail.create_qp(id.0)?;
     *init = InitAttr::target(init.qp_context);
     let context = context.map_or(ptr::null_mut(), ContextObject::public);
-    Ok(export(context, ptr::null_mut(), init, qp, id, None))
+    Ok(export(context, ptr::null_mut(), init, QueuePair::Transport(qp), id, None))
 }
 
 /// Makes the C object of a queue pair and registers it under `id`.
@@ -370,7 +368,7 @@ pub(crate) fn export(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     init: &InitAttr,
-    qp: Qp,
+    qp: QueuePair,
     id: ObjectId,
     send_ops: Option<u64>,
 ) -> Box<QpObject> {
@@ -383,7 +381,7 @@ pub(crate) fn export(
     base.recv_cq = init.recv_cq;
     base.srq = init.srq;
     base.handle = id.0 as u32;
-    base.qp_num = qp.qpn().value();
+    base.qp_num = qp.number().value();
     base.state = qp.state() as c_int;
     base.qp_type = init.qp_type;
     let builder = send_ops.map(|_| {
@@ -391,8 +389,7 @@ pub(crate) fn export(
         Builder::new(&qp.cap())
     });
     let sq_sig_all = init.sq_sig_all != 0;
-    let object =
-        QpObject::boxed(public, QpTail { qp, raw: None, id, sq_sig_all, builder, cm: Mutex::default() });
+    let object = QpObject::boxed(public, QpTail { qp, id, sq_sig_all, builder, cm: Mutex::default() });
     id.register(object.public());
     if check::on() {
         check::queue_pair_begins(&object);
@@ -417,7 +414,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     match object {
         Some(object) if object.tail.builder.is_some() => qp.cast(),
         Some(object) => {
-            let number = object.tail.qp.qpn();
+            let number = object.tail.qp.number();
             null(refuse!(EINVAL, "queue pair", "send_ops_flags"; number as Qpn;
                 "the queue pair {number} was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS"))
         }
@@ -431,13 +428,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     given!(code; qp, attr);
     known_bits!(code; EINVAL, "queue pair", "attr_mask"; mask as u32, QpAttrMask::all().bits());
     let mask = QpAttrMask::from_bits_truncate(mask as u32);
-    let modified = attr_from_c(attr, mask).and_then(|attr| match &qp.tail.raw {
-        Some(raw) => raw.modify(&attr, mask),
-        None => qp.tail.qp.modify(&attr, mask),
-    });
-    if let Err(error) = modified {
-        return code(error);
-    }
+    done!(code; attr_from_c(attr, mask).and_then(|attr| qp.tail.qp.modify(&attr, mask)));
     if mask.contains(QpAttrMask::STATE) {
         qp.state().set(attr.qp_state);
         if check::on() {
@@ -459,10 +450,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     given!(code; qp, attr);
     known_bits!(code; EINVAL, "rate limit", "comp_mask"; attr.comp_mask, 0);
     let to = QpAttr { rate_limit: attr.rate_limit, ..QpAttr::default() };
-    status(match &qp.tail.raw {
-        Some(raw) => raw.modify(&to, QpAttrMask::RATE_LIMIT),
-        None => qp.tail.qp.modify(&to, QpAttrMask::RATE_LIMIT),
-    })
+    status(qp.tail.qp.modify(&to, QpAttrMask::RATE_LIMIT))
 }
 
 /// Fills every attribute, whatever `mask` asks for.
@@ -476,12 +464,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     let (qp, attr, init_attr): (Option<&QpObject>, Option<Out<ibv_qp_attr>>, Option<Out<ibv_qp_init_attr>>) =
         unsafe { typed((qp, attr, init_attr)) };
     given!(code; qp, attr, init_attr);
-    let raw = qp.tail.raw.as_ref();
-    let mut now = match raw.map_or_else(|| qp.tail.qp.query(), RawQp::query) {
-        Ok(now) => attr_to_c(&now),
-        Err(error) => return code(error),
-    };
-    now.cap = cap_to_c(&raw.map_or_else(|| qp.tail.qp.cap(), RawQp::cap));
+    let mut now = attr_to_c(&done!(code; qp.tail.qp.query()));
+    now.cap = cap_to_c(&qp.tail.qp.cap());
     qp.state().set(now.qp_state);
     init_attr.write(ibv_qp_init_attr {
         qp_context: qp.qp_context().get(),
@@ -507,14 +491,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 /// multicast group and for the target of a flow rule.
 #[track_caller]
 pub(crate) fn destroy(qp: GivenUp<QpObject>) -> c_int {
-    if qp.tail.qp.in_group() {
-        return code(
-            busy!("queue pair"; "the queue pair is attached to a multicast group (ibv_detach_mcast)"),
-        );
-    }
-    if qp.tail.raw.as_ref().is_some_and(RawQp::has_flows) {
-        return code(busy!("queue pair"; "flow rules send packets to the queue pair (ibv_destroy_flow)"));
-    }
+    done!(code; qp.tail.qp.check_unused());
     qp.tail.leave_cm();
     let id = qp.tail.id;
     let delivered = id.unregister();
@@ -530,14 +507,14 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ib
     // SAFETY: ibv_attach_mcast(3).
     let (qp, gid): (Option<&QpObject>, Option<&ibv_gid>) = unsafe { typed((qp, gid)) };
     given!(code; qp, gid);
-    status(qp.tail.qp.attach_mcast(Gid(gid.raw)))
+    status(qp.tail.qp.transport().and_then(|qp| qp.attach_mcast(Gid(gid.raw))))
 }
 
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: ibv_detach_mcast(3).
     let (qp, gid): (Option<&QpObject>, Option<&ibv_gid>) = unsafe { typed((qp, gid)) };
     given!(code; qp, gid);
-    status(qp.tail.qp.detach_mcast(Gid(gid.raw)))
+    status(qp.tail.qp.transport().and_then(|qp| qp.detach_mcast(Gid(gid.raw))))
 }
 
 /// Returns `EOPNOTSUPP` and no options: the device has no enhanced connection establishment.

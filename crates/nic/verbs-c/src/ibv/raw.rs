@@ -1,25 +1,24 @@
-//! Raw packet queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3)). Their number and their place in the tables
-//! are those of an RC queue pair in RESET, which refuses every work request; the refusal leads here.
+//! Raw packet queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3)).
 
 use std::ffi::c_int;
-use std::iter;
 use std::ptr;
 
 use roxie::raw::{RawQp, RawQpAttr, RxHash};
 use roxie::transport::{SendWr, VerbsError, WrOp, refuse};
 
-use crate::abi::objects::{ibv_qp_ex, ibv_qp_init_attr_ex};
-use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_recv_wr, ibv_send_wr};
+use crate::abi::objects::ibv_qp_init_attr_ex;
+use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_send_wr};
 use crate::errno::{code, given, no_argument};
 use crate::handle::{Out, Wr, WrList, typed};
 
 use super::events::ObjectId;
 use super::pd_mr::PdObject;
-use super::post::{no_operation, post_receives, send_flags, unknown_operation};
+use super::post::{no_operation, send_flags, unknown_operation};
 use super::qp::{self, InitAttr, QpObject};
 use super::qp_attr::{cap_from_c, cap_to_c};
+use super::queue_pair::QueuePair;
 use super::wq::TableObject;
-use super::wr::{self, Builder};
+use super::wr;
 
 /// Creates a queue pair and sets the capacities that it got, or returns an errno.
 pub(super) fn create(
@@ -69,39 +68,18 @@ pub(super) fn create_rss(
 }
 
 fn export(pd: &PdObject, init: &InitAttr, raw: RawQp, id: ObjectId, send_ops: Option<u64>) -> Box<QpObject> {
-    let mut object = qp::export(pd.context().get(), pd.public(), init, raw.base().clone(), id, None);
-    if send_ops.is_some() {
-        wr::fill_operations(object.public_mut());
-        object.public_mut().wr_complete = Some(wr_complete);
-        object.tail.builder = Some(Builder::new(&raw.cap()));
-    }
-    object.state().set(raw.state() as c_int);
-    object.tail.raw = Some(raw);
-    object
+    qp::export(pd.context().get(), pd.public(), init, QueuePair::Raw(raw), id, send_ops)
 }
 
-/// Implements `ibv_wr_complete`.
-unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: ibv_wr_post(3).
-    unsafe {
-        wr::complete(qp, |batch, qp| match &qp.tail.raw {
-            Some(raw) => batch.post_raw(raw),
-            None => Err(no_argument!("qp")),
-        })
-    }
-}
-
-/// Posts sends of which the RC queue pair has refused the first.
-#[cold]
+/// Posts a list of sends; returns 0 or an errno.
 #[track_caller]
 pub(super) fn post_send(
     raw: &RawQp,
-    first: Wr<ibv_send_wr>,
-    rest: WrList<ibv_send_wr>,
+    list: WrList<ibv_send_wr>,
     bad_wr: Option<Out<*mut ibv_send_wr>>,
 ) -> c_int {
     let mut refused = ptr::null_mut();
-    let requests = iter::once(first).chain(rest).map(|wr| {
+    let requests = list.map(|wr| {
         refused = wr.as_ptr();
         send_wr(&wr)
     });
@@ -116,7 +94,8 @@ pub(super) fn post_send(
     }
 }
 
-fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
+/// Returns a send in the terms of the transport.
+pub(super) fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
     let wr = request.get();
     match wr.opcode {
         IBV_WR_SEND => {}
@@ -125,17 +104,4 @@ fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> 
     }
     let flags = send_flags(wr.send_flags)?;
     Ok(SendWr { wr_id: wr.wr_id, op: WrOp::Send, sg_list: request.sg_list()?, flags, dest: None })
-}
-
-/// Posts receives of which the RC queue pair has refused the first.
-#[cold]
-#[track_caller]
-pub(super) fn post_recv(
-    raw: &RawQp,
-    first: *mut ibv_recv_wr,
-    bad_wr: Option<Out<*mut ibv_recv_wr>>,
-) -> c_int {
-    // SAFETY: ibv_post_recv(3); the list that the application posted.
-    let list: WrList<ibv_recv_wr> = unsafe { typed(first) };
-    post_receives(list, bad_wr, |wr| raw.post_recv(wr))
 }

@@ -7,9 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use libc::{pthread_mutex_t, size_t};
-use roxie::raw::RawQp;
 use roxie::transport::{Dest, QpCap, QpType, SendFlags, SendWr, Sge, VerbsError, WrOp, refuse};
-use roxie::verbs::Qp;
 use roxie::wire::{Lkey, Rkey};
 
 use crate::abi::objects::{
@@ -28,6 +26,7 @@ use super::mw::{MwObject, wr_bind};
 use super::pd_mr::MrObject;
 use super::post::{no_operation, send_flags, ud_dest};
 use super::qp::QpObject;
+use super::queue_pair::QueuePair;
 
 /// The operations of UD.
 const UD_OPS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -198,24 +197,23 @@ impl Batch {
     }
 
     /// Posts the collected requests. Those before a refused request stay posted, unlike in a hardware queue.
-    pub(crate) fn post(&self, qp: &Qp) -> Result<(), VerbsError> {
-        let mut batch = qp.begin_post();
+    pub(crate) fn post(&self, qp: &QueuePair) -> Result<(), VerbsError> {
         let mut copied = [Sge::default()];
-        self.requests.iter().try_for_each(|request| batch.send(&self.send_wr(request, &mut copied)))
+        match qp {
+            QueuePair::Transport(qp) => {
+                let mut batch = qp.begin_post();
+                self.requests.iter().try_for_each(|request| batch.send(&self.send_wr(request, &mut copied)))
+            }
+            QueuePair::Raw(raw) => self.requests.iter().try_for_each(|request| {
+                let wr = self.send_wr(request, &mut copied);
+                raw.post_send(std::iter::once(Ok(wr))).map_err(|(_posted, error)| error)
+            }),
+        }
     }
 
     /// Calls `f` with each request.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&SendWr<'_>)) {
         self.requests.iter().for_each(|request| f(&self.send_wr(request, &mut [Sge::default()])));
-    }
-
-    /// As [`post`](Self::post), to a raw packet queue pair.
-    pub(super) fn post_raw(&self, raw: &RawQp) -> Result<(), VerbsError> {
-        self.requests.iter().try_for_each(|request| {
-            let mut copied = [Sge::default()];
-            let wr = self.send_wr(request, &mut copied);
-            raw.post_send(std::iter::once(Ok(wr))).map_err(|(_posted, error)| error)
-        })
     }
 
     /// Returns a request in the terms of the transport; `copied` holds the place of its inline data.

@@ -22,6 +22,7 @@ use crate::object::{Object, Tail};
 use super::device::ContextObject;
 use super::events::ObjectId;
 use super::qp::{self, InitAttr};
+use super::queue_pair::QueuePair;
 use super::srq::SrqObject;
 
 pub(crate) type XrcdObject = Object<ibv_xrcd, Xrcd>;
@@ -119,5 +120,6 @@ pub(crate) unsafe extern "C" fn open_qp(
     };
     let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
     let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });
+    let qp = QueuePair::Transport(qp);
     qp::export(context, ptr::null_mut(), &init, qp, ObjectId::new(), None).give().cast()
 }

@@ -121,7 +121,8 @@ fn create_with<'a>(
             return minus1(errno);
         }
     };
-    if let Err(error) = id.tail.id.attach_qp(&created.tail.qp) {
+    let attached = created.tail.qp.transport().and_then(|qp| id.tail.id.attach_qp(qp));
+    if let Err(error) = attached {
         qp::destroy(GivenUp::never_given(created));
         destroy_cqs(id);
         return minus1(error);
@@ -203,7 +204,9 @@ pub(crate) fn destroy_qp(id: &IdObject) {
     let qp: Option<GivenUp<QpObject>> = unsafe { typed(id.qp().replace(ptr::null_mut())) };
     if let Some(qp) = qp {
         // The function cannot report that the QP is still in a group.
-        qp.tail.qp.leave_groups();
+        if let Ok(qp) = qp.tail.qp.transport() {
+            qp.leave_groups();
+        }
         qp::destroy(qp);
     }
     destroy_cqs(id);
