@@ -282,7 +282,7 @@ macro_rules! rule {
     (@unpack $name:ident $ty:ty) => { <$ty as $crate::refusal::Value>::unpack($name) };
 }
 
-/// Makes a [`VerbsError`]: `refuse!(EINVAL, "queue pair", "port_num"; port; is "{port}, the only port is 1")`.
+/// Makes a [`VerbsError`]: `refuse!(EINVAL, "queue pair", "port_num"; port; is "{port}, the only one is 1")`.
 /// The errno is a constant of [`Errno`], or any `Errno` in parentheses; the rest is as for
 /// [`rule!`](crate::rule). The first value is that of the field.
 #[macro_export]
