@@ -59,25 +59,26 @@ impl Xrcd {
         let engine = context.device().engine_or_refusal()?;
         let mut files = engine.xrc_files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|_, domain| domain.strong_count() > 0);
-        let domain = match files.get(&id).and_then(Weak::upgrade).and_then(|any| any.downcast::<Domain>().ok()) {
-            Some(_) if init.exclusive => {
-                let oflags = libc::O_EXCL;
-                return Err(refuse!(EINVAL, "XRC domain", "oflags"; oflags;
+        let domain =
+            match files.get(&id).and_then(Weak::upgrade).and_then(|any| any.downcast::<Domain>().ok()) {
+                Some(_) if init.exclusive => {
+                    let oflags = libc::O_EXCL;
+                    return Err(refuse!(EINVAL, "XRC domain", "oflags"; oflags;
                     "the file has an XRC domain, and oflags has O_EXCL"));
-            }
-            Some(domain) => domain,
-            None if init.create => {
-                let domain = Arc::new(Domain::new(context)?);
-                let any: Arc<dyn Any + Send + Sync> = Arc::clone(&domain) as _;
-                files.insert(id, Arc::downgrade(&any));
-                domain
-            }
-            None => {
-                let oflags = 0;
-                return Err(refuse!(EAGAIN, "XRC domain", "oflags"; oflags;
+                }
+                Some(domain) => domain,
+                None if init.create => {
+                    let domain = Arc::new(Domain::new(context)?);
+                    let any: Arc<dyn Any + Send + Sync> = Arc::clone(&domain) as _;
+                    files.insert(id, Arc::downgrade(&any));
+                    domain
+                }
+                None => {
+                    let oflags = 0;
+                    return Err(refuse!(EAGAIN, "XRC domain", "oflags"; oflags;
                     "the file has no XRC domain, and oflags lacks O_CREAT"));
-            }
-        };
+                }
+            };
         Ok(Self(Arc::new(Opened(domain))))
     }
 
