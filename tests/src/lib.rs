@@ -3,6 +3,7 @@
 
 pub mod binaries;
 pub mod durations;
+pub mod examples;
 pub mod harness;
 pub mod lab;
 pub mod main_thread;

@@ -12,7 +12,7 @@ const SHOWN: [&str; 7] = [
     "crates/tools/capture/src/",
     "crates/nic/device/src/verbs/",
     "crates/nic/device/src/cm/",
-    "crates/nic/device/src/net/",
+    "crates/nic/net/src/",
 ];
 /// What `rustdoc` may be told about an example that it runs.
 const RUN: [&str; 3] = ["rust", "should_panic", "edition2024"];

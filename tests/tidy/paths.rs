@@ -85,7 +85,7 @@ const MAY_USE: [(&str, &str); 31] = [
     ("crates/cli/src/xdp/test/place.rs", "ip(8)"),
     ("crates/nic/device/src/recording.rs", "the socket of a listener that must be this user or root"),
     ("crates/nic/device/src/registry/meeting.rs", "the path of a private directory, which was proven"),
-    ("crates/nic/device/src/rsocket/settings.rs", "/etc/rdma/rsocket of root"),
+    ("crates/nic/rsocket/src/settings.rs", "/etc/rdma/rsocket of root"),
     ("crates/nic/device/src/xdp/hints.rs", "/sys/kernel/btf"),
     ("crates/nic/sys/src/unix.rs", "the calls themselves"),
 ];

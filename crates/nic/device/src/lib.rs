@@ -23,8 +23,6 @@ mod keys;
 mod locked;
 mod moderation;
 mod mr;
-#[cfg(any(feature = "tokio", feature = "smol"))]
-pub mod net;
 mod notice;
 pub mod page_pool;
 pub mod port;
@@ -35,7 +33,6 @@ pub mod raw;
 pub mod recording;
 mod refusal;
 pub mod registry;
-pub mod rsocket;
 pub mod runtime;
 pub mod sched;
 mod shm;

@@ -49,7 +49,7 @@ impl EventChannel {
     }
 
     /// True if events are unread; makes no system call.
-    pub(crate) fn has_events(&self) -> bool {
+    pub fn has_events(&self) -> bool {
         !self.0.is_empty()
     }
 

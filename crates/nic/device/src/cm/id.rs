@@ -21,7 +21,7 @@ use super::port::{Bound, PortSpace};
 use crate::verbs::{Context, Qp};
 
 /// Time to live of packets: Linux's default for routes.
-pub(crate) const HOP_LIMIT: u8 = 64;
+pub const HOP_LIMIT: u8 = 64;
 
 /// An RDMA communication identifier. This is a handle; the identifier ends with [`destroy`](Self::destroy) or
 /// with its last handle.

@@ -125,8 +125,7 @@ mod tests;
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
 pub(crate) use host::solicit;
-pub(crate) use id::HOP_LIMIT;
-pub use id::{Id, PathInfo};
+pub use id::{HOP_LIMIT, Id, PathInfo};
 pub use port::PortSpace;
 pub use transport::cm::UDP_QKEY;
 
@@ -135,19 +134,7 @@ pub(crate) use keepalive::interval_from_env;
 pub(crate) use resolve::Path;
 pub(crate) use transport::cm::MadOutcome;
 
-use std::io;
-
 use transport::{VerbsError, refuse};
-
-/// Returns an error with this errno, as the C library reports it.
-pub(crate) fn errno(number: i32) -> io::Error {
-    io::Error::from_raw_os_error(number)
-}
-
-/// Returns the errno of an error, also of one that a refusal became.
-pub(crate) fn errno_of(error: &io::Error) -> Option<i32> {
-    VerbsError::in_io(error).map(VerbsError::errno).or(error.raw_os_error())
-}
 
 /// The refusal of a call that is not allowed in this phase of an identifier; the last argument says which
 /// phase the call needs.
@@ -159,10 +146,6 @@ macro_rules! out_of_phase {
     }};
 }
 use out_of_phase;
-
-pub(crate) fn verbs(error: VerbsError) -> io::Error {
-    error.into()
-}
 
 /// The refusal of a call that needs a connection.
 #[cold]

@@ -67,19 +67,19 @@ impl Host for TestHost {
         let claim = (port_space, port, address);
         let mut claims = self.claims.lock().unwrap();
         if claims.contains(&claim) {
-            return Err(errno(libc::EADDRINUSE));
+            return Err(std::io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         claims.push(claim);
         Ok(Box::new(TestClaim(Arc::clone(&self.claims), claim)))
     }
     fn route(&self, dst: IpAddr, _oif: u32) -> std::io::Result<Route> {
-        let IpAddr::V4(v4) = dst else { return Err(errno(libc::ENETUNREACH)) };
+        let IpAddr::V4(v4) = dst else { return Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)) };
         let (oif, prefsrc, is_local) = match v4.octets() {
             [10, 0, 0, _] => (2, self.gids.entries[0].gid.ip(), false),
             // An address of another interface of this host.
             [10, 1, 0, 1] => (1, v4.into(), true),
             [10, 1, 0, _] => (3, Ipv4Addr::new(10, 1, 0, 1).into(), false),
-            _ => return Err(errno(libc::ENETUNREACH)),
+            _ => return Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)),
         };
         Ok(Route { oif, prefsrc: Some(prefsrc), gateway: None, is_local })
     }

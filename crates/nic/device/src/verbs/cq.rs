@@ -48,7 +48,7 @@ impl CompChannel {
     }
 
     /// Drops the unread events.
-    pub(crate) fn discard_events(&self) {
+    pub fn discard_events(&self) {
         self.events.retain(|_| false);
     }
 

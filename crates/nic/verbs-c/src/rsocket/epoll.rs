@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::epoll_event;
-use roxie::rsocket::{self, PollEntry};
+use roxie_rsocket::{self as rsocket, PollEntry};
 use sys::EventFd;
 
 use super::poll::entry;

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::io;
 
 use libc::{off_t, size_t};
-use roxie::rsocket::Flags;
 use roxie::transport::{Access, refuse};
+use roxie_rsocket::Flags;
 
 use super::socket::{call, count, refused};
 use super::table;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::io;
 
 use libc::socklen_t;
-use roxie::rsocket::{Sizes, Socket as Rsocket, Stream};
+use roxie_rsocket::{Sizes, Socket as Rsocket, Stream};
 
 use super::socket::{call, no_buffer};
 use super::table::Socket;

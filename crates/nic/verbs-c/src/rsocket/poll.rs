@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
-use roxie::rsocket::{self, PollEntry};
+use roxie_rsocket::{self as rsocket, PollEntry};
 
 use super::socket::no_buffer;
 use super::table;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use roxie::rsocket::{Datagram, Shutdown, Socket as Rsocket, Stream};
+use roxie_rsocket::{Datagram, Shutdown, Socket as Rsocket, Stream};
 
 use super::epoll;
 use super::option::Options;

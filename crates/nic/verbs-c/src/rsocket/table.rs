@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use roxie::rsocket::{Socket as Rsocket, Stream};
+use roxie_rsocket::{Socket as Rsocket, Stream};
 use sys::{lock_until, now_ns};
 
 use super::option::Options;

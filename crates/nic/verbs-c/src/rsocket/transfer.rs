@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use roxie::rsocket::Flags;
+use roxie_rsocket::Flags;
 
 use super::socket::{Address, AddressRoom, count, no_buffer};
 use super::table::{self, Socket};
