@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 
 use roxie::hook::control::Users;
-use roxie::port::XskError;
+use roxie::port::{XskError, XskStep};
 use roxie::xdp::hint_kfuncs;
 use sys::bpf::Program;
 use sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bound_xsks, xdp_features};
@@ -82,7 +82,7 @@ fn privileges(held: Capabilities, initial: bool) -> Check {
     };
     // The reason that the port would give.
     let refused = io::Error::from_raw_os_error(nix::libc::EPERM);
-    let remedy = XskError::Socket { step: "socket", error: refused }.remedy();
+    let remedy = XskError::Socket { step: XskStep::Socket, error: refused }.remedy();
     Check { remedy: Some(format!("only for --port xsk: {remedy}")), ..Check::note(NAME, text) }
 }
 

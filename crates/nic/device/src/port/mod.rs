@@ -24,7 +24,7 @@ pub(crate) use headers::batch_of;
 pub use outlook::Outlook;
 pub(crate) use owned::OwnedPacket;
 pub use udp::{RECEIVE_BUFFER, UdpPort, UdpPortConfig, receive_socket};
-pub use xsk::{BurstPath, Teardown, XskError, XskPort, XskPortConfig};
+pub use xsk::{BurstPath, Teardown, XskError, XskPort, XskPortConfig, XskStep};
 
 use std::io;
 use std::net::IpAddr;

@@ -23,7 +23,7 @@ mod transmit;
 mod tx_time;
 
 pub use bursts::BurstPath;
-pub use error::XskError;
+pub use error::{XskError, XskStep};
 pub use open::XskPortConfig;
 pub(crate) use open::preferred_mode;
 pub use sockets::Teardown;

@@ -29,11 +29,53 @@ pub enum XskError {
     Variable(BadVariable),
     /// A step of creating the sockets failed.
     Socket {
-        /// Name of the step.
-        step: &'static str,
+        /// The step.
+        step: XskStep,
         /// The kernel's error.
         error: io::Error,
     },
+}
+
+/// A step of opening an AF_XDP port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum XskStep {
+    /// Checking the capabilities of the process.
+    Privileges,
+    /// Claiming the interface among roxie processes.
+    Claim,
+    /// Reading the properties of the interface.
+    Interface,
+    /// Reading routes and addresses.
+    Netlink,
+    /// Watching the sockets.
+    Epoll,
+    /// Registering the memory of packets.
+    PacketMemory,
+    /// Creating a socket and its rings.
+    Socket,
+    /// Binding a socket to a queue: the kernel decides about the modes here.
+    Bind,
+    /// Reading the options of a socket.
+    Options,
+    /// Filling the maps of the steering program.
+    Steering,
+}
+
+impl fmt::Display for XskStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Privileges => "privileges",
+            Self::Claim => "claim",
+            Self::Interface => "interface",
+            Self::Netlink => "netlink",
+            Self::Epoll => "epoll",
+            Self::PacketMemory => "packet memory",
+            Self::Socket => "socket",
+            Self::Bind => "bind",
+            Self::Options => "options",
+            Self::Steering => "steering",
+        })
+    }
 }
 
 impl XskError {
@@ -46,7 +88,7 @@ impl XskError {
     pub(crate) fn unprivileged() -> Option<XskError> {
         let error = io::Error::from_raw_os_error(libc::EPERM);
         let lacks = !missing(Capabilities::effective()).is_empty();
-        lacks.then_some(XskError::Socket { step: "privileges", error })
+        lacks.then_some(XskError::Socket { step: XskStep::Privileges, error })
     }
 
     /// Returns the error number, as a system call would.
@@ -154,7 +196,7 @@ mod tests {
     use super::*;
 
     fn socket(errno: i32) -> XskError {
-        XskError::Socket { step: "socket", error: io::Error::from_raw_os_error(errno) }
+        XskError::Socket { step: XskStep::Socket, error: io::Error::from_raw_os_error(errno) }
     }
 
     #[test]

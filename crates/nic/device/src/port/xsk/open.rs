@@ -11,7 +11,7 @@ use super::paths::Paths;
 use super::program::ProgramWatch;
 use super::segment::Segments;
 use super::sockets::{Plan, QUEUES_MAX, SINGLE_MTU_MAX, Sockets, is_limited};
-use super::{BurstPath, Extra, Place, Staging, XskError, XskPort};
+use super::{BurstPath, Extra, Place, Staging, XskError, XskPort, XskStep};
 use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
 use crate::xdp::{AttachError, Mode, Steering};
@@ -105,8 +105,9 @@ struct Parts {
 
 fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     let during = |step| move |error| XskError::Socket { step, error };
-    let link =
-        Netlink::new().and_then(|mut netlink| netlink.link(config.ifindex)).map_err(during("interface"))?;
+    let link = Netlink::new()
+        .and_then(|mut netlink| netlink.link(config.ifindex))
+        .map_err(during(XskStep::Interface))?;
     if !link.is_ethernet {
         return Err(XskError::NotEthernet);
     }
@@ -123,15 +124,15 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
         is_timed: link.mtu <= SINGLE_MTU_MAX,
     };
     let sockets = Sockets::open(&plan, &steering)?;
-    let mut paths = Paths::new(config.ifindex).map_err(during("netlink"))?;
-    let epoll = Epoll::new().map_err(during("epoll"))?;
-    sockets.watch(&epoll).map_err(during("epoll"))?;
-    epoll.add(paths.events(), 0).map_err(during("epoll"))?;
-    let addresses = paths.addresses().map_err(during("netlink"))?;
+    let mut paths = Paths::new(config.ifindex).map_err(during(XskStep::Netlink))?;
+    let epoll = Epoll::new().map_err(during(XskStep::Epoll))?;
+    sockets.watch(&epoll).map_err(during(XskStep::Epoll))?;
+    epoll.add(paths.events(), 0).map_err(during(XskStep::Epoll))?;
+    let addresses = paths.addresses().map_err(during(XskStep::Netlink))?;
     for address in &addresses {
-        steering.set_address(*address, true).map_err(during("steering"))?;
+        steering.set_address(*address, true).map_err(during(XskStep::Steering))?;
     }
-    steering.set_slot(config.slot, true).map_err(during("steering"))?;
+    steering.set_slot(config.slot, true).map_err(during(XskStep::Steering))?;
     Ok(Parts { owner, steering, sockets, paths, addresses, epoll })
 }
 

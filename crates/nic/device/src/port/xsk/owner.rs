@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use super::XskError;
+use super::{XskError, XskStep};
 use crate::registry::identity::{Peer, Relation};
 
 /// This process's claim to an interface; released on drop.
@@ -80,7 +80,7 @@ impl Bound {
 }
 
 fn failed(error: io::Error) -> XskError {
-    XskError::Socket { step: "claim", error }
+    XskError::Socket { step: XskStep::Claim, error }
 }
 
 /// Whether a process has claimed the interface.

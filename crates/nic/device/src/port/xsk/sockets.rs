@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::XskError;
 use super::byte_limit::{ByteLimit, StallCounters};
 use super::queue::Queue;
 use super::tx_time::{TxTime, TxTimeCounters};
+use super::{XskError, XskStep};
 use crate::page_pool::{Audit, PagePool};
 use crate::port::TxRoom;
 use crate::variable::BadVariable;
@@ -176,7 +176,7 @@ impl Sockets {
                 Err(XskError::MtuTooLarge(plan.mtu))
             };
             match attempt {
-                Err(error @ (XskError::Socket { step: "bind", .. } | XskError::MtuTooLarge(_))) => {
+                Err(error @ (XskError::Socket { step: XskStep::Bind, .. } | XskError::MtuTooLarge(_))) => {
                     let place = if zero_copy { &mut not_zero_copy } else { &mut last };
                     *place = Some(error);
                 }
@@ -196,7 +196,7 @@ impl Sockets {
         let is_timed = plan.is_timed && !zero_copy;
         match Sockets::with_metadata(plan, map, ring_len, [zero_copy, fragments, is_timed]) {
             // A kernel before 6.11 does not know the flag.
-            Err(XskError::Socket { step: "socket", error })
+            Err(XskError::Socket { step: XskStep::Socket, error })
                 if is_timed && error.raw_os_error() == Some(libc::EINVAL) =>
             {
                 Sockets::with_metadata(plan, map, ring_len, [zero_copy, fragments, false])
@@ -216,7 +216,7 @@ impl Sockets {
         let regions = [(rx_units * queues, 1), (ring_len, TX_SPAN)];
         let config = UmemConfig { chunk_len: CHUNK_LEN, tx_metadata, ..UmemConfig::default() };
         let during = |step| move |error| XskError::Socket { step, error };
-        let (umem, mut tokens) = Umem::new(config, &regions).map_err(during("packet memory"))?;
+        let (umem, mut tokens) = Umem::new(config, &regions).map_err(during(XskStep::PacketMemory))?;
         let umem = Arc::new(umem);
         let mut pool = |region: usize| {
             PagePool::new(
@@ -244,7 +244,7 @@ impl Sockets {
             match sockets.add(&bind, [rx_units, ring_len * TX_SPAN], map) {
                 Ok(()) => {}
                 // The interface has fewer queues in use than it was created with.
-                Err(XskError::Socket { step: "bind", error })
+                Err(XskError::Socket { step: XskStep::Bind, error })
                     if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) =>
                 {
                     break;
@@ -262,7 +262,7 @@ impl Sockets {
         let sizes = [rx_len, descriptors, rx_len, descriptors];
         let during = |step| move |error| XskError::Socket { step, error };
         let first = self.queues.first().map(|queue| &queue.socket);
-        let (socket, rings) = XskSocket::new(&self.umem, sizes, first).map_err(during("socket"))?;
+        let (socket, rings) = XskSocket::new(&self.umem, sizes, first).map_err(during(XskStep::Socket))?;
         // One system call then sends all queued packets instead of 32; older kernels do not know the
         // option.
         let _unknown = socket.set_tx_budget(descriptors);
@@ -278,13 +278,13 @@ impl Sockets {
                     }
                     sys::pause(BUSY_PAUSE);
                 }
-                Err(error) => return Err(during("bind")(error)),
+                Err(error) => return Err(during(XskStep::Bind)(error)),
             }
         }
         if first.is_none() {
-            self.zero_copy = socket.is_zero_copy().map_err(during("options"))?;
+            self.zero_copy = socket.is_zero_copy().map_err(during(XskStep::Options))?;
         }
-        map.set_socket(bind.queue, socket.as_fd()).map_err(during("steering"))?;
+        map.set_socket(bind.queue, socket.as_fd()).map_err(during(XskStep::Steering))?;
         let limit = ByteLimit::new(self.is_limited);
         self.queues.push(Queue {
             rings,
