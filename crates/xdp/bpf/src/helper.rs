@@ -1,96 +1,66 @@
 //! Kernel helper functions by number (`linux/bpf.h`, `__BPF_FUNC_MAPPER`) that XDP programs and roxie's
 //! classifiers use.
 
-mod names;
+use crate::numbered::numbered;
 
-macro_rules! helpers {
-    ($($variant:ident = $id:literal $name:literal,)*) => {
-        /// A kernel function that a program can call by number.
-        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-        #[allow(missing_docs, reason = "bpf-helpers(7) describes them under these names")]
-        pub enum Helper {
-            $($variant = $id,)*
-        }
+/// Names of all helpers without the prefix `bpf_`, for messages. Line N, from 0, names helper N.
+const NAMES: &str = include_str!("helper/names.txt");
 
-        impl Helper {
-            /// All helpers of this enum.
-            pub const ALL: &[Helper] = &[$(Helper::$variant,)*];
-
-            /// Returns the name in C without the prefix `bpf_`.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Helper::$variant => $name,)*
-                }
-            }
-
-            /// Returns the helper with this number, or `None` if it is not in this enum.
-            #[must_use]
-            pub const fn from_id(id: i32) -> Option<Helper> {
-                match id {
-                    $($id => Some(Helper::$variant),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-helpers! {
-    MapLookupElem = 1 "map_lookup_elem",
-    MapUpdateElem = 2 "map_update_elem",
-    MapDeleteElem = 3 "map_delete_elem",
-    KtimeGetNs = 5 "ktime_get_ns",
-    TracePrintk = 6 "trace_printk",
-    GetPrandomU32 = 7 "get_prandom_u32",
-    GetSmpProcessorId = 8 "get_smp_processor_id",
-    TailCall = 12 "tail_call",
-    Redirect = 23 "redirect",
-    PerfEventOutput = 25 "perf_event_output",
-    SkbLoadBytes = 26 "skb_load_bytes",
-    CsumDiff = 28 "csum_diff",
-    GetNumaNodeId = 42 "get_numa_node_id",
-    XdpAdjustHead = 44 "xdp_adjust_head",
-    RedirectMap = 51 "redirect_map",
-    XdpAdjustMeta = 54 "xdp_adjust_meta",
-    XdpAdjustTail = 65 "xdp_adjust_tail",
-    FibLookup = 69 "fib_lookup",
-    MapPushElem = 87 "map_push_elem",
-    MapPopElem = 88 "map_pop_elem",
-    MapPeekElem = 89 "map_peek_elem",
-    SpinLock = 93 "spin_lock",
-    SpinUnlock = 94 "spin_unlock",
-    Jiffies64 = 118 "jiffies64",
-    KtimeGetBootNs = 125 "ktime_get_boot_ns",
-    RingbufOutput = 130 "ringbuf_output",
-    RingbufReserve = 131 "ringbuf_reserve",
-    RingbufSubmit = 132 "ringbuf_submit",
-    RingbufDiscard = 133 "ringbuf_discard",
-    RingbufQuery = 134 "ringbuf_query",
-    KtimeGetCoarseNs = 160 "ktime_get_coarse_ns",
-    CheckMtu = 163 "check_mtu",
-    ForEachMapElem = 164 "for_each_map_elem",
-    TraceVprintk = 177 "trace_vprintk",
-    Loop = 181 "loop",
-    Strncmp = 182 "strncmp",
-    XdpGetBuffLen = 188 "xdp_get_buff_len",
-    XdpLoadBytes = 189 "xdp_load_bytes",
-    XdpStoreBytes = 190 "xdp_store_bytes",
-    MapLookupPercpuElem = 195 "map_lookup_percpu_elem",
-    KtimeGetTaiNs = 208 "ktime_get_tai_ns",
+numbered! {
+    /// A kernel function that a program can call by number.
+    #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+    #[allow(missing_docs, reason = "bpf-helpers(7) describes them under these names")]
+    pub enum Helper {
+        MapLookupElem = 1 "map_lookup_elem",
+        MapUpdateElem = 2 "map_update_elem",
+        MapDeleteElem = 3 "map_delete_elem",
+        KtimeGetNs = 5 "ktime_get_ns",
+        TracePrintk = 6 "trace_printk",
+        GetPrandomU32 = 7 "get_prandom_u32",
+        GetSmpProcessorId = 8 "get_smp_processor_id",
+        TailCall = 12 "tail_call",
+        Redirect = 23 "redirect",
+        PerfEventOutput = 25 "perf_event_output",
+        SkbLoadBytes = 26 "skb_load_bytes",
+        CsumDiff = 28 "csum_diff",
+        GetNumaNodeId = 42 "get_numa_node_id",
+        XdpAdjustHead = 44 "xdp_adjust_head",
+        RedirectMap = 51 "redirect_map",
+        XdpAdjustMeta = 54 "xdp_adjust_meta",
+        XdpAdjustTail = 65 "xdp_adjust_tail",
+        FibLookup = 69 "fib_lookup",
+        MapPushElem = 87 "map_push_elem",
+        MapPopElem = 88 "map_pop_elem",
+        MapPeekElem = 89 "map_peek_elem",
+        SpinLock = 93 "spin_lock",
+        SpinUnlock = 94 "spin_unlock",
+        Jiffies64 = 118 "jiffies64",
+        KtimeGetBootNs = 125 "ktime_get_boot_ns",
+        RingbufOutput = 130 "ringbuf_output",
+        RingbufReserve = 131 "ringbuf_reserve",
+        RingbufSubmit = 132 "ringbuf_submit",
+        RingbufDiscard = 133 "ringbuf_discard",
+        RingbufQuery = 134 "ringbuf_query",
+        KtimeGetCoarseNs = 160 "ktime_get_coarse_ns",
+        CheckMtu = 163 "check_mtu",
+        ForEachMapElem = 164 "for_each_map_elem",
+        TraceVprintk = 177 "trace_vprintk",
+        Loop = 181 "loop",
+        Strncmp = 182 "strncmp",
+        XdpGetBuffLen = 188 "xdp_get_buff_len",
+        XdpLoadBytes = 189 "xdp_load_bytes",
+        XdpStoreBytes = 190 "xdp_store_bytes",
+        MapLookupPercpuElem = 195 "map_lookup_percpu_elem",
+        KtimeGetTaiNs = 208 "ktime_get_tai_ns",
+    }
+    id: i32, from_id;
+    /// Returns the name in C without the prefix `bpf_`.
+    name
 }
 
 /// Returns the name of the helper with this number, without the prefix `bpf_`.
 pub(crate) fn name_of(id: i32) -> Option<&'static str> {
-    usize::try_from(id).ok().and_then(|id| names::NAMES.get(id).copied())
-}
-
-impl Helper {
-    /// Returns the number of the helper.
-    #[must_use]
-    pub const fn id(self) -> i32 {
-        self as i32
-    }
+    NAMES.lines().nth(usize::try_from(id).ok()?)
 }
 
 #[cfg(test)]

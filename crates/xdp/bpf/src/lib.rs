@@ -68,6 +68,7 @@ mod helper;
 mod hints;
 mod join;
 mod map;
+mod numbered;
 mod program;
 mod tap;
 mod xdp;

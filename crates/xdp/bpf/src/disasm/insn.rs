@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::helper::Helper;
-use crate::insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width};
+use crate::insn::{AtomicOp, Imm64, Insn, Operand, Reg, Size, Swap, Width};
 
 /// Name of a register in an operation of this width: `r1` or `w1`.
 struct Sub(Width, Reg);
@@ -31,7 +31,7 @@ impl fmt::Display for Insn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Insn::Alu { width, op, dst, src } => {
-                write!(f, "{} {}= ", Sub(width, dst), alu_sign(op))?;
+                write!(f, "{} {}= ", Sub(width, dst), op.sign())?;
                 match src {
                     Operand::Reg(src) => write!(f, "{}", Sub(width, src)),
                     Operand::Imm(imm) => write!(f, "{imm}"),
@@ -51,11 +51,11 @@ impl fmt::Display for Insn {
             }
             Insn::LoadImm64 { dst, imm } => load_imm64(f, dst, imm),
             Insn::Load { size, signed: sign, dst, base, off } => {
-                let cast = if sign { signed(size) } else { unsigned(size) };
+                let cast = if sign { signed(size) } else { size.name() };
                 write!(f, "{dst} = *{}", At(cast, base, off))
             }
             Insn::Store { size, base, off, src } => {
-                write!(f, "*{} = ", At(unsigned(size), base, off))?;
+                write!(f, "*{} = ", At(size.name(), base, off))?;
                 match src {
                     Operand::Reg(src) => write!(f, "{src}"),
                     Operand::Imm(imm) => write!(f, "{imm}"),
@@ -63,15 +63,15 @@ impl fmt::Display for Insn {
             }
             Insn::Atomic { width, op, base, off, src } => atomic(f, width, op, base, off, src),
             Insn::LoadAcquire { size, dst, base, off } => {
-                write!(f, "{dst} = load_acquire({})", At(unsigned(size), base, off))
+                write!(f, "{dst} = load_acquire({})", At(size.name(), base, off))
             }
             Insn::StoreRelease { size, base, off, src } => {
-                write!(f, "store_release({}, {src})", At(unsigned(size), base, off))
+                write!(f, "store_release({}, {src})", At(size.name(), base, off))
             }
             Insn::Jump { off } => write!(f, "goto pc{off:+}"),
             Insn::JumpLong { off } => write!(f, "gotol pc{off:+}"),
             Insn::Branch { width, cond, dst, src, off } => {
-                write!(f, "if {} {} ", Sub(width, dst), cond_sign(cond))?;
+                write!(f, "if {} {} ", Sub(width, dst), cond.sign())?;
                 match src {
                     Operand::Reg(src) => write!(f, "{}", Sub(width, src))?,
                     Operand::Imm(imm) => write!(f, "{imm:#x}")?,
@@ -126,50 +126,6 @@ fn atomic(
         write!(f, "{src} = atomic{bits}_fetch_{name}({at}, {src})")
     } else {
         write!(f, "lock *{at} {sign}= {src}")
-    }
-}
-
-fn alu_sign(op: AluOp) -> &'static str {
-    match op {
-        AluOp::Add => "+",
-        AluOp::Sub => "-",
-        AluOp::Mul => "*",
-        AluOp::Div => "/",
-        AluOp::Or => "|",
-        AluOp::And => "&",
-        AluOp::Lsh => "<<",
-        AluOp::Rsh => ">>",
-        AluOp::Mod => "%",
-        AluOp::Xor => "^",
-        AluOp::Mov => "",
-        AluOp::Arsh => "s>>",
-        AluOp::SDiv => "s/",
-        AluOp::SMod => "s%",
-    }
-}
-
-fn cond_sign(cond: Cond) -> &'static str {
-    match cond {
-        Cond::Eq => "==",
-        Cond::Gt => ">",
-        Cond::Ge => ">=",
-        Cond::Set => "&",
-        Cond::Ne => "!=",
-        Cond::SGt => "s>",
-        Cond::SGe => "s>=",
-        Cond::Lt => "<",
-        Cond::Le => "<=",
-        Cond::SLt => "s<",
-        Cond::SLe => "s<=",
-    }
-}
-
-fn unsigned(size: Size) -> &'static str {
-    match size {
-        Size::B => "u8",
-        Size::H => "u16",
-        Size::W => "u32",
-        Size::Dw => "u64",
     }
 }
 

@@ -96,12 +96,7 @@ impl Slot {
     }
 
     fn size(&self) -> Size {
-        match self.opcode & SIZE {
-            0x00 => Size::W,
-            0x08 => Size::H,
-            0x10 => Size::B,
-            _ => Size::Dw,
-        }
+        Size::from_code(self.opcode & SIZE).unwrap_or(Size::Dw)
     }
 }
 
@@ -204,22 +199,11 @@ fn alu(slot: &Slot) -> Decoded<Insn> {
             return Ok(Insn::Neg { width, dst });
         }
         OP_END => return swap(slot, width, dst),
-        0x00 => AluOp::Add,
-        0x10 => AluOp::Sub,
-        0x20 => AluOp::Mul,
-        0x30 if slot.off == 1 => AluOp::SDiv,
-        0x30 => AluOp::Div,
-        0x40 => AluOp::Or,
-        0x50 => AluOp::And,
-        0x60 => AluOp::Lsh,
-        0x70 => AluOp::Rsh,
-        0x90 if slot.off == 1 => AluOp::SMod,
-        0x90 => AluOp::Mod,
-        0xa0 => AluOp::Xor,
-        0xb0 if slot.off != 0 => return mov_sx(slot, width, dst),
-        0xb0 => AluOp::Mov,
-        0xc0 => AluOp::Arsh,
-        _ => return slot.unknown(),
+        OP_MOV if slot.off != 0 => return mov_sx(slot, width, dst),
+        // The offset 1 makes a division signed.
+        code => AluOp::from_code(u16::from_le_bytes([code, u8::from(slot.off == 1)]))
+            .or_else(|| AluOp::from_code(code.into()))
+            .ok_or(DecodeErrorKind::Opcode(slot.opcode))?,
     };
     if !matches!(op, AluOp::SDiv | AluOp::SMod) {
         zero(slot.off)?;
@@ -272,18 +256,10 @@ fn jump(slot: &Slot) -> Decoded<Insn> {
                 Width::W32 => zero(slot.off).map(|()| Insn::JumpLong { off: slot.imm }),
             };
         }
-        0x10 => Cond::Eq,
-        0x20 => Cond::Gt,
-        0x30 => Cond::Ge,
-        0x40 => Cond::Set,
-        0x50 => Cond::Ne,
-        0x60 => Cond::SGt,
-        0x70 => Cond::SGe,
-        0xa0 => Cond::Lt,
-        0xb0 => Cond::Le,
-        0xc0 => Cond::SLt,
-        0xd0 => Cond::SLe,
-        _ => return call_or_exit(slot),
+        code => match Cond::from_code(code) {
+            Some(cond) => cond,
+            None => return call_or_exit(slot),
+        },
     };
     Ok(Insn::Branch { width, cond, dst: slot.dst_reg()?, src: slot.operand()?, off: slot.off })
 }

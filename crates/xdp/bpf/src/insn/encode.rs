@@ -1,7 +1,7 @@
 //! Encodes instructions as slots.
 
 use super::slot::*;
-use super::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width};
+use super::{AluOp, AtomicOp, Imm64, Insn, Operand, Reg, Size, Swap, Width};
 
 /// Appends the slots of the instruction.
 ///
@@ -11,17 +11,15 @@ use super::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Swap, Width}
 pub fn encode(insn: &Insn, out: &mut Vec<Slot>) {
     let slot = match *insn {
         Insn::Alu { width, op, dst, src } => {
-            let (code, off) = alu_code(op);
-            with_operand(
-                Slot { opcode: code | alu_class(width), dst: dst.number(), off, ..Slot::default() },
-                src,
-            )
+            let [code, off] = op.code().to_le_bytes();
+            let opcode = code | alu_class(width);
+            with_operand(Slot { opcode, dst: dst.number(), off: off.into(), ..Slot::default() }, src)
         }
         Insn::Neg { width, dst } => {
             Slot { opcode: OP_NEG | alu_class(width), dst: dst.number(), ..Slot::default() }
         }
         Insn::MovSx { width, from, dst, src } => Slot {
-            opcode: alu_code(AluOp::Mov).0 | SRC_REG | alu_class(width),
+            opcode: AluOp::Mov.code() as u8 | SRC_REG | alu_class(width),
             dst: dst.number(),
             src: src.number(),
             off: bits(from) as i16,
@@ -43,26 +41,26 @@ pub fn encode(insn: &Insn, out: &mut Vec<Slot>) {
         }
         Insn::Load { size, signed, dst, base, off } => {
             let mode = if signed { MODE_MEMSX } else { MODE_MEM };
-            memory(LDX | mode | size_code(size), dst, base, off, 0)
+            memory(LDX | mode | size.code(), dst, base, off, 0)
         }
         Insn::Store { size, base, off, src: Operand::Reg(src) } => {
-            memory(STX | MODE_MEM | size_code(size), base, src, off, 0)
+            memory(STX | MODE_MEM | size.code(), base, src, off, 0)
         }
         Insn::Store { size, base, off, src: Operand::Imm(imm) } => {
-            Slot { opcode: ST | MODE_MEM | size_code(size), dst: base.number(), src: 0, off, imm }
+            Slot { opcode: ST | MODE_MEM | size.code(), dst: base.number(), src: 0, off, imm }
         }
         Insn::Atomic { width, op, base, off, src } => {
             let size = match width {
                 Width::W32 => Size::W,
                 Width::W64 => Size::Dw,
             };
-            memory(STX | MODE_ATOMIC | size_code(size), base, src, off, atomic_code(op))
+            memory(STX | MODE_ATOMIC | size.code(), base, src, off, atomic_code(op))
         }
         Insn::LoadAcquire { size, dst, base, off } => {
-            memory(STX | MODE_ATOMIC | size_code(size), dst, base, off, LOAD_ACQUIRE)
+            memory(STX | MODE_ATOMIC | size.code(), dst, base, off, LOAD_ACQUIRE)
         }
         Insn::StoreRelease { size, base, off, src } => {
-            memory(STX | MODE_ATOMIC | size_code(size), base, src, off, STORE_RELEASE)
+            memory(STX | MODE_ATOMIC | size.code(), base, src, off, STORE_RELEASE)
         }
         Insn::Jump { off } => Slot { opcode: OP_JA | JMP, off, ..Slot::default() },
         Insn::JumpLong { off } => Slot { opcode: OP_JA | JMP32, imm: off, ..Slot::default() },
@@ -71,10 +69,7 @@ pub fn encode(insn: &Insn, out: &mut Vec<Slot>) {
                 Width::W32 => JMP32,
                 Width::W64 => JMP,
             };
-            with_operand(
-                Slot { opcode: cond_code(cond) | class, dst: dst.number(), off, ..Slot::default() },
-                src,
-            )
+            with_operand(Slot { opcode: cond.code() | class, dst: dst.number(), off, ..Slot::default() }, src)
         }
         Insn::CallHelper { id } => call(CALL_HELPER, 0, id),
         Insn::CallLocal { off } => call(CALL_LOCAL, 0, off),
@@ -106,42 +101,6 @@ fn alu_class(width: Width) -> u8 {
     }
 }
 
-/// Returns the operation bits, and the offset that makes a division signed.
-fn alu_code(op: AluOp) -> (u8, i16) {
-    match op {
-        AluOp::Add => (0x00, 0),
-        AluOp::Sub => (0x10, 0),
-        AluOp::Mul => (0x20, 0),
-        AluOp::Div => (0x30, 0),
-        AluOp::SDiv => (0x30, 1),
-        AluOp::Or => (0x40, 0),
-        AluOp::And => (0x50, 0),
-        AluOp::Lsh => (0x60, 0),
-        AluOp::Rsh => (0x70, 0),
-        AluOp::Mod => (0x90, 0),
-        AluOp::SMod => (0x90, 1),
-        AluOp::Xor => (0xa0, 0),
-        AluOp::Mov => (0xb0, 0),
-        AluOp::Arsh => (0xc0, 0),
-    }
-}
-
-fn cond_code(cond: Cond) -> u8 {
-    match cond {
-        Cond::Eq => 0x10,
-        Cond::Gt => 0x20,
-        Cond::Ge => 0x30,
-        Cond::Set => 0x40,
-        Cond::Ne => 0x50,
-        Cond::SGt => 0x60,
-        Cond::SGe => 0x70,
-        Cond::Lt => 0xa0,
-        Cond::Le => 0xb0,
-        Cond::SLt => 0xc0,
-        Cond::SLe => 0xd0,
-    }
-}
-
 fn atomic_code(op: AtomicOp) -> i32 {
     let fetching = |code: i32, fetch: bool| if fetch { code | FETCH } else { code };
     match op {
@@ -151,15 +110,6 @@ fn atomic_code(op: AtomicOp) -> i32 {
         AtomicOp::Xor { fetch } => fetching(0xa0, fetch),
         AtomicOp::Xchg => ATOMIC_XCHG,
         AtomicOp::CmpXchg => ATOMIC_CMPXCHG,
-    }
-}
-
-fn size_code(size: Size) -> u8 {
-    match size {
-        Size::W => 0x00,
-        Size::H => 0x08,
-        Size::B => 0x10,
-        Size::Dw => 0x18,
     }
 }
 

@@ -14,6 +14,8 @@ pub use slot::Slot;
 
 use std::fmt;
 
+use crate::numbered::numbered;
+
 /// One of the eleven registers. R1..R5 carry arguments and are clobbered by calls; R6..R9 are preserved; R0
 /// is the result; R10 is the end of the stack frame (read-only).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -66,17 +68,22 @@ pub enum Width {
     W64,
 }
 
-/// Number of bytes that a load or store moves.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Size {
-    /// 1 byte.
-    B,
-    /// 2 bytes.
-    H,
-    /// 4 bytes.
-    W,
-    /// 8 bytes.
-    Dw,
+numbered! {
+    /// Number of bytes that a load or store moves.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Size {
+        /// 1 byte.
+        B = 0x10 "u8",
+        /// 2 bytes.
+        H = 0x08 "u16",
+        /// 4 bytes.
+        W = 0x00 "u32",
+        /// 8 bytes.
+        Dw = 0x18 "u64",
+    }
+    code: u8, from_code;
+    /// Returns the name of the unsigned number with this size, as the listing shows it.
+    name
 }
 
 impl Size {
@@ -112,59 +119,69 @@ impl From<i32> for Operand {
     }
 }
 
-/// Arithmetic, `dst = dst OP src`. Division by zero gives 0, remainder by zero leaves `dst`; shift counts
-/// wrap at the width.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of the standard")]
-pub enum AluOp {
-    Add,
-    Sub,
-    Mul,
-    /// Unsigned division.
-    Div,
-    Or,
-    And,
-    /// Shift left.
-    Lsh,
-    /// Shift right, unsigned.
-    Rsh,
-    /// Unsigned remainder.
-    Mod,
-    Xor,
-    Mov,
-    /// Shift right, signed (arithmetic).
-    Arsh,
-    /// Signed division.
-    SDiv,
-    /// Signed remainder; it has the sign of the dividend.
-    SMod,
+numbered! {
+    /// Arithmetic, `dst = dst OP src`. Division by zero gives 0, remainder by zero leaves `dst`; shift counts
+    /// wrap at the width.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[allow(missing_docs, reason = "the names are those of the standard")]
+    pub enum AluOp {
+        Add = 0x00 "+",
+        Sub = 0x10 "-",
+        Mul = 0x20 "*",
+        /// Unsigned division.
+        Div = 0x30 "/",
+        Or = 0x40 "|",
+        And = 0x50 "&",
+        /// Shift left.
+        Lsh = 0x60 "<<",
+        /// Shift right, unsigned.
+        Rsh = 0x70 ">>",
+        /// Unsigned remainder.
+        Mod = 0x90 "%",
+        Xor = 0xa0 "^",
+        Mov = 0xb0 "",
+        /// Shift right, signed (arithmetic).
+        Arsh = 0xc0 "s>>",
+        /// Signed division.
+        SDiv = 0x130 "s/",
+        /// Signed remainder; it has the sign of the dividend.
+        SMod = 0x190 "s%",
+    }
+    code: u16, from_code;
+    /// Returns the sign of the operation, as the listing shows it.
+    sign
 }
 
-/// Condition of a branch, `dst COND src`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cond {
-    /// Equal.
-    Eq,
-    /// Greater, unsigned.
-    Gt,
-    /// Greater or equal, unsigned.
-    Ge,
-    /// `dst & src` is not 0.
-    Set,
-    /// Not equal.
-    Ne,
-    /// Greater, signed.
-    SGt,
-    /// Greater or equal, signed.
-    SGe,
-    /// Less, unsigned.
-    Lt,
-    /// Less or equal, unsigned.
-    Le,
-    /// Less, signed.
-    SLt,
-    /// Less or equal, signed.
-    SLe,
+numbered! {
+    /// Condition of a branch, `dst COND src`.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Cond {
+        /// Equal.
+        Eq = 0x10 "==",
+        /// Greater, unsigned.
+        Gt = 0x20 ">",
+        /// Greater or equal, unsigned.
+        Ge = 0x30 ">=",
+        /// `dst & src` is not 0.
+        Set = 0x40 "&",
+        /// Not equal.
+        Ne = 0x50 "!=",
+        /// Greater, signed.
+        SGt = 0x60 "s>",
+        /// Greater or equal, signed.
+        SGe = 0x70 "s>=",
+        /// Less, unsigned.
+        Lt = 0xa0 "<",
+        /// Less or equal, unsigned.
+        Le = 0xb0 "<=",
+        /// Less, signed.
+        SLt = 0xc0 "s<",
+        /// Less or equal, signed.
+        SLe = 0xd0 "s<=",
+    }
+    code: u8, from_code;
+    /// Returns the sign of the comparison, as the listing shows it.
+    sign
 }
 
 /// Byte order conversion.

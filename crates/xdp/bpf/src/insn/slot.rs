@@ -65,6 +65,7 @@ pub(super) const SRC_REG: u8 = 0x08;
 /// Operation of arithmetic and jumps.
 pub(super) const OP: u8 = 0xf0;
 pub(super) const OP_NEG: u8 = 0x80;
+pub(super) const OP_MOV: u8 = 0xb0;
 pub(super) const OP_END: u8 = 0xd0;
 pub(super) const OP_JA: u8 = 0x00;
 pub(super) const OP_CALL: u8 = 0x80;

@@ -3,88 +3,61 @@
 use std::fmt;
 
 use super::PERF_RING_BYTES;
+use crate::numbered::numbered;
 
-macro_rules! map_kinds {
-    ($($(#[doc = $doc:literal])* $variant:ident = $number:literal $name:literal,)*) => {
-        /// Type of a map (`enum bpf_map_type`).
-        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-        pub enum MapKind {
-            $($(#[doc = $doc])* $variant = $number,)*
-        }
-
-        impl MapKind {
-            /// All map types of this enum.
-            pub const ALL: &[MapKind] = &[$(MapKind::$variant,)*];
-
-            /// Returns the name that bpftool uses.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(MapKind::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-map_kinds! {
-    /// Hash table with any key and any value.
-    Hash = 1 "hash",
-    /// Array with keys 0..max_entries; every entry exists.
-    Array = 2 "array",
-    /// Array of programs for tail calls.
-    ProgArray = 3 "prog_array",
-    /// Perf event rings, one per CPU.
-    PerfEventArray = 4 "perf_event_array",
-    /// Hash table with one value per CPU.
-    PercpuHash = 5 "percpu_hash",
-    /// Array with one value per CPU.
-    PercpuArray = 6 "percpu_array",
-    /// Hash table that evicts the least recently used entry when it is full.
-    LruHash = 9 "lru_hash",
-    /// LRU hash table with one value per CPU.
-    LruPercpuHash = 10 "lru_percpu_hash",
-    /// Call stacks of the kernel.
-    StackTrace = 7 "stack_trace",
-    /// Trie that finds the longest matching prefix.
-    LpmTrie = 11 "lpm_trie",
-    /// Array of maps.
-    ArrayOfMaps = 12 "array_of_maps",
-    /// Hash table of maps.
-    HashOfMaps = 13 "hash_of_maps",
-    /// Array of devices for redirects.
-    Devmap = 14 "devmap",
-    /// Array of CPUs for redirects.
-    Cpumap = 16 "cpumap",
-    /// Array of AF_XDP sockets for redirects.
-    Xskmap = 17 "xskmap",
-    /// Queue, first in, first out.
-    Queue = 22 "queue",
-    /// Stack, last in, first out.
-    Stack = 23 "stack",
-    /// Hash table of devices for redirects.
-    DevmapHash = 25 "devmap_hash",
-    /// Ring buffer with records for user space.
-    Ringbuf = 27 "ringbuf",
-    /// Bloom filter: tells whether a value was not pushed.
-    BloomFilter = 30 "bloom_filter",
-    /// Ring buffer with records from user space.
-    UserRingbuf = 31 "user_ringbuf",
+numbered! {
+    /// Type of a map (`enum bpf_map_type`).
+    #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+    pub enum MapKind {
+        /// Hash table with any key and any value.
+        Hash = 1 "hash",
+        /// Array with keys 0..max_entries; every entry exists.
+        Array = 2 "array",
+        /// Array of programs for tail calls.
+        ProgArray = 3 "prog_array",
+        /// Perf event rings, one per CPU.
+        PerfEventArray = 4 "perf_event_array",
+        /// Hash table with one value per CPU.
+        PercpuHash = 5 "percpu_hash",
+        /// Array with one value per CPU.
+        PercpuArray = 6 "percpu_array",
+        /// Hash table that evicts the least recently used entry when it is full.
+        LruHash = 9 "lru_hash",
+        /// LRU hash table with one value per CPU.
+        LruPercpuHash = 10 "lru_percpu_hash",
+        /// Call stacks of the kernel.
+        StackTrace = 7 "stack_trace",
+        /// Trie that finds the longest matching prefix.
+        LpmTrie = 11 "lpm_trie",
+        /// Array of maps.
+        ArrayOfMaps = 12 "array_of_maps",
+        /// Hash table of maps.
+        HashOfMaps = 13 "hash_of_maps",
+        /// Array of devices for redirects.
+        Devmap = 14 "devmap",
+        /// Array of CPUs for redirects.
+        Cpumap = 16 "cpumap",
+        /// Array of AF_XDP sockets for redirects.
+        Xskmap = 17 "xskmap",
+        /// Queue, first in, first out.
+        Queue = 22 "queue",
+        /// Stack, last in, first out.
+        Stack = 23 "stack",
+        /// Hash table of devices for redirects.
+        DevmapHash = 25 "devmap_hash",
+        /// Ring buffer with records for user space.
+        Ringbuf = 27 "ringbuf",
+        /// Bloom filter: tells whether a value was not pushed.
+        BloomFilter = 30 "bloom_filter",
+        /// Ring buffer with records from user space.
+        UserRingbuf = 31 "user_ringbuf",
+    }
+    number: u32, from_number;
+    /// Returns the name that bpftool uses.
+    name
 }
 
 impl MapKind {
-    /// Returns the number in `enum bpf_map_type`.
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self as u32
-    }
-
-    /// Returns the type with this number, or `None` if it is not in this enum.
-    #[must_use]
-    pub fn from_number(number: u32) -> Option<MapKind> {
-        Self::ALL.iter().copied().find(|kind| kind.number() == number)
-    }
-
     /// Returns whether the kernel accepts types of keys and values for maps of this type.
     #[must_use]
     pub const fn has_types(self) -> bool {
