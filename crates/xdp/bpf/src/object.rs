@@ -28,7 +28,6 @@ mod kernel_types;
 mod link;
 mod maps;
 mod sections;
-mod types;
 mod write;
 
 pub use elf::FILE_MAX;
@@ -40,8 +39,8 @@ use std::fmt;
 use ext::Ext;
 use externs::Configuration;
 use link::{Function, Linker};
-use types::Types;
 
+use crate::btf::reader::Types;
 use crate::insn::{DecodeError, decode_all};
 use crate::map::{Initial, MapDef};
 use crate::program::{Program, ProgramKind};

@@ -4,7 +4,8 @@
 
 #[cfg(feature = "object")]
 mod extension;
-mod reader;
+#[cfg_attr(not(feature = "object"), allow(dead_code, reason = "object files need all of it"))]
+pub(crate) mod reader;
 mod types;
 mod writer;
 
@@ -12,6 +13,8 @@ mod writer;
 pub(crate) use extension::extended;
 pub(crate) use reader::function_named;
 pub use types::{Leaf, MapTypes, Typed, Types};
+#[cfg(feature = "object")]
+pub(crate) use writer::blob;
 pub(crate) use writer::{FunctionName, describe};
 
 /// Type information (BTF) of one program.

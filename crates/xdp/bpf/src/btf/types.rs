@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::Btf;
-use super::reader::Parts;
+use super::reader::{self, kind};
 
 /// The types of one program.
 #[derive(Clone, Debug)]
@@ -122,29 +122,14 @@ impl Types {
     /// Parses the types of a blob. Returns `None` if it is malformed or has more types than a program needs.
     #[must_use]
     pub fn parse(btf: &Btf) -> Option<Types> {
-        let parts = Parts::of(&btf.blob)?;
-        let mut words = Words(parts.types);
-        let mut types = Vec::new();
-        let mut by_name: HashMap<String, Vec<u32>> = HashMap::new();
-        while !words.0.is_empty() {
-            if types.len() == TYPES_MAX {
-                return None;
-            }
-            let one = Type::parse(&mut words, parts.strings)?;
-            if !one.name.is_empty() {
-                by_name.entry(one.name.clone()).or_default().push(types.len() as u32 + 1);
-            }
-            types.push(one);
+        let read = reader::Types::parse(&btf.blob)?;
+        if read.numbers().len() > TYPES_MAX {
+            return None;
         }
-        // A section precedes or follows its variables, so their names are filled in at the end.
-        let names: Vec<String> = types.iter().map(|one: &Type| one.name.clone()).collect();
-        for one in &mut types {
-            if let Kind::Section { members } = &mut one.kind {
-                for member in members {
-                    let index = (member.of as usize).checked_sub(1)?;
-                    member.name.clone_from(names.get(index)?);
-                }
-            }
+        let types = read.numbers().map(|id| Type::of(&read, id)).collect::<Option<Vec<Type>>>()?;
+        let mut by_name: HashMap<String, Vec<u32>> = HashMap::new();
+        for (id, one) in (1..).zip(&types).filter(|(_, one)| !one.name.is_empty()) {
+            by_name.entry(one.name.clone()).or_default().push(id);
         }
         Some(Types { types, by_name })
     }
@@ -397,102 +382,58 @@ fn text_of(bytes: &[u8]) -> Option<String> {
     is_text.then(|| String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
-/// The rest of the type section.
-struct Words<'a>(&'a [u8]);
-
-impl Words<'_> {
-    fn next(&mut self) -> Option<u32> {
-        let (word, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*word))
-    }
-}
-
 impl Type {
-    fn parse(words: &mut Words<'_>, strings: &[u8]) -> Option<Type> {
-        let (name, info, size) = (words.next()?, words.next()?, words.next()?);
-        let name = string(strings, name)?;
-        let (vlen, flag, len) = (info & 0xffff, info >> 31 == 1, size as usize);
-        let members = |words: &mut Words<'_>| {
-            let member = |words: &mut Words<'_>| {
-                let (name, of, offset) = (string(strings, words.next()?)?, words.next()?, words.next()?);
-                let (bit, bits) = if flag { (offset & 0xff_ffff, offset >> 24) } else { (offset, 0) };
-                Some(Member { name, of, bit, bits })
-            };
-            (0..vlen).map(|_| member(words)).collect::<Option<Vec<_>>>()
-        };
-        let kind = match info >> 24 & 0x1f {
-            1 => {
-                let word = words.next()?;
-                let encoding = word >> 24;
+    fn of(types: &reader::Types<'_>, id: u32) -> Option<Type> {
+        let ty = types.get(id)?;
+        let (name, len) = (string(types, ty.name)?, ty.word as usize);
+        let kind = match ty.kind {
+            kind::INT => {
+                let encoding = ty.encoding();
                 // clang 14 does not mark `char`; its name does.
                 let is_char = encoding & 2 != 0 || name == "char";
                 Kind::Int { len, is_signed: encoding & 1 != 0, is_char, is_bool: encoding & 4 != 0 }
             }
-            2 => Kind::Pointer { to: size },
-            3 => {
-                let (of, _index, entries) = (words.next()?, words.next()?, words.next()?);
+            kind::PTR => Kind::Pointer { to: ty.word },
+            kind::ARRAY => {
+                let (of, entries) = ty.array()?;
                 Kind::Array { of, entries }
             }
-            4 | 5 => Kind::Struct { len, members: members(words)? },
-            6 => {
-                let mut constants = Vec::new();
-                for _ in 0..vlen {
-                    let name = string(strings, words.next()?)?;
-                    let value = u64::from(words.next()?);
-                    let mask = if len >= 8 { u64::MAX } else { (1 << (len * 8)) - 1 };
-                    constants.push((name, value & mask));
-                }
-                Kind::Enum { len, constants, is_signed: flag }
+            kind::STRUCT | kind::UNION => {
+                let member = |member: reader::Member| {
+                    let reader::Member { name, ty: of, at: bit, bits } = member;
+                    Some(Member { name: string(types, name)?, of, bit, bits })
+                };
+                Kind::Struct { len, members: ty.members().map(member).collect::<Option<_>>()? }
             }
-            19 => {
-                let mut constants = Vec::new();
-                for _ in 0..vlen {
-                    let name = string(strings, words.next()?)?;
-                    let (low, high) = (words.next()?, words.next()?);
-                    constants.push((name, u64::from(high) << 32 | u64::from(low)));
-                }
-                Kind::Enum { len, constants, is_signed: flag }
+            kind::ENUM | kind::ENUM64 => {
+                let mask = if len >= 8 { u64::MAX } else { (1 << (len * 8)) - 1 };
+                let constant = |(name, value)| Some((string(types, name)?, value & mask));
+                let constants = ty.enumerators().into_iter().map(constant).collect::<Option<_>>()?;
+                Kind::Enum { len, constants, is_signed: ty.flag }
             }
-            8 | 9 | 10 | 11 | 18 => Kind::Alias { of: size },
-            14 => {
-                let _linkage = words.next()?;
-                Kind::Variable { of: size }
+            kind::TYPEDEF..=kind::RESTRICT | kind::TYPE_TAG => Kind::Alias { of: ty.word },
+            kind::VAR => Kind::Variable { of: ty.word },
+            kind::DATASEC => {
+                let member = |placed: reader::Placed| {
+                    let name = string(types, types.get(placed.ty)?.name)?;
+                    Some(Member { name, of: placed.ty, bit: placed.at.checked_mul(8)?, bits: 0 })
+                };
+                Kind::Section { members: ty.variables().map(member).collect::<Option<_>>()? }
             }
-            15 => Kind::Section { members: section_members(words, vlen)? },
-            16 => Kind::Float { len },
-            13 => {
-                (0..2 * vlen).try_for_each(|_| words.next().map(drop))?;
-                Kind::Other
-            }
-            17 => {
-                words.next()?;
-                Kind::Other
-            }
-            7 | 12 => Kind::Other,
-            _ => return None,
+            kind::FLOAT => Kind::Float { len },
+            // Forward declarations, functions, prototypes and declaration tags.
+            _ => Kind::Other,
         };
         Some(Type { name, kind })
     }
 }
 
-/// The variables of a data section, still without names.
-fn section_members(words: &mut Words<'_>, vlen: u32) -> Option<Vec<Member>> {
-    let member = |words: &mut Words<'_>| {
-        let (of, at, _len) = (words.next()?, words.next()?, words.next()?);
-        Some(Member { name: String::new(), of, bit: at.checked_mul(8)?, bits: 0 })
-    };
-    (0..vlen).map(|_| member(words)).collect()
-}
-
 /// Maximum length of a name in bytes (`KSYM_NAME_LEN` of the kernel); the rest is cut.
 const NAME_MAX: usize = 512;
 
-fn string(strings: &[u8], at: u32) -> Option<String> {
-    let text = strings.get(at as usize..)?;
-    let text = &text[..text.len().min(NAME_MAX)];
-    let len = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
-    Some(String::from_utf8_lossy(&text[..len]).into_owned())
+fn string(types: &reader::Types<'_>, at: u32) -> Option<String> {
+    let text = types.text(at)?;
+    Some(String::from_utf8_lossy(&text[..text.len().min(NAME_MAX)]).into_owned())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::reader::kind;
 use super::{Btf, FuncInfo};
 use crate::xdp::XdpMd;
 
@@ -9,11 +10,6 @@ use crate::xdp::XdpMd;
 pub(super) const MAGIC: u16 = 0xeb9f;
 pub(super) const VERSION: u8 = 1;
 pub(super) const HEADER_LEN: u32 = 24;
-const KIND_INT: u32 = 1;
-const KIND_PTR: u32 = 2;
-const KIND_STRUCT: u32 = 4;
-pub(super) const KIND_FUNC: u32 = 12;
-const KIND_FUNC_PROTO: u32 = 13;
 const INT_SIGNED: u32 = 1 << 24;
 const LINKAGE_STATIC: u32 = 0;
 const LINKAGE_GLOBAL: u32 = 1;
@@ -32,7 +28,7 @@ pub(crate) fn describe(functions: &[FunctionName<'_>]) -> Btf {
     let int = writer.int("int", 4, INT_SIGNED);
     let u32_ = writer.int("unsigned int", 4, 0);
     let xdp_md = writer.xdp_md(u32_);
-    let ctx = writer.record("", KIND_PTR, 0, xdp_md, &[]);
+    let ctx = writer.record("", kind::PTR, 0, xdp_md, &[]);
     let mut u64_ = None;
     let mut func_info = Vec::new();
     for (index, function) in functions.iter().enumerate() {
@@ -43,7 +39,7 @@ pub(crate) fn describe(functions: &[FunctionName<'_>]) -> Btf {
             let args = ["a", "b", "c", "d", "e"].map(|name| (name, u64_));
             (writer.proto(u64_, &args[..usize::from(function.args).min(args.len())]), LINKAGE_STATIC)
         };
-        let type_id = writer.record(function.name, KIND_FUNC, linkage, proto, &[]);
+        let type_id = writer.record(function.name, kind::FUNC, linkage, proto, &[]);
         func_info.push(FuncInfo { slot: function.slot, type_id });
     }
     Btf { blob: writer.blob(), func_info, line_info: Vec::new() }
@@ -71,7 +67,7 @@ impl Writer {
     }
 
     pub(super) fn int(&mut self, name: &str, bytes: u32, encoding: u32) -> u32 {
-        self.record(name, KIND_INT, 0, bytes, &[encoding | (bytes * 8)])
+        self.record(name, kind::INT, 0, bytes, &[encoding | (bytes * 8)])
     }
 
     fn xdp_md(&mut self, field: u32) -> u32 {
@@ -79,12 +75,12 @@ impl Writer {
             .iter()
             .flat_map(|(member, name)| [self.string(name), field, *member as u32 * 8])
             .collect();
-        self.record("xdp_md", KIND_STRUCT, XdpMd::FIELDS.len() as u32, XdpMd::LEN as u32, &members)
+        self.record("xdp_md", kind::STRUCT, XdpMd::FIELDS.len() as u32, XdpMd::LEN as u32, &members)
     }
 
     fn proto(&mut self, returns: u32, args: &[(&str, u32)]) -> u32 {
         let params: Vec<u32> = args.iter().flat_map(|&(name, id)| [self.string(name), id]).collect();
-        self.record("", KIND_FUNC_PROTO, args.len() as u32, returns, &params)
+        self.record("", kind::FUNC_PROTO, args.len() as u32, returns, &params)
     }
 
     /// Returns the offset of the string. The empty string is at offset 0.
@@ -104,42 +100,45 @@ impl Writer {
     }
 
     pub(super) fn blob(self) -> Vec<u8> {
-        let types_len = self.types.len() as u32;
-        let mut blob = Vec::new();
-        blob.extend(MAGIC.to_le_bytes());
-        blob.extend([VERSION, 0]);
-        for word in [HEADER_LEN, 0, types_len, types_len, self.strings.len() as u32] {
-            blob.extend(word.to_le_bytes());
-        }
-        blob.extend(self.types);
-        blob.extend(self.strings);
-        blob
+        blob(&self.types, &self.strings)
     }
+}
+
+/// Returns a blob of these type records and strings.
+pub(crate) fn blob(types: &[u8], strings: &[u8]) -> Vec<u8> {
+    let types_len = types.len() as u32;
+    let mut blob = Vec::new();
+    blob.extend(MAGIC.to_le_bytes());
+    blob.extend([VERSION, 0]);
+    for word in [HEADER_LEN, 0, types_len, types_len, strings.len() as u32] {
+        blob.extend(word.to_le_bytes());
+    }
+    blob.extend(types);
+    blob.extend(strings);
+    blob
 }
 
 /// Types that only object files need.
 #[cfg(feature = "object")]
 impl Writer {
     pub(super) const SIGNED: u32 = INT_SIGNED;
-    const KIND_ARRAY: u32 = 3;
-    const KIND_VAR: u32 = 14;
-    const KIND_DATASEC: u32 = 15;
 
     /// Continues after the last type of a blob. Returns `None` if the blob is malformed.
     pub(super) fn resume(btf: &Btf) -> Option<Writer> {
-        let parts = super::reader::Parts::of(&btf.blob)?;
-        let (types, strings) = (parts.types.to_vec(), parts.strings.to_vec());
+        let known = super::reader::Types::parse(&btf.blob)?;
+        let (types, strings) = known.parts();
         // The empty name must be the string at offset 0. Duplicates of other strings are harmless.
         let offsets = HashMap::from([(String::new(), 0)]);
-        Some(Writer { types, count: parts.count()?, strings, offsets })
+        let count = known.numbers().len() as u32;
+        Some(Writer { types: types.to_vec(), count, strings: strings.to_vec(), offsets })
     }
 
     pub(super) fn array(&mut self, of: u32, len: u32) -> u32 {
-        self.record("", Self::KIND_ARRAY, 0, 0, &[of, of, len])
+        self.record("", kind::ARRAY, 0, 0, &[of, of, len])
     }
 
     pub(super) fn pointer(&mut self, to: u32) -> u32 {
-        self.record("", KIND_PTR, 0, to, &[])
+        self.record("", kind::PTR, 0, to, &[])
     }
 
     /// Adds a structure without a name. All members have the length `member_len` in bytes.
@@ -149,15 +148,15 @@ impl Writer {
             .flat_map(|(index, &(name, id))| [self.string(name), id, index * member_len * 8])
             .collect();
         let count = members.len() as u32;
-        self.record("", KIND_STRUCT, count, count * member_len, &words)
+        self.record("", kind::STRUCT, count, count * member_len, &words)
     }
 
     pub(super) fn variable(&mut self, name: &str, of: u32) -> u32 {
-        self.record(name, Self::KIND_VAR, 0, of, &[LINKAGE_GLOBAL])
+        self.record(name, kind::VAR, 0, of, &[LINKAGE_GLOBAL])
     }
 
     /// Adds a section. Each variable is its id, its offset and its length.
     pub(super) fn section(&mut self, name: &str, len: u32, variables: &[[u32; 3]]) -> u32 {
-        self.record(name, Self::KIND_DATASEC, variables.len() as u32, len, variables.as_flattened())
+        self.record(name, kind::DATASEC, variables.len() as u32, len, variables.as_flattened())
     }
 }

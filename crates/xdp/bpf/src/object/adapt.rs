@@ -4,7 +4,7 @@
 //! gets the offset, size or existence of the same path in the kernel's type of that name.
 
 use super::ext::Record;
-use super::types::{Member, Type, Types, kind};
+use crate::btf::reader::{Member, Type, Types, kind};
 use crate::insn::Slot;
 use crate::program::POISON;
 

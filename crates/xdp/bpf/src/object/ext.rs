@@ -1,7 +1,7 @@
 //! Extended type information (`.BTF.ext`): which function begins where, source lines, and the records that
 //! adapt instructions to the kernel's structures (CO-RE).
 
-use super::types::{Types, word};
+use crate::btf::reader::{Types, word};
 
 /// Lengths of the three kinds of records, at least and at most.
 const RECORD_MIN: [usize; 3] = [8, 16, 16];

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Kernel;
-use super::types::{EXTERN, Types, kind};
+use crate::btf::reader::{EXTERN, Types, kind};
 
 /// Section of the type information, and map, with the values.
 pub(super) const CONFIG_SECTION: &str = ".kconfig";

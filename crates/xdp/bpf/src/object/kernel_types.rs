@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 
 use super::elf::File;
-use super::types::{EXTERN, Types, kind};
+use crate::btf;
+use crate::btf::reader::{EXTERN, Types, kind};
 
-const HEADER_LEN: u32 = 24;
 /// First words of a structure without name and members.
 const EMPTY: [u32; 3] = [0, kind::STRUCT << 24, 0];
 
@@ -44,12 +44,7 @@ pub(super) fn for_kernel(file: &File<'_>, types: &Types<'_>) -> Vec<u8> {
             _ => out.extend(record),
         }
     }
-    let (types_len, strings_len) = (out.len() as u32, strings.len() as u32);
-    let mut blob = Vec::new();
-    push(&mut blob, &[0x0001_eb9f, HEADER_LEN, 0, types_len, types_len, strings_len]);
-    blob.extend(out);
-    blob.extend(strings);
-    blob
+    btf::blob(&out, strings)
 }
 
 fn push(out: &mut Vec<u8>, words: &[u32]) {

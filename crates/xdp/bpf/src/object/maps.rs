@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::elf::File;
 use super::externs::{CONFIG_SECTION, Configuration};
-use super::types::{Type, Types, kind, word};
+use crate::btf::reader::{Type, Types, kind, word};
 use crate::map::{Initial, MapDef, MapKind};
 
 /// Most maps of an object file.
