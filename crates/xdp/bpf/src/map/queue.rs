@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use super::{MapDef, MapError, MapKind};
+use super::{MapDef, MapError, MapKind, lock};
 
 /// Flag of a push: if the queue is full, the oldest value is removed (`BPF_EXIST`).
 const EVICT: u64 = 2;
@@ -97,8 +97,4 @@ impl Pushed {
             bits[at / 64] & 1 << (at % 64) != 0
         }))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

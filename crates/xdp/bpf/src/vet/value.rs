@@ -2,7 +2,8 @@
 
 use super::ObjectionKind;
 use crate::helper::Helper;
-use crate::insn::{AluOp, AtomicOp, Cond, Imm64, Insn, Operand, Reg, Size, Width};
+use crate::insn::{AluOp, AtomicOp, Imm64, Insn, Operand, Reg, Size, Width};
+use crate::vm::holds;
 
 /// Knowledge about the content of a register.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -310,28 +311,5 @@ fn computed(width: Width, op: AluOp, old: Value, with: Value) -> Value {
             _ => Value::Any,
         },
         _ => Value::Any,
-    }
-}
-
-fn holds(cond: Cond, width: Width, a: u64, b: u64) -> bool {
-    let (a, b, signed_a, signed_b) = match width {
-        Width::W64 => (a, b, a as i64, b as i64),
-        Width::W32 => {
-            let (low_a, low_b) = (a as u32, b as u32);
-            (low_a.into(), low_b.into(), i64::from(low_a as i32), i64::from(low_b as i32))
-        }
-    };
-    match cond {
-        Cond::Eq => a == b,
-        Cond::Gt => a > b,
-        Cond::Ge => a >= b,
-        Cond::Set => a & b != 0,
-        Cond::Ne => a != b,
-        Cond::SGt => signed_a > signed_b,
-        Cond::SGe => signed_a >= signed_b,
-        Cond::Lt => a < b,
-        Cond::Le => a <= b,
-        Cond::SLt => signed_a < signed_b,
-        Cond::SLe => signed_a <= signed_b,
     }
 }

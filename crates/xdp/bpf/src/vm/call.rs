@@ -208,12 +208,16 @@ impl<'c> Call<'c, '_, '_> {
         Ok(entry.map_or(0, |entry| base + values.offset(cpu, entry) as u64))
     }
 
-    fn map_update(&mut self) -> Answer {
+    /// Returns the map in argument 0, if programs may write its entries.
+    fn written_map(&self) -> Result<&'c Arc<Map>, FaultKind> {
         let (_, map) = self.map(0)?;
         let kind = map.def().kind;
-        if map.values().is_none() || is_target(map) || !extra::is_written_by_programs(kind) {
-            return Err(FaultKind::Argument);
-        }
+        let is_written = !kind.holds_maps() && kind != MapKind::ProgArray && !is_target(map);
+        if map.values().is_some() && is_written { Ok(map) } else { Err(FaultKind::Argument) }
+    }
+
+    fn map_update(&mut self) -> Answer {
+        let map = self.written_map()?;
         self.read_key(map)?;
         self.read_value(self.args[2], map.def().value_size.into())?;
         let Some(mode) = UpdateMode::from_flags(self.args[3]) else { return Ok(failed(EINVAL)) };
@@ -221,11 +225,7 @@ impl<'c> Call<'c, '_, '_> {
     }
 
     fn map_delete(&mut self) -> Answer {
-        let (_, map) = self.map(0)?;
-        let kind = map.def().kind;
-        if map.values().is_none() || is_target(map) || !extra::is_written_by_programs(kind) {
-            return Err(FaultKind::Argument);
-        }
+        let map = self.written_map()?;
         self.read_key(map)?;
         of_map(map.delete_by_program(&self.scratch.key))
     }

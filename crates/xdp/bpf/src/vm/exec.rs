@@ -2,7 +2,7 @@
 
 use super::buff::XdpBuff;
 use super::call::Scratch;
-use super::control::{self, Frames, Return, Then};
+use super::control::{Frames, Return, Then};
 use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory, Stack};
 use super::op::{self, Code, operations};
@@ -217,6 +217,12 @@ fn execute<W: Watch>(
                 }
             }};
         }
+        macro_rules! frames {
+            () => {{
+                let (returns, memory, scratch) = (&mut *returns, &mut *memory, &mut *scratch);
+                Frames { r: &mut r, returns, depth: &mut depth, budget: &mut budget, image, memory, scratch }
+            }};
+        }
         macro_rules! dispatch {
             ($(($alu:ident, $a64:ident, $a64i:ident, $a32:ident, $a32i:ident, $f64:expr, $f32:expr))* ;
              $(($cond:ident, $c64:ident, $c64i:ident, $c32:ident, $c32i:ident, $p64:expr, $p32:expr))*) => {
@@ -305,10 +311,7 @@ fn execute<W: Watch>(
                         next = op.off as usize;
                     }
                     Code::Control => {
-                        let (returns, depth, budget) = (&mut *returns, &mut depth, &mut budget);
-                        let mut frames = Frames { r: &mut r, returns, depth, budget };
-                        next = control::begin(op.imm as i32, next, &mut frames, image, memory, scratch)
-                            .map_err(|kind| (at, kind))?;
+                        next = frames!().begin(op.imm as i32, next).map_err(|kind| (at, kind))?;
                     }
                     Code::CallKfunc => {
                         let kfunc = image.kfuncs.get(op.imm as usize).ok_or((at, FaultKind::Argument))?;
@@ -318,10 +321,7 @@ fn execute<W: Watch>(
                     Code::Exit => {
                         let Some(frame) = depth.checked_sub(1) else { return Ok(r[0]) };
                         if let Then::Iterate(iteration) = returns[frame].then {
-                            let (returns, depth, budget) = (&mut *returns, &mut depth, &mut budget);
-                            let mut frames = Frames { r: &mut r, returns, depth, budget };
-                            next = control::resume(iteration, &mut frames, image, memory, scratch)
-                                .map_err(|kind| (at, kind))?;
+                            next = frames!().resume(iteration).map_err(|kind| (at, kind))?;
                             continue;
                         }
                         depth = frame;

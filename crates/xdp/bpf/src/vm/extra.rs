@@ -5,7 +5,7 @@ use super::call::{Call, EINVAL, failed};
 use super::memory::Memory;
 use super::outcome::FaultKind;
 use super::space;
-use crate::map::{MapError, MapKind};
+use crate::map::MapError;
 use crate::program::Kfunc;
 
 type Answer = Result<u64, FaultKind>;
@@ -141,9 +141,4 @@ pub(super) fn kfunc(kfunc: &Kfunc, args: &[u64], memory: &mut Memory<'_, '_>, en
         _ => return Ok(failed(EOPNOTSUPP)),
     }
     Ok(0)
-}
-
-/// Whether programs may write the entries of this map.
-pub(super) fn is_written_by_programs(kind: MapKind) -> bool {
-    !kind.holds_maps() && kind != MapKind::ProgArray
 }

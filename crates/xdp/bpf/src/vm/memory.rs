@@ -1,5 +1,7 @@
 //! The memory that a program can address while it runs.
 
+use std::ops::Range;
+
 use super::buff::XdpBuff;
 use super::space::{self, Space};
 use crate::xdp::XdpMd;
@@ -39,26 +41,30 @@ impl Memory<'_, '_> {
 
     #[inline(never)]
     fn load_elsewhere(&mut self, address: u64, len: usize) -> Option<u64> {
-        match address >> space::SEGMENT_BITS {
-            space::PACKET if self.buff.fetch_rest() => {
-                let (at, window) = (space::offset(address), self.buff.window());
-                if at < window.start {
-                    return None;
-                }
-                let bytes = self.buff.buffer().get(..window.end)?.get(at..)?.get(..len)?;
-                let mut word = [0; 8];
-                word[..len].copy_from_slice(bytes);
-                Some(u64::from_le_bytes(word))
+        let at = space::offset(address);
+        let bytes = match address >> space::SEGMENT_BITS {
+            space::PACKET => {
+                let range = self.in_packet(at, len)?;
+                self.buff.buffer().get(range)?
             }
-            space::CTX if len == 4 => self.context(space::offset(address)),
-            space::KEYS => {
-                let bytes = self.keys.get(space::offset(address)..)?.get(..len)?;
-                let mut word = [0; 8];
-                word[..len].copy_from_slice(bytes);
-                Some(u64::from_le_bytes(word))
-            }
-            _ => self.space.load(address, len),
+            space::CTX if len == 4 => return self.context(at),
+            space::KEYS => self.keys.get(at..)?.get(..len)?,
+            _ => return self.space.load(address, len),
+        };
+        let mut word = [0; 8];
+        word[..len].copy_from_slice(bytes);
+        Some(u64::from_le_bytes(word))
+    }
+
+    /// Returns the place of `len` bytes in the packet's buffer, which then has them; `None` if they are not
+    /// all in the packet.
+    fn in_packet(&mut self, at: usize, len: usize) -> Option<Range<usize>> {
+        let end = at.checked_add(len)?;
+        if end > self.buff.window().end {
+            self.buff.fetch_rest();
         }
+        let window = self.buff.window();
+        (window.start <= at && end <= window.end).then_some(at..end)
     }
 
     #[inline(always)]
@@ -125,14 +131,8 @@ impl Memory<'_, '_> {
         let at = space::offset(address);
         match address >> space::SEGMENT_BITS {
             space::PACKET => {
-                let mut window = self.buff.window();
-                if at + len > window.end && self.buff.fetch_rest() {
-                    window = self.buff.window();
-                }
-                if at < window.start || at + len > window.end {
-                    return None;
-                }
-                out.extend_from_slice(self.buff.buffer().get(at..at + len)?);
+                let range = self.in_packet(at, len)?;
+                out.extend_from_slice(self.buff.buffer().get(range)?);
             }
             space::STACK => out.extend_from_slice(self.stack.get(at..at + len)?),
             space::KEYS => out.extend_from_slice(self.keys.get(at..at + len)?),
@@ -154,15 +154,9 @@ impl Memory<'_, '_> {
         let at = space::offset(address);
         match address >> space::SEGMENT_BITS {
             space::PACKET => {
-                let mut window = self.buff.window();
-                if at + bytes.len() > window.end && self.buff.fetch_rest() {
-                    window = self.buff.window();
-                }
-                if at < window.start || at + bytes.len() > window.end {
-                    return None;
-                }
+                let range = self.in_packet(at, bytes.len())?;
                 self.buff.mark_changed();
-                self.buff.buffer_mut().get_mut(at..at + bytes.len())?.copy_from_slice(bytes);
+                self.buff.buffer_mut().get_mut(range)?.copy_from_slice(bytes);
             }
             space::STACK => self.stack.get_mut(at..at + bytes.len())?.copy_from_slice(bytes),
             _ => {

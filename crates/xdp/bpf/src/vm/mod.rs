@@ -31,6 +31,7 @@ mod trace;
 pub use buff::XdpBuff;
 pub use exec::Machine;
 pub use image::{Image, LoadError, LoadErrorKind};
+pub(crate) use op::holds;
 pub use outcome::{Fault, FaultKind, Outcome, Redirect};
 pub use replay::Replay;
 

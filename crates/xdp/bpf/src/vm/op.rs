@@ -148,6 +148,16 @@ macro_rules! codes {
             }
         }
 
+        /// Returns whether the comparison `a COND b` holds.
+        pub(crate) fn holds(cond: Cond, width: Width, a: u64, b: u64) -> bool {
+            match (cond, width) {
+                $(
+                    (Cond::$cond, Width::W64) => ($p64)(a, b),
+                    (Cond::$cond, Width::W32) => ($p32)(a as u32, b as u32),
+                )*
+            }
+        }
+
         fn cond_code(cond: Cond, width: Width, src: Operand) -> Code {
             match (cond, width, src) {
                 $(

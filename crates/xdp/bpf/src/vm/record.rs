@@ -241,14 +241,16 @@ impl Recorder {
     /// The program uses the content of this register, so it becomes fixed.
     fn look(&mut self, register: usize) {
         if let Value::Counter(read) = self.registers[register] {
-            let Read { field, value } = self.reads[read];
-            self.run.guards.push(Guard {
-                place: field.place,
-                mask: field.mask(),
-                bits: value << field.shift,
-            });
+            self.guard(read);
             self.registers[register] = Value::Fixed;
         }
+    }
+
+    /// The word that was read must have the same value for a replay.
+    fn guard(&mut self, read: usize) {
+        let Read { field, value } = self.reads[read];
+        let (mask, bits) = (field.mask(), value << field.shift);
+        self.run.guards.push(Guard { place: field.place, mask, bits });
     }
 
     /// The upper half of a register is cleared. A 32-bit counter stays a counter.
@@ -306,12 +308,7 @@ impl Recorder {
             }
             _ => {
                 let read = self.read(address, len, memory)?;
-                let Read { field, value } = self.reads[read];
-                self.run.guards.push(Guard {
-                    place: field.place,
-                    mask: field.mask(),
-                    bits: value << field.shift,
-                });
+                self.guard(read);
             }
         }
         Ok(())
