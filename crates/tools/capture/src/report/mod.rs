@@ -2,19 +2,16 @@
 //!
 //! [`Traces`] collects the values to plot while the capture is analysed; [`Report`] draws them.
 
-mod colours;
 mod drawing;
 mod page;
 mod plot;
 mod series;
-mod svg;
 
 use wire::Psn;
 use wire::capture::Seen;
 
 use crate::analyse::{Analysis, At, Origin, Verdict};
 use crate::decode::Decoded;
-use drawing::Sheet;
 use series::{Points, Series};
 
 /// Directions with plots; further ones are in the table only.
@@ -77,7 +74,7 @@ impl Report<'_> {
     /// The plots as an SVG drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        Sheet::new(self).svg()
+        drawing::svg(self)
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::fmt::Write;
 
-use super::colours::classes;
-use super::plot::{Layer, Mark, Plot, Unit, plot};
-use super::svg::escape;
+use super::plot::{CLASSES, Layer, Mark, Plot, Unit, escape, plot};
 use super::{INCOMPLETE, Report, Traces, busiest};
 use crate::analyse::{Direction, Finding, Verdict};
 use crate::clock;
@@ -54,9 +52,8 @@ pub(super) fn html(report: &Report<'_>) -> String {
     let name = escape(name);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\"><title>{name}</title>\n<style>\n{STYLE}{}{DARK}\n</style></head>\
-         <body>\n<h1>{name}</h1>\n",
-        classes()
+         content=\"width=device-width\"><title>{name}</title>\n\
+         <style>\n{STYLE}{CLASSES}{DARK}\n</style></head><body>\n<h1>{name}</h1>\n"
     );
     // A write to a string cannot fail.
     let _ = writeln!(
