@@ -24,8 +24,7 @@ pub(super) fn layer<'a>(message: &CmMessage, mad: &'a [u8; MAD_LEN]) -> Layer<'a
 }
 
 fn req<'a>(m: &Req, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM ConnectRequest");
-    layer
+    let mut layer = Layer::new("CM ConnectRequest")
         .hex("infiniband.cm.req", "Local Communication ID", 8, m.local_comm_id)
         .hex("roxie.cm.req.ece_vendor_id", "ECE Vendor ID", 6, m.ece_vendor_id)
         .hex("infiniband.cm.req.serviceid", "Service ID", 16, m.service_id.0)
@@ -60,15 +59,13 @@ fn req<'a>(m: &Req, body: &'a [u8]) -> Layer<'a> {
         .hex("infiniband.cm.req.maxcmretr", "Max CM Retries", 2, m.max_cm_retries)
         .hex("infiniband.cm.req.srq", "SRQ", 2, m.srq)
         .hex("infiniband.cm.req.ext_transport", "Extended Transport", 2, m.extended_transport);
-    path(&mut layer, &PRIM, &m.primary, body);
-    path(&mut layer, &ALT, &m.alternate, body);
-    ip_header(&mut layer, m.ip_header(), &body[140..]);
-    layer
+    layer = path(layer, "prim", &m.primary, &body[52..]);
+    layer = path(layer, "alt", &m.alternate, &body[96..]);
+    ip_header(layer, m.ip_header(), &body[140..])
 }
 
 fn rep<'a>(m: &Rep, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM ConnectReply");
-    layer
+    Layer::new("CM ConnectReply")
         .hex("infiniband.cm.rep", "Local Communication ID", 8, m.local_comm_id)
         .hex("infiniband.cm.rep.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
         .hex("infiniband.cm.rep.localqkey", "Local Q_Key", 8, m.local_qkey.0)
@@ -86,35 +83,29 @@ fn rep<'a>(m: &Rep, body: &'a [u8]) -> Layer<'a> {
         .means(rnr(m.rnr_retry_count))
         .hex("infiniband.cm.rep.srq", "SRQ", 2, m.srq)
         .hex("infiniband.cm.rep.localcaguid", "Local CA GUID", 16, m.local_ca_guid)
-        .bytes("infiniband.cm.rep.private", "Private Data", &body[36..]);
-    layer
+        .bytes("infiniband.cm.rep.private", "Private Data", &body[36..])
 }
 
 fn rtu<'a>(m: &Rtu, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM ReadyToUse");
-    layer
+    Layer::new("CM ReadyToUse")
         .hex("infiniband.cm.rtu.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("infiniband.cm.rtu.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
-        .bytes("infiniband.cm.rtu.private", "Private Data", &body[8..]);
-    layer
+        .bytes("infiniband.cm.rtu.private", "Private Data", &body[8..])
 }
 
 fn mra<'a>(m: &Mra, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM MsgRcptAck");
-    layer
+    Layer::new("CM MsgRcptAck")
         .hex("roxie.cm.mra.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("roxie.cm.mra.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
         .hex("roxie.cm.mra.msgmraed", "Message MRAed", 2, m.message.0)
         .means(m.message.to_string())
         .hex("roxie.cm.mra.svctimeout", "Service Timeout", 2, m.service_timeout)
         .means(interval(m.service_timeout))
-        .bytes("roxie.cm.mra.private", "Private Data", &body[10..]);
-    layer
+        .bytes("roxie.cm.mra.private", "Private Data", &body[10..])
 }
 
 fn rej<'a>(m: &Rej, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM ConnectReject");
-    layer
+    Layer::new("CM ConnectReject")
         .hex("infiniband.cm.rej.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("infiniband.cm.rej.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
         .hex("infiniband.cm.rej.msgrej", "Message REJected", 2, m.message.0)
@@ -123,43 +114,35 @@ fn rej<'a>(m: &Rej, body: &'a [u8]) -> Layer<'a> {
         .hex("infiniband.cm.rej.reason", "Reason", 4, m.reason.0)
         .means(m.reason.to_string())
         .bytes("infiniband.cm.rej.ari", "Additional Reject Information", &body[12..84])
-        .bytes("infiniband.cm.rej.private", "Private Data", &body[84..]);
-    layer
+        .bytes("infiniband.cm.rej.private", "Private Data", &body[84..])
 }
 
 fn dreq<'a>(m: &Dreq, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM DisconnectRequest");
-    layer
+    Layer::new("CM DisconnectRequest")
         .hex("infiniband.cm.dreq.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("infiniband.cm.dreq.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
         .hex("infiniband.cm.req.remoteqpneecn", "Remote QPN/EECN", 6, m.remote_qpn.value())
-        .bytes("infiniband.cm.dreq.private", "Private Data", &body[12..]);
-    layer
+        .bytes("infiniband.cm.dreq.private", "Private Data", &body[12..])
 }
 
 fn drep<'a>(m: &Drep, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM DisconnectReply");
-    layer
+    Layer::new("CM DisconnectReply")
         .hex("infiniband.cm.drsp.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("infiniband.cm.drsp.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
-        .bytes("infiniband.cm.drsp.private", "Private Data", &body[8..]);
-    layer
+        .bytes("infiniband.cm.drsp.private", "Private Data", &body[8..])
 }
 
 fn sidr_req<'a>(m: &SidrReq, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM ServiceIDResolutionRequest");
-    layer
+    let layer = Layer::new("CM ServiceIDResolutionRequest")
         .hex("roxie.cm.sidr_req.requestid", "Request ID", 8, m.request_id)
         .hex("roxie.cm.sidr_req.pkey", "Partition Key", 4, m.p_key.0)
         .hex("roxie.cm.sidr_req.serviceid", "Service ID", 16, m.service_id.0)
         .means(m.service_id.to_string());
-    ip_header(&mut layer, m.ip_header(), &body[16..]);
-    layer
+    ip_header(layer, m.ip_header(), &body[16..])
 }
 
 fn sidr_rep<'a>(m: &SidrRep, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM ServiceIDResolutionResponse");
-    layer
+    Layer::new("CM ServiceIDResolutionResponse")
         .hex("roxie.cm.sidr_rep.requestid", "Request ID", 8, m.request_id)
         .hex("roxie.cm.sidr_rep.status", "Status", 2, m.status.0)
         .means(m.status.to_string())
@@ -170,13 +153,11 @@ fn sidr_rep<'a>(m: &SidrRep, body: &'a [u8]) -> Layer<'a> {
         .means(m.service_id.to_string())
         .hex("roxie.cm.sidr_rep.qkey", "Q_Key", 8, m.q_key.0)
         .bytes("roxie.cm.sidr_rep.info", "Additional Information", &body[24..96])
-        .bytes("roxie.cm.sidr_rep.private", "Private Data", &body[96..]);
-    layer
+        .bytes("roxie.cm.sidr_rep.private", "Private Data", &body[96..])
 }
 
 fn lap<'a>(m: &Lap, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM LoadAlternatePath");
-    layer
+    Layer::new("CM LoadAlternatePath")
         .hex("roxie.cm.lap.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("roxie.cm.lap.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
         .hex("roxie.cm.lap.remoteqpn", "Remote QPN", 6, m.remote_qpn.value())
@@ -194,120 +175,65 @@ fn lap<'a>(m: &Lap, body: &'a [u8]) -> Layer<'a> {
         .flag("roxie.cm.lap.subnetlocal", "Subnet Local", m.subnet_local)
         .hex("roxie.cm.lap.localacktout", "Local ACK Timeout", 2, m.ack_timeout)
         .means(interval(m.ack_timeout))
-        .bytes("roxie.cm.lap.private", "Private Data", &body[64..]);
-    layer
+        .bytes("roxie.cm.lap.private", "Private Data", &body[64..])
 }
 
 fn apr<'a>(m: &Apr, body: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new("CM AlternatePathResponse");
-    layer
+    Layer::new("CM AlternatePathResponse")
         .hex("roxie.cm.apr.localcommid", "Local Communication ID", 8, m.local_comm_id)
         .hex("roxie.cm.apr.remotecommid", "Remote Communication ID", 8, m.remote_comm_id)
         .number("roxie.cm.apr.infolen", "Info Length", m.info_len)
         .number("roxie.cm.apr.status", "Status", m.status)
         .bytes("roxie.cm.apr.info", "Additional Information", &body[12..84])
-        .bytes("roxie.cm.apr.private", "Private Data", &body[84..]);
-    layer
+        .bytes("roxie.cm.apr.private", "Private Data", &body[84..])
 }
 
-/// Field names of a path, and the offset of its GIDs in the body.
-struct PathNames {
-    names: [&'static str; 14],
-    gids: [usize; 2],
-}
-
-macro_rules! path_names {
-    ($prefix:literal, $gids:expr) => {
-        PathNames {
-            names: [
-                concat!("infiniband.cm.req.", $prefix, "_locallid"),
-                concat!("infiniband.cm.req.", $prefix, "_remotelid"),
-                concat!("infiniband.cm.req.", $prefix, "_localgid"),
-                concat!("infiniband.cm.req.", $prefix, "_remotegid"),
-                concat!("infiniband.cm.req.", $prefix, "_localgid_ipv4"),
-                concat!("infiniband.cm.req.", $prefix, "_remotegid_ipv4"),
-                concat!("infiniband.cm.req.", $prefix, "_flowlabel"),
-                concat!("infiniband.cm.req.", $prefix, "_pktrate"),
-                concat!("infiniband.cm.req.", $prefix, "_tfcclass"),
-                concat!("infiniband.cm.req.", $prefix, "_hoplim"),
-                concat!("infiniband.cm.req.", $prefix, "_sl"),
-                concat!("infiniband.cm.req.", $prefix, "_subnetlocal"),
-                concat!("infiniband.cm.req.", $prefix, "_localacktout"),
-                $prefix,
-            ],
-            gids: $gids,
-        }
-    };
-}
-
-static PRIM: PathNames = path_names!("prim", [56, 72]);
-static ALT: PathNames = path_names!("alt", [100, 116]);
-
-fn path<'a>(layer: &mut Layer<'a>, names: &PathNames, path: &Path, body: &'a [u8]) {
-    let [
-        local_lid,
-        remote_lid,
-        local,
-        remote,
-        local_v4,
-        remote_v4,
-        flow,
-        rate,
-        class,
-        hops,
-        sl,
-        subnet,
-        ack,
-        which,
-    ] = names.names;
-    layer
-        .number(local_lid, "Local Port LID", path.local_lid)
-        .means(if which == "prim" { "primary path" } else { "alternate path" })
-        .number(remote_lid, "Remote Port LID", path.remote_lid);
+/// Adds the fields of a path; `body` begins with it.
+fn path<'a>(mut layer: Layer<'a>, which: &str, path: &Path, body: &'a [u8]) -> Layer<'a> {
+    let name = |field: &str| format!("infiniband.cm.req.{which}_{field}");
+    let is_primary = which == "prim";
+    layer = layer
+        .number(name("locallid"), "Local Port LID", path.local_lid)
+        .means(if is_primary { "primary path" } else { "alternate path" })
+        .number(name("remotelid"), "Remote Port LID", path.remote_lid);
     let gids = [
-        (path.local_gid, local, local_v4, "Local Port GID"),
-        (path.remote_gid, remote, remote_v4, "Remote Port GID"),
+        ("localgid", "Local Port GID", path.local_gid, 4),
+        ("remotegid", "Remote Port GID", path.remote_gid, 20),
     ];
-    for ((gid_value, name, name_v4, label), at) in gids.into_iter().zip(names.gids) {
-        match gid_value.ip() {
+    for (field, label, gid, at) in gids {
+        layer = match gid.ip() {
             // Wireshark has no fields for the GIDs of the alternate path.
-            _ if which == "alt" => layer.bytes(name, label, &body[at..at + 16]),
-            ip if ip.is_ipv4() => layer.add(name_v4, label, Value::Ip(ip)),
-            ip => layer.add(name, label, Value::Ip(ip)),
+            _ if !is_primary => layer.bytes(name(field), label, &body[at..at + 16]),
+            ip if ip.is_ipv4() => layer.add(name(field) + "_ipv4", label, Value::Ip(ip)),
+            ip => layer.add(name(field), label, Value::Ip(ip)),
         };
     }
     layer
-        .hex(flow, "Flow Label", 5, path.flow_label)
-        .hex(rate, "Packet Rate", 2, path.packet_rate)
-        .hex(class, "Traffic Class", 2, path.traffic_class)
-        .hex(hops, "Hop Limit", 2, path.hop_limit)
-        .hex(sl, "SL", 1, path.sl)
-        .hex(subnet, "Subnet Local", 1, path.subnet_local)
-        .hex(ack, "Local ACK Timeout", 2, path.ack_timeout)
-        .means(interval(path.ack_timeout));
+        .hex(name("flowlabel"), "Flow Label", 5, path.flow_label)
+        .hex(name("pktrate"), "Packet Rate", 2, path.packet_rate)
+        .hex(name("tfcclass"), "Traffic Class", 2, path.traffic_class)
+        .hex(name("hoplim"), "Hop Limit", 2, path.hop_limit)
+        .hex(name("sl"), "SL", 1, path.sl)
+        .hex(name("subnetlocal"), "Subnet Local", 1, path.subnet_local)
+        .hex(name("localacktout"), "Local ACK Timeout", 2, path.ack_timeout)
+        .means(interval(path.ack_timeout))
 }
 
 /// The IP addressing header of rdma_cm, and the application's private data behind it.
-fn ip_header<'a>(layer: &mut Layer<'a>, header: Option<IpCmHeader>, private: &'a [u8]) {
+fn ip_header<'a>(layer: Layer<'a>, header: Option<IpCmHeader>, private: &'a [u8]) -> Layer<'a> {
     let Some(ip) = header else {
-        layer.bytes("infiniband.cm.req.private", "Private Data", private);
-        return;
+        return layer.bytes("infiniband.cm.req.private", "Private Data", private);
     };
-    let v4 = ip.src.is_ipv4();
-    let names = if v4 {
-        ["infiniband.cm.req.ip_cm.sip4", "infiniband.cm.req.ip_cm.dip4"]
-    } else {
-        ["infiniband.cm.req.ip_cm.sip6", "infiniband.cm.req.ip_cm.dip6"]
-    };
+    let version = if ip.src.is_ipv4() { 4 } else { 6 };
     layer
         .hex("infiniband.cm.req.ip_cm.majv", "IP CM Major Version", 1, private[0] >> 4)
         .hex("infiniband.cm.req.ip_cm.minv", "IP CM Minor Version", 1, private[0] & 0xf)
         .hex("infiniband.cm.req.ip_cm.ipv", "IP CM IP Version", 1, private[1] >> 4)
         .hex("infiniband.cm.req.ip_cm.sport", "IP CM Source Port", 4, ip.src_port)
         .means(ip.src_port.to_string())
-        .add(names[0], "IP CM Source IP", Value::Ip(ip.src))
-        .add(names[1], "IP CM Destination IP", Value::Ip(ip.dst))
-        .bytes("infiniband.cm.req.ip_cm.private", "Private Data", &private[IpCmHeader::LEN..]);
+        .add(format!("infiniband.cm.req.ip_cm.sip{version}"), "IP CM Source IP", Value::Ip(ip.src))
+        .add(format!("infiniband.cm.req.ip_cm.dip{version}"), "IP CM Destination IP", Value::Ip(ip.dst))
+        .bytes("infiniband.cm.req.ip_cm.private", "Private Data", &private[IpCmHeader::LEN..])
 }
 
 fn gid(gid: Gid) -> Value<'static> {

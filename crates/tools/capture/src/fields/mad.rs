@@ -16,8 +16,7 @@ pub(super) fn layers<'a>(mad: &'a [u8; MAD_LEN], layers: &mut Vec<Layer<'a>>) {
 }
 
 fn common(header: &MadHeader) -> Layer<'static> {
-    let mut layer = Layer::new(format!("MAD: {}", class::name(header.mgmt_class)));
-    layer
+    Layer::new(format!("MAD: {}", class::name(header.mgmt_class)))
         .hex("infiniband.mad.baseversion", "Base Version", 2, header.base_version)
         .hex("infiniband.mad.mgmtclass", "Management Class", 2, header.mgmt_class)
         .means(class::name(header.mgmt_class))
@@ -28,16 +27,13 @@ fn common(header: &MadHeader) -> Layer<'static> {
         .hex("infiniband.mad.classspecific", "Class Specific", 4, header.class_specific)
         .hex("infiniband.mad.transactionid", "Transaction ID", 16, header.tid)
         .hex("infiniband.mad.attributeid", "Attribute ID", 4, header.attribute_id)
-        .hex("infiniband.mad.attributemodifier", "Attribute Modifier", 8, header.attribute_modifier);
-    layer
+        .hex("infiniband.mad.attributemodifier", "Attribute Modifier", 8, header.attribute_modifier)
 }
 
 /// The layer of a datagram of another class than connection management.
 fn other<'a>(header: &MadHeader, data: &'a [u8]) -> Layer<'a> {
     let Some(attribute) = class::attribute(header) else {
-        let mut layer = Layer::new("MAD data");
-        layer.bytes("infiniband.mad.data", "Data", data);
-        return layer;
+        return Layer::new("MAD data").bytes("infiniband.mad.data", "Data", data);
     };
     let mut layer = Layer::new(attribute.title);
     let body = data.get(class::reserved(header.mgmt_class)..).unwrap_or_default();
@@ -47,7 +43,7 @@ fn other<'a>(header: &MadHeader, data: &'a [u8]) -> Layer<'a> {
             _ if row.decimal => Value::Number(row.value(body)),
             width => Value::Hex(row.value(body), width.div_ceil(4)),
         };
-        layer.add(row.name, row.label, value);
+        layer = layer.add(row.name, row.label, value);
     }
     layer
 }

@@ -10,6 +10,7 @@ mod mad;
 mod outer;
 mod roce;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -31,7 +32,7 @@ pub struct Layer<'a> {
 #[derive(Clone, Debug)]
 pub struct Field<'a> {
     /// Wireshark's field name, or one that begins with `roxie.`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Name of the field, to be shown.
     pub label: &'static str,
     /// Value in the packet.
@@ -78,39 +79,39 @@ impl<'a> Layer<'a> {
         Self { title: title.into(), fields: Vec::new() }
     }
 
-    fn add(&mut self, name: &'static str, label: &'static str, value: Value<'a>) -> &mut Self {
-        self.fields.push(Field { name, label, value, meaning: None });
+    fn add(mut self, name: impl Into<Cow<'static, str>>, label: &'static str, value: Value<'a>) -> Self {
+        self.fields.push(Field { name: name.into(), label, value, meaning: None });
         self
     }
 
-    fn number(&mut self, name: &'static str, label: &'static str, value: impl Into<u64>) -> &mut Self {
+    fn number(self, name: impl Into<Cow<'static, str>>, label: &'static str, value: impl Into<u64>) -> Self {
         self.add(name, label, Value::Number(value.into()))
     }
 
     fn hex(
-        &mut self,
-        name: &'static str,
+        self,
+        name: impl Into<Cow<'static, str>>,
         label: &'static str,
         digits: usize,
         value: impl Into<u64>,
-    ) -> &mut Self {
+    ) -> Self {
         self.add(name, label, Value::Hex(value.into(), digits))
     }
 
-    fn flag(&mut self, name: &'static str, label: &'static str, value: bool) -> &mut Self {
+    fn flag(self, name: impl Into<Cow<'static, str>>, label: &'static str, value: bool) -> Self {
         self.add(name, label, Value::Flag(value))
     }
 
-    fn bytes(&mut self, name: &'static str, label: &'static str, value: &'a [u8]) -> &mut Self {
+    fn bytes(self, name: impl Into<Cow<'static, str>>, label: &'static str, value: &'a [u8]) -> Self {
         self.add(name, label, Value::Bytes(value))
     }
 
-    fn text(&mut self, name: &'static str, label: &'static str, value: impl Into<String>) -> &mut Self {
+    fn text(self, name: impl Into<Cow<'static, str>>, label: &'static str, value: impl Into<String>) -> Self {
         self.add(name, label, Value::Text(value.into()))
     }
 
     /// Explains the value of the field added last.
-    fn means(&mut self, meaning: impl Into<String>) -> &mut Self {
+    fn means(mut self, meaning: impl Into<String>) -> Self {
         if let Some(field) = self.fields.last_mut() {
             field.meaning = Some(meaning.into());
         }
@@ -128,9 +129,7 @@ pub fn layers<'a>(record: &Record<'a>, seen: &Result<Seen<'a>, NotRoce>) -> Vec<
             roce::headers(seen, &mut layers);
         }
         Err(reason) => {
-            let mut layer = Layer::new("Not RoCEv2");
-            layer.text("roxie.not_roce", "Why", reason.to_string());
-            layers.push(layer);
+            layers.push(Layer::new("Not RoCEv2").text("roxie.not_roce", "Why", reason.to_string()));
         }
     }
     layers

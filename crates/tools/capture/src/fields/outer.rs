@@ -9,8 +9,7 @@ use crate::source::Record;
 
 pub(super) fn frame<'a>(record: &Record<'a>) -> Layer<'a> {
     let (number, len, cap_len) = (record.number, record.original_len, record.data.len());
-    let mut layer = Layer::new(format!("Frame {number}: {len} bytes on wire, {cap_len} captured"));
-    layer
+    let mut layer = Layer::new(format!("Frame {number}: {len} bytes on wire, {cap_len} captured"))
         .number("frame.number", "Number", number)
         .text("frame.time_epoch", "Time", clock::epoch(record.time_ns))
         .means(clock::date(record.time_ns))
@@ -18,12 +17,11 @@ pub(super) fn frame<'a>(record: &Record<'a>) -> Layer<'a> {
         .number("frame.cap_len", "Captured", cap_len as u64)
         .number("frame.interface_id", "Interface", record.interface as u64);
     if let Some(outbound) = record.outbound {
-        let name = "frame.packet_flags_direction";
-        layer.number(name, "Direction", if outbound { 2u64 } else { 1 });
-        layer.means(if outbound { "outbound" } else { "inbound" });
+        let (number, meaning) = if outbound { (2_u8, "outbound") } else { (1, "inbound") };
+        layer = layer.number("frame.packet_flags_direction", "Direction", number).means(meaning);
     }
     if let Some(comment) = record.comment {
-        layer.text("frame.comment", "Comment", String::from_utf8_lossy(comment));
+        layer = layer.text("frame.comment", "Comment", String::from_utf8_lossy(comment));
     }
     layer
 }
@@ -38,14 +36,13 @@ pub(super) fn headers<'a>(record: &Record<'a>, seen: &Seen<'a>, layers: &mut Vec
         Ip::V6(ip) => ipv6(&ip),
     });
     let Some(udp) = seen.udp else { return };
-    let mut layer = Layer::new(udp.to_string());
-    layer
+    let mut layer = Layer::new(udp.to_string())
         .number("udp.srcport", "Source Port", udp.src_port)
         .number("udp.dstport", "Destination Port", udp.dst_port)
         .number("udp.length", "Length", udp.length)
         .hex("udp.checksum", "Checksum", 4, udp.checksum);
     if udp.checksum == 0 {
-        layer.means("none");
+        layer = layer.means("none");
     }
     layers.push(layer);
 }
@@ -53,8 +50,8 @@ pub(super) fn headers<'a>(record: &Record<'a>, seen: &Seen<'a>, layers: &mut Vec
 fn tunnel<'a>(tunnel: Tunnel) -> Layer<'a> {
     let mut layer = Layer::new(tunnel.kind.to_string());
     if let Some((src, dst)) = tunnel.ends {
-        layer.add("roxie.tunnel.src", "Source", Value::Ip(src));
-        layer.add("roxie.tunnel.dst", "Destination", Value::Ip(dst));
+        layer = layer.add("roxie.tunnel.src", "Source", Value::Ip(src));
+        layer = layer.add("roxie.tunnel.dst", "Destination", Value::Ip(dst));
     }
     match tunnel.kind {
         TunnelKind::Vxlan(vni) => layer.number("vxlan.vni", "Network Identifier", vni),
@@ -62,15 +59,13 @@ fn tunnel<'a>(tunnel: Tunnel) -> Layer<'a> {
         TunnelKind::Gre(Some(key)) => layer.hex("gre.key", "Key", 8, key),
         TunnelKind::Erspan(session) => layer.number("erspan.spanid", "Session", session),
         TunnelKind::Mpls(label) => layer.number("mpls.label", "Label", label),
-        TunnelKind::Gre(None) | TunnelKind::Ip => &mut layer,
-    };
-    layer
+        TunnelKind::Gre(None) | TunnelKind::Ip => layer,
+    }
 }
 
 fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
     if let Some(ethernet) = link.ethernet {
-        let mut layer = Layer::new(ethernet.to_string());
-        layer
+        let layer = Layer::new(ethernet.to_string())
             .add("eth.dst", "Destination", Value::Mac(ethernet.dst))
             .add("eth.src", "Source", Value::Mac(ethernet.src))
             .hex("eth.type", "Type", 4, ethernet.ether_type.0);
@@ -78,7 +73,7 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
     }
     if let Some(kind) = link.packet_type {
         let mut layer = Layer::new("Linux cooked capture");
-        layer.number("sll.pkttype", "Packet Type", kind).means(match kind {
+        layer = layer.number("sll.pkttype", "Packet Type", kind).means(match kind {
             0 => "to us",
             1 => "broadcast",
             2 => "multicast",
@@ -87,13 +82,12 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
             _ => "unknown",
         });
         if let Some(index) = link.ifindex {
-            layer.number("sll.ifindex", "Interface Index", index);
+            layer = layer.number("sll.ifindex", "Interface Index", index);
         }
         layers.push(layer);
     }
     for tag in link.tags.iter().flatten() {
-        let mut layer = Layer::new(format!("VLAN {}", tag.id));
-        layer
+        let layer = Layer::new(format!("VLAN {}", tag.id))
             .number("vlan.priority", "Priority", tag.priority)
             .flag("vlan.dei", "Drop Eligible", tag.drop_eligible)
             .number("vlan.id", "ID", tag.id)
@@ -103,8 +97,7 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
 }
 
 fn ipv4(ip: &Ipv4) -> Layer<'static> {
-    let mut layer = Layer::new(ip.to_string());
-    layer
+    let mut layer = Layer::new(ip.to_string())
         .number("ip.version", "Version", ip.version)
         .number("ip.hdr_len", "Header Length", ip.ihl * 4)
         .hex("ip.dsfield", "Differentiated Services", 2, ip.tos)
@@ -121,19 +114,14 @@ fn ipv4(ip: &Ipv4) -> Layer<'static> {
         .number("ip.proto", "Protocol", ip.protocol)
         .hex("ip.checksum", "Header Checksum", 4, ip.checksum);
     if !ip.checksum_ok() {
-        layer.means("wrong (or left to the NIC)");
+        layer = layer.means("wrong (or left to the NIC)");
     }
-    layer.add("ip.src", "Source", Value::Ip(ip.src.into())).add(
-        "ip.dst",
-        "Destination",
-        Value::Ip(ip.dst.into()),
-    );
-    layer
+    let (src, dst) = (Value::Ip(ip.src.into()), Value::Ip(ip.dst.into()));
+    layer.add("ip.src", "Source", src).add("ip.dst", "Destination", dst)
 }
 
 fn ipv6(ip: &Ipv6) -> Layer<'static> {
-    let mut layer = Layer::new(ip.to_string());
-    layer
+    Layer::new(ip.to_string())
         .number("ipv6.version", "Version", ip.version)
         .hex("ipv6.tclass", "Traffic Class", 8, ip.traffic_class)
         .number("ipv6.tclass.dscp", "DSCP", ip.traffic_class >> 2)
@@ -144,8 +132,7 @@ fn ipv6(ip: &Ipv6) -> Layer<'static> {
         .number("ipv6.nxt", "Next Header", ip.next_header)
         .number("ipv6.hlim", "Hop Limit", ip.hop_limit)
         .add("ipv6.src", "Source", Value::Ip(ip.src.into()))
-        .add("ipv6.dst", "Destination", Value::Ip(ip.dst.into()));
-    layer
+        .add("ipv6.dst", "Destination", Value::Ip(ip.dst.into()))
 }
 
 fn ecn(tos: u8) -> &'static str {

@@ -4,7 +4,7 @@ use wire::capture::{IcrcCheck, Seen};
 use wire::icrc::ICRC_LEN;
 use wire::{Bth, ExtHeader, Feth, Packet, Qpn, Syndrome, credits_of_code, rnr_timer_ns};
 
-use super::{Layer, Value, mad};
+use super::{Layer, mad};
 
 pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     if let Some(header) = &seen.bth {
@@ -18,17 +18,14 @@ pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
             payload(seen, packet, layers);
         }
         Err(reason) => {
-            let mut layer = Layer::new("Not understood");
-            layer.text("roxie.error", "Why", reason.to_string());
-            layers.push(layer);
+            layers.push(Layer::new("Not understood").text("roxie.error", "Why", reason.to_string()));
         }
     }
     icrc(seen, layers);
 }
 
 fn bth(bth: &Bth, bytes: &[u8]) -> Layer<'static> {
-    let mut layer = Layer::new(format!("Base Transport Header: {}", bth.opcode));
-    layer
+    Layer::new(format!("Base Transport Header: {}", bth.opcode))
         .number("infiniband.bth.opcode", "Opcode", bth.opcode.0)
         .means(bth.opcode.to_string())
         .flag("infiniband.bth.se", "Solicited Event", bth.solicited)
@@ -41,22 +38,19 @@ fn bth(bth: &Bth, bytes: &[u8]) -> Layer<'static> {
         .hex("infiniband.bth.destqp", "Destination Queue Pair", 6, bth.dest_qp.value())
         .flag("infiniband.bth.a", "Acknowledge Request", bth.ack_req)
         .number("infiniband.bth.reserved7", "Reserved", bytes.get(8).map_or(0, |byte| byte & 0x7f))
-        .number("infiniband.bth.psn", "Packet Sequence Number", bth.psn.value());
-    layer
+        .number("infiniband.bth.psn", "Packet Sequence Number", bth.psn.value())
 }
 
 fn extension<'a>(packet: &Packet<'a>, header: ExtHeader, bytes: &'a [u8]) -> Layer<'a> {
-    let mut layer = Layer::new(format!("{header} - {}", words(header)));
-    if fill(&mut layer, packet, header, bytes).is_none() {
-        layer.text("roxie.cut", "Cut", "the capture ends before this header does");
-    }
-    layer
+    let layer = || Layer::new(format!("{header} - {}", words(header)));
+    let cut = || layer().text("roxie.cut", "Cut", "the capture ends before this header does");
+    fill(layer(), packet, header, bytes).unwrap_or_else(cut)
 }
 
-fn fill<'a>(layer: &mut Layer<'a>, packet: &Packet<'a>, header: ExtHeader, bytes: &'a [u8]) -> Option<()> {
-    match header {
+fn fill<'a>(layer: Layer<'a>, packet: &Packet<'a>, header: ExtHeader, bytes: &'a [u8]) -> Option<Layer<'a>> {
+    Some(match header {
         ExtHeader::Rdeth => {
-            layer.number("infiniband.rdeth.eecnxt", "E2E Context", packet.rdeth()?.ee_context);
+            layer.number("infiniband.rdeth.eecnxt", "E2E Context", packet.rdeth()?.ee_context)
         }
         ExtHeader::Deth => {
             let deth = packet.deth()?;
@@ -65,11 +59,9 @@ fn fill<'a>(layer: &mut Layer<'a>, packet: &Packet<'a>, header: ExtHeader, bytes
                 "Source Queue Pair",
                 8,
                 deth.src_qp.value(),
-            );
+            )
         }
-        ExtHeader::Xrceth => {
-            layer.hex("roxie.xrceth.srqn", "XRC SRQ", 6, packet.xrceth()?.srqn);
-        }
+        ExtHeader::Xrceth => layer.hex("roxie.xrceth.srqn", "XRC SRQ", 6, packet.xrceth()?.srqn),
         ExtHeader::Feth => {
             let feth = packet.feth()?;
             layer
@@ -80,14 +72,14 @@ fn fill<'a>(layer: &mut Layer<'a>, packet: &Packet<'a>, header: ExtHeader, bytes
                     Feth::RANGE => "the range of the RETH",
                     Feth::WHOLE_MR => "the whole memory region",
                     _ => "reserved",
-                });
+                })
         }
         ExtHeader::Reth => {
             let reth = packet.reth()?;
             layer
                 .hex("infiniband.reth.va", "Virtual Address", 16, reth.va)
                 .hex("infiniband.reth.r_key", "Remote Key", 8, reth.r_key.0)
-                .number("infiniband.reth.dmalen", "DMA Length", reth.dma_len);
+                .number("infiniband.reth.dmalen", "DMA Length", reth.dma_len)
         }
         ExtHeader::AtomicEth => {
             let atomic = packet.atomic_eth()?;
@@ -95,46 +87,48 @@ fn fill<'a>(layer: &mut Layer<'a>, packet: &Packet<'a>, header: ExtHeader, bytes
                 .hex("infiniband.reth.va", "Virtual Address", 16, atomic.va)
                 .hex("infiniband.reth.r_key", "Remote Key", 8, atomic.r_key.0)
                 .number("infiniband.atomiceth.swapdt", "Swap (Or Add) Data", atomic.swap_or_add)
-                .number("infiniband.atomiceth.cmpdt", "Compare Data", atomic.compare);
+                .number("infiniband.atomiceth.cmpdt", "Compare Data", atomic.compare)
         }
         ExtHeader::Aeth => {
             let aeth = packet.aeth()?;
             let byte = aeth.syndrome.byte();
-            layer
+            let layer = layer
                 .number("infiniband.aeth.syndrome", "Syndrome", byte)
                 .means(aeth.syndrome.to_string())
                 .number("infiniband.aeth.syndrome.opcode", "OpCode", byte >> 5 & 3);
-            syndrome(layer, aeth.syndrome);
-            layer.number("infiniband.aeth.msn", "Message Sequence Number", aeth.msn.value());
+            syndrome(layer, aeth.syndrome).number(
+                "infiniband.aeth.msn",
+                "Message Sequence Number",
+                aeth.msn.value(),
+            )
         }
         ExtHeader::AtomicAckEth => {
             let original = packet.atomic_ack_eth()?.original;
-            layer.number("infiniband.atomicacketh.origremdt", "Original Remote Data", original);
+            layer.number("infiniband.atomicacketh.origremdt", "Original Remote Data", original)
         }
         ExtHeader::ImmDt => {
             let at = packet.row().offset(header)?;
-            layer.bytes("infiniband.immdt", "Immediate Data", bytes.get(at..at + 4)?);
+            layer.bytes("infiniband.immdt", "Immediate Data", bytes.get(at..at + 4)?)
         }
         ExtHeader::Ieth => {
             let at = packet.row().offset(header)?;
-            layer.bytes("infiniband.ieth", "RKey", bytes.get(at..at + 4)?);
+            layer.bytes("infiniband.ieth", "RKey", bytes.get(at..at + 4)?)
         }
         ExtHeader::CnpReserved => {
             let at = packet.row().offset(header)?;
-            layer.bytes("roxie.cnp.reserved", "Reserved", bytes.get(at..at + 16)?);
+            layer.bytes("roxie.cnp.reserved", "Reserved", bytes.get(at..at + 16)?)
         }
-    }
-    Some(())
+    })
 }
 
-fn syndrome(layer: &mut Layer<'_>, syndrome: Syndrome) {
+fn syndrome(layer: Layer<'_>, syndrome: Syndrome) -> Layer<'_> {
     match syndrome {
         Syndrome::Ack(code) => {
             let name = "infiniband.aeth.syndrome.credit_count";
             layer.number(name, "Credit Count", code).means(
                 credits_of_code(code)
                     .map_or_else(|| "credits not in use".to_owned(), |n| format!("{n} receives posted")),
-            );
+            )
         }
         Syndrome::RnrNak(timer) => {
             let us = rnr_timer_ns(timer) / 1000;
@@ -142,15 +136,13 @@ fn syndrome(layer: &mut Layer<'_>, syndrome: Syndrome) {
                 "{}.{:02} ms",
                 us / 1000,
                 us % 1000 / 10
-            ));
+            ))
         }
-        Syndrome::Nak(code) => {
-            layer
-                .number("infiniband.aeth.syndrome.error_code", "Error Code", code as u8)
-                .means(code.to_string());
-        }
+        Syndrome::Nak(code) => layer
+            .number("infiniband.aeth.syndrome.error_code", "Error Code", code as u8)
+            .means(code.to_string()),
         Syndrome::Reserved(byte) => {
-            layer.number("infiniband.aeth.syndrome.reserved_value", "Reserved", byte & 0x1f);
+            layer.number("infiniband.aeth.syndrome.reserved_value", "Reserved", byte & 0x1f)
         }
     }
 }
@@ -165,9 +157,9 @@ fn payload<'a>(seen: &Seen<'a>, packet: &Packet<'a>, layers: &mut Vec<Layer<'a>>
     }
     if seen.payload_len() > 0 {
         let mut layer = Layer::new(format!("Payload: {} bytes", seen.payload_len()));
-        layer.bytes("infiniband.payload", "Payload", bytes);
+        layer = layer.bytes("infiniband.payload", "Payload", bytes);
         if bytes.len() < seen.payload_len() {
-            layer.means(format!("the first {} bytes", bytes.len()));
+            layer = layer.means(format!("the first {} bytes", bytes.len()));
         }
         layers.push(layer);
     }
@@ -178,7 +170,7 @@ fn icrc<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     let mut layer = Layer::new("Invariant CRC");
     if let (true, Some((_, bytes))) = (seen.is_whole(), seen.udp_payload.split_last_chunk::<ICRC_LEN>()) {
         // In the byte order of the packet, like Wireshark.
-        layer.hex("infiniband.invariant.crc", "Invariant CRC", 8, u32::from_be_bytes(*bytes));
+        layer = layer.hex("infiniband.invariant.crc", "Invariant CRC", 8, u32::from_be_bytes(*bytes));
     }
     let (status, meaning) = match check {
         IcrcCheck::Good => ("good", None),
@@ -195,9 +187,9 @@ fn icrc<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
             ),
         ),
     };
-    layer.add("roxie.icrc.status", "Status", Value::Text(status.to_owned()));
+    layer = layer.text("roxie.icrc.status", "Status", status);
     if let Some(meaning) = meaning {
-        layer.means(meaning);
+        layer = layer.means(meaning);
     }
     layers.push(layer);
 }

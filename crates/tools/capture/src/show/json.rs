@@ -19,10 +19,10 @@ pub(super) fn packet<'a>(out: &mut String, record: &Record<'a>, seen: &Result<Se
             other => other.to_string().into(),
         };
         // A second VLAN tag has the same field names: both values are kept.
-        match object.get_mut(field.name) {
+        match object.get_mut(&*field.name) {
             Some(Json::Array(list)) => list.push(value),
             Some(first) => *first = Json::Array(vec![first.take(), value]),
-            None => drop(object.insert(field.name.to_owned(), value)),
+            None => drop(object.insert(field.name.into_owned(), value)),
         }
     }
     out.push_str(&Json::Object(object).to_string());
