@@ -158,14 +158,14 @@ impl Analysis {
             finding.count += 1;
             return;
         }
-        let (what, dst, subject) = (message.words(), direction.key.dst, direction.name());
+        let (what, dst) = (message.words(), direction.key.dst);
         let text = format!(
             "{dst} answered the {what} in packet {} only after {}. No packet of it was retransmitted, so \
              the delay is probably at {dst}: check whether its program waits for a CPU.",
             message.last.number,
             clock::span(took)
         );
-        self.directions[index].slow = self.report(Kind::Slow, message.last, at.number, subject, text);
+        self.directions[index].slow = self.report_on(index, Kind::Slow, message.last, at.number, text);
     }
 
     fn not_ready(&mut self, index: usize, at: At, psn: Psn, timer: u8) {
@@ -179,7 +179,6 @@ impl Analysis {
             }
             return;
         }
-        let subject = direction.name();
         let what = direction
             .message_at(psn)
             .map_or("a request".to_owned(), |message| format!("the {}", message.words()));
@@ -193,7 +192,7 @@ impl Analysis {
             clock::span(rnr_timer_ns(timer)),
             at.number
         );
-        let finding = self.report(Kind::ReceiverNotReady, found, at.number, subject, text);
+        let finding = self.report_on(index, Kind::ReceiverNotReady, found, at.number, text);
         self.directions[index].rnr = Some((finding, 1));
     }
 
@@ -213,14 +212,13 @@ impl Analysis {
         if slot.sent.number == 0 {
             return;
         }
-        let subject = direction.name();
         let text = format!(
             "Packet {} (PSN {psn}) was captured but did not reach {}: the responder reports it missing in \
              packet {} (NAK PSN sequence error), and the requester retransmits from there. Look for drops \
              between the capture point and the responder.",
             slot.sent.number, direction.key.dst, at.number
         );
-        let finding = self.report(Kind::LostRequest, slot.sent, at.number, subject, text);
+        let finding = self.report_on(index, Kind::LostRequest, slot.sent, at.number, text);
         if let Some(finding) = self.findings.at(finding) {
             finding.confidence = Confidence::High;
         }
@@ -241,8 +239,7 @@ impl Analysis {
              responder must be sq_psn of the requester.",
             direction.key.dst, at.number
         );
-        let subject = direction.name();
-        self.report(Kind::WrongPsn, at, at.number, subject, text);
+        self.report_on(index, Kind::WrongPsn, at, at.number, text);
     }
 
     fn refused(&mut self, index: usize, at: At, psn: Psn, code: NakCode) {
@@ -252,7 +249,7 @@ impl Analysis {
         }
         direction.refused = true;
         direction.pending_nak = None;
-        let (dst, subject) = (direction.key.dst, direction.name());
+        let dst = direction.key.dst;
         let message = direction
             .open
             .iter()
@@ -305,7 +302,7 @@ impl Analysis {
             at.number,
             capital(&why)
         );
-        self.report(kind, found, at.number, subject, text);
+        self.report_on(index, kind, found, at.number, text);
     }
 
     fn response(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {

@@ -139,14 +139,14 @@ impl Analysis {
             return;
         }
         let (last, words) = (open.last, open.words());
-        let (subject, dst) = (direction.name(), direction.key.dst);
+        let dst = direction.key.dst;
         let text = format!(
             "The answer of {dst} to the {words} in packet {} was not seen in this capture, which ends {} \
              later, and no retransmission either. Check whether the peer's program waits for a CPU.",
             last.number,
             clock::span(waited)
         );
-        self.report(Kind::Slow, last, self.totals.last.number, subject, text);
+        self.report_on(index, Kind::Slow, last, self.totals.last.number, text);
     }
 
     /// Counts packets that both ends have and the capture lacks: numbers that were acknowledged, and
@@ -204,7 +204,7 @@ impl Analysis {
         if ce + cnps < CONGESTION_MIN {
             return;
         }
-        let (first, subject) = (direction.first, direction.name());
+        let first = direction.first;
         let text = if cnps > 0 {
             format!(
                 "{} was sent {cnps} congestion notifications (CNP) for its queue pair {}: packets that it \
@@ -217,7 +217,7 @@ impl Analysis {
                 direction.counts.packets
             )
         };
-        self.report(Kind::Congestion, first, first.number, subject, text);
+        self.report_on(index, Kind::Congestion, first, first.number, text);
     }
 
     /// Pairs answers without requests with the only requests without answers between the same hosts: the two
@@ -272,7 +272,7 @@ impl Analysis {
         let direction = &mut self.directions[index];
         let timeout = direction.timeout.take();
         direction.ack_requested = None;
-        let (dst, subject) = (direction.key.dst, direction.name());
+        let dst = direction.key.dst;
         let first = direction.first_request;
         let (at, psn) = (stray.at, stray.psn);
         let times = if stray.count > 1 { format!(" ({} answers)", stray.count) } else { String::new() };
@@ -298,7 +298,7 @@ impl Analysis {
             self.findings.withdraw(timeout.finding);
         }
         let found = if stray.is_nak { first.0 } else { at };
-        self.report(kind, found, at.number, subject, text);
+        self.report_on(index, kind, found, at.number, text);
     }
 
     /// Finds connections of which only one direction was captured.

@@ -18,69 +18,130 @@ pub struct At {
     pub ns: u64,
 }
 
-/// The kind of a finding.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Kind {
+/// Defines the kinds from rows: name in JSON and text, confidence in a complete capture, and properties.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal $confidence:ident $($property:ident)*,)*) => {
+        /// The kind of a finding.
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            /// Its name in JSON and text: `lost-request`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// How far a finding of this kind is proved by the packets of a complete capture.
+            #[must_use]
+            pub const fn confidence(self) -> Confidence {
+                match self {
+                    $(Self::$kind => Confidence::$confidence,)*
+                }
+            }
+
+            const fn properties(self) -> &'static [Property] {
+                match self {
+                    $(Self::$kind => &[$(Property::$property),*],)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// A request did not reach its receiver.
-    LostRequest,
+    LostRequest = "lost-request" Medium Absence,
     /// An ACK did not reach the requester.
-    LostAck,
+    LostAck = "lost-ack" Medium Absence,
     /// A READ response or an atomic's result did not reach the requester.
-    LostResponse,
+    LostResponse = "lost-response" Medium Absence,
     /// Packets of an unreliable connection are missing.
-    LostUnreliable,
+    LostUnreliable = "lost-unreliable" Medium Absence,
     /// A request was retransmitted until the requester gave up.
-    NoAnswer,
+    NoAnswer = "no-answer" Medium Absence Fatal,
     /// Packets are out of order.
-    Reordered,
+    Reordered = "reordered" High Absence,
     /// Packets were duplicated in transit.
-    Duplicated,
+    Duplicated = "duplicated" Medium,
     /// The receiver had no receive posted for some time.
-    ReceiverNotReady,
+    ReceiverNotReady = "receiver-not-ready" High,
     /// The receiver had no receive posted until the sender gave up.
-    ReceiverNeverReady,
+    ReceiverNeverReady = "receiver-never-ready" Medium Fatal,
     /// Remote access error: key, range or access right is wrong.
-    AccessRefused,
+    AccessRefused = "access-refused" High Fatal,
     /// Remote invalid request.
-    RequestRefused,
+    RequestRefused = "request-refused" High Fatal,
     /// Remote operational error.
-    ResponderFailed,
+    ResponderFailed = "responder-failed" High Fatal,
     /// Full packets do not have the size of the path MTU.
-    WrongMtu,
+    WrongMtu = "wrong-mtu" High,
     /// A Q_Key or P_Key differs from that of other packets to the queue pair.
-    WrongKey,
+    WrongKey = "wrong-key" High,
     /// The responder expects other packet sequence numbers than the requester sends.
-    WrongPsn,
+    WrongPsn = "wrong-psn" High Fatal,
     /// An ACK for a request that was not captured.
-    UnknownAck,
+    UnknownAck = "unknown-ack" Medium Absence,
     /// The message sequence number of the responder does not fit the captured messages.
-    WrongMsn,
+    WrongMsn = "wrong-msn" High Absence,
     /// The opcodes of consecutive packets do not fit together.
-    OpcodeSequence,
+    OpcodeSequence = "opcode-sequence" High,
     /// The length of a message is not the one that its first packet announces.
-    WrongLength,
+    WrongLength = "wrong-length" High,
     /// A packet was retransmitted with other bytes.
-    ChangedBytes,
+    ChangedBytes = "changed-bytes" High,
     /// A packet has a wrong invariant CRC.
-    BadIcrc,
+    BadIcrc = "bad-icrc" High,
     /// A packet is malformed or was cut in transit.
-    Malformed,
+    Malformed = "malformed" High,
     /// A packet was sent in several IP fragments.
-    Fragmented,
+    Fragmented = "fragmented" High,
     /// A connection request was rejected.
-    Rejected,
+    Rejected = "rejected" High Fatal,
     /// A message of the connection manager was retransmitted.
-    LostCm,
+    LostCm = "lost-cm" Medium Absence,
     /// A connection request had no answer.
-    NoCmAnswer,
+    NoCmAnswer = "no-cm-answer" Medium Absence Fatal,
     /// Congestion marks or congestion notifications.
-    Congestion,
+    Congestion = "congestion" High Sign,
     /// A part of a message or its answer took longer than a second.
-    Slow,
+    Slow = "slow" High Absence Sign,
     /// A busy connection had no request for more than a second.
-    Pause,
+    Pause = "pause" Low Absence Sign,
     /// The capture is incomplete: packets, directions or headers are missing.
-    CaptureLoss,
+    CaptureLoss = "capture-loss" High,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Property {
+    Absence,
+    Sign,
+    Fatal,
+}
+
+impl Kind {
+    /// Whether it depends on a packet that was not captured, or captured late. In an incomplete capture it
+    /// proves nothing.
+    #[must_use]
+    pub fn is_absence(self) -> bool {
+        self.properties().contains(&Property::Absence)
+    }
+
+    /// Whether it is a sign of congestion or slowness, not an error.
+    #[must_use]
+    pub fn is_sign(self) -> bool {
+        self.properties().contains(&Property::Sign)
+    }
+
+    /// Whether it ended a connection; other kinds cost time or are signs.
+    #[must_use]
+    pub fn is_fatal(self) -> bool {
+        self.properties().contains(&Property::Fatal)
+    }
 }
 
 /// How far the packets of the capture prove a statement.
@@ -103,107 +164,6 @@ impl Confidence {
             Self::Medium => "medium",
             Self::High => "high",
         }
-    }
-}
-
-impl Kind {
-    /// Its name in JSON and text: `lost-request`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LostRequest => "lost-request",
-            Self::LostAck => "lost-ack",
-            Self::LostResponse => "lost-response",
-            Self::LostUnreliable => "lost-unreliable",
-            Self::NoAnswer => "no-answer",
-            Self::Reordered => "reordered",
-            Self::Duplicated => "duplicated",
-            Self::ReceiverNotReady => "receiver-not-ready",
-            Self::ReceiverNeverReady => "receiver-never-ready",
-            Self::AccessRefused => "access-refused",
-            Self::RequestRefused => "request-refused",
-            Self::ResponderFailed => "responder-failed",
-            Self::WrongMtu => "wrong-mtu",
-            Self::WrongKey => "wrong-key",
-            Self::WrongPsn => "wrong-psn",
-            Self::UnknownAck => "unknown-ack",
-            Self::WrongMsn => "wrong-msn",
-            Self::OpcodeSequence => "opcode-sequence",
-            Self::WrongLength => "wrong-length",
-            Self::ChangedBytes => "changed-bytes",
-            Self::BadIcrc => "bad-icrc",
-            Self::Malformed => "malformed",
-            Self::Fragmented => "fragmented",
-            Self::Rejected => "rejected",
-            Self::LostCm => "lost-cm",
-            Self::NoCmAnswer => "no-cm-answer",
-            Self::Congestion => "congestion",
-            Self::Slow => "slow",
-            Self::Pause => "pause",
-            Self::CaptureLoss => "capture-loss",
-        }
-    }
-
-    /// Whether it depends on a packet that was not captured, or captured late. In an incomplete capture it
-    /// proves nothing.
-    #[must_use]
-    pub const fn is_absence(self) -> bool {
-        matches!(
-            self,
-            Self::LostRequest
-                | Self::LostAck
-                | Self::LostResponse
-                | Self::LostUnreliable
-                | Self::NoAnswer
-                | Self::Reordered
-                | Self::LostCm
-                | Self::NoCmAnswer
-                | Self::Slow
-                | Self::Pause
-                | Self::UnknownAck
-                | Self::WrongMsn
-        )
-    }
-
-    /// Whether it is a sign of congestion or slowness, not an error.
-    #[must_use]
-    pub const fn is_sign(self) -> bool {
-        matches!(self, Self::Congestion | Self::Slow | Self::Pause)
-    }
-
-    /// How far a finding of this kind is proved by the packets of a complete capture.
-    #[must_use]
-    pub const fn confidence(self) -> Confidence {
-        match self {
-            Self::LostRequest
-            | Self::LostAck
-            | Self::LostResponse
-            | Self::LostUnreliable
-            | Self::NoAnswer
-            | Self::ReceiverNeverReady
-            | Self::UnknownAck
-            | Self::LostCm
-            | Self::NoCmAnswer
-            | Self::Duplicated => Confidence::Medium,
-            Self::Pause => Confidence::Low,
-            _ => Confidence::High,
-        }
-    }
-
-    /// Whether it ended a connection; other kinds cost time or are signs.
-    #[must_use]
-    pub const fn is_fatal(self) -> bool {
-        matches!(
-            self,
-            Self::NoAnswer
-                | Self::ReceiverNeverReady
-                | Self::AccessRefused
-                | Self::RequestRefused
-                | Self::ResponderFailed
-                | Self::WrongPsn
-                | Self::Rejected
-                | Self::NoCmAnswer
-        )
     }
 }
 

@@ -266,6 +266,11 @@ impl Analysis {
         self.findings.add(Finding::new(kind, at, shown_by, subject, text))
     }
 
+    /// As `report`, about the direction `index`.
+    fn report_on(&mut self, index: usize, kind: Kind, at: At, shown_by: u64, text: String) -> Option<usize> {
+        self.report(kind, at, shown_by, self.directions[index].name(), text)
+    }
+
     /// The index of the direction that a packet belongs to; `None` at the limit of directions.
     fn direction(&mut self, at: At, seen: &Seen<'_>, service: Service) -> Option<usize> {
         let key = Key { src: seen.ip.src(), dst: seen.ip.dst(), qp: seen.bth?.dest_qp, vni: seen.vni };
@@ -310,14 +315,13 @@ impl Analysis {
             return;
         }
         direction.wrong_p_key = true;
-        let subject = direction.name();
         let text = format!(
             "Packet {} has the partition {key:#06x} (P_Key without its highest bit), while packet {} has \
              {known:#06x} for this connection. A queue pair has one partition and drops packets of others \
              silently: use the same P_Key at both ends.",
             at.number, since.number
         );
-        self.report(Kind::WrongKey, at, at.number, subject, text);
+        self.report_on(index, Kind::WrongKey, at, at.number, text);
     }
 
     /// Pairs the two directions of a connection by its setup messages, or by what its devices have told.
@@ -370,14 +374,14 @@ impl Analysis {
             None => direction.q_key = Some(deth.q_key.0),
             Some(key) if key != deth.q_key.0 && !direction.wrong_key => {
                 direction.wrong_key = true;
-                let (first, subject) = (direction.first, direction.name());
+                let first = direction.first;
                 let text = format!(
                     "Datagrams to one queue pair carry different Q_Keys: {key:#010x} in packet {}, {} in \
                      packet {}. A queue pair has one Q_Key and drops datagrams with another one silently: \
                      senders must use the receiver's.",
                     first.number, deth.q_key, at.number
                 );
-                self.report(Kind::WrongKey, first, at.number, subject, text);
+                self.report_on(index, Kind::WrongKey, first, at.number, text);
             }
             Some(_) => {}
         }

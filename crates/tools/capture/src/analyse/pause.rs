@@ -49,7 +49,7 @@ impl Analysis {
             pauses.second = pauses.second.max(gap);
         }
         if gap > SLOW_NS && direction.inside == Inside::Begun && !position.starts() {
-            let (src, subject) = (direction.key.src, direction.name());
+            let src = direction.key.src;
             let text = format!(
                 "{src} sent no packet for {} inside a message, between packets {} and {}. Check whether its \
                  program waits for a CPU, or whether the sender is throttled.",
@@ -57,7 +57,7 @@ impl Analysis {
                 before.number,
                 at.number
             );
-            self.report(Kind::Slow, before, at.number, subject, text);
+            self.report_on(index, Kind::Slow, before, at.number, text);
         }
     }
 
@@ -81,6 +81,6 @@ impl Analysis {
             pauses.before,
             pauses.requests - pauses.before
         );
-        self.report(Kind::Pause, first, last.number, direction.name(), text);
+        self.report_on(index, Kind::Pause, first, last.number, text);
     }
 }

@@ -119,7 +119,6 @@ impl Analysis {
     ) {
         let direction = &mut self.directions[index];
         let (psn, what) = (packet.bth.psn, verb(packet.row().operation));
-        let subject = direction.name();
         let waited = clock::span(at.ns.saturating_sub(again.ns));
         let acked = psn.is_before(direction.una);
         let host = direction.key.src;
@@ -131,7 +130,7 @@ impl Analysis {
                 first.number, at.number
             );
             let found = At { number: answered, ns: first.ns };
-            self.report(Kind::LostResponse, found, at.number, subject, text);
+            self.report_on(index, Kind::LostResponse, found, at.number, text);
             return;
         }
         if acked {
@@ -142,7 +141,7 @@ impl Analysis {
                  process it. {LOOK}",
                 first.number, ack.number, at.number
             );
-            self.report(Kind::LostAck, ack, at.number, subject, text);
+            self.report_on(index, Kind::LostAck, ack, at.number, text);
             return;
         }
         if let Some(timeout) = &mut direction.timeout {
@@ -181,7 +180,7 @@ impl Analysis {
             );
             (Kind::LostRequest, last, text)
         };
-        let finding = self.report(kind, lost, at.number, subject, text);
+        let finding = self.report_on(index, kind, lost, at.number, text);
         if kind == Kind::LostRequest {
             self.directions[index].timeout = Some(Timeout { finding, attempts: 2, highest: psn });
         }
@@ -202,19 +201,17 @@ impl Analysis {
             first.number,
             clock::span(at.ns.saturating_sub(first.ns))
         );
-        let subject = direction.name();
-        self.directions[index].duplicates = self.report(Kind::Duplicated, at, at.number, subject, text);
+        self.directions[index].duplicates = self.report_on(index, Kind::Duplicated, at, at.number, text);
     }
 
     /// Reports a retransmission that carries other bytes than the first transmission.
     fn changed(&mut self, index: usize, at: At, first: At, psn: Psn, how: &str) {
-        let direction = &self.directions[index];
         let text = format!(
             "Packet {} repeats PSN {psn} of packet {} with the same opcode{how}: the application changed its \
              buffer before the completion, or the queue pair number belongs to another connection by now.",
             at.number, first.number
         );
-        self.report(Kind::ChangedBytes, first, at.number, direction.name(), text);
+        self.report_on(index, Kind::ChangedBytes, first, at.number, text);
     }
 
     /// Says that the capture point sees each packet twice, if nearly all packets of a direction are

@@ -189,8 +189,7 @@ impl Analysis {
                 at.number
             )
         };
-        let subject = direction.name();
-        self.report(Kind::WrongMtu, at, at.number, subject, text);
+        self.report_on(index, Kind::WrongMtu, at, at.number, text);
     }
 
     /// Handles `count` numbers missing before the packet.
@@ -207,13 +206,12 @@ impl Analysis {
         direction.hole = Some((at, slot.ip_id));
         direction.inside = Inside::Unknown;
         if direction.service == Service::Uc {
-            let subject = direction.name();
             let text = format!(
                 "{count} packets before packet {} were not seen in this capture. A UC requester does not \
                  repeat them: the receiver drops their message.",
                 at.number
             );
-            self.report(Kind::LostUnreliable, at, at.number, subject, text);
+            self.report_on(index, Kind::LostUnreliable, at, at.number, text);
         }
     }
 
@@ -247,7 +245,6 @@ impl Analysis {
             return self.reordered(index, at, psn);
         }
         direction.counts.resent += 1;
-        let subject = direction.name();
         let why = match direction.pending_nak.take() {
             Some(PendingNak::Missing(_, nak)) => {
                 format!(" because the responder's NAK in packet {} requested it", nak.number)
@@ -262,7 +259,7 @@ impl Analysis {
              requester and the capture.",
             at.number
         );
-        let finding = self.report(Kind::LostRequest, opened, at.number, subject, text);
+        let finding = self.report_on(index, Kind::LostRequest, opened, at.number, text);
         self.directions[index].filled = Some((psn, finding));
     }
 
@@ -279,8 +276,7 @@ impl Analysis {
              between the hosts.",
             at.number
         );
-        let subject = direction.name();
-        self.directions[index].reordered = self.report(Kind::Reordered, at, at.number, subject, text);
+        self.directions[index].reordered = self.report_on(index, Kind::Reordered, at, at.number, text);
     }
 }
 

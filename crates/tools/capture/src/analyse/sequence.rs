@@ -46,7 +46,6 @@ impl Analysis {
     pub(super) fn check_opcodes(&mut self, index: usize, at: At, packet: &Packet<'_>) {
         let direction = &self.directions[index];
         let (row, psn) = (packet.row(), packet.bth.psn);
-        let subject = direction.name();
         let refused =
             "A responder should refuse such packets with NAK invalid request; on UC it drops the message.";
         let text = match (direction.inside, row.position.starts()) {
@@ -76,7 +75,7 @@ impl Analysis {
             }
             _ => return,
         };
-        self.report(Kind::OpcodeSequence, at, at.number, subject, text);
+        self.report_on(index, Kind::OpcodeSequence, at, at.number, text);
     }
 
     /// Checks that the message that has ended has the length that its first packet announced.
@@ -97,7 +96,7 @@ impl Analysis {
              bytes. A responder should refuse it with NAK invalid request.",
             access.len, message.bytes
         );
-        self.report(Kind::WrongLength, message.first, at.number, direction.name(), text);
+        self.report_on(index, Kind::WrongLength, message.first, at.number, text);
     }
 
     /// Checks that the responses of a READ, all captured, have the requested length.
@@ -145,7 +144,6 @@ impl Analysis {
         if u64::from(grown) <= most {
             return;
         }
-        let subject = direction.name();
         let text = format!(
             "The message sequence number (MSN) of {} goes from {} to {} between packets {} and {}, while at \
              most {most} messages were completed in between. Either the responder miscounts, or the capture \
@@ -156,7 +154,7 @@ impl Analysis {
             before.at.number,
             at.number
         );
-        self.report(Kind::WrongMsn, before.at, at.number, subject, text);
+        self.report_on(index, Kind::WrongMsn, before.at, at.number, text);
     }
 
     /// Handles an ACK for a number behind all captured requests.
@@ -177,8 +175,7 @@ impl Analysis {
              counts from another number (its rq_psn is not the requester's sq_psn).",
             at.number
         );
-        let subject = direction.name();
-        let finding = self.report(Kind::UnknownAck, at, at.number, subject, text);
+        let finding = self.report_on(index, Kind::UnknownAck, at, at.number, text);
         let direction = &mut self.directions[index];
         direction.unknown_ack = finding;
         direction.ahead = Some((psn, at, finding));
