@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use wire::capture::{IcrcCheck, LinkType, NotRoce, Seen};
+use wire::capture::{IcrcCheck, NotRoce, Seen};
 
 use crate::source::{Record, Source};
 
@@ -118,14 +118,9 @@ struct Batch {
 
 /// A [`Record`] with its bytes in a batch.
 struct BatchRecord {
-    number: u64,
-    time_ns: u64,
-    interface: usize,
-    link_type: LinkType,
+    /// Without the bytes and what devices have told.
+    record: Record<'static>,
     data: Range<usize>,
-    original_len: usize,
-    outbound: Option<bool>,
-    verdict: Option<u8>,
     /// `None` if the end of the packet was not captured: the check is then free.
     icrc: Option<IcrcCheck>,
     told: Vec<(usize, String)>,
@@ -146,18 +141,8 @@ impl Batch {
             let icrc = whole.then(|| check(&Seen::parse(record.link_type, record.data)));
             let start = self.bytes.len();
             self.bytes.extend_from_slice(record.data);
-            self.packets.push(BatchRecord {
-                number: record.number,
-                time_ns: record.time_ns,
-                interface: record.interface,
-                link_type: record.link_type,
-                data: start..self.bytes.len(),
-                original_len: record.original_len,
-                outbound: record.outbound,
-                verdict: record.verdict,
-                icrc,
-                told: record.told.to_vec(),
-            });
+            let (data, told) = (start..self.bytes.len(), record.told.to_vec());
+            self.packets.push(BatchRecord { record: record.bare(), data, icrc, told });
         }
         self.offset = source.offset();
         Ok(more)
@@ -166,18 +151,7 @@ impl Batch {
 
 impl BatchRecord {
     fn record<'a>(&'a self, bytes: &'a [u8]) -> Record<'a> {
-        Record {
-            number: self.number,
-            time_ns: self.time_ns,
-            interface: self.interface,
-            link_type: self.link_type,
-            data: &bytes[self.data.clone()],
-            original_len: self.original_len,
-            outbound: self.outbound,
-            verdict: self.verdict,
-            comment: None,
-            told: &self.told,
-        }
+        Record { data: &bytes[self.data.clone()], told: &self.told, ..self.record }
     }
 }
 

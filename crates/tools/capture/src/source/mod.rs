@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use wire::capture::{BlockHeader, FileHeader, LinkType, Order, RecordHeader, Resolution};
+use wire::capture::{BlockHeader, FileHeader, LinkType, Order, Resolution};
 
 pub use error::{EndError, OpenError};
 
@@ -77,6 +77,13 @@ pub struct Interface {
     offset_s: i64,
 }
 
+impl Interface {
+    /// An interface of which the file says nothing else.
+    fn unnamed(link_type: LinkType, resolution: Resolution) -> Self {
+        Self { name: None, link_type, left_out: None, times: None, resolution, offset_s: 0 }
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Format {
     Pcap(FileHeader),
@@ -107,6 +114,15 @@ pub struct Record<'a> {
     pub comment: Option<&'a [u8]>,
     /// What devices of captured processes have told since the packet before: [`Source::device`].
     pub told: &'a [(usize, String)],
+}
+
+impl Record<'_> {
+    /// The record without its bytes, its comment, and what devices have told.
+    pub(crate) fn bare(&self) -> Record<'static> {
+        let Self { number, time_ns, interface, link_type, original_len, outbound, verdict, .. } = *self;
+        let (data, comment, told) = (&[], None, &[]);
+        Record { number, time_ns, interface, link_type, data, original_len, outbound, verdict, comment, told }
+    }
 }
 
 /// Opens a file, or standard input if `path` is `-`. Files that gzip compressed are decompressed.
@@ -159,15 +175,6 @@ pub fn decompressed<'a>(mut input: impl Read + Send + 'a) -> io::Result<(Box<dyn
     }
 }
 
-/// What the reader finds at its position.
-enum Step {
-    /// A packet's header, and the number of its bytes behind the header.
-    Pcap(RecordHeader, usize),
-    /// The kind and length of a block.
-    Pcapng(u32, usize),
-    End,
-}
-
 impl<R: Read> Source<R> {
     /// Reads the file header.
     ///
@@ -214,14 +221,7 @@ impl<R: Read> Source<R> {
         }
         source.format = Format::Pcap(header);
         source.consume(FileHeader::LEN);
-        source.add_interface(Interface {
-            name: None,
-            link_type: header.link_type,
-            left_out: None,
-            times: None,
-            resolution: Resolution::NANOSECONDS,
-            offset_s: 0,
-        });
+        source.add_interface(Interface::unnamed(header.link_type, Resolution::NANOSECONDS));
         Ok(source)
     }
 

@@ -4,14 +4,14 @@ use std::io::{self, Read};
 
 use wire::capture::{FileHeader, RecordHeader};
 
-use super::{Format, RECORD_MAX, Record, Source, Step};
+use super::{Format, RECORD_MAX, Record, Source};
 
 /// Largest difference in nanoseconds between the times of two records, for a plausible header: a day.
 const TIME_GAP_MAX: u64 = 86_400_000_000_000;
 
 impl<R: Read> Source<R> {
     pub(super) fn next_pcap(&mut self) -> io::Result<Option<Record<'_>>> {
-        let Step::Pcap(header, data_len) = self.find_record()? else { return Ok(None) };
+        let Some((header, data_len)) = self.find_record()? else { return Ok(None) };
         let data = self.start + RecordHeader::LEN..self.start + RecordHeader::LEN + data_len;
         self.consume(RecordHeader::LEN + data_len);
         self.packets += 1;
@@ -30,17 +30,18 @@ impl<R: Read> Source<R> {
         }))
     }
 
-    fn find_record(&mut self) -> io::Result<Step> {
-        let Format::Pcap(file) = self.format else { return Ok(Step::End) };
+    /// The header of the next record, and the number of bytes behind it.
+    fn find_record(&mut self) -> io::Result<Option<(RecordHeader, usize)>> {
+        let Format::Pcap(file) = self.format else { return Ok(None) };
         if !self.ensure(RecordHeader::LEN)? {
             self.note_rest("a record header");
-            return Ok(Step::End);
+            return Ok(None);
         }
         let mut header = self.record_header(&file, self.start);
         if header.captured as usize > RECORD_MAX {
             self.note(format!("the record of packet {} is damaged", self.packets + 1));
             if !self.search(|source, at| source.is_record(&file, at))? {
-                return Ok(Step::End);
+                return Ok(None);
             }
             header = self.record_header(&file, self.start);
         }
@@ -51,17 +52,17 @@ impl<R: Read> Source<R> {
         let whole = self.ensure(RecordHeader::LEN + captured)?;
         if let Some(len) = self.shorter(&file, captured) {
             self.note(format!("the length of packet {} is damaged", self.packets + 1));
-            return Ok(Step::Pcap(header, len));
+            return Ok(Some((header, len)));
         }
         if whole {
-            return Ok(Step::Pcap(header, captured));
+            return Ok(Some((header, captured)));
         }
         let there = self.end - self.start - RecordHeader::LEN;
         self.note(format!(
             "the file ends inside packet {}: {there} of {captured} bytes are there",
             self.packets + 1
         ));
-        Ok(Step::Pcap(header, there))
+        Ok(Some((header, there)))
     }
 
     /// The real length of a record with a damaged length: the next header is implausible, and one inside it

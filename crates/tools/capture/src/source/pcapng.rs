@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
 
-use super::{DEVICE_BYTES_MAX, DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source, Step};
+use super::{DEVICE_BYTES_MAX, DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source};
 use crate::write::{DEVICE, LEFT_OUT, TIMES};
 
 /// Interfaces assumed for packets that name an undescribed one; a larger number is damage.
@@ -42,7 +42,7 @@ impl Found {
 impl<R: Read> Source<R> {
     pub(super) fn next_pcapng(&mut self) -> io::Result<Option<Record<'_>>> {
         loop {
-            let Step::Pcapng(kind, len) = self.find_block()? else { return Ok(None) };
+            let Some((kind, len)) = self.find_block()? else { return Ok(None) };
             let Format::Pcapng(order) = self.format else { return Ok(None) };
             let body_start = self.start + BlockHeader::LEN;
             // A block that the end of the file cuts has no second length.
@@ -116,14 +116,7 @@ impl<R: Read> Source<R> {
             return false;
         }
         for _ in known..=interface {
-            self.add_interface(Interface {
-                name: None,
-                link_type: LinkType::ETHERNET,
-                left_out: None,
-                times: None,
-                resolution: Resolution::MICROSECONDS,
-                offset_s: 0,
-            });
+            self.add_interface(Interface::unnamed(LinkType::ETHERNET, Resolution::MICROSECONDS));
         }
         self.interfaces.len() > self.section + interface
     }
@@ -148,10 +141,11 @@ impl<R: Read> Source<R> {
         }
     }
 
-    fn find_block(&mut self) -> io::Result<Step> {
+    /// The kind and length of the next block.
+    fn find_block(&mut self) -> io::Result<Option<(u32, usize)>> {
         if !self.ensure(BlockHeader::BLOCK_MIN as usize)? {
             self.note_rest("a block header");
-            return Ok(Step::End);
+            return Ok(None);
         }
         if let Some(order) = BlockHeader::section_order(&self.buffer[self.start..self.end]) {
             self.format = Format::Pcapng(order);
@@ -161,27 +155,27 @@ impl<R: Read> Source<R> {
             let beyond = self.at_end && self.end - self.start < header.len as usize;
             let others = || (self.start + BlockHeader::LEN..self.end).any(|at| self.is_block(at));
             if beyond && header.len_ok() && header.len as usize <= RECORD_MAX && !others() {
-                return Ok(self.last_block(header));
+                return Ok(Some(self.last_block(header)));
             }
             self.note(format!("the block behind packet {} is damaged", self.packets));
             if !self.search(Self::is_block)? {
-                return Ok(Step::End);
+                return Ok(None);
             }
             header = self.block_header(self.start);
             if !self.ensure(header.len as usize)? {
-                return Ok(self.last_block(header));
+                return Ok(Some(self.last_block(header)));
             }
         }
-        Ok(Step::Pcapng(header.kind, header.len as usize))
+        Ok(Some((header.kind, header.len as usize)))
     }
 
-    fn last_block(&mut self, header: BlockHeader) -> Step {
+    fn last_block(&mut self, header: BlockHeader) -> (u32, usize) {
         let there = self.end - self.start;
         self.note(format!(
             "the file ends inside the block behind packet {}: {there} of {} bytes are there",
             self.packets, header.len
         ));
-        Step::Pcapng(header.kind, header.len as usize)
+        (header.kind, header.len as usize)
     }
 
     /// Whether the whole block is buffered and its two lengths agree.
