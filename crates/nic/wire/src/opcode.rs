@@ -153,9 +153,10 @@ impl OpcodeRow {
 }
 
 /// Transport service of an opcode (its top three bits).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum Service {
     /// Reliable connection.
+    #[default]
     Rc,
     /// Unreliable connection.
     Uc,

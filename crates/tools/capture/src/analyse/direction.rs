@@ -1,7 +1,7 @@
 //! One direction of a connection: the packets from one host to a queue pair of another.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use wire::{Operation, Psn, Qpn, Service};
 
@@ -26,6 +26,13 @@ pub struct Key {
     pub qp: Qpn,
     /// Network identifier of the VXLAN or GENEVE tunnel, in which the addresses are valid.
     pub vni: Option<u32>,
+}
+
+impl Default for Key {
+    fn default() -> Self {
+        let none = Ipv6Addr::UNSPECIFIED.into();
+        Self { src: none, dst: none, qp: Qpn::default(), vni: None }
+    }
 }
 
 /// A message in flight.
@@ -195,7 +202,7 @@ pub(super) enum Inside {
 }
 
 /// The state of a direction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Direction {
     /// Addresses and queue pair.
     pub key: Key,
@@ -300,54 +307,7 @@ impl Direction {
     /// A direction with this first packet, at `at`.
     #[must_use]
     pub fn new(key: Key, service: Service, sport: u16, at: At) -> Self {
-        Self {
-            key,
-            service,
-            sport,
-            peer: None,
-            first: at,
-            last: at,
-            counts: Counts::default(),
-            window: Window::default(),
-            una: Psn::new(0),
-            last_ack: At::default(),
-            open: VecDeque::new(),
-            inside: Inside::default(),
-            holes: 0,
-            first_hole: At::default(),
-            passed: Vec::new(),
-            msn: None,
-            ahead: None,
-            unknown_ack: None,
-            strays: None,
-            damaged: None,
-            pauses: Pauses::default(),
-            path_mtu: None,
-            unsized_read: None,
-            pending_nak: None,
-            retransmission: None,
-            keys: Keys::default(),
-            timeout: None,
-            ack_requested: None,
-            rnr: None,
-            duplicates: None,
-            reordered: None,
-            slow: None,
-            filled: None,
-            mtu_finding: false,
-            hole: None,
-            ip_id: 0,
-            ids_restart: false,
-            late_ns: 0,
-            q_key: None,
-            wrong_key: false,
-            p_key: None,
-            wrong_p_key: false,
-            first_request: (At::default(), Psn::new(0)),
-            last_request: At::default(),
-            refused: false,
-            is_silent: false,
-        }
+        Self { key, service, sport, first: at, last: at, ..Self::default() }
     }
 
     /// Its name: `10.0.0.1 > 10.0.0.2 QP 0x000011`.
