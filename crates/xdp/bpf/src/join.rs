@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::btf::{FunctionName, describe};
-use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
+use crate::insn::{AluOp, Cond, DecodeError, Imm64, Insn, Operand, Reg, Slot, Width, decode_all, encode};
 use crate::map::Initial;
 use crate::program::{Program, ProgramKind};
 use crate::xdp::XdpAction;
@@ -23,12 +23,6 @@ pub struct Joined {
     pub first_map: Vec<usize>,
 }
 
-// Instructions of the dispatcher (`linux/bpf.h`).
-const MOV64: u8 = 0xbf;
-const CALL: u8 = 0x85;
-const PSEUDO_CALL: u8 = 1;
-const JNE_IMM: u8 = 0x55;
-const EXIT: u8 = 0x95;
 /// Slots of the dispatcher for each part: `r1 = r6; call; if r0 != XDP_PASS goto exit`.
 const PER_PART: usize = 3;
 
@@ -47,21 +41,23 @@ pub fn join(name: &str, parts: &[Program]) -> Result<Joined, JoinError> {
     if let Some(part) = parts.iter().find(|part| !part.tails.is_empty()) {
         return Err(JoinError::TailCalls(part.name.clone()));
     }
-    let slot = |opcode, dst, src, off, imm| Slot { opcode, dst, src, off, imm };
     let exit = 1 + parts.len() * PER_PART;
-    let mut slots = vec![slot(MOV64, 6, 1, 0, 0)];
+    let mut slots = Vec::new();
+    let mov = |dst, src: Reg| Insn::Alu { width: Width::W64, op: AluOp::Mov, dst, src: src.into() };
+    encode(&mov(Reg::R6, Reg::R1), &mut slots);
     let mut start = exit + 1;
     let mut functions = vec![FunctionName { name, slot: 0, args: 1 }];
     for part in parts {
-        let at = slots.len();
-        slots.push(slot(MOV64, 1, 6, 0, 0));
-        slots.push(slot(CALL, 0, PSEUDO_CALL, 0, (start - (at + 2)) as i32));
-        let pass = XdpAction::Pass.number() as i32;
-        slots.push(slot(JNE_IMM, 0, 0, (exit - (at + 3)) as i16, pass));
+        let behind = slots.len() + PER_PART;
+        let (width, cond, dst) = (Width::W64, Cond::Ne, Reg::R0);
+        let pass = Operand::Imm(XdpAction::Pass.number() as i32);
+        encode(&mov(Reg::R1, Reg::R6), &mut slots);
+        encode(&Insn::CallLocal { off: (start + 1 - behind) as i32 }, &mut slots);
+        encode(&Insn::Branch { width, cond, dst, src: pass, off: (exit - behind) as i16 }, &mut slots);
         functions.push(FunctionName { name: &part.name, slot: start as u32, args: 1 });
         start += part.slots.len();
     }
-    slots.push(slot(EXIT, 0, 0, 0, 0));
+    encode(&Insn::Exit, &mut slots);
     let (mut maps, mut first_map, mut kfuncs) = (Vec::new(), Vec::new(), Vec::new());
     for part in parts {
         let first = maps.len();

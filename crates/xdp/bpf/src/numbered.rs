@@ -18,7 +18,7 @@ macro_rules! numbered {
 
         impl $enum {
             /// All values of this enum.
-            pub const ALL: &[$enum] = &[$($enum::$variant,)*];
+            pub const ALL: [$enum; [$($value),*].len()] = [$($enum::$variant,)*];
 
             /// Returns the number.
             #[must_use]

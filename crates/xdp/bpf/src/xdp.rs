@@ -2,49 +2,32 @@
 
 use std::fmt;
 
-/// Verdict of a program on a packet (`enum xdp_action`).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum XdpAction {
-    /// The program failed: drop the packet and emit a trace event.
-    Aborted = 0,
-    /// Drop the packet.
-    Drop = 1,
-    /// Pass the packet to the network stack (in roxie: to the transport).
-    Pass = 2,
-    /// Transmit the packet through the interface that received it.
-    Tx = 3,
-    /// Send the packet to the target of the redirect helper.
-    Redirect = 4,
-}
+use crate::numbered::numbered;
 
-impl XdpAction {
-    /// All verdicts, in the order of their numbers.
-    pub const ALL: [XdpAction; 5] =
-        [XdpAction::Aborted, XdpAction::Drop, XdpAction::Pass, XdpAction::Tx, XdpAction::Redirect];
-
-    /// Returns the verdict with this number, or `None`. The kernel treats other numbers as
+numbered! {
+    /// Verdict of a program on a packet (`enum xdp_action`). The kernel treats other numbers as
     /// [`XdpAction::Aborted`].
-    #[must_use]
-    pub fn from_number(number: u32) -> Option<XdpAction> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+    pub enum XdpAction {
+        /// The program failed: drop the packet and emit a trace event.
+        Aborted = 0 "XDP_ABORTED",
+        /// Drop the packet.
+        Drop = 1 "XDP_DROP",
+        /// Pass the packet to the network stack (in roxie: to the transport).
+        Pass = 2 "XDP_PASS",
+        /// Transmit the packet through the interface that received it.
+        Tx = 3 "XDP_TX",
+        /// Send the packet to the target of the redirect helper.
+        Redirect = 4 "XDP_REDIRECT",
     }
-
-    /// Returns the number, 0..=4.
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self as u32
-    }
+    number: u32, from_number;
+    /// Returns the name in C.
+    name
 }
 
 impl fmt::Display for XdpAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            XdpAction::Aborted => "XDP_ABORTED",
-            XdpAction::Drop => "XDP_DROP",
-            XdpAction::Pass => "XDP_PASS",
-            XdpAction::Tx => "XDP_TX",
-            XdpAction::Redirect => "XDP_REDIRECT",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -316,7 +316,7 @@ pub(crate) fn function_named(blob: &[u8], name: &str) -> Option<u32> {
 }
 
 /// Returns a name without its flavor (`task_struct___old`).
-fn flavorless(name: &[u8]) -> &[u8] {
+pub(crate) fn flavorless(name: &[u8]) -> &[u8] {
     match name.windows(3).rposition(|part| part == b"___") {
         Some(end) if end > 0 => &name[..end],
         _ => name,

@@ -6,7 +6,7 @@
 
 mod decode;
 mod encode;
-mod slot;
+pub(crate) mod slot;
 
 pub use decode::{DecodeError, DecodeErrorKind, decode, decode_all};
 pub use encode::encode;
@@ -16,46 +16,33 @@ use std::fmt;
 
 use crate::numbered::numbered;
 
-/// One of the eleven registers. R1..R5 carry arguments and are clobbered by calls; R6..R9 are preserved; R0
-/// is the result; R10 is the end of the stack frame (read-only).
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-#[repr(u8)]
-#[allow(missing_docs, reason = "the names are those of the standard")]
-pub enum Reg {
-    R0,
-    R1,
-    R2,
-    R3,
-    R4,
-    R5,
-    R6,
-    R7,
-    R8,
-    R9,
-    R10,
-}
-
-impl Reg {
-    /// All registers, by number.
-    pub const ALL: [Reg; 11] =
-        [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R6, Reg::R7, Reg::R8, Reg::R9, Reg::R10];
-
-    /// Returns the register with this number, or `None` above 10.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Reg> {
-        Self::ALL.get(usize::from(number)).copied()
+numbered! {
+    /// One of the eleven registers. R1..R5 carry arguments and are clobbered by calls; R6..R9 are preserved;
+    /// R0 is the result; R10 is the end of the stack frame (read-only).
+    #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+    #[repr(u8)]
+    #[allow(missing_docs, reason = "the names are those of the standard")]
+    pub enum Reg {
+        R0 = 0 "r0",
+        R1 = 1 "r1",
+        R2 = 2 "r2",
+        R3 = 3 "r3",
+        R4 = 4 "r4",
+        R5 = 5 "r5",
+        R6 = 6 "r6",
+        R7 = 7 "r7",
+        R8 = 8 "r8",
+        R9 = 9 "r9",
+        R10 = 10 "r10",
     }
-
-    /// Returns the register number, 0..=10.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self as u8
-    }
+    number: u8, from_number;
+    /// Returns the name in listings.
+    name
 }
 
 impl fmt::Display for Reg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "r{}", self.number())
+        f.write_str(self.name())
     }
 }
 

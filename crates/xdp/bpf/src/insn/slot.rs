@@ -50,52 +50,52 @@ impl Slot {
 }
 
 // Instruction classes (RFC 9669, 3.1).
-pub(super) const CLASS: u8 = 0x07;
-pub(super) const LD: u8 = 0x00;
-pub(super) const LDX: u8 = 0x01;
-pub(super) const ST: u8 = 0x02;
-pub(super) const STX: u8 = 0x03;
-pub(super) const ALU: u8 = 0x04;
-pub(super) const JMP: u8 = 0x05;
-pub(super) const JMP32: u8 = 0x06;
-pub(super) const ALU64: u8 = 0x07;
+pub(crate) const CLASS: u8 = 0x07;
+pub(crate) const LD: u8 = 0x00;
+pub(crate) const LDX: u8 = 0x01;
+pub(crate) const ST: u8 = 0x02;
+pub(crate) const STX: u8 = 0x03;
+pub(crate) const ALU: u8 = 0x04;
+pub(crate) const JMP: u8 = 0x05;
+pub(crate) const JMP32: u8 = 0x06;
+pub(crate) const ALU64: u8 = 0x07;
 
 /// Set if the second operand is a register.
-pub(super) const SRC_REG: u8 = 0x08;
+pub(crate) const SRC_REG: u8 = 0x08;
 /// Operation of arithmetic and jumps.
-pub(super) const OP: u8 = 0xf0;
-pub(super) const OP_NEG: u8 = 0x80;
-pub(super) const OP_MOV: u8 = 0xb0;
-pub(super) const OP_END: u8 = 0xd0;
-pub(super) const OP_JA: u8 = 0x00;
-pub(super) const OP_CALL: u8 = 0x80;
-pub(super) const OP_EXIT: u8 = 0x90;
+pub(crate) const OP: u8 = 0xf0;
+pub(crate) const OP_NEG: u8 = 0x80;
+pub(crate) const OP_MOV: u8 = 0xb0;
+pub(crate) const OP_END: u8 = 0xd0;
+pub(crate) const OP_JA: u8 = 0x00;
+pub(crate) const OP_CALL: u8 = 0x80;
+pub(crate) const OP_EXIT: u8 = 0x90;
 
 /// Width of a load or store.
-pub(super) const SIZE: u8 = 0x18;
+pub(crate) const SIZE: u8 = 0x18;
 /// Mode of a load or store.
-pub(super) const MODE: u8 = 0xe0;
-pub(super) const MODE_IMM: u8 = 0x00;
-pub(super) const MODE_MEM: u8 = 0x60;
-pub(super) const MODE_MEMSX: u8 = 0x80;
-pub(super) const MODE_ATOMIC: u8 = 0xc0;
-pub(super) const OP_LOAD_IMM64: u8 = LD | MODE_IMM | 0x18;
+pub(crate) const MODE: u8 = 0xe0;
+pub(crate) const MODE_IMM: u8 = 0x00;
+pub(crate) const MODE_MEM: u8 = 0x60;
+pub(crate) const MODE_MEMSX: u8 = 0x80;
+pub(crate) const MODE_ATOMIC: u8 = 0xc0;
+pub(crate) const OP_LOAD_IMM64: u8 = LD | MODE_IMM | 0x18;
 
-pub(super) const FETCH: i32 = 0x01;
-pub(super) const ATOMIC_XCHG: i32 = 0xe1;
-pub(super) const ATOMIC_CMPXCHG: i32 = 0xf1;
-pub(super) const LOAD_ACQUIRE: i32 = 0x100;
-pub(super) const STORE_RELEASE: i32 = 0x110;
+pub(crate) const FETCH: i32 = 0x01;
+pub(crate) const ATOMIC_XCHG: i32 = 0xe1;
+pub(crate) const ATOMIC_CMPXCHG: i32 = 0xf1;
+pub(crate) const LOAD_ACQUIRE: i32 = 0x100;
+pub(crate) const STORE_RELEASE: i32 = 0x110;
 
 /// `src` of a call.
-pub(super) const CALL_HELPER: u8 = 0;
-pub(super) const CALL_LOCAL: u8 = 1;
-pub(super) const CALL_KFUNC: u8 = 2;
+pub(crate) const CALL_HELPER: u8 = 0;
+pub(crate) const CALL_LOCAL: u8 = 1;
+pub(crate) const CALL_KFUNC: u8 = 2;
 
 /// `src` of a 64-bit load, `BPF_PSEUDO_*` in `linux/bpf.h`.
-pub(super) const IMM64_MAP_FD: u8 = 1;
-pub(super) const IMM64_MAP_FD_VALUE: u8 = 2;
-pub(super) const IMM64_BTF_ID: u8 = 3;
-pub(super) const IMM64_FUNC: u8 = 4;
-pub(super) const IMM64_MAP: u8 = 5;
-pub(super) const IMM64_MAP_VALUE: u8 = 6;
+pub(crate) const IMM64_MAP_FD: u8 = 1;
+pub(crate) const IMM64_MAP_FD_VALUE: u8 = 2;
+pub(crate) const IMM64_BTF_ID: u8 = 3;
+pub(crate) const IMM64_FUNC: u8 = 4;
+pub(crate) const IMM64_MAP: u8 = 5;
+pub(crate) const IMM64_MAP_VALUE: u8 = 6;

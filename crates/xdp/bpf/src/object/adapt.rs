@@ -4,8 +4,9 @@
 //! gets the offset, size or existence of the same path in the kernel's type of that name.
 
 use super::ext::Record;
-use crate::btf::reader::{Member, Type, Types, kind};
-use crate::insn::Slot;
+use crate::btf::reader::{Member, Type, Types, flavorless, kind};
+use crate::insn::slot::{ALU, ALU64, CLASS, JMP, LDX, OP_CALL, OP_LOAD_IMM64, SIZE, ST, STX};
+use crate::insn::{Size, Slot};
 use crate::program::POISON;
 
 /// Most steps of a path, and most members that are searched for one name.
@@ -120,12 +121,11 @@ impl Local<'_, '_> {
             ENUMVAL_EXISTS | ENUMVAL_VALUE => {
                 let index = *self.path.first()? as usize;
                 let (name, _) = *own.enumerators().get(index)?;
-                let name = flavorless_text(self.types.text(name)?);
+                let name = flavorless(self.types.text(name)?);
                 let value = found.find_map(|ty| {
                     let (_, ty) = kernel.resolved(ty)?;
                     let mut all = ty.enumerators().into_iter();
-                    all.find(|(n, _)| kernel.text(*n).map(flavorless_text) == Some(name))
-                        .map(|(_, value)| value)
+                    all.find(|(n, _)| kernel.text(*n).map(flavorless) == Some(name)).map(|(_, value)| value)
                 });
                 Some(if self.kind == ENUMVAL_EXISTS { Some(value.is_some().into()) } else { value })
             }
@@ -136,13 +136,6 @@ impl Local<'_, '_> {
 
 fn is_enum(kind: u32) -> bool {
     matches!(kind, kind::ENUM | kind::ENUM64)
-}
-
-fn flavorless_text(name: &[u8]) -> &[u8] {
-    match name.windows(3).rposition(|part| part == b"___") {
-        Some(end) if end > 0 => &name[..end],
-        _ => name,
-    }
 }
 
 /// Whether two types of one name can stand for each other.
@@ -253,15 +246,6 @@ fn member(types: &Types<'_>, root: u32, name: &[u8]) -> Option<(Member, u64)> {
     None
 }
 
-/// Instruction classes and the 64-bit load (`linux/bpf_common.h`).
-const LD_IMM64: u8 = 0x18;
-const LDX: u8 = 1;
-const ST: u8 = 2;
-const STX: u8 = 3;
-const ALU: u8 = 4;
-const ALU64: u8 = 7;
-const SIZE_MASK: u8 = 0x18;
-
 /// Writes the value into the instruction at slot `at`, or makes it one that must not be reached. `load` is
 /// the size of the field in the file and in the kernel.
 fn patch(
@@ -272,8 +256,8 @@ fn patch(
 ) -> Result<(), &'static str> {
     let next = slots.get(at + 1).copied();
     let slot = slots.get_mut(at).ok_or("the record is outside of its function")?;
-    let poison = Slot { opcode: 0x85, dst: 0, src: 0, off: 0, imm: POISON };
-    let wide = slot.opcode == LD_IMM64;
+    let poison = Slot { opcode: OP_CALL | JMP, dst: 0, src: 0, off: 0, imm: POISON };
+    let wide = slot.opcode == OP_LOAD_IMM64;
     if wide && next.is_none() {
         return Err("a 64-bit load is cut in half");
     }
@@ -284,7 +268,7 @@ fn patch(
         }
         return Ok(());
     };
-    match slot.opcode & 7 {
+    match slot.opcode & CLASS {
         _ if wide => {
             slot.imm = value as i32;
             if let Some(second) = slots.get_mut(at + 1) {
@@ -296,16 +280,16 @@ fn patch(
             slot.off = i16::try_from(value).map_err(|_| "the offset exceeds 16 bits")?;
             if let Some((own, theirs)) = load.filter(|(own, theirs)| u64::from(*own) != *theirs) {
                 let size = match theirs {
-                    1 => 0x10,
-                    2 => 0x08,
-                    4 => 0x00,
-                    8 => 0x18,
+                    1 => Size::B,
+                    2 => Size::H,
+                    4 => Size::W,
+                    8 => Size::Dw,
                     _ => return Err("the kernel's field is no integer"),
                 };
                 if ![1, 2, 4, 8].contains(&own) {
                     return Err("the field is no integer");
                 }
-                slot.opcode = slot.opcode & !SIZE_MASK | size;
+                slot.opcode = slot.opcode & !SIZE | size.code();
             }
         }
         _ => return Err("the instruction cannot be adapted"),

@@ -14,6 +14,7 @@ use super::maps::Found;
 use super::{Kernel, ObjectError};
 use crate::btf::reader::{Types, kind};
 use crate::btf::{Btf, FuncInfo};
+use crate::insn::slot::{CALL_KFUNC, CALL_LOCAL, IMM64_FUNC, JMP, OP_CALL, OP_LOAD_IMM64};
 use crate::insn::{Imm64, Insn, Reg, Slot, encode};
 use crate::program::{Kfunc, NO_KFUNC};
 
@@ -21,11 +22,7 @@ use crate::program::{Kfunc, NO_KFUNC};
 const FUNCTIONS_MAX: usize = 256;
 const SLOTS_MAX: usize = 1 << 20;
 
-/// The 64-bit load, and the call with its three kinds.
-const LOAD_IMM64: u8 = 0x18;
-const CALL: u8 = 0x85;
-const CALL_LOCAL: u8 = 1;
-const CALL_KFUNC: u8 = 2;
+const CALL: u8 = OP_CALL | JMP;
 /// A function of the file: its section, its first byte, and the byte behind its last one.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Function {
@@ -127,7 +124,7 @@ impl<'a> Linker<'_, 'a> {
         }
         for (at, slot) in slots.iter().enumerate() {
             let is_call = slot.opcode == CALL && slot.src == CALL_LOCAL;
-            let is_address = slot.opcode == LOAD_IMM64 && slot.src == 4;
+            let is_address = slot.opcode == OP_LOAD_IMM64 && slot.src == IMM64_FUNC;
             if (is_call || is_address) && !relocated[at] {
                 // A call within the section needs no relocation.
                 let target = function.start as i64 + (at as i64 + 1 + i64::from(slot.imm)) * Slot::LEN as i64;
@@ -188,7 +185,7 @@ impl<'a> Linker<'_, 'a> {
         }
         let slot = *slots.get(at).ok_or("the relocation is outside of its function")?;
         match (relocation.kind, slot.opcode) {
-            (R_BPF_64_64, LOAD_IMM64) if at + 1 < slots.len() => {}
+            (R_BPF_64_64, OP_LOAD_IMM64) if at + 1 < slots.len() => {}
             (R_BPF_64_32, CALL) => {}
             (kind, _) => {
                 return Err(format!("relocation type {} is not supported at this instruction", kind.0));
@@ -208,7 +205,7 @@ impl<'a> Linker<'_, 'a> {
             let start = u64::try_from(i64::from(slot.imm)).ok().and_then(|imm| symbol.value.checked_add(imm));
             let callee = start.and_then(|start| self.function(section, start));
             layout.calls.push((base + at, callee.ok_or("it takes the address of what is no function")?));
-            (slots[at].src, slots[at].imm, slots[at + 1].imm) = (4, 0, 0);
+            (slots[at].src, slots[at].imm, slots[at + 1].imm) = (IMM64_FUNC, 0, 0);
             return Ok(());
         }
         let offset = symbol.value.checked_add_signed(i64::from(slot.imm));
