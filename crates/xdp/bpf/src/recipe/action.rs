@@ -1,7 +1,7 @@
 //! The last step of a recipe: the verdict on the packet.
 
 use super::emit::{Emit, eth, net16};
-use super::{RecipeError, Select, forward, frame};
+use super::{RecipeError, Select, forward, frame, in_range};
 use crate::helper::Helper;
 use crate::insn::{AluOp, Cond, Reg, Size};
 use crate::map::{MapDef, MapKind};
@@ -115,9 +115,7 @@ impl Pick {
 
     fn emit_way(ways: u32, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         select.require_dest_qp("selection by QPN")?;
-        if !(1..=65536).contains(&ways) {
-            return Err(RecipeError::Range("the number of ways"));
-        }
+        in_range((1..=65536).contains(&ways), "the number of ways")?;
         emit.asm.load(Size::W, Reg::R2, Reg::R10, frame::DEST_QP);
         emit.asm.alu32(AluOp::Mul, Reg::R2, Self::MULTIPLIER as i32);
         emit.asm.alu(AluOp::Mul, Reg::R2, ways as i32).rsh(Reg::R2, 32);
@@ -137,17 +135,13 @@ impl Action {
             }
             Action::Reflect => reflect(emit),
             Action::Redirect { target, entries, pick, miss } => {
-                if entries == 0 {
-                    return Err(RecipeError::Range("the size of the redirect map"));
-                }
+                in_range(entries > 0, "the size of the redirect map")?;
                 pick.emit(select, emit)?;
                 let map = emit.asm.map(target.map(entries));
                 emit.asm.load_map(Reg::R1, map).mov(Reg::R3, miss.number() as i32).call(Helper::RedirectMap);
             }
             Action::Forward { ports } => {
-                if ports == 0 {
-                    return Err(RecipeError::Range("the number of ports"));
-                }
+                in_range(ports > 0, "the number of ports")?;
                 let map = emit.asm.map(MapDef::new(forward::PORTS, MapKind::DevmapHash, 4, 8, ports));
                 forward::emit(emit, map);
             }

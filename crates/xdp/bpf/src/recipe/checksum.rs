@@ -13,7 +13,7 @@
 use super::emit::{Emit, eth, net16};
 use crate::asm::{Asm, Function, Label};
 use crate::helper::Helper;
-use crate::insn::{AluOp, Cond, Reg, Size};
+use crate::insn::{AluOp, Cond, Operand, Reg, Size};
 use crate::xdp::XdpAction;
 
 /// Bytes summed at once.
@@ -70,12 +70,8 @@ pub(super) fn function(asm: &mut Asm, function: Function) {
     diff(asm, HEADER + 26, 8, None);
 
     // R0: sum of the addresses; protocol and length follow, in network order.
-    asm.bind(transport).branch(Cond::Gt, Reg::R8, SEGMENT_MAX, out).branch(
-        Cond::Lt,
-        Reg::R8,
-        SEGMENT_MIN,
-        out,
-    );
+    asm.bind(transport).branch(Cond::Gt, Reg::R8, SEGMENT_MAX, out);
+    asm.branch(Cond::Lt, Reg::R8, SEGMENT_MIN, out);
     asm.alu32(AluOp::Mov, Reg::R0, Reg::R0).mov(Reg::R1, Reg::R7).alu(AluOp::Lsh, Reg::R1, 8);
     asm.add(Reg::R0, Reg::R1).mov(Reg::R1, Reg::R8).to_be(Size::H, Reg::R1).add(Reg::R0, Reg::R1);
     fold(asm, Reg::R0);
@@ -114,13 +110,7 @@ pub(super) fn function(asm: &mut Asm, function: Function) {
 }
 
 /// `bpf_xdp_load_bytes(ctx, from, fp + to, len)`; a shorter packet jumps to `out`.
-fn load(
-    asm: &mut Asm,
-    from: impl Into<crate::insn::Operand>,
-    to: i16,
-    len: impl Into<crate::insn::Operand>,
-    out: Label,
-) {
+fn load(asm: &mut Asm, from: impl Into<Operand>, to: i16, len: impl Into<Operand>, out: Label) {
     asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, from).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(to));
     asm.mov(Reg::R4, len).call(Helper::XdpLoadBytes).branch(Cond::Ne, Reg::R0, 0, out);
 }
@@ -128,10 +118,7 @@ fn load(
 /// `R0 = bpf_csum_diff(0, 0, fp + at, len, seed)`
 fn diff(asm: &mut Asm, at: i16, len: i32, seed: Option<Reg>) {
     asm.mov(Reg::R1, 0).mov(Reg::R2, 0).mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(at)).mov(Reg::R4, len);
-    match seed {
-        Some(seed) => asm.mov(Reg::R5, seed),
-        None => asm.mov(Reg::R5, 0),
-    };
+    asm.mov(Reg::R5, seed.map_or(Operand::Imm(0), Operand::Reg));
     asm.call(Helper::CsumDiff);
 }
 

@@ -39,6 +39,11 @@ impl fmt::Display for RecipeError {
 
 impl std::error::Error for RecipeError {}
 
+/// Returns the error that the named number is out of range, unless it is in range.
+pub(super) fn in_range(is_in_range: bool, what: &'static str) -> Result<(), RecipeError> {
+    if is_in_range { Ok(()) } else { Err(RecipeError::Range(what)) }
+}
+
 /// Checks a program name. The kernel keeps 15 bytes, and type information needs a C identifier.
 pub(super) fn check_name(name: &str) -> Result<(), RecipeError> {
     let identifier = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -88,12 +88,8 @@ fn copy(emit: &mut Emit, size: Size, packet: i16, fib: i16) {
 fn route(emit: &mut Emit, ports: MapRef) {
     let pass = emit.pass();
     let asm = &mut emit.asm;
-    asm.load_ctx(Reg::R1, Reg::R6, XdpMd::IngressIfindex).store(
-        Size::W,
-        Reg::R10,
-        frame::FIB + IFINDEX,
-        Reg::R1,
-    );
+    asm.load_ctx(Reg::R1, Reg::R6, XdpMd::IngressIfindex);
+    asm.store(Size::W, Reg::R10, frame::FIB + IFINDEX, Reg::R1);
     asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(frame::FIB));
     asm.mov(Reg::R3, FIB_LEN).mov(Reg::R4, 0).call(Helper::FibLookup).branch(Cond::Ne, Reg::R0, 0, pass);
     emit.lookup(ports, frame::FIB + IFINDEX);

@@ -1,7 +1,7 @@
 //! Random packet loss, to imitate a bad link.
 
-use super::RecipeError;
 use super::emit::Emit;
+use super::{RecipeError, in_range};
 use crate::helper::Helper;
 use crate::insn::{Cond, Reg};
 
@@ -14,9 +14,7 @@ pub struct Lose {
 
 impl Lose {
     pub(super) fn emit(self, emit: &mut Emit) -> Result<(), RecipeError> {
-        if !(1..1_000_000).contains(&self.per_million) {
-            return Err(RecipeError::Range("the loss rate"));
-        }
+        in_range((1..1_000_000).contains(&self.per_million), "the loss rate")?;
         // Number of the 2^32 random values that drop the packet.
         let dropped = (u64::from(self.per_million) << 32) / 1_000_000;
         let drop = emit.drop();

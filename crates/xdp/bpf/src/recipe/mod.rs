@@ -22,6 +22,7 @@ mod select;
 pub use action::{Action, Pick, Target};
 pub use count::{COUNTERS, Counter};
 pub use error::RecipeError;
+use error::in_range;
 pub use forward::PORTS;
 pub use lose::Lose;
 pub use police::{ACCESS, Access, BUCKETS, Police, source_key};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::emit::Emit;
-use super::{RecipeError, Select, frame};
+use super::{RecipeError, Select, frame, in_range};
 use crate::helper::Helper;
 use crate::insn::{AluOp, AtomicOp, Cond, Reg, Size, Width};
 use crate::map::{MapDef, MapKind};
@@ -69,9 +69,7 @@ impl Access {
 
     pub(super) fn emit(&self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         select.require_source("the access list")?;
-        if self.entries == 0 {
-            return Err(RecipeError::Range("the size of the access list"));
-        }
+        in_range(self.entries > 0, "the size of the access list")?;
         let (drop, allow) = (emit.drop(), emit.asm.label());
         let access = emit.asm.map(MapDef::new(ACCESS, MapKind::LpmTrie, 20, 4, self.entries));
         emit.asm.store(Size::W, Reg::R10, frame::PREFIX_LEN, 128);
@@ -94,15 +92,9 @@ impl Police {
 
     pub(super) fn emit(&self, select: Select, emit: &mut Emit) -> Result<(), RecipeError> {
         select.require_source("policing")?;
-        if !Self::RATES.contains(&self.bytes_per_s) {
-            return Err(RecipeError::Range("the rate"));
-        }
-        if !Self::BURSTS.contains(&self.burst_bytes) {
-            return Err(RecipeError::Range("the burst"));
-        }
-        if self.entries == 0 {
-            return Err(RecipeError::Range("the number of sources"));
-        }
+        in_range(Self::RATES.contains(&self.bytes_per_s), "the rate")?;
+        in_range(Self::BURSTS.contains(&self.burst_bytes), "the burst")?;
+        in_range(self.entries > 0, "the number of sources")?;
         let price = (1_000_000_000 << Self::SHIFT) / self.bytes_per_s;
         let burst_ns = (u128::from(self.burst_bytes) * u128::from(price)) >> Self::SHIFT;
         let burst_ns = u64::try_from(burst_ns).map_err(|_| RecipeError::Range("the burst"))?;

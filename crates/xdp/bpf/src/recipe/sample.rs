@@ -1,7 +1,7 @@
 //! Copies the front of packets to user space through a ring buffer.
 
-use super::RecipeError;
 use super::emit::Emit;
+use super::{RecipeError, in_range};
 use crate::helper::Helper;
 use crate::insn::{AluOp, Cond, Reg, Size};
 use crate::map::MapDef;
@@ -93,17 +93,13 @@ impl Sample {
 
     pub(super) fn emit(&self, emit: &mut Emit) -> Result<(), RecipeError> {
         let record_len = SampleHeader::LEN as i32 + i32::from(self.snap_len);
-        if !(1..=Self::SNAP_MAX).contains(&self.snap_len) {
-            return Err(RecipeError::Range("the snap length"));
-        }
+        in_range((1..=Self::SNAP_MAX).contains(&self.snap_len), "the snap length")?;
         let every = i32::try_from(self.every).ok().filter(|&every| every > 0);
         let every = every.ok_or(RecipeError::Range("the sampling interval"))?;
         let fits = self.ring_bytes.is_power_of_two()
             && self.ring_bytes >= Self::RING_MIN
             && i64::from(self.ring_bytes) >= 2 * i64::from(record_len);
-        if !fits {
-            return Err(RecipeError::Range("the size of the sample ring"));
-        }
+        in_range(fits, "the size of the sample ring")?;
         let wakeup = i32::try_from(self.wakeup_bytes).ok().filter(|_| self.wakeup_bytes < self.ring_bytes);
         let wakeup = wakeup.ok_or(RecipeError::Range("the fill level for waking the consumer"))?;
 
@@ -123,12 +119,8 @@ impl Sample {
 
         // R8: record.
         let reserved = emit.asm.label();
-        emit.asm
-            .load_map(Reg::R1, ring)
-            .mov(Reg::R2, record_len)
-            .mov(Reg::R3, 0)
-            .call(Helper::RingbufReserve);
-        emit.asm.branch(Cond::Ne, Reg::R0, 0, reserved);
+        emit.asm.load_map(Reg::R1, ring).mov(Reg::R2, record_len).mov(Reg::R3, 0);
+        emit.asm.call(Helper::RingbufReserve).branch(Cond::Ne, Reg::R0, 0, reserved);
         emit.add_to(Reg::R7, 8, 1);
         emit.asm.jump(end).bind(reserved).mov(Reg::R8, Reg::R0);
         let asm = &mut emit.asm;

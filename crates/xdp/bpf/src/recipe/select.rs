@@ -1,7 +1,7 @@
 //! Selects the packets that a program handles, and parses the fields that later blocks need.
 
 use super::emit::{Emit, eth, net16};
-use super::{RecipeError, frame};
+use super::{RecipeError, frame, in_range};
 use crate::insn::{Cond, Reg, Size};
 use crate::map::{MapDef, MapKind};
 
@@ -48,9 +48,7 @@ impl Select {
             Select::All => {}
             Select::Ip => ip(emit, None),
             Select::Roce { port } => {
-                if port == 0 {
-                    return Err(RecipeError::Range("the UDP port"));
-                }
+                in_range(port > 0, "the UDP port")?;
                 ip(emit, Some(port));
             }
         }

@@ -4,7 +4,8 @@
 //! need the whole packet or other knowledge. All packets of a buffer are checked even if the first is
 //! admitted, because losses are counted in packets.
 
-use super::{BUFFER_LEN, Emit, IP, NUMBER, OUTER, SEGMENT, SEGMENTS_MAX, STATE, UDP, UDP_LEN, net16, state};
+use super::{BUFFER_LEN, Emit, IP, IPV4_LEN, NUMBER, OUTER, SEGMENT, SEGMENTS_MAX, STATE, UDP, UDP_LEN};
+use super::{net16, state};
 use crate::asm::Label;
 use crate::helper::Helper;
 use crate::insn::{AluOp, Cond, Reg, Size};
@@ -105,43 +106,28 @@ struct QueuePairs {
 }
 
 impl Emit<'_> {
-    /// Emits code that saves the fields of the IPv4 header that the conditions need.
-    pub(super) fn keep_ipv4(&mut self) {
+    /// Emits code that saves the fields of the IP header that the conditions need.
+    pub(super) fn keep_ip(&mut self, is_v4: bool) {
         let Some(filter) = &self.tap.filter else { return };
         let asm = &mut self.asm;
         if filter.congestion {
-            asm.load(Size::B, Reg::R1, Reg::R10, IP + 1).and(Reg::R1, 3).store(
-                Size::Dw,
-                Reg::R10,
-                ECN,
-                Reg::R1,
-            );
+            asm.load(Size::B, Reg::R1, Reg::R10, IP + 1);
+            if !is_v4 {
+                asm.rsh(Reg::R1, 4);
+            }
+            asm.and(Reg::R1, 3).store(Size::Dw, Reg::R10, ECN, Reg::R1);
         }
         if filter.errors {
-            asm.load(Size::H, Reg::R1, Reg::R10, IP + 2).to_be(Size::H, Reg::R1).add(Reg::R1, -20 - UDP_LEN);
+            let (len, headers) = if is_v4 { (IP + 2, IPV4_LEN + UDP_LEN) } else { (IP + 4, UDP_LEN) };
+            asm.load(Size::H, Reg::R1, Reg::R10, len).to_be(Size::H, Reg::R1).add(Reg::R1, -headers);
             asm.store(Size::Dw, Reg::R10, LEN, Reg::R1);
         }
-        if filter.by_queue_pair {
+        if filter.by_queue_pair && is_v4 {
             for (from, to) in [(IP + 12, SRC), (IP + 16, DST)] {
                 asm.load(Size::W, Reg::R1, Reg::R10, from).store(Size::Dw, Reg::R10, to, Reg::R1);
                 asm.store(Size::Dw, Reg::R10, to + 8, 0);
             }
-        }
-    }
-
-    /// Emits code that saves the fields of the IPv6 header that the conditions need.
-    pub(super) fn keep_ipv6(&mut self) {
-        let Some(filter) = &self.tap.filter else { return };
-        let asm = &mut self.asm;
-        if filter.congestion {
-            asm.load(Size::B, Reg::R1, Reg::R10, IP + 1).rsh(Reg::R1, 4).and(Reg::R1, 3);
-            asm.store(Size::Dw, Reg::R10, ECN, Reg::R1);
-        }
-        if filter.errors {
-            asm.load(Size::H, Reg::R1, Reg::R10, IP + 4).to_be(Size::H, Reg::R1).add(Reg::R1, -UDP_LEN);
-            asm.store(Size::Dw, Reg::R10, LEN, Reg::R1);
-        }
-        if filter.by_queue_pair {
+        } else if filter.by_queue_pair {
             for (from, to) in [(IP + 8, SRC), (IP + 16, SRC + 8), (IP + 24, DST), (IP + 32, DST + 8)] {
                 asm.load(Size::Dw, Reg::R1, Reg::R10, from).store(Size::Dw, Reg::R10, to, Reg::R1);
             }
@@ -177,23 +163,18 @@ impl Emit<'_> {
         self.asm.load(Size::Dw, Reg::R8, Reg::R10, OUTER).mov(Reg::R9, 0).bind(again);
         self.packet(filter, opcodes, queue_pairs, wanted, not);
         let asm = &mut self.asm;
-        asm.bind(wanted).load(Size::Dw, Reg::R1, Reg::R10, STATE).load(
+        asm.bind(wanted).load(Size::Dw, Reg::R1, Reg::R10, STATE);
+        asm.load(Size::Dw, Reg::R2, Reg::R1, state::WANTED).add(Reg::R2, 1).store(
             Size::Dw,
-            Reg::R2,
             Reg::R1,
             state::WANTED,
+            Reg::R2,
         );
-        asm.add(Reg::R2, 1).store(Size::Dw, Reg::R1, state::WANTED, Reg::R2);
         asm.bind(not).load(Size::Dw, Reg::R1, Reg::R10, SEGMENT).branch(Cond::Eq, Reg::R1, 0, done);
         asm.add(Reg::R8, Reg::R1).add(Reg::R9, 1).load(Size::Dw, Reg::R1, Reg::R10, BUFFER_LEN);
         asm.branch(Cond::Le, Reg::R1, Reg::R8, done).branch(Cond::Lt, Reg::R9, SEGMENTS_MAX, again);
-        asm.bind(done).load(Size::Dw, Reg::R1, Reg::R10, STATE).load(
-            Size::Dw,
-            Reg::R1,
-            Reg::R1,
-            state::WANTED,
-        );
-        asm.branch(Cond::Eq, Reg::R1, 0, next);
+        asm.bind(done).load(Size::Dw, Reg::R1, Reg::R10, STATE);
+        asm.load(Size::Dw, Reg::R1, Reg::R1, state::WANTED).branch(Cond::Eq, Reg::R1, 0, next);
         // The sizes are loaded again. Otherwise the kernel's verifier would check the following code once for
         // every set of bounds that it derived in an iteration of this loop.
         self.load_sizes();
@@ -372,10 +353,8 @@ impl Emit<'_> {
 
     fn look_up(&mut self, map: MapRef, key: i16) {
         let asm = &mut self.asm;
-        asm.load_map(Reg::R1, map)
-            .mov(Reg::R2, Reg::R10)
-            .add(Reg::R2, i32::from(key))
-            .call(Helper::MapLookupElem);
+        asm.load_map(Reg::R1, map).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(key));
+        asm.call(Helper::MapLookupElem);
     }
 
     fn update(&mut self, map: MapRef, key: i16, value: i16) {

@@ -204,7 +204,7 @@ impl Emit<'_> {
             // The reader only decodes headers without options.
             asm.load(Size::B, Reg::R1, Reg::R10, IP).branch(Cond::Ne, Reg::R1, 0x45, other);
             self.addresses(IpAddr::is_ipv4, &[IP + 12, IP + 16], other);
-            self.keep_ipv4();
+            self.keep_ip(true);
             self.load_to_stack(ETHERNET_LEN + IPV4_LEN, UDP, UDP_LEN, other);
             self.asm.store(Size::Dw, Reg::R10, OUTER, ETHERNET_LEN + IPV4_LEN + UDP_LEN);
         }
@@ -213,7 +213,7 @@ impl Emit<'_> {
             self.load_to_stack(ETHERNET_LEN, IP, IPV6_LEN, other);
             self.asm.load(Size::B, Reg::R1, Reg::R10, IP + 6).branch(Cond::Ne, Reg::R1, PROTOCOL_UDP, other);
             self.addresses(IpAddr::is_ipv6, &[IP + 8, IP + 24], other);
-            self.keep_ipv6();
+            self.keep_ip(false);
             self.load_to_stack(ETHERNET_LEN + IPV6_LEN, UDP, UDP_LEN, other);
             self.asm.store(Size::Dw, Reg::R10, OUTER, ETHERNET_LEN + IPV6_LEN + UDP_LEN);
         }
