@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::io::{self, Read, Write};
 
 use crate::analyse::Verdict;
@@ -13,26 +12,6 @@ use crate::write::{NewInterface, NewPacket, Writer};
 
 /// Comments by packet number.
 pub type Comments = HashMap<u64, Vec<String>>;
-
-/// Why a capture cannot be copied.
-#[derive(Debug)]
-pub enum CopyError {
-    /// The input cannot be read.
-    Read(io::Error),
-    /// The output cannot be written.
-    Write(io::Error),
-}
-
-impl fmt::Display for CopyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(error) => write!(f, "reading the capture: {error}"),
-            Self::Write(error) => write!(f, "writing the annotated capture: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for CopyError {}
 
 /// The comments for the packets of an analysed capture.
 ///
@@ -72,9 +51,12 @@ pub fn copy<R: Read, W: Write>(
     output: W,
     comments: &Comments,
     drops: u64,
-) -> Result<(), CopyError> {
-    let mut writer = Writer::new(output).map_err(CopyError::Write)?;
-    while let Some(record) = source.next_record().map_err(CopyError::Read)? {
+) -> io::Result<()> {
+    let during = |step: &str, error: io::Error| io::Error::new(error.kind(), format!("{step}: {error}"));
+    let reading = |error| during("reading the capture", error);
+    let writing = |error| during("writing the annotated capture", error);
+    let mut writer = Writer::new(output).map_err(writing)?;
+    while let Some(record) = source.next_record().map_err(reading)? {
         let data = record.data.to_vec();
         let packet = NewPacket {
             interface: record.interface,
@@ -92,12 +74,12 @@ pub fn copy<R: Read, W: Write>(
             let (name, left_out) = (interface.name.as_deref(), interface.left_out.as_deref());
             let (times, link_type) = (interface.times.as_deref(), interface.link_type);
             let described = NewInterface { name, left_out, times, link_type };
-            writer.interface(&described).map_err(CopyError::Write)?;
+            writer.interface(&described).map_err(writing)?;
         }
-        writer.packet(&packet, texts).map_err(CopyError::Write)?;
+        writer.packet(&packet, texts).map_err(writing)?;
     }
     if drops > 0 && writer.interfaces() > 0 {
-        writer.drops(0, drops).map_err(CopyError::Write)?;
+        writer.drops(0, drops).map_err(writing)?;
     }
-    writer.output().flush().map_err(CopyError::Write)
+    writer.output().flush().map_err(writing)
 }

@@ -89,24 +89,19 @@ fn roce(out: &mut String, seen: &Seen<'_>, packet: &Packet<'_>) {
 fn extension(out: &mut String, packet: &Packet<'_>, header: ExtHeader) -> Option<()> {
     let hex = |value: u64| format!("{value:#x}");
     let word = |value: u32| format!("{value:#x}");
-    let (title, name, fields): (_, _, Vec<(&str, &str, String)>) = match header {
-        ExtHeader::Rdeth => {
-            ("RXE_RDETH", "rxe_rdeth", vec![("__be32", "een", word(packet.rdeth()?.ee_context))])
-        }
+    let (name, fields): (_, Vec<(&str, &str, String)>) = match header {
+        ExtHeader::Rdeth => ("rxe_rdeth", vec![("__be32", "een", word(packet.rdeth()?.ee_context))]),
         ExtHeader::Deth => {
             let deth = packet.deth()?;
-            let fields =
-                vec![("__be32", "qkey", word(deth.q_key.0)), ("__be32", "sqp", word(deth.src_qp.value()))];
-            ("RXE_DETH", "rxe_deth", fields)
+            let (qkey, sqp) = (word(deth.q_key.0), word(deth.src_qp.value()));
+            ("rxe_deth", vec![("__be32", "qkey", qkey), ("__be32", "sqp", sqp)])
         }
-        ExtHeader::Xrceth => {
-            // rxe has no XRC: the name is from the IBA.
-            ("RXE_XRCETH", "rxe_xrceth", vec![("__be32", "srqn", word(packet.xrceth()?.srqn))])
-        }
+        // rxe has no XRC: the name is from the IBA.
+        ExtHeader::Xrceth => ("rxe_xrceth", vec![("__be32", "srqn", word(packet.xrceth()?.srqn))]),
         ExtHeader::Feth => {
             let feth = packet.feth()?;
             let bits = u32::from(feth.selectivity) << 4 | u32::from(feth.placement);
-            ("RXE_FETH", "rxe_feth", vec![("__be32", "bits", word(bits))])
+            ("rxe_feth", vec![("__be32", "bits", word(bits))])
         }
         ExtHeader::Reth => {
             let reth = packet.reth()?;
@@ -115,7 +110,7 @@ fn extension(out: &mut String, packet: &Packet<'_>, header: ExtHeader) -> Option
                 ("__be32", "rkey", word(reth.r_key.0)),
                 ("__be32", "len", reth.dma_len.to_string()),
             ];
-            ("RXE_RETH", "rxe_reth", fields)
+            ("rxe_reth", fields)
         }
         ExtHeader::AtomicEth => {
             let atomic = packet.atomic_eth()?;
@@ -125,26 +120,22 @@ fn extension(out: &mut String, packet: &Packet<'_>, header: ExtHeader) -> Option
                 ("__be64", "swap_add", hex(atomic.swap_or_add)),
                 ("__be64", "comp", hex(atomic.compare)),
             ];
-            ("RXE_ATMETH", "rxe_atmeth", fields)
+            ("rxe_atmeth", fields)
         }
         ExtHeader::Aeth => {
             let aeth = packet.aeth()?;
             let raw = u32::from(aeth.syndrome.byte()) << 24 | aeth.msn.value();
             let value = format!("{raw:#x} ({}, msn {})", aeth.syndrome, aeth.msn);
-            ("RXE_AETH", "rxe_aeth", vec![("__be32", "smsn", value)])
+            ("rxe_aeth", vec![("__be32", "smsn", value)])
         }
         ExtHeader::AtomicAckEth => {
-            let original = hex(packet.atomic_ack_eth()?.original);
-            ("RXE_ATMACK", "rxe_atmack", vec![("__be64", "orig", original)])
+            ("rxe_atmack", vec![("__be64", "orig", hex(packet.atomic_ack_eth()?.original))])
         }
-        ExtHeader::ImmDt => {
-            let imm = word(u32::from_be_bytes(packet.imm()?));
-            ("RXE_IMMDT", "rxe_immdt", vec![("__be32", "imm", imm)])
-        }
-        ExtHeader::Ieth => ("RXE_IETH", "rxe_ieth", vec![("__be32", "rkey", word(packet.ieth()?.0))]),
+        ExtHeader::ImmDt => ("rxe_immdt", vec![("__be32", "imm", word(u32::from_be_bytes(packet.imm()?)))]),
+        ExtHeader::Ieth => ("rxe_ieth", vec![("__be32", "rkey", word(packet.ieth()?.0))]),
         ExtHeader::CnpReserved => return Some(()),
     };
-    let _ = writeln!(out, "{title}");
+    let _ = writeln!(out, "{}", name.to_uppercase());
     layout(out, name, &fields);
     Some(())
 }
