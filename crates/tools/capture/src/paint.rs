@@ -86,6 +86,11 @@ impl Colours {
     }
 }
 
+/// Text that others chose without the control characters that a terminal obeys.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
+}
+
 /// JSON with escapes in place of [unsafe characters](is_unsafe) other than newlines: the same values. JSON as
 /// such needs none for some of them, such as the marks for the direction of text.
 #[must_use]

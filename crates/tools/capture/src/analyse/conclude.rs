@@ -160,18 +160,10 @@ impl Analysis {
         for (first, last, at) in partly {
             direction.pass_over(first, last, at);
         }
-        let mut responses = 0;
-        let mut first = direction.first_hole;
-        for (from, to, at) in &direction.passed {
-            responses += u64::from(to.distance_from(*from).cast_unsigned()) + 1;
-            if first.number == 0 || at.number < first.number {
-                first = *at;
-            }
-        }
-        if requests == 0 {
-            first =
-                direction.passed.iter().map(|(_, _, at)| *at).min_by_key(|at| at.number).unwrap_or_default();
-        }
+        let spans = direction.passed.iter().map(|(from, to, _)| to.distance_from(*from).cast_unsigned());
+        let responses = spans.map(|span| u64::from(span) + 1).sum();
+        let hole = (requests > 0).then_some(direction.first_hole);
+        let first = earliest(direction.passed.iter().map(|(_, _, at)| *at).chain(hole));
         direction.counts.uncaptured = requests + responses;
         if direction.counts.uncaptured > 0 {
             let peer = direction.peer.map(|_| direction.key);
@@ -323,12 +315,7 @@ impl Analysis {
     }
 }
 
-/// The earlier of two packets; number 0 is none.
-pub(super) fn earlier(a: At, b: At) -> At {
-    match (a.number, b.number) {
-        (0, _) => b,
-        (_, 0) => a,
-        (x, y) if x <= y => a,
-        _ => b,
-    }
+/// The earliest of some packets; number 0 is none.
+pub(super) fn earliest(packets: impl IntoIterator<Item = At>) -> At {
+    packets.into_iter().filter(|at| at.number != 0).min_by_key(|at| at.number).unwrap_or_default()
 }

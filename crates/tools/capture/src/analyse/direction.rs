@@ -126,13 +126,6 @@ pub(super) enum PendingNak {
     NotReady(Psn, At),
 }
 
-/// Consecutive retransmissions.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Retransmission {
-    /// The number that continues them.
-    pub(super) next: Psn,
-}
-
 /// A request that was retransmitted because no answer arrived in time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeout {
@@ -246,7 +239,8 @@ pub struct Direction {
     /// largest possible number of responses.
     pub(super) unsized_read: Option<(Psn, u32)>,
     pub(super) pending_nak: Option<PendingNak>,
-    pub(super) retransmission: Option<Retransmission>,
+    /// The number that continues consecutive retransmissions.
+    pub(super) retransmission: Option<Psn>,
     pub(super) keys: Keys,
     /// A request that was retransmitted without NAK and is unanswered.
     pub(super) timeout: Option<Timeout>,

@@ -286,6 +286,14 @@ impl Findings {
     }
 }
 
+/// `packet 3`, or `packets 3 to 5`.
+pub(super) fn packets(first: At, last: At) -> String {
+    match (first.number, last.number) {
+        (first, last) if first == last => format!("packet {first}"),
+        (first, last) => format!("packets {first} to {last}"),
+    }
+}
+
 /// The direction of a packet: `10.0.0.1 > 10.0.0.2 QP 0x000011`.
 #[must_use]
 pub fn subject(seen: &Seen<'_>) -> String {

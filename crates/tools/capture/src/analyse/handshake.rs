@@ -121,7 +121,13 @@ impl Handshakes {
                 handshake.passive_qp = Some(rep.local_qpn);
                 handshake.answered = handshake.answered.or(Some(at));
                 if let Some(before) = handshake.sent.rep.replace(at) {
-                    handshake.repeated_rep(&mut context, before);
+                    let answer = handshake.sent.rtu.map(|rtu| ("ReadyToUse", rtu));
+                    let otherwise = format!(
+                        "did not arrive in time: no ReadyToUse was seen, and it is retransmitted in \
+                         packet {}.",
+                        at.number
+                    );
+                    context.repeated("ConnectReply", before, answer, &otherwise);
                 }
                 let (active, passive) = ((dst, handshake.active_qp), (src, rep.local_qpn));
                 let path_mtu = handshake.path_mtu;
@@ -147,7 +153,13 @@ impl Handshakes {
                 let side = handshake.side(src, dreq.local_comm_id);
                 handshake.ended = handshake.ended.or(Some(at));
                 if let Some(before) = handshake.sent.dreq[side].replace(at) {
-                    handshake.repeated_dreq(&mut context, side, before);
+                    let answer = handshake.sent.drep[1 - side].map(|drep| ("DisconnectReply", drep));
+                    let otherwise = format!(
+                        "had no answer and is retransmitted in packet {}: it did not arrive, or the peer has \
+                         ended.",
+                        at.number
+                    );
+                    context.repeated("DisconnectRequest", before, answer, &otherwise);
                 }
             }
             CmMessage::Drep(drep) => {
@@ -279,54 +291,6 @@ impl Handshake {
         usize::from((self.active, self.active_id) != (host, id))
     }
 
-    /// Reports a ConnectReply that is retransmitted: it or the ReadyToUse was lost.
-    fn repeated_rep(&self, context: &mut Context<'_>, before: At) {
-        let again = context.at.number;
-        let (lost, text) = match self.sent.rtu {
-            Some(rtu) => (
-                rtu,
-                format!(
-                    "The ReadyToUse in packet {} did not arrive in time: the ConnectReply of packet {} is \
-                     retransmitted in packet {again}.",
-                    rtu.number, before.number
-                ),
-            ),
-            None => (
-                before,
-                format!(
-                    "The ConnectReply in packet {} did not arrive in time: no ReadyToUse was seen, and it \
-                     is retransmitted in packet {again}.",
-                    before.number
-                ),
-            ),
-        };
-        context.report(Kind::LostCm, lost, text);
-    }
-
-    /// Reports a DisconnectRequest that is retransmitted: it or the DisconnectReply was lost.
-    fn repeated_dreq(&self, context: &mut Context<'_>, side: usize, before: At) {
-        let again = context.at.number;
-        let (lost, text) = match self.sent.drep[1 - side] {
-            Some(drep) => (
-                drep,
-                format!(
-                    "The DisconnectReply in packet {} did not arrive in time: the DisconnectRequest of \
-                     packet {} is retransmitted in packet {again}.",
-                    drep.number, before.number
-                ),
-            ),
-            None => (
-                before,
-                format!(
-                    "The DisconnectRequest in packet {} had no answer and is retransmitted in packet \
-                     {again}: it did not arrive, or the peer has ended.",
-                    before.number
-                ),
-            ),
-        };
-        context.report(Kind::LostCm, lost, text);
-    }
-
     /// Communication ids of the active and the passive side.
     #[must_use]
     pub fn ids(&self) -> (u32, u32) {
@@ -342,6 +306,21 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Reports that this packet repeats the message of packet `before`. Either its answer was lost, or the
+    /// message was, of which `otherwise` says more.
+    fn repeated(&mut self, message: &str, before: At, answer: Option<(&str, At)>, otherwise: &str) {
+        let Some((name, lost)) = answer else {
+            let text = format!("The {message} in packet {} {otherwise}", before.number);
+            return self.report(Kind::LostCm, before, text);
+        };
+        let text = format!(
+            "The {name} in packet {} did not arrive in time: the {message} of packet {} is retransmitted in \
+             packet {}.",
+            lost.number, before.number, self.at.number
+        );
+        self.report(Kind::LostCm, lost, text);
+    }
+
     fn report(&mut self, kind: Kind, at: At, text: String) {
         let (shown_by, subject) = (self.at.number, self.subject.clone());
         self.findings.add(Finding::new(kind, at, shown_by, subject, text));

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Analysis;
+use super::finding::packets;
 use crate::clock;
 
 impl Analysis {
@@ -17,10 +18,7 @@ impl Analysis {
                 0 => String::new(),
                 packets => format!(", {packets} packets retransmitted"),
             };
-            let packets = match (message.first.number, message.last.number) {
-                (first, last) if first == last => format!("packet {first}"),
-                (first, last) => format!("packets {first} to {last}"),
-            };
+            let packets = packets(message.first, message.last);
             let answered = match done.number {
                 number if number == message.last.number => String::new(),
                 number => {

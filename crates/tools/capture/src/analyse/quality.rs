@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::conclude::earlier;
+use super::conclude::earliest;
 use super::direction::Key;
 use super::finding::At;
 use super::{Analysis, Kind};
@@ -26,7 +26,7 @@ impl Gaps {
     pub(super) fn add_uncaptured(&mut self, requests: u64, responses: u64, first: At, key: Option<Key>) {
         self.requests += requests;
         self.responses += responses;
-        self.first = earlier(self.first, first);
+        self.first = earliest([self.first, first]);
         self.key = self.key.or(key);
     }
 

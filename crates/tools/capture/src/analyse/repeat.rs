@@ -7,8 +7,8 @@ use wire::icrc::{ICRC_LEN, differ_by_id_and_ack_req};
 use wire::{Opcode, Operation, Packet, Psn};
 
 use super::Analysis;
-use super::direction::{PendingNak, Retransmission, Timeout, verb};
-use super::finding::{At, Kind};
+use super::direction::{PendingNak, Timeout, verb};
+use super::finding::{At, Kind, packets};
 use super::request::always_answered;
 use super::window::Slot;
 use crate::clock;
@@ -88,11 +88,9 @@ impl Analysis {
         {
             timeout.highest = psn;
         }
-        if direction.retransmission.is_some_and(|retransmission| retransmission.next == psn) && !pending_nak {
-            direction.retransmission = Some(Retransmission { next: psn.advance(span) });
+        if direction.retransmission.replace(psn.advance(span)) == Some(psn) && !pending_nak {
             return;
         }
-        direction.retransmission = Some(Retransmission { next: psn.advance(span) });
         direction.counts.episodes += 1;
         match direction.pending_nak.take() {
             Some(PendingNak::Missing(..) | PendingNak::NotReady(..)) => {}
@@ -166,12 +164,7 @@ impl Analysis {
             // the last one.
             let last = direction.window.last_sent().unwrap_or(first);
             let last = if last.number > first.number { last } else { first };
-            let from = first.number;
-            let which = if last.number == from {
-                format!("packet {from}")
-            } else {
-                format!("packets {from} to {}", last.number)
-            };
+            let which = packets(first, last);
             let text = format!(
                 "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No \
                  ACK or NAK was seen in this capture: the last packet or its answer did not arrive, or the \

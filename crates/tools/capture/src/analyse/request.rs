@@ -4,7 +4,7 @@ use wire::capture::Seen;
 use wire::{Ip, Operation, Packet, Position, Psn, Service};
 
 use super::Analysis;
-use super::direction::{Direction, Inside, Message, PendingNak, Retransmission};
+use super::direction::{Direction, Inside, Message, PendingNak};
 use super::finding::{At, Kind};
 use super::keys::Access;
 use super::window::{Order, Slot};
@@ -251,7 +251,7 @@ impl Analysis {
             }
             _ => ", and no NAK that requested it was seen in this capture".to_owned(),
         };
-        direction.retransmission = Some(Retransmission { next: psn.advance(1) });
+        direction.retransmission = Some(psn.advance(1));
         direction.counts.episodes += 1;
         let text = format!(
             "The packet with PSN {psn} was not captured before packet {}, where it is retransmitted{why}. \

@@ -5,7 +5,7 @@ use wire::{Msn, Operation, Packet, Psn, Syndrome};
 
 use super::Analysis;
 use super::direction::{Direction, Inside};
-use super::finding::{At, Kind};
+use super::finding::{At, Kind, packets};
 use super::window::WINDOW_MAX;
 
 /// An ACK that was captured before its request by less than this was captured out of order.
@@ -87,10 +87,7 @@ impl Analysis {
         if access.len == message.bytes {
             return;
         }
-        let packets = match (message.first.number, at.number) {
-            (first, last) if first == last => format!("packet {first}"),
-            (first, last) => format!("packets {first} to {last}"),
-        };
+        let packets = packets(message.first, at);
         let text = format!(
             "The WRITE in {packets} announces {} bytes (DMA length of its RETH), and its packets carry {} \
              bytes. A responder should refuse it with NAK invalid request.",

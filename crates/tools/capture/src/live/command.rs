@@ -22,6 +22,7 @@ use sys::{PollFd, RecordReader, now_ns, poll};
 use wire::capture::LinkType;
 
 use super::split::Splitter;
+use crate::paint::text;
 use crate::write::{NewInterface, Writer};
 #[cfg(feature = "fuzz")]
 pub(crate) use hostile::check_command;
@@ -248,9 +249,7 @@ impl CommandCapture {
         if copies.len() > MEMORY_MAX {
             return;
         }
-        let (slot, name) = (u16::from_le_bytes(*slot), String::from_utf8_lossy(name));
-        let name: String = name.chars().filter(|c| !c.is_control()).collect();
-        let name = format!("process {} {name} slot {slot}", peer.pid);
+        let name = format!("process {} {} slot {}", peer.pid, text(name), u16::from_le_bytes(*slot));
         let interface = self.writer.interfaces();
         let description =
             NewInterface { name: Some(&name), left_out: None, times: None, link_type: LinkType::ETHERNET };
@@ -294,16 +293,11 @@ impl Engine {
             match sys::recv_record(self.connection.as_fd(), &mut message, &mut Vec::new(), false) {
                 Ok(received) if received.len == 0 => return false,
                 Ok(received) if &message[..received.len] == FAILED => *has_failed = true,
-                Ok(received) => self.note(&message[..received.len]),
+                Ok(received) => self.notes.push(text(&message[..received.len])),
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }
         true
-    }
-
-    fn note(&mut self, text: &[u8]) {
-        let text = String::from_utf8_lossy(text);
-        self.notes.push(text.chars().filter(|c| !c.is_control()).collect());
     }
 }
 

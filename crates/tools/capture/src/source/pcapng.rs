@@ -7,6 +7,7 @@ use std::ops::Range;
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
 
 use super::{DEVICE_BYTES_MAX, DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source};
+use crate::paint::text;
 use crate::write::{DEVICE, LEFT_OUT, TIMES};
 
 /// Interfaces assumed for packets that name an undescribed one; a larger number is damage.
@@ -207,9 +208,4 @@ impl<R: Read> Source<R> {
         let known = (1..=10).contains(&header.kind);
         known && header.len_ok() && at + len <= self.end && self.trailer(at, len) == Some(header.len)
     }
-}
-
-/// Text of a file, which anyone may have made, without the control characters that a terminal obeys.
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
 }
