@@ -46,15 +46,11 @@ impl Colours {
     /// `text` between the marks of the colour of `tone`; [`Colours::lines`] makes escape sequences of them.
     #[must_use]
     pub fn paint(self, tone: Tone, text: &str) -> String {
-        let mark = match (self, tone) {
-            (Self::None, _) | (_, Tone::Plain) => return text.to_owned(),
-            (Self::Ansi, Tone::Good) => 1,
-            (Self::Ansi, Tone::Warn) => 2,
-            (Self::Ansi, Tone::Bad) => 3,
-            (Self::Ansi, Tone::Strong) => 4,
-            (Self::Ansi, Tone::Faint) => 5,
-        };
-        format!("{}{text}{}", MARKS[mark].0, MARKS[0].0)
+        // The marks of the tones stand behind the one for the end, in the order of the tones.
+        match MARKS.get(tone as usize + 1).filter(|_| self == Self::Ansi) {
+            Some((mark, _)) => format!("{mark}{text}{}", MARKS[0].0),
+            None => text.to_owned(),
+        }
     }
 
     /// What a terminal may get of a text of several lines: colours, and `\u{...}` with their number in place

@@ -69,98 +69,93 @@ pub(super) fn reserved(class: u8) -> usize {
     if class == PERFORMANCE { 40 } else { 0 }
 }
 
-const fn row(
-    name: &'static str,
-    label: &'static str,
-    byte: usize,
-    skip: usize,
-    width: usize,
-    decimal: bool,
-) -> Row {
-    Row { name, label, byte, skip, width, decimal }
+const fn hex(name: &'static str, label: &'static str, byte: usize, skip: usize, width: usize) -> Row {
+    Row { name, label, byte, skip, width, decimal: false }
+}
+
+const fn decimal(name: &'static str, label: &'static str, byte: usize, skip: usize, width: usize) -> Row {
+    Row { name, label, byte, skip, width, decimal: true }
 }
 
 static CLASS_PORT_INFO: Attribute = Attribute {
     title: "ClassPortInfo",
     rows: &[
-        row("infiniband.classportinfo.baseversion", "BaseVersion", 0, 0, 8, false),
-        row("infiniband.classportinfo.classversion", "ClassVersion", 1, 0, 8, false),
-        row("infiniband.classportinfo.capabilitymask", "CapabilityMask", 2, 0, 16, false),
-        row("infiniband.classportinfo.capabilitymask2", "CapabilityMask2", 4, 0, 27, false),
-        row("infiniband.classportinfo.resptimevalue", "RespTimeValue", 7, 3, 5, false),
-        row("infiniband.classportinfo.redirectgid", "RedirectGID", 8, 0, 128, false),
-        row("infiniband.classportinfo.redirecttc", "RedirectTC", 24, 0, 8, false),
-        row("infiniband.classportinfo.redirectsl", "RedirectSL", 25, 0, 4, false),
-        row("infiniband.classportinfo.redirectfl", "RedirectFL", 25, 4, 20, false),
-        row("infiniband.classportinfo.redirectlid", "RedirectLID", 28, 0, 16, false),
-        row("infiniband.classportinfo.redirectpkey", "RedirectP_Key", 30, 0, 16, false),
-        row("infiniband.classportinfo.redirectqp", "RedirectQP", 33, 0, 24, false),
-        row("infiniband.classportinfo.redirectqkey", "RedirectQ_Key", 36, 0, 32, false),
-        row("infiniband.classportinfo.trapgid", "TrapGID", 40, 0, 128, false),
-        row("infiniband.classportinfo.traptc", "TrapTC", 56, 0, 8, false),
-        row("infiniband.classportinfo.trapsl", "TrapSL", 57, 0, 4, false),
-        row("infiniband.classportinfo.trapfl", "TrapFL", 57, 4, 20, false),
-        row("infiniband.classportinfo.traplid", "TrapLID", 60, 0, 16, false),
-        row("infiniband.classportinfo.trappkey", "TrapP_Key", 62, 0, 16, false),
-        row("roxie.classportinfo.traphl", "TrapHL", 64, 0, 8, true),
-        row("infiniband.classportinfo.trapqp", "TrapQP", 65, 0, 24, false),
-        row("infiniband.classportinfo.trapqkey", "TrapQ_Key", 68, 0, 32, false),
+        hex("infiniband.classportinfo.baseversion", "BaseVersion", 0, 0, 8),
+        hex("infiniband.classportinfo.classversion", "ClassVersion", 1, 0, 8),
+        hex("infiniband.classportinfo.capabilitymask", "CapabilityMask", 2, 0, 16),
+        hex("infiniband.classportinfo.capabilitymask2", "CapabilityMask2", 4, 0, 27),
+        hex("infiniband.classportinfo.resptimevalue", "RespTimeValue", 7, 3, 5),
+        hex("infiniband.classportinfo.redirectgid", "RedirectGID", 8, 0, 128),
+        hex("infiniband.classportinfo.redirecttc", "RedirectTC", 24, 0, 8),
+        hex("infiniband.classportinfo.redirectsl", "RedirectSL", 25, 0, 4),
+        hex("infiniband.classportinfo.redirectfl", "RedirectFL", 25, 4, 20),
+        hex("infiniband.classportinfo.redirectlid", "RedirectLID", 28, 0, 16),
+        hex("infiniband.classportinfo.redirectpkey", "RedirectP_Key", 30, 0, 16),
+        hex("infiniband.classportinfo.redirectqp", "RedirectQP", 33, 0, 24),
+        hex("infiniband.classportinfo.redirectqkey", "RedirectQ_Key", 36, 0, 32),
+        hex("infiniband.classportinfo.trapgid", "TrapGID", 40, 0, 128),
+        hex("infiniband.classportinfo.traptc", "TrapTC", 56, 0, 8),
+        hex("infiniband.classportinfo.trapsl", "TrapSL", 57, 0, 4),
+        hex("infiniband.classportinfo.trapfl", "TrapFL", 57, 4, 20),
+        hex("infiniband.classportinfo.traplid", "TrapLID", 60, 0, 16),
+        hex("infiniband.classportinfo.trappkey", "TrapP_Key", 62, 0, 16),
+        decimal("roxie.classportinfo.traphl", "TrapHL", 64, 0, 8),
+        hex("infiniband.classportinfo.trapqp", "TrapQP", 65, 0, 24),
+        hex("infiniband.classportinfo.trapqkey", "TrapQ_Key", 68, 0, 32),
     ],
 };
 
 static PORT_COUNTERS: Attribute = Attribute {
     title: "PortCounters",
     rows: &[
-        row("infiniband.portcounters.portselect", "PortSelect", 1, 0, 8, false),
-        row("infiniband.portcounters.counterselect", "CounterSelect", 2, 0, 16, false),
-        row("infiniband.portcounters.symbolerrorcounter", "SymbolErrorCounter", 4, 0, 16, true),
-        row("infiniband.portcounters.linkerrorrecoverycounter", "LinkErrorRecoveryCounter", 6, 0, 8, true),
-        row("infiniband.portcounters.linkdownedcounter", "LinkDownedCounter", 7, 0, 8, true),
-        row("infiniband.portcounters.portrcverrors", "PortRcvErrors", 8, 0, 16, true),
-        row(
+        hex("infiniband.portcounters.portselect", "PortSelect", 1, 0, 8),
+        hex("infiniband.portcounters.counterselect", "CounterSelect", 2, 0, 16),
+        decimal("infiniband.portcounters.symbolerrorcounter", "SymbolErrorCounter", 4, 0, 16),
+        decimal("infiniband.portcounters.linkerrorrecoverycounter", "LinkErrorRecoveryCounter", 6, 0, 8),
+        decimal("infiniband.portcounters.linkdownedcounter", "LinkDownedCounter", 7, 0, 8),
+        decimal("infiniband.portcounters.portrcverrors", "PortRcvErrors", 8, 0, 16),
+        decimal(
             "infiniband.portcounters.portrcvremotephysicalerrors",
             "PortRcvRemotePhysicalErrors",
             10,
             0,
             16,
-            true,
         ),
-        row("infiniband.portcounters.portrcvswitchrelayerrors", "PortRcvSwitchRelayErrors", 12, 0, 16, true),
-        row("infiniband.portcounters.portxmitdiscards", "PortXmitDiscards", 14, 0, 16, true),
-        row("infiniband.portcounters.portxmitconstrainterrors", "PortXmitConstraintErrors", 16, 0, 8, true),
-        row("infiniband.portcounters.portrcvconstrainterrors", "PortRcvConstraintErrors", 17, 0, 8, true),
-        row("roxie.portcounters.counterselect2", "CounterSelect2", 18, 0, 8, true),
-        row("infiniband.portcounters.locallinkintegrityerrors", "LocalLinkIntegrityErrors", 19, 0, 4, true),
-        row(
+        decimal("infiniband.portcounters.portrcvswitchrelayerrors", "PortRcvSwitchRelayErrors", 12, 0, 16),
+        decimal("infiniband.portcounters.portxmitdiscards", "PortXmitDiscards", 14, 0, 16),
+        decimal("infiniband.portcounters.portxmitconstrainterrors", "PortXmitConstraintErrors", 16, 0, 8),
+        decimal("infiniband.portcounters.portrcvconstrainterrors", "PortRcvConstraintErrors", 17, 0, 8),
+        decimal("roxie.portcounters.counterselect2", "CounterSelect2", 18, 0, 8),
+        decimal("infiniband.portcounters.locallinkintegrityerrors", "LocalLinkIntegrityErrors", 19, 0, 4),
+        decimal(
             "infiniband.portcounters.excessivebufferoverrunerrors",
             "ExcessiveBufferOverrunErrors",
             19,
             4,
             4,
-            true,
         ),
-        row("infiniband.portcounters.vl15dropped", "VL15Dropped", 22, 0, 16, true),
-        row("infiniband.portcounters.portxmitdata", "PortXmitData", 24, 0, 32, true),
-        row("infiniband.portcounters.portrcvdata", "PortRcvData", 28, 0, 32, true),
-        row("infiniband.portcounters.portxmitpkts", "PortXmitPkts", 32, 0, 32, true),
-        row("infiniband.portcounters.portrcvpkts", "PortRcvPkts", 36, 0, 32, true),
-        row("roxie.portcounters.portxmitwait", "PortXmitWait", 40, 0, 32, true),
+        decimal("infiniband.portcounters.vl15dropped", "VL15Dropped", 22, 0, 16),
+        decimal("infiniband.portcounters.portxmitdata", "PortXmitData", 24, 0, 32),
+        decimal("infiniband.portcounters.portrcvdata", "PortRcvData", 28, 0, 32),
+        decimal("infiniband.portcounters.portxmitpkts", "PortXmitPkts", 32, 0, 32),
+        decimal("infiniband.portcounters.portrcvpkts", "PortRcvPkts", 36, 0, 32),
+        decimal("roxie.portcounters.portxmitwait", "PortXmitWait", 40, 0, 32),
     ],
 };
 
 static PORT_COUNTERS_EXT: Attribute = Attribute {
     title: "PortCountersExtended",
     rows: &[
-        row("infiniband.portcounters_ext.portselect", "PortSelect", 1, 0, 8, false),
-        row("infiniband.portcounters_ext.counterselect", "CounterSelect", 2, 0, 16, false),
-        row("infiniband.portcounters_ext.portxmitdata", "PortXmitData", 8, 0, 64, true),
-        row("infiniband.portcounters_ext.portrcvdata", "PortRcvData", 16, 0, 64, true),
-        row("infiniband.portcounters_ext.portxmitpkts", "PortXmitPkts", 24, 0, 64, true),
-        row("infiniband.portcounters_ext.portrcvpkts", "PortRcvPkts", 32, 0, 64, true),
-        row("infiniband.portcounters_ext.portunicastxmitpkts", "PortUnicastXmitPkts", 40, 0, 64, true),
-        row("infiniband.portcounters_ext.portunicastrcvpkts", "PortUnicastRcvPkts", 48, 0, 64, true),
-        row("infiniband.portcounters_ext.portmulticastxmitpkts", "PortMulticastXmitPkts", 56, 0, 64, true),
-        row("infiniband.portcounters_ext.portmulticastrcvpkts", "PortMulticastRcvPkts", 64, 0, 64, true),
+        hex("infiniband.portcounters_ext.portselect", "PortSelect", 1, 0, 8),
+        hex("infiniband.portcounters_ext.counterselect", "CounterSelect", 2, 0, 16),
+        decimal("infiniband.portcounters_ext.portxmitdata", "PortXmitData", 8, 0, 64),
+        decimal("infiniband.portcounters_ext.portrcvdata", "PortRcvData", 16, 0, 64),
+        decimal("infiniband.portcounters_ext.portxmitpkts", "PortXmitPkts", 24, 0, 64),
+        decimal("infiniband.portcounters_ext.portrcvpkts", "PortRcvPkts", 32, 0, 64),
+        decimal("infiniband.portcounters_ext.portunicastxmitpkts", "PortUnicastXmitPkts", 40, 0, 64),
+        decimal("infiniband.portcounters_ext.portunicastrcvpkts", "PortUnicastRcvPkts", 48, 0, 64),
+        decimal("infiniband.portcounters_ext.portmulticastxmitpkts", "PortMulticastXmitPkts", 56, 0, 64),
+        decimal("infiniband.portcounters_ext.portmulticastrcvpkts", "PortMulticastRcvPkts", 64, 0, 64),
     ],
 };
 

@@ -2,7 +2,6 @@
 //! into one ring buffer. `attach` attaches them.
 
 use std::io;
-use std::net::IpAddr;
 
 use bpf::{TAP, TAP_QPS, TAP_STATE, TAP_STATE_LEN, Tap as TapProgram, TapConditions, TapOpcode};
 use nix::net::if_::if_nameindex;
@@ -45,7 +44,10 @@ impl Netdev {
     pub(super) fn new(name: &str, options: &Options) -> Result<Self, LiveError> {
         let link = interface(name)?;
         let snap_len = options.snap_len.unwrap_or(TapProgram::WHOLE);
-        let hosts = hosts(&options.filter.hosts)?;
+        let hosts = options.filter.hosts.clone();
+        if hosts.len() > TapProgram::HOSTS_MAX {
+            return Err(LiveError::TooManyHosts { max: TapProgram::HOSTS_MAX });
+        }
         let ring_mib = options.buffer_mib.unwrap_or(RING_MIB);
         let wait_ns = (WAIT_NS * u64::from(ring_mib) / u64::from(RING_MIB)).clamp(WAIT_MIN_NS, WAIT_NS);
         let (filter, ring_len) = (conditions(options), ring_mib << 20);
@@ -170,13 +172,6 @@ fn conditions(options: &Options) -> Option<TapConditions> {
         errors: conditions.errors,
         sample,
     })
-}
-
-fn hosts(hosts: &[IpAddr]) -> Result<Vec<IpAddr>, LiveError> {
-    if hosts.len() > TapProgram::HOSTS_MAX {
-        return Err(LiveError::TooManyHosts { max: TapProgram::HOSTS_MAX });
-    }
-    Ok(hosts.to_vec())
 }
 
 #[cfg(test)]

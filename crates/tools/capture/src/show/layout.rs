@@ -167,27 +167,24 @@ fn kernel_name(row: &OpcodeRow) -> String {
     if row.service == Service::Cnp {
         return format!("IB_OPCODE_{service}");
     }
+    // The operation, and what follows the position; some operations have a single packet, without a position.
     let (operation, with) = match row.operation {
-        Operation::Send => ("SEND", ""),
-        Operation::SendImm => ("SEND", "_WITH_IMMEDIATE"),
-        Operation::SendInv => ("SEND", "_WITH_INVALIDATE"),
-        Operation::Write => ("RDMA_WRITE", ""),
-        Operation::WriteImm => ("RDMA_WRITE", "_WITH_IMMEDIATE"),
-        Operation::ReadResponse => ("RDMA_READ_RESPONSE", ""),
-        single => {
-            let name = match single {
-                Operation::ReadRequest => "RDMA_READ_REQUEST",
-                Operation::Ack => "ACKNOWLEDGE",
-                Operation::AtomicAck => "ATOMIC_ACKNOWLEDGE",
-                Operation::CompareSwap => "COMPARE_SWAP",
-                Operation::FetchAdd => "FETCH_ADD",
-                Operation::Flush => "FLUSH",
-                Operation::AtomicWrite => "ATOMIC_WRITE",
-                _ => "RESYNC",
-            };
-            return format!("IB_OPCODE_{service}_{name}");
-        }
+        Operation::Send => ("SEND", Some("")),
+        Operation::SendImm => ("SEND", Some("_WITH_IMMEDIATE")),
+        Operation::SendInv => ("SEND", Some("_WITH_INVALIDATE")),
+        Operation::Write => ("RDMA_WRITE", Some("")),
+        Operation::WriteImm => ("RDMA_WRITE", Some("_WITH_IMMEDIATE")),
+        Operation::ReadResponse => ("RDMA_READ_RESPONSE", Some("")),
+        Operation::ReadRequest => ("RDMA_READ_REQUEST", None),
+        Operation::Ack => ("ACKNOWLEDGE", None),
+        Operation::AtomicAck => ("ATOMIC_ACKNOWLEDGE", None),
+        Operation::CompareSwap => ("COMPARE_SWAP", None),
+        Operation::FetchAdd => ("FETCH_ADD", None),
+        Operation::Flush => ("FLUSH", None),
+        Operation::AtomicWrite => ("ATOMIC_WRITE", None),
+        Operation::Resync | Operation::Cnp => ("RESYNC", None),
     };
+    let Some(with) = with else { return format!("IB_OPCODE_{service}_{operation}") };
     let position = match row.position {
         Position::First => "FIRST",
         Position::Middle => "MIDDLE",
