@@ -43,7 +43,8 @@ pub struct Asm {
     /// Slot of each label, once it is bound.
     labels: Vec<Option<usize>>,
     functions: Vec<FunctionDef>,
-    fixups: Vec<Fixup>,
+    /// Slots with a jump distance that is not known yet.
+    fixups: Vec<(usize, Target)>,
     /// The first error. `finish` reports it, so that calls of the emitting methods can be chained.
     error: Option<AsmError>,
 }
@@ -53,13 +54,6 @@ struct FunctionDef {
     name: String,
     args: u8,
     slot: Option<usize>,
-}
-
-/// A slot with a jump distance that is not known yet.
-#[derive(Clone, Copy, Debug)]
-struct Fixup {
-    slot: usize,
-    target: Target,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +152,7 @@ impl Asm {
     }
 
     fn with_target(&mut self, insn: Insn, target: Target) -> &mut Asm {
-        self.fixups.push(Fixup { slot: self.slots.len(), target });
+        self.fixups.push((self.slots.len(), target));
         self.insn(insn)
     }
 
@@ -177,8 +171,8 @@ impl Asm {
         if self.slots.is_empty() {
             return Err(AsmError::Empty);
         }
-        for fixup in std::mem::take(&mut self.fixups) {
-            self.resolve(fixup)?;
+        for (slot, target) in std::mem::take(&mut self.fixups) {
+            self.resolve(slot, target)?;
         }
         let mut functions = Vec::new();
         for (index, def) in self.functions.iter().enumerate() {
@@ -200,8 +194,8 @@ impl Asm {
         })
     }
 
-    fn resolve(&mut self, fixup: Fixup) -> Result<(), AsmError> {
-        let target = match fixup.target {
+    fn resolve(&mut self, at: usize, target: Target) -> Result<(), AsmError> {
+        let to = match target {
             Target::Near(label) => {
                 self.labels.get(label.0).copied().flatten().ok_or(AsmError::NotBound(label))?
             }
@@ -211,10 +205,10 @@ impl Asm {
                 .and_then(|def| def.slot)
                 .ok_or(AsmError::NotDefined(function))?,
         };
-        let distance = target as i64 - fixup.slot as i64 - 1;
-        let too_far = AsmError::TooFar { slot: fixup.slot, distance };
-        let slot = &mut self.slots[fixup.slot];
-        match fixup.target {
+        let distance = to as i64 - at as i64 - 1;
+        let too_far = AsmError::TooFar { slot: at, distance };
+        let slot = &mut self.slots[at];
+        match target {
             Target::Near(_) => slot.off = distance.try_into().map_err(|_| too_far)?,
             Target::Function(_) => slot.imm = distance.try_into().map_err(|_| too_far)?,
         }

@@ -110,10 +110,9 @@ fn load_imm64(first: &Slot, second: Option<&Slot>) -> Decoded<Insn> {
     }
     let second = second.ok_or(DecodeErrorKind::Truncated)?;
     zero(first.off)?;
-    zero(second.opcode)?;
-    zero(second.dst)?;
-    zero(second.src)?;
-    zero(second.off)?;
+    if *second != (Slot { imm: second.imm, ..Slot::default() }) {
+        return Err(DecodeErrorKind::Reserved);
+    }
     let (low, high) = (first.imm, second.imm as u32);
     let imm = match first.src {
         0 => Imm64::Value(u64::from(high) << 32 | u64::from(low as u32)),
