@@ -15,8 +15,7 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     let outlook = Outlook::new(choice, &context.device().gids()).during("the interface")?;
     let value = describe(&context, &outlook, choice.local);
     if args.json {
-        terminal::json(&serde_json::to_string_pretty(&value).map_err(|e| Failure::new(e.to_string()))?);
-        return Ok(());
+        return terminal::json_lines(&value);
     }
     let terminal = Terminal::stdout();
     terminal.line(&terminal.paint(Tone::Strong, context.device().name()));

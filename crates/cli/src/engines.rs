@@ -93,11 +93,7 @@ pub fn command_of(pid: u32) -> String {
 /// The reason that a process did not reply.
 #[must_use]
 pub fn unanswered(pid: u32, error: &ControlError) -> Failure {
-    let failure = Failure::new(format!("process {pid}: {error}"));
-    match error.remedy() {
-        Some(remedy) => failure.hint(remedy),
-        None => failure,
-    }
+    Failure::new(format!("process {pid}: {error}")).hint_if(error.remedy())
 }
 
 fn unreached(pid: u32, error: io::Error) -> Failure {

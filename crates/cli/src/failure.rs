@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 use roxie::verbs::remedy;
 
@@ -32,6 +33,12 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Adds what the reader can do, where that is known.
+    #[must_use]
+    pub fn hint_if<T: Into<String>>(self, hint: Option<T>) -> Self {
+        hint.into_iter().fold(self, Failure::hint)
     }
 
     /// Adds lines that say more about it.
@@ -90,10 +97,17 @@ impl fmt::Display for Failure {
 pub trait During<T> {
     /// `step: error`, exit code 1.
     fn during(self, step: &str) -> Outcome<T>;
+
+    /// `path: error`, exit code 1.
+    fn at(self, path: &Path) -> Outcome<T>;
 }
 
 impl<T, E: fmt::Display> During<T> for Result<T, E> {
     fn during(self, step: &str) -> Outcome<T> {
         self.map_err(|error| Failure::new(format!("{step}: {error}")))
+    }
+
+    fn at(self, path: &Path) -> Outcome<T> {
+        self.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     }
 }

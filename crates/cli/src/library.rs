@@ -52,7 +52,7 @@ impl Libraries {
     /// in `../lib/roxie`.
     pub(crate) fn find() -> Outcome<Self> {
         let exe = std::env::current_exe().during("finding my own executable")?;
-        if let Some(mut bundle) = Bundle::open(&exe).during(&exe.display().to_string())? {
+        if let Some(mut bundle) = Bundle::open(&exe).at(&exe)? {
             let dir = own::unpack(&mut bundle)?;
             return Self::inside(&dir)
                 .ok_or_else(|| Failure::new(format!("{} contains other libraries", exe.display())));
@@ -73,8 +73,8 @@ impl Libraries {
     /// Fails if another user than root, this user and the owner of this program may have put a library there:
     /// in a directory such as /tmp every user can put one beside a program.
     fn refuse_strangers(&self, exe: &Path) -> Outcome {
-        let meta = |path: &Path| fs::symlink_metadata(path).during(&path.display().to_string());
-        let trusted = [0, sys::effective_uid(), fs::metadata(exe).during(&exe.display().to_string())?.uid()];
+        let meta = |path: &Path| fs::symlink_metadata(path).at(path);
+        let trusted = [0, sys::effective_uid(), fs::metadata(exe).at(exe)?.uid()];
         let targets = self.files.iter().filter(|file| file.is_symlink());
         let targets = targets.filter_map(|file| file.canonicalize().ok());
         // A user that can replace the directory of the program can replace the program, too.
@@ -99,7 +99,7 @@ impl Libraries {
     /// The libraries as pairs of file name and contents.
     pub(crate) fn read(&self) -> Outcome<Vec<(String, Vec<u8>)>> {
         let read = |((name, _), file): (&(&str, _), &PathBuf)| {
-            let contents = fs::read(file).during(&file.display().to_string())?;
+            let contents = fs::read(file).at(file)?;
             Ok(((*name).to_owned(), contents))
         };
         NAMES.iter().zip(&self.files).map(read).collect()
@@ -131,7 +131,7 @@ impl Libraries {
         command_dir::sweep(base.dir(), &names, SystemTime::now());
         let mut is_new = false;
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
-            let target = file.canonicalize().during(&file.display().to_string())?;
+            let target = file.canonicalize().at(file)?;
             for name in *names {
                 is_new |= dir
                     .point(OsStr::new(name), &target)
@@ -149,13 +149,7 @@ impl Libraries {
 /// The private directory of this user. Says once which directories of the environment are not used for it.
 pub(crate) fn base_dir() -> Outcome<PrivateDir> {
     static SAID: Once = Once::new();
-    let base = PrivateDir::open().map_err(|error| {
-        let failure = Failure::new(error.to_string());
-        match error.remedy() {
-            Some(remedy) => failure.hint(remedy),
-            None => failure,
-        }
-    })?;
+    let base = PrivateDir::open().map_err(|error| Failure::new(error.to_string()).hint_if(error.remedy()))?;
     SAID.call_once(|| {
         for refused in base.refused() {
             roxie::notice(format_args!("{refused}; {} is used", base.dir().path().display()));
@@ -171,15 +165,15 @@ pub(crate) fn private_dir(name: &str) -> Outcome<Dir> {
 
 /// The failure to use a directory that others may control.
 pub(crate) fn not_trusted(why: &Untrusted) -> Failure {
-    let failure = Failure::new(why.to_string());
-    match why {
-        Untrusted::Failed { .. } => failure,
-        Untrusted::Link { .. } => failure.hint("name the directory that it leads to"),
+    let hint = match why {
+        Untrusted::Failed { .. } => None,
+        Untrusted::Link { .. } => Some("name the directory that it leads to"),
         Untrusted::Owner { .. }
         | Untrusted::Writable { .. }
         | Untrusted::Open { .. }
-        | Untrusted::Fuse { .. } => failure.hint("choose a directory that only you and root can change"),
-    }
+        | Untrusted::Fuse { .. } => Some("choose a directory that only you and root can change"),
+    };
+    Failure::new(why.to_string()).hint_if(hint)
 }
 
 /// Removes directories of builds that no longer exist. A directory in use has links to existing libraries.

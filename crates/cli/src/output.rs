@@ -10,13 +10,13 @@ use crate::library::not_trusted;
 
 /// Creates a file, or empties the one that is there.
 pub(crate) fn create(path: &Path) -> Outcome<File> {
-    NamedFile::at(path).and_then(|place| place.create()).during(&path.display().to_string())
+    NamedFile::at(path).and_then(|place| place.create()).at(path)
 }
 
 /// Replaces a file by these bytes: readers see the old one or the whole new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Outcome {
     let place = NamedFile::at(path);
-    place.and_then(|place| place.dir().replace(place.name(), bytes, mode)).during(&path.display().to_string())
+    place.and_then(|place| place.dir().replace(place.name(), bytes, mode)).at(path)
 }
 
 /// Opens a directory from which other users load programs and libraries, and makes it if it does not exist.
@@ -27,5 +27,5 @@ pub(crate) fn trusted_dir(path: &Path) -> Outcome<Dir> {
 
 /// Makes the directories of a path that do not exist.
 pub(crate) fn make_dirs(path: &Path) -> Outcome {
-    std::fs::create_dir_all(path).during(&path.display().to_string())
+    std::fs::create_dir_all(path).at(path)
 }

@@ -10,6 +10,9 @@ use std::io::{self, IsTerminal, Stdout, Write};
 
 pub use roxie_capture::paint::Tone;
 use roxie_capture::paint::{self, Colours};
+use serde::Serialize;
+
+use crate::failure::{During, Outcome};
 
 /// Erases the line with the progress.
 const CLEAR: &str = "\r\x1b[K";
@@ -126,6 +129,12 @@ pub fn print_lines(text: &str) {
 /// Prints JSON for programs.
 pub fn json(value: &impl Display) {
     written(put(&mut io::stdout(), &format!("{}\n", paint::json(&value.to_string()))));
+}
+
+/// Prints JSON for programs and people, on several lines.
+pub fn json_lines(value: &impl Serialize) -> Outcome {
+    json(&serde_json::to_string_pretty(value).during("JSON")?);
+    Ok(())
 }
 
 /// Prints a line on standard error; the arguments are those of `format!`.

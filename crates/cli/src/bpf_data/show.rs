@@ -184,9 +184,7 @@ fn as_object(view: &super::MapView, key: &[u8], values: &[Vec<u8>]) -> Value {
 
 /// A failure to look into the program on an interface.
 pub(crate) fn unseen(netdev: &str, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("{netdev}: its program: {error}"));
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => failure.hint("maps are for root (CAP_SYS_ADMIN): try with sudo"),
-        _ => failure,
-    }
+    let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+    Failure::new(format!("{netdev}: its program: {error}"))
+        .hint_if(is_denied.then_some("maps are for root (CAP_SYS_ADMIN): try with sudo"))
 }

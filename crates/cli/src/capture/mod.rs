@@ -93,23 +93,18 @@ pub(crate) fn open(path: &Path) -> Outcome<Packets> {
 
 /// The failure to open a file, with what the user can do about it.
 pub(crate) fn cannot_open(error: OpenError) -> Failure {
-    let failure = Failure::new(error.to_string());
-    match error.remedy() {
-        Some(remedy) => failure.hint(remedy),
-        None => failure,
-    }
+    Failure::new(error.to_string()).hint_if(error.remedy())
 }
 
 /// The failure to start a live capture, with what the user can do about it.
 fn cannot_capture(error: LiveError) -> Failure {
     let failure = Failure::new(error.to_string());
-    match (&error, error.remedy()) {
+    match &error {
         // `engines` finds out why: no such process, another user, another network namespace.
-        (LiveError::NoDevice { pid } | LiveError::Connect { pid, .. }, _) => {
+        LiveError::NoDevice { pid } | LiveError::Connect { pid, .. } => {
             engines_of(*pid).err().unwrap_or(failure)
         }
-        (LiveError::TooManyHosts { .. }, _) => failure.code(2),
-        (_, Some(remedy)) => failure.hint(remedy),
-        _ => failure,
+        LiveError::TooManyHosts { .. } => failure.code(2),
+        _ => failure.hint_if(error.remedy()),
     }
 }

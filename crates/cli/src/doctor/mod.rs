@@ -78,7 +78,7 @@ pub(crate) fn print(args: &DoctorArgs) -> Outcome {
     let bad = checks.iter().filter(|check| check.status == Status::Bad).count();
     let report = Report { ok: bad == 0, checks };
     if args.json {
-        terminal::json(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
+        terminal::json_lines(&report)?;
     } else {
         show(&report);
     }

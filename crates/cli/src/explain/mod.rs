@@ -52,9 +52,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
     }
     if args.json {
         let rows: Vec<Value> = found.into_iter().map(Entry::json).collect();
-        let text = serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(error.to_string()))?;
-        terminal::json(&text);
-        return Ok(());
+        return terminal::json_lines(&rows);
     }
     let terminal = Terminal::stdout();
     for entry in found {

@@ -81,11 +81,7 @@ struct Refused(Failure);
 
 impl From<HookError> for Refused {
     fn from(error: HookError) -> Self {
-        let failure = Failure::new(error.to_string());
-        Self(match error.remedy() {
-            Some(remedy) => failure.hint(remedy),
-            None => failure,
-        })
+        Self(Failure::new(error.to_string()).hint_if(error.remedy()))
     }
 }
 

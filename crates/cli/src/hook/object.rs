@@ -52,15 +52,14 @@ pub(crate) fn programs(path: &Path) -> Outcome<Vec<Candidate>> {
 fn read(path: &Path) -> Outcome<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes));
-    read.during(&path.display().to_string()).map(|_len| bytes)
+    read.at(path).map(|_len| bytes)
 }
 
 fn programs_in(bytes: &[u8], path: &Path) -> Outcome<Vec<Candidate>> {
     let facts = KernelFacts::read();
     let (types, config) = (facts.types.as_deref(), facts.config.as_deref());
     let cpus = Some(sys::bpf::possible_cpus() as u32);
-    candidates(bytes, &Kernel { types, version: facts.version, config, cpus })
-        .during(&path.display().to_string())
+    candidates(bytes, &Kernel { types, version: facts.version, config, cpus }).at(path)
 }
 
 /// Returns the program that `PATH` or `PATH:PROGRAM` names.
@@ -69,11 +68,8 @@ pub(super) fn program(text: &str) -> Outcome<Program> {
     let file = Path::new(path);
     let bytes = read(file).map_err(|failure| failure.hint(HookError::SYNTAX))?;
     let chosen = choose(programs_in(&bytes, file)?, name).map_err(|programs| {
-        let failure = Failure::new(format!("{path} has these programs: {}", programs.join(", ")));
-        match programs.first() {
-            Some(first) => failure.hint(format!("name one of them: {path}:{first}")),
-            None => failure,
-        }
+        Failure::new(format!("{path} has these programs: {}", programs.join(", ")))
+            .hint_if(programs.first().map(|first| format!("name one of them: {path}:{first}")))
     })?;
     chosen.program.during(path)
 }

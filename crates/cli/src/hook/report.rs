@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::{HookListArgs, HookStatsArgs};
 use crate::engines::{all_engines, engines_of, unanswered};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::terminal::{self, Terminal, Tone};
 
 /// An engine and its hooks.
@@ -81,9 +81,7 @@ fn print_json(engines: &[Engine]) -> Outcome {
             json!({ "pid": remote.pid(), "slot": remote.slot(), "hooks": hooks })
         })
         .collect();
-    let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(e.to_string()))?;
-    terminal::json(&text);
-    Ok(())
+    terminal::json_lines(&rows)
 }
 
 fn hook(status: &HookStatus) -> Value {

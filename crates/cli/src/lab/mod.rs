@@ -85,8 +85,7 @@ fn start(spec: Spec) -> Outcome<State> {
     let (hosts_up, lossy, user_namespace) = match report {
         Report::Up { hosts, lossy, user_namespace } => (hosts, lossy, user_namespace),
         Report::Failed { what, hint } => {
-            let failure = Failure::new(what);
-            return Err(hint.into_iter().fold(failure, Failure::hint));
+            return Err(Failure::new(what).hint_if(hint));
         }
     };
     let pid = holder.id();
@@ -146,8 +145,7 @@ fn send(pid: u32, signal: Signal) {
 fn list(args: &ListArgs) -> Outcome {
     let labs = State::load_all()?;
     if args.json {
-        terminal::json(&serde_json::to_string_pretty(&labs).during("describing the labs")?);
-        return Ok(());
+        return terminal::json_lines(&labs);
     }
     let terminal = Terminal::stdout();
     labs.iter().for_each(|state| show(terminal, state));

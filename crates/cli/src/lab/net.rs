@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use roxie::xdp::{self, AttachError, Attached, Mode};
 use sys::{Impairment, Netlink, VethConfig};
 
-use super::spec::{Delay, Loss, NETDEV, Spec, host_name};
+use super::spec::{Loss, NETDEV, Spec, host_name};
 use crate::failure::{During, Failure, Outcome};
 
 const CARRIER_MAX: Duration = Duration::from_secs(5);
@@ -167,7 +167,7 @@ fn lossy(spec: &Spec, ports: &[u32]) -> Outcome<Lossy> {
         };
     }
     if impairment != Impairment::default() {
-        netem(ports, impairment).map_err(|error| no_netem(spec, &lossy, &error))?;
+        netem(ports, impairment).map_err(|error| no_netem(&lossy, &error))?;
     }
     Ok(lossy)
 }
@@ -185,18 +185,13 @@ fn netem(ports: &[u32], how: Impairment) -> io::Result<()> {
     ports.iter().try_for_each(|port| netlink.impair(*port, how))
 }
 
-fn no_netem(spec: &Spec, lossy: &Lossy, error: &io::Error) -> Failure {
+fn no_netem(lossy: &Lossy, error: &io::Error) -> Failure {
     let missing = error.raw_os_error() == Some(nix::libc::ENOENT);
     let why =
         if missing { "the kernel has no netem (CONFIG_NET_SCH_NETEM)".to_owned() } else { error.to_string() };
-    let failure = Failure::new(match (lossy, spec.delay) {
-        (Lossy::Netem, _) => format!("no loss: XDP programs cannot be loaded here, and {why}"),
-        (_, Delay(_)) => format!("no delay: {why}"),
-    });
     match lossy {
-        Lossy::Netem => {
-            failure.hint("as root (CAP_BPF and CAP_NET_ADMIN of the machine) an XDP program does it")
-        }
-        _ => failure.hint("modprobe sch_netem, or do without --delay"),
+        Lossy::Netem => Failure::new(format!("no loss: XDP programs cannot be loaded here, and {why}"))
+            .hint("as root (CAP_BPF and CAP_NET_ADMIN of the machine) an XDP program does it"),
+        _ => Failure::new(format!("no delay: {why}")).hint("modprobe sch_netem, or do without --delay"),
     }
 }

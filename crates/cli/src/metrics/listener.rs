@@ -105,11 +105,9 @@ impl AsFd for Listener {
 
 fn tcp(address: SocketAddr) -> Outcome<Listener> {
     let listener = TcpListener::bind(address).map_err(|error| {
-        let failure = Failure::new(format!("listening on {address}: {error}"));
-        match error.kind() {
-            ErrorKind::AddrInUse => failure.hint("choose another address: --listen 127.0.0.1:PORT"),
-            _ => failure,
-        }
+        let is_used = error.kind() == ErrorKind::AddrInUse;
+        Failure::new(format!("listening on {address}: {error}"))
+            .hint_if(is_used.then_some("choose another address: --listen 127.0.0.1:PORT"))
     })?;
     // A client may disconnect between poll and accept, which must not block then.
     listener.set_nonblocking(true).during("listening")?;

@@ -22,7 +22,7 @@ impl Prefix {
     /// The directory that the user named; otherwise /usr/local for root, and ~/.local.
     pub(super) fn of(named: Option<&Path>) -> Outcome<Self> {
         let prefix = match named {
-            Some(dir) => std::path::absolute(dir).during(&dir.display().to_string())?,
+            Some(dir) => std::path::absolute(dir).at(dir)?,
             None if Uid::effective().is_root() => PathBuf::from("/usr/local"),
             None => {
                 let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
@@ -55,19 +55,12 @@ impl Prefix {
 
     /// Writes a file, and makes the directories that do not exist (mode 0755, less the umask).
     pub(super) fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> Outcome {
-        let (dir, name) = self.walk(path, Some(0o755)).map_err(|why| {
-            let failure = not_trusted(&why);
-            match why.kind() {
-                Some(ErrorKind::PermissionDenied) => failure.hint(OF_OTHERS),
-                _ => failure,
-            }
-        })?;
+        let hint = |error| (error == Some(ErrorKind::PermissionDenied)).then_some(OF_OTHERS);
+        let (dir, name) =
+            self.walk(path, Some(0o755)).map_err(|why| not_trusted(&why).hint_if(hint(why.kind())))?;
         dir.replace(name, bytes, mode).map_err(|error| {
-            let failure = Failure::new(format!("writing {}: {error}", self.join(path).display()));
-            match error.kind() {
-                ErrorKind::PermissionDenied => failure.hint(OF_OTHERS),
-                _ => failure,
-            }
+            Failure::new(format!("writing {}: {error}", self.join(path).display()))
+                .hint_if(hint(Some(error.kind())))
         })
     }
 

@@ -81,13 +81,14 @@ fn may_execute(dir: &Dir) -> bool {
 }
 
 fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("unpacking the libraries into {}: {error}", dir.display()));
-    match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure
-            .hint("free some space there, or set TMPDIR (without XDG_RUNTIME_DIR) to another directory"),
-        ErrorKind::InvalidData => failure.hint("copy the program again; 'strip' damages it"),
-        _ => failure,
-    }
+    let hint = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Some("free some space there, or set TMPDIR (without XDG_RUNTIME_DIR) to another directory")
+        }
+        ErrorKind::InvalidData => Some("copy the program again; 'strip' damages it"),
+        _ => None,
+    };
+    Failure::new(format!("unpacking the libraries into {}: {error}", dir.display())).hint_if(hint)
 }
 
 /// Removes the private directories with this start of their names that were not used for `unused` and that no

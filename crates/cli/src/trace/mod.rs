@@ -155,7 +155,7 @@ impl MergeArgs {
 /// Each thread was to keep `events` of them.
 pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
-    for name in dir.names().during(&dir.path().display().to_string())? {
+    for name in dir.names().at(dir.path())? {
         match dir.open(&name).and_then(|file| Recording::read(file, events)) {
             Ok(recording) => recordings.extend(recording),
             Err(error) => {
@@ -171,7 +171,7 @@ pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outco
 }
 
 fn save(trace: &Trace, file: File, path: &Path) -> Outcome {
-    chrome::write(trace, BufWriter::new(file)).during(&path.display().to_string())
+    chrome::write(trace, BufWriter::new(file)).at(path)
 }
 
 fn print(summary: &Summary, json: bool, path: &Path, mut to: Stream) -> Outcome {

@@ -149,14 +149,9 @@ fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
 const INVALID: i32 = nix::errno::Errno::EINVAL as i32;
 
 fn unloaded(name: &str, error: &LoadError) -> Failure {
-    let failure = Failure::new(format!("{name}: {error:#}")).log(&error.log);
-    if error.error.kind() != io::ErrorKind::PermissionDenied || !error.log.is_empty() {
-        return failure;
-    }
-    match ability::missing(&[Capability::Bpf, Capability::NetAdmin]) {
-        Some(missing) => failure.hint(missing),
-        None => failure,
-    }
+    let is_denied = error.error.kind() == io::ErrorKind::PermissionDenied && error.log.is_empty();
+    let missing = is_denied.then(|| ability::missing(&[Capability::Bpf, Capability::NetAdmin]));
+    Failure::new(format!("{name}: {error:#}")).log(&error.log).hint_if(missing.flatten())
 }
 
 fn refused(error: AttachError, link: &Link) -> Failure {
@@ -169,13 +164,13 @@ fn refused(error: AttachError, link: &Link) -> Failure {
             failure.hint("attaching needs CAP_NET_ADMIN: try with sudo")
         }
         AttachError::Refused { .. } => {
-            match Netlink::new().and_then(|mut netlink| netlink.link(link.index)) {
-                Ok(now) if !now.xdp.is_empty() => {
-                    let modes: Vec<_> = now.xdp.iter().map(|xdp| xdp.mode.to_string()).collect();
-                    failure.hint(format!("the program that is there runs in {} mode", modes.join(" and ")))
-                }
-                _ => failure,
-            }
+            let now = Netlink::new().and_then(|mut netlink| netlink.link(link.index));
+            let there = now.map(|link| link.xdp).unwrap_or_default();
+            let modes: Vec<_> = there.iter().map(|xdp| xdp.mode.to_string()).collect();
+            failure.hint_if(
+                (!modes.is_empty())
+                    .then(|| format!("the program that is there runs in {} mode", modes.join(" and "))),
+            )
         }
         AttachError::Load(_) | AttachError::Setup(_) => failure,
     }
@@ -193,15 +188,10 @@ impl Pins {
     fn make(dir: &Path, program: &bpf::Program, maps: &[Map]) -> Outcome<Pins> {
         let made = !dir.exists();
         let hint = |error: io::Error, path: &Path| {
-            let failure = Failure::new(format!("pinning {}: {error}", path.display()));
-            match error.kind() {
-                io::ErrorKind::AlreadyExists => {
-                    failure.hint("remove what is there, or choose another directory")
-                }
-                _ => {
-                    failure.hint("the directory must be in a bpf file system: mount -t bpf none /sys/fs/bpf")
-                }
-            }
+            Failure::new(format!("pinning {}: {error}", path.display())).hint(match error.kind() {
+                io::ErrorKind::AlreadyExists => "remove what is there, or choose another directory",
+                _ => "the directory must be in a bpf file system: mount -t bpf none /sys/fs/bpf",
+            })
         };
         // The kernel pins by path: no other user may put another directory there.
         let rules = Walk { make: Some(0o700), ..Walk::default() };

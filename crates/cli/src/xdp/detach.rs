@@ -16,24 +16,19 @@ pub(super) fn detach(args: &DetachArgs) -> Outcome {
     });
     let wanted: Vec<_> = wanted.copied().collect();
     if wanted.is_empty() {
-        let failure = Failure::new(format!("{}: no XDP program to detach", link.name));
-        return Err(match link.xdp.first() {
-            Some(there) => failure.hint(format!("there is one in {} mode", there.mode)),
-            None => failure,
-        });
+        let there = link.xdp.first().map(|there| format!("there is one in {} mode", there.mode));
+        return Err(Failure::new(format!("{}: no XDP program to detach", link.name)).hint_if(there));
     }
     for there in wanted {
         let name = known_as(there.program_id);
         let what = format!("{name} (id {}, {} mode)", there.program_id, there.mode);
         remove(link.index, there, args.force).map_err(|error| {
-            let failure = Failure::new(format!("{}: {what}: {error}", link.name));
-            match &error {
-                RemoveError::Held(_) => failure.hint("a process or a pin may use it; detach it with --force"),
-                RemoveError::Kernel(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    failure.hint("needs CAP_NET_ADMIN: try with sudo")
-                }
-                RemoveError::Kernel(_) => failure,
-            }
+            let hint = match &error {
+                RemoveError::Held(_) => Some("a process or a pin may use it; detach it with --force"),
+                RemoveError::Kernel(error) => (error.kind() == std::io::ErrorKind::PermissionDenied)
+                    .then_some("needs CAP_NET_ADMIN: try with sudo"),
+            };
+            Failure::new(format!("{}: {what}: {error}", link.name)).hint_if(hint)
         })?;
         Terminal::stdout().line(&format!("{}: {what} detached", link.name));
     }

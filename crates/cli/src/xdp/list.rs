@@ -5,7 +5,7 @@ use sys::bpf::{Map, Program, XdpLink};
 use sys::{AttachedXdp, Link, Netlink, xdp_features};
 
 use super::args::ListArgs;
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{During, Outcome};
 use crate::terminal::{self, Terminal, Tone};
 
 /// Prints all interfaces of the network namespace.
@@ -13,9 +13,7 @@ pub(super) fn list(args: &ListArgs) -> Outcome {
     let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
     let rows: Vec<Value> = links.iter().map(describe).collect();
     if args.json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(e.to_string()))?;
-        terminal::json(&text);
-        return Ok(());
+        return terminal::json_lines(&rows);
     }
     let terminal = Terminal::stdout();
     let width = links.iter().map(|link| link.name.len()).max().unwrap_or(0).max(9);

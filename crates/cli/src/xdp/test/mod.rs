@@ -99,7 +99,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
             "lossy": lossy,
             "tests": rows,
         });
-        terminal::json(&serde_json::to_string_pretty(&report).map_err(|e| Failure::new(e.to_string()))?);
+        terminal::json_lines(&report)?;
     }
     match failed {
         0 => Ok(()),
