@@ -34,7 +34,7 @@ use crate::xdp::args::XdpArgs;
                   no RDMA hardware, no kernel module, no root. On the wire it is RoCEv2 (UDP port 4791), so \
                   Linux Soft-RoCE and real RoCE NICs are its peers.",
     after_help = "Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.",
-    after_long_help = EXAMPLES,
+    after_long_help = include_str!("help/roxie.txt"),
     max_term_width = 100
 )]
 pub(crate) struct Args {
@@ -42,23 +42,6 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
-
-const EXAMPLES: &str = "\
-Examples:
-  roxie demo
-          RDMA between two processes: verifies every byte, prints throughput and latency
-  roxie doctor
-          Check what works on this machine, and what to do where something does not
-  roxie run -- ibv_devinfo -v
-          Any verbs program; the name of the device is roxie0
-  roxie run -- rping -s -a 127.0.0.1 & roxie run -- rping -c -a 127.0.0.1 -C 10 -V
-          A server and a client on one machine
-  roxie capture read FILE.pcapng
-          Decode the RoCEv2 packets of a capture file
-  eval \"$(roxie env --netdev eth0)\"
-          Every program that this shell starts sees the device
-
-Start with 'roxie demo'. If something does not work, 'roxie doctor' says why.";
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
@@ -220,31 +203,7 @@ pub(crate) enum When {
 /// If neither the command nor a program that it started opened the device, a line on standard error says
 /// so when the command ends, with the RDMA libraries that were loaded.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  That of the command; 127 if the command was not found, 126 if it could not be executed, 1 if
-  the device could not be set up, 2 if an option or environment variable has an invalid value,
-  67 if --chaos seeds= found a seed that makes the command fail.
-
-Examples:
-  roxie run -- ibv_devinfo
-          Shows device roxie0
-  roxie run -- ib_write_bw -d roxie0 & roxie run -- ib_write_bw -d roxie0 127.0.0.1
-          Bandwidth between two processes
-  roxie run --netdev eth0 --name rxe0 -- python3 model.py
-          The device on eth0, with the name that the program expects
-  roxie run --netdev eth0 --port xsk -- ib_write_bw -d roxie0 10.0.0.2
-          Over AF_XDP sockets on eth0, as root
-  UCX_TLS=rc_verbs,ud_verbs roxie run -- ucx_perftest 10.0.0.2 -t ucp_put_bw
-          A program that uses UCX, as Open MPI does
-  roxie run --ingress impair:loss=1% -- rping -c -a 10.0.0.2 -C 100
-          Drops one in a hundred received packets
-  roxie run --chaos seeds=1..100 -- ./test
-          Looks for a seed with which the worst NIC that is legal makes the test fail
-  roxie run --capture test.pcapng --on-error -- ./test
-          If the test fails, test.pcapng has all of its packets
-  roxie run -- bash
-          A shell in which every program sees it")]
+#[command(after_long_help = include_str!("help/run.txt"))]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -292,12 +251,7 @@ impl RunArgs {
 /// As commands for a POSIX shell (eval), or as one JSON object. With these variables, every program that
 /// the shell starts sees the device, as under 'roxie run'.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  eval \"$(roxie env)\"
-          Programs of this shell see the device
-  roxie env --json
-          {\"LD_LIBRARY_PATH\":\"/tmp/roxie-1000/lib-...\"}")]
+#[command(after_long_help = include_str!("help/env.txt"))]
 pub(crate) struct EnvArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -317,16 +271,7 @@ pub(crate) struct EnvArgs {
 /// Like ibv_devinfo, without needing it installed; shows also whether packets go by UDP or AF_XDP sockets.
 /// Opens no port.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie devinfo
-          Device, port and GIDs
-  roxie devinfo -v --netdev lo
-          The device on the loopback interface, with its limits
-  roxie devinfo --netdev eth0 --port auto
-          Whether AF_XDP works on eth0, and the reason if it does not
-  roxie devinfo --json | jq -r '.gids[].ip'
-          The addresses that peers can use")]
+#[command(after_long_help = include_str!("help/devinfo.txt"))]
 pub(crate) struct DevinfoArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -348,15 +293,7 @@ pub(crate) struct DevinfoArgs {
 /// one. Opens the device, and sends a message from one of its queue pairs to another. Changes nothing. Every
 /// line that is not 'ok' says what to do.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if the device can work, also with warnings; 1 if something must be fixed first.
-
-Examples:
-  roxie doctor
-          The report
-  roxie doctor --json | jq '.checks[] | select(.status != \"ok\")'
-          Only what needs attention")]
+#[command(after_long_help = include_str!("help/doctor.txt"))]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -373,19 +310,7 @@ pub(crate) struct DoctorArgs {
 /// seconds, and verifies everything again while 2 % of the client's packets are dropped. Needs no root, no
 /// configuration and no other software.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if everything was verified, 1 if not.
-
-Examples:
-  roxie demo
-          Both processes on 127.0.0.1
-  roxie demo --netdev eth0
-          Both processes on this machine, with the address of eth0
-  roxie demo --no-figures
-          Only the verification, in about a second
-  roxie demo --json | jq '.figures[] | {what, number, unit}'
-          The measurements, for programs")]
+#[command(after_long_help = include_str!("help/demo.txt"))]
 pub(crate) struct DemoArgs {
     /// Network interface; both processes use its first address [default: lo, 127.0.0.1]
     #[arg(long, short = 'i', value_name = "IF")]
@@ -405,12 +330,7 @@ pub(crate) struct DemoArgs {
 /// threads. Prints a Markdown table with the CPU and the kernel, for reports and comparisons. Takes about
 /// twenty seconds; other programs that run meanwhile change the result.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie bench
-          The table, for loopback
-  roxie bench --json | jq '.rows[] | select(.name == \"8 B one way\")'
-          The numbers, for programs")]
+#[command(after_long_help = include_str!("help/bench.txt"))]
 pub(crate) struct BenchArgs {
     /// Network interface; its first address is used [default: lo, 127.0.0.1]
     #[arg(long, short = 'i', value_name = "IF")]

@@ -28,12 +28,7 @@ const INSIDE: &str = "/opt/roxie";
 /// directory into containers at /opt/roxie and sets the variables of 'roxie env'. Images need glibc and
 /// nothing of roxie. The device has the network interface of the container.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie cdi --output /etc/cdi/roxie.json
-          Every container engine of this machine finds the device (as root)
-  podman run --rm --device roxie/rdma=roxie0 IMAGE ibv_devinfo
-          A container with the device")]
+#[command(after_long_help = include_str!("help/cdi.txt"))]
 pub(crate) struct CdiArgs {
     #[command(flatten)]
     device: DeviceArgs,

@@ -1,6 +1,7 @@
 //! The `roxie` program. One file or directory per subcommand.
 //!
 //! It is a library for its own program and for the fuzz targets only: it has no interface for others.
+//! `help/` has the examples and exit statuses that `--help` shows after the options.
 #![forbid(unsafe_code)]
 
 #[macro_use]

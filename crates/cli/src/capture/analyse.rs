@@ -28,26 +28,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// verdict, how far the packets prove it, and the command to run next. Memory does not grow with the length
 /// of the file.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-A packet that is lost behind the capture point shows only if its receiver or sender reacts.
-On UC and UD there is no reaction. An incomplete capture (dropped packets, cut headers, one
-direction only) is inconclusive, and the last line says how to take a better one.
-
-Exit status:
-  0 if no problem was found; 3 if there are findings; 1 if the file could not be read, or
-  the captured interface was removed.
-
-Examples:
-  roxie capture analyse trace.pcapng
-          Connections, findings, verdict
-  roxie capture analyse -i eth0 -s headers --seconds 10
-          Ten seconds of live traffic
-  roxie capture analyse -p 4711
-          A process that runs on roxie, until it ends; no root
-  roxie capture analyse trace.pcapng --messages
-          A line for each message as well
-  roxie capture analyse trace.pcapng --json | jq -r .verdict
-          For programs")]
+#[command(after_long_help = include_str!("../help/capture-analyse.txt"))]
 pub(super) struct AnalyseArgs {
     #[command(flatten)]
     input: InputArgs,

@@ -19,12 +19,7 @@ use crate::terminal::Terminal;
 /// input are kept. Wireshark shows the comments in the packet's tree and finds them with the filter
 /// frame.comment.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  roxie capture annotate trace.pcap -o trace.pcapng
-          Then, in Wireshark: frame.comment
-  roxie capture annotate trace.pcap -o - | tshark -r - -Y frame.comment -T fields -e frame.comment
-          As text")]
+#[command(after_long_help = include_str!("../help/capture-annotate.txt"))]
 pub(super) struct AnnotateArgs {
     /// The file; it is read twice
     #[arg(value_name = "FILE")]

@@ -21,28 +21,7 @@ use crate::terminal::{self, Terminal};
 /// also in VXLAN, GENEVE, GRE, ERSPAN, MPLS and IP tunnels. Shows all readable packets of a damaged or cut
 /// file, and at the end a description of the damage. Other traffic in the file is counted, not shown.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-Exit status:
-  0 if packets were read, also those that show errors; 1 with the reason if the file
-  is not a capture.
-
-Examples:
-  roxie capture read trace.pcapng
-          A line for each packet
-  roxie capture read trace.pcapng --qp 0x11 --only-errors
-          Errors of a queue pair
-  roxie capture read trace.pcapng --packet 7..12 -t delta
-          Six packets, and the times between them
-  roxie capture read -i eth0 -s headers
-          Live, 128 bytes of each packet
-  roxie capture read -p 4711 --qp 0x11
-          Packets that a process sends and receives on a queue pair; no root
-  tcpdump -i any -w - udp port 4791 | roxie capture read -
-          Live, from tcpdump
-  roxie capture read trace.pcapng --json | jq 'select(.\"infiniband.aeth.syndrome\" > 31)'
-          For programs; the names are Wireshark's
-  roxie capture read trace.pcapng --format struct -c 1
-          The headers as C structs")]
+#[command(after_long_help = include_str!("../help/capture-read.txt"))]
 pub(super) struct ReadArgs {
     #[command(flatten)]
     input: InputArgs,

@@ -18,19 +18,7 @@ use crate::terminal::Terminal;
 /// Records RoCEv2 packets of both directions as they are on the wire: bursts of the kernel are split into
 /// packets. Packets that could not be read in time are counted in the file and in the last message.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  roxie capture record -i eth0 -o trace.pcapng -s headers
-          128 bytes of each packet, until Ctrl-C
-  roxie capture record -i eth0 -o ring.pcapng --rotate-size 100 --files 10
-          The last gigabyte: ring.pcapng, ring.1.pcapng, ...
-  roxie capture record -i eth0 -o naks.pcapng -s headers --nak
-          NAKs only; no other packets are copied
-  roxie capture record -p 4711 -o trace.pcapng
-          Packets of a process on roxie, until it ends; no root
-
-Exit status:
-  0 if --seconds, a signal or the end of the process ended the capture; 1 if it failed.")]
+#[command(after_long_help = include_str!("../help/capture-record.txt"))]
 pub(super) struct RecordArgs {
     #[command(flatten)]
     live: LiveArgs,

@@ -18,14 +18,7 @@ use crate::terminal::Terminal;
 /// The page has no scripts and loads no other files. Retransmitted packets are marked in the plots. A name
 /// that ends in .svg gives the plots alone.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  roxie capture report trace.pcapng -o trace.html
-          A page to look at and to send around
-  roxie capture report trace.pcapng -o trace.svg
-          The plots as a drawing
-  roxie capture report trace.pcapng -o - | ssh host 'cat > trace.html'
-          The page on standard output")]
+#[command(after_long_help = include_str!("../help/capture-report.txt"))]
 pub(super) struct ReportArgs {
     /// The file, or - for standard input
     #[arg(value_name = "FILE")]

@@ -47,28 +47,7 @@ const EVENTS: usize = 1 << 18;
 /// The processes that the command starts are checked, too, as long as they end before it does. The output of
 /// the command stays as it is; findings go to standard error.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  66 if something was found; else that of the command (128 + N if signal N ended it), 127 if it
-  was not found, 126 if it could not be executed, 1 if the device could not be set up, 2 for
-  invalid options.
-
-Suppressions (--suppress FILE): one a line, a kind and optionally the name of a function of one of the call
-stacks, both with * for any characters; '#' starts a comment.
-  leaked-*
-  completion-error  libfabric_*
-
-Examples:
-  roxie check -- ./prog
-          Reports what ./prog does wrong
-  roxie check --json --output findings.json -- ./prog
-          One JSON object a line
-  roxie check --hang 3 -- ./prog
-          Says after 3 s without progress which work request waits for what
-  roxie check --seeds 100 -- ./prog
-          Looks for what ./prog does wrong only with the worst NIC that is legal
-  roxie check --suppress known.txt -- mpirun -n 2 ./prog
-          Without the findings that known.txt names")]
+#[command(after_long_help = include_str!("../help/check.txt"))]
 pub(crate) struct CheckArgs {
     /// Print findings as JSON, one object a line
     #[arg(long)]

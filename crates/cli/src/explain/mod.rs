@@ -16,17 +16,7 @@ use table::Entry;
 /// the prefix may be left out, case does not matter) and numbers (0x51, 12). A number can mean several
 /// things: each is shown. Without WHAT, lists everything that it knows.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if each WHAT is known; 1 if one is not.
-
-Examples:
-  roxie explain 0x51
-          What vendor_err 0x51 of a completion says
-  roxie explain RETRY_EXC_ERR
-          The status with each of its causes
-  roxie explain einval rejected 28
-          An errno, a connection manager's event, and each meaning of 28")]
+#[command(after_long_help = include_str!("../help/explain.txt"))]
 pub(crate) struct ExplainArgs {
     /// Names or numbers
     #[arg(value_name = "WHAT")]

@@ -39,16 +39,7 @@ pub(crate) struct HookArgs {
 /// hooks. Hooks see every packet of the process in user space. They need no privileges: the caller must be
 /// the user of the process, or root.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie hook list
-          List processes with a device, and their hooks
-  roxie hook attach 4711 ingress drop.o
-          From now on drop.o sees every packet that process 4711 receives
-  roxie hook attach 4711 egress impair:loss=1% --replace
-          Replace the egress hook of process 4711 by 1 % loss
-  roxie hook stats 4711 --json | jq '.[].hooks[].counters.drop'
-          Number of packets dropped")]
+#[command(after_long_help = include_str!("../help/hook.txt"))]
 pub(crate) struct HookToolArgs {
     /// The subcommand.
     #[command(subcommand)]
@@ -63,14 +54,7 @@ pub(crate) enum HookCommand {
     List(HookListArgs),
     Stats(HookStatsArgs),
     Frames(HookFramesArgs),
-    #[command(after_long_help = "\
-Examples:
-  roxie hook map list 4711
-          Maps of all programs in process 4711
-  roxie hook map get 4711 counters
-          Their entries, by the types of the program; 'dump' and 'lookup' are other names of 'get'
-  roxie hook map set 4711 limits 10.0.0.1 5 --at ingress
-          The program sees the new entry from the next packet on; no root")]
+    #[command(after_long_help = include_str!("../help/hook-map.txt"))]
     Map(MapArgs<ProcessArgs>),
     Samples(HookSamplesArgs),
     Log(HookLogArgs),
@@ -141,10 +125,7 @@ pub(crate) struct HookStatsArgs {
 /// one, the redirect action returns what the program names instead (pass or drop). The last four bytes of
 /// sent frames, the ICRC, are zeros.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie hook frames 4711 --write - | roxie capture read -
-          Decode the frames that the hooks of process 4711 redirect")]
+#[command(after_long_help = include_str!("../help/hook-frames.txt"))]
 pub(crate) struct HookFramesArgs {
     /// Process id
     pub(crate) pid: u32,
@@ -163,14 +144,7 @@ pub(crate) struct HookFramesArgs {
 /// --type names, or that has the name of the map; otherwise as bytes. Needs no root: the caller must be the
 /// user of the process.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie hook samples 4711 --attach sample
-          Packets that process 4711 sends and receives, with opcode and payload
-  roxie hook samples 4711 --attach packets.o --type packet
-          Attach a program to both directions while this runs; show its records and printed lines
-  roxie hook samples 4711 --attach sample --write trace.pcap
-          Write a capture file")]
+#[command(after_long_help = include_str!("../help/hook-samples.txt"))]
 pub(crate) struct HookSamplesArgs {
     #[command(flatten)]
     pub(crate) process: ProcessArgs,

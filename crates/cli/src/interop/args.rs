@@ -13,20 +13,7 @@ use roxie::port::PortChoice;
 /// or roxie. Each program runs once with the peer as server and once as client. Both hosts need the
 /// programs (Debian: ibverbs-utils, rdmacm-utils, perftest); those that are missing are skipped and named.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if nothing failed; 1 if a program failed, or the peer cannot be used; 2 for a wrong command
-  line; 130 after a signal, which also ends the programs at both ends.
-
-Examples:
-  roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2'
-          Run all programs against the device of another host
-  roxie interop 10.0.0.2 --via 'ssh root@10.0.0.2' --only rping --json
-          Run one program, with output for scripts
-  roxie interop 10.0.0.2 --via 'ssh h2 sudo roxie run --port xsk --'
-          Test roxie at both ends, over AF_XDP sockets on the peer
-  roxie interop fd00::2 --via 'ssh h2' --exchange 10.0.0.2
-          Over IPv6; perftest and the pingpongs exchange their addresses over IPv4")]
+#[command(after_long_help = include_str!("../help/interop.txt"))]
 pub struct InteropArgs {
     /// Address of the peer's device; TCP connections go there too, unless --exchange is given
     #[arg(required_unless_present = "list", value_parser = address)]

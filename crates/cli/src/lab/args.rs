@@ -12,19 +12,7 @@ use super::spec::{self, Delay, Loss};
 /// 10.77.0.1, 10.77.0.2, ... The lab is isolated from all other networks. Without root it is made in a user
 /// namespace, which needs no privileges and works in most CI systems.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie lab up
-          Two hosts joined by a veth pair
-  roxie lab exec h1 --run -- rping -s -a h1 &
-  roxie lab exec h2 --run -- rping -c -a h1 -C 10 -v
-          Two programs with a device, each on another host
-  roxie lab up lossy --hosts 3 --loss 0.1% --mtu 9000
-          Three hosts on a bridge that drops one packet in a thousand
-  roxie lab exec --lab lossy h2 -- ping -c 3 h3
-          Run a program in the network of host h2
-  roxie lab down --all
-          Remove all labs")]
+#[command(after_long_help = include_str!("../help/lab.txt"))]
 pub(crate) struct LabArgs {
     /// The subcommand.
     #[command(subcommand)]
@@ -52,15 +40,7 @@ pub(crate) enum LabCommand {
 /// cannot be loaded (in user namespaces), netem drops them. A delay needs netem (kernel option
 /// CONFIG_NET_SCH_NETEM).
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if the lab is up; 1 if not, with the reason; everything made until then is removed.
-
-Examples:
-  roxie lab up --hosts 4
-          Four hosts
-  roxie lab up slow --delay 1ms --loss 1%
-          Two hosts, 2 ms round-trip time, one packet in a hundred dropped")]
+#[command(after_long_help = include_str!("../help/lab-up.txt"))]
 pub(crate) struct UpArgs {
     /// Name of the lab: 1 to 32 letters, digits and '-'
     #[arg(default_value = "lab", value_parser = spec::lab_name)]
@@ -105,18 +85,7 @@ pub(crate) struct DownArgs {
 /// command. In a lab made without privileges, the command is root in the user namespace of the lab, and has
 /// the caller's privileges outside it.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  That of the command; 127 if it was not found, 126 if it could not be executed, 1 if there is no
-  such lab or host.
-
-Examples:
-  roxie lab exec h1 -- ip address
-          Show the host's interfaces
-  roxie lab exec h1 --run -- ib_write_bw
-          Short for: roxie lab exec h1 -- roxie run --netdev eth0 -- ib_write_bw
-  roxie lab exec h2 -- bash
-          Start a shell on the host")]
+#[command(after_long_help = include_str!("../help/lab-exec.txt"))]
 pub(crate) struct ExecArgs {
     /// Name of the lab
     #[arg(long, default_value = "lab", value_name = "NAME", value_parser = spec::lab_name)]

@@ -27,21 +27,7 @@ use request::Host;
 /// that reaches the address can read them. Web pages of other hosts cannot: the server answers only requests
 /// to its own names and addresses. A Unix socket is for this user and root only.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  roxie metrics
-          Serve on 127.0.0.1, port 9791
-  roxie metrics --listen [::]:9791 --queue-pairs
-          Serve on all addresses, with series for each queue pair
-  roxie metrics --listen 192.0.2.7:9791 --host node7.example
-          Serve other hosts, which know this one as node7.example
-  roxie metrics --listen unix:/run/user/1000/roxie.sock
-          Serve this user and root; curl --unix-socket PATH http://localhost/metrics
-  roxie metrics --once > /var/lib/node_exporter/roxie.prom
-          Write a file for a textfile collector
-
-Exit status:
-  0 if a signal (Ctrl-C, SIGTERM) ended the server; 1 if the address cannot be used.")]
+#[command(after_long_help = include_str!("../help/metrics.txt"))]
 pub(crate) struct MetricsArgs {
     /// Address and port of the HTTP server, or unix:PATH for a Unix socket with mode 0600
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9791")]

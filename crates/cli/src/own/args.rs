@@ -7,13 +7,7 @@ use clap_complete::Shell;
 
 /// Install, check or remove roxie; make one file of it; manual pages and completions
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "Examples:\n  \
-    roxie self install\n          \
-        Install for all users (as root, /usr/local) or for this user (~/.local)\n  \
-    roxie self check\n          \
-        Compare the installed files with what was installed\n  \
-    source <(roxie self completions bash)\n          \
-        Complete options of roxie in this shell")]
+#[command(after_long_help = include_str!("../help/self.txt"))]
 pub(crate) struct OwnArgs {
     #[command(subcommand)]
     pub(super) command: OwnCommand,

@@ -28,33 +28,7 @@ use roxie::sched::Tuning;
 /// hooks. Their clock, threads and network are simulated; the seed also determines which thread runs
 /// next. Checked as well: no thread sleeps past work that it has to do, and no queue pair starves.
 #[derive(Debug, Default, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 without a violation; 1 at a violation; 2 if an option is invalid or the output cannot be
-  written; 130 after an interrupt, with the results until then. A second interrupt ends the
-  command at once.
-
-Examples:
-  roxie sim
-          A thousand fabrics, each with other faults
-  roxie sim --seed 0x5eed --nodes 5 --faults drop=1%,kth=7,burst
-          One fabric of five nodes
-  roxie sim --seed 0x5eed --trace - | less
-          The same fabric, with its events as text
-  roxie sim --seed 0x5eed --trace 5eed.pcapng; roxie capture analyse 5eed.pcapng
-          Its frames; a comment on each lost frame gives the cause
-  roxie sim --faults none --nodes 64 --seeds 100
-          A hundred large fabrics without faults
-  roxie sim --seed 1000000 --packets 1e9
-          Fabrics until 1e9 frames were sent, as a run for a night
-  roxie sim --devices
-          A thousand runs with whole devices
-  roxie sim --devices --seed 0x1f
-          One of them again
-  roxie sim --devices --seeds 200 --tuning quantum_pkts=x0.5,batch_pkts=x2
-          Devices with other tunables of the scheduler
-  roxie sim --devices --seed 1000000 --seeds 500000
-          Whole devices for a night")]
+#[command(after_long_help = include_str!("../help/sim.txt"))]
 pub(crate) struct SimArgs {
     /// Run whole devices with applications instead of fabrics
     #[arg(long, conflicts_with_all = ["nodes", "faults", "trace"])]

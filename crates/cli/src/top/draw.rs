@@ -58,20 +58,8 @@ const fn column(heading: &'static str, width: u16, left: bool, cell: fn(&Row, us
     Column { heading, width, left, cell }
 }
 
-const HELP: &str = " Enter         one queue pair: attributes, counters, packets     Esc, q   back
- Up Down j k   select another one; PgUp PgDn Home End
- /             filter: process, number, state, type, address; Esc clears it
-
- Sort by   b traffic     t sent          r received     m messages
-           d round trip  l retransmitted p process and number
-
- Space         pause                   n    update now
- + -           halve, double the interval
- q, Ctrl-C     quit
-
- TX RX B/s  payload sent (retransmissions too), received   RTT   smoothed
- MSG/s      completions: own work requests, messages received
- RETX       packets retransmitted   NAK RNR CNP   both ways   all per second";
+/// What the keys and columns are.
+const HELP: &str = include_str!("../help/top-keys.txt");
 
 /// Draws the present view.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {

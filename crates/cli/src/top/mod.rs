@@ -33,19 +33,7 @@ use table::Table;
 /// retransmissions, NAKs, congestion. Enter shows one queue pair with its attributes,
 /// counters and packets; ? shows the keys.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "\
-Messages are work requests completed, and messages received with a completion. WRITEs and READs of a
-peer have no completion here.
-
-Examples:
-  roxie top
-          All processes of this user
-  roxie top -p 4711 --sort retransmissions
-          One process, most retransmissions first
-  roxie top --once --json | jq '.queue_pairs[] | select(.rates.retransmitted > 0)'
-          For scripts
-  roxie top -i eth0
-          Connections in the traffic of an interface, of all programs (needs root)")]
+#[command(after_long_help = include_str!("../help/top.txt"))]
 pub(crate) struct TopArgs {
     /// Only this process (may be given several times)
     #[arg(short = 'p', long, value_name = "PID")]

@@ -46,22 +46,7 @@ use summary::Summary;
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_long_help = "\
-Exit status:
-  that of the command (128 + N if signal N ended it), 127 if it was not found, 126 if it could not
-  be executed, 1 if the device could not be set up or the trace not be written, 2 for invalid
-  options.
-
-Examples:
-  roxie trace -o trace.json -- ./prog
-          Open trace.json at https://ui.perfetto.dev
-  roxie trace -o both.json -- sh -c './server & ./client; wait'
-          Both ends in one file
-  roxie trace -o a.json -- ./server & roxie trace -o b.json -- ./client; wait
-  roxie trace merge -o both.json a.json b.json
-          The same with two commands
-  roxie trace --events 1000000 -- ./prog
-          Keeps more than the newest 65,536 events of each thread"
+    after_long_help = include_str!("../help/trace.txt")
 )]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]

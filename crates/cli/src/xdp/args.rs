@@ -28,19 +28,7 @@ pub(crate) enum XdpCommand {
     Detach(DetachArgs),
     List(ListArgs),
     Stats(StatsArgs),
-    #[command(after_long_help = "\
-Examples:
-  roxie xdp map list eth0
-          List the maps of the program on eth0
-  roxie xdp map set eth0 access 10.1.0.0/16 0
-          The recipe 'access' drops packets from this prefix; 1 would pass them
-  roxie xdp map set eth0 devs 0 eth1
-          The recipe 'redirect' sends packets to eth1 from now on
-  roxie xdp map get eth0 buckets
-          The sources that the recipe 'police' has seen (get: also dump, lookup)
-  roxie xdp map delete eth0 access 10.1.0.0/16
-
-Needs root.")]
+    #[command(after_long_help = include_str!("../help/xdp-map.txt"))]
     Map(MapArgs<NetdevArgs>),
     Samples(SamplesArgs),
     Log(LogArgs),
@@ -87,16 +75,7 @@ impl ModeArg {
 /// Needs root, or CAP_BPF and CAP_NET_ADMIN.
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "roxie xdp attach [OPTIONS] <IF> <OBJ|--recipe RECIPE>")]
-#[command(after_long_help = concat!(recipes!(), "
-Examples:
-  roxie xdp attach eth0 count.o
-          Attach the program of an object file
-  roxie xdp attach eth0 --recipe police:rate=125M,burst=1M --mode native
-          No source sends more than 1 Gbit/s through eth0
-  for i in eth0 eth1; do roxie xdp attach $i --recipe forward:to=eth0+eth1; done
-          Route packets between eth0 and eth1; the network stack gets those it cannot route
-  roxie xdp attach eth0 --recipe lb:to=cpu,ways=4 --dump
-          Show the instructions that would be loaded"))]
+#[command(after_long_help = include_str!("../help/xdp-attach.txt"))]
 pub(crate) struct AttachArgs {
     /// Network interface
     #[arg(value_name = "IF")]
@@ -146,9 +125,7 @@ pub(crate) struct SourceArgs {
 /// Works for every program, also if another tool attached it. A program that a bpf_link holds may be in use
 /// by a process or a pin; use --force to detach it.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if a program was detached, 1 if there was none or the kernel refused.")]
+#[command(after_long_help = include_str!("../help/xdp-detach.txt"))]
 pub(crate) struct DetachArgs {
     /// Network interface
     #[arg(value_name = "IF")]
@@ -163,12 +140,7 @@ pub(crate) struct DetachArgs {
 
 /// List interfaces, what their drivers can do with XDP, and the programs on them
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie xdp list
-          One line for each interface and program
-  roxie xdp list --json | jq -r '.[] | select(.programs != []) | .interface'
-          Interfaces with a program")]
+#[command(after_long_help = include_str!("../help/xdp-list.txt"))]
 pub(crate) struct ListArgs {
     /// Print one JSON array instead of lines
     #[arg(long)]
@@ -181,12 +153,7 @@ pub(crate) struct ListArgs {
 /// and its driver are available, and, while the sysctl kernel.bpf_stats_enabled is 1, how often the program
 /// ran and for how long.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie xdp stats eth0
-          Since the program was attached
-  roxie xdp stats eth0 --watch
-          Rates, every second")]
+#[command(after_long_help = include_str!("../help/xdp-stats.txt"))]
 pub(crate) struct StatsArgs {
     /// Network interface
     #[arg(value_name = "IF")]
@@ -207,16 +174,7 @@ pub(crate) struct StatsArgs {
 /// because later ones follow from it. Needs root.
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("packets").required(true).args(["capture", "interface"]))]
-#[command(after_long_help = "\
-Exit status:
-  0 if everything was the same, 1 if something differs, 2 if the program or the packets could
-  not be used.
-
-Examples:
-  roxie xdp diff count.o --capture trace.pcapng
-          Every packet of a capture
-  roxie xdp diff filter.o -i eth0 --count 1000
-          The next 1000 RoCE packets of eth0")]
+#[command(after_long_help = include_str!("../help/xdp-diff.txt"))]
 pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
@@ -240,12 +198,7 @@ pub(crate) struct DiffArgs {
 /// column REPLAYED is the machine with the results of equal earlier packets, as hooks run programs. A program
 /// that moves the start or the end of the packet does so in every run. Needs root.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie xdp bench count.o
-          All programs of the file, on a RoCE packet of 122 bytes
-  roxie xdp bench filter.o --prog drop --capture trace.pcapng --json
-          On the first 16 packets of a capture")]
+#[command(after_long_help = include_str!("../help/xdp-bench.txt"))]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
@@ -275,22 +228,7 @@ pub(crate) struct BenchArgs {
 /// all others, so connections over the interface stay up. The counts are exact only if the interface
 /// carries no other traffic.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Exit status:
-  0 if every packet of every test that could be made is accounted for; 1 if not.
-
-Examples:
-  roxie xdp test
-          On veth pairs that it makes for the test
-  roxie xdp test --netdev eth0 --peer eth1
-          Test eth0, with a cable between it and eth1, which sends the packets
-  roxie xdp test --netdev eth0
-          Test transmission only. The packets are addressed to eth0 itself, so that no switch
-          delivers them
-  roxie xdp test --only af_xdp
-          The AF_XDP tests
-  roxie xdp test --json --count 100000 | jq '.tests[] | select(.result != \"ok\")'
-          Only the tests that failed or could not run")]
+#[command(after_long_help = include_str!("../help/xdp-test.txt"))]
 pub(crate) struct TestArgs {
     /// Network interface under test [default: a veth pair in a new namespace]
     #[arg(long, short = 'i', value_name = "IF")]
@@ -319,10 +257,7 @@ pub(crate) struct TestArgs {
 /// 198.18.0.2 to 198.18.0.1 (RFC 2544). The kernel generates them if the driver supports redirected
 /// packets; otherwise an AF_XDP socket sends them.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie xdp send eth0 --to 02:00:00:00:00:01 --count 10000000
-          Send ten million packets to this Ethernet address")]
+#[command(after_long_help = include_str!("../help/xdp-send.txt"))]
 pub(crate) struct SendArgs {
     /// Network interface
     #[arg(value_name = "IF")]
@@ -345,12 +280,7 @@ pub(crate) struct SendArgs {
 /// the recipe 'sample' are shown as packets. Records of other programs are shown by the structure that
 /// --type names, or that has the name of the map; otherwise as bytes.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie xdp attach eth0 --recipe sample:every=100 && roxie xdp samples eth0 --write eth0.pcap
-          Record one in a hundred packets of eth0
-  roxie xdp samples eth0 --write - | roxie capture read -
-          Decode the RoCE packets among the samples")]
+#[command(after_long_help = include_str!("../help/xdp-samples.txt"))]
 pub(crate) struct SamplesArgs {
     /// Network interface
     #[arg(value_name = "IF")]
@@ -380,14 +310,7 @@ pub(crate) struct LogArgs {
 /// its own. Load it once. It stays when a process ends, passes every packet while no process uses it, and
 /// serves the next process. Detach it with 'xdp-loader unload'.
 #[derive(Debug, ClapArgs)]
-#[command(after_long_help = "\
-Examples:
-  roxie xdp object xsk.o && xdp-loader load eth0 xsk.o
-          Load it beside other programs on eth0, before or after them
-  roxie run --netdev eth0 --port xsk -- rping -s
-          With ROXIE_STATS=1 it prints 'loaded by others' or the name of the dispatcher
-  xdpdump -i eth0 -p roxie_xsk --rx-capture entry,exit -x
-          Show its packets, with the verdicts")]
+#[command(after_long_help = include_str!("../help/xdp-object.txt"))]
 pub(crate) struct ObjectArgs {
     /// Object file to write
     #[arg(value_name = "FILE")]

@@ -1,8 +1,5 @@
 //! `roxie xdp`: programs on network interfaces.
 
-#[macro_use]
-mod recipe;
-
 mod ability;
 pub(crate) mod args;
 mod attach;
@@ -13,6 +10,7 @@ mod list;
 mod log;
 pub(crate) mod map;
 mod object;
+mod recipe;
 mod samples;
 mod source;
 mod stats;

@@ -11,39 +11,6 @@ use super::fill::Fill;
 use crate::failure::Outcome;
 use keys::{Keys, usage};
 
-/// The recipes, for the help text.
-macro_rules! recipes {
-    () => {
-        "\
-Recipes: NAME or NAME:KEY=VALUE,...; OBJECT[:PROGRAM]; several joined by '+'
-  pass, drop, aborted
-                Return this verdict for every packet
-  tx            Send packets back, with Ethernet and IP addresses exchanged
-  steer         Redirect RoCE packets for the interface's addresses to the AF_XDP sockets in the
-                map 'xsks' (see --pin), by receive queue. While the map is empty all packets pass.
-                queues=64, port=4791, slots=0-4095 (bits 23-12 of QPNs)
-  police        Drop packets of a source above a rate. rate=BYTES/s, burst=BYTES (64K), sources=4096
-  access        Pass or drop packets by the longest prefix of the source: deny=PREFIX+...,
-                allow=PREFIX+... Without deny=, sources that match no prefix are dropped.
-                prefixes=1024 (size of the table)
-  lose          Drop packets at random. ppm=PACKETS per million
-  sample        Copy packet heads for 'roxie xdp samples IF'. every=1, snap=128, ring=1Mi
-  forward       Route between interfaces by the kernel's tables, without the network stack.
-                to=IF+IF...
-  redirect      Send packets from another interface. to=IF
-  lb            Spread RoCE packets by destination QPN. to=cpu (ways=CPUs),
-                to=xsk (queues=1, ways=1) or to=IF+IF...
-
-  tx, drop, redirect, police, access, lose and sample take only=all, only=ip or only=roce (UDP
-  port=4791); other packets pass. Numbers may end in K, M, G (1000) or Ki, Mi, Gi (1024). Every
-  recipe counts its verdicts: 'roxie xdp stats IF'.
-
-  Join recipes and object files by '+': a packet goes through them in order until one does not
-  pass it. count.o+access:deny=10.0.0.0/8+police:rate=125M
-"
-    };
-}
-
 /// A recipe and the initial entries of its maps.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Cooked {
@@ -292,7 +259,7 @@ mod tests {
             }
         }
         let name = |line: &str| line.split_whitespace().next().unwrap().trim_end_matches(',').to_owned();
-        let recipes = recipes!().lines().take_while(|line| !line.is_empty());
+        let recipes = include_str!("../help/xdp-attach.txt").lines().take_while(|line| !line.is_empty());
         for line in recipes.filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
             let known =
                 ["pass", "tx", "steer", "police", "access", "lose", "sample", "forward", "redirect", "lb"];
