@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::detail::Detail;
 use super::source::Source;
 use super::table::{Key, Row, Table};
-use super::{Sort, TopArgs, draw};
+use super::{SORTS, Sort, TopArgs, draw};
 use crate::ending::Ending;
 use crate::failure::{During, Outcome};
 
@@ -141,18 +141,15 @@ impl App {
     }
 
     fn on_key_of_list(&mut self, code: KeyCode) -> Step {
+        if let Some(row) = SORTS.iter().find(|row| code == KeyCode::Char(row.1)) {
+            self.sort = row.0;
+            return Step::Draw;
+        }
         match code {
             KeyCode::Char('q') => return Step::Quit,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.view = View::Help,
             KeyCode::Char('/') => self.view = View::Filter,
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Char('b') => self.sort = Sort::Traffic,
-            KeyCode::Char('t') => self.sort = Sort::Sent,
-            KeyCode::Char('r') => self.sort = Sort::Received,
-            KeyCode::Char('m') => self.sort = Sort::Messages,
-            KeyCode::Char('d') => self.sort = Sort::RoundTrip,
-            KeyCode::Char('l') => self.sort = Sort::Retransmissions,
-            KeyCode::Char('p') => self.sort = Sort::Process,
             KeyCode::Down | KeyCode::Char('j') => self.mark(1),
             KeyCode::Up | KeyCode::Char('k') => self.mark(-1),
             KeyCode::PageDown => self.mark(PAGE),

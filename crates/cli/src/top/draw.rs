@@ -8,7 +8,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table as Grid, TableState};
 
-use super::Sort;
+use super::SORTS;
 use super::app::{App, View};
 use super::detail::Detail;
 use super::table::{Metric, Row};
@@ -92,7 +92,7 @@ fn header(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let what = [format!("roxie top: {}", table.summary), format!("{} queue pairs", table.len())];
     let what = fitting(&what, ", ", width);
     let how = if app.is_paused { "paused".to_owned() } else { format!("every {:?}", app.interval) };
-    let how = format!("by {}, {how}", sort(app.sort));
+    let how = format!("by {}, {how}", SORTS[app.sort as usize].2);
     let gap = width.checked_sub(what.chars().count() + 1 + how.chars().count());
     let how = if gap.is_some() { how } else { String::new() };
     let rate = |metric: Metric| short(table.total(metric));
@@ -135,18 +135,6 @@ pub(super) fn bars(history: &VecDeque<u64>, width: usize) -> String {
     // A value above zero has at least the smallest bar.
     let level = |value: &u64| LEVELS[(u128::from(*value) * 8).div_ceil(u128::from(most)) as usize];
     " ".repeat(width - shown).chars().chain(values.map(level)).collect()
-}
-
-fn sort(sort: Sort) -> &'static str {
-    match sort {
-        Sort::Traffic => "traffic",
-        Sort::Sent => "bytes sent",
-        Sort::Received => "bytes received",
-        Sort::Messages => "messages",
-        Sort::RoundTrip => "round trip",
-        Sort::Retransmissions => "packets retransmitted",
-        Sort::Process => "process",
-    }
 }
 
 /// Draws the table.

@@ -25,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 use crate::terminal;
 pub(crate) use process::{Engine, Processes};
 use source::Source;
-use table::Table;
+use table::{Metric, Table};
 
 /// Show queue pairs and their traffic, live
 ///
@@ -79,6 +79,17 @@ pub(crate) enum Sort {
     /// Process id and queue pair number
     Process,
 }
+
+/// The values to sort by, in order: the key of each, its name, and the rates that it adds up.
+const SORTS: [(Sort, char, &str, &[Metric]); 7] = [
+    (Sort::Traffic, 'b', "traffic", &[Metric::TxBytes, Metric::RxBytes]),
+    (Sort::Sent, 't', "bytes sent", &[Metric::TxBytes]),
+    (Sort::Received, 'r', "bytes received", &[Metric::RxBytes]),
+    (Sort::Messages, 'm', "messages", &[Metric::TxMessages, Metric::RxMessages]),
+    (Sort::RoundTrip, 'd', "round trip", &[]),
+    (Sort::Retransmissions, 'l', "packets retransmitted", &[Metric::Retransmitted]),
+    (Sort::Process, 'p', "process", &[]),
+];
 
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds: 2 or 0.5".to_owned())?;

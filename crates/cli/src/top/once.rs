@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::TopArgs;
-use super::table::{Device, Key, Metric, Row, Table};
+use super::process::Engine;
+use super::table::{Key, Metric, Row, Table};
 use super::units::{short, time};
 use crate::terminal::{self, Terminal, Tone};
 
@@ -51,33 +52,10 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
     }
-    for line in table.devices.iter().filter_map(pressure) {
+    for line in table.devices.iter().filter_map(Engine::pressure) {
         terminal.line(&line);
     }
     args.users.hidden_note(table.hidden).iter().for_each(|note| terminal.line(note));
-}
-
-/// Describes the back-pressure, the packet memory and the steering of an AF_XDP device; `None` if its sockets
-/// received nothing, and there was neither a stall nor an empty pool.
-pub(super) fn pressure(device: &Device) -> Option<String> {
-    let count = |name: &str| {
-        let found = device.status.counters.iter().find(|counter| counter.0 == name);
-        found.map_or(0, |counter| counter.1)
-    };
-    let (stalls, stalled_us) = (count("xsk_tx_stalls"), count("xsk_tx_stalled_us"));
-    let (rx_empty, tx_empty) = (count("xsk_rx_pool_empty"), count("xsk_tx_pool_empty"));
-    let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
-    (stalls + rx_empty + tx_empty + steered > 0).then(|| {
-        format!(
-            "{} {}, {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free chunk: \
-             {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to the AF_XDP \
-             sockets, {over_udp} sent over UDP instead",
-            device.pid,
-            device.command,
-            device.status.netdev,
-            stalled_us as f64 / 1e6,
-        )
-    })
 }
 
 /// Explains an empty table.
@@ -120,7 +98,7 @@ pub(super) fn json(table: &Table, rows: &[&Row]) -> Value {
 }
 
 /// A device, with its counters that are not zero.
-fn device(device: &Device) -> Value {
+fn device(device: &Engine) -> Value {
     let counters = device.status.counters.iter().filter(|counter| counter.1 > 0);
     let counters: Map<String, Value> =
         counters.map(|(name, value)| (name.clone(), (*value).into())).collect();
@@ -134,11 +112,12 @@ fn device(device: &Device) -> Value {
     })
 }
 
+fn named<T: Into<Value>>(values: [T; Metric::NAMES.len()]) -> Map<String, Value> {
+    Metric::NAMES.map(str::to_owned).into_iter().zip(values.map(Into::into)).collect()
+}
+
 fn queue_pair(row: &Row) -> Value {
     let (status, totals) = (&row.item.status, &row.item.totals);
-    let named = |value: &dyn Fn(usize) -> Value| -> Map<String, Value> {
-        Metric::ALL.iter().map(|(metric, name)| ((*name).to_owned(), value(*metric as usize))).collect()
-    };
     let mut object = json!({
         "qpn": status.qpn.value(),
         "service": status.service,
@@ -146,8 +125,8 @@ fn queue_pair(row: &Row) -> Value {
         "remote": status.remote,
         "dest_qpn": status.dest_qpn.map(::wire::Qpn::value),
         "round_trip_ns": status.round_trip_ns,
-        "rates": named(&|metric| row.rates[metric].into()),
-        "totals": named(&|metric| totals[metric].into()),
+        "rates": named(row.rates),
+        "totals": named(*totals),
     });
     if let (Key::Process { pid, slot, .. }, Some(object)) = (&row.item.key, object.as_object_mut()) {
         let counters: Map<String, Value> =

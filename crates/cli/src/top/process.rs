@@ -7,8 +7,7 @@ use roxie::hook::control::{ControlError, Listing, Remote, Users};
 use roxie::registry::DomainConfig;
 use roxie::status::{EngineStatus, QpStatus};
 
-use super::once::pressure;
-use super::table::{Counts, Device, Item, Key};
+use super::table::{Counts, Item, Key};
 use crate::engines::{command_of, engines_of, is_hidden};
 use crate::failure::{During, Outcome};
 
@@ -144,21 +143,33 @@ fn status(remote: &Remote) -> Result<(EngineStatus, Vec<QpStatus>), ControlError
 }
 
 impl Engine {
-    /// See [`pressure`].
+    /// Describes the back-pressure, the packet memory and the steering of an AF_XDP device; `None` if its
+    /// sockets received nothing, and there was neither a stall nor an empty pool.
     pub(crate) fn pressure(&self) -> Option<String> {
-        pressure(&self.device())
+        let count = |name: &str| {
+            let found = self.status.counters.iter().find(|counter| counter.0 == name);
+            found.map_or(0, |counter| counter.1)
+        };
+        let (stalls, stalled_us) = (count("xsk_tx_stalls"), count("xsk_tx_stalled_us"));
+        let (rx_empty, tx_empty) = (count("xsk_rx_pool_empty"), count("xsk_tx_pool_empty"));
+        let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
+        (stalls + rx_empty + tx_empty + steered > 0).then(|| {
+            format!(
+                "{} {}, {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free \
+                 chunk: {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to the \
+                 AF_XDP sockets, {over_udp} sent over UDP instead",
+                self.pid,
+                self.command,
+                self.status.netdev,
+                stalled_us as f64 / 1e6,
+            )
+        })
     }
 
-    /// Its port and counters.
-    pub(super) fn device(&self) -> Device {
-        let Engine { pid, slot, command, status, .. } = self;
-        Device { pid: *pid, slot: *slot, command: command.clone(), status: status.clone() }
-    }
-
-    /// Its queue pairs as rows of the table.
-    pub(super) fn items(self) -> impl Iterator<Item = Item> {
-        let Engine { pid, slot, command, queue_pairs, .. } = self;
-        queue_pairs.into_iter().map(move |status| Item {
+    /// Takes its queue pairs, as rows of the table.
+    pub(super) fn take_items(&mut self) -> impl Iterator<Item = Item> {
+        let Engine { pid, slot, ref command, ref mut queue_pairs, .. } = *self;
+        std::mem::take(queue_pairs).into_iter().map(move |status| Item {
             key: Key::Process { pid, slot, qpn: status.qpn },
             command: command.clone(),
             totals: totals(&status),

@@ -4,83 +4,60 @@ use std::collections::BTreeSet;
 
 use super::TopArgs;
 use super::process::{Engine, Processes};
-use super::table::{Device, Item};
+use super::table::Item;
 use super::wire::Wire;
 use crate::engines::UsersArgs;
 use crate::failure::Outcome;
 
 pub(super) enum Source {
-    /// Processes report their queue pairs.
-    Processes {
-        /// The connections to the processes.
-        processes: Processes,
-        /// Processes that answered the last time.
-        answered: usize,
-        /// The devices of these processes.
-        devices: Vec<Device>,
-        /// The users that own the shown processes.
-        users: UsersArgs,
-    },
+    /// Processes of these users report their queue pairs.
+    Processes(Processes, UsersArgs),
     /// Connections found in captured packets.
     Wire(Wire),
+}
+
+/// What a source has at one time.
+pub(super) struct Look {
+    /// The queue pairs with their counters.
+    pub(super) items: Vec<Item>,
+    /// A description of the source for the heading.
+    pub(super) summary: String,
+    /// Number of processes of other users that are not shown.
+    pub(super) hidden: usize,
+    /// The devices that answered, without their queue pairs; none for an interface.
+    pub(super) devices: Vec<Engine>,
 }
 
 impl Source {
     /// Opens the source that the command line names.
     pub(super) fn open(args: &TopArgs) -> Outcome<Self> {
         match &args.interface {
-            Some(interface) => Ok(Source::Wire(Wire::open(interface)?)),
-            None => {
-                let processes = Processes::new(&args.pid, args.users.users())?;
-                Ok(Source::Processes { processes, answered: 0, devices: Vec::new(), users: args.users })
+            Some(interface) => Wire::open(interface).map(Source::Wire),
+            None => Ok(Source::Processes(Processes::new(&args.pid, args.users.users())?, args.users)),
+        }
+    }
+
+    /// The present queue pairs and devices.
+    pub(super) fn look(&mut self) -> Outcome<Look> {
+        match self {
+            Source::Processes(processes, users) => Ok(look_at(processes, *users)),
+            Source::Wire(wire) => {
+                let (items, summary) = (wire.look()?, wire.summary());
+                Ok(Look { items, summary, hidden: 0, devices: Vec::new() })
             }
         }
     }
+}
 
-    /// The present queue pairs with their counters.
-    pub(super) fn look(&mut self) -> Outcome<Vec<Item>> {
-        match self {
-            Source::Processes { processes, answered, devices, .. } => {
-                let looked = processes.look();
-                *devices = looked.iter().map(Engine::device).collect();
-                // A process may have several engines.
-                *answered = looked.iter().map(|engine| engine.pid).collect::<BTreeSet<_>>().len();
-                Ok(looked.into_iter().flat_map(|engine| engine.items()).collect())
-            }
-            Source::Wire(wire) => wire.look(),
-        }
-    }
-
-    /// The devices that answered the last time; none for an interface.
-    pub(super) fn devices(&self) -> &[Device] {
-        match self {
-            Source::Processes { devices, .. } => devices,
-            Source::Wire(_) => &[],
-        }
-    }
-
-    /// Number of processes of other users that are not shown.
-    pub(super) fn hidden(&self) -> usize {
-        match self {
-            Source::Processes { processes, .. } => processes.hidden(),
-            Source::Wire(_) => 0,
-        }
-    }
-
-    /// A description of the source for the heading.
-    pub(super) fn summary(&self) -> String {
-        match self {
-            Source::Processes { processes, answered, users, .. } => {
-                let plural = if *answered == 1 { "process" } else { "processes" };
-                let unresponsive = match processes.unresponsive() {
-                    [] => String::new(),
-                    [pid, ..] => format!(", {pid} does not answer"),
-                };
-                let hidden = users.hidden_note(processes.hidden());
-                let hidden = hidden.map(|note| format!(", {note}")).unwrap_or_default();
-                format!("{answered} {plural}{unresponsive}{hidden}")
-            }
-            Source::Wire(wire) => wire.summary(),
-        }
-    }
+fn look_at(processes: &mut Processes, users: UsersArgs) -> Look {
+    let mut devices = processes.look();
+    // A process may have several engines.
+    let answered = devices.iter().map(|engine| engine.pid).collect::<BTreeSet<_>>().len();
+    let plural = if answered == 1 { "process" } else { "processes" };
+    let unresponsive = processes.unresponsive().first().map(|pid| format!(", {pid} does not answer"));
+    let hidden = processes.hidden();
+    let note = users.hidden_note(hidden).map(|note| format!(", {note}"));
+    let notes: String = unresponsive.into_iter().chain(note).collect();
+    let items = devices.iter_mut().flat_map(Engine::take_items).collect();
+    Look { items, summary: format!("{answered} {plural}{notes}"), hidden, devices }
 }

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use ::wire::Qpn;
-use roxie::status::{EngineStatus, QpStatus};
+use roxie::status::QpStatus;
 
-use super::Sort;
-use super::source::Source;
+use super::process::Engine;
+use super::source::{Look, Source};
+use super::{SORTS, Sort};
 use crate::failure::Outcome;
 
 /// A counter; its value is the index in [`Counts`] and [`Rates`].
@@ -25,31 +26,30 @@ pub(super) enum Metric {
     Naks,
     RnrNaks,
     Cnps,
-    Marked,
 }
 
 impl Metric {
-    /// All counters with their names, in order.
-    pub(super) const ALL: [(Metric, &str); 12] = [
-        (Metric::TxBytes, "tx_bytes"),
-        (Metric::RxBytes, "rx_bytes"),
-        (Metric::TxMessages, "tx_messages"),
-        (Metric::RxMessages, "rx_messages"),
-        (Metric::TxPackets, "tx_packets"),
-        (Metric::RxPackets, "rx_packets"),
-        (Metric::Retransmitted, "retransmitted"),
-        (Metric::Timeouts, "timeouts"),
-        (Metric::Naks, "naks"),
-        (Metric::RnrNaks, "rnr_naks"),
-        (Metric::Cnps, "cnps"),
-        (Metric::Marked, "marked"),
+    /// The names of the counters, in order. The last one, packets with a congestion mark, is only reported.
+    pub(super) const NAMES: [&str; 12] = [
+        "tx_bytes",
+        "rx_bytes",
+        "tx_messages",
+        "rx_messages",
+        "tx_packets",
+        "rx_packets",
+        "retransmitted",
+        "timeouts",
+        "naks",
+        "rnr_naks",
+        "cnps",
+        "marked",
     ];
 }
 
 /// Counters since the queue pair exists.
-pub(super) type Counts = [u64; Metric::ALL.len()];
+pub(super) type Counts = [u64; Metric::NAMES.len()];
 /// Changes per second.
-pub(super) type Rates = [f64; Metric::ALL.len()];
+pub(super) type Rates = [f64; Metric::NAMES.len()];
 
 /// Identifies a queue pair of a process, or a connection on the wire.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -68,16 +68,6 @@ pub(super) struct Item {
     pub(super) command: String,
     pub(super) status: QpStatus,
     pub(super) totals: Counts,
-}
-
-/// An engine of a device: its port and the counters that belong to no queue pair.
-#[derive(Clone, Debug)]
-pub(super) struct Device {
-    pub(super) pid: u32,
-    pub(super) slot: u16,
-    /// Name of the program.
-    pub(super) command: String,
-    pub(super) status: EngineStatus,
 }
 
 /// A queue pair over several updates.
@@ -142,15 +132,14 @@ pub(super) struct Table {
     /// Processes of other users that are not shown.
     pub(super) hidden: usize,
     /// The devices of the processes.
-    pub(super) devices: Vec<Device>,
+    pub(super) devices: Vec<Engine>,
 }
 
 impl Table {
     /// Reads the source again.
     pub(super) fn update(&mut self, source: &mut Source) -> Outcome {
-        let items = source.look()?;
-        (self.summary, self.hidden) = (source.summary(), source.hidden());
-        self.devices = source.devices().to_vec();
+        let Look { items, summary, hidden, devices } = source.look()?;
+        (self.summary, self.hidden, self.devices) = (summary, hidden, devices);
         self.take(items, Instant::now());
         Ok(())
     }
@@ -207,13 +196,8 @@ impl Table {
         let weight = |row: &Row| {
             let sum = |metrics: &[Metric]| metrics.iter().map(|metric| row.rate(*metric)).sum::<f64>();
             match sort {
-                Sort::Traffic => sum(&[Metric::TxBytes, Metric::RxBytes]),
-                Sort::Sent => sum(&[Metric::TxBytes]),
-                Sort::Received => sum(&[Metric::RxBytes]),
-                Sort::Messages => sum(&[Metric::TxMessages, Metric::RxMessages]),
                 Sort::RoundTrip => row.item.status.round_trip_ns.unwrap_or(0) as f64,
-                Sort::Retransmissions => sum(&[Metric::Retransmitted]),
-                Sort::Process => 0.0,
+                _ => sum(SORTS[sort as usize].3),
             }
         };
         rows.sort_by(|a, b| {

@@ -9,7 +9,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use roxie::status::{EngineStatus, QpStatus};
 
 use super::app::{App, Step, View};
-use super::table::{Device, Item, Key, Metric, Table};
+use super::process::Engine;
+use super::table::{Item, Key, Metric, Table};
 use super::{Sort, draw, once};
 
 /// A queue pair that has sent `tx_bytes`.
@@ -28,7 +29,7 @@ fn item(number: u32, tx_bytes: u64) -> Item {
         round_trip_ns: Some(17_300),
         ..QpStatus::default()
     };
-    let mut totals = [0; Metric::ALL.len()];
+    let mut totals = [0; Metric::NAMES.len()];
     totals[Metric::TxBytes as usize] = tx_bytes;
     totals[Metric::Retransmitted as usize] = u64::from(number == 3) * tx_bytes;
     let command = if number.is_multiple_of(2) { "ib_write_bw" } else { "rping" }.to_owned();
@@ -251,15 +252,16 @@ fn a_device_whose_limit_refused_packets_has_a_line_and_its_counters_in_json() {
         [("xsk_tx_stalls", 12), ("xsk_tx_stalled_us", 3_500_000), ("xsk_kicks", 0), ("xsk_rx_packets", 77)];
     let counters = counters.map(|(name, value)| (name.to_owned(), value)).to_vec();
     let status = EngineStatus { netdev: "eth0".to_owned(), port: "xsk".to_owned(), counters };
-    let device = Device { pid: 4711, slot: 3, command: "ib_write_bw".to_owned(), status };
-    let quiet = Device { status: EngineStatus::default(), ..device.clone() };
-    let line = once::pressure(&device).expect("a line");
+    let (command, queue_pairs) = ("ib_write_bw".to_owned(), Vec::new());
+    let device = Engine { pid: 4711, slot: 3, command, status, queue_pairs };
+    let quiet = Engine { status: EngineStatus::default(), ..device.clone() };
+    let line = device.pressure().expect("a line");
     assert!(
         line.starts_with("4711 ib_write_bw, eth0: the transmit limit refused packets 12 times, 3.500 s"),
         "{line}"
     );
     assert!(line.ends_with("77 packets steered to the AF_XDP sockets, 0 sent over UDP instead"), "{line}");
-    assert_eq!(once::pressure(&quiet), None);
+    assert_eq!(quiet.pressure(), None);
     let mut table = Table::default();
     table.devices = vec![device, quiet];
     let json = once::json(&table, &[]);
