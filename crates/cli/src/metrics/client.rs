@@ -113,7 +113,7 @@ impl Client {
         let State::Request(bytes) = &mut self.state else { return Next::Keep };
         let answer = match received {
             Ok(0) if bytes.is_empty() => return Next::Close,
-            Ok(0) => Some(Err(refusal(Status::BadRequest, None))),
+            Ok(0) => Some(Err(refusal(Status::BAD_REQUEST, None))),
             Ok(len) => {
                 bytes.extend_from_slice(&part[..len]);
                 request::parse(bytes).map(|request| service.check(request))
@@ -170,9 +170,9 @@ impl Client {
             return;
         }
         let (status, why) = match self.state {
-            State::Request(_) if is_late => (Status::RequestTimeout, "the request is not complete"),
-            _ if is_late => (Status::ServiceUnavailable, "the processes have not answered in time"),
-            _ => (Status::ServiceUnavailable, "too many connections at a time"),
+            State::Request(_) if is_late => (Status::REQUEST_TIMEOUT, "the request is not complete"),
+            _ if is_late => (Status::SERVICE_UNAVAILABLE, "the processes have not answered in time"),
+            _ => (Status::SERVICE_UNAVAILABLE, "too many connections at a time"),
         };
         let reply = Reply::new(status, &format!("{status}: {why}\n"));
         // Best effort: there is room for a short reply, unless the client has disconnected. With unread input
@@ -190,7 +190,7 @@ impl Service {
         if let (Some(hosts), Some(host)) = (&self.hosts, &request.host)
             && !hosts.contain(host)
         {
-            return Err(refusal(Status::MisdirectedRequest, Some(&request)));
+            return Err(refusal(Status::MISDIRECTED_REQUEST, Some(&request)));
         }
         request.has_body().map_err(|status| refusal(status, Some(&request)))
     }
@@ -199,7 +199,7 @@ impl Service {
 /// A reply without counters, and how much of it is sent.
 fn refusal(status: Status, request: Option<&Request<'_>>) -> (Reply, usize) {
     let text = match request.and_then(|request| request.host.as_ref()) {
-        Some(host) if status == Status::MisdirectedRequest => format!(
+        Some(host) if status == Status::MISDIRECTED_REQUEST => format!(
             "{status}: {host} is not a known name of this server. If it is one, start the server with \
              'roxie metrics --host {host}'.\n"
         ),

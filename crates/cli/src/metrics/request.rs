@@ -29,27 +29,29 @@ pub(super) enum Host {
 
 /// The status of a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Status {
-    Ok,
-    BadRequest,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    MisdirectedRequest,
-    HeaderFieldsTooLarge,
-    ServiceUnavailable,
+pub(super) struct Status(&'static str);
+
+impl Status {
+    pub(super) const OK: Status = Status("200 OK");
+    pub(super) const BAD_REQUEST: Status = Status("400 Bad Request");
+    pub(super) const NOT_FOUND: Status = Status("404 Not Found");
+    pub(super) const METHOD_NOT_ALLOWED: Status = Status("405 Method Not Allowed");
+    pub(super) const REQUEST_TIMEOUT: Status = Status("408 Request Timeout");
+    pub(super) const MISDIRECTED_REQUEST: Status = Status("421 Misdirected Request");
+    pub(super) const HEADER_FIELDS_TOO_LARGE: Status = Status("431 Request Header Fields Too Large");
+    pub(super) const SERVICE_UNAVAILABLE: Status = Status("503 Service Unavailable");
 }
 
 /// Reads a request from the first bytes of a connection. `None` if the request has not ended yet, which
 /// happens only to less than [`REQUEST_MAX`] bytes.
 ///
 /// # Errors
-/// `BadRequest`, or `HeaderFieldsTooLarge`.
+/// `BAD_REQUEST`, or `HEADER_FIELDS_TOO_LARGE`.
 pub(super) fn parse(bytes: &[u8]) -> Option<Result<Request<'_>, Status>> {
     let most = &bytes[..bytes.len().min(REQUEST_MAX)];
     match most.windows(4).position(|end| end == b"\r\n\r\n") {
-        Some(len) => Some(parse_head(&most[..len]).ok_or(Status::BadRequest)),
-        None if most.len() == REQUEST_MAX => Some(Err(Status::HeaderFieldsTooLarge)),
+        Some(len) => Some(parse_head(&most[..len]).ok_or(Status::BAD_REQUEST)),
+        None if most.len() == REQUEST_MAX => Some(Err(Status::HEADER_FIELDS_TOO_LARGE)),
         None => None,
     }
 }
@@ -94,12 +96,12 @@ impl Request<'_> {
     /// Returns whether the reply has a body (GET) or not (HEAD).
     ///
     /// # Errors
-    /// `NotFound`, `MethodNotAllowed`.
+    /// `NOT_FOUND`, `METHOD_NOT_ALLOWED`.
     pub(super) fn has_body(&self) -> Result<bool, Status> {
         match (self.method, self.target.split('?').next().unwrap_or_default()) {
             ("GET" | "HEAD", "/metrics" | "/") => Ok(!self.is_head()),
-            ("GET" | "HEAD", _) => Err(Status::NotFound),
-            _ => Err(Status::MethodNotAllowed),
+            ("GET" | "HEAD", _) => Err(Status::NOT_FOUND),
+            _ => Err(Status::METHOD_NOT_ALLOWED),
         }
     }
 }
@@ -146,16 +148,7 @@ impl fmt::Display for Host {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Status::Ok => "200 OK",
-            Status::BadRequest => "400 Bad Request",
-            Status::NotFound => "404 Not Found",
-            Status::MethodNotAllowed => "405 Method Not Allowed",
-            Status::RequestTimeout => "408 Request Timeout",
-            Status::MisdirectedRequest => "421 Misdirected Request",
-            Status::HeaderFieldsTooLarge => "431 Request Header Fields Too Large",
-            Status::ServiceUnavailable => "503 Service Unavailable",
-        })
+        f.write_str(self.0)
     }
 }
 
@@ -182,18 +175,18 @@ mod tests {
             assert_eq!(parse(&whole[..len]).unwrap().unwrap().has_body(), Ok(true), "{len}");
         }
         assert_eq!(parse(&[b'a'; REQUEST_MAX - 1]), None);
-        assert_eq!(parse(&[b'a'; REQUEST_MAX]), Some(Err(Status::HeaderFieldsTooLarge)));
-        assert_eq!(parse(&[b'a'; 2 * REQUEST_MAX]), Some(Err(Status::HeaderFieldsTooLarge)));
+        assert_eq!(parse(&[b'a'; REQUEST_MAX]), Some(Err(Status::HEADER_FIELDS_TOO_LARGE)));
+        assert_eq!(parse(&[b'a'; 2 * REQUEST_MAX]), Some(Err(Status::HEADER_FIELDS_TOO_LARGE)));
     }
 
     #[test]
     fn only_requests_for_the_metrics_have_a_reply_with_counters() {
         assert_eq!(status("GET / HTTP/1.0"), Ok(true));
         assert_eq!(status("HEAD /metrics HTTP/1.1\r\nhost:localhost"), Ok(false));
-        assert_eq!(status("GET /secrets HTTP/1.0"), Err(Status::NotFound));
-        assert_eq!(status("POST /metrics HTTP/1.0"), Err(Status::MethodNotAllowed));
+        assert_eq!(status("GET /secrets HTTP/1.0"), Err(Status::NOT_FOUND));
+        assert_eq!(status("POST /metrics HTTP/1.0"), Err(Status::METHOD_NOT_ALLOWED));
         for line in ["", "GET /metrics", "GET / HTTP/1.x", "GET / HTTP/2.0", "GET  / HTTP/1.0", "\u{e9}"] {
-            assert_eq!(status(line), Err(Status::BadRequest), "{line}");
+            assert_eq!(status(line), Err(Status::BAD_REQUEST), "{line}");
         }
     }
 
@@ -213,9 +206,9 @@ mod tests {
             "\r\nHost: a\r\n: b",
             "\r\nHost: a\0",
         ] {
-            assert_eq!(status(&format!("GET / HTTP/1.1{headers}")), Err(Status::BadRequest), "{headers:?}");
+            assert_eq!(status(&format!("GET / HTTP/1.1{headers}")), Err(Status::BAD_REQUEST), "{headers:?}");
         }
-        assert_eq!(status("GET / HTTP/1.0\r\nHost: a\r\nHost: a"), Err(Status::BadRequest));
+        assert_eq!(status("GET / HTTP/1.0\r\nHost: a\r\nHost: a"), Err(Status::BAD_REQUEST));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Scraper {
         // It may be readable no more, which is no error.
         let _units = self.done.take();
         self.is_running = false;
-        let reply = Reply::new(Status::Ok, &text);
+        let reply = Reply::new(Status::OK, &text);
         self.latest = Some((Instant::now(), reply.clone()));
         Some(reply)
     }
