@@ -4,6 +4,8 @@
 use std::time::{Duration, Instant};
 
 use roxie::verbs::{Buffer, Context, Cq, Pd, Qp, QpInitAttr};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use transport::{Access, QpCap, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus, WrOp};
 use wire::Rkey;
 
@@ -133,27 +135,25 @@ impl Endpoint {
     /// Sends an order and waits for the reply.
     pub(super) fn ask(&self, order: Order) -> Outcome<Answer> {
         self.expect_order()?;
-        self.tell(&order.encode())?;
+        self.tell(&order)?;
         self.answer()
     }
 
     /// Waits for the reply to an order that was sent before.
     pub(super) fn answer(&self) -> Outcome<Answer> {
         let what = "waiting for an answer";
-        Answer::decode(&self.contents(what, self.received(what)?)?)
-            .ok_or_else(|| wrong("an answer that makes no sense"))
+        self.contents(what, self.received(what)?)
     }
 
     /// Waits for an order, as long as the client process lives: the parent ends the server with it.
     pub(super) fn order(&self) -> Outcome<Order> {
         let what = "waiting for an order";
-        Order::decode(&self.contents(what, wait(&self.receives, what, None)?)?)
-            .ok_or_else(|| wrong("an order that makes no sense"))
+        self.contents(what, wait(&self.receives, what, None)?)
     }
 
     /// Sends a reply.
     pub(super) fn reply(&self, answer: Answer) -> Outcome {
-        self.tell(&answer.encode())
+        self.tell(&answer)
     }
 
     /// Sends back the payload of a completed receive.
@@ -166,21 +166,18 @@ impl Endpoint {
         self.try_sent("echo").map(drop)
     }
 
-    fn tell(&self, bytes: &[u8; order::LEN]) -> Outcome {
-        self.outbox.write(ORDERS_OUT, bytes);
+    fn tell(&self, message: &impl Serialize) -> Outcome {
+        self.outbox.write(ORDERS_OUT, &order::encode(message));
         let sg_list = [self.outbox.sge(ORDERS_OUT, order::LEN)];
         self.perform("SEND of a message", WrOp::Send, &sg_list).map(drop)
     }
 
-    /// The bytes of a received order or answer.
-    fn contents(&self, what: &str, wc: Wc) -> Outcome<[u8; order::LEN]> {
+    /// A received order or answer.
+    fn contents<T: DeserializeOwned>(&self, what: &str, wc: Wc) -> Outcome<T> {
         let mut bytes = [0; order::LEN];
         self.inbox.read(wc.wr_id as usize, &mut bytes);
-        if wc.byte_len as usize == order::LEN {
-            Ok(bytes)
-        } else {
-            Err(wrong(format!("{what}: {} bytes", wc.byte_len)))
-        }
+        let message = order::decode(&bytes).filter(|_| wc.byte_len as usize == order::LEN);
+        message.ok_or_else(|| wrong(format!("{what}: {} bytes that make no sense", wc.byte_len)))
     }
 
     /// The word for atomics at this end.

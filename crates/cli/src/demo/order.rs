@@ -1,10 +1,13 @@
 //! What the client tells the server to do, sent as SENDs on the connection under test.
 
-/// Size of an encoded order or reply, in bytes.
-pub(super) const LEN: usize = 24;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Size of an encoded order or reply, in bytes: the longest one has 78.
+pub(super) const LEN: usize = 96;
 
 /// An order; the server carries it out and replies with an [`Answer`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Order {
     /// Reply, receive one SEND, then reply whether it was `len` bytes of pattern `seed`.
     TakeSend { len: u32, seed: u64 },
@@ -25,7 +28,7 @@ pub(super) enum Order {
 }
 
 /// The server's reply.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Answer {
     /// The data is right, or the order was carried out.
     Good,
@@ -37,70 +40,16 @@ pub(super) enum Answer {
     Value(u64),
 }
 
-impl Order {
-    pub(super) fn encode(self) -> [u8; LEN] {
-        match self {
-            Self::TakeSend { len, seed } => pack(1, 0, len, seed),
-            Self::CheckTarget { at, len, seed } => pack(2, at, len, seed),
-            Self::FillTarget { at, len, seed } => pack(3, at, len, seed),
-            Self::SetWord { value } => pack(4, 0, 0, value),
-            Self::GetWord => pack(5, 0, 0, 0),
-            Self::TakeMany => pack(6, 0, 0, 0),
-            Self::Echo => pack(7, 0, 0, 0),
-            Self::Bye => pack(8, 0, 0, 0),
-        }
-    }
-
-    pub(super) fn decode(bytes: &[u8; LEN]) -> Option<Self> {
-        let (kind, at, len, value) = unpack(bytes);
-        Some(match kind {
-            1 => Self::TakeSend { len, seed: value },
-            2 => Self::CheckTarget { at, len, seed: value },
-            3 => Self::FillTarget { at, len, seed: value },
-            4 => Self::SetWord { value },
-            5 => Self::GetWord,
-            6 => Self::TakeMany,
-            7 => Self::Echo,
-            8 => Self::Bye,
-            _ => return None,
-        })
-    }
-}
-
-impl Answer {
-    pub(super) fn encode(self) -> [u8; LEN] {
-        match self {
-            Self::Good => pack(1, 0, 0, 0),
-            Self::Differs { at } => pack(2, 0, 0, at),
-            Self::Length { got } => pack(3, 0, 0, got),
-            Self::Value(value) => pack(4, 0, 0, value),
-        }
-    }
-
-    pub(super) fn decode(bytes: &[u8; LEN]) -> Option<Self> {
-        let (kind, _, _, value) = unpack(bytes);
-        Some(match kind {
-            1 => Self::Good,
-            2 => Self::Differs { at: value },
-            3 => Self::Length { got: value },
-            4 => Self::Value(value),
-            _ => return None,
-        })
-    }
-}
-
-fn pack(kind: u32, at: u32, len: u32, value: u64) -> [u8; LEN] {
-    let mut bytes = [0; LEN];
-    bytes[..4].copy_from_slice(&kind.to_le_bytes());
-    bytes[4..8].copy_from_slice(&at.to_le_bytes());
-    bytes[8..12].copy_from_slice(&len.to_le_bytes());
-    bytes[16..].copy_from_slice(&value.to_le_bytes());
+/// The JSON of an order or answer, filled up with spaces.
+pub(super) fn encode(message: &impl Serialize) -> [u8; LEN] {
+    let mut bytes = [b' '; LEN];
+    serde_json::to_writer(&mut bytes[..], message).expect("shorter than that");
     bytes
 }
 
-fn unpack(bytes: &[u8; LEN]) -> (u32, u32, u32, u64) {
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    (word(0), word(4), word(8), u64::from(word(16)) | u64::from(word(20)) << 32)
+/// The order or answer that [`encode`] has written.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8; LEN]) -> Option<T> {
+    serde_json::from_slice(bytes).ok()
 }
 
 #[cfg(test)]
@@ -111,7 +60,7 @@ mod tests {
     fn orders_and_answers_survive_the_wire() {
         let orders = [
             Order::TakeSend { len: 7, seed: u64::MAX },
-            Order::CheckTarget { at: 1, len: 2, seed: 3 },
+            Order::CheckTarget { at: u32::MAX, len: u32::MAX, seed: u64::MAX },
             Order::FillTarget { at: u32::MAX, len: 0, seed: 1 << 40 },
             Order::SetWord { value: 0x0123_4567_89ab_cdef },
             Order::GetWord,
@@ -120,14 +69,14 @@ mod tests {
             Order::Bye,
         ];
         for order in orders {
-            assert_eq!(Order::decode(&order.encode()), Some(order));
+            assert_eq!(decode(&encode(&order)), Some(order));
         }
         for answer in
             [Answer::Good, Answer::Differs { at: 1 << 33 }, Answer::Length { got: 9 }, Answer::Value(5)]
         {
-            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+            assert_eq!(decode(&encode(&answer)), Some(answer));
         }
-        assert_eq!(Order::decode(&[0; LEN]), None);
-        assert_eq!(Answer::decode(&[0xff; LEN]), None);
+        assert_eq!(decode::<Order>(&[0; LEN]), None);
+        assert_eq!(decode::<Answer>(&[0xff; LEN]), None);
     }
 }
