@@ -1,7 +1,7 @@
 //! `roxie capture read`: prints packets as text.
 
-use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum, value_parser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, value_parser};
 use roxie_capture::filter::{Filter, QueuePairRules};
 use roxie_capture::show::{Show, Style, Times};
 use roxie_capture::source::Record;
@@ -43,61 +43,44 @@ pub(super) struct ReadArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), requires = "live")]
     sample: Option<u32>,
     /// How packets are shown
-    #[arg(long, value_enum, default_value_t, value_name = "STYLE", help_heading = "Output")]
-    format: StyleArg,
+    #[arg(long, value_parser = one_of(&STYLES), default_value = "line", value_name = "STYLE")]
+    #[arg(help_heading = "Output")]
+    format: Style,
     /// Same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
     /// How times are shown
-    #[arg(short = 't', long, value_enum, default_value_t, value_name = "TIMES", help_heading = "Output")]
-    time: TimesArg,
+    #[arg(short = 't', long, value_parser = one_of(&TIMES), default_value = "day", value_name = "TIMES")]
+    #[arg(help_heading = "Output")]
+    time: Times,
     /// Write straight to the terminal
     #[arg(long, help_heading = "Output")]
     no_pager: bool,
 }
 
-/// The argument of `--format`.
-#[derive(Clone, Copy, Debug, Default)]
-struct StyleArg(Style);
+/// A word of an option, its value, and its help.
+type Word<T> = (&'static str, T, &'static str);
 
-impl ValueEnum for StyleArg {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self(Style::Line), Self(Style::Struct), Self(Style::Tree), Self(Style::Json), Self(Style::Hex)]
-    }
+const STYLES: [Word<Style>; 5] = [
+    ("line", Style::Line, "One line for each packet"),
+    ("struct", Style::Struct, "The headers as the C structs of Linux's rxe driver"),
+    ("tree", Style::Tree, "Every field of every header"),
+    ("json", Style::Json, "One JSON object for each packet, on one line, with Wireshark's field names"),
+    ("hex", Style::Hex, "One line for each packet, and its bytes"),
+];
+const TIMES: [Word<Times>; 5] = [
+    ("day", Times::Day, "Time of day, UTC"),
+    ("relative", Times::Relative, "Seconds since the first packet"),
+    ("delta", Times::Delta, "Seconds since the packet shown before"),
+    ("epoch", Times::Epoch, "Seconds since 1970"),
+    ("none", Times::None, "No times"),
+];
 
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self.0 {
-            Style::Line => ("line", "One line for each packet"),
-            Style::Struct => ("struct", "The headers as the C structs of Linux's rxe driver"),
-            Style::Tree => ("tree", "Every field of every header"),
-            Style::Json => {
-                ("json", "One JSON object for each packet, on one line, with Wireshark's field names")
-            }
-            Style::Hex => ("hex", "One line for each packet, and its bytes"),
-        };
-        Some(PossibleValue::new(name).help(help))
-    }
-}
-
-/// The argument of `--time`.
-#[derive(Clone, Copy, Debug, Default)]
-struct TimesArg(Times);
-
-impl ValueEnum for TimesArg {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self(Times::Day), Self(Times::Relative), Self(Times::Delta), Self(Times::Epoch), Self(Times::None)]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self.0 {
-            Times::Day => ("day", "Time of day, UTC"),
-            Times::Relative => ("relative", "Seconds since the first packet"),
-            Times::Delta => ("delta", "Seconds since the packet shown before"),
-            Times::Epoch => ("epoch", "Seconds since 1970"),
-            Times::None => ("none", "No times"),
-        };
-        Some(PossibleValue::new(name).help(help))
-    }
+/// A parser of the words of a table.
+fn one_of<T: Copy + Send + Sync>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
+    let values = words.iter().map(|(word, _, help)| PossibleValue::new(*word).help(*help));
+    PossibleValuesParser::new(values)
+        .map(|given| words.iter().find(|(word, ..)| *word == given).expect("a possible value").1)
 }
 
 /// Numbers of packets by the decision about them.
@@ -113,8 +96,8 @@ struct Counts {
 pub(super) fn run(args: &ReadArgs) -> Outcome {
     let options = args.filter.options();
     let mut source = args.input.open(args.snap, options.clone(), args.sample)?;
-    let style = if args.json { Style::Json } else { args.format.0 };
-    let mut show = Show::new(style, args.time.0, Terminal::stdout().colours());
+    let style = if args.json { Style::Json } else { args.format };
+    let mut show = Show::new(style, args.time, Terminal::stdout().colours());
     let show_others = args.all && options.is_empty();
     let rules = QueuePairRules { data_is_selected: args.input.is_process(), ..QueuePairRules::default() };
     let mut filter = Filter::new(options, rules);
