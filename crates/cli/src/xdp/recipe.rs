@@ -68,12 +68,7 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
             let slots = keys.take("slots", "0-4095".to_owned())?;
             let slots = slot_range(&slots).ok_or_else(|| keys.wrong("slots", &slots))?;
             let queues = keys.queues(64)?;
-            let action = Action::Redirect {
-                target: Target::Xsk,
-                entries: queues,
-                pick: Pick::RxQueue,
-                miss: XdpAction::Pass,
-            };
+            let action = redirect(Target::Xsk, queues, Pick::RxQueue, XdpAction::Pass);
             let stages = vec![Stage::Addressed, Stage::Owned];
             (roce(keys)?, stages, action, vec![Fill::OwnAddresses, Fill::Slots(slots.0, slots.1)])
         }
@@ -109,7 +104,8 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
             if to.len() != 1 {
                 return Err(keys.wrong("to", &to.join("+")));
             }
-            (keys.only("all")?, vec![Stage::Checksum], devices(1, Pick::Fixed(0)), vec![Fill::Devices(to)])
+            let action = redirect(Target::Dev, 1, Pick::Fixed(0), XdpAction::Pass);
+            (keys.only("all")?, vec![Stage::Checksum], action, vec![Fill::Devices(to)])
         }
         "lb" => balance(keys)?,
         _ => {
@@ -119,8 +115,9 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
     })
 }
 
-fn devices(entries: u32, pick: Pick) -> Action {
-    Action::Redirect { target: Target::Dev, entries, pick, miss: XdpAction::Pass }
+/// Redirects to one of `entries` of the map of `target`; `miss` is the verdict if that one is empty.
+pub(super) fn redirect(target: Target, entries: u32, pick: Pick, miss: XdpAction) -> Action {
+    Action::Redirect { target, entries, pick, miss }
 }
 
 fn balance(keys: &mut Keys) -> Outcome<Blocks> {
@@ -129,23 +126,18 @@ fn balance(keys: &mut Keys) -> Outcome<Blocks> {
         "cpu" if to.len() == 1 => {
             let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
             let ways = keys.number("ways", Some(cpus), 1..=CPUS_MAX)?;
-            let action = Action::Redirect {
-                target: Target::Cpu,
-                entries: ways,
-                pick: Pick::Qpn { ways },
-                miss: XdpAction::Pass,
-            };
+            let action = redirect(Target::Cpu, ways, Pick::Qpn { ways }, XdpAction::Pass);
             (action, vec![Fill::Cpus { count: ways, queue: CPU_QUEUE }])
         }
         "xsk" if to.len() == 1 => {
             let (queues, ways): (u32, u32) = (keys.queues(1)?, keys.number("ways", Some(1), 1..=WAYS_MAX)?);
-            let entries = queues * ways;
             let pick = Pick::RxQueueQpn { ways };
-            (Action::Redirect { target: Target::Xsk, entries, pick, miss: XdpAction::Pass }, Vec::new())
+            (redirect(Target::Xsk, queues * ways, pick, XdpAction::Pass), Vec::new())
         }
         _ => {
             let ways = to.len() as u32;
-            (devices(ways, Pick::Qpn { ways }), vec![Fill::Devices(to)])
+            let action = redirect(Target::Dev, ways, Pick::Qpn { ways }, XdpAction::Pass);
+            (action, vec![Fill::Devices(to)])
         }
     };
     // AF_XDP sockets read packets as they are.

@@ -147,15 +147,8 @@ impl Twins {
 
     /// The maps that cannot be compared, with the reason.
     pub(super) fn not_compared(&self) -> Vec<(String, &'static str)> {
-        let reason = |kind: MapKind| match kind {
-            MapKind::ProgArray | MapKind::Xskmap => Some("the kernel does not show entries"),
-            MapKind::Cpumap => Some("its CPUs are processes in the machine"),
-            MapKind::PerfEventArray => Some("a perf event array is not opened"),
-            MapKind::Queue | MapKind::Stack => Some("reading would remove entries"),
-            _ => None,
-        };
         let maps = self.program.maps.iter();
-        maps.filter_map(|def| Some((def.name.clone(), reason(def.kind)?))).collect()
+        maps.filter_map(|def| Some((def.name.clone(), obstacle(def.kind)?))).collect()
     }
 
     /// Compares the contents of all maps with at most `entries_max` entries; returns at most `limit`
@@ -168,13 +161,7 @@ impl Twins {
                 |error: io::Error| Failure::new(format!("map {}: {error}", def.name)).code(NOT_COMPARED);
             match def.kind {
                 MapKind::Ringbuf => self.compare_ring(index, &mut differences),
-                MapKind::ProgArray
-                | MapKind::Xskmap
-                | MapKind::Cpumap
-                | MapKind::PerfEventArray
-                | MapKind::Queue
-                | MapKind::Stack => {}
-                _ if def.max_entries > entries_max => {}
+                kind if obstacle(kind).is_some() || def.max_entries > entries_max => {}
                 _ => self.compare_entries(index, &mut differences).map_err(failed)?,
             }
             if differences.len() >= limit {
@@ -232,6 +219,17 @@ impl Twins {
             }
         }
         Ok(())
+    }
+}
+
+/// Why maps of a kind cannot be compared.
+fn obstacle(kind: MapKind) -> Option<&'static str> {
+    match kind {
+        MapKind::ProgArray | MapKind::Xskmap => Some("the kernel does not show entries"),
+        MapKind::Cpumap => Some("its CPUs are processes in the machine"),
+        MapKind::PerfEventArray => Some("a perf event array is not opened"),
+        MapKind::Queue | MapKind::Stack => Some("reading would remove entries"),
+        _ => None,
     }
 }
 

@@ -1,13 +1,14 @@
 //! Generators of test packets.
 
 use bpf::recipe::Target;
-use bpf::{Action, Pick, ProgramKind, Recipe, XdpAction};
+use bpf::{Pick, ProgramKind, Recipe, XdpAction};
 use sys::Link;
 use sys::bpf::{Program, TestRun};
 
 use super::frame::{self, Ends};
 use super::xsk::Xsk;
 use crate::failure::{During, Failure, Outcome};
+use crate::xdp::recipe::redirect;
 
 /// Sends frames from an interface.
 #[derive(Debug)]
@@ -25,8 +26,7 @@ const LIVE_BATCH: u32 = 64;
 impl Generator {
     /// Generates frames of the shortest length from `link`, in the kernel.
     pub(super) fn live(link: &Link, ends: &Ends) -> Outcome<Generator> {
-        let action =
-            Action::Redirect { target: Target::Dev, entries: 1, pick: Pick::Fixed(0), miss: XdpAction::Drop };
+        let action = redirect(Target::Dev, 1, Pick::Fixed(0), XdpAction::Drop);
         let recipe = Recipe { action, ..Recipe::verdict(XdpAction::Pass) };
         let definition = recipe.program("roxie_generate", ProgramKind::Xdp);
         let definition = definition.map_err(|error| Failure::new(error.to_string()))?;

@@ -12,7 +12,7 @@ mod xsk;
 
 use bpf::{Action, XdpAction};
 use serde_json::json;
-use sys::{Capability, xdp_features};
+use sys::{Capability, Link, xdp_features};
 
 use super::ability;
 use super::args::TestArgs;
@@ -62,21 +62,21 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     sink.begin(&bench, &mode, &source);
     match (generator, &bench.place.peer) {
         (Some(mut generator), Some(peer)) => {
-            let mut paced = match &generator {
+            let paced = match &generator {
                 Generator::Live { .. } => Some(Generator::socket(peer, &bench.place.ends(), frame::SHORT)?),
                 Generator::Socket { .. } => None,
             };
-            receiving(&bench, &mut generator, paced.as_mut(), &mut sink);
+            receiving(&bench, peer, &mut generator, paced, &mut sink);
         }
-        _ => SENT_TO.iter().for_each(|name| sink.make(name, || Ok(Row::skipped(name, "no interface sends")))),
+        _ => sink.skip(&SENT_TO, "no interface sends"),
     }
-    sink.make("ndo_xdp_xmit", || verdicts::ndo_xdp_xmit(&bench));
-    sink.make("AF_XDP tx only", || sockets::send(&bench));
+    sink.make(XMIT, || verdicts::ndo_xdp_xmit(&bench, XMIT));
+    sink.make(TX_ONLY, || sockets::send(&bench, TX_ONLY));
     several_buffers(&mut bench, &mut sink);
 
     if sink.rows.is_empty() {
-        let names: Vec<_> =
-            SENT_TO.iter().chain(&["ndo_xdp_xmit", "AF_XDP tx only"]).chain(&LONG_TESTS).copied().collect();
+        let names: Vec<_> = SENT_TO.map(|test| test.0).into_iter().chain([XMIT, TX_ONLY]).collect();
+        let names = [names, LONG_TESTS.map(|test| test.0).to_vec()].concat();
         return Err(Failure::new("no such test").hint(format!("there are: {}", names.join(", "))).code(2));
     }
     let (failed, lossy) = Row::bad(&sink.rows);
@@ -108,63 +108,62 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     }
 }
 
-/// Tests with multi-buffer packets.
-const LONG_TESTS: [&str; 3] = ["multi-buffer XDP_PASS", "multi-buffer XDP_TX", "multi-buffer AF_XDP"];
-/// Tests that need an interface that sends.
-const SENT_TO: [&str; 7] = [
-    "XDP_PASS",
-    "XDP_DROP",
-    "XDP_TX",
-    "XDP_REDIRECT to a device",
-    "XDP_REDIRECT to a CPU",
-    "AF_XDP rx drop",
-    "AF_XDP l2 forward",
-];
+/// A test of what the interface does with packets of its peer: the name, and the test.
+type Test = (&'static str, fn(&Bench, &Link, Flow<'_>) -> Outcome<Row>);
 
-fn receiving(bench: &Bench, generator: &mut Generator, mut paced: Option<&mut Generator>, sink: &mut Sink) {
-    for name in SENT_TO {
+const TO_CPU: &str = "XDP_REDIRECT to a CPU";
+/// Tests that need an interface that sends.
+const SENT_TO: [Test; 7] = [
+    ("XDP_PASS", |bench, _, flow| verdicts::pass(bench, flow)),
+    ("XDP_DROP", |bench, _, flow| verdicts::drop(bench, flow)),
+    ("XDP_TX", verdicts::tx),
+    ("XDP_REDIRECT to a device", |bench, _, flow| verdicts::to_device(bench, flow)),
+    (TO_CPU, |bench, _, flow| verdicts::to_cpu(bench, flow)),
+    ("AF_XDP rx drop", |bench, _, flow| sockets::receive(bench, flow, frame::SHORT)),
+    ("AF_XDP l2 forward", sockets::forward),
+];
+/// Tests with multi-buffer packets.
+const LONG_TESTS: [Test; 3] = [
+    ("multi-buffer XDP_PASS", |bench, _, flow| verdicts::pass(bench, flow)),
+    ("multi-buffer XDP_TX", verdicts::tx),
+    ("multi-buffer AF_XDP", |bench, _, flow| sockets::receive(bench, flow, frame::LONG)),
+];
+/// Tests of sending.
+const XMIT: &str = "ndo_xdp_xmit";
+const TX_ONLY: &str = "AF_XDP tx only";
+
+fn receiving(
+    bench: &Bench,
+    peer: &Link,
+    generator: &mut Generator,
+    mut paced: Option<Generator>,
+    sink: &mut Sink,
+) {
+    for (name, test) in SENT_TO {
         // The queue to another CPU does not count what it drops.
-        let generator = match &mut paced {
-            Some(paced) if name == "XDP_REDIRECT to a CPU" => &mut **paced,
-            _ => &mut *generator,
-        };
-        let flow = Flow { name, count: bench.count, generator };
-        sink.make(name, || match (name, &bench.place.peer) {
-            ("XDP_PASS", _) => verdicts::pass(bench, flow),
-            ("XDP_DROP", _) => verdicts::drop(bench, flow),
-            ("XDP_TX", Some(peer)) => verdicts::tx(bench, peer, flow),
-            ("XDP_REDIRECT to a device", _) => verdicts::to_device(bench, flow),
-            ("XDP_REDIRECT to a CPU", _) => verdicts::to_cpu(bench, flow),
-            ("AF_XDP rx drop", _) => sockets::receive(bench, flow, frame::SHORT),
-            _ => sockets::forward(bench, flow),
-        });
+        let paced = paced.as_mut().filter(|_| name == TO_CPU);
+        let flow = Flow { name, count: bench.count, generator: paced.unwrap_or(&mut *generator) };
+        sink.make(name, || test(bench, peer, flow));
     }
 }
 
 fn several_buffers(bench: &mut Bench, sink: &mut Sink) {
-    let skip = |sink: &mut Sink, why: &str| {
-        LONG_TESTS.iter().for_each(|name| sink.make(name, || Ok(Row::skipped(name, why))));
-    };
     if bench.place.own
         && let Err(failure) = bench.place.set_mtu(JUMBO)
     {
-        return skip(sink, &failure.to_string());
+        return sink.skip(&LONG_TESTS, &failure.to_string());
     }
-    let Some(peer) = bench.place.peer.clone() else { return skip(sink, "no interface sends") };
+    let Some(peer) = bench.place.peer.clone() else { return sink.skip(&LONG_TESTS, "no interface sends") };
     if bench.place.dut.mtu.min(peer.mtu) < frame::LONG as u32 {
-        return skip(sink, &format!("the MTU is below {}", frame::LONG));
+        return sink.skip(&LONG_TESTS, &format!("the MTU is below {}", frame::LONG));
     }
     let mut generator = match Generator::socket(&peer, &bench.place.ends(), frame::LONG) {
         Ok(generator) => generator,
-        Err(failure) => return skip(sink, &failure.to_string()),
+        Err(failure) => return sink.skip(&LONG_TESTS, &failure.to_string()),
     };
-    for name in LONG_TESTS {
+    for (name, test) in LONG_TESTS {
         let flow = Flow { name, count: (bench.count / LONG_SHARE).max(1), generator: &mut generator };
-        sink.make(name, || match name {
-            "multi-buffer XDP_PASS" => verdicts::pass(bench, flow),
-            "multi-buffer XDP_TX" => verdicts::tx(bench, &peer, flow),
-            _ => sockets::receive(bench, flow, frame::LONG),
-        });
+        sink.make(name, || test(bench, &peer, flow));
     }
 }
 
@@ -205,6 +204,11 @@ impl Sink {
         terminal.line(&format!("{}{note}: {mode}", place.dut.name));
         terminal.line(&format!("packets from: {source}"));
         Row::heading(terminal);
+    }
+
+    /// Reports that these tests, as far as they are selected, do not run.
+    fn skip(&mut self, tests: &[Test], why: &str) {
+        tests.iter().for_each(|(name, _)| self.make(name, || Ok(Row::skipped(name, why))));
     }
 
     /// Runs a test, if it is selected.

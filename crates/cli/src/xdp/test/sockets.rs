@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use bpf::recipe::Target;
-use bpf::{Action, Pick, Recipe, Select, XdpAction};
+use bpf::{Pick, Recipe, Select, XdpAction};
+
+use sys::Link;
 
 use super::bench::{Arrivals, Bench, Flow, On, nothing, of};
 use super::frame;
@@ -13,6 +15,7 @@ use super::report::Row;
 use super::xsk::{Progress, Xsk};
 use crate::cpu::stay_on;
 use crate::failure::{During, Outcome};
+use crate::xdp::recipe::redirect;
 
 /// Most multi-buffer packets in flight: a quarter of the chunks, three of which each takes.
 const LONG_WINDOW: u64 = 170;
@@ -39,8 +42,7 @@ pub(super) fn receive(bench: &Bench, flow: Flow<'_>, len: usize) -> Outcome<Row>
 }
 
 /// Sends packets of a socket: `txonly`.
-pub(super) fn send(bench: &Bench) -> Outcome<Row> {
-    const NAME: &str = "AF_XDP tx only";
+pub(super) fn send(bench: &Bench, name: &'static str) -> Outcome<Row> {
     let place = &bench.place;
     let counting = place.peer.as_ref().map(|peer| bench.count_at(peer)).transpose()?;
     let mut generator = Generator::socket(&place.dut, &place.ends(), frame::SHORT)?;
@@ -48,13 +50,12 @@ pub(super) fn send(bench: &Bench) -> Outcome<Row> {
         Some(counting) => counting.count(XdpAction::Drop),
         None => super::verdicts::sent_by(&place.dut).during("counters"),
     };
-    let flow = Flow { name: NAME, count: bench.count, generator: &mut generator };
+    let flow = Flow { name, count: bench.count, generator: &mut generator };
     bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
 }
 
 /// Forwards packets through a socket: `l2fwd`.
-pub(super) fn forward(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
-    let Some(peer) = &bench.place.peer else { return Ok(Row::skipped(flow.name, "no peer")) };
+pub(super) fn forward(bench: &Bench, peer: &Link, flow: Flow<'_>) -> Outcome<Row> {
     let counting = bench.count_at(peer)?;
     let program = to_socket(bench)?;
     let mut xsk = Xsk::open(&bench.place.dut, false)?;
@@ -75,9 +76,7 @@ pub(super) fn forward(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
 /// In a new namespace there are test packets only, so the program need not check them; xdpsock's program
 /// does not either.
 fn to_socket(bench: &Bench) -> Outcome<On> {
-    let action =
-        Action::Redirect { target: Target::Xsk, entries: 1, pick: Pick::RxQueue, miss: XdpAction::Aborted };
-    let recipe = Bench::recipe(action);
+    let recipe = Bench::recipe(redirect(Target::Xsk, 1, Pick::RxQueue, XdpAction::Aborted));
     bench.on_dut(&if bench.place.own {
         Recipe { select: Select::All, counters: false, ..recipe }
     } else {

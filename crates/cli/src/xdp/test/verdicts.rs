@@ -19,6 +19,7 @@ use super::generate::Generator;
 use super::report::Row;
 use crate::cpu::stay_on;
 use crate::failure::{During, Failure, Outcome};
+use crate::xdp::recipe::redirect;
 use crate::xdp::stats;
 
 /// Length of the queue to the other CPU, in packets.
@@ -89,8 +90,7 @@ pub(super) fn to_device(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
         return Ok(Row::skipped(flow.name, "no peer"));
     };
     let counting = bench.count_at(end)?;
-    let action =
-        Action::Redirect { target: Target::Dev, entries: 1, pick: Pick::Fixed(0), miss: XdpAction::Aborted };
+    let action = redirect(Target::Dev, 1, Pick::Fixed(0), XdpAction::Aborted);
     let program = bench.on_dut(&Bench::recipe(action))?;
     let entry = [out.index.to_ne_bytes(), [0; 4]].concat();
     program.targets(Target::Dev)?.update(&[0; 4], &entry).during("DEVMAP")?;
@@ -101,12 +101,7 @@ pub(super) fn to_device(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
 /// Packets redirected to another CPU run the program of the map entry there.
 pub(super) fn to_cpu(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
     let cpu = bench.receiver_cpu;
-    let action = Action::Redirect {
-        target: Target::Cpu,
-        entries: cpu + 1,
-        pick: Pick::Fixed(cpu),
-        miss: XdpAction::Aborted,
-    };
+    let action = redirect(Target::Cpu, cpu + 1, Pick::Fixed(cpu), XdpAction::Aborted);
     let program = bench.on_dut(&Bench::recipe(action))?;
     let definition =
         Bench::recipe(Action::Verdict(XdpAction::Drop)).program("roxie_on_cpu", ProgramKind::XdpCpumap);
@@ -123,21 +118,20 @@ pub(super) fn to_cpu(bench: &Bench, flow: Flow<'_>) -> Outcome<Row> {
 }
 
 /// Packets redirected to the interface under test leave through it.
-pub(super) fn ndo_xdp_xmit(bench: &Bench) -> Outcome<Row> {
-    const NAME: &str = "ndo_xdp_xmit";
+pub(super) fn ndo_xdp_xmit(bench: &Bench, name: &'static str) -> Outcome<Row> {
     let link = &bench.place.dut;
     // A veth has queues for redirected packets only while a program is attached.
     let _program = bench.on_dut(&Bench::recipe(Action::Verdict(XdpAction::Drop)))?;
     let counting = bench.place.peer.as_ref().map(|peer| bench.count_at(peer)).transpose()?;
     if sys::xdp_features(link.index).is_ok_and(|features| !features.xmit()) {
-        return Ok(Row::skipped(NAME, "the driver does not take redirected packets"));
+        return Ok(Row::skipped(name, "the driver does not take redirected packets"));
     }
     let mut generator = Generator::live(link, &bench.place.ends())?;
     let count = || match &counting {
         Some(counting) => counting.count(XdpAction::Drop),
         None => sent_by(link).during("counters"),
     };
-    let flow = Flow { name: NAME, count: bench.count, generator: &mut generator };
+    let flow = Flow { name, count: bench.count, generator: &mut generator };
     bench.run(flow, &Arrivals { count: &count, dropped: &nothing, window: 0 })
 }
 
