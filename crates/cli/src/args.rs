@@ -162,6 +162,19 @@ pub(crate) struct TrafficArgs {
     pub(crate) engines: Option<Engines>,
 }
 
+/// The device, with all that a program can see of it.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct NicArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) port: PortArgs,
+    #[command(flatten)]
+    pub(crate) hooks: HookArgs,
+    #[command(flatten)]
+    pub(crate) traffic: TrafficArgs,
+}
+
 fn engines(text: &str) -> Result<Engines, String> {
     let engines = Engines::from_word(text).ok().filter(|_| !text.is_empty());
     engines.ok_or_else(|| Engines::WORDS.concat())
@@ -206,13 +219,7 @@ pub(crate) enum When {
 #[command(after_long_help = include_str!("help/run.txt"))]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) device: DeviceArgs,
-    #[command(flatten)]
-    pub(crate) port: PortArgs,
-    #[command(flatten)]
-    pub(crate) hooks: HookArgs,
-    #[command(flatten)]
-    pub(crate) traffic: TrafficArgs,
+    pub(crate) nic: NicArgs,
     #[command(flatten)]
     pub(crate) chaos: ChaosArgs,
     #[command(flatten)]
@@ -254,13 +261,7 @@ impl RunArgs {
 #[command(after_long_help = include_str!("help/env.txt"))]
 pub(crate) struct EnvArgs {
     #[command(flatten)]
-    pub(crate) device: DeviceArgs,
-    #[command(flatten)]
-    pub(crate) port: PortArgs,
-    #[command(flatten)]
-    pub(crate) hooks: HookArgs,
-    #[command(flatten)]
-    pub(crate) traffic: TrafficArgs,
+    pub(crate) nic: NicArgs,
     /// Print one JSON object instead of shell commands
     #[arg(long)]
     pub(crate) json: bool,
@@ -385,8 +386,8 @@ mod tests {
     fn everything_after_the_command_belongs_to_it() {
         let args = Args::parse_from(["roxie", "run", "--netdev", "lo", "--", "rping", "-s", "--name", "x"]);
         let Command::Run(run) = args.command else { panic!("run") };
-        assert_eq!(run.device.netdev.as_deref(), Some("lo"));
-        assert_eq!(run.device.name, None);
+        assert_eq!(run.nic.device.netdev.as_deref(), Some("lo"));
+        assert_eq!(run.nic.device.name, None);
         assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
         let args = Args::parse_from(["roxie", "run", "rping", "-s", "--name", "x"]);
         let Command::Run(run) = args.command else { panic!("run") };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::args::{DeviceArgs, DevinfoArgs};
 use crate::failure::{During, Failure, Outcome};
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 /// Prints what the device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
@@ -18,7 +18,7 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
         return terminal::json_lines(&value);
     }
     let terminal = Terminal::stdout();
-    terminal.line(&terminal.paint(Tone::Strong, context.device().name()));
+    terminal.heading(context.device().name());
     for section in ["device", "port"] {
         rows(terminal, &value[section]);
     }

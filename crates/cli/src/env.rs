@@ -3,20 +3,15 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{DeviceArgs, EnvArgs, PortArgs, TrafficArgs};
+use crate::args::{EnvArgs, NicArgs};
 use crate::failure::Outcome;
-use crate::hook::args::HookArgs;
 use crate::library::{AUDIT, Libraries};
 use crate::terminal;
 pub(crate) use roxie_capture::shell::quote;
 
 /// The environment of programs that use the device.
-pub(crate) fn variables(
-    device: &DeviceArgs,
-    port: &PortArgs,
-    hooks: &HookArgs,
-    traffic: &TrafficArgs,
-) -> Outcome<Vec<(&'static str, OsString)>> {
+pub(crate) fn variables(nic: &NicArgs) -> Outcome<Vec<(&'static str, OsString)>> {
+    let NicArgs { device, port, hooks, traffic } = nic;
     device.check()?;
     port.choice()?;
     let traffic = traffic.words()?;
@@ -42,7 +37,7 @@ pub(crate) fn variables(
 
 /// Prints the variables.
 pub(crate) fn print(args: &EnvArgs) -> Outcome {
-    let variables = variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    let variables = variables(&args.nic)?;
     if args.json {
         let map: serde_json::Map<String, serde_json::Value> = variables
             .iter()

@@ -23,13 +23,9 @@ impl FrameOutput {
     /// Opens the capture file `path`, where `-` is standard output; prints lines without it.
     pub(crate) fn open(path: Option<&Path>) -> Outcome<FrameOutput> {
         let Some(path) = path else { return Ok(FrameOutput::Lines) };
-        let mut file: Box<dyn Write> = if path.as_os_str() == "-" {
-            Box::new(terminal::data())
-        } else {
-            Box::new(BufWriter::new(output::create(path)?))
-        };
+        let mut file = BufWriter::new(output::create_or_stdout(path)?);
         file.write_all(&PCAP_HEADER.map(u32::to_ne_bytes).concat()).during("writing frames")?;
-        Ok(FrameOutput::Capture(file))
+        Ok(FrameOutput::Capture(Box::new(file)))
     }
 
     /// Writes one frame of `len` bytes seen at `place`; `bytes` are those that were captured.

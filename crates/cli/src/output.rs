@@ -1,16 +1,31 @@
 //! Files and directories where the user wants them.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 use sys::{Dir, NamedFile, Walk};
 
 use crate::failure::{During, Outcome};
 use crate::library::not_trusted;
+use crate::terminal;
 
 /// Creates a file, or empties the one that is there.
 pub(crate) fn create(path: &Path) -> Outcome<File> {
     NamedFile::at(path).and_then(|place| place.create()).at(path)
+}
+
+/// Whether the path is `-`, which names standard input or standard output.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Creates a file, or returns standard output for `-`.
+pub(crate) fn create_or_stdout(path: &Path) -> Outcome<Box<dyn Write>> {
+    if is_standard(path) {
+        return Ok(Box::new(terminal::data()));
+    }
+    Ok(Box::new(create(path)?))
 }
 
 /// Replaces a file by these bytes: readers see the old one or the whole new one.

@@ -35,20 +35,14 @@ pub(crate) fn run(args: &RunArgs) -> Outcome<ExitCode> {
 
 /// Runs the command to its end, and writes its packets to a file.
 fn captured(args: &RunArgs) -> Outcome<ExitCode> {
-    if matches!(args.chaos.chaos, Some(Chosen::Search(_))) {
-        let hint = "search first, then add --capture to the command that replays the failure";
-        return Err(Failure::new("--capture has the packets of one run, so it takes no --chaos seeds=A..B")
-            .hint(hint)
-            .code(2));
-    }
-    let found = args.command.first().and_then(|program| search(Path::new(program)));
-    let ended = supervised::supervise(args, &variables(args, found.as_deref())?, || Ok(()))?;
+    let hint = "search first, then add --capture to the command that replays the failure";
+    args.chaos.refuse_search("--capture has the packets of one run", hint)?;
+    let ended = supervised::supervise(args, &variables(args)?, || Ok(()))?;
     Ok(ended.exit_code(false))
 }
 
 fn execute(args: &RunArgs) -> Outcome {
-    let found = args.command.first().and_then(|program| search(Path::new(program)));
-    let mut variables = match variables(args, found.as_deref()) {
+    let mut variables = match variables(args) {
         // A command that needs no device starts all the same.
         Err(failure) if sys::descriptor_limit() < DESCRIPTORS_MIN => {
             say!("roxie: {failure}: the command starts without the device (raise ulimit -n)");
@@ -56,9 +50,8 @@ fn execute(args: &RunArgs) -> Outcome {
         }
         variables => variables?,
     };
-    let report = (!args.is_quiet() && found.as_deref().is_some_and(|program| blind_to_us(program).is_none()))
-        .then(|| CommandDir::new(Purpose::Run))
-        .transpose()?;
+    let may_load_us = found(&args.command).is_some_and(|program| blind_to_us(&program).is_none());
+    let report = (!args.is_quiet() && may_load_us).then(|| CommandDir::new(Purpose::Run)).transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.path().into())));
     // Drops `report`, which removes its directory, only if the command could not be started.
     provide_device_files(args).and_then(|()| match &args.chaos.chaos {
@@ -69,15 +62,15 @@ fn execute(args: &RunArgs) -> Outcome {
     })
 }
 
-/// The environment of the command; `found` is the file of its program.
-pub(crate) fn variables(args: &RunArgs, found: Option<&Path>) -> Outcome<Vec<(&'static str, OsString)>> {
+/// The environment of the command.
+pub(crate) fn variables(args: &RunArgs) -> Outcome<Vec<(&'static str, OsString)>> {
     args.chaos.check()?;
-    let mut variables = env::variables(&args.device, &args.port, &args.hooks, &args.traffic)?;
+    let mut variables = env::variables(&args.nic)?;
     if let Some(Chosen::Plan(plan)) = &args.chaos.chaos {
         variables.push((roxie::chaos::VARIABLE, plan.to_string().into()));
     }
     variables.extend(args.quiet.then(|| ("ROXIE_QUIET", "1".into())));
-    let needed = found.and_then(Elf::read).map(|elf| elf.needed).unwrap_or_default();
+    let needed = found(&args.command).and_then(|program| Elf::read(&program)).unwrap_or_default().needed;
     if needed.iter().any(|name| is_sanitizer(name)) {
         let room = env::tunables(std::env::var_os("GLIBC_TUNABLES"), env::STATIC_TLS_OF_SANITIZER);
         variables.push(("GLIBC_TUNABLES", room));
@@ -88,14 +81,14 @@ pub(crate) fn variables(args: &RunArgs, found: Option<&Path>) -> Outcome<Vec<(&'
 /// Makes the device files if they are wanted. Without the option a failure is not one of the command, which
 /// may do without.
 pub(crate) fn provide_device_files(args: &RunArgs) -> Outcome {
-    let make = || device_files::make(&devinfo::open(&args.device, None)?);
+    let make = || device_files::make(&devinfo::open(&args.nic.device, None)?);
     match args.device_files {
         When::Off => Ok(()),
         When::On => make(),
         When::Auto => {
             let names = std::env::vars_os().map(|(name, _)| name);
             if need::device_files(&args.command, names)
-                && !device_files::exist(&devinfo::open(&args.device, None)?)
+                && !device_files::exist(&devinfo::open(&args.nic.device, None)?)
                 && let Err(failure) = make()
             {
                 failure.of("no device files, so UCX will not find the device").print();
@@ -119,9 +112,7 @@ pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString
     }
     // Without the variables the command must not see the device.
     let shall_see = variables.iter().any(|(key, _)| *key == "LD_LIBRARY_PATH");
-    let found = search(Path::new(program));
-    let warning = found.as_deref().filter(|_| shall_see).and_then(blind_to_us);
-    if let Some(warning) = warning {
+    if let Some(warning) = found(command).filter(|_| shall_see).and_then(|program| blind_to_us(&program)) {
         say!("roxie: warning: {warning}");
     }
     let mut process = Command::new(program);
@@ -133,9 +124,8 @@ pub(crate) fn process(command: &[OsString], variables: &[(&'static str, OsString
 
 /// Why a command could not be started.
 pub(crate) fn not_started(command: &[OsString], error: &Error) -> Failure {
-    let program = command.first().map(OsString::as_os_str).unwrap_or_default();
-    let found = search(Path::new(program));
-    let name = program.to_string_lossy();
+    let found = found(command);
+    let name = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     // execvp reports "permission denied" for a missing command if it may not search one directory of PATH.
     let bare = !name.contains('/');
     match error.kind() {
@@ -163,6 +153,11 @@ pub(crate) fn not_started(command: &[OsString], error: &Error) -> Failure {
 
 fn is_sanitizer(library: &str) -> bool {
     library.starts_with("libtsan") || library.starts_with("liblsan")
+}
+
+/// The file of a command's program.
+fn found(command: &[OsString]) -> Option<PathBuf> {
+    search(Path::new(command.first()?))
 }
 
 /// The file that `execvp` executes.

@@ -64,6 +64,11 @@ impl Terminal {
         }
     }
 
+    /// Prints the heading of further lines.
+    pub fn heading(self, text: &str) {
+        self.line(&self.paint(Tone::Strong, text));
+    }
+
     /// Prints a line, in place of the progress line.
     pub fn line(self, text: &str) {
         let clear = if self.live { CLEAR } else { "" };

@@ -10,7 +10,7 @@ use super::entry;
 use super::table::{Entries, Table};
 use super::types::as_json;
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 /// An interface or a process with programs that have maps.
 pub(crate) trait Source: ClapArgs {
@@ -124,7 +124,7 @@ fn get(subject: &str, tables: &[Box<dyn Table>], key: Option<&str>, zeros: bool,
         let view = table.view();
         if let (Some((program, at)), false) = (table.place(), is_json || tables.len() == 1) {
             let terminal = Terminal::stdout();
-            terminal.line(&terminal.paint(Tone::Strong, &format!("{at}: {program}")));
+            terminal.heading(&format!("{at}: {program}"));
         }
         let mut rows = Vec::new();
         let mut take = |entries: Entries| {

@@ -9,20 +9,8 @@ use roxie_capture::source::Source;
 use sys::NamedFile;
 
 use crate::failure::{During, Failure, Outcome};
-use crate::{output, terminal};
-
-/// Whether the path is `-`, which names standard input or standard output.
-pub(super) fn is_standard(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// Creates a file, or returns standard output for `-`.
-pub(super) fn create(path: &Path) -> Outcome<Box<dyn Write>> {
-    if is_standard(path) {
-        return Ok(Box::new(terminal::data()));
-    }
-    Ok(Box::new(output::create(path)?))
-}
+pub(super) use crate::output::{create_or_stdout as create, is_standard};
+use crate::terminal;
 
 /// A file that can be written, as it was before; it is removed again if it did not exist and is not begun.
 pub(super) struct Reserved<'a> {

@@ -53,6 +53,17 @@ impl ChaosArgs {
         plan.map(drop)
             .map_err(|failure| failure.hint(format!("use {}, or unset it", ChaosPlan::WORDS)).code(2))
     }
+
+    /// Fails if seeds are to be searched, which takes many runs; `why` there is one.
+    pub(crate) fn refuse_search(&self, why: &str, hint: &str) -> Outcome {
+        match self.chaos {
+            Some(Chosen::Search(_)) => {
+                let failure = Failure::new(format!("{why}, so it takes no --chaos seeds=A..B"));
+                Err(failure.hint(hint).code(2))
+            }
+            Some(Chosen::Plan(_)) | None => Ok(()),
+        }
+    }
 }
 
 /// The value of the option.

@@ -14,14 +14,14 @@ mod symbols;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use sys::Dir;
 
 use crate::args::RunArgs;
-use crate::chaos::{self, Chosen, Search};
+use crate::chaos::{self, Search};
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Stream;
@@ -134,11 +134,8 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
     if let Some(seeds) = args.seeds {
         return search(args, seeds).map(|()| ExitCode::SUCCESS);
     }
-    if matches!(args.run.chaos.chaos, Some(Chosen::Search(_))) {
-        return Err(Failure::new("roxie check runs the command once, so it takes no --chaos seeds=A..B")
-            .hint("use --chaos seed=N, or --seeds N to search")
-            .code(2));
-    }
+    let hint = "use --chaos seed=N, or --seeds N to search";
+    args.run.chaos.refuse_search("roxie check runs the command once", hint)?;
     let options = args.options()?;
     let suppressions = Suppressions::read(&args.suppress)?;
     let output: Box<dyn io::Write> = match &args.output {
@@ -146,8 +143,7 @@ pub(crate) fn run(args: &CheckArgs) -> Outcome<ExitCode> {
         Some(path) => Box::new(output::create(path)?),
         None => Box::new(Stream::Stderr),
     };
-    let found = args.run.command.first().and_then(|program| run::search(Path::new(program)));
-    let mut variables = run::variables(&args.run, found.as_deref())?;
+    let mut variables = run::variables(&args.run)?;
     let dir = CommandDir::new(Purpose::Check)?;
     variables.push(("ROXIE_CHECK", dir.path().into()));
     variables.push(("ROXIE_CHECK_OPTIONS", options.into()));

@@ -174,27 +174,10 @@ impl Run {
     }
 
     fn json(&self, failure: Option<&Failure>) -> Value {
-        let figures = |report: &Report| match report {
-            Report::Figure { what, number, unit, note, .. } => {
-                Some(json!({ "what": what, "number": number, "unit": unit, "note": note }))
-            }
-            _ => None,
-        };
-        let verified = |report: &Report| match report {
-            Report::Verified { operation, what } => Some(json!({ "operation": operation, "what": what })),
-            _ => None,
-        };
-        let counters = |report: &Report| match report {
-            Report::Counters { dropped, retransmitted } => {
-                Some(json!({ "dropped": dropped, "retransmitted": retransmitted }))
-            }
-            _ => None,
-        };
-        let lossy: Vec<_> = self.lossy.iter().filter_map(verified).collect();
-        let mut loss = self.lossy.iter().find_map(counters).unwrap_or(Value::Null);
-        if let Some(loss) = loss.as_object_mut() {
-            loss.insert("hook".to_owned(), LOSSY.1.into());
-            loss.insert("verified".to_owned(), lossy.into());
+        let mut loss = rows(&self.lossy, "counters").pop().unwrap_or(Value::Null);
+        if loss.is_object() {
+            loss["hook"] = LOSSY.1.into();
+            loss["verified"] = rows(&self.lossy, "verified").into();
         }
         json!({
             "ok": failure.is_none(),
@@ -203,12 +186,22 @@ impl Run {
             "netdev": self.netdev,
             "port": PortChoice::from_env().unwrap_or_default().local.to_string(),
             "path_mtu": self.mtu,
-            "verified": self.reports.iter().filter_map(verified).collect::<Vec<_>>(),
-            "figures": self.reports.iter().filter_map(figures).collect::<Vec<_>>(),
+            "verified": rows(&self.reports, "verified"),
+            "figures": rows(&self.reports, "figure"),
             "loss": loss,
             "seconds": self.start.elapsed().as_secs_f64(),
         })
     }
+}
+
+/// The reports of a kind as JSON, without the text for people.
+fn rows(reports: &[Report], kind: &str) -> Vec<Value> {
+    let rows = reports.iter().map(|report| json!(report)).filter(|row| row["say"] == kind);
+    let bare = |mut row: Value| {
+        row.as_object_mut().into_iter().for_each(|row| row.retain(|key, _| key != "say" && key != "value"));
+        row
+    };
+    rows.map(bare).collect()
 }
 
 /// The ports that move packets between the two processes.

@@ -13,7 +13,7 @@ use sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bou
 use super::Check;
 use crate::losses;
 use crate::top::{Engine, Processes};
-use crate::xdp::decisions;
+use crate::xdp::{decisions, lacking};
 
 pub(super) fn checks() -> Vec<Check> {
     let links = Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
@@ -66,12 +66,7 @@ fn lost(link: &Link) -> Check {
 /// CAP_SYS_ADMIN before that).
 fn privileges(held: Capabilities, initial: bool) -> Check {
     const NAME: &str = "AF_XDP";
-    let has = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
-    let missing: Vec<String> = [Capability::Bpf, Capability::NetAdmin, Capability::NetRaw]
-        .into_iter()
-        .filter(|one| !has(*one))
-        .map(|one| one.to_string())
-        .collect();
+    let missing = lacking(held, &[Capability::Bpf, Capability::NetAdmin, Capability::NetRaw]);
     if missing.is_empty() && initial {
         return Check::ok(NAME, "this process may use it: roxie run --port xsk");
     }

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 use table::Entry;
 
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
             terminal.line(&head);
             continue;
         }
-        terminal.line(&terminal.paint(Tone::Strong, &head));
+        terminal.heading(&head);
         for text in [&entry.meaning, &entry.remedy].into_iter().filter(|text| !text.is_empty()) {
             lines(text).iter().for_each(|line| terminal.line(&format!("  {line}")));
         }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::args::{HookListArgs, HookStatsArgs};
 use crate::engines::{all_engines, engines_of, unanswered};
 use crate::failure::Outcome;
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 /// An engine and its hooks.
 type Engine = (Remote, Vec<HookStatus>);
@@ -28,8 +28,7 @@ pub(super) fn list(args: &HookListArgs) -> Outcome {
         return print_json(&engines);
     }
     let terminal = Terminal::stdout();
-    terminal
-        .line(&terminal.paint(Tone::Strong, &format!("{:>8} {:>4} {:<8} HOOK", "PROCESS", "SLOT", "WHERE")));
+    terminal.heading(&format!("{:>8} {:>4} {:<8} HOOK", "PROCESS", "SLOT", "WHERE"));
     for (remote, hooks) in &engines {
         let (pid, slot) = (remote.pid(), remote.slot());
         if hooks.is_empty() {
@@ -51,7 +50,7 @@ pub(super) fn stats(args: &HookStatsArgs) -> Outcome {
     }
     let terminal = Terminal::stdout();
     for hook in engines.iter().flat_map(|(_, hooks)| hooks) {
-        terminal.line(&terminal.paint(Tone::Strong, &format!("{}: {}", hook.point, hook.name)));
+        terminal.heading(&format!("{}: {}", hook.point, hook.name));
         for (name, value) in hook.counters.rows().into_iter().filter(|(_, value)| *value != 0) {
             terminal.line(&format!("  {name:<20} {value:>16}"));
         }

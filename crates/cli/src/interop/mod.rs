@@ -37,15 +37,22 @@ const AFTER_MAX: Duration = Duration::from_secs(8);
 const LINES: usize = 6;
 
 /// Result of one program in one direction.
+#[derive(Clone, Copy, Eq, PartialEq)]
 enum Verdict {
     Pass,
-    Fail(String),
-    Skip(String),
+    Fail,
+    Skip,
 }
+
+/// The words for verdicts, in order: for programs, for people, and how that one is shown.
+const WORDS: [(&str, &str, Tone); 3] =
+    [("pass", "pass", Tone::Good), ("fail", "FAIL", Tone::Bad), ("skip", "skip", Tone::Warn)];
 
 /// One program in one direction.
 struct Attempt {
     verdict: Verdict,
+    /// Why it failed or did not run.
+    reason: String,
     took: Duration,
     /// How often the client was started until the server listened.
     tries: u32,
@@ -83,7 +90,7 @@ pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
     let view =
         View { terminal: if args.json { Terminal::plain() } else { Terminal::stdout() }, json: args.json };
     view.title(&here, &there);
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let mut counts = [0; WORDS.len()];
     let mut gone = Ok(());
     for (number, flow) in flows.into_iter().enumerate() {
         let mut both = Vec::new();
@@ -92,33 +99,32 @@ pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
             let port = flow.port(first_port + 2 * number as u16 + direction as u16);
             let limit = Duration::from_secs(args.timeout);
             let result = match flow.obstacle(peer, args.exchange.unwrap_or(peer)) {
-                Some(why) => Attempt::skipped(why),
+                Some(why) => {
+                    let (verdict, reason) = (Verdict::Skip, why.to_owned());
+                    Attempt { verdict, reason, took: Duration::ZERO, tries: 0 }
+                }
                 None => attempt(flow, client, server, port, limit),
             };
             if ending.is_due() {
-                view.total(passed, failed, skipped);
+                view.total(counts);
                 return Ok(ExitCode::from(STOPPED));
             }
-            match result.verdict {
-                Verdict::Pass => passed += 1,
-                Verdict::Fail(_) => failed += 1,
-                Verdict::Skip(_) => skipped += 1,
-            }
+            counts[result.verdict as usize] += 1;
             view.json(flow, client, &result);
             both.push(result);
         }
         view.row(flow, &both);
-        if both.iter().any(|result| matches!(result.verdict, Verdict::Fail(_))) {
+        if both.iter().any(|result| result.verdict == Verdict::Fail) {
             gone = here.check().and_then(|()| there.check());
         }
         if gone.is_err() {
             break;
         }
     }
-    view.total(passed, failed, skipped);
+    view.total(counts);
     // The remaining programs would fail in the same way.
     gone?;
-    Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if counts[Verdict::Fail as usize] > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// This host and the peer, each with its device.
@@ -158,15 +164,9 @@ fn towards(peer: IpAddr) -> Outcome<IpAddr> {
 fn attempt(flow: Flow, client: &Host, server: &Host, port: u16, limit: Duration) -> Attempt {
     let began = Instant::now();
     let mut tries = 0;
-    let verdict = pair(flow, client, server, &port.to_string(), limit, &mut tries)
-        .unwrap_or_else(|error| Verdict::Fail(error.to_string()));
-    Attempt { verdict, took: began.elapsed(), tries }
-}
-
-impl Attempt {
-    fn skipped(why: &str) -> Self {
-        Self { verdict: Verdict::Skip(why.to_owned()), took: Duration::ZERO, tries: 0 }
-    }
+    let (verdict, reason) = pair(flow, client, server, &port.to_string(), limit, &mut tries)
+        .unwrap_or_else(|error| (Verdict::Fail, error.to_string()));
+    Attempt { verdict, reason, took: began.elapsed(), tries }
 }
 
 fn pair(
@@ -176,7 +176,7 @@ fn pair(
     port: &str,
     limit: Duration,
     tries: &mut u32,
-) -> std::io::Result<Verdict> {
+) -> std::io::Result<(Verdict, String)> {
     let mut serving = server.start(&server.words(flow, server, port))?;
     let began = Instant::now();
     let client_ended = loop {
@@ -193,14 +193,14 @@ fn pair(
     let server_ended = serving.wait(if client_ended.succeeded() { AFTER_MAX } else { Duration::ZERO });
     for (ended, host) in [(&server_ended, server), (&client_ended, client)] {
         if ended.is_missing() {
-            return Ok(Verdict::Skip(format!("not installed: {}", host.name)));
+            return Ok((Verdict::Skip, format!("not installed: {}", host.name)));
         }
     }
     let complaint = ["invalid data", "ompletion with error"]
         .into_iter()
         .find(|words| client_ended.output.contains(words) || server_ended.output.contains(words));
     if client_ended.succeeded() && server_ended.succeeded() && complaint.is_none() {
-        return Ok(Verdict::Pass);
+        return Ok((Verdict::Pass, String::new()));
     }
     let mut reason = String::new();
     for (ended, host) in [(&client_ended, client), (&server_ended, server)] {
@@ -209,7 +209,7 @@ fn pair(
             reason.push_str(&format!("  {line}\n"));
         }
     }
-    Ok(Verdict::Fail(reason))
+    Ok((Verdict::Fail, reason))
 }
 
 /// Prints the results, as text or JSON.
@@ -223,7 +223,7 @@ impl View {
         if !self.json {
             self.terminal.line(&format!("roxie {} and peer {}", here.describe(), there.describe()));
             let head = format!("{:<58} {:<12} {}", "program", "as client", "as server");
-            self.terminal.line(&self.terminal.paint(Tone::Strong, &head));
+            self.terminal.heading(&head);
         }
     }
 
@@ -231,18 +231,13 @@ impl View {
         if !self.json {
             return;
         }
-        let (verdict, reason) = match &result.verdict {
-            Verdict::Pass => ("pass", None),
-            Verdict::Fail(reason) => ("fail", Some(reason)),
-            Verdict::Skip(reason) => ("skip", Some(reason)),
-        };
         terminal::json(&json!({
             "program": flow.words.join(" "),
             "client": client.name,
-            "verdict": verdict,
+            "verdict": WORDS[result.verdict as usize].0,
             "seconds": (result.took.as_secs_f64() * 1000.0).round() / 1000.0,
             "tries": result.tries,
-            "reason": reason,
+            "reason": (result.verdict != Verdict::Pass).then_some(&result.reason),
         }));
     }
 
@@ -252,26 +247,22 @@ impl View {
         }
         let mut line = format!("{:<58}", flow.words.join(" "));
         for result in both {
-            let (tone, word) = match &result.verdict {
-                Verdict::Pass => (Tone::Good, "pass"),
-                Verdict::Fail(_) => (Tone::Bad, "FAIL"),
-                Verdict::Skip(_) => (Tone::Warn, "skip"),
-            };
+            let (_, word, tone) = WORDS[result.verdict as usize];
             let cell = format!("{word} {:>4.1} s", result.took.as_secs_f64());
             line.push(' ');
             line.push_str(&self.terminal.paint(tone, &format!("{cell:<12}")));
         }
         self.terminal.line(line.trim_end());
-        for (role, result) in ["as client", "as server"].into_iter().zip(both) {
-            let (Verdict::Fail(reason) | Verdict::Skip(reason)) = &result.verdict else { continue };
+        let results = ["as client", "as server"].into_iter().zip(both);
+        for (role, result) in results.filter(|(_, result)| result.verdict != Verdict::Pass) {
             self.terminal.line(&format!("  {role}:"));
-            for line in reason.lines() {
+            for line in result.reason.lines() {
                 self.terminal.line(&format!("    {}", line.replace('\t', "        ")));
             }
         }
     }
 
-    fn total(&self, passed: usize, failed: usize, skipped: usize) {
+    fn total(&self, [passed, failed, skipped]: [usize; 3]) {
         if !self.json {
             self.terminal.line(&format!("{passed} passed, {failed} failed, {skipped} skipped"));
         }

@@ -10,9 +10,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use super::args::ExecArgs;
 use super::spec::NETDEV;
 use super::state::{Host, State, directory, hosts_file};
-use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
+use crate::args::NicArgs;
 use crate::failure::{During, Failure, Outcome};
-use crate::hook::args::HookArgs;
 use crate::{env, run, user_namespace};
 
 /// Executes the command; returns only if that failed.
@@ -35,8 +34,7 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
 }
 
 fn device_variables() -> Outcome<Vec<(&'static str, OsString)>> {
-    let (device, port) = (DeviceArgs::default(), PortArgs::default());
-    let mut variables = env::variables(&device, &port, &HookArgs::default(), &TrafficArgs::default())?;
+    let mut variables = env::variables(&NicArgs::default())?;
     variables.push(("ROXIE_NETDEV", NETDEV.into()));
     Ok(variables)
 }

@@ -31,14 +31,6 @@ pub(super) struct Net {
     _programs: Vec<Attached>,
 }
 
-/// How the ports of a bridge drop packets.
-enum Lossy {
-    Not,
-    Programs(Vec<Attached>),
-    /// XDP programs cannot be loaded.
-    Netem,
-}
-
 impl Net {
     pub(super) fn make(spec: &Spec) -> Outcome<Self> {
         let hosts = spec.numbers().map(|_| namespace()).collect::<io::Result<Vec<_>>>();
@@ -66,13 +58,8 @@ impl Net {
 
     fn join_by_bridge(&mut self, spec: &Spec, namespace: &OwnedFd) -> Outcome {
         let ports = within(namespace, || ports(spec, &self.hosts)).during("making the bridge")?;
-        match within(namespace, || Ok(lossy(spec, &ports))).during("losing packets")?? {
-            Lossy::Not => {}
-            Lossy::Netem => self.lossy = Some("netem"),
-            Lossy::Programs(programs) => {
-                (self.lossy, self._programs) = (Some("XDP"), programs);
-            }
-        }
+        (self.lossy, self._programs) =
+            within(namespace, || Ok(lossy(spec, &ports))).during("losing packets")??;
         Ok(())
     }
 }
@@ -152,24 +139,25 @@ fn dress(spec: &Spec, n: u8) -> io::Result<()> {
 }
 
 /// Makes the ports drop and delay packets. An XDP program sees every packet, where netem would drop a whole
-/// GSO packet at once; and the hosts' interfaces stay free for programs under test.
-fn lossy(spec: &Spec, ports: &[u32]) -> Outcome<Lossy> {
+/// GSO packet at once; and the hosts' interfaces stay free for programs under test. Returns what drops them.
+fn lossy(spec: &Spec, ports: &[u32]) -> Outcome<(Option<&'static str>, Vec<Attached>)> {
     let mut impairment = Impairment { loss_per_million: 0, delay_us: spec.delay.0 };
-    let mut lossy = Lossy::Not;
+    let (mut dropper, mut attached) = (None, Vec::new());
     if spec.loss != Loss(0) {
-        lossy = match programs(spec.loss, ports) {
-            Ok(programs) => Lossy::Programs(programs),
+        match programs(spec.loss, ports) {
+            Ok(programs) => (dropper, attached) = (Some("XDP"), programs),
+            // XDP programs cannot be loaded.
             Err(AttachError::Load(_)) => {
                 impairment.loss_per_million = spec.loss.0;
-                Lossy::Netem
+                dropper = Some("netem");
             }
             Err(error) => return Err(Failure::new(format!("losing packets: {error}"))),
-        };
+        }
     }
     if impairment != Impairment::default() {
-        netem(ports, impairment).map_err(|error| no_netem(&lossy, &error))?;
+        netem(ports, impairment).map_err(|error| no_netem(impairment, &error))?;
     }
-    Ok(lossy)
+    Ok((dropper, attached))
 }
 
 fn programs(loss: Loss, ports: &[u32]) -> Result<Vec<Attached>, AttachError> {
@@ -185,13 +173,13 @@ fn netem(ports: &[u32], how: Impairment) -> io::Result<()> {
     ports.iter().try_for_each(|port| netlink.impair(*port, how))
 }
 
-fn no_netem(lossy: &Lossy, error: &io::Error) -> Failure {
+fn no_netem(how: Impairment, error: &io::Error) -> Failure {
     let missing = error.raw_os_error() == Some(nix::libc::ENOENT);
     let why =
         if missing { "the kernel has no netem (CONFIG_NET_SCH_NETEM)".to_owned() } else { error.to_string() };
-    match lossy {
-        Lossy::Netem => Failure::new(format!("no loss: XDP programs cannot be loaded here, and {why}"))
-            .hint("as root (CAP_BPF and CAP_NET_ADMIN of the machine) an XDP program does it"),
-        _ => Failure::new(format!("no delay: {why}")).hint("modprobe sch_netem, or do without --delay"),
+    if how.loss_per_million > 0 {
+        return Failure::new(format!("no loss: XDP programs cannot be loaded here, and {why}"))
+            .hint("as root (CAP_BPF and CAP_NET_ADMIN of the machine) an XDP program does it");
     }
+    Failure::new(format!("no delay: {why}")).hint("modprobe sch_netem, or do without --delay")
 }

@@ -13,7 +13,7 @@ use wire::capture::LinkType;
 use super::fabrics;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::terminal::{self, Terminal};
+use crate::terminal::Terminal;
 
 /// Exit code if the trace cannot be written; 1 is a violation.
 const NOT_WRITTEN: u8 = 2;
@@ -21,12 +21,8 @@ const NOT_WRITTEN: u8 = 2;
 /// Runs one fabric, writes its events, also those before a violation, then prints the result.
 pub(super) fn run(options: &Options, path: &Path) -> Outcome {
     let is_capture = path.extension().is_some_and(|extension| extension == "pcapng");
-    let out: Box<dyn Write> = if path.as_os_str() == "-" {
-        Box::new(terminal::data())
-    } else {
-        let hint = "give --trace a file that can be created";
-        Box::new(output::create(path).map_err(|failure| failure.hint(hint).code(NOT_WRITTEN))?)
-    };
+    let hint = "give --trace a file that can be created";
+    let out = output::create_or_stdout(path).map_err(|failure| failure.hint(hint).code(NOT_WRITTEN))?;
     let out = BufWriter::new(out);
     let (written, result) = if is_capture {
         let mut capture = Capture::default();

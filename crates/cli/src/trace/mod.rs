@@ -22,9 +22,8 @@ use sys::Dir;
 use sys::trace::Recording;
 
 use crate::args::RunArgs;
-use crate::chaos::Chosen;
 use crate::command_dir::{CommandDir, Purpose};
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{During, Outcome};
 use crate::processes::Processes;
 use crate::terminal::Stream;
 use crate::{output, run, supervised};
@@ -93,15 +92,10 @@ pub(crate) fn run(args: &TraceArgs) -> Outcome<ExitCode> {
 }
 
 fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
-    if matches!(run_args.chaos.chaos, Some(Chosen::Search(_))) {
-        return Err(Failure::new("roxie trace runs the command once, so it takes no --chaos seeds=A..B")
-            .hint("use --chaos seed=N")
-            .code(2));
-    }
+    run_args.chaos.refuse_search("roxie trace runs the command once", "use --chaos seed=N")?;
     // Before the command runs: its trace would be in vain without the file.
     let output = output::create(&args.output)?;
-    let found = run_args.command.first().and_then(|program| run::search(Path::new(program)));
-    let mut variables = run::variables(run_args, found.as_deref())?;
+    let mut variables = run::variables(run_args)?;
     let dir = CommandDir::new(Purpose::Trace)?;
     variables.push((roxie::trace::VARIABLE, dir.path().into()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));

@@ -148,12 +148,16 @@ pub(super) fn privileges(what: &str, needed: &[Capability]) -> Outcome {
     }
 }
 
-/// The capabilities that this process lacks, and what to do about it.
-pub(super) fn missing(needed: &[Capability]) -> Option<String> {
-    let held = Capabilities::effective();
+/// The names of those of the needed capabilities that are not held.
+pub(crate) fn lacking(held: Capabilities, needed: &[Capability]) -> Vec<String> {
     // CAP_SYS_ADMIN includes the capabilities that were split off it.
     let has = |one| held.has(one) || one != Capability::NetRaw && held.has(Capability::SysAdmin);
-    let names: Vec<String> = needed.iter().filter(|one| !has(**one)).map(|one| one.to_string()).collect();
+    needed.iter().filter(|one| !has(**one)).map(|one| one.to_string()).collect()
+}
+
+/// The capabilities that this process lacks, and what to do about it.
+pub(super) fn missing(needed: &[Capability]) -> Option<String> {
+    let names = lacking(Capabilities::effective(), needed);
     let (last, others) = names.split_last()?;
     let all = if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) };
     Some(format!("this process lacks {all}: try with sudo"))

@@ -6,7 +6,7 @@ use sys::{AttachedXdp, Link, Netlink, xdp_features};
 
 use super::args::ListArgs;
 use crate::failure::{During, Outcome};
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 /// Prints all interfaces of the network namespace.
 pub(super) fn list(args: &ListArgs) -> Outcome {
@@ -19,7 +19,7 @@ pub(super) fn list(args: &ListArgs) -> Outcome {
     let width = links.iter().map(|link| link.name.len()).max().unwrap_or(0).max(9);
     let head =
         format!("{:<width$} {:<8} {:>6} {:<15} {:<16} DRIVER", "INTERFACE", "MODE", "ID", "NAME", "HELD BY");
-    terminal.line(&terminal.paint(Tone::Strong, &head));
+    terminal.heading(&head);
     for row in &rows {
         let (name, features) = (text(&row["interface"]), text(&row["features"]));
         let programs = row["programs"].as_array().map_or(&[][..], Vec::as_slice);

@@ -21,6 +21,7 @@ use sys::bpf::Program;
 
 use crate::failure::Outcome;
 use crate::netdev::link as interface;
+pub(crate) use ability::lacking;
 pub(crate) use recipe::prefix;
 pub(crate) use source::entry_program;
 pub(crate) use stats::decisions;

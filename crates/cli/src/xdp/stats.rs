@@ -14,7 +14,7 @@ use super::fill::ON_CPU;
 use super::{interface, list};
 use crate::failure::{During, Failure, Outcome};
 use crate::losses;
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 /// Prints the counters once, or repeatedly.
 pub(super) fn stats(args: &StatsArgs) -> Outcome {
@@ -249,7 +249,7 @@ fn show(link: &Link, now: &Snapshot, before: Option<(&Snapshot, f64)>, is_json: 
         }
         None => format!("{}: no XDP program", link.name),
     };
-    terminal.line(&terminal.paint(Tone::Strong, &head));
+    terminal.heading(&head);
     for group in GROUPS {
         for (name, value) in now.of(group).filter(|(_, value)| *value > 0) {
             let is_named = group == LOST || group == CPUMAP;

@@ -8,7 +8,7 @@ use super::{NOT_COMPARED, Twins, verdict_name};
 use crate::capture::open;
 use crate::cpu;
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{self, Terminal, Tone};
+use crate::terminal::{self, Terminal};
 
 /// Packets of a capture that are measured.
 const PACKETS_MAX: usize = 16;
@@ -37,7 +37,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Outcome {
             "{:<18} {:>6} {:<12} {:>10} {:>10} {:>10}",
             "PROGRAM", "INSNS", "VERDICT", "KERNEL", "MACHINE", "REPLAYED"
         );
-        terminal.line(&terminal.paint(Tone::Strong, &head));
+        terminal.heading(&head);
     }
     let mut rows = Vec::new();
     let mut refused = 0;

@@ -94,7 +94,7 @@ impl Row {
     /// Heading of the lines.
     pub(super) fn heading(terminal: Terminal) {
         let text = format!("{:<28} {:>9} {:>9} {:>9} {:>8}", "TEST", "SENT", "OUT", "DROPPED", "MPPS");
-        terminal.line(&terminal.paint(Tone::Strong, &text));
+        terminal.heading(&text);
     }
 
     pub(super) fn json(&self) -> Value {
