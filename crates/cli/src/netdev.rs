@@ -24,15 +24,22 @@ pub fn with_address(address: IpAddr) -> Option<String> {
 /// Fails with the names of all interfaces if there is none called `name`.
 ///
 /// # Errors
-/// If there is no such interface, or they cannot be listed; exit code 1.
+/// If there is no such interface; exit code 1.
 pub fn check(name: &str) -> Outcome {
-    let list = nix::net::if_::if_nameindex().during("network interfaces")?;
-    let names: Vec<_> = list.iter().map(|interface| interface.name().to_string_lossy()).collect();
+    let names = names();
     if names.iter().any(|n| n == name) {
         return Ok(());
     }
     Err(Failure::new(format!("no network interface called '{name}'"))
         .hint(format!("there are: {}", names.join(", "))))
+}
+
+/// All interfaces.
+///
+/// # Errors
+/// Those of netlink.
+pub fn links() -> Outcome<Vec<Link>> {
+    Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")
 }
 
 /// The interface called `name`.
@@ -41,7 +48,6 @@ pub fn check(name: &str) -> Outcome {
 /// As [`check`], and those of netlink.
 pub fn link(name: &str) -> Outcome<Link> {
     check(name)?;
-    let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
-    let link = links.into_iter().find(|link| link.name == name);
+    let link = links()?.into_iter().find(|link| link.name == name);
     link.ok_or_else(|| Failure::new(format!("interface {name} was removed just now")))
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let progress = Progress::stderr();
     let netdev = args.netdev.as_deref().unwrap_or("lo");
     let run = Run::new(netdev, None)?;
-    let ip: IpAddr = run.address().parse().during("the address of the interface")?;
+    let ip: IpAddr = run.address.parse().during("the address of the interface")?;
     let mut columns = Vec::new();
     for (heading, shm) in PATHS {
         progress.show(&format!("{heading} ..."));
@@ -99,8 +99,8 @@ fn report(netdev: &str, run: &Run, rows: &[Row]) -> Value {
         "cpus": cpus(),
         "kernel": kernel(),
         "netdev": netdev,
-        "address": run.address(),
-        "path_mtu": run.mtu(),
+        "address": run.address,
+        "path_mtu": run.mtu,
         "rows": rows,
     })
 }
@@ -113,7 +113,7 @@ fn show(netdev: &str, run: &Run, rows: &[Row]) {
         cpu(),
         cpus(),
         kernel(),
-        run.mtu()
+        run.mtu
     ));
     terminal.line("");
     terminal.line(&format!("| {:<15} | {:<20} | {:<20} | {:<20} |", "", PATHS[0].0, PATHS[1].0, "TCP"));

@@ -10,7 +10,7 @@ use sys::bpf::Program;
 use super::MapView;
 use super::types::{as_text, hex};
 use crate::failure::{Failure, Outcome};
-use crate::netdev::link;
+use crate::netdev::{link, links};
 use crate::xdp::prefix;
 
 /// The forms of keys and values, for the help text and for error messages.
@@ -164,7 +164,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 fn device(index: u32) -> String {
-    let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let links = links().unwrap_or_default();
     links.into_iter().find(|link| link.index == index).map_or_else(|| index.to_string(), |link| link.name)
 }
 

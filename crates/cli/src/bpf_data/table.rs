@@ -54,9 +54,12 @@ fn of_cpus(def: &MapDef, value: &[u8]) -> Vec<Vec<u8>> {
 
 /// A map in another process, which may be hostile.
 pub(crate) struct Hooked {
-    remote: Rc<Remote>,
-    map: HookMap,
-    types: Option<Rc<Types>>,
+    /// The engine.
+    pub(crate) remote: Rc<Remote>,
+    /// The map as the process describes it.
+    pub(crate) map: HookMap,
+    /// The types of its program.
+    pub(crate) types: Option<Rc<Types>>,
     view: MapView,
 }
 
@@ -88,21 +91,6 @@ impl Hooked {
             tables.push(Hooked { remote: Rc::clone(remote), map, types, view });
         }
         Ok(tables)
-    }
-
-    /// The map as the process describes it.
-    pub(crate) fn map(&self) -> &HookMap {
-        &self.map
-    }
-
-    /// The engine.
-    pub(crate) fn remote(&self) -> &Remote {
-        &self.remote
-    }
-
-    /// The types of its program.
-    pub(crate) fn types(&self) -> Option<&Rc<Types>> {
-        self.types.as_ref()
     }
 
     fn failed(&self, error: &ControlError) -> Failure {
@@ -186,7 +174,8 @@ impl Table for Hooked {
 /// A map of the kernel, of the program on an interface.
 pub(crate) struct Kernel {
     netdev: String,
-    map: Map,
+    /// The map itself.
+    pub(crate) map: Map,
     view: MapView,
 }
 
@@ -216,11 +205,6 @@ impl Kernel {
             tables.push(Kernel { netdev: netdev.to_owned(), map, view });
         }
         Ok((tables, types))
-    }
-
-    /// The map itself.
-    pub(crate) fn map(&self) -> &Map {
-        &self.map
     }
 
     /// Whether there is an entry with exactly this key: a look-up in a table of prefixes also finds a shorter

@@ -7,7 +7,7 @@ use transport::WrOp;
 
 use super::endpoint::{Endpoint, GUARD, MESSAGE_MAX, Remote};
 use super::order::{Answer, Order};
-use super::report::{Report, child, wrong};
+use super::report::{Report, child};
 use super::{connection, figures, pattern, server};
 use crate::args::DemoRoleArgs;
 use crate::failure::{During, Failure, Outcome};
@@ -87,7 +87,7 @@ fn reads(end: &Endpoint, remote: Remote) -> Outcome {
         end.outbox.read(0, &mut bytes);
         let behind = || pattern::touched(&bytes[size..]).map(|at| size + at);
         match pattern::difference(&bytes[..size], seed).or_else(behind) {
-            Some(at) => Err(wrong(format!("READ of {size} bytes: byte {at} differs"))),
+            Some(at) => Err(Failure::new(format!("READ of {size} bytes: byte {at} differs"))),
             None => Ok(()),
         }
     })
@@ -105,7 +105,7 @@ fn compare_and_swap(end: &Endpoint, remote: Remote) -> Outcome {
         let op = WrOp::CompareSwap { remote_addr: remote.word(), r_key: remote.r_key, compare, swap };
         let before = atomic(end, name, op)?;
         if before != word {
-            return Err(wrong(format!("{name} {round}: returned {before:#x} instead of {word:#x}")));
+            return Err(Failure::new(format!("{name} {round}: returned {before:#x} instead of {word:#x}")));
         }
         if compare == word {
             word = swap;
@@ -123,7 +123,7 @@ fn fetch_and_add(end: &Endpoint, remote: Remote) -> Outcome {
         let op = WrOp::FetchAdd { remote_addr: remote.word(), r_key: remote.r_key, add };
         let before = atomic(end, name, op)?;
         if before != word {
-            return Err(wrong(format!("{name} {add}: returned {before:#x} instead of {word:#x}")));
+            return Err(Failure::new(format!("{name} {add}: returned {before:#x} instead of {word:#x}")));
         }
         word = word.wrapping_add(add);
     }
@@ -152,7 +152,9 @@ fn atomics_done(end: &Endpoint, name: &str, word: u64, note: &str) -> Outcome {
             Report::Verified { operation: name.to_owned(), what: format!("{ATOMICS} operations, {note}") }
                 .say()
         }
-        answer => Err(wrong(format!("{name}: the word should be {word:#x}, the server says {answer:?}"))),
+        answer => {
+            Err(Failure::new(format!("{name}: the word should be {word:#x}, the server says {answer:?}")))
+        }
     }
 }
 
@@ -182,9 +184,9 @@ fn expect(name: &str, answer: Answer) -> Outcome {
     match answer {
         Answer::Good => Ok(()),
         Answer::Differs { at } => {
-            Err(wrong(format!("{name}: at the server, byte {at} is not what it should be")))
+            Err(Failure::new(format!("{name}: at the server, byte {at} is not what it should be")))
         }
-        Answer::Length { got } => Err(wrong(format!("{name}: {got} bytes arrived"))),
-        Answer::Value(value) => Err(wrong(format!("{name}: unexpected answer {value:#x}"))),
+        Answer::Length { got } => Err(Failure::new(format!("{name}: {got} bytes arrived"))),
+        Answer::Value(value) => Err(Failure::new(format!("{name}: unexpected answer {value:#x}"))),
     }
 }

@@ -7,8 +7,8 @@ use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, PortSpace};
 use roxie::verbs::Context;
 
 use super::endpoint::{Endpoint, Remote};
-use super::report::{Report, wrong};
-use crate::failure::{During, Outcome};
+use super::report::Report;
+use crate::failure::{During, Failure, Outcome};
 
 /// Time limit for address resolution; both processes are on this machine.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
@@ -74,5 +74,5 @@ fn expect(channel: &EventChannel, wanted: CmEventKind) -> Outcome<CmEvent> {
     if event.kind == wanted {
         return Ok(event);
     }
-    Err(wrong(format!("connecting: {:?} (status {}) instead of {wanted:?}", event.kind, event.status)))
+    Err(Failure::new(format!("connecting: {:?} (status {}) instead of {wanted:?}", event.kind, event.status)))
 }

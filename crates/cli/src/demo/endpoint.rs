@@ -10,8 +10,7 @@ use transport::{Access, QpCap, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcSta
 use wire::Rkey;
 
 use super::order::{self, Answer, Order};
-use super::report::wrong;
-use crate::failure::{During, Outcome};
+use crate::failure::{During, Failure, Outcome};
 
 /// Largest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 1 << 20;
@@ -177,7 +176,7 @@ impl Endpoint {
         let mut bytes = [0; order::LEN];
         self.inbox.read(wc.wr_id as usize, &mut bytes);
         let message = order::decode(&bytes).filter(|_| wc.byte_len as usize == order::LEN);
-        message.ok_or_else(|| wrong(format!("{what}: {} bytes that make no sense", wc.byte_len)))
+        message.ok_or_else(|| Failure::new(format!("{what}: {} bytes that make no sense", wc.byte_len)))
     }
 
     /// The word for atomics at this end.
@@ -197,7 +196,10 @@ impl Remote {
     /// Parses private data made by [`Endpoint::invitation`].
     pub(super) fn decode(private: &[u8]) -> Outcome<Self> {
         let (Some(addr), Some(key)) = (private.first_chunk::<8>(), private.get(8..12)) else {
-            return Err(wrong(format!("{} bytes of private data came with the connection", private.len())));
+            return Err(Failure::new(format!(
+                "{} bytes of private data came with the connection",
+                private.len()
+            )));
         };
         let key = [key[0], key[1], key[2], key[3]];
         Ok(Self { addr: u64::from_le_bytes(*addr), r_key: Rkey(u32::from_le_bytes(key)) })
@@ -225,7 +227,7 @@ fn wait(cq: &Cq, what: &str, limit: Option<Duration>) -> Outcome<Wc> {
         if let Some(limit) = limit
             && since.get_or_insert_with(Instant::now).elapsed() > limit
         {
-            return Err(wrong(format!("{what}: no completion in {} s", limit.as_secs())));
+            return Err(Failure::new(format!("{what}: no completion in {} s", limit.as_secs())));
         }
         std::thread::yield_now();
     }
@@ -240,5 +242,5 @@ fn judge(wc: Wc, what: &str) -> Outcome<Wc> {
         WcStatus::WrFlushErr => "the connection ended",
         _ => "failed",
     };
-    Err(wrong(format!("{what}: {why} ({:?})", wc.status)))
+    Err(Failure::new(format!("{what}: {why} ({:?})", wc.status)))
 }

@@ -7,8 +7,8 @@ use transport::{SendFlags, SendWr, WrOp};
 use super::endpoint::{Endpoint, MESSAGE_MAX, Remote, SENDS_MAX, SLOT_LEN};
 use super::order::{Answer, Order};
 use super::pattern;
-use super::report::{Report, wrong};
-use crate::failure::{During, Outcome};
+use super::report::Report;
+use crate::failure::{During, Failure, Outcome};
 
 /// Duration of each measurement.
 const SPAN: Duration = Duration::from_millis(1200);
@@ -39,7 +39,7 @@ fn writes(end: &Endpoint, remote: Remote) -> Outcome {
     let rate = stream(end, "WRITE", |offset| WrOp::Write { remote_addr: remote.at(offset), r_key })?;
     match end.ask(Order::CheckTarget { at: 0, len: MESSAGE_MAX as u32, seed: SEED })? {
         Answer::Good => bandwidth("WRITE 64 KiB", rate),
-        answer => Err(wrong(format!("WRITE at speed: {answer:?}"))),
+        answer => Err(Failure::new(format!("WRITE at speed: {answer:?}"))),
     }
 }
 
@@ -47,7 +47,7 @@ fn reads(end: &Endpoint, remote: Remote) -> Outcome {
     let order = Order::FillTarget { at: 0, len: MESSAGE_MAX as u32, seed: SEED + 1 };
     let answer = end.ask(order)?;
     if answer != Answer::Good {
-        return Err(wrong(format!("preparing a READ: {answer:?}")));
+        return Err(Failure::new(format!("preparing a READ: {answer:?}")));
     }
     let r_key = remote.r_key;
     let rate = stream(end, "READ", |offset| WrOp::Read { remote_addr: remote.at(offset), r_key })?;
@@ -55,7 +55,7 @@ fn reads(end: &Endpoint, remote: Remote) -> Outcome {
     end.outbox.read(0, &mut bytes);
     match pattern::difference(&bytes, SEED + 1) {
         None => bandwidth("READ 64 KiB", rate),
-        Some(at) => Err(wrong(format!("READ at speed: byte {at} differs"))),
+        Some(at) => Err(Failure::new(format!("READ at speed: byte {at} differs"))),
     }
 }
 
@@ -165,7 +165,7 @@ fn latency(end: &Endpoint) -> Outcome {
 fn many(end: &Endpoint, order: Order, work: impl FnOnce(&Endpoint) -> Outcome) -> Outcome {
     let answer = end.ask(order)?;
     if answer != Answer::Good {
-        return Err(wrong(format!("{order:?}: {answer:?}")));
+        return Err(Failure::new(format!("{order:?}: {answer:?}")));
     }
     work(end)?;
     end.perform("SEND with immediate data", WrOp::SendImm([0; 4]), &[]).map(drop)

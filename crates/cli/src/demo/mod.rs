@@ -58,8 +58,10 @@ pub(crate) struct Run {
     terminal: Option<Terminal>,
     start: Instant,
     netdev: String,
-    address: String,
-    mtu: usize,
+    /// The address of both processes.
+    pub(crate) address: String,
+    /// The path MTU in bytes.
+    pub(crate) mtu: usize,
     /// What the children reported.
     reports: Vec<Report>,
     /// What the children of the run with loss reported.
@@ -79,16 +81,6 @@ impl Run {
             reports: Vec::new(),
             lossy: Vec::new(),
         })
-    }
-
-    /// The address of both processes.
-    pub(crate) fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// The path MTU in bytes.
-    pub(crate) fn mtu(&self) -> usize {
-        self.mtu
     }
 
     fn all(&mut self, no_figures: bool) -> Outcome {

@@ -6,7 +6,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{During, Failure, Outcome};
+use crate::failure::{During, Outcome};
 use crate::terminal;
 
 /// One report.
@@ -53,9 +53,4 @@ pub(super) fn child(part: impl FnOnce() -> Outcome) -> Outcome {
             std::process::exit(1);
         }
     }
-}
-
-/// The failure of a child that found wrong data.
-pub(super) fn wrong(what: impl Into<String>) -> Failure {
-    Failure::new(what)
 }

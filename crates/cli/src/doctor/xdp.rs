@@ -8,15 +8,16 @@ use roxie::hook::control::Users;
 use roxie::port::{XskError, XskStep};
 use roxie::xdp::hint_kfuncs;
 use sys::bpf::Program;
-use sys::{AttachedXdp, Capabilities, Capability, Link, Netlink, XdpFeatures, bound_xsks, xdp_features};
+use sys::{AttachedXdp, Capabilities, Capability, Link, XdpFeatures, bound_xsks, xdp_features};
 
 use super::Check;
 use crate::losses;
+use crate::netdev::links;
 use crate::top::{Engine, Processes};
 use crate::xdp::{decisions, lacking};
 
 pub(super) fn checks() -> Vec<Check> {
-    let links = Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let links = links().unwrap_or_default();
     let mut checks = vec![privileges(Capabilities::effective(), is_initial_user_namespace())];
     checks.extend(links.iter().map(interface));
     let sockets = bound_xsks().unwrap_or_default();

@@ -52,7 +52,7 @@ fn hooked(pid: u32, engines: &[Rc<Remote>], at: Option<PointArg>) -> Outcome<Vec
     let mut all = Vec::new();
     for remote in engines {
         let tables = Hooked::all(remote).map_err(|error| unanswered(pid, &error))?;
-        all.extend(tables.into_iter().filter(|table| at.is_none_or(|at| at.point() == table.map().point)));
+        all.extend(tables.into_iter().filter(|table| at.is_none_or(|at| at.point() == table.map.point)));
     }
     Ok(all)
 }
@@ -77,7 +77,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
         let (offset, mut any) = (realtime_offset(), false);
         let mut found = Vec::new();
         for (index, (table, content)) in rings.iter().enumerate() {
-            let read = match table.remote().records(table.map().id) {
+            let read = match table.remote.records(table.map.id) {
                 Err(error) if has_ended(&error) => return ended(pid, &lost),
                 read => read.map_err(|error| unanswered(pid, &error))?,
             };
@@ -88,7 +88,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
         for (_, index, record) in found.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
             let (table, content) = &rings[*index];
             (any, left) = (true, left - 1);
-            out.put(content, &table.map().point.to_string(), record, offset)?;
+            out.put(content, &table.map.point.to_string(), record, offset)?;
         }
         if args.attach.is_some() {
             for remote in &engines {
@@ -119,7 +119,7 @@ fn rings(args: &HookSamplesArgs, engines: &[Rc<Remote>]) -> Outcome<Vec<(Hooked,
         let def = &table.view().def;
         let is_ring = matches!(def.kind, bpf::MapKind::Ringbuf | bpf::MapKind::PerfEventArray);
         if is_ring && args.records.map.as_ref().is_none_or(|name| *name == def.name) {
-            let content = Content::of(&def.name, table.types(), args.records.type_name.as_deref())?;
+            let content = Content::of(&def.name, table.types.as_ref(), args.records.type_name.as_deref())?;
             rings.push((table, content));
         }
     }

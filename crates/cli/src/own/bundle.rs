@@ -44,7 +44,8 @@ pub(crate) struct Bundle {
     entries: Vec<Entry>,
     /// Bytes before the first file: the ELF image.
     image_len: u64,
-    fingerprint: u32,
+    /// Identifies the contents of all files.
+    pub(super) fingerprint: u32,
 }
 
 impl Bundle {
@@ -88,11 +89,6 @@ impl Bundle {
     #[cfg(test)]
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
-    }
-
-    /// Identifies the contents of all files.
-    pub(crate) fn fingerprint(&self) -> u32 {
-        self.fingerprint
     }
 
     /// Makes `dir` contain all files. Files that are there and intact are kept. The others are written under

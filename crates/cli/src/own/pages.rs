@@ -15,15 +15,7 @@ use crate::output;
 const DATE: &str = "2026-11-24";
 
 /// For pkg-config: the libraries against which programs for roxie are built are those of rdma-core.
-const PKG_CONFIG: &str = concat!(
-    "prefix=${pcfiledir}/../..\n",
-    "program=${prefix}/bin/roxie\n\n",
-    "Name: roxie\n",
-    "Description: RDMA device in user space: run programs with '${program} run --'\n",
-    "Version: ",
-    env!("CARGO_PKG_VERSION"),
-    "\nRequires: librdmacm libibverbs\n",
-);
+const PKG_CONFIG: &str = concat!(include_str!("roxie.pc"), "Version: ", env!("CARGO_PKG_VERSION"), "\n");
 
 /// A generated file of an installation: its path below the prefix, and its contents.
 pub(super) type Page = (String, Vec<u8>);

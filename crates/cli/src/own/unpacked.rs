@@ -27,7 +27,7 @@ const USE_STEP: Duration = Duration::from_secs(3600);
 
 /// Makes the directory of this build contain its libraries, and returns it.
 pub(crate) fn unpack(bundle: &mut Bundle) -> Outcome<PathBuf> {
-    let (base, dir) = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint()))?;
+    let (base, dir) = directory(&format!("{PREFIX}{:08x}", bundle.fingerprint))?;
     let now = SystemTime::now();
     if dir.age(now).is_none_or(|age| age > USE_STEP) {
         // Only the removal of old builds reads it.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
 
-use crate::ending::Ending;
+use crate::ending::{Ending, STOPPED};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Progress, Terminal, Tone};
 use args::SimArgs;
@@ -27,9 +27,6 @@ use fabrics::Fabrics;
 const SEEDS: u64 = 1000;
 /// Interval of the progress line.
 const TICK: Duration = Duration::from_millis(200);
-
-/// Exit code after Ctrl-C, as shells use for SIGINT.
-const INTERRUPTED: u8 = 128 + 2;
 
 /// Limit of --threads.
 const THREADS_MAX: usize = 256;
@@ -108,7 +105,7 @@ fn run_all<S: Simulation>(args: &SimArgs, simulation: &S) -> Outcome {
             if ending.has_come().unwrap_or(false) {
                 if interrupted {
                     progress.done();
-                    std::process::exit(INTERRUPTED.into());
+                    std::process::exit(STOPPED.into());
                 }
                 interrupted = true;
                 work.is_over.store(true, Ordering::Relaxed);
@@ -120,13 +117,13 @@ fn run_all<S: Simulation>(args: &SimArgs, simulation: &S) -> Outcome {
     if args.json {
         terminal::json(&json_report(simulation, sum, start.elapsed(), failed.as_ref(), interrupted));
     } else if S::has_any(sum) {
-        let table = Table::new(Terminal::stdout());
-        table.heading(if failed.is_none() { "No violation" } else { "Before the violation" });
+        let table = Table(Terminal::stdout());
+        table.0.heading(if failed.is_none() { "No violation" } else { "Before the violation" });
         S::show(&table, sum, start.elapsed().as_secs_f64());
     }
     match failed {
         Some(failed) => Err(simulation.violation(failed)),
-        None if interrupted => Err(Failure::new("interrupted; no violation until then").code(INTERRUPTED)),
+        None if interrupted => Err(Failure::new("interrupted; no violation until then").code(STOPPED)),
         None => Ok(()),
     }
 }
@@ -158,14 +155,6 @@ fn replay_command(seed: u64, options: &str) -> String {
 struct Table(Terminal);
 
 impl Table {
-    fn new(terminal: Terminal) -> Self {
-        Self(terminal)
-    }
-
-    fn heading(&self, text: &str) {
-        self.0.line(&self.0.paint(Tone::Strong, text));
-    }
-
     fn line(&self, name: &str, value: impl ToString, note: &str) {
         let (value, note) = (value.to_string(), self.0.paint(Tone::Faint, note));
         self.0.line(format!("  {name:<18}{value:>16}  {note}").trim_end());

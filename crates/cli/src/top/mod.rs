@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::capture::input::seconds;
 use crate::engines::UsersArgs;
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
@@ -92,11 +93,8 @@ const SORTS: [(Sort, char, &str, &[Metric]); 7] = [
 ];
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds: 2 or 0.5".to_owned())?;
-    if !(0.1..=3600.0).contains(&seconds) {
-        return Err("between 0.1 and 3600 seconds".to_owned());
-    }
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    let is_fit = |time: &Duration| (0.1..=3600.0).contains(&time.as_secs_f64());
+    Some(seconds(text)?).filter(is_fit).ok_or_else(|| "between 0.1 and 3600 seconds".to_owned())
 }
 
 /// Runs the subcommand.

@@ -109,7 +109,7 @@ fn peer_here(link: &Link) -> Option<Link> {
         counters.iter().find(|(name, _)| name == "peer_ifindex").map(|(_, index)| *index)
     };
     let peer = peer_of(link);
-    let links = sys::Netlink::new().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let links = crate::netdev::links().unwrap_or_default();
     let here = links.into_iter().find(|one| Some(u64::from(one.index)) == peer && is_veth(one));
     // An interface in another namespace may have the index of one here.
     here.filter(|one| peer_of(one) == Some(u64::from(link.index)))

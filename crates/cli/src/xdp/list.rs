@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 use sys::bpf::{Map, Program, XdpLink};
-use sys::{AttachedXdp, Link, Netlink, xdp_features};
+use sys::{AttachedXdp, Link, xdp_features};
 
 use super::args::ListArgs;
-use crate::failure::{During, Outcome};
+use crate::failure::Outcome;
+use crate::netdev::links;
 use crate::terminal::{self, Terminal};
 
 /// Prints all interfaces of the network namespace.
 pub(super) fn list(args: &ListArgs) -> Outcome {
-    let links = Netlink::new().and_then(|mut netlink| netlink.links()).during("netlink")?;
+    let links = links()?;
     let rows: Vec<Value> = links.iter().map(describe).collect();
     if args.json {
         return terminal::json_lines(&rows);

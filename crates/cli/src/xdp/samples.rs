@@ -27,8 +27,8 @@ impl Reader {
     fn open(table: &Kernel) -> Outcome<Reader> {
         let name = &table.view().def.name;
         match table.view().def.kind {
-            MapKind::Ringbuf => RingReader::new(table.map()).map(Reader::Ring),
-            _ => PerfReader::new(table.map()).map(Reader::Perf),
+            MapKind::Ringbuf => RingReader::new(&table.map).map(Reader::Ring),
+            _ => PerfReader::new(&table.map).map(Reader::Perf),
         }
         .during(name)
     }
@@ -95,7 +95,7 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
         .iter()
         .find(|table| table.view().def.name == SAMPLE_STATE && table.view().def.kind == MapKind::PercpuArray);
     if let Some(state) = state {
-        lost += stats::pair(state.map(), 0)?.bytes;
+        lost += stats::pair(&state.map, 0)?.bytes;
     }
     if lost > 0 {
         say!("roxie: warning: {lost} samples were lost since the program was attached: the ring was full");

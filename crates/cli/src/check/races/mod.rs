@@ -118,7 +118,7 @@ impl Operation {
     fn end(&self) -> u64 {
         let tells_end = self.areas.iter().all(|area| self.tells_end(area));
         let told = if tells_end { self.polled } else { self.told.max(self.polled) };
-        told.max(self.execution().map_or(0, |execution| execution.begin))
+        told.max(self.message.execution.map_or(0, |execution| execution.begin))
     }
 }
 
@@ -155,7 +155,7 @@ fn fault(first: &Operation, second: &Operation, (a, b): (&Area, &Area)) -> Optio
     if a.is_local && b.is_local && a.effect == Effect::Write {
         return is_unfinished.then_some(Fault::Unfinished);
     }
-    let execution = first.execution().filter(|execution| execution.is_certain)?;
+    let execution = first.message.execution.filter(|execution| execution.is_certain)?;
     // Its own completion may have come before the execution.
     let is_free = first.tells_end(a) && !first.is_acknowledged() && !is_unfinished;
     match second.posted < execution.begin && first.is_acknowledged() {
@@ -168,7 +168,7 @@ fn fault(first: &Operation, second: &Operation, (a, b): (&Area, &Area)) -> Optio
 /// receiver may have waited for it.
 fn may_follow(operation: &Operation, area: &Area) -> bool {
     let since = area.since();
-    operation.posted < since && operation.execution().is_none_or(|execution| execution.begin < since)
+    operation.posted < since && operation.message.execution.is_none_or(|execution| execution.begin < since)
 }
 
 impl Race<'_> {

@@ -70,11 +70,6 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Its execution by the peer, if that is known.
-    pub(super) fn execution(&self) -> Option<Execution> {
-        self.message.execution
-    }
-
     /// Whether its completion tells that the peer has executed it.
     pub(super) fn is_acknowledged(&self) -> bool {
         !["UC", "UD"].contains(&&*self.message.service)

@@ -23,7 +23,7 @@ pub(super) fn could_know(
     second: &Operation,
 ) -> bool {
     let Operations { list: operations, others, .. } = operations;
-    let Some(execution) = first.execution() else { return true };
+    let Some(execution) = first.message.execution else { return true };
     let mut known = Known(HashMap::new());
     known.learns(execution.pid, execution.begin);
     // The result of a READ or atomic shows in memory before its completion.
@@ -74,7 +74,7 @@ impl Known {
     /// Returns whether a message tells a process more than it knew.
     fn spreads_by(&mut self, operation: &Operation) -> bool {
         let message = &operation.message;
-        let Some(execution) = operation.execution() else { return false };
+        let Some(execution) = operation.message.execution else { return false };
         let (own, peer) = (message.pid, execution.pid);
         let mut is_new = false;
         // What the process knew while it posted reaches the peer; a READ shows the peer nothing.
