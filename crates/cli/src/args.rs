@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use roxie::port::PortChoice;
 use roxie::verbs::{Engines, Traffic};
@@ -173,6 +173,16 @@ pub(crate) struct NicArgs {
     pub(crate) hooks: HookArgs,
     #[command(flatten)]
     pub(crate) traffic: TrafficArgs,
+}
+
+/// A word of an option, its value, and its help.
+pub(crate) type Word<T> = (&'static str, T, &'static str);
+
+/// A parser of the words of a table.
+pub(crate) fn one_of<T: Copy + Send + Sync>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
+    let values = words.iter().map(|(word, _, help)| PossibleValue::new(*word).help(*help));
+    PossibleValuesParser::new(values)
+        .map(|given| words.iter().find(|(word, ..)| *word == given).expect("a possible value").1)
 }
 
 fn engines(text: &str) -> Result<Engines, String> {

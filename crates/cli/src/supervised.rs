@@ -91,20 +91,25 @@ struct Supervised(Child);
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        if !runs(&mut self.0) {
+        end(&mut self.0, END_MAX);
+    }
+}
+
+/// Ends a process that still runs, by SIGTERM, and by SIGKILL if it has not ended after `most`.
+pub(crate) fn end(child: &mut Child, most: Duration) {
+    let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+    if !runs(child) {
+        return;
+    }
+    // A launcher then ends the processes that it has started. The child may end at this moment.
+    kill(pid(child), Signal::SIGTERM).ok();
+    let until = Instant::now() + most;
+    while runs(child) {
+        if Instant::now() >= until {
+            child.kill().and_then(|()| child.wait()).ok();
             return;
         }
-        // A launcher then ends the processes that it has started.
-        kill(pid(&self.0), Signal::SIGTERM).ok();
-        let end = Instant::now() + END_MAX;
-        while runs(&mut self.0) {
-            if Instant::now() >= end {
-                self.0.kill().and_then(|()| self.0.wait()).ok();
-                return;
-            }
-            thread::sleep(END_STEP);
-        }
+        thread::sleep(END_STEP);
     }
 }
 

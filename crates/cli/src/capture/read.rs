@@ -1,6 +1,5 @@
 //! `roxie capture read`: prints packets as text.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use roxie_capture::filter::{Filter, QueuePairRules};
 use roxie_capture::show::{Show, Style, Times};
@@ -11,6 +10,7 @@ use super::Packets;
 use super::filter::FilterArgs;
 use super::input::{InputArgs, snap_to_show};
 use super::pager::Output;
+use crate::args::{Word, one_of};
 use crate::failure::{During, Outcome};
 use crate::terminal::{self, Terminal};
 
@@ -58,9 +58,7 @@ pub(super) struct ReadArgs {
     no_pager: bool,
 }
 
-/// A word of an option, its value, and its help.
-type Word<T> = (&'static str, T, &'static str);
-
+/// The words of `--format`.
 const STYLES: [Word<Style>; 5] = [
     ("line", Style::Line, "One line for each packet"),
     ("struct", Style::Struct, "The headers as the C structs of Linux's rxe driver"),
@@ -68,6 +66,7 @@ const STYLES: [Word<Style>; 5] = [
     ("json", Style::Json, "One JSON object for each packet, on one line, with Wireshark's field names"),
     ("hex", Style::Hex, "One line for each packet, and its bytes"),
 ];
+/// The words of `--time`.
 const TIMES: [Word<Times>; 5] = [
     ("day", Times::Day, "Time of day, UTC"),
     ("relative", Times::Relative, "Seconds since the first packet"),
@@ -75,13 +74,6 @@ const TIMES: [Word<Times>; 5] = [
     ("epoch", Times::Epoch, "Seconds since 1970"),
     ("none", Times::None, "No times"),
 ];
-
-/// A parser of the words of a table.
-fn one_of<T: Copy + Send + Sync>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
-    let values = words.iter().map(|(word, _, help)| PossibleValue::new(*word).help(*help));
-    PossibleValuesParser::new(values)
-        .map(|given| words.iter().find(|(word, ..)| *word == given).expect("a possible value").1)
-}
 
 /// Numbers of packets by the decision about them.
 #[derive(Default)]

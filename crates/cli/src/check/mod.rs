@@ -17,10 +17,10 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use sys::Dir;
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, Word, one_of};
 use crate::chaos::{self, Search};
 use crate::command_dir::{CommandDir, Purpose};
 use crate::failure::{During, Failure, Outcome};
@@ -78,9 +78,9 @@ pub(crate) struct CheckArgs {
     /// protects those of receives and of results of READs and atomics, which may not even be read before
     /// their completion; 'shared' also protects the pages that sends share with other data. A system call
     /// that writes to a protected page fails with EFAULT.
-    #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "WHAT", value_parser = one_of(&PAGES), num_args = 0..=1, require_equals = true)]
     #[arg(value_delimiter = ',', default_missing_value = "sends")]
-    pages: Vec<Pages>,
+    pages: Vec<&'static str>,
     /// Check the command with each of the --chaos seeds 1 to N, up to the first finding or failure
     ///
     /// Then looks for the fewest faults that lead to one, shows the last lines of that run, and prints the
@@ -93,16 +93,12 @@ pub(crate) struct CheckArgs {
     run: RunArgs,
 }
 
-/// What `--pages` protects.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-enum Pages {
-    /// Whole pages of sends
-    Sends,
-    /// Also of receives and of results of READs and atomics
-    Receives,
-    /// Also pages that sends share with other data
-    Shared,
-}
+/// What `--pages` protects, as the libraries name it.
+const PAGES: [Word<&str>; 3] = [
+    ("sends", "pages", "Whole pages of sends"),
+    ("receives", "pages-receives", "Also of receives and of results of READs and atomics"),
+    ("shared", "pages-shared", "Also pages that sends share with other data"),
+];
 
 impl CheckArgs {
     /// The words of ROXIE_CHECK_OPTIONS.
@@ -117,14 +113,7 @@ impl CheckArgs {
         let mut words = vec![format!("hang={}", self.hang)];
         words.extend(self.strict.then(|| "strict".to_owned()));
         words.extend(self.races.then(|| "races".to_owned()));
-        words.extend(self.pages.iter().map(|what| {
-            match what {
-                Pages::Sends => "pages",
-                Pages::Receives => "pages-receives",
-                Pages::Shared => "pages-shared",
-            }
-            .to_owned()
-        }));
+        words.extend(self.pages.iter().map(|what| (*what).to_owned()));
         Ok(words.join(","))
     }
 }

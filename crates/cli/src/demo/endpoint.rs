@@ -109,10 +109,14 @@ impl Endpoint {
         self.post_recv(ORDERS_IN, order::LEN)
     }
 
+    /// Posts one work request.
+    pub(super) fn post(&self, what: &str, op: WrOp, sg_list: &[Sge], flags: SendFlags) -> Outcome {
+        self.qp.post_send(&SendWr { wr_id: 0, op, sg_list, flags, dest: None }).during(what)
+    }
+
     /// Posts one signaled work request and waits for its completion.
     pub(super) fn perform(&self, what: &str, op: WrOp, sg_list: &[Sge]) -> Outcome<Wc> {
-        let wr = SendWr { wr_id: 0, op, sg_list, flags: SendFlags::SIGNALED, dest: None };
-        self.qp.post_send(&wr).during(what)?;
+        self.post(what, op, sg_list, SendFlags::SIGNALED)?;
         self.sent(what)
     }
 
@@ -157,11 +161,8 @@ impl Endpoint {
 
     /// Sends back the payload of a completed receive.
     pub(super) fn echo(&self, offset: usize, len: usize) -> Outcome {
-        let sg_list = [self.inbox.sge(offset, len)];
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        self.qp
-            .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, dest: None })
-            .during("echo")?;
+        self.post("echo", WrOp::Send, &[self.inbox.sge(offset, len)], flags)?;
         self.try_sent("echo").map(drop)
     }
 

@@ -71,10 +71,7 @@ fn stream(end: &Endpoint, name: &str, op: impl Fn(usize) -> WrOp) -> Outcome<f64
     Report::Doing { what: format!("{name} of 64 KiB, as fast as possible") }.say()?;
     let post = |n: usize| {
         let offset = n * SLOT_LEN % MESSAGE_MAX;
-        let sg_list = [end.outbox.sge(offset, SLOT_LEN)];
-        let wr =
-            SendWr { wr_id: 0, op: op(offset), sg_list: &sg_list, flags: SendFlags::SIGNALED, dest: None };
-        end.qp.post_send(&wr).during(name)
+        end.post(name, op(offset), &[end.outbox.sge(offset, SLOT_LEN)], SendFlags::SIGNALED)
     };
     let start = Instant::now();
     (0..WINDOW).try_for_each(post)?;
@@ -141,12 +138,9 @@ fn latency(end: &Endpoint) -> Outcome {
         while start.elapsed() < SPAN {
             // The reply lands where the previous one did.
             end.post_recv(0, SLOT_LEN)?;
-            let sg_list = [end.outbox.sge(0, SMALL)];
             let flags = SendFlags::INLINE | SendFlags::SIGNALED;
             let sent = Instant::now();
-            end.qp
-                .post_send(&SendWr { wr_id: 0, op: WrOp::Send, sg_list: &sg_list, flags, dest: None })
-                .during("SEND")?;
+            end.post("SEND", WrOp::Send, &[end.outbox.sge(0, SMALL)], flags)?;
             end.received("SEND there and back")?;
             took.push(sent.elapsed());
             end.sent("SEND there and back")?;

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Subcommand};
+use roxie::hook::HookPoint;
 
 use super::data::ProcessArgs;
+use crate::args::{Word, one_of};
 use crate::bpf_data::args::{MapArgs, RecordsArgs};
 use crate::engines::UsersArgs;
 
@@ -60,14 +62,11 @@ pub(crate) enum HookCommand {
     Log(HookLogArgs),
 }
 
-/// Position of a hook.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum PointArg {
-    /// Before the transport
-    Ingress,
-    /// After the transport has built the packet
-    Egress,
-}
+/// Positions of hooks.
+pub(super) const POINTS: [Word<HookPoint>; 2] = [
+    ("ingress", HookPoint::Ingress, "Before the transport"),
+    ("egress", HookPoint::Egress, "After the transport has built the packet"),
+];
 
 /// Attach a hook to a running process
 ///
@@ -78,7 +77,8 @@ pub(crate) struct HookAttachArgs {
     /// Process id
     pub(crate) pid: u32,
     /// Position of the hook
-    pub(crate) point: PointArg,
+    #[arg(value_parser = one_of(&POINTS))]
+    pub(crate) point: HookPoint,
     /// OBJECT[:PROGRAM], count, sample, impair:... or police:...; several joined by '+'
     pub(crate) hook: String,
     /// Replace the hook that is attached, if there is one
@@ -92,7 +92,8 @@ pub(crate) struct HookDetachArgs {
     /// Process id
     pub(crate) pid: u32,
     /// Position of the hook
-    pub(crate) point: PointArg,
+    #[arg(value_parser = one_of(&POINTS))]
+    pub(crate) point: HookPoint,
 }
 
 /// List processes with a device, and their hooks

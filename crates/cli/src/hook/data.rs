@@ -11,8 +11,9 @@ use roxie::hook::control::{ControlError, Remote};
 use roxie_capture::live::realtime_offset;
 use serde_json::json;
 
-use super::args::{HookLogArgs, HookSamplesArgs, PointArg};
+use super::args::{HookLogArgs, HookSamplesArgs, POINTS};
 use super::attachable;
+use crate::args::one_of;
 use crate::bpf_data::{Content, Hooked, RecordOutput, Source, Table, time_of};
 use crate::engines::{engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
@@ -27,8 +28,8 @@ pub(crate) struct ProcessArgs {
     /// Process id
     pub(crate) pid: u32,
     /// Only the programs at this point
-    #[arg(long, value_name = "POINT")]
-    pub(crate) at: Option<PointArg>,
+    #[arg(long, value_name = "POINT", value_parser = one_of(&POINTS))]
+    pub(crate) at: Option<HookPoint>,
 }
 
 impl Source for ProcessArgs {
@@ -48,11 +49,11 @@ impl Source for ProcessArgs {
     }
 }
 
-fn hooked(pid: u32, engines: &[Rc<Remote>], at: Option<PointArg>) -> Outcome<Vec<Hooked>> {
+fn hooked(pid: u32, engines: &[Rc<Remote>], at: Option<HookPoint>) -> Outcome<Vec<Hooked>> {
     let mut all = Vec::new();
     for remote in engines {
         let tables = Hooked::all(remote).map_err(|error| unanswered(pid, &error))?;
-        all.extend(tables.into_iter().filter(|table| at.is_none_or(|at| at.point() == table.map.point)));
+        all.extend(tables.into_iter().filter(|table| at.is_none_or(|at| at == table.map.point)));
     }
     Ok(all)
 }
@@ -64,7 +65,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
     if let Some(text) = &args.attach {
         let plan = attachable(text)?;
         for remote in &engines {
-            for point in HookPoint::ALL.into_iter().filter(|point| at.is_none_or(|at| at.point() == *point)) {
+            for point in HookPoint::ALL.into_iter().filter(|point| at.is_none_or(|at| at == *point)) {
                 remote.attach_held(point, &plan).map_err(|error| unanswered(pid, &error))?;
             }
         }

@@ -8,12 +8,12 @@ pub(crate) mod object;
 mod report;
 
 use roxie::hook::control::{ControlError, Remote};
-use roxie::hook::{HookError, HookPlan, HookPoint};
+use roxie::hook::{HookError, HookPlan};
 use roxie::verbs::HookConfig;
 
 use crate::engines::{engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
-use args::{HookArgs, HookCommand, HookToolArgs, PointArg};
+use args::{HookArgs, HookCommand, HookToolArgs};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &HookToolArgs) -> Outcome {
@@ -21,9 +21,9 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
         HookCommand::Attach(args) => {
             // Load it here first: an error then has all names, and the other process is not disturbed.
             let plan = attachable(&args.hook)?;
-            each(args.pid, |remote| remote.attach(args.point.point(), &plan, args.replace))
+            each(args.pid, |remote| remote.attach(args.point, &plan, args.replace))
         }
-        HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point.point())),
+        HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point)),
         HookCommand::List(args) => report::list(args),
         HookCommand::Stats(args) => report::stats(args),
         HookCommand::Frames(args) => frames::frames(args),
@@ -36,15 +36,6 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
 /// Sends a request to all engines of a process.
 fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
     engines_of(pid)?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
-}
-
-impl PointArg {
-    fn point(self) -> HookPoint {
-        match self {
-            PointArg::Ingress => HookPoint::Ingress,
-            PointArg::Egress => HookPoint::Egress,
-        }
-    }
 }
 
 impl HookArgs {

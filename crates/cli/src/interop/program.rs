@@ -7,10 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use crate::ending::Ending;
+use crate::supervised;
 
 /// Interval at which a program is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -78,7 +76,7 @@ impl Program {
         let ending = Rc::clone(&self.ending);
         self.watch(limit, || ending.is_due());
         let status = self.child.try_wait().ok().flatten();
-        self.stop();
+        supervised::end(&mut self.child, END_MAX);
         // Processes that it started may keep the pipes open.
         let until = Instant::now() + END_MAX;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
@@ -98,24 +96,11 @@ impl Program {
             std::thread::sleep(LOOK_EVERY);
         }
     }
-
-    fn stop(&mut self) {
-        if !self.runs() {
-            return;
-        }
-        // It may end at this moment, which is the goal anyway.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
-        self.watch(END_MAX, || false);
-        if self.runs() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.stop();
+        supervised::end(&mut self.child, END_MAX);
     }
 }
 

@@ -1,15 +1,15 @@
 //! Checks what interface, driver and this process support, before a program is attached.
 
 use bpf::{Action, MapKind};
+use roxie::xdp::Mode;
 use sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
 
-use super::args::ModeArg;
 use super::interface;
 use super::source::Source;
 use crate::failure::{Failure, Outcome};
 
 /// Checks that a program can run on the interface; warns of actions that will fail.
-pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
+pub(super) fn check(link: &Link, mode: Mode, source: &Source) -> Outcome {
     if let Some(queues) = source.queues.filter(|queues| *queues > link.rx_queues) {
         let (name, has) = (&link.name, link.rx_queues);
         let plural = if has == 1 { "" } else { "s" };
@@ -27,7 +27,7 @@ pub(super) fn check(link: &Link, mode: ModeArg, source: &Source) -> Outcome {
     driver(link, mode)?;
     // Kernels before 6.3 do not report features.
     let Ok(features) = xdp_features(link.index) else { return Ok(()) };
-    let native = features.native() && mode != ModeArg::Generic;
+    let native = features.native() && mode != Mode::Only(XdpMode::Generic);
     let targets = source.fill.iter().flat_map(|(_, fill)| fill.targets());
     for name in targets {
         let target = interface(name)?;
@@ -87,8 +87,8 @@ fn online_cpus() -> Option<u32> {
 const SINGLE_BUFFER_MTU: u32 = 3498;
 
 /// Whether a program runs in the driver, as far as the driver says.
-pub(super) fn runs_in_driver(link: &Link, mode: ModeArg) -> bool {
-    mode != ModeArg::Generic && xdp_features(link.index).is_ok_and(|features| features.native())
+pub(super) fn runs_in_driver(link: &Link, mode: Mode) -> bool {
+    mode != Mode::Only(XdpMode::Generic) && xdp_features(link.index).is_ok_and(|features| features.native())
 }
 
 /// Whether the peer of a veth leaves checksums to its device. True if that cannot be known: the peer may be
@@ -125,13 +125,13 @@ fn is_veth(link: &Link) -> bool {
 }
 
 /// Checks that the driver runs programs in this mode.
-pub(super) fn driver(link: &Link, mode: ModeArg) -> Outcome {
+pub(super) fn driver(link: &Link, mode: Mode) -> Outcome {
     let Ok(features) = xdp_features(link.index) else { return Ok(()) };
     let lacks = |what: &'static str, has: fn(XdpFeatures) -> bool| (!has(features)).then_some(what);
     let lacking = match mode {
-        ModeArg::Native => lacks("native XDP", XdpFeatures::native),
-        ModeArg::Offload => lacks("XDP offload", XdpFeatures::offload),
-        ModeArg::Auto | ModeArg::Generic => None,
+        Mode::Only(XdpMode::Native) => lacks("native XDP", XdpFeatures::native),
+        Mode::Only(XdpMode::Offload) => lacks("XDP offload", XdpFeatures::offload),
+        Mode::Auto | Mode::Only(XdpMode::Generic) => None,
     };
     let Some(what) = lacking else { return Ok(()) };
     let native =

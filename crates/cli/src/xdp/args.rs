@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args as ClapArgs, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args as ClapArgs, Subcommand};
 use roxie::xdp::Mode;
 use sys::XdpMode;
 
 use super::map::NetdevArgs;
+use crate::args::{Word, one_of};
 use crate::bpf_data::args::{MapArgs, RecordsArgs};
 
 /// XDP programs on network interfaces: attach, detach, list, count, fill maps, test, send
@@ -39,31 +40,17 @@ pub(crate) enum XdpCommand {
     Send(SendArgs),
 }
 
-/// Where the kernel runs the program.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
-pub(crate) enum ModeArg {
-    /// In the driver if it supports XDP, else in the network stack
-    #[default]
-    Auto,
-    /// In the driver ('xdpdrv')
-    Native,
-    /// In the network stack, on any interface ('xdpgeneric', SKB mode)
-    Generic,
-    /// On the NIC ('xdpoffload')
-    Offload,
-}
-
-impl ModeArg {
-    /// The mode as the library names it.
-    pub(crate) fn mode(self) -> Mode {
-        match self {
-            ModeArg::Auto => Mode::Auto,
-            ModeArg::Native => Mode::Only(XdpMode::Native),
-            ModeArg::Generic => Mode::Only(XdpMode::Generic),
-            ModeArg::Offload => Mode::Only(XdpMode::Offload),
-        }
-    }
-}
+/// Where the kernel runs a program.
+const MODES: [Word<Mode>; 4] = [
+    ("auto", Mode::Auto, "In the driver if it supports XDP, else in the network stack"),
+    ("native", Mode::Only(XdpMode::Native), "In the driver ('xdpdrv')"),
+    (
+        "generic",
+        Mode::Only(XdpMode::Generic),
+        "In the network stack, on any interface ('xdpgeneric', SKB mode)",
+    ),
+    ("offload", Mode::Only(XdpMode::Offload), "On the NIC ('xdpoffload')"),
+];
 
 /// Attach an XDP program to an interface
 ///
@@ -83,8 +70,8 @@ pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     /// Where the program runs
-    #[arg(long, short, value_enum, default_value_t, value_name = "MODE")]
-    pub(crate) mode: ModeArg,
+    #[arg(long, short, value_parser = one_of(&MODES), default_value = "auto", value_name = "MODE")]
+    pub(crate) mode: Mode,
     /// Replace the program that is attached, if there is one
     #[arg(long)]
     pub(crate) replace: bool,
@@ -131,8 +118,9 @@ pub(crate) struct DetachArgs {
     #[arg(value_name = "IF")]
     pub(crate) netdev: String,
     /// Detach only a program in this mode [default: any mode]
-    #[arg(long, short, value_enum, default_value_t, value_name = "MODE", hide_default_value = true)]
-    pub(crate) mode: ModeArg,
+    #[arg(long, short, value_parser = one_of(&MODES), default_value = "auto", value_name = "MODE",
+          hide_default_value = true)]
+    pub(crate) mode: Mode,
     /// Detach also a program that a bpf_link holds
     #[arg(long)]
     pub(crate) force: bool,
@@ -244,8 +232,8 @@ pub(crate) struct TestArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: u64,
     /// Where programs run
-    #[arg(long, short, value_enum, default_value_t, value_name = "MODE")]
-    pub(crate) mode: ModeArg,
+    #[arg(long, short, value_parser = one_of(&MODES), default_value = "auto", value_name = "MODE")]
+    pub(crate) mode: Mode,
     /// Print one JSON object at the end instead of lines
     #[arg(long)]
     pub(crate) json: bool,

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use roxie::xdp::{AttachError, Attached, Presence, attach_loaded, install};
+use roxie::xdp::{AttachError, Attached, Mode, Presence, attach_loaded, install};
 use sys::bpf::{LoadError, Map, Program, ProgramInfo, pin};
 use sys::{Capability, Dir, Link, Netlink, Untrusted, Walk, XdpMode};
 
@@ -33,8 +33,7 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     let pins = args.pin.as_deref().map(|dir| Pins::make(dir, chosen, &maps)).transpose()?;
     let mut info = program.info().during("program")?;
     if args.foreground {
-        let attached =
-            attach_loaded(link.index, program, maps, args.mode.mode()).map_err(|e| refused(e, &link))?;
+        let attached = attach_loaded(link.index, program, maps, args.mode).map_err(|e| refused(e, &link))?;
         if let Some(pins) = pins {
             pins.keep();
         }
@@ -42,14 +41,14 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
         return stay(&attached, &link);
     }
     let mut installed =
-        install(link.index, &program, args.mode.mode(), args.replace).map_err(|e| refused(e, &link))?;
+        install(link.index, &program, args.mode, args.replace).map_err(|e| refused(e, &link))?;
     // The driver refused it, so the program for the network stack takes its place.
     if let (Some(plain), true, sys::XdpMode::Generic) =
         (&source.plain, native && pins.is_none(), installed.mode)
     {
         let (program, _maps) = filled(&link, &source, plain)?;
         info = program.info().during("program")?;
-        let generic = super::args::ModeArg::Generic.mode();
+        let generic = Mode::Only(XdpMode::Generic);
         let again = install(link.index, &program, generic, true).map_err(|e| refused(e, &link))?;
         installed =
             roxie::xdp::Installed { replaced: installed.replaced, not_native: installed.not_native, ..again };

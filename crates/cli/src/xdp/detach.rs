@@ -10,7 +10,7 @@ use crate::terminal::Terminal;
 /// Detaches the program.
 pub(super) fn detach(args: &DetachArgs) -> Outcome {
     let link = interface(&args.netdev)?;
-    let wanted = link.xdp.iter().filter(|there| match args.mode.mode() {
+    let wanted = link.xdp.iter().filter(|there| match args.mode {
         Mode::Auto => true,
         Mode::Only(mode) => there.mode == mode,
     });

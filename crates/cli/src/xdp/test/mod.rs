@@ -44,7 +44,7 @@ pub(super) fn test(args: &TestArgs) -> Outcome {
     )?;
     let [sender, receiver_cpu] = cpu::pair();
     cpu::stay_on(sender);
-    let mut bench = Bench { place, mode: args.mode.mode(), count: args.count, receiver_cpu };
+    let mut bench = Bench { place, mode: args.mode, count: args.count, receiver_cpu };
     let terminal = (!args.json).then(Terminal::stdout);
     let only = args.only.as_deref().map(str::to_lowercase);
     let mut sink = Sink { terminal, only, rows: Vec::new() };
