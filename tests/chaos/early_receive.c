@@ -4,13 +4,20 @@
  */
 #include "pair.h"
 
+/* The bytes are out of order for microseconds: most rounds do not see it. */
+#ifdef FIXED
+#define TRIES ROUNDS
+#else
+#define TRIES (60 * ROUNDS)
+#endif
+
 int main(void)
 {
 	struct end a, b;
 	const uint32_t length = 4096;
 
 	make_pair(&a, &b, (struct options){ .rnr_retry = 7 }, NULL);
-	for (int round = 1; round <= ROUNDS; round++) {
+	for (int round = 1; round <= TRIES; round++) {
 		memset((void *)a.buf, round, length);
 		receive_at(&b, 0, length, round);
 		post(&a, IBV_WR_SEND, 0, &b, 0, length, round, 0);
