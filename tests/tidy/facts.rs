@@ -1,6 +1,6 @@
-//! What pages and help texts state of the code: files and options exist, numbers equal the constants.
+//! What pages and help texts state of the code: files exist, numbers equal the constants. For options see
+//! `crates/cli/src/pages_tests.rs`.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
@@ -8,10 +8,6 @@ use regex::Regex;
 
 use crate::prose::Language;
 use crate::tree::{self, File};
-
-/// Options of other programs that pages mention, and that no file of the tree uses.
-const FOREIGN_OPTIONS: [&str; 8] =
-    ["--add", "--baseline-rev", "--inclusive", "--iser", "--shard", "--sharding", "--share-net", "--verify"];
 
 /// A number of the code, and the sentences that state it.
 struct Constant {
@@ -153,29 +149,6 @@ fn source_files_that_pages_and_comments_name_exist() {
         }
     }
     crate::none("these files do not exist", &missing);
-}
-
-/// An option exists if a field of the command line has its name, or a script or test uses it.
-#[test]
-fn options_that_pages_name_exist() {
-    let files = tree::files();
-    let option = Regex::new("(?:^|[^A-Za-z0-9_-])(--[a-z][a-z0-9-]+)").expect("a pattern");
-    let field = Regex::new("([a-z][a-z0-9_]*): ").expect("a pattern");
-    let mut known: BTreeSet<String> = FOREIGN_OPTIONS.map(str::to_owned).into();
-    for file in files.iter().filter(|file| !file.name.ends_with(".md") && !file.name.ends_with("facts.rs")) {
-        known.extend(option.captures_iter(&file.text).map(|found| found[1].to_owned()));
-        if file.name.starts_with("crates/cli/src/") {
-            let fields = field.captures_iter(&file.text);
-            known.extend(fields.map(|found| format!("--{}", found[1].replace('_', "-"))));
-        }
-    }
-    let mut missing = Vec::new();
-    for page in files.iter().filter(|file| file.name.ends_with(".md")) {
-        let names = option.captures_iter(&page.text).map(|found| found.extract::<1>().1[0]);
-        missing
-            .extend(names.filter(|name| !known.contains(*name)).map(|name| format!("{}: {name}", page.name)));
-    }
-    crate::none("no program has these options", &missing);
 }
 
 /// Users see these names in `roxie top`, `roxie metrics` and `ROXIE_STATS`.

@@ -48,6 +48,8 @@ mod need;
 mod netdev;
 mod output;
 mod own;
+#[cfg(test)]
+mod pages_tests;
 mod processes;
 mod recording;
 mod run;
