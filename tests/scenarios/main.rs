@@ -17,6 +17,7 @@ mod wire_faults;
 
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use roxie_tests::binaries;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         }
         let name = format!("{}, live", scenario.name);
         if (full || blesses || scenario.live.always) && is_chosen(&args, &name) {
-            let need = if args.list { None } else { missing(&scenario) };
+            let need = if args.list { None } else { missing(&scenario, blesses) };
             if let Some(need) = &need {
                 skipped.add(need);
             }
@@ -126,10 +127,13 @@ fn live(scenario: &Scenario, lab: &Lab, quiet: &RwLock<()>, blesses: bool) -> Re
     run()
 }
 
-/// What this machine lacks for a scenario.
-fn missing(scenario: &Scenario) -> Option<String> {
+/// What this machine lacks for a scenario. A run that is stored needs no CPUs: a wrong verdict is not stored.
+fn missing(scenario: &Scenario, blesses: bool) -> Option<String> {
     if !is_root() {
         return Some("root (network namespaces)".to_owned());
+    }
+    if !blesses && thread::available_parallelism().map_or(1, usize::from) < scenario.cpus {
+        return Some(format!("{} CPUs", scenario.cpus));
     }
     let program = scenario.program().filter(|program| binaries::find(program).is_none());
     program.map(str::to_owned)

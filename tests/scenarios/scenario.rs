@@ -88,6 +88,8 @@ pub(crate) struct Scenario {
     starved: bool,
     shows: Shows,
     pub(crate) live: Live,
+    /// CPUs without which its threads wait for each other.
+    pub(crate) cpus: usize,
 }
 
 impl Scenario {
@@ -104,6 +106,7 @@ impl Scenario {
             starved: false,
             shows,
             live: Live { needed: 2, runs: 3, always: false },
+            cpus: 1,
         }
     }
 
@@ -149,10 +152,9 @@ impl Scenario {
         self
     }
 
-    /// So many of the live runs must give the expected verdict.
-    pub(crate) fn right_in(mut self, needed: u32, runs: u32) -> Self {
-        self.live = Live { needed, runs, ..self.live };
-        self
+    /// It runs live only with so many CPUs.
+    pub(crate) fn with_cpus(self, cpus: usize) -> Self {
+        Self { cpus, ..self }
     }
 
     pub(crate) fn is_healthy(&self) -> bool {
