@@ -9,7 +9,7 @@ use roxie::verbs::{CompChannel, Cq, Device, Qp};
 use sys::{EventFd, PollFd};
 use transport::{Sge, Wc};
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, RECEIVE};
 use super::plan::{App, Kind};
 use super::threads::Threads;
 
@@ -34,6 +34,8 @@ pub(super) struct Process {
     pub(super) threads: Arc<Threads>,
     pub(super) device: Mutex<Option<Device>>,
     pub(super) cq: Cq,
+    /// Receives complete here; in every second process this is `cq`.
+    pub(super) recv_cq: Cq,
     /// No queue pair completes here; polled between others it runs the engine while `cq` has entries left.
     pub(super) empty_cq: Cq,
     pub(super) channel: CompChannel,
@@ -103,16 +105,32 @@ impl Process {
             return Ok(0);
         }
         let mut taken = 0;
-        while taken < limit
-            && let Some(wc) = self.cq.poll_one()
-        {
-            taken += 1;
-            self.complete(&wc)?;
+        for (cq, is_for_receives) in self.cqs() {
+            while taken < limit
+                && let Some(wc) = cq.poll_one()
+            {
+                taken += 1;
+                self.complete_in(is_for_receives, &wc)?;
+            }
         }
         if self.app.kind == Kind::Portions && self.empty_cq.poll_one().is_some() {
             return Err("a completion of no queue pair".to_owned());
         }
         Ok(taken)
+    }
+
+    /// The CQs, and whether only receives or only sends complete there; `None` if they are one.
+    fn cqs(&self) -> [(&Cq, Option<bool>); 2] {
+        let is_for_receives = |is| (!self.number.is_multiple_of(2)).then_some(is);
+        [(&self.cq, is_for_receives(false)), (&self.recv_cq, is_for_receives(true))]
+    }
+
+    fn complete_in(&self, is_for_receives: Option<bool>, wc: &Wc) -> Result<(), String> {
+        let is_receive = wc.wr_id & RECEIVE != 0;
+        if is_for_receives.is_some_and(|is| is != is_receive) {
+            return Err(format!("the completion of {:#x} is in the CQ of the other kind", wc.wr_id));
+        }
+        self.complete(wc)
     }
 
     fn complete(&self, wc: &Wc) -> Result<(), String> {
@@ -203,6 +221,7 @@ impl Process {
     /// ibv_req_notify_cq, a last look, sleep, ibv_get_cq_event.
     fn sleep(&self) -> Result<(), String> {
         self.cq.req_notify(false);
+        self.recv_cq.req_notify(false);
         if self.take()? > 0 || self.has_ended() {
             return Ok(());
         }
@@ -216,13 +235,22 @@ impl Process {
             }
             return Ok(());
         }
-        let Some((wc, added_ns)) = self.cq.poll_timed() else { return Ok(()) };
-        let late_ns = 1_000 * u64::from(self.app.moderation.1) + EVENT_LATE_NS;
-        let is_late = self.threads.now_ns() > added_ns + late_ns && !self.threads.was_disturbed(self.number);
-        if is_late && !is_readable(fd) {
-            return Err(format!("the completion of an armed CQ at {added_ns} has raised no event"));
+        let (now, is_disturbed) = (self.threads.now_ns(), self.threads.was_disturbed(self.number));
+        if let Some(since) = self.threads.network.waits_since(self.number)
+            && now > since + EVENT_LATE_NS
+            && !is_disturbed
+        {
+            return Err(format!("a packet has waited since {since}, and a CQ is armed"));
         }
-        self.complete(&wc)
+        for (cq, is_for_receives) in self.cqs() {
+            let Some((wc, added_ns)) = cq.poll_timed() else { continue };
+            let late_ns = 1_000 * u64::from(self.app.moderation.1) + EVENT_LATE_NS;
+            if now > added_ns + late_ns && !is_disturbed && !is_readable(fd) {
+                return Err(format!("the completion of an armed CQ at {added_ns} has raised no event"));
+            }
+            self.complete_in(is_for_receives, &wc)?;
+        }
+        Ok(())
     }
 
     /// The last thread checks the memory, destroys the queue pairs and closes the device.

@@ -84,6 +84,8 @@ pub(super) struct Connections {
     address: SocketAddr,
     channel: EventChannel,
     listener: Option<Id>,
+    /// When it begins to listen.
+    listens_at_ns: u64,
     ends: Vec<End>,
     timeout: u8,
     is_calm: bool,
@@ -130,6 +132,7 @@ impl Connections {
             address: SocketAddr::new(plan.addresses[number], PORT + number as u16),
             channel,
             listener: None,
+            listens_at_ns: super::START_NS + plan.extension.listens_late_ns,
             ends: ends_of(plan, number).into_iter().map(end).collect(),
             timeout: plan.timeout(),
             is_calm: plan.is_calm(),
@@ -156,14 +159,9 @@ impl Connections {
     }
 
     fn serve(&mut self) -> Result<(), String> {
-        if self.ends.iter().any(|end| !end.plan.is_active) {
-            let listener = self.new_id()?;
-            listener.bind_addr(self.address).map_err(|error| format!("bind_addr: {error}"))?;
-            listener.listen(0).map_err(|error| format!("listen: {error}"))?;
-            self.listener = Some(listener);
-        }
         let threads = Arc::clone(&self.process.threads);
         while !threads.is_over() {
+            self.listen(threads.now_ns())?;
             // What it says is looked at below.
             let _told = self.process.work_ended.take();
             loop {
@@ -186,6 +184,18 @@ impl Connections {
             };
             let sleep_ns = if self.ends.iter().all(is_waiting) { 1_000_000_000 } else { LOOK_NS };
             threads.sleep(&[self.channel.fd(), self.process.work_ended.as_raw_fd()], now + sleep_ns);
+        }
+        Ok(())
+    }
+
+    /// Begins to listen, if an end is passive and it is time.
+    fn listen(&mut self, now: u64) -> Result<(), String> {
+        let is_needed = self.ends.iter().any(|end| !end.plan.is_active);
+        if is_needed && self.listener.is_none() && now >= self.listens_at_ns {
+            let listener = self.new_id()?;
+            listener.bind_addr(self.address).map_err(|error| format!("bind_addr: {error}"))?;
+            listener.listen(0).map_err(|error| format!("listen: {error}"))?;
+            self.listener = Some(listener);
         }
         Ok(())
     }
@@ -244,6 +254,13 @@ impl Connections {
                         self.process.break_end(plan.number);
                     }
                     self.end_of_connection(at);
+                }
+            }
+            Phase::Ended => {
+                // As programs do. If both ends have disconnected at once, this is the reply that the peer
+                // waits for when the request of this end was lost.
+                if let Some(id) = self.ends[at].id.take() {
+                    id.destroy();
                 }
             }
             _ => {}

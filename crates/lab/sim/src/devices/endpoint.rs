@@ -15,7 +15,7 @@ use super::plan::{Op, Verb};
 
 const PSN: u32 = 0x00ff_fff0;
 /// Set in the ids of receives.
-const RECEIVE: u64 = 1 << 31;
+pub(super) const RECEIVE: u64 = 1 << 31;
 
 /// The state of one end that its peer reads as well.
 #[derive(Debug, Default)]
@@ -83,7 +83,14 @@ fn pattern(number: u64, at: usize) -> u8 {
 impl Endpoint {
     /// Creates the queue pair in RESET and allocates the memory. [`connect`](Self::connect), or the thread of
     /// the connection manager, posts the receives.
-    pub(super) fn new(number: u64, pd: &Pd, cq: &Cq, work: &[Op], expected: &[Op], is_ordered: bool) -> Self {
+    pub(super) fn new(
+        number: u64,
+        pd: &Pd,
+        (send_cq, recv_cq): (Cq, Cq),
+        work: &[Op],
+        expected: &[Op],
+        is_ordered: bool,
+    ) -> Self {
         let bytes = |ops: &[Op]| ops.last().map_or(0, |op: &Op| op.offset + op.len).max(1);
         let (own, theirs) = (bytes(work), bytes(expected));
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -96,7 +103,6 @@ impl Endpoint {
             max_recv_sge: 1,
             max_inline_data: 64,
         };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let init = QpInitAttr {
             ty: QpType::Rc,
             send_cq,

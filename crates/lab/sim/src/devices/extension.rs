@@ -2,6 +2,7 @@
 //! connection manager. They have a random stream of their own, so they do not change what the basic plan
 //! draws from a seed.
 
+use super::network::{DREP, DREQ, REP, REQ, RTU};
 use super::plan::{App, Connection, KINDS, Kind, Plan};
 use crate::Rng;
 
@@ -28,6 +29,12 @@ const CM_TIME_NS: u64 = 700_000_000_000;
 /// is complete.
 const CM_CALM_NS: u64 = 60_000_000;
 
+/// Time (ns) after which the connection manager has repeated a message: 4.1 to 4.4 s with the ACK timeout of
+/// a calm run.
+const CM_REPEAT_NS: u64 = 4_500_000_000;
+/// Listeners may begin so late (nanoseconds): within the time for which a request waits for its listener.
+const LISTENS_LATE_NS: u64 = 30_000_000;
+
 /// Longest inline message (bytes).
 const INLINE_MAX: usize = 64;
 
@@ -40,6 +47,8 @@ pub(super) struct Extension {
     pub(super) calm_timeout: Option<u8>,
     /// One plan for each connection; `None` if the connection manager makes no connections.
     pub(super) cm: Option<Vec<CmPlan>>,
+    /// Processes begin to listen so late (nanoseconds).
+    pub(super) listens_late_ns: u64,
 }
 
 /// How the connection manager makes a connection.
@@ -151,5 +160,23 @@ fn use_cm(plan: &mut Plan, rng: &mut Rng) {
     plan.extension.calm_ns += CM_CALM_NS;
     if plan.faults.drop_ppm > 0 {
         plan.faults.gsi_drop_ppm = rng.pick(&[10_000, 100_000, 300_000]);
+    }
+    if plan.is_calm() {
+        disturb_cm(plan, rng);
+    }
+}
+
+/// Lets listeners begin after the requests for them, or lets the first messages of one kind be lost. The
+/// connections must be made and ended all the same, at the first repetition that arrives.
+fn disturb_cm(plan: &mut Plan, rng: &mut Rng) {
+    if rng.chance(300) {
+        plan.extension.listens_late_ns = LISTENS_LATE_NS;
+        plan.extension.calm_ns += LISTENS_LATE_NS;
+    }
+    // A long ACK timeout would make these times longer, too.
+    if plan.extension.calm_timeout.is_none() && rng.chance(500) {
+        let (kind, count) = (rng.pick(&[REQ, REP, RTU, DREQ, DREP]), rng.pick(&[1, 1, 2]));
+        plan.faults.gsi_lost = Some((kind, count));
+        plan.extension.calm_ns += u64::from(count) * CM_REPEAT_NS;
     }
 }

@@ -13,16 +13,21 @@ pub(super) struct Sleeper {
     pub(super) process: usize,
     pub(super) until_ns: u64,
     pub(super) device: Device,
+    /// Packets that its port has got and not sent.
+    pub(super) unflushed: usize,
 }
 
 impl Sleeper {
     /// Describes the work that is due before this sleep ends; `None` if there is none.
     pub(super) fn late_work(&self, now: u64) -> Option<String> {
-        let Self { process, until_ns, device } = self;
+        let Self { process, until_ns, device, unflushed } = self;
         let sleeps = format!("process {process}: at {now} the progress thread sleeps until {until_ns}, but");
         let Some(due) = device.due() else {
             return Some(format!("{sleeps} one of its threads holds the engine's lock"));
         };
+        if *unflushed > 0 {
+            return Some(format!("{sleeps} its port has {unflushed} packets that were not flushed"));
+        }
         let Due { deadline, has_ready, forgotten, is_watching, has_sleeper } = due;
         if let Some(qpn) = forgotten {
             return Some(format!("{sleeps} {qpn:?} has packets to send and is neither listed nor blocked"));

@@ -31,6 +31,8 @@ struct State {
     members: Vec<Member>,
     services: Vec<Service>,
     tokens: u64,
+    /// Batches that processes have passed on to others of their host, which may have ended.
+    forwarded: u64,
 }
 
 #[derive(Debug)]
@@ -125,7 +127,7 @@ impl Members {
             silent_hosts: Vec::new(),
         };
         let members = plan.addresses.iter().enumerate().map(member).collect();
-        Self(Mutex::new(State { members, services: Vec::new(), tokens: 0 }))
+        Self(Mutex::new(State { members, services: Vec::new(), tokens: 0, forwarded: 0 }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,9 +210,16 @@ impl Members {
         let Some(to) = usize::from(slot).checked_sub(1).filter(|to| *to != from) else {
             return ForwardOutcome::NoMember;
         };
-        let has_name = |member: &&mut Member| member.address == address && member.has_name();
-        let member = state.members.get_mut(to).filter(has_name);
-        member.map_or(ForwardOutcome::NoMember, |member| member.push(batch))
+        let Some(member) = state.members.get_mut(to).filter(|member| member.address == address) else {
+            return ForwardOutcome::NoMember;
+        };
+        state.forwarded += 1;
+        if member.has_name() { member.push(batch) } else { ForwardOutcome::NoMember }
+    }
+
+    /// How many batches processes have passed on to others of their host.
+    pub(super) fn forwarded(&self) -> u64 {
+        self.lock().forwarded
     }
 
     /// Forwards a batch to all other processes of the host; returns how many took it.

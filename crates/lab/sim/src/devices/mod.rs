@@ -153,6 +153,9 @@ fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, Devic
     drop(processes);
     threads.start_incident(plan);
     let (elapsed_ns, steps) = threads.run().map_err(failed)?;
+    if let Some(what) = threads.network.lost_in_host().filter(|_| plan.is_calm()) {
+        return Err(failed(what));
+    }
     Ok(DeviceOutcome {
         processes: plan.apps.len() as u64,
         connections: plan.connections.len() as u64,
@@ -188,9 +191,15 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
         let channel = context.create_comp_channel().expect("descriptors");
         channel.set_nonblocking().expect("an open descriptor");
         let cq = context.create_cq(4096, Some(&channel), number as u64).expect("a completion queue");
+        let recv_cq = match number % 2 {
+            0 => cq.clone(),
+            _ => context.create_cq(4096, Some(&channel), number as u64).expect("a completion queue"),
+        };
         let empty_cq = context.create_cq(1, None, 0).expect("a completion queue");
-        cq.moderate(app.moderation.0, app.moderation.1);
-        cq.record_times();
+        for cq in [&cq, &recv_cq] {
+            cq.moderate(app.moderation.0, app.moderation.1);
+            cq.record_times();
+        }
         threads.watch_device(number, device.clone());
         Arc::new(Process {
             number,
@@ -198,6 +207,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             threads: Arc::clone(threads),
             device: Mutex::new(Some(device)),
             cq,
+            recv_cq,
             empty_cq,
             channel,
             endpoints: Mutex::default(),
@@ -220,7 +230,8 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
             let pd = process.channel.context().alloc_pd().expect("a protection domain");
             let number = 2 * n as u64 + i as u64;
             let (work, expected) = (&connection.work[i], &connection.work[1 - i]);
-            Endpoint::new(number, &pd, &process.cq, work, expected, process.app.threads == 1)
+            let cqs = (process.cq.clone(), process.recv_cq.clone());
+            Endpoint::new(number, &pd, cqs, work, expected, process.app.threads == 1)
         };
         let mut ends = [end(0), end(1)];
         let (qpns, remotes) =

@@ -1,6 +1,6 @@
 //! The network between simulated hosts: links with a rate, a delay and faults.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,8 +38,11 @@ const ATTRIBUTE: usize = 20 + 16;
 const FIRST_ID: usize = 20 + 24;
 const SECOND_ID: usize = FIRST_ID + 4;
 const DREQ_QPN: usize = SECOND_ID + 4;
-const REQ: u16 = 0x10;
-const DREQ: u16 = 0x15;
+pub(super) const REQ: u16 = 0x10;
+pub(super) const REP: u16 = 0x13;
+pub(super) const RTU: u16 = 0x14;
+pub(super) const DREQ: u16 = 0x15;
+pub(super) const DREP: u16 = 0x16;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
@@ -57,16 +60,23 @@ impl Frame {
             let head = self.bytes.first_chunk::<{ Bth::LEN }>()?;
             return Some(slot_of(Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]]))));
         }
-        let half = |at: usize| self.bytes.get(at..)?.first_chunk().map(|half| u16::from_be_bytes(*half));
-        let word = |at: usize| self.bytes.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word));
-        let id = match half(ATTRIBUTE)? {
+        let id = match self.attribute()? {
             REQ | SIDR_REQ => return None,
             // A probe.
-            DREQ if word(DREQ_QPN)? >> 8 == 0 => return None,
-            SIDR_REP => word(FIRST_ID)?,
-            _ => word(SECOND_ID)?,
+            DREQ if self.word(DREQ_QPN)? >> 8 == 0 => return None,
+            SIDR_REP => self.word(FIRST_ID)?,
+            _ => self.word(SECOND_ID)?,
         };
         (id != 0).then_some(CmId(id).slot())
+    }
+
+    /// The kind of a message of the connection manager.
+    fn attribute(&self) -> Option<u16> {
+        self.bytes.get(ATTRIBUTE..)?.first_chunk().map(|half| u16::from_be_bytes(*half))
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        self.bytes.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
     }
 }
 
@@ -76,6 +86,8 @@ pub(super) struct Faults {
     pub(super) drop_ppm: u64,
     /// Those of the connection manager.
     pub(super) gsi_drop_ppm: u64,
+    /// The first messages of this kind are lost, so many of each sender's connection.
+    pub(super) gsi_lost: Option<(u16, u8)>,
     /// Packets that another process of the host receives than the one that they are for.
     pub(super) misroute_ppm: u64,
     pub(super) duplicate_ppm: u64,
@@ -94,7 +106,8 @@ pub(super) struct Faults {
 /// Frames that a socket has received, and the descriptor that is readable while there are some.
 #[derive(Debug)]
 struct Socket {
-    queue: VecDeque<Frame>,
+    /// Each with the time of its arrival.
+    queue: VecDeque<(u64, Frame)>,
     arrived: EventFd,
 }
 
@@ -104,7 +117,7 @@ impl Socket {
     }
 
     fn take(&mut self, max: usize) -> Vec<Frame> {
-        let taken = self.queue.drain(..max.min(self.queue.len())).collect();
+        let taken = self.queue.drain(..max.min(self.queue.len())).map(|(_, frame)| frame).collect();
         if self.queue.is_empty() {
             // The descriptor is level-triggered: it is readable while there is something.
             let _empty = self.arrived.take();
@@ -121,6 +134,8 @@ struct Process {
     gsi: usize,
     /// When its link has sent everything.
     busy_until: u64,
+    /// Packets that its port has got and not sent.
+    unflushed: usize,
 }
 
 #[derive(Debug)]
@@ -132,11 +147,16 @@ struct Links {
     in_flight: Vec<(u64, u64, usize, Frame)>,
     rng: Rng,
     faults: Faults,
+    /// Messages of the connection manager that were lost because of [`Faults::gsi_lost`], by their sender's
+    /// communication ID.
+    gsi_lost: BTreeMap<u32, u8>,
     forger: Option<Forger>,
     icmp: Icmp,
     sent: u64,
     dropped: u64,
     forged: u64,
+    /// Packets that a process has received for another one of its host.
+    misrouted: u64,
 }
 
 /// See the module documentation.
@@ -156,7 +176,13 @@ impl Network {
                 hosts.push(*address);
                 hosts.len() - 1
             });
-            Process { address: *address, socket: number, gsi: addresses.len() + host, busy_until: 0 }
+            Process {
+                address: *address,
+                socket: number,
+                gsi: addresses.len() + host,
+                busy_until: 0,
+                unflushed: 0,
+            }
         };
         let processes: Vec<_> = addresses.iter().enumerate().map(process).collect();
         let sockets = (0..addresses.len() + hosts.len()).map(|_| Socket::new()).collect();
@@ -167,6 +193,7 @@ impl Network {
             in_flight: Vec::new(),
             rng,
             faults,
+            gsi_lost: BTreeMap::new(),
             // A connection that distrusts repairs losses more slowly than a run has time for.
             forger: Forger::draw(Rng::stream(seed, super::FORGER))
                 .filter(|_| faults.drop_ppm == 0 && !faults.is_trusted),
@@ -174,6 +201,7 @@ impl Network {
             sent: 0,
             dropped: 0,
             forged: 0,
+            misrouted: 0,
         };
         Self { links: Mutex::new(links), members: Arc::new(Members::new(plan)) }
     }
@@ -216,7 +244,8 @@ impl Network {
         from.busy_until = from.busy_until.max(now) + ((frame.bytes.len() as u64 * byte_time) >> 10);
         let left = from.busy_until;
         let to = links.socket_of(&frame);
-        let is_dropped = links.rng.chance_ppm(if frame.is_gsi() { gsi_drop_ppm } else { drop_ppm });
+        let is_dropped = links.rng.chance_ppm(if frame.is_gsi() { gsi_drop_ppm } else { drop_ppm })
+            || links.loses_first(&frame);
         let Some(to) = to.filter(|_| !is_dropped) else {
             links.dropped += 1;
             return;
@@ -255,7 +284,7 @@ impl Network {
                 links.dropped += 1;
                 continue;
             }
-            socket.queue.push_back(frame);
+            socket.queue.push_back((now, frame));
             socket.arrived.signal(1);
         }
     }
@@ -270,6 +299,11 @@ impl Network {
         {
             if is_wanted {
                 let frames = links.sockets[socket].take(max - taken.len());
+                let is_misrouted = |frame: &&Frame| {
+                    let is_of_other = |slot| usize::from(slot) != process + 1;
+                    queue == RxQueue::Slot && frame.sender.is_some() && frame.slot().is_some_and(is_of_other)
+                };
+                links.misrouted += frames.iter().filter(is_misrouted).count() as u64;
                 taken.extend(frames.into_iter().map(|frame| (queue, frame)));
             }
         }
@@ -288,6 +322,30 @@ impl Network {
         refused.iter().for_each(|(dst, bytes)| f(*dst, bytes));
     }
 
+    /// How many packets the port of a process has got and not sent.
+    pub(super) fn set_unflushed(&self, process: usize, packets: usize) {
+        self.links().processes[process].unflushed = packets;
+    }
+
+    pub(super) fn unflushed(&self, process: usize) -> usize {
+        self.links().processes.get(process).map_or(0, |process| process.unflushed)
+    }
+
+    /// Describes packets that a process has received for another one of its host, and has not forwarded.
+    pub(super) fn lost_in_host(&self) -> Option<String> {
+        let (misrouted, forwarded) = (self.links().misrouted, self.members.forwarded());
+        let what = || format!("{misrouted} packets were for other processes, {forwarded} were forwarded");
+        (forwarded < misrouted).then(what)
+    }
+
+    /// When the oldest frame has arrived that a process has not received.
+    pub(super) fn waits_since(&self, process: usize) -> Option<u64> {
+        let links = self.links();
+        let Process { socket, gsi, .. } = *links.processes.get(process)?;
+        let first = |socket: usize| Some(links.sockets[socket].queue.front()?.0);
+        [socket, gsi].into_iter().filter_map(first).min()
+    }
+
     /// Whether a process has frames to receive.
     pub(super) fn has_frames(&self, process: usize) -> bool {
         let links = self.links();
@@ -304,6 +362,18 @@ impl Links {
         let Some(to) = self.socket_of(&frame) else { return };
         self.forged += 1;
         self.in_flight.push((now + 1, self.sent, to, frame));
+    }
+
+    /// Whether a message of the connection manager is one of the first of its kind, which are lost.
+    fn loses_first(&mut self, frame: &Frame) -> bool {
+        let Some((kind, count)) = self.faults.gsi_lost else { return false };
+        let is_probe = kind == DREQ && frame.slot().is_none();
+        if !frame.is_gsi() || frame.attribute() != Some(kind) || is_probe {
+            return false;
+        }
+        let lost = self.gsi_lost.entry(frame.word(FIRST_ID).unwrap_or(0)).or_default();
+        *lost += u8::from(*lost <= count);
+        *lost <= count
     }
 
     /// The kernel of the destination host refuses a frame, because no process there has the port.

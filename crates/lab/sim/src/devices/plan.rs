@@ -141,6 +141,7 @@ impl Plan {
         let faults = Faults {
             drop_ppm: if is_calm { 0 } else { rng.pick(&[1_000, 10_000, 30_000]) },
             gsi_drop_ppm: 0,
+            gsi_lost: None,
             misroute_ppm: 0,
             icmp_drop_ppm: None,
             duplicate_ppm: if is_calm { 0 } else { rng.pick(&[0, 5_000]) },

@@ -106,6 +106,7 @@ impl Port for SimPort {
 
     fn tx_commit(&mut self, flow: FlowId, len: usize) {
         self.queued.push((self.flows[flow.0 as usize], self.slot[..len].to_vec()));
+        self.network.set_unflushed(self.process, self.queued.len());
     }
 
     fn flush(&mut self) -> usize {
@@ -119,6 +120,7 @@ impl Port for SimPort {
             let sender = Some(self.process);
             self.network.send(self.process, now, Frame { sender, src, dst, src_port, tos, ttl, bytes });
         }
+        self.network.set_unflushed(self.process, 0);
         self.counters.tx_packets += sent as u64;
         sent
     }

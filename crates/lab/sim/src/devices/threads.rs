@@ -403,7 +403,7 @@ impl Threads {
                 if state.threads.iter().all(|thread| matches!(thread.run, Run::Ended)) {
                     return None;
                 }
-                state.sleepers()
+                state.sleepers(&self.network)
             };
             // All sleep: is there work that one of them should do?
             if let Some(what) = self.lost_wake_up(&due_check) {
@@ -542,7 +542,7 @@ impl State {
     }
 
     /// Progress threads that sleep, with their devices.
-    fn sleepers(&self) -> Vec<Sleeper> {
+    fn sleepers(&self, network: &Network) -> Vec<Sleeper> {
         let of = |thread: &Virtual| {
             let process = &self.processes[thread.process];
             let device = process.device.clone().filter(|_| !process.is_dead && process.stopped_until == 0)?;
@@ -553,9 +553,12 @@ impl State {
                 return None;
             }
             match thread.run {
-                Run::Sleeps { until_ns, .. } if thread.is_progress => {
-                    Some(Sleeper { process: thread.process, until_ns, device })
-                }
+                Run::Sleeps { until_ns, .. } if thread.is_progress => Some(Sleeper {
+                    process: thread.process,
+                    until_ns,
+                    device,
+                    unflushed: network.unflushed(thread.process),
+                }),
                 _ => None,
             }
         };
