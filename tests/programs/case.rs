@@ -30,6 +30,9 @@ pub(crate) enum Scale {
 pub(crate) enum Spread {
     /// Every place.
     All,
+    /// Every third place, from this one on: both families, both users, two kinds of hosts. Variants of one
+    /// program begin at different ones.
+    Third(usize),
     /// One privileged place on two hosts, and one unprivileged place on one host.
     Two,
     /// The privileged place of these two.
@@ -53,6 +56,7 @@ pub(crate) fn places(scale: Scale, spread: Spread) -> Vec<Place> {
             let mixed = Place::xsk(Family::V6, 9000, Port::Generic, Port::Native);
             [Place::all(), shm, vec![native, mixed]].concat()
         }
+        Spread::Third(from) => places(scale, Spread::All).into_iter().skip(from % 3).step_by(3).collect(),
         Spread::Two => vec![root, ordinary],
         Spread::Root => vec![root],
         Spread::Ordinary => vec![ordinary],

@@ -1,8 +1,9 @@
 //! Unmodified Debian programs on the device: `roxie run -- PROGRAM`, two processes at every kind of place.
 //!
-//! `--full` runs every variant at every place; without it the core variants run everywhere and the others at
-//! two places or one. A case runs once, some beside another. Cases that cannot run here are named at the end:
-//! `skipped: needs X`. `--minutes=N` sets the duration of the churn in `churn.rs`, instead of ten seconds.
+//! `--full` runs every variant at every place. Without it two variants run everywhere, the other core
+//! variants at a third of the places, and the rest at two places or one. A case runs once, some beside
+//! another. Cases that cannot run here are named at the end: `skipped: needs X`. `--minutes=N` sets the
+//! duration of the churn in `churn.rs`, instead of ten seconds.
 #![forbid(unsafe_code)]
 
 mod addresses;

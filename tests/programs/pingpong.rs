@@ -17,10 +17,10 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "1023"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "1025"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "65536", "-n", "200"]);
-    add(Spread::All, "ibv_rc_pingpong", &["-c", "-s", "1048576", "-n", "30"]);
+    add(Spread::Third(0), "ibv_rc_pingpong", &["-c", "-s", "1048576", "-n", "30"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-s", "8388608", "-n", "5"]);
-    add(Spread::All, "ibv_rc_pingpong", &["-c", "-e"]);
-    add(Spread::All, "ibv_rc_pingpong", &["-c", "-N"]);
+    add(Spread::Third(1), "ibv_rc_pingpong", &["-c", "-e"]);
+    add(Spread::Third(2), "ibv_rc_pingpong", &["-c", "-N"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-e", "-N", "-s", "65536", "-n", "200"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-o", "-P"]);
     add(Spread::Two, "ibv_rc_pingpong", &["-c", "-O"]);
@@ -28,7 +28,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     add(Spread::Two, "ibv_srq_pingpong", &["-c", "-q", "4"]);
     add(Spread::Two, "ibv_ud_pingpong", &["-c", "-s", "1000"]);
     add(Spread::Two, "ibv_uc_pingpong", &["-s", "65536", "-n", "200"]);
-    add(Spread::All, "ibv_xsrq_pingpong", &[]);
+    add(Spread::Third(0), "ibv_xsrq_pingpong", &[]);
     add(Spread::Two, "ibv_xsrq_pingpong", &["-s", "65536", "-n", "200"]);
     cases.extend(mtu_cases(scale));
     cases

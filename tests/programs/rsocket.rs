@@ -27,7 +27,7 @@ const COPIED_BYTES: usize = 3_000_001;
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for place in places(scale, Spread::All) {
+    for place in places(scale, Spread::Third(2)) {
         cases.push(stream(place, "rstream", &["-S", "50000", "-C", "100", "-T", "v"]));
     }
     for place in places(scale, Spread::Two) {
