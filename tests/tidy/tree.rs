@@ -67,6 +67,8 @@ fn file(root: &Path, path: &Path) -> Option<File> {
         Some("c" | "h") => Some(Language::C),
         Some("py") => Some(Language::Python),
         Some("md" | "toml") => Some(Language::Text),
+        // What the program prints.
+        Some("txt") if name.starts_with("crates/cli/src/") => Some(Language::Text),
         Some(_) => return None,
         None => None,
     };

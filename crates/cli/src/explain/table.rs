@@ -1,6 +1,6 @@
 //! What `roxie explain` knows: the causes of this device, and the names of verbs.h (`enum ibv_wc_status`,
-//! `enum ibv_event_type`), rdma_cma.h (`enum rdma_cm_event_type`), errno(3) and IBA 9.7.5.2, which `table.txt`
-//! explains.
+//! `enum ibv_event_type`), rdma_cma.h (`enum rdma_cm_event_type`), errno(3) and IBA 9.7.5.2, which
+//! `table.txt` explains.
 
 use roxie::transport::Cause;
 use roxie::wire::cm::RejReason;
