@@ -67,7 +67,7 @@ const MAY_USE: [(&str, &str); 31] = [
     ("crates/cli/src/check/suppress.rs", "a file that the user names"),
     ("crates/cli/src/demo/mod.rs", "this program"),
     ("crates/cli/src/device_files.rs", "as above"),
-    ("crates/cli/src/doctor/port.rs", "/proc"),
+    ("crates/nic/device/src/registry/holder.rs", "/proc"),
     ("crates/cli/src/doctor/system.rs", "/proc/sys"),
     ("crates/cli/src/elf.rs", "the user's command: its kind, for a warning"),
     ("crates/cli/src/hook/object.rs", "an object that the user names, /boot/config of root"),

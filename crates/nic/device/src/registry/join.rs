@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::group::{Common, SocketSet};
+use super::holder::PortHolder;
 use super::identity::{self, Peer, Relation};
 use super::meeting::{self, Listener, Swept};
 use super::names::GroupNames;
@@ -45,10 +46,14 @@ enum Scan {
 const ANSWER_NS: u64 = 200_000_000;
 /// How long to retry while members exist but do not answer.
 const SILENT_NS: u64 = 2_000_000_000;
-/// How long to retry while the port is busy and no member of this user exists: the kernel needs a moment to
-/// close a dead process's sockets, and a new group to have a name.
+/// How long to retry while the port is busy and no member of this user exists.
 const BUSY_NS: u64 = 1_000_000_000;
+/// The same while its sockets may be of this user's group that begins or ends ([`PortHolder`]): the kernel
+/// closes the sockets of a dead process later, and a new group needs some of its process's CPU for a name.
+const CHANGING_NS: u64 = 30_000_000_000;
 const PAUSE: Duration = Duration::from_millis(5);
+/// The same after [`BUSY_NS`]: each look reads /proc.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Length of the accept queue of a listener: the processes that may join at once.
 pub(super) const BACKLOG: i32 = 1024;
 
@@ -61,6 +66,8 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             Scan::SocketSet { group, ends, neighbour, is_guided } => {
                 if !is_guided {
                     meeting::sweep(Swept::Network);
+                    // Not this process: it may be a short one among many that stay.
+                    meeting::set_guide(&config.name, &group.slot(neighbour.slot));
                 }
                 let opened = SocketSet::open(ends)?;
                 return claim_slot(config, group, opened, Some(neighbour));
@@ -71,7 +78,9 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
         match SocketSet::create(config.udp_port, !config.allow_uids.is_empty()) {
             Ok(created) => {
                 meeting::sweep(Swept::All);
-                return claim_slot(config, GroupNames::new(config), created, None);
+                let claim = claim_slot(config, GroupNames::new(config), created, None)?;
+                meeting::set_guide(&config.name, &claim.group.slot(claim.slot));
+                return Ok(claim);
             }
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
@@ -86,11 +95,19 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             true => JoinError::OtherVersion { port },
             false => JoinError::PortBusy { port },
         });
-        let limit_ns = if matches!(error, JoinError::Silent { .. }) { SILENT_NS } else { BUSY_NS };
-        if matches!(error, JoinError::Refused { .. }) || now_ns() - start > limit_ns {
+        let waited_ns = now_ns() - start;
+        let ends = match error {
+            JoinError::Refused { .. } => true,
+            JoinError::Silent { .. } => waited_ns > SILENT_NS,
+            JoinError::PortBusy { .. } if waited_ns > BUSY_NS => {
+                waited_ns > CHANGING_NS || !PortHolder::may_be_ours(&PortHolder::of(port))
+            }
+            _ => waited_ns > BUSY_NS,
+        };
+        if ends {
             return Err(error.into());
         }
-        sys::pause(PAUSE);
+        sys::pause(if waited_ns > BUSY_NS { BUSY_PAUSE } else { PAUSE });
     }
 }
 
@@ -202,7 +219,6 @@ fn claim_slot(
     let listen = |name: &str| meeting::listen(name, BACKLOG);
     let (slot, listener, queue) =
         slots::take(&group, &socket_set, &common.journal_file, config.udp_port, listen)?;
-    meeting::set_guide(&config.name, &group.slot(slot));
     Ok(Claim { group, slot, queue, common, listener, socket_set, neighbour })
 }
 

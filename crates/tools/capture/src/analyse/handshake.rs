@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use wire::capture::Seen;
-use wire::cm::{Rej, RejReason, Req, SidrStatus};
+use wire::cm::{Rej, RejReason, Rep, Req, SidrStatus};
 use wire::{CmMessage, Packet, Qpn};
 
 use super::PARTITION;
@@ -113,28 +113,7 @@ impl Handshakes {
         let mut context = Context { at, subject: subject(seen), findings };
         match message {
             CmMessage::Req(req) => self.req(&mut context, src, dst, &req),
-            CmMessage::Rep(rep) => {
-                let Some(index) = self.by_active.get(&(dst, rep.remote_comm_id)).copied() else { return };
-                self.by_passive.insert((src, rep.local_comm_id), index);
-                let handshake = &mut self.list[index];
-                handshake.passive_id = rep.local_comm_id;
-                handshake.passive_qp = Some(rep.local_qpn);
-                handshake.answered = handshake.answered.or(Some(at));
-                if let Some(before) = handshake.sent.rep.replace(at) {
-                    let answer = handshake.sent.rtu.map(|rtu| ("ReadyToUse", rtu));
-                    let otherwise = format!(
-                        "did not arrive in time: no ReadyToUse was seen, and it is retransmitted in \
-                         packet {}.",
-                        at.number
-                    );
-                    context.repeated("ConnectReply", before, answer, &otherwise);
-                }
-                let (active, passive) = ((dst, handshake.active_qp), (src, rep.local_qpn));
-                let path_mtu = handshake.path_mtu;
-                let p_key = Some((handshake.p_key, handshake.requested));
-                self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu, p_key, setup: index });
-                self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu, p_key, setup: index });
-            }
+            CmMessage::Rep(rep) => self.rep(&mut context, src, dst, &rep),
             CmMessage::Rtu(rtu) => {
                 let Some(handshake) = self.find(src, rtu.local_comm_id) else { return };
                 handshake.ready = handshake.ready.or(Some(at));
@@ -198,6 +177,30 @@ impl Handshakes {
             }
             CmMessage::Lap(_) | CmMessage::Apr(_) => {}
         }
+    }
+
+    fn rep(&mut self, context: &mut Context<'_>, src: IpAddr, dst: IpAddr, rep: &Rep) {
+        let at = context.at;
+        let Some(index) = self.by_active.get(&(dst, rep.remote_comm_id)).copied() else { return };
+        self.by_passive.insert((src, rep.local_comm_id), index);
+        let handshake = &mut self.list[index];
+        handshake.passive_id = rep.local_comm_id;
+        handshake.passive_qp = Some(rep.local_qpn);
+        handshake.answered = handshake.answered.or(Some(at));
+        if let Some(before) = handshake.sent.rep.replace(at) {
+            let answer = handshake.sent.rtu.map(|rtu| ("ReadyToUse", rtu));
+            let otherwise = format!(
+                "did not arrive in time: no ReadyToUse was seen, and it is retransmitted in \
+                 packet {}.",
+                at.number
+            );
+            context.repeated("ConnectReply", before, answer, &otherwise);
+        }
+        let (active, passive) = ((dst, handshake.active_qp), (src, rep.local_qpn));
+        let path_mtu = handshake.path_mtu;
+        let p_key = Some((handshake.p_key, handshake.requested));
+        self.by_qp.insert(active, Connection { peer_qp: passive.1, path_mtu, p_key, setup: index });
+        self.by_qp.insert(passive, Connection { peer_qp: active.1, path_mtu, p_key, setup: index });
     }
 
     fn req(&mut self, context: &mut Context<'_>, src: IpAddr, dst: IpAddr, req: &Req) {
