@@ -24,6 +24,7 @@ mod locked;
 mod moderation;
 mod mr;
 mod notice;
+mod open_port;
 pub mod page_pool;
 pub mod port;
 mod printable;

@@ -13,7 +13,6 @@
 //! the switch does not reorder packets.
 
 mod inbound;
-mod open;
 mod outbound;
 
 use std::io;
@@ -30,7 +29,6 @@ use crate::registry::{RingEvent, Rings, SLOTS};
 use inbound::Inbound;
 #[cfg(feature = "fuzz")]
 pub use inbound::check as check_ring;
-pub(crate) use open::open;
 use outbound::Outbound;
 use sys::byte_ring::{Broken, LINE};
 use sys::{Cancellation, now_ns};
@@ -46,6 +44,8 @@ pub(crate) struct ShmPort {
     inbound: Vec<Inbound>,
     /// A copy of a batch from a ring: the producer could change the original while it is read.
     buffer: Box<[u8]>,
+    /// Rings that were accepted and are not open yet, by their tokens.
+    accepted: Vec<u64>,
     /// Slots of rings with unpublished bytes.
     dirty: Vec<u16>,
     /// Slots of rings that are too full for more packets.
@@ -130,6 +130,7 @@ impl ShmPort {
             outbound: (0..SLOTS).map(|_| None).collect(),
             inbound: Vec::new(),
             buffer: vec![0; BATCH_BYTES_MAX].into_boxed_slice(),
+            accepted: Vec::new(),
             dirty: Vec::with_capacity(RINGS_MAX),
             crowded: Vec::with_capacity(RINGS_MAX),
             idle_polls: IDLE_POLLS_MAX,
@@ -164,12 +165,7 @@ impl ShmPort {
                         self.inbound.push(Inbound::new(*ring, link));
                     }
                 }
-                RingEvent::Accepted { token } => {
-                    // Packets queued here were committed before the ring was accepted.
-                    self.inner.flush();
-                    let found = self.outbound.iter_mut().flatten().find(|out| out.link.token() == token);
-                    found.into_iter().for_each(|out| out.is_open = true);
-                }
+                RingEvent::Accepted { token } => self.accepted.push(token),
                 RingEvent::Ended { token } => {
                     for place in &mut self.outbound {
                         place.take_if(|out| out.link.token() == token);
@@ -177,6 +173,22 @@ impl ShmPort {
                     let found = self.inbound.iter_mut().find(|inbound| inbound.link.token() == token);
                     found.into_iter().for_each(|inbound| inbound.has_ended = true);
                 }
+            }
+        }
+        if !self.accepted.is_empty() {
+            self.open_accepted();
+        }
+    }
+
+    /// Opens the rings that were accepted, unless packets that were committed before still wait for a send
+    /// buffer.
+    #[cold]
+    fn open_accepted(&mut self) {
+        self.inner.flush();
+        if !self.inner.has_unsent() {
+            for token in self.accepted.drain(..) {
+                let found = self.outbound.iter_mut().flatten().find(|out| out.link.token() == token);
+                found.into_iter().for_each(|out| out.is_open = true);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! | [`Completions`] | the completions of a completion queue | |
 //! | [`CmEvents`] | the events of the connection manager | |
 //!
-//! [`tokio`] and [`smol`] name these types for one executor each: `roxie_net::tokio::RdmaStream`.
+//! The modules `tokio` and `smol` name these types for one executor each: `roxie_net::tokio::RdmaStream`.
 //!
 //! Every future is cancellation-safe: dropping it loses no received byte or message, and a message was either
 //! posted whole or not at all. Memory that a cancelled READ or WRITE still uses stays reserved until the

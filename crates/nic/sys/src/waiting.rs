@@ -1,8 +1,8 @@
 //! Calls that wait, and the threads that must not make one: a thread that holds the engine's lock delays
 //! every other thread of the program.
 //!
-//! Debug builds check it: each function of this crate that may wait for a descriptor or a time calls
-//! [`may_wait`], which panics while a [`NoWaiting`] of the thread lives. Release builds check nothing.
+//! Debug builds check it: [`pause`] and the waits of poll(2) call [`may_wait`], which panics while a
+//! [`NoWaiting`] of the thread lives. Release builds check nothing.
 
 use std::marker::PhantomData;
 use std::time::Duration;

@@ -100,7 +100,9 @@ fn write_line(line: &mut String, function: Function, refused: &VerbsError) {
 pub(crate) fn note(refused: &VerbsError, function: Function) {
     // At the end of a thread there is nothing left to write to.
     let _ = LAST.try_with(|last| {
-        let Last { refused: kept, line, printed, .. } = &mut *last.borrow_mut();
+        // In a signal handler that interrupts this function.
+        let Ok(mut last) = last.try_borrow_mut() else { return };
+        let Last { refused: kept, line, printed, .. } = &mut *last;
         *kept = Some((function, *refused));
         if !check::on() && !WANTED.errors {
             return;

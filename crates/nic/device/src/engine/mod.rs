@@ -292,7 +292,7 @@ impl Engine {
     /// for which the packets wait.
     #[inline]
     fn unlock_and_pause(&self, core: Locked<'_, Core>) {
-        let waits = core.hooks.wait_for_reader();
+        let waits = core.hooks.is_waiting_for_reader();
         self.unlock_and_deliver(core);
         if waits {
             self.runtime.sleep(&[], self.now().plus_ns(self.tuning.port_retry_ns));
@@ -472,9 +472,7 @@ impl Engine {
 
     /// Sends the last ACKs of all queue pairs.
     pub(crate) fn release_acks(&self) {
-        let mut core = self.lock();
-        core.release_acks();
-        core.transmit(self.now());
+        self.lock().send_last_acks(self.now());
     }
 
     /// Ends the connections of the connection manager: agrees to disconnect requests of peers, and waits

@@ -88,7 +88,7 @@ impl Copies {
             self.slow_since_ns = None;
             return false;
         }
-        now_ns - *self.slow_since_ns.get_or_insert(now_ns) < PAUSE_MAX_NS
+        now_ns.saturating_sub(*self.slow_since_ns.get_or_insert(now_ns)) < PAUSE_MAX_NS
     }
 
     /// Whether there is room for a packet of `len` bytes, BTH to pad.

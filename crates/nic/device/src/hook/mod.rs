@@ -41,12 +41,14 @@ mod egress;
 mod error;
 pub(crate) mod faults;
 mod held;
+mod hooks;
 mod impair;
 mod ingress;
 mod log;
 mod packet;
 mod parameters;
 mod plan;
+mod point;
 mod police;
 mod program;
 mod reader;
@@ -62,328 +64,20 @@ pub use counters::HookCounters;
 pub(crate) use data::{DataAccess, DataReply, DataRequest};
 pub use data::{HookMap, HookRecords, MapId};
 pub use error::HookError;
+pub use hooks::HookStatus;
+pub(crate) use hooks::Hooks;
 pub use impair::Impair;
 pub use log::LogLine;
 pub use packet::HookPacket;
 pub use parameters::quantity;
 pub use plan::HookPlan;
+pub use point::HookPoint;
 pub use police::{Police, PoliceUnit};
 pub use program::{Aborted, ProgramStage};
+pub(crate) use redirect::RedirectOutcome;
 pub use ring::KeptFrame;
 pub use stage::{Count, Stage, Target, Verdict};
 pub use tap::TapFilter;
-
-use std::fmt;
-
-use transport::Instant;
-
-use crate::port::FlowId;
-use crate::port::OwnedPacket;
-use crate::registry::ForwardOutcome;
-use crate::runtime::Runtime;
-use crate::status::Row;
-pub(crate) use redirect::RedirectOutcome;
-
-use std::sync::Arc;
-
-use egress::{Foreseen, Outgoing};
-use held::Held;
-use packet::Scratch;
-use reader::Reader;
-use tap::Taps;
-
-/// A place where a hook can be attached.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum HookPoint {
-    /// After the port has received a packet, before the transport.
-    Ingress,
-    /// After the transport has built a packet, before the port.
-    Egress,
-}
-
-impl HookPoint {
-    /// Both, ingress first.
-    pub const ALL: [HookPoint; 2] = [HookPoint::Ingress, HookPoint::Egress];
-}
-
-impl fmt::Display for HookPoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HookPoint::Ingress => "ingress",
-            HookPoint::Egress => "egress",
-        })
-    }
-}
-
-/// Status of an attached hook.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct HookStatus {
-    /// The hook point.
-    pub point: HookPoint,
-    /// [`Hook::name`] of the hook.
-    pub name: String,
-    /// Verdicts since it was attached.
-    pub counters: HookCounters,
-    /// The stages' own counters, and those of redirects that found no space, which count from the engine's
-    /// start.
-    pub rows: Vec<(String, u64)>,
-    /// Further information for people.
-    pub notes: Vec<String>,
-}
-
-/// Both hooks of an engine.
-#[derive(Debug)]
-pub(crate) struct Hooks {
-    ingress: Point,
-    egress: Point,
-    scratch: Scratch,
-    held: Held,
-    /// Frames that an ingress hook sent back; they wait until the port has delivered all batches.
-    bounced: Vec<Outgoing>,
-    /// Packets for other processes, by slot; they wait for the same moment.
-    redirected: Vec<(u16, OwnedPacket)>,
-    redirects: Arc<RedirectOutcome>,
-    /// Of the egress hook.
-    tx_redirects: RedirectOutcome,
-    reader: Reader,
-    taps: Taps,
-    /// Those of the engine; empty before it starts.
-    slots: Vec<u16>,
-    /// The engine's clock: hooks read no other.
-    runtime: Runtime,
-    /// The flow of the headers in `scratch`, while packets are sent.
-    egress_flow: Option<FlowId>,
-    foreseen: Foreseen,
-    /// Hooks attached so far.
-    attached: u64,
-    xmit: u64,
-    xmit_errors: u64,
-}
-
-/// One hook point.
-#[derive(Debug, Default)]
-struct Point {
-    hook: Option<Hook>,
-    /// Number of the hook, for references to its maps.
-    id: u64,
-    /// The control connection that holds the hook: it is detached with it.
-    held_by: Option<u64>,
-    /// Whether a hook or a tap needs the packets here; nothing else is checked while this is false.
-    is_active: bool,
-    /// Verdicts since the hook was attached, and those of earlier hooks.
-    counters: HookCounters,
-    retired: HookCounters,
-}
-
-impl Hooks {
-    /// Creates the hook points of a device on interface `ifindex`, without hooks.
-    pub(crate) fn new(ifindex: u32) -> Hooks {
-        Hooks {
-            ingress: Point::default(),
-            egress: Point::default(),
-            scratch: Scratch::new(ifindex),
-            held: Held::default(),
-            bounced: Vec::new(),
-            redirected: Vec::new(),
-            redirects: Arc::default(),
-            tx_redirects: RedirectOutcome::default(),
-            reader: Reader::default(),
-            taps: Taps::default(),
-            slots: Vec::new(),
-            runtime: Runtime::Kernel,
-            egress_flow: None,
-            foreseen: Foreseen::default(),
-            attached: 0,
-            xmit: 0,
-            xmit_errors: 0,
-        }
-    }
-
-    fn point(&mut self, point: HookPoint) -> &mut Point {
-        match point {
-            HookPoint::Ingress => &mut self.ingress,
-            HookPoint::Egress => &mut self.egress,
-        }
-    }
-
-    /// Sets the first slot of the engine, and the clock of its engine.
-    pub(crate) fn set_engine(&mut self, slot: u16, runtime: Runtime) {
-        (self.slots, self.runtime) = (vec![slot], runtime);
-    }
-
-    /// Adds a slot of the engine.
-    pub(crate) fn add_slot(&mut self, slot: u16) {
-        self.slots.push(slot);
-    }
-
-    /// Whether there are packets for other processes.
-    #[inline]
-    pub(crate) fn has_redirected(&self) -> bool {
-        !self.redirected.is_empty()
-    }
-
-    /// Takes the packets for other processes, by slot. The caller hands them over and reports the results
-    /// to [`redirects`](Self::redirects).
-    pub(crate) fn take_redirected(&mut self) -> Vec<(u16, OwnedPacket)> {
-        std::mem::take(&mut self.redirected)
-    }
-
-    /// Takes the frames that were redirected to an XSKMAP, the oldest first, of at most `bytes_max`
-    /// bytes. The caller counts as their reader as long as it calls this regularly.
-    pub(crate) fn read_frames(&mut self, now_ns: u64, bytes_max: usize) -> Vec<KeptFrame> {
-        let Hooks { reader, ingress, egress, .. } = self;
-        reader.open(now_ns, ingress.hook.iter().chain(&egress.hook));
-        reader.take(bytes_max)
-    }
-
-    /// Keeps a frame that was redirected to an XSKMAP. If the reader has stopped, the map's entries are
-    /// removed only now; a full ring slows the source down.
-    fn keep_for_reader(&mut self, point: HookPoint, key: u32, bytes: Vec<u8>) {
-        let Hooks { reader, ingress, egress, redirects, tx_redirects, runtime, .. } = self;
-        let (now_ns, len) = (runtime.now_ns(), bytes.len() as u32);
-        if !reader.is_there(now_ns, ingress.hook.iter().chain(&egress.hook)) {
-            self.point(point).counters.redirect_errors += 1;
-        } else if !reader.push(KeptFrame { time_ns: now_ns, point, key, len, bytes }) {
-            let source: &RedirectOutcome = match point {
-                HookPoint::Ingress => redirects,
-                HookPoint::Egress => tx_redirects,
-            };
-            source.count(Ok(ForwardOutcome::Full), now_ns);
-        }
-    }
-
-    pub(crate) fn redirects(&self) -> &Arc<RedirectOutcome> {
-        &self.redirects
-    }
-
-    /// Whether receiving is paused because there was no space for redirected packets, or because the reader
-    /// of a recording is slow.
-    #[inline]
-    pub(crate) fn is_paused(&mut self, now: Instant) -> bool {
-        self.ingress.hook.is_some() && self.redirects.is_paused(now.0) || self.taps.wait(now.0)
-    }
-
-    /// Whether queue pairs keep their packets because there was no space for what the egress hook redirects,
-    /// or because the reader of a recording is slow.
-    #[inline]
-    pub(crate) fn is_tx_paused(&mut self, now: Instant) -> bool {
-        self.egress.hook.is_some() && self.tx_redirects.is_paused(now.0) || self.taps.wait(now.0)
-    }
-
-    /// Whether packets wait for the reader of a recording, as the last call of these two found.
-    #[inline]
-    pub(crate) fn wait_for_reader(&self) -> bool {
-        self.taps.is_waiting
-    }
-
-    /// Attaches a hook; with `replace` instead of the present one, which is returned.
-    pub(crate) fn attach(
-        &mut self,
-        at: HookPoint,
-        hook: Hook,
-        replace: bool,
-    ) -> Result<Option<Hook>, HookError> {
-        let id = self.attached + 1;
-        let point = self.point(at);
-        if let Some(there) = point.hook.as_ref().filter(|_| !replace) {
-            return Err(HookError::Occupied { point: at, name: there.name().to_owned() });
-        }
-        (point.id, point.held_by) = (id, None);
-        point.retired.absorb(&std::mem::take(&mut point.counters));
-        let before = point.hook.replace(hook);
-        self.attached = id;
-        self.update_active();
-        Ok(before)
-    }
-
-    /// Adds the stages of `hook` behind those that are attached.
-    pub(crate) fn append(&mut self, at: HookPoint, hook: Hook) -> Result<(), HookError> {
-        let hook = match self.detach(at) {
-            Ok(there) => there.then(hook),
-            Err(_nothing_there) => hook,
-        };
-        self.attach(at, hook, false).map(drop)
-    }
-
-    /// Detaches the hook. Packets that it holds back are still released.
-    pub(crate) fn detach(&mut self, at: HookPoint) -> Result<Hook, HookError> {
-        let point = self.point(at);
-        point.retired.absorb(&std::mem::take(&mut point.counters));
-        point.held_by = None;
-        let there = point.hook.take().ok_or(HookError::NothingThere { point: at });
-        self.update_active();
-        there
-    }
-
-    /// Ties the hook at a point to a control connection.
-    pub(crate) fn hold(&mut self, at: HookPoint, client: u64) {
-        self.point(at).held_by = Some(client);
-    }
-
-    /// Detaches the hooks that a control connection holds, and returns them.
-    pub(crate) fn release_held(&mut self, client: u64) -> Vec<Hook> {
-        let is_held = |hooks: &mut Self, at| hooks.point(at).held_by == Some(client);
-        let points = HookPoint::ALL.into_iter();
-        points.filter_map(|at| if is_held(self, at) { self.detach(at).ok() } else { None }).collect()
-    }
-
-    /// To be called after a hook or a tap was added or removed.
-    fn update_active(&mut self) {
-        let is_tapped = !self.taps.is_empty();
-        for point in [&mut self.ingress, &mut self.egress] {
-            point.is_active = is_tapped || point.hook.is_some();
-        }
-    }
-
-    /// Whether a hook is attached, or another process reads copies of the packets (not `roxie run --capture`,
-    /// which every engine serves).
-    pub(crate) fn are_used(&self) -> bool {
-        self.ingress.hook.is_some() || self.egress.hook.is_some() || self.taps.has_clients()
-    }
-
-    /// Takes the lines that the programs printed, of at most [`data::DATA_BYTES_MAX`] bytes, in order of
-    /// time, and the number of lost ones. The caller counts as their reader for two seconds.
-    fn read_log(&mut self, now_ns: u64) -> (Vec<LogLine>, u64) {
-        let (mut lines, mut lost, mut room) = (Vec::new(), 0, data::DATA_BYTES_MAX);
-        for at in HookPoint::ALL {
-            if let Some(hook) = &mut self.point(at).hook {
-                lost += hook.read_log(at, now_ns, &mut room, &mut lines);
-            }
-        }
-        lines.sort_by_key(|line| line.time_ns);
-        (lines, lost)
-    }
-
-    /// The attached hooks.
-    pub(crate) fn status(&self) -> Vec<HookStatus> {
-        let points = [
-            (HookPoint::Ingress, &self.ingress, &*self.redirects),
-            (HookPoint::Egress, &self.egress, &self.tx_redirects),
-        ];
-        let status = |(at, point, redirects): (HookPoint, &Point, &RedirectOutcome)| {
-            let hook = point.hook.as_ref()?;
-            let (name, counters) = (hook.name().to_owned(), point.counters);
-            let rows = [hook.rows(), redirects.status_rows()].concat();
-            Some(HookStatus { point: at, name, counters, rows, notes: hook.notes() })
-        };
-        points.into_iter().filter_map(status).collect()
-    }
-
-    /// The device's counters of both points, over all hooks that were attached.
-    pub(crate) fn rows(&self) -> Vec<Row> {
-        let sum = |point: &Point| {
-            let mut sum = point.retired;
-            sum.absorb(&point.counters);
-            sum
-        };
-        let mut rows = sum(&self.ingress).rx_rows();
-        rows.extend(sum(&self.egress).tx_rows());
-        rows.extend(self.redirects.rx_rows());
-        rows.extend(self.tx_redirects.tx_rows());
-        rows.extend([("tx_xdp_xmit", self.xmit), ("tx_xdp_xmit_errors", self.xmit_errors)]);
-        rows
-    }
-}
 
 #[cfg(test)]
 mod tests;

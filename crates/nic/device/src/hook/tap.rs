@@ -264,7 +264,7 @@ impl Taps {
 
     /// Whether packets have to wait because the reader of a recording is slow.
     #[inline]
-    pub(super) fn wait(&mut self, now_ns: u64) -> bool {
+    pub(super) fn is_reader_slow(&mut self, now_ns: u64) -> bool {
         self.is_waiting = self.taps.iter_mut().any(|tap| tap.copies.is_reader_slow(now_ns));
         self.is_waiting
     }

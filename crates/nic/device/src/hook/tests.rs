@@ -14,10 +14,11 @@ mod verdicts;
 
 use super::*;
 use crate::port::{
-    Destination, FlowKey, Headers, Icrc, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue,
-    RxScope, TxRoom, TxState,
+    Destination, FlowId, FlowKey, Headers, Icrc, MAX_PACKET, Port, PortProperties, PortReport, RxBatch,
+    RxQueue, RxScope, TxRoom, TxState,
 };
 use sys::now_ns;
+use transport::Instant;
 
 const US: &str = "10.0.0.1";
 const PEER: &str = "10.0.0.2";

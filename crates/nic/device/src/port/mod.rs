@@ -6,7 +6,7 @@
 //! that arrived as one GRO batch. Invariant: within a flow, packets leave in the order in which they were
 //! committed.
 //!
-//! To add a port, add one file here and one line below.
+//! To add a port, add one file here, one line below, and an arm in `open_port.rs`.
 
 mod choice;
 mod dead;
@@ -312,7 +312,7 @@ pub trait Port: Send {
     fn flush(&mut self) -> usize;
 
     /// Whether packets are queued that the last [`flush`](Port::flush) could not send. The next
-    /// [`tx_state`](Port::tx_state) or [`recv`](Port::recv) tries again.
+    /// [`tx_state`](Port::tx_state), or a later [`recv`](Port::recv), tries again.
     fn has_unsent(&self) -> bool {
         false
     }

@@ -120,7 +120,9 @@ impl JoinError {
             JoinError::Growing { pid, is_stopped: true } => {
                 format!("resume it (kill -CONT {pid}), or end it")
             }
-            JoinError::Growing { .. } => "try again when the machine has less to do".to_owned(),
+            JoinError::Growing { .. } => {
+                "end that process, or try again when the machine has less to do".to_owned()
+            }
             JoinError::TooFewDescriptors => {
                 "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
             }
@@ -168,8 +170,10 @@ impl fmt::Display for JoinError {
             JoinError::Growing { pid, is_stopped: true } => {
                 write!(f, "process {pid}, which adds slots, is stopped")
             }
-            JoinError::Growing { pid: 0, .. } => f.write_str("another process has added slots for a minute"),
-            JoinError::Growing { pid, .. } => write!(f, "process {pid} has added slots for a minute"),
+            JoinError::Growing { pid: 0, .. } => {
+                f.write_str("another process adds slots and has not finished")
+            }
+            JoinError::Growing { pid, .. } => write!(f, "process {pid} adds slots and has not finished"),
             JoinError::TooFewDescriptors => f.write_str(
                 "the limit of open descriptors (ulimit -n) is too low: 110 are needed for a moment, \
                      and 20 for each further engine",

@@ -190,9 +190,8 @@ impl SocketSet {
         Ok(if is_complete { Found::Bound(sockets.swap_remove(place)) } else { Found::Incomplete })
     }
 
-    /// Completes the last page, and adds as many pages as there are if these are `pages` still. The caller
-    /// holds the lock. (Thousand processes that start at once wait four times for more slots, not fifteen
-    /// times.)
+    /// Completes the last page. If there are `pages` still, doubles their number, by [`NEW_PAGES_MAX`] at
+    /// most. The caller holds the lock.
     ///
     /// # Errors
     /// [`JoinError::Full`], [`JoinError::OtherOwner`], [`JoinError::TooManyInFlight`],
@@ -225,8 +224,11 @@ impl SocketSet {
             } else {
                 self.add_page(page, &address)
             };
-            if page == there {
-                added?;
+            // Only the last page may be incomplete. One more is enough for the caller.
+            match added {
+                Err(error) if page == there => return Err(error),
+                Err(_) => break,
+                Ok(()) => {}
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Who has a UDP port: the table of the kernel names the user of each socket, and /proc its processes.
+//! The owners of a UDP port: the kernel's table names the user of each socket, and /proc its processes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +11,10 @@ pub struct PortHolder {
     inode: u64,
 }
 
+/// How long to wait for sockets that no process of this user holds.
+const UNHELD_NS: u64 = 5_000_000_000;
+/// How long to wait for a process that has just started.
+const BEGINNING_NS: u64 = 30_000_000_000;
 /// A process that started less than this ago (seconds) may be creating a group of this user. On a busy
 /// machine it waits for its CPU.
 const YOUNG_S: f64 = 30.0;
@@ -41,11 +45,19 @@ impl PortHolder {
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(holds).collect()
     }
 
-    /// Whether these sockets may be of a group of this user that begins or ends: no other user has one, and
-    /// no process that has been there for long.
-    pub(super) fn may_be_ours(holders: &[PortHolder]) -> bool {
-        holders.iter().all(|holder| holder.uid == sys::effective_uid())
-            && Self::processes(holders).into_iter().all(is_young)
+    /// How long to wait for these sockets to close or to have a member (nanoseconds): they may be of a group
+    /// of this user that begins or ends.
+    pub(super) fn patience_ns(holders: &[PortHolder]) -> u64 {
+        if holders.iter().any(|holder| holder.uid != sys::effective_uid()) {
+            return 0;
+        }
+        let processes = Self::processes(holders);
+        match processes.is_empty() {
+            // The kernel has them: it closes those of dead processes, and keeps those of rdma_rxe.
+            true => UNHELD_NS,
+            false if processes.into_iter().all(is_young) => BEGINNING_NS,
+            false => 0,
+        }
     }
 }
 
@@ -93,7 +105,9 @@ sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeo
         let holders = PortHolder::of(socket.local_addr().unwrap().port());
         assert_eq!(holders.len(), 1);
         assert!(PortHolder::processes(&holders).contains(&std::process::id()));
-        assert!(PortHolder::may_be_ours(&holders) && !is_young(1) && is_young(u32::MAX));
-        assert!(!PortHolder::may_be_ours(&[PortHolder { uid: holders[0].uid + 1, ..holders[0] }]));
+        assert!(!is_young(1) && is_young(u32::MAX));
+        let stranger = PortHolder { uid: holders[0].uid + 1, ..holders[0] };
+        let patience = [&holders[..], &[], &[stranger]].map(PortHolder::patience_ns);
+        assert_eq!(patience, [BEGINNING_NS, UNHELD_NS, 0]);
     }
 }

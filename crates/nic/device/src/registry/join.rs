@@ -46,13 +46,12 @@ enum Scan {
 const ANSWER_NS: u64 = 200_000_000;
 /// How long to retry while members exist but do not answer.
 const SILENT_NS: u64 = 2_000_000_000;
-/// How long to retry while the port is busy and no member of this user exists.
+/// How long to retry at least while the port is busy and no member of this user exists. After that the owners
+/// of the port decide ([`PortHolder::patience_ns`]): the kernel closes the sockets of a dead process later,
+/// and a new group needs some of its process's CPU for a name.
 const BUSY_NS: u64 = 1_000_000_000;
-/// The same while its sockets may be of this user's group that begins or ends ([`PortHolder`]): the kernel
-/// closes the sockets of a dead process later, and a new group needs some of its process's CPU for a name.
-const CHANGING_NS: u64 = 30_000_000_000;
 const PAUSE: Duration = Duration::from_millis(5);
-/// The same after [`BUSY_NS`]: each look reads /proc.
+/// Pause after [`BUSY_NS`], because each look at the owners of the port reads /proc.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Length of the accept queue of a listener: the processes that may join at once.
 pub(super) const BACKLOG: i32 = 1024;
@@ -100,7 +99,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             JoinError::Refused { .. } => true,
             JoinError::Silent { .. } => waited_ns > SILENT_NS,
             JoinError::PortBusy { .. } if waited_ns > BUSY_NS => {
-                waited_ns > CHANGING_NS || !PortHolder::may_be_ours(&PortHolder::of(port))
+                waited_ns > PortHolder::patience_ns(&PortHolder::of(port))
             }
             _ => waited_ns > BUSY_NS,
         };

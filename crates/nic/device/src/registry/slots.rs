@@ -13,7 +13,7 @@ use super::group::{Found, SocketSet};
 use super::journal::JournalFile;
 use super::names::GroupNames;
 use super::{JoinError, SLOTS};
-use sys::{PollFd, now_ns};
+use sys::{Credentials, PollFd, now_ns};
 
 /// A slot beside the first one of an engine.
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub struct FurtherSlot {
 /// How long to wait for a process that adds pages. It takes some milliseconds of its CPU, for which it waits
 /// where a thousand processes start at once.
 const GROWING_NS: u64 = 60_000_000_000;
-/// How long to wait for one that is stopped.
+/// How long to wait for one that is stopped, or that is of another user.
 const STOPPED_NS: u64 = 2_000_000_000;
 /// Interval at which a waiting process checks whether that one is stopped.
 const CHECK_NS: u64 = 500_000_000;
-/// Pause where there is nothing to wait for: the process has just taken the name, or releases it.
+/// Pause before each wait: the process may have just taken the name.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Processes that can wait at once; further ones pause.
 const WAITING_MAX: i32 = 4096;
@@ -65,6 +65,9 @@ pub(super) fn take<T>(
             loop {
                 match set.queue_of(slot)? {
                     Found::Bound(queue) => return Ok((slot, name, queue)),
+                    Found::Incomplete if now_ns() - start > GROWING_NS => {
+                        return Err(JoinError::Growing { pid: 0, is_stopped: false }.into());
+                    }
                     Found::Incomplete => grow(group, set, 0, port, start)?,
                     Found::NoPage => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
                 }
@@ -77,7 +80,8 @@ pub(super) fn take<T>(
 /// Adds pages if there are `pages` still; or waits for the process that is adding some, after which the
 /// caller looks again. `start`: when the caller began to wait.
 fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16, start: u64) -> io::Result<()> {
-    let name = group.growth();
+    let (name, waited_ns) = (group.growth(), now_ns() - start);
+    let late = |pid, is_stopped| Err(JoinError::Growing { pid, is_stopped }.into());
     match sys::bind_seqpacket(&name) {
         Ok(lock) => {
             // Those that wait are connected until this process closes its end.
@@ -87,21 +91,19 @@ fn grow(group: &GroupNames, set: &SocketSet, pages: usize, port: u16, start: u64
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
         Err(_) => {}
     }
-    let waited_ns = now_ns() - start;
+    // Any user can take the name, and write to a connection.
+    sys::pause(PAUSE);
     let Ok(connection) = sys::connect_seqpacket(&name) else {
-        let unknown = JoinError::Growing { pid: 0, is_stopped: false };
-        if waited_ns > GROWING_NS {
-            return Err(unknown.into());
-        }
-        sys::pause(PAUSE);
-        return Ok(());
+        return if waited_ns > GROWING_NS { late(0, false) } else { Ok(()) };
     };
-    let holder = sys::peer_credentials(connection.as_fd())?;
-    let is_stopped = sys::is_stopped(holder.pid);
-    if waited_ns > if is_stopped { STOPPED_NS } else { GROWING_NS } {
-        return Err(JoinError::Growing { pid: holder.pid, is_stopped }.into());
+    let Credentials { pid, uid } = sys::peer_credentials(connection.as_fd())?;
+    let (was_stopped, is_stranger) = (sys::is_stopped(pid), uid != sys::effective_uid() && uid != 0);
+    if waited_ns > if is_stranger { STOPPED_NS } else { GROWING_NS } {
+        return late(pid, was_stopped);
     }
-    sys::poll(&mut [PollFd::readable(connection.as_raw_fd())], Some(CHECK_NS)).map(drop)
+    sys::poll(&mut [PollFd::readable(connection.as_raw_fd())], Some(CHECK_NS))?;
+    let is_stopped = was_stopped && sys::is_stopped(pid);
+    if is_stopped && waited_ns > STOPPED_NS { late(pid, true) } else { Ok(()) }
 }
 
 /// Returns all slots in random order.

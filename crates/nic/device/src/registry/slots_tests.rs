@@ -1,5 +1,6 @@
 //! Groups that grow, further slots, and the errors at the limits.
 
+use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 

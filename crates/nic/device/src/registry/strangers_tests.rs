@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use super::identity::{Peer, Relation};
 use super::tests::{members_of, new_domain};
 use super::*;
 use sys::Credentials;

@@ -1,19 +1,20 @@
 //! Domains of a few members, each with its own name and port, so that tests run in parallel.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use transport::cm::CmId;
+use transport::cm::{CmId, DisconnectNotice, JournalChange};
 use transport::numbering::{ID_SHIFT, qpn_at};
-use wire::Qpn;
+use wire::{Gid, Qpn};
 
 use super::group::{Found, SocketSet};
 use super::*;
-use crate::port::{Destination, Icrc, Port, RxQueue, RxQueues, UdpPort, UdpPortConfig};
+use crate::port::{Destination, Icrc, Port, RxBatch, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{Credentials, PollFd, random_u64};
 
 /// Returns a domain that no other test uses. Its port is below the kernel's ephemeral ports.

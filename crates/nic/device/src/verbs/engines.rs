@@ -130,7 +130,7 @@ impl Device {
         }
         let membership = Membership::join(&domain)?;
         let control = Control::open(&domain, membership.slot()).ok();
-        let port = crate::shm::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
+        let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
         let recording = Recording::from_env(&mut hooks, membership.slot());
         let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });

@@ -74,7 +74,7 @@ impl Core {
     #[inline]
     pub(crate) fn next_deadline(&self, clock: impl Fn() -> Instant) -> Option<Instant> {
         let retry = || clock().plus_ns(self.tuning.port_retry_ns);
-        if self.hooks.wait_for_reader() {
+        if self.hooks.is_waiting_for_reader() {
             return Some(retry());
         }
         let held = self.hooks.next_due_ns().map(Instant);
@@ -130,12 +130,10 @@ impl Core {
         }
     }
 
-    /// As [`release_ack`](Self::release_ack), for all queue pairs.
-    pub(super) fn release_acks(&mut self) {
-        // Another process may map the same memory.
-        self.tables.mrs.place_all();
+    /// As [`send_last_ack`](Self::send_last_ack), for all queue pairs.
+    pub(super) fn send_last_acks(&mut self, now: Instant) {
         let indices: Vec<QpIndex> = self.tables.qps().map(|(index, _)| index).collect();
-        indices.into_iter().for_each(|index| self.release_ack(index));
+        indices.into_iter().for_each(|index| self.send_last_ack(now, index));
     }
 
     /// A queue pair is about to leave its connection: its peer gets an ACK of everything that was executed,

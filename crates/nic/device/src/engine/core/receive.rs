@@ -13,7 +13,10 @@ impl Core {
     pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
         let Core { port, hooks, tables, is_polled, .. } = self;
         let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
-        let batches = if hooks.is_paused(now) {
+        // A caller that wants everything is about to end something: half of a recording's memory is free for
+        // it.
+        let is_paused = hooks.is_paused(now);
+        let batches = if is_paused && !(scope.everything && hooks.is_waiting_for_reader()) {
             0
         } else if hooks.has_ingress() {
             let scope = RxScope { with_icrc: true, ..scope };
@@ -43,7 +46,7 @@ impl Core {
     /// received.
     pub(crate) fn expire(&mut self, now: Instant, queues: RxQueues) -> usize {
         // While packets wait for the reader of a recording, no peer can answer in time.
-        if self.hooks.wait_for_reader() || self.tables.timers.next().is_none_or(|at| at > now) {
+        if self.hooks.is_waiting_for_reader() || self.tables.timers.next().is_none_or(|at| at > now) {
             return 0;
         }
         let batches = self.drain(now, queues);

@@ -57,7 +57,9 @@ impl Transmitter {
         let Ok(flow) = self.datagram_flow(key) else { return true };
         let Some(flow) = self.flows.get(flow.0 as usize) else { return true };
         let socket = self.sockets.get(flow.socket as usize);
-        socket.is_none_or(|socket| sys::unsent_bytes(socket.fd.as_fd()).is_ok_and(|bytes| bytes == 0))
+        socket.is_none_or(|socket| {
+            !socket.is_dirty && sys::unsent_bytes(socket.fd.as_fd()).is_ok_and(|bytes| bytes == 0)
+        })
     }
 
     pub(in crate::port::udp) fn headers(&self, flow: FlowId) -> Option<Headers> {

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use super::ShmPort;
 use crate::gid::GidTable;
 use crate::notice;
 use crate::port::{
@@ -11,6 +10,7 @@ use crate::port::{
 };
 use crate::refusal::Refusal;
 use crate::registry::Membership;
+use crate::shm::ShmPort;
 
 /// Opens the port of a member of a domain. Prints a notice on standard error, once, if it is not as
 /// requested.
