@@ -44,9 +44,8 @@ pub struct Membership {
 impl Membership {
     /// Joins the domain, or creates it. Takes a few milliseconds, or seconds if members do not answer.
     ///
-    /// # Errors
-    /// A [`JoinError`] inside; kind `AddrInUse` if another program has the port. Other errors come from the
-    /// kernel.
+    /// # Errors A [`JoinError`](super::JoinError) inside; kind `AddrInUse` if another program has the port.
+    /// Other errors come from the kernel.
     pub fn join(config: &DomainConfig) -> io::Result<Membership> {
         let Claim { group, slot, queue, common, listener, socket_set, neighbour } = join::join(config)?;
         let Common { gsi, journal_file } = common;
@@ -118,7 +117,7 @@ impl Membership {
     /// [`release_slot`](Self::release_slot).
     ///
     /// # Errors
-    /// A [`JoinError`] inside if no slot is free and the group cannot grow; `EMFILE`.
+    /// A [`JoinError`](super::JoinError) inside if no slot is free and the group cannot grow; `EMFILE`.
     pub fn claim_slot(&self) -> io::Result<FurtherSlot> {
         let Server { group, socket_set, config, .. } = &*self.server;
         let (slot, name, queue) =
