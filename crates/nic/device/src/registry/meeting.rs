@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use sys::Dir;
@@ -135,7 +135,10 @@ fn sweep_older_than(swept: Swept, min_age: Duration) {
             continue;
         }
         let refused = sys::connect_seqpacket_file(&dir.path().join(&file)).err();
-        if refused.is_some_and(|error| error.raw_os_error() == Some(libc::ECONNREFUSED)) {
+        // A guide is a link to nothing.
+        let is_left =
+            |error: io::Error| matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT));
+        if refused.is_some_and(is_left) {
             let _removed_by_another = dir.remove_file(&file);
         }
     }
@@ -144,15 +147,16 @@ fn sweep_older_than(swept: Swept, min_age: Duration) {
 /// The name that [`set_guide`] noted last for a domain.
 pub(super) fn guide(domain: &str) -> Option<String> {
     let (dir, file) = place(&format!("{domain}/guide"))?;
-    String::from_utf8(dir.read(&file).ok()?).ok()
+    dir.read_link(&file).ok()?.into_os_string().into_string().ok()
 }
 
 /// Notes the name of a listener for the next process that looks for one in this domain: the table of all
 /// names (/proc/net/unix) is long where many processes run.
 pub(super) fn set_guide(domain: &str, name: &str) {
     if let Some((dir, file)) = place(&format!("{domain}/guide")) {
-        // Without it the next process reads the table.
-        let _full = dir.replace(&file, name.as_bytes(), 0o600);
+        // A link, because a limit of file sizes does not apply to it. Without it the next process reads the
+        // table.
+        let _full = dir.point(&file, Path::new(name));
     }
 }
 
