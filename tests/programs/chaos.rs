@@ -13,9 +13,9 @@ use crate::case::{Built, Case, build, good, roxie, says, until_listening};
 #[derive(Clone, Copy)]
 struct Planted {
     program: &'static str,
-    /// It fails with this plan,
+    /// The plan with which it fails.
     plan: &'static str,
-    /// in so many of so many runs. One of one: the plan alone decides.
+    /// At least so many of so many runs fail. One of one: the plan alone decides.
     fails: (u32, u32),
 }
 

@@ -10,8 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use transport::refusal::Os;
-use transport::refusal::{ip_halves, ip_of};
+use transport::refusal::{Os, ip_halves, ip_of};
 use transport::{Errno, Instant, PacketSource, QpType, VerbsError, refuse};
 use wire::{DropReason, Gid, Packet, Qpn};
 

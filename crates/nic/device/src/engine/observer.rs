@@ -18,8 +18,7 @@ use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::qp_numbers::QpIndex;
 use crate::recording::Recording;
-use crate::status::QpStatus;
-use crate::status::Row;
+use crate::status::{QpStatus, Row};
 
 /// The faults of `--chaos`, for those that do not hold the engine's lock.
 pub(super) type Faults = OnceLock<Arc<Chaos>>;

@@ -167,7 +167,7 @@ impl Drop for Raw {
 fn no_resource(error: &io::Error) -> VerbsError {
     let os = Os::from(error);
     refuse!(ENOMEM, "process", "threads and descriptors"; os as Os;
-        "the thread of the raw packet queue pairs does not start: {os}")
+        "a thread or descriptor of the raw packet queue pairs cannot be made: {os}")
 }
 
 /// Returns the refusal of a verb for the error of a packet socket.

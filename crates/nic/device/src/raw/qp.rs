@@ -215,7 +215,7 @@ impl RawQp {
             let (asked, port) = (attr.cur_state, attr.port_num);
             if mask.contains(QpAttrMask::CUR_STATE) && asked != now {
                 return Err(refuse!(EINVAL, "queue pair", "cur_qp_state"; asked as QpState, now as QpState;
-                    "cur_state is {asked}, the queue pair is in {now}"));
+                    "cur_qp_state is {asked}, the queue pair is in {now}"));
             }
             if wanted.contains(QpAttrMask::PORT) && port != 1 {
                 return Err(refuse!(EINVAL, "queue pair", "port_num"; port; is "{port}, the only port is 1"));

@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
     create_comp_channel(context).map_or_else(|errno| null(errno), ChannelObject::give)
 }
 
-/// Creates a channel, or returns an errno.
+/// Creates a channel, or returns the refusal.
 pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<ChannelObject>, Failure> {
     let channel = context.tail.context.create_comp_channel();
     let channel = channel.map_err(
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     create(context, cqe, cq_context, channel, vector).map_or_else(|errno| null(errno), |cq| cq.give().cast())
 }
 
-/// Creates a CQ with a zero extended part, or returns an errno.
+/// Creates a CQ with a zero extended part, or returns the refusal.
 pub(crate) fn create(
     context: &ContextObject,
     cqe: u32,

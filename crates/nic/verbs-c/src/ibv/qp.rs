@@ -261,7 +261,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     create_ex(context, &mut attr).map_or_else(|errno| null(errno), |qp| qp.give().cast())
 }
 
-/// Creates a QP with extended attributes and sets the capacities that it got, or returns an errno.
+/// Creates a QP with extended attributes and sets the capacities that it got, or returns the refusal.
 pub(crate) fn create_ex(
     context: Option<&ContextObject>,
     attr: &mut InitAttrEx,
@@ -302,7 +302,7 @@ pub(crate) fn create_ex(
     Ok(qp)
 }
 
-/// Creates a QP and sets the capacities that it got, or returns an errno.
+/// Creates a QP and sets the capacities that it got, or returns the refusal.
 pub(crate) fn create(
     pd: Option<&PdObject>,
     init: &mut InitAttr,

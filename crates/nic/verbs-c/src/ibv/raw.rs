@@ -20,7 +20,7 @@ use super::queue_pair::QueuePair;
 use super::wq::TableObject;
 use super::wr;
 
-/// Creates a queue pair and sets the capacities that it got, or returns an errno.
+/// Creates a queue pair and sets the capacities that it got, or returns the refusal.
 pub(super) fn create(
     pd: Option<&PdObject>,
     init: &mut InitAttr,
@@ -48,7 +48,7 @@ pub(super) fn create(
     Ok(export(pd, init, raw, id, send_ops))
 }
 
-/// Creates an RSS queue pair, or returns an errno.
+/// Creates an RSS queue pair, or returns the refusal.
 pub(super) fn create_rss(
     pd: Option<&PdObject>,
     attr: &ibv_qp_init_attr_ex,

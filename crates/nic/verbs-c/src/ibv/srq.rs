@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     unsafe { create_ex(attr) }.map_or_else(|errno| null(errno), SrqObject::give)
 }
 
-/// Creates a queue with extended attributes, or returns an errno.
+/// Creates a queue with extended attributes, or returns the refusal.
 ///
 /// # Safety
 /// The pointers in `attr` that its `comp_mask` declares keep the contract of [`typed`].
@@ -91,7 +91,7 @@ pub(crate) unsafe fn create_ex(attr: &mut ibv_srq_init_attr_ex) -> Result<Box<Sr
     create(pd, attr.srq_context, &mut attr.attr, scope)
 }
 
-/// Creates a queue and sets the sizes that it got, or returns an errno. XRC queues have a domain and a CQ.
+/// Creates a queue and sets the sizes that it got, or returns the refusal. XRC queues have a domain and a CQ.
 pub(crate) fn create(
     pd: Option<&PdObject>,
     srq_context: *mut c_void,

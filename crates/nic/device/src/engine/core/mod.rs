@@ -7,8 +7,7 @@ mod transmit;
 use std::net::IpAddr;
 
 use transport::numbering::slot_of;
-use transport::refusal::Os;
-use transport::refusal::{ip_halves, ip_of};
+use transport::refusal::{Os, ip_halves, ip_of};
 use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
 use wire::{FlushIcrc, Gid, Qpn};
 
