@@ -11,8 +11,8 @@ pub struct BadVariable {
 }
 
 impl BadVariable {
-    /// Reports that `value` of variable `name` is none of `words`; if there is one word only, it describes the
-    /// valid values.
+    /// Reports that `value` of variable `name` is none of `words`. If there is one word only, it describes
+    /// the valid values.
     pub(crate) fn new(name: &'static str, value: &str, words: &'static [&'static str]) -> BadVariable {
         BadVariable { name, value: value.to_owned(), words }
     }
