@@ -114,7 +114,7 @@ fn behind_roxie(text: &str) -> impl Iterator<Item = Vec<&str>> {
     found.map(|(at, _)| text[at..].split_whitespace().skip(1).collect())
 }
 
-/// Options in command lines of `roxie` whose command does not have them.
+/// Finds the options that a page gives to a command of `roxie` that does not have them.
 fn misplaced(root: &Command, text: &str) -> Vec<String> {
     let mut misplaced = Vec::new();
     for line in text.replace("\\\n", " ").split(['\n', '`']) {

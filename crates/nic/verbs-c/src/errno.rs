@@ -28,8 +28,9 @@ impl From<VerbsError> for Failure {
 }
 
 impl Failure {
-    /// The failure of an I/O error: the refusal that became it, an answer, or a refusal by `rule`, whose
-    /// value is the error of the system.
+    /// Turns an I/O error into a failure. An error that was a refusal becomes that refusal again, and an
+    /// errno that answers becomes the answer. `rule` makes a refusal of any other; its value is the system's
+    /// error.
     #[cold]
     pub(crate) fn of_io(error: &io::Error, rule: &'static Rule) -> Self {
         let number = of_io(error);

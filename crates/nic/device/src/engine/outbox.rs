@@ -1,6 +1,6 @@
-//! What a poll collects under the engine's lock, for delivery after the lock is released: management
-//! datagrams, packets for other processes, connections whose first packet arrived, and whether a peer is
-//! silent.
+//! A poll collects here, under the engine's lock, what it delivers after it has released the lock: management
+//! datagrams and packets for other processes. It also notes which connections got their first packet, and
+//! whether a peer is silent.
 
 use wire::Qpn;
 

@@ -182,7 +182,7 @@ pub(crate) fn complete(id: &IdObject) -> c_int {
     }
 }
 
-/// The failure of a synchronous call whose event reports one.
+/// Makes the refusal of a call that waited for an event, and the event reports a failure.
 #[cold]
 pub(super) fn event_failed(kind: c_int, status: c_int) -> VerbsError {
     if kind == CmEventKind::Rejected as c_int {
