@@ -422,7 +422,7 @@ impl Port for ShmPort {
     }
 
     fn properties(&self) -> PortProperties {
-        self.inner.properties()
+        PortProperties { tells_destinations_apart: true, ..self.inner.properties() }
     }
 
     fn report(&self) -> PortReport {

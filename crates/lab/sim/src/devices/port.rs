@@ -157,7 +157,11 @@ impl Port for SimPort {
 
     fn properties(&self) -> PortProperties {
         let poll_fds = self.network.fds(self.process);
-        PortProperties { poll_fds, prefers_equal_packets: self.prefers_equal_packets }
+        PortProperties {
+            poll_fds,
+            prefers_equal_packets: self.prefers_equal_packets,
+            ..PortProperties::default()
+        }
     }
 
     fn report(&self) -> PortReport {

@@ -48,7 +48,7 @@ use crate::hook::Hooks;
 use crate::hook::control::Control;
 use crate::locked::Locked;
 use crate::moderation::Moderator;
-use crate::port::{Port, RxQueues};
+use crate::port::{Port, PortProperties, RxQueues};
 use crate::qp_numbers::QpIndex;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
@@ -117,6 +117,7 @@ pub(crate) struct Engine {
     tuning: Tuning,
     /// See [`PortProperties`](crate::port::PortProperties).
     prefers_equal_packets: bool,
+    tells_destinations_apart: bool,
 }
 
 impl Engine {
@@ -125,7 +126,7 @@ impl Engine {
     pub(crate) fn new(parts: Parts, first: Option<(&Arc<Self>, usize)>) -> std::io::Result<Arc<Self>> {
         let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
-        let prefers_equal_packets = port.properties().prefers_equal_packets;
+        let PortProperties { prefers_equal_packets, tells_destinations_apart, .. } = port.properties();
         // The monitor is created before the addresses are read, so that no change is missed. The first
         // engine updates the others.
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
@@ -159,6 +160,7 @@ impl Engine {
             runtime,
             tuning,
             prefers_equal_packets,
+            tells_destinations_apart,
         }))
     }
 
@@ -185,6 +187,11 @@ impl Engine {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, Core> {
         Locked::new(self.runtime.lock(&self.core))
+    }
+
+    /// Whether [`Core::bind_flow`] uses where a destination is.
+    pub(crate) fn tells_destinations_apart(&self) -> bool {
+        self.tells_destinations_apart
     }
 
     pub(crate) fn prefers_equal_packets(&self) -> bool {

@@ -248,6 +248,9 @@ pub struct PortProperties {
     pub poll_fds: Vec<RawFd>,
     /// Consecutive packets of equal length are cheaper than others, because they leave as one burst.
     pub prefers_equal_packets: bool,
+    /// [`Port::open_flow`] sends to [`Destination::ThisHost`] in another way, so the caller finds out where a
+    /// destination is.
+    pub tells_destinations_apart: bool,
 }
 
 /// The state of a port for status output.

@@ -119,7 +119,11 @@ impl Port for UdpPort {
     }
 
     fn properties(&self) -> PortProperties {
-        PortProperties { poll_fds: self.rx.poll_fds(), prefers_equal_packets: true }
+        PortProperties {
+            poll_fds: self.rx.poll_fds(),
+            prefers_equal_packets: true,
+            ..PortProperties::default()
+        }
     }
 
     fn report(&self) -> PortReport {

@@ -295,7 +295,7 @@ impl Port for XskPort {
     fn properties(&self) -> PortProperties {
         let mut poll_fds = self.inner.properties().poll_fds;
         poll_fds.push(self.epoll.as_raw_fd());
-        PortProperties { poll_fds, prefers_equal_packets: self.bursts_by_udp }
+        PortProperties { poll_fds, prefers_equal_packets: self.bursts_by_udp, ..PortProperties::default() }
     }
 
     fn report(&self) -> PortReport {

@@ -235,8 +235,8 @@ impl Qp {
         if leaves && !matches!(self.state(), QpState::Reset | QpState::Init | QpState::Err) {
             engine.drain();
         }
-        let has_address = mask.contains(QpAttrMask::AV);
-        let to = if has_address { engine.destination(attr.av.dgid.ip()) } else { Destination::Elsewhere };
+        let asks = mask.contains(QpAttrMask::AV) && engine.tells_destinations_apart();
+        let to = if asks { engine.destination(attr.av.dgid.ip()) } else { Destination::Elsewhere };
         let mut core = engine.lock();
         let result = self.modify_locked(&mut core, attr, mask, leaves, to);
         engine.wake_for(&core);
