@@ -195,6 +195,11 @@ impl GidTable {
         self.all_rows().find(|(_, row)| row.gid == *gid).map(|(index, _)| index)
     }
 
+    /// True if `gid` is in the table, on the interface `scope` if that is given.
+    pub(crate) fn has(&self, gid: &Gid, scope: Option<u32>) -> bool {
+        self.rows().any(|(_, row)| row.gid == *gid && scope.is_none_or(|scope| scope == row.ifindex))
+    }
+
     /// Returns the index of the source address for packets to `dst`: the one that the routing table prefers,
     /// else the first of the same kind.
     #[must_use]

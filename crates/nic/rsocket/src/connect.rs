@@ -121,7 +121,7 @@ impl Inner {
 
     /// Creates a queue pair and requests the connection, after the route is resolved.
     fn request(&self, state: &mut State) -> io::Result<()> {
-        let endpoint = Endpoint::new(&self.context, &state.sizes)?;
+        let endpoint = Endpoint::new(&state.id, &state.sizes)?;
         endpoint.start(&state.id)?;
         let param = ConnParam { responder_resources: 0, initiator_depth: 0, ..ConnParam::default() };
         state.id.connect(Some(&param), &endpoint.hello())?;
@@ -155,11 +155,11 @@ impl Inner {
     ) -> io::Result<Stream> {
         let channel = channel()?;
         id.migrate(&channel)?;
-        let mut endpoint = Endpoint::new(&self.context, &state.sizes)?;
+        let mut endpoint = Endpoint::new(&id, &state.sizes)?;
         endpoint.start(&id)?;
         endpoint.open(hello);
         id.accept(Some(param), &endpoint.hello())?;
-        let connection = Stream::with_id(&self.context, channel, id, state.sizes);
+        let connection = Stream::with_id(channel, id, state.sizes);
         let mut own = connection.0.lock();
         own.phase = Phase::Opening;
         own.nonblocking = state.nonblocking;

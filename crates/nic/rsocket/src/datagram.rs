@@ -33,12 +33,15 @@ const UDP_MAX: usize = 64;
 /// Longest UDP datagram: a message of the device's largest path MTU, and an introduction.
 const UDP_LEN_MAX: usize = 4096 + Introduction::LEN_MAX;
 
+/// Returns the device with a local address; the first device for `None`.
+type ChooseDevice = dyn Fn(Option<IpAddr>) -> io::Result<Context> + Send + Sync;
+
 /// A datagram socket. This is a handle; [`close`](Self::close) closes the socket for all handles.
 #[derive(Clone)]
 pub struct Datagram(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    context: Context,
+    choose: Box<ChooseDevice>,
     /// Its descriptor is the socket's number.
     udp: UdpSocket,
     is_v6: bool,
@@ -83,6 +86,16 @@ impl Datagram {
     /// # Errors
     /// The errors of creating a UDP socket.
     pub fn new(context: &Context, is_v6: bool) -> io::Result<Self> {
+        let context = context.clone();
+        Self::of_any(Box::new(move |_| Ok(context.clone())), is_v6)
+    }
+
+    /// As [`new`](Self::new); `choose` returns the device when the first local address is known, or `None`
+    /// for a wildcard address. The socket uses that device only.
+    ///
+    /// # Errors
+    /// The errors of creating a UDP socket.
+    pub fn of_any(choose: Box<ChooseDevice>, is_v6: bool) -> io::Result<Self> {
         let udp = UdpSocket::from(sys::udp_socket(is_v6)?);
         udp.set_nonblocking(true)?;
         let state = State {
@@ -95,8 +108,8 @@ impl Datagram {
             nonblocking: false,
             closed: false,
         };
-        let (context, state, waiters) = (context.clone(), Mutex::new(state), Waiters::default());
-        Ok(Self(Arc::new(Inner { context, udp, is_v6, generation: generation(), state, waiters })))
+        let (state, waiters) = (Mutex::new(state), Waiters::default());
+        Ok(Self(Arc::new(Inner { choose, udp, is_v6, generation: generation(), state, waiters })))
     }
 
     /// The number of the socket: a descriptor that only this module can use.
@@ -112,7 +125,7 @@ impl Datagram {
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
         let scope = if let SocketAddr::V6(v6) = addr { v6.scope_id() } else { 0 };
         sys::bind(self.0.udp.as_fd(), &SockAddr::ip(addr.ip(), addr.port(), scope))?;
-        self.0.begin(&mut self.0.lock())
+        self.0.begin(&mut self.0.lock(), None)
     }
 
     /// Sets the peer of [`send`](Self::send); messages of other peers are dropped (rconnect).
@@ -121,8 +134,8 @@ impl Datagram {
     /// `ENETUNREACH` without a route; `ENODEV` if the source address on it does not belong to the device.
     pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
         let mut state = self.0.lock();
-        self.0.begin(&mut state)?;
         let to = canonical(to);
+        self.0.begin(&mut state, Some(to))?;
         self.0.peer(&mut state, to)?;
         state.connected = Some(to);
         Ok(())
@@ -184,7 +197,7 @@ impl Datagram {
         let mut state = self.0.lock();
         let to = to.map(canonical).or(state.connected);
         let to = to.ok_or_else(|| errno(libc::EDESTADDRREQ))?;
-        self.0.begin(&mut state)?;
+        self.0.begin(&mut state, Some(to))?;
         self.0.peer(&mut state, to)?;
         let nonblocking = flags.nonblocking || state.nonblocking;
         drop(state);
@@ -198,7 +211,7 @@ impl Datagram {
     /// `WouldBlock`; `EBADF` if the socket is closed meanwhile; the errors of creating its queue pair.
     pub fn receive(&self, parts: &mut [IoSliceMut<'_>], flags: Flags) -> io::Result<(usize, SocketAddr)> {
         let mut state = self.0.lock();
-        self.0.begin(&mut state)?;
+        self.0.begin(&mut state, None)?;
         let nonblocking = flags.nonblocking || state.nonblocking;
         drop(state);
         self.0.wait_for(nonblocking, |state| {
@@ -244,7 +257,7 @@ impl Datagram {
 
 impl Inner {
     /// Creates the queue pair, and binds an ephemeral port if the socket has none.
-    fn begin(&self, state: &mut State) -> io::Result<()> {
+    fn begin(&self, state: &mut State, to: Option<SocketAddr>) -> io::Result<()> {
         if state.closed {
             return Err(errno(libc::EBADF));
         }
@@ -254,7 +267,8 @@ impl Inner {
                     if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
                 sys::bind(self.udp.as_fd(), &SockAddr::ip(any, 0, 0))?;
             }
-            state.messages = Some(Messages::new(&self.context, &state.sizes)?);
+            let context = (self.choose)(self.local_address(to).ok())?;
+            state.messages = Some(Messages::new(&context, &state.sizes)?);
         }
         Ok(())
     }
@@ -270,15 +284,9 @@ impl Inner {
     /// Returns the table entry of a peer; creates it with the local address on the route.
     fn peer<'a>(&self, state: &'a mut State, to: SocketAddr) -> io::Result<&'a mut Peer> {
         if !state.peers.contains_key(&to) {
-            let bound = canonical(self.udp.local_addr()?).ip();
-            let local = if bound.is_unspecified() {
-                let scope = if let SocketAddr::V6(v6) = to { v6.scope_id() } else { 0 };
-                Netlink::new()?.route(to.ip(), None, scope)?.prefsrc
-            } else {
-                (bound.is_ipv4() == to.is_ipv4()).then_some(bound)
-            };
-            let local = local.ok_or_else(|| errno(libc::ENETUNREACH))?;
-            let own = self.context.device().gids().index_of(&Gid::from(local));
+            let local = self.local_address(Some(to))?;
+            let gids = state.messages.as_ref().map(|messages| messages.context().device().gids());
+            let own = gids.and_then(|gids| gids.index_of(&Gid::from(local)));
             let sgid_index = own.ok_or_else(|| errno(libc::ENODEV))?;
             if state.peers.len() >= PEERS_MAX {
                 state.peers.clear();
@@ -286,6 +294,20 @@ impl Inner {
             state.peers.insert(to, Peer { local, sgid_index, queue: None });
         }
         state.peers.get_mut(&to).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Returns the address that the socket is bound to, or that of the route to a peer.
+    fn local_address(&self, to: Option<SocketAddr>) -> io::Result<IpAddr> {
+        let bound = canonical(self.udp.local_addr()?).ip();
+        let local = match to {
+            Some(to) if bound.is_unspecified() => {
+                let scope = if let SocketAddr::V6(v6) = to { v6.scope_id() } else { 0 };
+                Netlink::new()?.route(to.ip(), None, scope)?.prefsrc
+            }
+            Some(to) => (bound.is_ipv4() == to.is_ipv4()).then_some(bound),
+            None => Some(bound).filter(|bound| !bound.is_unspecified()),
+        };
+        local.ok_or_else(|| errno(libc::ENETUNREACH))
     }
 
     /// Sends one message; returns `None` if no slot is free.

@@ -17,7 +17,7 @@ use crate::queues::Queues;
 use crate::settings::{CONTROL_RECEIVES, Sizes};
 use crate::{Broken, Violation};
 use roxie::cm::Id;
-use roxie::verbs::{Buffer, Context, Mr, Pd};
+use roxie::verbs::{Buffer, Mr, Pd};
 use sys::PollFd;
 
 /// Largest number of control messages in flight (rdma-core's RS_QP_CTRL_SIZE).
@@ -68,8 +68,9 @@ pub(super) struct Reaped {
 }
 
 impl Endpoint {
-    /// Creates a queue pair in RESET; [`start`](Self::start) posts its receives.
-    pub(super) fn new(context: &Context, sizes: &Sizes) -> std::io::Result<Self> {
+    /// Creates a queue pair in RESET on the device of `id`; [`start`](Self::start) posts its receives.
+    pub(super) fn new(id: &Id, sizes: &Sizes) -> std::io::Result<Self> {
+        let context = id.context().ok_or(std::io::ErrorKind::NotConnected)?;
         let (send, receive) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
         let cap = QpCap {
             max_send_wr: send,
@@ -78,7 +79,7 @@ impl Endpoint {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let queues = Queues::new(context, QpType::Rc, cap)?;
+        let queues = Queues::new(&context, QpType::Rc, cap)?;
         let staging_ring = sizes.send_buffer as usize;
         let slots = CONTROLS as usize * Segment::LEN;
         let table = GRANTS as usize * Segment::LEN + usize::from(sizes.iomaps) * Iomap::LEN;

@@ -66,6 +66,11 @@ impl Messages {
         Ok(messages)
     }
 
+    /// Returns the device.
+    pub(super) fn context(&self) -> &Context {
+        self.queues.context()
+    }
+
     /// Returns its QPN.
     pub(super) fn qpn(&self) -> Qpn {
         self.queues.qp.qpn()

@@ -28,6 +28,11 @@ impl Queues {
         Ok(Self { qp, cq, channel, pd })
     }
 
+    /// Returns the device.
+    pub(super) fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
     /// Allocates and registers memory for the queue pair.
     pub(super) fn alloc(&self, len: usize, access: Access) -> io::Result<Buffer> {
         self.pd.alloc_buffer(len, access).map_err(io::Error::from)

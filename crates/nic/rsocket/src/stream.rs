@@ -14,16 +14,16 @@ use crate::errno;
 use crate::iomap::Iomaps;
 use crate::settings::{Settings, Sizes};
 use crate::wait::{Waitable, Waiters};
-use roxie::cm::{EventChannel, Id, PortSpace};
+use roxie::cm::{Devices, EventChannel, Id, PortSpace};
 use roxie::verbs::Context;
 use sys::{generation, lock_until, now_ns};
+use transport::QpType;
 
 /// A stream socket. This is a handle; [`close`](Self::close) closes the socket for all handles.
 #[derive(Clone)]
 pub struct Stream(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) context: Context,
     /// Its descriptor is the socket's number.
     pub(super) channel: EventChannel,
     /// The process that created the socket.
@@ -82,10 +82,20 @@ impl Stream {
     pub fn new(context: &Context) -> io::Result<Self> {
         let channel = channel()?;
         let id = Id::new(context, &channel, PortSpace::Tcp, 0)?;
-        Ok(Self::with_id(context, channel, id, Settings::get().sizes))
+        Ok(Self::with_id(channel, id, Settings::get().sizes))
     }
 
-    pub(super) fn with_id(context: &Context, channel: EventChannel, id: Id, sizes: Sizes) -> Self {
+    /// Creates a socket without an address, which chooses its device by its addresses.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn of_any(devices: Arc<dyn Devices>) -> io::Result<Self> {
+        let channel = channel()?;
+        let id = Id::of_any(devices, &channel, PortSpace::Tcp, QpType::Rc, 0)?;
+        Ok(Self::with_id(channel, id, Settings::get().sizes))
+    }
+
+    pub(super) fn with_id(channel: EventChannel, id: Id, sizes: Sizes) -> Self {
         let state = State {
             phase: Phase::Idle,
             id,
@@ -95,9 +105,8 @@ impl Stream {
             error: None,
             iomaps: Iomaps::default(),
         };
-        let (context, waiters) = (context.clone(), Waiters::default());
-        let generation = generation();
-        Self(Arc::new(Inner { context, channel, generation, state: Mutex::new(state), waiters }))
+        let (generation, waiters) = (generation(), Waiters::default());
+        Self(Arc::new(Inner { channel, generation, state: Mutex::new(state), waiters }))
     }
 
     /// The number of the socket: a descriptor that only this module can use.

@@ -6,9 +6,10 @@ use std::sync::{OnceLock, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use crate::ibv::device::known_device;
+use crate::ibv::device::known_devices;
 use crate::rdma::id::disconnect_all;
 use crate::rsocket::table;
+use roxie::verbs::Device;
 
 /// Longest delay of the exit. A signal handler may call exit(3) while the thread that it interrupted holds a
 /// lock; then the peers are not told.
@@ -60,7 +61,7 @@ extern "C" fn at_exit() {
 /// calls this waits for the first to end the process.
 pub(crate) fn shut_down() {
     // The peers of a forked child that has not used the device are those of its parent.
-    if !known_device().is_some_and(|device| device.tail.device.is_running()) {
+    if !known_devices().iter().any(|device| device.tail.device.is_running()) {
         return;
     }
     let time = if wants_report() { REPORT_MAX } else { SHUTDOWN_MAX };
@@ -89,21 +90,26 @@ unsafe extern "C" {
 }
 
 fn disconnect_peers() {
-    let Some(device) = known_device() else { return };
-    let device = &device.tail.device;
     table::close_all();
     disconnect_all();
-    device.quiesce();
-    if let Some(report) = device.chaos_report() {
-        roxie::notice(report);
+    let known = known_devices();
+    let running = || known.iter().map(|object| &object.tail.device).filter(|device| device.is_running());
+    running().for_each(Device::quiesce);
+    running().filter_map(Device::chaos_report).for_each(roxie::notice);
+    if !wants_report() {
+        return;
     }
-    if wants_report() {
+    let several = running().count() > 1;
+    for device in running() {
         let port = device.port();
         let rows = device.counters().into_iter().filter(|row| row.1 != 0);
         // Flushes the application's output first: the part that stdio has written may end inside a line.
         // SAFETY: the C library's own stream, which lives as long as the process. If another thread holds its
         // lock, the exiting thread stops waiting for this one.
         unsafe { libc::fflush(stdout) };
+        if several {
+            roxie::say(format_args!("device {}", device.name()));
+        }
         port.into_iter().for_each(|port| roxie::say(format_args!("port {port}")));
         rows.for_each(|(name, value)| roxie::say(format_args!("{name} {value}")));
     }

@@ -1,9 +1,9 @@
 //! Binding and resolving addresses (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
 //!
-//! A GID is an IP address of the device's netdev. So resolving is one lookup in the routing table, then one
-//! of the neighbour (`resolve.rs`).
+//! A GID is an IP address of the device's netdev. So resolving is one lookup in the routing table, which also
+//! says which device it is, then one of the neighbour (`resolve.rs`).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::time::Duration;
 use transport::refusal::{Os, ip_halves, ip_of};
@@ -16,6 +16,7 @@ use super::id::{Id, IdInner, IdState, Phase};
 use super::out_of_phase;
 use super::port::{self, Binding};
 use super::resolve::{Path, Query};
+use crate::gid::GidTable;
 
 impl Id {
     /// Binds the identifier to an address and a port; port 0 selects an ephemeral port. After binding to a
@@ -48,18 +49,17 @@ impl Id {
     ) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         let dst = canonical(dst);
+        let mut src = src.map_or_else(|| wildcard(dst), canonical);
         match state.phase {
+            Phase::Idle if src.is_ipv4() == dst.is_ipv4() => {}
             Phase::Idle => {
-                let src = src.map_or_else(|| wildcard(dst), canonical);
-                if src.is_ipv4() != dst.is_ipv4() {
-                    let family = if src.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-                    return Err(refuse!(EINVAL, "identifier", "src_addr"; family;
-                        "the source and the destination are of two address families"));
-                }
-                // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
-                self.0.bind(&mut state, src, false)?;
+                let family = if src.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+                return Err(refuse!(EINVAL, "identifier", "src_addr"; family;
+                    "the source and the destination are of two address families"));
             }
-            Phase::Bound if state.src_ip().is_some_and(|ip| ip.is_ipv4() == dst.is_ipv4()) => {}
+            Phase::Bound if state.src.is_some_and(|own| own.is_ipv4() == dst.is_ipv4()) => {
+                src = state.src.unwrap_or(src);
+            }
             phase => {
                 return Err(out_of_phase!(
                     phase,
@@ -68,17 +68,27 @@ impl Id {
                 ));
             }
         }
+        check_scope(dst, "dst_addr")?;
+        let bound = match (state.phase, port::is_wildcard(src.ip())) {
+            (Phase::Idle, false) => Some(self.0.own_address(src)?),
+            _ => state.local,
+        };
         let target = destination(dst.ip());
-        let Some((local, path)) = self.0.path_to(target, dst, state.local)? else {
+        let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound)? else {
             drop(state);
             self.0.push(RawEvent::AddrError(libc::ENODEV));
             return Ok(());
         };
+        if state.phase == Phase::Idle {
+            // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
+            self.0.take_port(&mut state, src, false)?;
+        }
         state.local = Some(local);
         state.peer = Some(Gid::from(target));
-        state.src = Some(SocketAddr::new(local.ip(), state.src_port()));
+        state.src = Some(with_scope_of(dst, SocketAddr::new(local.ip(), state.src_port())));
         state.dst = Some(dst);
-        let Some(path) = path.filter(|path| !self.0.host.knows_neighbour(path)) else {
+        let host = self.0.host()?;
+        let Some(path) = path.filter(|path| !host.knows_neighbour(path)) else {
             state.phase = Phase::AddrResolved;
             drop(state);
             self.0.push(RawEvent::AddrResolved);
@@ -86,8 +96,8 @@ impl Id {
         };
         state.phase = Phase::AddrQuery;
         drop(state);
-        let query = Query::new(&self.0, path, self.0.now(), timeout);
-        self.0.host.driver().with(|driver| driver.queries.add(query));
+        let query = Query::new(&self.0, path, host.now(), timeout);
+        host.driver().with(|driver| driver.queries.add(query));
         self.0.flush();
         Ok(())
     }
@@ -111,6 +121,14 @@ impl Id {
     }
 }
 
+/// What resolving a destination finds.
+struct Resolved {
+    /// The local address.
+    local: Gid,
+    /// How packets leave this host; `None` if they do not, or if no neighbour has to answer.
+    path: Option<Path>,
+}
+
 impl IdInner {
     pub(super) fn bind(
         self: &Arc<Self>,
@@ -119,78 +137,141 @@ impl IdInner {
         claim: bool,
     ) -> Result<(), VerbsError> {
         let addr = canonical(addr);
-        let ip = addr.ip();
-        let local = if ip.is_unspecified() { None } else { Some(self.own_address(ip)?) };
-        let af_only = state.af_only.unwrap_or(ip.is_ipv4());
-        let binding = Binding { ip, af_only, reuse: state.reuse };
-        let bound = port::bind(&*self.host, self.port_space, addr.port(), binding, claim)?;
-        state.src = Some(SocketAddr::new(ip, bound.port));
-        state.local = local;
-        state.bound = Some(bound);
+        check_scope(addr, "addr")?;
+        state.local = if port::is_wildcard(addr.ip()) {
+            // The first device keeps the port.
+            self.choose(|_| Some(()))?.ok_or_else(no_device)?;
+            None
+        } else {
+            Some(self.own_address(addr)?)
+        };
+        self.take_port(state, addr, claim)?;
         state.phase = Phase::Bound;
         Ok(())
     }
 
-    fn own_address(&self, ip: IpAddr) -> Result<Gid, VerbsError> {
-        let gid = Gid::from(ip);
-        if self.host.gids().index_of(&gid).is_some() {
+    fn take_port(&self, state: &mut IdState, addr: SocketAddr, claim: bool) -> Result<(), VerbsError> {
+        let ip = addr.ip();
+        let af_only = state.af_only.unwrap_or(ip.is_ipv4());
+        let binding = Binding { ip, af_only, reuse: state.reuse };
+        let bound = port::bind(&self.host()?, self.port_space, addr.port(), binding, claim)?;
+        state.src = Some(with_scope_of(addr, SocketAddr::new(ip, bound.port)));
+        state.bound = Some(bound);
+        Ok(())
+    }
+
+    /// Chooses the device with a local address.
+    fn own_address(&self, addr: SocketAddr) -> Result<Gid, VerbsError> {
+        let (ip, gid) = (addr.ip(), Gid::from(addr.ip()));
+        let scope = scope(addr);
+        if let Some(gid) = self.choose(|gids| gids.has(&gid, scope).then_some(gid))? {
             return Ok(gid);
         }
-        let on_this_host = self.host.route(ip, 0).is_ok_and(|route| route.is_local);
+        let on_this_host = scope.is_some() || self.route(ip, None, 0).is_ok_and(|route| route.is_local);
         let [low, high] = ip_halves(ip);
         Err(if on_this_host {
             refuse!(ENODEV, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
-                "{ip} is an address of this host, and not in the device's GID table")
+                "{ip} is an address of this host, and in no device's GID table")
         } else {
             refuse!(EADDRNOTAVAIL, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
                 "{ip} is not an address of this host")
         })
     }
 
-    /// Returns the source address of packets to `target` (`bound` if given), and their path if they leave
-    /// this host. Returns `None` if the route does not use the device.
-    fn path_to(
+    /// Finds the source address of packets to `target` (`bound` if given), and chooses the device that has
+    /// it. Returns `None` if no device has the address that the route says.
+    fn resolve(
         &self,
         target: IpAddr,
         dst: SocketAddr,
         bound: Option<Gid>,
-    ) -> Result<Option<(Gid, Option<Path>)>, VerbsError> {
-        let gids = self.host.gids();
-        let own = |ip: IpAddr| Some(Gid::from(ip)).filter(|gid| gids.index_of(gid).is_some());
-        let source = || gids.source_for(target).and_then(|index| gids.address(index)).map(Gid::from);
-        if let Some(gid) = own(target) {
-            return Ok(Some((bound.unwrap_or(gid), None)));
+    ) -> Result<Option<Resolved>, VerbsError> {
+        let (gid, scope) = (Gid::from(target), scope(dst));
+        let within = |local| Ok(Some(Resolved { local, path: None }));
+        if target.is_loopback() {
+            let active = |gids: &GidTable| (gids.up && gids.index_of(&gid).is_some()).then_some(gid);
+            if let Some(local) = bound.map_or_else(|| self.choose(active), |bound| Ok(Some(bound)))? {
+                return within(local);
+            }
         }
+        if let Some(bound) = bound {
+            let gids = self.host()?.gids();
+            if gids.has(&gid, scope) || target.is_multicast() {
+                return within(bound);
+            }
+            if scope.is_some() && !gids.has(&bound, scope) {
+                return Ok(None);
+            }
+        }
+        let route = self.route(target, bound.map(|gid| gid.ip()), scope.unwrap_or(0));
         if target.is_multicast() {
             // The device sends to groups itself: no route is needed, and no neighbour has to answer.
-            return Ok(bound.or_else(source).map(|gid| (gid, None)));
+            let oif = route.map_or(0, |route| route.oif);
+            let by_route =
+                self.choose(|gids| if oif == gids.ifindex { gids.source_for(target) } else { None })?;
+            let index =
+                by_route.map_or_else(|| self.choose(|gids| gids.source_for(target)), |i| Ok(Some(i)))?;
+            let gids = self.host()?.gids();
+            return index.and_then(|index| gids.address(index)).map_or(Ok(None), |ip| within(Gid::from(ip)));
         }
-        let oif = match dst {
-            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
-                0 => gids.ifindex,
-                scope => scope,
-            },
-            _ => 0,
-        };
-        let route = self.host.route(target, oif).map_err(|error| {
+        let route = route.map_err(|error| {
             let ([low, high], os) = (ip_halves(target), Os::from(&error));
             refuse!((Errno::new(os.0)), "identifier", "dst_addr"; low, high, os as Os;
                 let ip = ip_of(low, high); "no route to {ip}: {os} (ip route get {ip})")
         })?;
-        if oif != 0 && oif != gids.ifindex {
-            return Ok(None);
-        }
-        let local = match (bound, route.prefsrc) {
-            (Some(gid), _) => Some(gid),
-            (None, Some(src)) => own(src),
-            (None, None) if route.oif == gids.ifindex => source(),
-            (None, None) => None,
+        let source = if route.is_local { Some(target) } else { route.prefsrc }.map(Gid::from);
+        let local = match (bound, source) {
+            (Some(bound), _) => Some(bound),
+            (None, Some(source)) => self.choose(|gids| gids.has(&source, scope).then_some(source))?,
+            (None, None) => self.choose(|gids| {
+                let index = if gids.ifindex == route.oif { gids.source_for(target) } else { None };
+                index.and_then(|index| gids.address(index)).map(Gid::from)
+            })?,
         };
         let next_hop = route.gateway.unwrap_or(target);
         Ok(local.map(|local| {
             let path = Path { src: local.ip(), dst: target, ifindex: route.oif, next_hop };
-            (local, Some(path).filter(|_| !route.is_local && route.oif == gids.ifindex))
+            Resolved { local, path: Some(path).filter(|_| !route.is_local) }
         }))
+    }
+}
+
+#[cold]
+fn no_device() -> VerbsError {
+    let devices = 0;
+    refuse!(ENODEV, "device", "netdev"; devices; "there is no device"; "'roxie doctor' may know why")
+}
+
+/// The interface of a link-local address.
+fn scope(addr: SocketAddr) -> Option<u32> {
+    match addr {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
+        _ => None,
+    }
+}
+
+/// A link-local address is of no use without its interface (Linux cma.c `cma_check_linklocal`).
+fn check_scope(addr: SocketAddr, name: &str) -> Result<(), VerbsError> {
+    if scope(addr) != Some(0) {
+        return Ok(());
+    }
+    let [low, high] = ip_halves(addr.ip());
+    Err(if name == "dst_addr" {
+        refuse!(EINVAL, "identifier", "dst_addr"; low, high; let ip = ip_of(low, high);
+            "the link-local address {ip} has no scope id (sin6_scope_id), so it names no interface")
+    } else {
+        refuse!(EINVAL, "identifier", "addr"; low, high; let ip = ip_of(low, high);
+            "the link-local address {ip} has no scope id (sin6_scope_id), so it names no interface")
+    })
+}
+
+/// Returns `addr` with the scope of `from`, if both are link-local addresses.
+fn with_scope_of(from: SocketAddr, addr: SocketAddr) -> SocketAddr {
+    match (scope(from), addr) {
+        (Some(scope), SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
+        }
+        _ => addr,
     }
 }
 

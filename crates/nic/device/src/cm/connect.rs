@@ -10,8 +10,10 @@ use transport::cm::{
 use transport::{AsyncEventKind, MAX_RD_ATOMIC, QpType, VerbsError, refuse};
 use wire::{Gid, QKey, Qpn};
 
+use super::driver::Listening;
 use super::event::{ConnParam, DEPTH_MAX};
 use super::id::{HOP_LIMIT, Id, IdInner, IdState, Phase};
+use super::place::Place;
 use super::port;
 use super::{no_connection, out_of_phase};
 use crate::verbs::Qp;
@@ -54,11 +56,11 @@ impl Id {
         };
         bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
         let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
-        let driver = inner.host.driver();
-        driver.with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
-        port::claim(&*inner.host, ps, bound)?;
+        let place = inner.place().ok_or_else(|| out_of_phase!(Phase::Idle, "rdma_listen needs a device"))?;
+        bound.host.driver().with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
+        port::claim(bound)?;
         let address = match binding.ip {
-            ip if !ip.is_unspecified() => ListenAddress::Gid(Gid::from(ip)),
+            ip if !port::is_wildcard(ip) => ListenAddress::Gid(Gid::from(ip)),
             IpAddr::V4(_) => ListenAddress::AnyV4,
             IpAddr::V6(_) if binding.af_only => ListenAddress::AnyV6,
             IpAddr::V6(_) => ListenAddress::Any,
@@ -69,15 +71,8 @@ impl Id {
             backlog: u32::try_from(backlog).unwrap_or(0),
             transport: transport(inner.qp_type),
         };
-        let weak = Arc::downgrade(inner);
-        let listener = driver.with(|driver| {
-            let listener = driver.cm.listen(params).map_err(|_| {
-                refuse!(EADDRINUSE, "identifier", "port"; port; "another identifier listens on port {port}")
-            })?;
-            driver.listeners.insert(listener, weak);
-            Ok::<_, VerbsError>(listener)
-        })?;
-        state.listener = Some(listener);
+        inner.listen_on(&mut state, place, params)?;
+        state.listening = Some(params);
         state.phase = Phase::Listen;
         Ok(())
     }
@@ -103,9 +98,10 @@ impl Id {
                 depth!("responder_resources", param.responder_resources, MAX_RD_ATOMIC)?;
             state.initiator_depth = depth!("initiator_depth", param.initiator_depth, MAX_RD_ATOMIC)?;
         }
-        let path_mtu = inner.host.gids().active_mtu();
-        let (now, weak) = (inner.now(), Arc::downgrade(inner));
-        let cm_id = inner.host.driver().with(|driver| {
+        let host = inner.host()?;
+        let path_mtu = host.gids().active_mtu();
+        let (now, weak) = (host.now(), Arc::downgrade(inner));
+        let cm_id = host.driver().with(|driver| {
             let cm_id = if is_datagram {
                 driver.cm.sidr_connect(now, &SidrParams { service_id, path, private_data })?
             } else {
@@ -167,7 +163,7 @@ impl Id {
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
-        let rejected = inner.host.driver().with(|driver| {
+        let rejected = inner.host()?.driver().with(|driver| {
             if inner.qp_type == QpType::Ud {
                 let status = SidrStatus::REJECT;
                 let answer = SidrAnswer { status, qpn: Qpn::new(0), q_key: QKey(0), private_data };
@@ -178,7 +174,7 @@ impl Id {
         });
         // Also a request that the peer has withdrawn is handled.
         inner.lock().is_rejected = true;
-        inner.handled().notify();
+        inner.notify_handled();
         rejected?;
         inner.fail_qp();
         inner.flush();
@@ -194,8 +190,9 @@ impl Id {
         let inner = &self.0;
         let cm_id = inner.lock().cm_id.ok_or_else(no_connection)?;
         inner.fail_qp();
-        let now = inner.now();
-        inner.host.driver().with(|driver| {
+        let host = inner.host()?;
+        let now = host.now();
+        host.driver().with(|driver| {
             // In other states no peer is told; rdma_disconnect(3) succeeds all the same.
             if driver.cm.disconnect(now, cm_id, &[]).is_err() {
                 let _nothing_to_answer = driver.cm.drep(now, cm_id, &[]);
@@ -231,13 +228,33 @@ impl Id {
             return Err(refuse!(EINVAL, "identifier", "event"; event;
                 is "{event}; rdma_notify takes IBV_EVENT_COMM_EST"));
         }
-        self.0.host.driver().with(|driver| driver.cm.establish(cm_id))?;
+        self.0.host()?.driver().with(|driver| driver.cm.establish(cm_id))?;
         self.0.flush();
         Ok(())
     }
 }
 
 impl IdInner {
+    /// Makes one device accept requests.
+    pub(super) fn listen_on(
+        self: &Arc<Self>,
+        state: &mut IdState,
+        place: Place,
+        params: ListenParams,
+    ) -> Result<(), VerbsError> {
+        let (host, id) = (Arc::clone(&place.host), Arc::downgrade(self));
+        let listener = host.driver().with(|driver| {
+            let listener = driver.cm.listen(params).map_err(|_| {
+                let port = params.service_id.port();
+                refuse!(EADDRINUSE, "identifier", "port"; port; "another identifier listens on port {port}")
+            })?;
+            driver.listeners.insert(listener, Listening { id, place });
+            Ok::<_, VerbsError>(listener)
+        })?;
+        state.listeners.push((host, listener));
+        Ok(())
+    }
+
     fn connection(&self) -> Result<CmId, VerbsError> {
         let state = self.lock();
         if state.phase != Phase::Connect {
@@ -247,7 +264,7 @@ impl IdInner {
     }
 
     fn is_active(&self, cm_id: CmId) -> bool {
-        let state = self.host.driver().with(|driver| driver.cm.state(cm_id));
+        let state = self.place().and_then(|place| place.host.driver().with(|driver| driver.cm.state(cm_id)));
         matches!(state, Some(ConnState::RepRcvd | ConnState::MraRepSent))
     }
 
@@ -273,15 +290,15 @@ impl IdInner {
         state.responder_resources = responder_resources;
         state.initiator_depth = initiator_depth;
         drop(state);
-        self.host.driver().with(|driver| {
+        let host = self.host()?;
+        host.driver().with(|driver| {
             driver.cm.set_depths(cm_id, responder_resources, initiator_depth);
         });
         self.ready_qp()?;
         // From here on the application gets events: the peer may answer before this returns.
         self.lock().silent = false;
-        self.handled().notify();
-        let now = self.now();
-        self.host.driver().with(|driver| driver.cm.accept(now, cm_id, &params))
+        self.notify_handled();
+        host.driver().with(|driver| driver.cm.accept(host.now(), cm_id, &params))
     }
 
     fn answer(&self, cm_id: CmId, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), VerbsError> {
@@ -289,9 +306,9 @@ impl IdInner {
         let qpn = state.qp.as_ref().map_or(param.map_or(Qpn::new(0), |p| p.qp_num), |qp| qp.qpn());
         state.silent = false;
         drop(state);
-        self.handled().notify();
+        self.notify_handled();
         let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn, q_key: UDP_QKEY, private_data };
-        self.host.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer))
+        self.host()?.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer))
     }
 
     fn path_of(&self, state: &IdState) -> Option<Path> {

@@ -6,6 +6,7 @@
 //! holding `state`. No `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
 
 use std::collections::HashMap;
+use std::io;
 use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -13,13 +14,15 @@ use std::time::Duration;
 use transport::Instant;
 use transport::cm::{
     Cm, CmConfig, CmEventKind, CmId, DisconnectNotice, JournalChange, ListenerId, MadBytes, MadOutcome,
+    ServiceId,
 };
 use wire::{Gid, Qpn};
 
 use super::event::RawEvent;
 use super::host::GsiLink;
-use super::id::{ChildInit, IdInner};
+use super::id::{ChildInit, IdInner, RequestHost};
 use super::pace::Handled;
+use super::place::Place;
 use super::port::Ports;
 use super::resolve::Queries;
 use crate::gid::GidTable;
@@ -40,9 +43,15 @@ pub(crate) struct CmDriver {
 pub(super) struct State {
     pub(super) cm: Cm,
     pub(super) ids: HashMap<CmId, Weak<IdInner>>,
-    pub(super) listeners: HashMap<ListenerId, Weak<IdInner>>,
+    pub(super) listeners: HashMap<ListenerId, Listening>,
     pub(super) ports: Ports,
     pub(super) queries: Queries,
+}
+
+/// An identifier that listens, and the device of this driver as it sees it.
+pub(super) struct Listening {
+    pub(super) id: Weak<IdInner>,
+    pub(super) place: Place,
 }
 
 /// An event, and the identifier that gets it.
@@ -184,13 +193,28 @@ impl CmDriver {
         // take both.
         let targets: Vec<Arc<IdInner>> = {
             let state = self.lock();
-            state.ids.values().chain(state.listeners.values()).filter_map(Weak::upgrade).collect()
+            let listening = state.listeners.values().map(|listening| &listening.id);
+            state.ids.values().chain(listening).filter_map(Weak::upgrade).collect()
         };
         for target in targets {
             if target.local().is_some_and(|local| addresses.contains(&local)) {
                 target.deliver(RawEvent::DeviceRemoval);
             }
         }
+    }
+
+    /// Returns the device with the address `dst`, for a request to a service: a program that listens on a
+    /// wildcard address listens on each device, and on some from their first request on.
+    pub(crate) fn host_of_request(&self, service: ServiceId, dst: Gid) -> Option<RequestHost> {
+        // See `lose_device`.
+        let listening: Vec<Arc<IdInner>> =
+            self.lock().listeners.values().filter_map(|listening| listening.id.upgrade()).collect();
+        listening.iter().find_map(|id| id.listen_at(service, dst))
+    }
+
+    /// Starts a thread.
+    pub(super) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.runtime.spawn(name, body)
     }
 
     /// Checks the neighbours that identifiers wait for. No lock is held, because dropping an identifier takes
@@ -297,12 +321,14 @@ impl State {
         private_data: &[u8],
     ) -> Option<Delivery> {
         let cm_id = init.cm_id;
-        let Some(target) = self.listeners.get(&listener).and_then(Weak::upgrade) else {
+        let listening = self.listeners.get(&listener);
+        let Some((target, place)) = listening.and_then(|it| Some((it.id.upgrade()?, it.place.clone())))
+        else {
             self.cm.destroy(now, cm_id);
             return None;
         };
         let params = init.params;
-        let child = IdInner::child(&target, init);
+        let child = IdInner::child(&target, place, init);
         self.ids.insert(cm_id, Arc::downgrade(&child));
         let raw = RawEvent::Request { child, params, private_data: private_data.to_vec() };
         Some(Delivery { target, raw })

@@ -12,6 +12,7 @@ use wire::Gid;
 use super::CmDriver;
 use super::resolve::Path;
 use crate::engine::Engine;
+use crate::engine::outbox::Mad;
 use crate::gid::GidTable;
 use crate::port::Destination;
 use crate::registry::ServiceAddress;
@@ -42,8 +43,10 @@ pub(crate) trait Host: GsiLink + Send + Sync {
     }
     fn gids(&self) -> Arc<GidTable>;
     fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim>;
-    /// Returns the route to `dst`, through interface `oif` if it is not 0.
-    fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route>;
+    /// Takes a request for this device that another device of this process has received.
+    fn take_mad(&self, mad: Mad);
+    /// Returns the route from `src` to `dst`, through interface `oif` if it is not 0.
+    fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route>;
     /// True if packets can take this path now; also if no neighbour resolution is needed or its state is
     /// unknown.
     fn knows_neighbour(&self, path: &Path) -> bool;
@@ -98,14 +101,20 @@ impl Host for Engine {
         self.services.registry.claim_service(port_space, port, address)
     }
 
-    fn route(&self, dst: IpAddr, oif: u32) -> io::Result<Route> {
+    fn take_mad(&self, mad: Mad) {
+        self.deliver_mad(mad);
+        self.services.cm.poll(self.now(), self);
+        self.wake_before(self.services.cm.poll_timeout());
+    }
+
+    fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
         if let Runtime::Virtual(_) = self.runtime() {
             // Every host of a simulation is on one link, and every neighbour is known.
             let gids = self.services.gids.get();
             let is_local = gids.index_of(&Gid::from(dst)).is_some();
             return Ok(Route { oif: gids.ifindex, prefsrc: None, gateway: None, is_local });
         }
-        Netlink::new()?.route(dst, None, oif)
+        Netlink::new()?.route(dst, src, oif)
     }
 
     fn knows_neighbour(&self, path: &Path) -> bool {
@@ -131,7 +140,7 @@ impl Host for Engine {
 impl Engine {
     /// Where an address is. Asks the kernel, so the caller does not hold the lock.
     pub(crate) fn destination(&self, ip: IpAddr) -> Destination {
-        match self.route(ip, 0) {
+        match self.route(ip, None, 0) {
             Ok(route) if route.is_local => Destination::ThisHost,
             // In a sandbox without netlink, packets go through the kernel.
             Ok(_) | Err(_) => Destination::Elsewhere,

@@ -4,10 +4,11 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use transport::cm::{CmEventKind as Protocol, CmId, ListenerId, PeerParams};
+use sys::Route;
+use transport::cm::{CmEventKind as Protocol, CmId, ListenParams, ListenerId, PeerParams, ServiceId};
 use transport::{AddressVector, Instant, PathMtu, QpType, VerbsError, refuse};
 use wire::{Gid, Psn};
 
@@ -16,12 +17,25 @@ use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
 use super::multicast::Join;
 use super::out_of_phase;
-use super::pace::Handled;
+use super::place::{Devices, Of, Place, Places};
 use super::port::{Bound, PortSpace};
+use crate::gid::GidTable;
 use crate::verbs::{Context, Qp};
+
+/// For how long requests to an address without a device are rejected without another look at the interfaces.
+/// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
+const NO_DEVICE_NS: u64 = 500_000_000;
 
 /// Time to live of packets: Linux's default for routes.
 pub const HOP_LIMIT: u8 = 64;
+
+/// Where a request to an address of another device of this process is handled.
+pub(crate) enum RequestHost {
+    /// The device.
+    At(Arc<dyn Host>),
+    /// The device is being opened: the request waits.
+    Opening,
+}
 
 /// An RDMA communication identifier. This is a handle; the identifier ends with [`destroy`](Self::destroy) or
 /// with its last handle.
@@ -29,8 +43,10 @@ pub const HOP_LIMIT: u8 = 64;
 pub struct Id(pub(super) Arc<IdInner>);
 
 pub(super) struct IdInner {
-    pub(super) host: Arc<dyn Host>,
-    context: Option<Context>,
+    /// Where the identifier looks for its device; `None` if it was made for one.
+    places: Option<Box<dyn Places>>,
+    /// The device; before it is known, the one that keeps the port.
+    place: RwLock<Option<Place>>,
     pub(super) port_space: PortSpace,
     pub(super) qp_type: QpType,
     cookie: AtomicU64,
@@ -55,6 +71,14 @@ pub(super) enum Phase {
 
 transport::enum_value! {
     Phase: Idle Bound AddrQuery AddrResolved RouteResolved Listen Connect Disconnect Destroyed;
+}
+
+fn check_service(port_space: PortSpace, qp_type: QpType) -> Result<(), VerbsError> {
+    if qp_type.is_datagram() == port_space.is_datagram() {
+        return Ok(());
+    }
+    Err(refuse!(EINVAL, "identifier", "qp_type"; qp_type as QpType;
+        is "{qp_type}; RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones"))
 }
 
 #[cold]
@@ -82,7 +106,13 @@ impl fmt::Display for Phase {
 pub(super) struct IdState {
     pub(super) phase: Phase,
     pub(super) cm_id: Option<CmId>,
-    pub(super) listener: Option<ListenerId>,
+    /// On each device where the identifier listens.
+    pub(super) listeners: Vec<(Arc<dyn Host>, ListenerId)>,
+    pub(super) listening: Option<ListenParams>,
+    /// A thread opens a further device for the identifier.
+    is_opening: bool,
+    /// A request came to an address that no device has: devices are not looked for before.
+    no_device_until: Instant,
     pub(super) bound: Option<Bound>,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
@@ -200,26 +230,39 @@ impl Id {
         qp_type: QpType,
         cookie: u64,
     ) -> io::Result<Self> {
-        if qp_type.is_datagram() != port_space.is_datagram() {
-            return Err(refuse!(EINVAL, "identifier", "qp_type"; qp_type as QpType;
-                is "{qp_type}; RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones")
-            .into());
-        }
-        let host = context.device().engine()?;
-        Ok(Self::with_host(host, Some(context.clone()), channel, (port_space, qp_type), cookie))
+        check_service(port_space, qp_type)?;
+        let place = Place { host: context.device().engine()?, context: Some(context.clone()) };
+        Ok(Self::with_place(None, Some(place), channel, (port_space, qp_type), cookie))
     }
 
-    pub(super) fn with_host(
-        host: Arc<dyn Host>,
-        context: Option<Context>,
+    /// Creates an identifier that chooses its device by its addresses. No device is used before.
+    ///
+    /// # Errors
+    /// `EINVAL` if only one of port space and QP type is for datagrams.
+    pub fn of_any(
+        devices: Arc<dyn Devices>,
+        channel: &EventChannel,
+        port_space: PortSpace,
+        qp_type: QpType,
+        cookie: u64,
+    ) -> Result<Self, VerbsError> {
+        check_service(port_space, qp_type)?;
+        let places = Some(Box::new(Of(devices)) as _);
+        Ok(Self::with_place(places, None, channel, (port_space, qp_type), cookie))
+    }
+
+    pub(super) fn with_place(
+        places: Option<Box<dyn Places>>,
+        place: Option<Place>,
         channel: &EventChannel,
         (port_space, qp_type): (PortSpace, QpType),
         cookie: u64,
     ) -> Self {
-        let state = Mutex::new(IdState::new(&*host));
+        let random = place.as_ref().map_or_else(sys::random_u64, |place| place.host.random_u64());
+        let state = Mutex::new(IdState::new(random));
         Self(Arc::new(IdInner {
-            host,
-            context,
+            places,
+            place: RwLock::new(place),
             port_space,
             qp_type,
             cookie: AtomicU64::new(cookie),
@@ -255,9 +298,9 @@ impl Id {
 
     /// Returns the context, once an address has determined the device.
     #[must_use]
-    pub fn context(&self) -> Option<&Context> {
+    pub fn context(&self) -> Option<Context> {
         let known = self.0.lock().local.is_some();
-        self.0.context.as_ref().filter(|_| known)
+        self.0.place().filter(|_| known)?.context
     }
 
     /// Returns the local address and port.
@@ -277,7 +320,7 @@ impl Id {
     pub fn path(&self) -> Option<PathInfo> {
         let state = self.0.lock();
         let (sgid, dgid) = (state.local?, state.peer.unwrap_or(Gid::ZERO));
-        let gids = self.0.host.gids();
+        let gids = self.0.place()?.host.gids();
         Some(PathInfo {
             sgid,
             sgid_index: gids.index_of(&sgid)?,
@@ -376,14 +419,16 @@ impl Drop for IdInner {
         self.end();
         // The next poll of any thread sends the remaining output. This thread cannot: it may already be
         // inside the driver.
-        self.host.wake_before(self.host.driver().poll_timeout());
+        if let Some(Place { host, .. }) = self.place() {
+            host.wake_before(host.driver().poll_timeout());
+        }
     }
 }
 
 impl IdInner {
     /// Creates the identifier of a request. It shares the listener's channel and cookie.
-    pub(super) fn child(listener: &Arc<Self>, init: ChildInit) -> Arc<Self> {
-        let mut state = IdState::new(&*listener.host);
+    pub(super) fn child(listener: &Arc<Self>, place: Place, init: ChildInit) -> Arc<Self> {
+        let mut state = IdState::new(place.host.random_u64());
         state.phase = Phase::Connect;
         state.cm_id = Some(init.cm_id);
         state.src = Some(SocketAddr::new(init.local.ip(), init.port));
@@ -396,8 +441,8 @@ impl IdInner {
             state.initiator_depth = params.initiator_depth;
         }
         Arc::new(Self {
-            host: Arc::clone(&listener.host),
-            context: listener.context.clone(),
+            places: None,
+            place: RwLock::new(Some(place)),
             port_space: listener.port_space,
             qp_type: listener.qp_type,
             cookie: AtomicU64::new(listener.cookie.load(Ordering::Relaxed)),
@@ -411,15 +456,89 @@ impl IdInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn now(&self) -> Instant {
-        self.host.now()
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the device that has the identifier's port, for calls that need an address.
+    pub(super) fn host(&self) -> Result<Arc<dyn Host>, VerbsError> {
+        let unbound = || out_of_phase!(Phase::Idle, "the call needs an address");
+        self.place().map(|place| place.host).ok_or_else(unbound)
+    }
+
+    /// Returns what `wanted` says of the first device for which it says something, and makes that the device
+    /// of the identifier; `None` if there is no such device.
+    pub(super) fn choose<T>(
+        &self,
+        mut wanted: impl FnMut(&GidTable) -> Option<T>,
+    ) -> Result<Option<T>, VerbsError> {
+        let Some(places) = &self.places else { return Ok(wanted(&self.host()?.gids())) };
+        let mut found = None;
+        if let Some(place) = places.find(&mut |gids| {
+            found = wanted(gids);
+            found.is_some()
+        })? {
+            *self.place.write().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
+        match (&self.places, self.place()) {
+            (Some(places), _) => places.route(dst, src, oif),
+            (None, Some(place)) => place.host.route(dst, src, oif),
+            (None, None) => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+
+    /// Returns where a request to `dst` is handled, if the identifier listens for `service` on a wildcard
+    /// address. A device that is not open yet is opened by a thread of its own: it joins the domain by the
+    /// answers of other members, which the calling thread may have to give.
+    pub(super) fn listen_at(self: &Arc<Self>, service: ServiceId, dst: Gid) -> Option<RequestHost> {
+        self.places.as_ref()?;
+        let mut state = self.lock();
+        if state.listening?.service_id != service || state.local.is_some() {
+            return None;
+        }
+        let has = |host: &dyn Host| host.gids().has(&dst, None);
+        if let Some((host, _)) = state.listeners.iter().find(|(host, _)| has(&**host)) {
+            return Some(RequestHost::At(Arc::clone(host)));
+        }
+        let host = self.host().ok()?;
+        if state.is_opening {
+            return Some(RequestHost::Opening);
+        }
+        if host.now() < state.no_device_until {
+            return None;
+        }
+        let id = Arc::clone(self);
+        host.driver().spawn("roxie-listen", move || id.listen_also_at(dst)).ok()?;
+        state.is_opening = true;
+        Some(RequestHost::Opening)
+    }
+
+    /// Opens the device with address `dst`, and listens there.
+    fn listen_also_at(self: &Arc<Self>, dst: Gid) {
+        let place =
+            self.places.as_ref().and_then(|places| places.find(&mut |gids| gids.has(&dst, None)).ok()?);
+        let mut state = self.lock();
+        state.is_opening = false;
+        let (listening, has_place) = (state.listening, place.is_some());
+        if let (Some(params), Some(place), Phase::Listen) = (listening, place, state.phase) {
+            // Fails if another identifier listens there; the request is then rejected.
+            let _other_listens = self.listen_on(&mut state, place, params);
+        } else if !has_place && let Ok(host) = self.host() {
+            state.no_device_until = host.now().plus_ns(NO_DEVICE_NS);
+        }
     }
 
     /// Sends the output of a call, and schedules the next timer.
     pub(super) fn flush(&self) {
-        let driver = self.host.driver();
-        driver.poll(self.host.now(), self.host.link());
-        self.host.wake_before(driver.poll_timeout());
+        if let Some(Place { host, .. }) = self.place() {
+            let driver = host.driver();
+            driver.poll(host.now(), host.link());
+            host.wake_before(driver.poll_timeout());
+        }
     }
 
     /// Counts an event as read.
@@ -470,14 +589,23 @@ impl IdInner {
         state.phase == Phase::Connect && state.qp.is_none() && state.silent && !state.is_rejected
     }
 
-    /// Where readers wait until a request is handled.
-    pub(super) fn handled(&self) -> &Handled {
-        self.host.driver().handled()
+    /// Tells the readers that wait until a request is handled.
+    pub(super) fn notify_handled(&self) {
+        if let Some(place) = self.place() {
+            place.host.driver().handled().notify();
+        }
+    }
+
+    /// Waits for a moment, or until a request is handled.
+    pub(super) fn wait_for_handled(&self) {
+        if let Some(place) = self.place() {
+            place.host.driver().handled().wait();
+        }
     }
 
     pub(super) fn request_taken(&self) {
-        if let Some(cm_id) = self.lock().cm_id {
-            self.host.driver().with(|state| state.cm.request_taken(cm_id));
+        if let (Some(cm_id), Some(place)) = (self.lock().cm_id, self.place()) {
+            place.host.driver().with(|state| state.cm.request_taken(cm_id));
         }
     }
 
@@ -497,7 +625,7 @@ impl IdInner {
         let (local, peer) = (state.local.unwrap_or(Gid::ZERO), state.peer.unwrap_or(Gid::ZERO));
         AddressVector {
             dgid: peer,
-            sgid_index: self.host.gids().index_of(&local).unwrap_or(0),
+            sgid_index: self.place().and_then(|place| place.host.gids().index_of(&local)).unwrap_or(0),
             hop_limit: HOP_LIMIT,
             traffic_class: state.tos,
             flow_label: 0,
@@ -521,36 +649,39 @@ impl IdInner {
             return;
         }
         state.phase = Phase::Destroyed;
-        let (cm_id, listener) = (state.cm_id.take(), state.listener.take());
+        let (cm_id, listeners) = (state.cm_id.take(), std::mem::take(&mut state.listeners));
         let (bound, qp) = (state.bound.take(), state.qp.take());
         drop(state);
-        let now = self.now();
-        self.host.driver().with(|driver| {
-            if let Some(listener) = listener {
+        for (host, listener) in listeners {
+            let listening = host.driver().with(|driver| {
                 driver.cm.unlisten(listener);
-                driver.listeners.remove(&listener);
-            }
-            if let Some(cm_id) = cm_id {
+                driver.listeners.remove(&listener)
+            });
+            drop(listening);
+        }
+        if let (Some(cm_id), Some(Place { host, .. })) = (cm_id, self.place()) {
+            let now = host.now();
+            host.driver().with(|driver| {
                 driver.cm.destroy(now, cm_id);
                 driver.ids.remove(&cm_id);
-            }
-            if let Some(bound) = &bound {
-                driver.ports.release(self.port_space, bound.port, bound.id);
-            }
-        });
+            });
+        }
         // Unread requests own children; dropping them rejects the requests.
         drop(take_unread(&self.queue(), |unread| self.is(unread)));
         drop((bound, qp));
-        self.handled().notify();
+        self.notify_handled();
     }
 }
 
 impl IdState {
-    fn new(host: &dyn Host) -> Self {
+    fn new(random: u64) -> Self {
         Self {
             phase: Phase::Idle,
             cm_id: None,
-            listener: None,
+            listeners: Vec::new(),
+            listening: None,
+            is_opening: false,
+            no_device_until: Instant::ZERO,
             bound: None,
             src: None,
             dst: None,
@@ -558,7 +689,7 @@ impl IdState {
             peer: None,
             qp: None,
             groups: Vec::new(),
-            starting_psn: Psn::new(host.random_u64() as u32),
+            starting_psn: Psn::new(random as u32),
             silent: false,
             is_rejected: false,
             failed: false,
@@ -573,9 +704,5 @@ impl IdState {
 
     pub(super) fn src_port(&self) -> u16 {
         self.src.map_or(0, |addr| addr.port())
-    }
-
-    pub(super) fn src_ip(&self) -> Option<IpAddr> {
-        self.src.map(|addr| addr.ip())
     }
 }

@@ -115,6 +115,7 @@ mod keepalive;
 mod multicast;
 mod option;
 mod pace;
+mod place;
 mod port;
 mod qp;
 mod resolve;
@@ -125,7 +126,9 @@ mod tests;
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
 pub(crate) use host::solicit;
+pub(crate) use id::RequestHost;
 pub use id::{HOP_LIMIT, Id, PathInfo};
+pub use place::Devices;
 pub use port::PortSpace;
 pub use transport::cm::UDP_QKEY;
 

@@ -22,7 +22,7 @@ impl Handled {
         self.1.notify_all();
     }
 
-    fn wait(&self) {
+    pub(super) fn wait(&self) {
         let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _woken = self.1.wait_timeout(lock, CHECK_INTERVAL);
     }
@@ -56,7 +56,7 @@ impl Pace {
                 meanwhile();
                 state.called_at = Some(Instant::now());
             }
-            request.handled().wait();
+            request.wait_for_handled();
             state.collects = since.elapsed() >= DELAY_MAX;
         }
     }

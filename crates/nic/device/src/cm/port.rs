@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use transport::cm::ServiceId;
 use transport::refusal::Os;
@@ -63,7 +64,7 @@ impl Binding {
     /// Returns the names to claim in the domain.
     pub(super) fn names(&self) -> Vec<ServiceAddress> {
         match self.ip {
-            ip if !ip.is_unspecified() => vec![ServiceAddress::Gid(Gid::from(ip))],
+            ip if !is_wildcard(ip) => vec![ServiceAddress::Gid(Gid::from(ip))],
             IpAddr::V4(_) => vec![ServiceAddress::Any4],
             IpAddr::V6(_) if self.af_only => vec![ServiceAddress::Any6],
             IpAddr::V6(_) => vec![ServiceAddress::Any6, ServiceAddress::Any4],
@@ -75,11 +76,16 @@ impl Binding {
         if apart {
             return None;
         }
-        if self.ip.is_unspecified() || other.ip.is_unspecified() {
+        if is_wildcard(self.ip) || is_wildcard(other.ip) {
             return Some(Errno::EADDRNOTAVAIL);
         }
         (self.ip == other.ip).then_some(Errno::EADDRINUSE)
     }
+}
+
+/// True for an address that names no device: also a loopback address, as in Linux (cma.c `cma_any_addr`).
+pub(super) fn is_wildcard(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
 }
 
 /// Identifies a binding.
@@ -148,12 +154,20 @@ impl Ports {
     }
 }
 
-/// A bound port.
+/// A bound port, at the device that keeps it.
 pub(super) struct Bound {
+    pub(super) host: Arc<dyn Host>,
+    ps: PortSpace,
     pub(super) port: u16,
     pub(super) id: BindingId,
     pub(super) binding: Binding,
     pub(super) claims: Vec<Claim>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.host.driver().with(|driver| driver.ports.release(self.ps, self.port, self.id));
+    }
 }
 
 /// Number of random ephemeral ports to try before the bind fails.
@@ -162,7 +176,7 @@ const EPHEMERAL_TRIES: usize = 256;
 /// Binds to `port`, or to an ephemeral port if it is 0. `claim` also excludes the other processes of the
 /// host.
 pub(super) fn bind(
-    host: &dyn Host,
+    host: &Arc<dyn Host>,
     ps: PortSpace,
     port: u16,
     binding: Binding,
@@ -190,29 +204,28 @@ pub(super) fn bind(
 }
 
 /// Claims the names of a binding, unless they are claimed.
-pub(super) fn claim(host: &dyn Host, ps: PortSpace, bound: &mut Bound) -> Result<(), VerbsError> {
+pub(super) fn claim(bound: &mut Bound) -> Result<(), VerbsError> {
     if bound.claims.is_empty() {
         let names = bound.binding.names().into_iter();
-        let port = bound.port;
-        let claims = names.map(|name| host.claim(ps as u16, port, name)).collect::<io::Result<_>>();
+        let (ps, port) = (bound.ps, bound.port);
+        let claims = names.map(|name| bound.host.claim(ps as u16, port, name)).collect::<io::Result<_>>();
         bound.claims = claims.map_err(|error| taken(Errno::new(Os::from(&error).0), port))?;
-        host.driver().with(|state| state.ports.claimed(ps, bound.port, bound.id));
+        bound.host.driver().with(|state| state.ports.claimed(ps, port, bound.id));
     }
     Ok(())
 }
 
 fn bind_one(
-    host: &dyn Host,
+    host: &Arc<dyn Host>,
     ps: PortSpace,
     port: u16,
     binding: Binding,
     claims: bool,
 ) -> Result<Bound, VerbsError> {
     let id = host.driver().with(|state| state.ports.take(ps, port, binding))?;
-    let mut bound = Bound { port, id, binding, claims: Vec::new() };
-    if claims && let Err(error) = claim(host, ps, &mut bound) {
-        host.driver().with(|state| state.ports.release(ps, port, id));
-        return Err(error);
+    let mut bound = Bound { host: Arc::clone(host), ps, port, id, binding, claims: Vec::new() };
+    if claims {
+        claim(&mut bound)?;
     }
     Ok(bound)
 }

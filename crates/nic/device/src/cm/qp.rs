@@ -39,7 +39,7 @@ impl Id {
             self.0.move_qp(qp, *state)?;
         }
         self.0.lock().qp = Some(qp.clone());
-        self.0.handled().notify();
+        self.0.notify_handled();
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl IdInner {
 
     pub(super) fn send_rtu(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         let cm_id = self.lock().cm_id.ok_or_else(no_connection)?;
-        self.host.driver().with(|state| state.cm.rtu(cm_id, private_data))?;
+        self.host()?.driver().with(|state| state.cm.rtu(cm_id, private_data))?;
         self.flush();
         Ok(())
     }
@@ -122,7 +122,7 @@ impl IdInner {
         let step = match state.cm_id {
             _ if self.qp_type == QpType::Ud => QpStep::ud(wanted, UDP_QKEY)?,
             Some(cm_id) if state.phase == Phase::Connect => {
-                self.host.driver().with(|driver| driver.cm.qp_attr(cm_id, wanted))?
+                self.host()?.driver().with(|driver| driver.cm.qp_attr(cm_id, wanted))?
             }
             None if wanted == QpState::Init => QpStep::early_init(),
             _ => {
@@ -131,7 +131,7 @@ impl IdInner {
         };
         let QpStep { mut attr, mask, sgid } = step;
         if mask.contains(QpAttrMask::AV) {
-            attr.av.sgid_index = self.host.gids().index_of(&sgid).ok_or_else(|| {
+            attr.av.sgid_index = self.host()?.gids().index_of(&sgid).ok_or_else(|| {
                 let [low, high] = ip_halves(sgid.ip());
                 refuse!(EINVAL, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
                     "the address {ip} of the identifier is not in the device's GID table any more")

@@ -67,7 +67,8 @@ impl Query {
         if id.lock().phase != Phase::AddrQuery {
             return None;
         }
-        if id.host.knows_neighbour(&self.path) {
+        let host = id.host().ok()?;
+        if host.knows_neighbour(&self.path) {
             id.resolved(Ok(()));
             return None;
         }
@@ -76,7 +77,7 @@ impl Query {
             return None;
         }
         if now >= self.solicit_at {
-            id.host.solicit_neighbour(&self.path);
+            host.solicit_neighbour(&self.path);
             self.solicit_at = Instant(now.0 + SOLICIT_INTERVAL_NS);
         }
         self.check_at = Instant(now.0 + self.delay_ns).min(self.deadline);

@@ -12,8 +12,10 @@ use transport::{AsyncEventKind, Instant, QpAttrMask, QpState};
 use wire::{Gid, Qpn};
 
 use super::host::{Claim, GsiLink, Host};
+use super::place::Place;
 use super::resolve::Path;
 use super::*;
+use crate::engine::outbox::Mad;
 use crate::gid::{GidRow, GidTable};
 use crate::registry::ServiceAddress;
 use crate::runtime::Runtime;
@@ -72,7 +74,8 @@ impl Host for TestHost {
         claims.push(claim);
         Ok(Box::new(TestClaim(Arc::clone(&self.claims), claim)))
     }
-    fn route(&self, dst: IpAddr, _oif: u32) -> std::io::Result<Route> {
+    fn take_mad(&self, _mad: Mad) {}
+    fn route(&self, dst: IpAddr, _src: Option<IpAddr>, _oif: u32) -> std::io::Result<Route> {
         let IpAddr::V4(v4) = dst else { return Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)) };
         let (oif, prefsrc, is_local) = match v4.octets() {
             [10, 0, 0, _] => (2, self.gids.entries[0].gid.ip(), false),
@@ -130,9 +133,9 @@ impl World {
     }
 
     fn id(&self, side: usize, port_space: PortSpace, cookie: u64) -> Id {
-        Id::with_host(
-            Arc::clone(&self.hosts[side]) as Arc<dyn Host>,
+        Id::with_place(
             None,
+            Some(Place { host: Arc::clone(&self.hosts[side]) as Arc<dyn Host>, context: None }),
             &self.channels[side],
             (port_space, port_space.qp_type()),
             cookie,

@@ -15,7 +15,7 @@ use wire::cm::ServiceId;
 
 use super::Engine;
 use super::outbox::Mad;
-use crate::cm::MadOutcome;
+use crate::cm::{MadOutcome, RequestHost};
 use crate::registry::ForwardOutcome;
 use crate::status::Row;
 use crate::trace;
@@ -25,6 +25,9 @@ const LISTENER_WAIT_NS: u64 = LISTENER_WAIT.as_nanos() as u64;
 /// one batch, before the program can read the first. A quarter of the time after which Linux repeats a
 /// request.
 const BACKLOG_WAIT_NS: u64 = 1_000_000_000;
+/// How long a request waits while its device is being opened, which takes milliseconds, or seconds if other
+/// processes of the domain do not answer.
+const OPENING_WAIT_NS: u64 = 4_000_000_000;
 /// Without traffic the waiting requests are offered again after this time (ns). With traffic some are
 /// offered after each poll.
 const OFFER_INTERVAL_NS: u64 = 1_000_000;
@@ -165,6 +168,14 @@ impl Engine {
     /// Delivers, forwards or rejects a datagram. False if it may wait longer than `waited_ns` for a listener.
     fn process_mad(&self, mad: &Mad, waited_ns: u64) -> bool {
         let (src, dst) = mad.packet.addresses();
+        match self.host_of_request(mad, dst) {
+            Some(RequestHost::At(host)) => {
+                host.take_mad(mad.clone());
+                return true;
+            }
+            Some(RequestHost::Opening) if waited_ns < OPENING_WAIT_NS => return false,
+            Some(RequestHost::Opening) | None => {}
+        }
         match self.services.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
             MadOutcome::Handled => true,
             MadOutcome::OfSlot(slot) => {
@@ -181,6 +192,15 @@ impl Engine {
                 handed == Some(true) || over
             }
         }
+    }
+
+    /// Returns another device of this process, if a program listens there for this request.
+    fn host_of_request(&self, mad: &Mad, dst: Gid) -> Option<RequestHost> {
+        if self.services.gids.get().index_of(&dst).is_some() {
+            return None;
+        }
+        let service = transport::cm::requested_service(&mad.bytes)?;
+        self.services.cm.host_of_request(service, dst)
     }
 
     /// Forwards a DREQ or probe to the process with `slot`, or replies that there is none.

@@ -14,7 +14,7 @@ mod identification;
 pub(crate) mod multicast;
 mod netdev;
 mod observer;
-mod outbox;
+pub(crate) mod outbox;
 pub(crate) mod owners;
 mod polling;
 pub(crate) mod progress;

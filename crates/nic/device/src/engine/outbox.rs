@@ -13,6 +13,7 @@ const MADS_MAX: usize = 1024;
 const MISROUTED_MAX: usize = 256;
 
 /// A management datagram that arrived on QP1, with its packet in case it must be forwarded.
+#[derive(Clone)]
 pub(crate) struct Mad {
     pub(crate) bytes: [u8; wire::mad::MAD_LEN],
     pub(crate) packet: OwnedPacket,

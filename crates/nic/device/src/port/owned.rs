@@ -7,7 +7,7 @@ use wire::Gid;
 use super::{Icrc, RxBatch, RxQueue};
 
 /// A packet that outlives its GRO batch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OwnedPacket {
     src: IpAddr,
     src_port: u16,

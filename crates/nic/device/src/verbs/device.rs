@@ -131,6 +131,14 @@ impl Device {
         &self.0.name
     }
 
+    /// Gives another name to a device that no one else has yet.
+    pub(super) fn renamed(mut self, name: String) -> Self {
+        if let Some(device) = Arc::get_mut(&mut self.0) {
+            device.name = name;
+        }
+        self
+    }
+
     /// Returns the netdev and its current addresses.
     #[must_use]
     pub fn gids(&self) -> Arc<GidTable> {
@@ -199,6 +207,15 @@ impl Device {
         self.0.chaos.get().map(|chaos| chaos::report(chaos))
     }
 }
+
+impl PartialEq for Device {
+    /// True for handles of the same device.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
 
 /// An open device (`struct ibv_context`).
 #[derive(Clone)]

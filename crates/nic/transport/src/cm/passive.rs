@@ -1,6 +1,6 @@
 //! The passive side: REQ in, REP out, RTU in (IBA 12.9.7; Linux cm.c cm_req_handler).
 
-use wire::cm::{Answered, CmMessage, RejReason, Req, Rtu};
+use wire::cm::{Answered, CmMessage, RejReason, Req, Rtu, ServiceId};
 use wire::{Gid, Qpn};
 
 use super::conn::{Arrival, Conn};
@@ -10,6 +10,17 @@ use super::table::{check_private_data, in_state};
 use super::validate::{self, Checked};
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
 use crate::Instant;
+
+/// Returns the service that a connection request asks for, or a request to a datagram service; `None` for other
+/// messages.
+#[must_use]
+pub fn requested_service(mad: &MadBytes) -> Option<ServiceId> {
+    match CmMessage::parse(mad) {
+        Ok(CmMessage::Req(req)) => Some(req.service_id),
+        Ok(CmMessage::SidrReq(req)) => Some(req.service_id),
+        _ => None,
+    }
+}
 
 impl Cm {
     pub(super) fn handle_req(&mut self, now: Instant, req: &Req, from: Arrival) -> MadOutcome {

@@ -6,11 +6,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
-use roxie::verbs::{Context, Device, DeviceConfig};
+use roxie::verbs::{Context, Device, DeviceList};
 use sys::{lock_until, memory_file};
 
 use crate::abi::Zeroed;
@@ -37,41 +37,80 @@ pub(crate) struct DeviceTail {
     /// find out whether a device is theirs; zero says no.
     rdma_core: [usize; 16],
     pub(crate) device: Device,
+    /// Its number in this process (ibv_get_device_index(3)).
+    index: c_int,
 }
 
-/// The device, once it was found: the same object in every list, never freed.
-static DEVICE: Mutex<Option<&'static DeviceObject>> = Mutex::new(None);
-
-/// Returns the device if it was found and no thread holds the lock to find it.
-pub(crate) fn known_device() -> Option<&'static DeviceObject> {
-    DEVICE.try_lock().ok().and_then(|slot| *slot)
+/// The devices of this process, and the object that C sees of each: the same in every list, never freed.
+struct Devices {
+    list: DeviceList,
+    objects: Vec<&'static DeviceObject>,
 }
 
-/// Locks the place of the device until the returned value is dropped, or gives up at `until_ns`.
-pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&DEVICE, until_ns))
-}
+static DEVICES: Mutex<Devices> = Mutex::new(Devices { list: DeviceList::new(), objects: Vec::new() });
 
-/// Returns the device of this process; opens it at the first call.
-pub(crate) fn device() -> io::Result<&'static DeviceObject> {
-    let mut slot = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(device) = *slot {
-        return Ok(device);
+impl Devices {
+    /// Returns the objects of devices, in the order of the devices.
+    fn objects_of(&mut self, devices: &[Device]) -> Vec<&'static DeviceObject> {
+        devices.iter().map(|device| self.object_of(device)).collect()
     }
-    let device = Device::open(&DeviceConfig::from_env())?;
+
+    fn object_of(&mut self, device: &Device) -> &'static DeviceObject {
+        if let Some(object) = self.objects.iter().find(|object| object.tail.device == *device) {
+            return object;
+        }
+        if self.objects.is_empty() {
+            exit::register();
+            fork::register();
+        }
+        let index = self.objects.len();
+        let object: &DeviceObject = Box::leak(check::owned(|| made(device.clone(), index)));
+        self.objects.push(object);
+        object
+    }
+}
+
+fn made(device: Device, index: usize) -> Box<DeviceObject> {
     let mut public = ibv_device::zeroed();
     public.node_type = IBV_NODE_CA;
     public.transport_type = IBV_TRANSPORT_IB;
     copy_name(&mut public.name, device.name());
-    copy_name(&mut public.dev_name, "uverbs0");
-    copy_name(&mut public.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+    copy_name(&mut public.dev_name, &format!("uverbs{index}"));
+    copy_name(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
     copy_name(&mut public.ibdev_path, &format!("/sys/class/infiniband/{}", device.name()));
-    let object: &DeviceObject =
-        Box::leak(check::owned(|| DeviceObject::boxed(public, DeviceTail { rdma_core: [0; 16], device })));
-    *slot = Some(object);
-    exit::register();
-    fork::register();
-    Ok(object)
+    DeviceObject::boxed(public, DeviceTail { rdma_core: [0; 16], device, index: index as c_int })
+}
+
+fn lock() -> MutexGuard<'static, Devices> {
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the devices that were found so far; none while another thread looks for devices.
+pub(crate) fn known_devices() -> Vec<&'static DeviceObject> {
+    DEVICES.try_lock().map(|devices| devices.objects.clone()).unwrap_or_default()
+}
+
+/// Locks the list of devices until the returned value is dropped, or gives up at `until_ns`.
+pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
+    Box::new(lock_until(&DEVICES, until_ns))
+}
+
+/// Returns the devices of this process, after a look at the interfaces if `again`, or if none is known.
+///
+/// # Errors
+/// Those of [`DeviceList::refresh`].
+pub(crate) fn devices(again: bool) -> io::Result<Vec<&'static DeviceObject>> {
+    let mut devices = lock();
+    let mut list = devices.list.known();
+    if again || list.is_empty() {
+        list = devices.list.refresh()?;
+    }
+    Ok(devices.objects_of(&list))
+}
+
+/// Returns the object of a device.
+pub(crate) fn object_of(device: &Device) -> &'static DeviceObject {
+    lock().object_of(device)
 }
 
 /// Copies a name, cut to fit with its terminating zero.
@@ -85,24 +124,25 @@ fn copy_name(to: &mut [c_char], name: &str) {
 pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
     // SAFETY: ibv_get_device_list(3).
     let number: Option<Out<c_int>> = unsafe { typed(number) };
-    let device = device().inspect_err(refusal::explain).ok();
-    let list = null_terminated(device.map_or(ptr::null_mut(), DeviceObject::public));
+    let devices = devices(true).inspect_err(refusal::explain).unwrap_or_default();
+    let devices: Vec<_> = devices.into_iter().map(DeviceObject::public).collect();
+    let list = null_terminated(&devices);
     if list.is_null() {
         return null(no_memory!("device list"));
     }
     if let Some(number) = number {
-        number.write(c_int::from(device.is_some()));
+        number.write(devices.len() as c_int);
     }
     list
 }
 
-/// Returns an array on the C heap that has one element and ends with NULL; NULL if memory is short.
-pub(crate) fn null_terminated<T>(element: *mut T) -> *mut *mut T {
-    // SAFETY: an array of two pointers is allocated; the first of them is written unless it is NULL.
+/// Returns an array on the C heap that has these elements and ends with NULL; NULL if memory is short.
+pub(crate) fn null_terminated<T>(elements: &[*mut T]) -> *mut *mut T {
+    // SAFETY: the array has room for the elements and one more, which stays NULL.
     unsafe {
-        let list: *mut *mut T = libc::calloc(2, size_of::<*mut T>()).cast();
+        let list: *mut *mut T = libc::calloc(elements.len() + 1, size_of::<*mut T>()).cast();
         if !list.is_null() {
-            list.write(element);
+            list.copy_from_nonoverlapping(elements.as_ptr(), elements.len());
         }
         list
     }
@@ -128,7 +168,9 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    if device.is_null() { minus1(no_argument!("device")) } else { 0 }
+    // SAFETY: ibv_get_device_index(3).
+    let device: Option<&DeviceObject> = unsafe { typed(device) };
+    device.map_or_else(|| minus1(no_argument!("device")), |device| device.tail.index)
 }
 
 /// An open device: what precedes and follows the `ibv_context` that applications hold.
@@ -281,7 +323,7 @@ pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<Cont
     verbs.context.cmd_fd = cmd.as_raw_fd();
     verbs.context.async_fd = context.async_fd();
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
-    let tail = ContextTail { context, command: Command::new(cmd)? };
+    let tail = ContextTail { context, command: Command::new(cmd, device.tail.index)? };
     let object = Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail });
     if check::on() {
         check::born(object.verbs.get());
@@ -298,11 +340,12 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     }
     // SAFETY: ibv_import_device(3): the application gives the descriptor up, unless the call fails.
     let cmd = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
-    if !Command::is_known(&cmd) {
+    let device = Command::device_of(&cmd).and_then(|index| lock().objects.get(index as usize).copied());
+    let Some(device) = device else {
         return null(refuse!(EINVAL, "context", "cmd_fd"; cmd_fd as i32;
             is "{cmd_fd}, no command descriptor of an open context of this process"));
-    }
-    match device().and_then(|device| open_with(device, ManuallyDrop::into_inner(cmd))) {
+    };
+    match open_with(device, ManuallyDrop::into_inner(cmd)) {
         Ok(context) => context.give(),
         Err(error) => null(failed!(error, "device", "context"; "the device cannot be opened")),
     }

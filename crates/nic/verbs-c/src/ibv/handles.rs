@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -31,8 +32,8 @@ pub(crate) struct CommandFile(u64, u64);
 struct Tables {
     /// The live objects that can be imported, by handle.
     objects: HashMap<u32, (CommandFile, Shared)>,
-    /// How many open contexts have a command descriptor.
-    contexts: HashMap<CommandFile, u32>,
+    /// How many open contexts have a command descriptor, and the index of their device.
+    contexts: HashMap<CommandFile, (u32, c_int)>,
 }
 
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
@@ -84,9 +85,9 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    pub(crate) fn new(file: File) -> io::Result<Self> {
+    pub(crate) fn new(file: File, device: c_int) -> io::Result<Self> {
         let identity = CommandFile::of(&file)?;
-        *tables().contexts.entry(identity).or_default() += 1;
+        tables().contexts.entry(identity).or_insert((0, device)).0 += 1;
         Ok(Self { _file: file, identity })
     }
 
@@ -94,9 +95,10 @@ impl Command {
         self.identity
     }
 
-    /// True if an open context of this process has this descriptor or a duplicate of it.
-    pub(crate) fn is_known(file: &File) -> bool {
-        CommandFile::of(file).is_ok_and(|identity| tables().contexts.contains_key(&identity))
+    /// Returns the index of the device of the open contexts that have this descriptor or a duplicate of it.
+    pub(crate) fn device_of(file: &File) -> Option<c_int> {
+        let identity = CommandFile::of(file).ok()?;
+        tables().contexts.get(&identity).map(|(_, device)| *device)
     }
 }
 
@@ -104,8 +106,8 @@ impl Drop for Command {
     fn drop(&mut self) {
         let mut tables = tables();
         if let Some(contexts) = tables.contexts.get_mut(&self.identity) {
-            *contexts -= 1;
-            if *contexts == 0 {
+            contexts.0 -= 1;
+            if contexts.0 == 0 {
                 tables.contexts.remove(&self.identity);
             }
         }
@@ -134,12 +136,13 @@ mod tests {
     fn a_duplicate_of_a_command_descriptor_is_known_until_its_contexts_are_closed() {
         let file = sys::memory_file(c"command").expect("memory");
         let copy = file.try_clone().expect("a descriptor");
-        assert!(!Command::is_known(&copy));
-        let (first, second) = (Command::new(file), Command::new(copy.try_clone().expect("a descriptor")));
-        assert!(Command::is_known(&copy));
+        assert!(Command::device_of(&copy).is_none());
+        let (first, second) =
+            (Command::new(file, 3), Command::new(copy.try_clone().expect("a descriptor"), 3));
+        assert!(Command::device_of(&copy) == Some(3));
         drop(first);
-        assert!(Command::is_known(&copy));
+        assert!(Command::device_of(&copy) == Some(3));
         drop(second);
-        assert!(!Command::is_known(&copy));
+        assert!(Command::device_of(&copy).is_none());
     }
 }

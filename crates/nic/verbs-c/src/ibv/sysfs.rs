@@ -12,7 +12,7 @@ use crate::errno::{failed, given, minus1};
 use crate::handle::{OutBytes, typed};
 use roxie::transport::refuse;
 
-use super::device::device;
+use super::device::devices;
 
 /// The root of sysfs; the environment variable `SYSFS_PATH` moves it, as for rdma-core.
 static ROOT: LazyLock<CString> = LazyLock::new(|| {
@@ -55,8 +55,8 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 
 /// Returns the content of a sysfs file of this device; `None` for other files.
 fn device_file(dir: &str, file: &str) -> Option<String> {
-    let device = &device().ok()?.tail.device;
     let path = format!("{dir}/{file}");
-    let path = path.strip_prefix("/sys/class/infiniband/")?.strip_prefix(device.name())?.strip_prefix('/')?;
-    device.sysfs_file(path)
+    let (name, path) = path.strip_prefix("/sys/class/infiniband/")?.split_once('/')?;
+    let devices = devices(false).ok()?;
+    devices.iter().find(|object| object.tail.device.name() == name)?.tail.device.sysfs_file(path)
 }

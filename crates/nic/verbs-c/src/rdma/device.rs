@@ -1,10 +1,11 @@
-//! The device as the connection manager uses it (rdma_get_devices(3)): opened once, with one protection
+//! The devices as the connection manager uses them (rdma_get_devices(3)): each opened once, with one protection
 //! domain.
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sys::{generation, lock_until};
 
@@ -12,92 +13,128 @@ use crate::abi::context::ibv_context;
 use crate::check;
 use crate::errno::{Failure, failed, no_memory, null, set_errno};
 use crate::handle::{Out, typed};
-use crate::ibv::device::{self, ContextObject, null_terminated};
+use crate::ibv::device::{self, ContextObject, DeviceObject, null_terminated};
 use crate::ibv::pd_mr::{PdObject, alloc_pd};
 use crate::ibv::xrc::{self, XrcdObject};
 use crate::refusal;
 use roxie::transport::refusal::Os;
 use roxie::transport::refuse;
+use roxie::verbs::{Context, Device};
+use roxie::wire::Gid;
 
-/// The context and protection domain that all identifiers share; open for the life of the process.
-#[derive(Clone, Copy)]
-pub(crate) struct CmDevice {
-    pub(crate) context: &'static ContextObject,
-    pub(crate) pd: &'static PdObject,
+/// What all identifiers of a device share; open for the life of the process. A forked child makes its own.
+struct Shared {
+    generation: u32,
+    context: &'static ContextObject,
+    pd: Option<&'static PdObject>,
+    xrcd: Option<&'static XrcdObject>,
 }
 
-static CONTEXT: Mutex<Shared<&ContextObject>> = Mutex::new(Shared { made: None });
-static PD: Mutex<Shared<CmDevice>> = Mutex::new(Shared { made: None });
-static XRCD: Mutex<Shared<&XrcdObject>> = Mutex::new(Shared { made: None });
+static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
-/// A value that each process makes once. A forked child makes its own instead of using its parent's.
-struct Shared<T> {
-    made: Option<(u32, T)>,
-}
-
-impl<T: Copy> Shared<T> {
-    fn get_or_make(&mut self, make: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-        let generation = generation();
-        match self.made {
-            Some((of, made)) if of == generation => Ok(made),
-            _ => {
-                let made = check::owned(make)?;
-                self.made = Some((generation, made));
-                Ok(made)
-            }
-        }
-    }
-}
-
-/// Returns the shared context.
-fn context() -> Result<&'static ContextObject, Failure> {
-    let mut slot = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    slot.get_or_make(|| {
-        let device = device::device().inspect_err(refusal::explain).map_err(|error| {
-            let os = Os::from(&error);
-            refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device"; "'roxie doctor' may know why")
-        })?;
-        let opened = device::open(device).inspect_err(refusal::explain);
-        let opened =
-            opened.map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))?;
-        Ok(&*Box::leak(opened))
-    })
+fn lock() -> MutexGuard<'static, Vec<Shared>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks the statics of this file until the returned value is dropped, or gives up at `until_ns`.
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new((lock_until(&XRCD, until_ns), lock_until(&PD, until_ns), lock_until(&CONTEXT, until_ns)))
+    Box::new(lock_until(&SHARED, until_ns))
 }
 
-/// Returns the device with its protection domain.
-pub(crate) fn cm_device() -> Result<CmDevice, Failure> {
-    let mut slot = PD.lock().unwrap_or_else(PoisonError::into_inner);
-    slot.get_or_make(|| {
-        let context = context()?;
-        let pd = alloc_pd(context)?;
-        Ok(CmDevice { context, pd: Box::leak(pd) })
+/// Calls `f` with what the identifiers of a device share; opens the device at the first call.
+fn with<R>(device: &'static DeviceObject, f: impl FnOnce(&mut Shared) -> R) -> io::Result<R> {
+    let (mut all, generation) = (lock(), generation());
+    let is_of = |shared: &Shared| {
+        shared.generation == generation && shared.context.tail.context.device() == &device.tail.device
+    };
+    let at = match all.iter().position(is_of) {
+        Some(at) => at,
+        None => {
+            let context = Box::leak(check::owned(|| device::open(device))?);
+            all.push(Shared { generation, context, pd: None, xrcd: None });
+            all.len() - 1
+        }
+    };
+    Ok(f(&mut all[at]))
+}
+
+/// As [`with`], for the device of an identifier.
+fn of<R>(context: &Context, f: impl FnOnce(&mut Shared) -> Result<R, Failure>) -> Result<R, Failure> {
+    with(device::object_of(context.device()), f)
+        .map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))?
+}
+
+/// Returns the shared context of a device, and its protection domain.
+pub(crate) fn cm_device(context: &Context) -> Result<(&'static ContextObject, &'static PdObject), Failure> {
+    of(context, |shared| {
+        let pd = match shared.pd {
+            Some(pd) => pd,
+            None => Box::leak(check::owned(|| alloc_pd(shared.context))?),
+        };
+        shared.pd = Some(pd);
+        Ok((shared.context, pd))
     })
 }
 
-/// Returns the XRC domain of identifiers for which the application names none.
-pub(crate) fn cm_xrcd() -> Result<&'static XrcdObject, Failure> {
-    let mut slot = XRCD.lock().unwrap_or_else(PoisonError::into_inner);
-    slot.get_or_make(|| Ok(&*Box::leak(xrc::open(context()?, None, libc::O_CREAT)?)))
+/// Returns the XRC domain of a device, for identifiers for which the application names none.
+pub(crate) fn cm_xrcd(context: &Context) -> Result<&'static XrcdObject, Failure> {
+    of(context, |shared| {
+        let xrcd = match shared.xrcd {
+            Some(xrcd) => xrcd,
+            None => Box::leak(check::owned(|| xrc::open(shared.context, None, libc::O_CREAT))?),
+        };
+        shared.xrcd = Some(xrcd);
+        Ok(xrcd)
+    })
+}
+
+/// The devices among which identifiers choose.
+pub(crate) struct AllDevices;
+
+impl roxie::cm::Devices for AllDevices {
+    fn devices(&self, again: bool) -> Vec<Device> {
+        let devices = device::devices(again).inspect_err(refusal::explain).unwrap_or_default();
+        devices.into_iter().map(|object| object.tail.device.clone()).collect()
+    }
+
+    fn context(&self, device: &Device) -> io::Result<Context> {
+        with(device::object_of(device), |shared| shared.context.tail.context.clone())
+    }
+}
+
+/// Returns the shared context of the device with a local address, or of the first device.
+pub(crate) fn context_at(local: Option<IpAddr>) -> io::Result<Context> {
+    let devices = device::devices(false).inspect_err(refusal::explain)?;
+    let has = |object: &&&DeviceObject| {
+        local.is_some_and(|ip| object.tail.device.gids().index_of(&Gid::from(ip)).is_some())
+    };
+    let device = devices.iter().find(has).or(devices.first()).ok_or(io::ErrorKind::NotFound)?;
+    with(device, |shared| shared.context.tail.context.clone())
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
     // SAFETY: rdma_get_devices(3).
     let number: Option<Out<c_int>> = unsafe { typed(number) };
     // Without a device the list is empty, and errno says why.
-    let context = context().inspect_err(|failure| set_errno(failure.errno())).ok();
-    let list = null_terminated(context.map_or(ptr::null_mut(), ContextObject::public));
+    let contexts = contexts().inspect_err(|failure| set_errno(failure.errno())).unwrap_or_default();
+    let list = null_terminated(&contexts);
     if list.is_null() {
         return null(no_memory!("device list"));
     }
     if let Some(number) = number {
-        number.write(c_int::from(context.is_some()));
+        number.write(contexts.len() as c_int);
     }
     list
+}
+
+fn contexts() -> Result<Vec<*mut ibv_context>, Failure> {
+    let devices = device::devices(true).inspect_err(refusal::explain).map_err(|error| {
+        let os = Os::from(&error);
+        refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device"; "'roxie doctor' may know why")
+    })?;
+    let opened = devices.into_iter().map(|object| with(object, |shared| shared.context.public()));
+    let opened = opened.collect::<io::Result<_>>().inspect_err(refusal::explain);
+    opened.map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {

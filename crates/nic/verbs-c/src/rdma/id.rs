@@ -21,7 +21,7 @@ use crate::abi::objects::{
     ibv_qp, ibv_srq,
 };
 use crate::check;
-use crate::errno::{Failure, failed, given, minus1, no_argument};
+use crate::errno::{Failure, given, minus1, no_argument};
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::cq::CqObject;
 use crate::ibv::device::ContextObject;
@@ -35,7 +35,7 @@ use crate::object::{Living, Object, Tail};
 use super::addr::to_c;
 use super::addrinfo::AddrInfo;
 use super::channel;
-use super::device::cm_device;
+use super::device::{AllDevices, cm_device};
 use super::event::drop_own_event;
 
 pub(crate) type IdObject = Object<rdma_cm_id, IdTail>;
@@ -171,22 +171,21 @@ pub(crate) fn create(
         refuse!(EINVAL, "identifier", "ps"; port_space as i32;
             is "{port_space:#x}, the device has RDMA_PS_TCP, _UDP, _IPOIB and _IB")
     })?;
-    let device = cm_device()?;
     let sync = channel.is_null();
     let channel = if sync { check::owned(channel::create)? } else { channel };
     let queue = channel::find(channel).ok_or_else(|| no_channel(channel))?;
     let object_id = ObjectId::new();
     let service = service(space, qp_type);
-    match Id::of_service(&device.context.tail.context, &queue, space, service, object_id.0) {
+    match Id::of_any(Arc::new(AllDevices), &queue, space, service, object_id.0) {
         Ok(id) => {
             let public = rdma_cm_id { channel, context, ps: port_space, qp_type, ..rdma_cm_id::zeroed() };
             Ok(export(public, id, object_id, sync))
         }
-        Err(error) => {
+        Err(refused) => {
             if sync {
                 channel::destroy(channel);
             }
-            Err(failed!(error, "device", "engine"; "the engine of the device does not start"))
+            Err(refused.into())
         }
     }
 }
@@ -243,12 +242,12 @@ pub(crate) fn refresh(id: &IdObject) {
         pkey: PKey::DEFAULT.0.to_be(),
     });
     id.set_route(inner.local_addr().map(to_c), inner.peer_addr().map(to_c), gids);
-    if inner.context().is_some()
-        && let Ok(device) = cm_device()
+    if let Some(context) = inner.context()
+        && let Ok((context, pd)) = cm_device(&context)
     {
-        id.verbs().set(device.context.public());
+        id.verbs().set(context.public());
         if id.pd().get().is_null() {
-            id.pd().set(device.pd.public());
+            id.pd().set(pd.public());
         }
         id.port_num().set(PORT);
     }

@@ -17,6 +17,7 @@ use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::{self, InitAttr, InitAttrEx, QpObject};
 use crate::ibv::qp_attr::{attr_to_c, state_of};
 use crate::ibv::srq::{self, SrqObject};
+use crate::ibv::xrc::XrcdObject;
 use crate::object::Object;
 use roxie::transport::refuse;
 
@@ -45,7 +46,7 @@ pub(crate) fn create_qp<'a>(id: &'a IdObject, pd: Option<&'a PdObject>, init: &m
     create_with(id, pd, init, |init| {
         if init.qp_type == IBV_QPT_XRC_RECV {
             // The application's attributes stay as they are.
-            Ok(qp::create_target(id.context_object(), Some(cm_xrcd()?), &mut init.clone())?)
+            Ok(qp::create_target(id.context_object(), Some(xrcd_of(id)?), &mut init.clone())?)
         } else {
             Ok(qp::create(pd, init, None)?)
         }
@@ -65,7 +66,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     }
     let lacks_xrcd = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null();
     if attr.qp_type == IBV_QPT_XRC_RECV && lacks_xrcd {
-        attr.set_xrcd(Some(done!(minus1; cm_xrcd())));
+        attr.set_xrcd(Some(done!(minus1; xrcd_of(id))));
     }
     let mut init = attr.classic();
     let pd = attr.pd();
@@ -169,6 +170,11 @@ fn create_cq(
     channel.set(new_channel.give());
     cq.set(new_cq?.give().cast());
     Ok(())
+}
+
+/// Returns the XRC domain of the device of an identifier.
+fn xrcd_of(id: &IdObject) -> Result<&'static XrcdObject, Failure> {
+    cm_xrcd(&id.tail.id.context().ok_or_else(|| no_argument!("verbs"))?)
 }
 
 /// Destroys the CQs of an identifier, which no QP uses.
@@ -299,7 +305,7 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
 fn supply_xrc_scope(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
-        attr.xrcd = done!(minus1; cm_xrcd()).public();
+        attr.xrcd = done!(minus1; xrcd_of(id)).public();
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
         let made = if id.recv_cq().get().is_null() { create_cqs(id, 0, attr.attr.max_wr) } else { 0 };

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use roxie_rsocket::{Datagram, Shutdown, Socket as Rsocket, Stream};
@@ -14,7 +15,7 @@ use super::table::{self, Socket};
 use crate::errno::{Failure, done, errno, minus1, set_errno};
 use crate::handle::{FromC, typed};
 use crate::rdma::addr::to_c;
-use crate::rdma::device::cm_device;
+use crate::rdma::device::{AllDevices, context_at};
 use roxie::transport::refusal::Os;
 use roxie::transport::{VerbsError, refuse, rule};
 
@@ -32,12 +33,10 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, ty: c_int, protocol: c_in
         return minus1(refuse!(EOPNOTSUPP, "rsocket", "domain"; domain as i32;
             is "{domain}; rsockets are of AF_INET or AF_INET6"));
     }
-    let device = done!(minus1; cm_device());
-    let context = &device.context.tail.context;
     let made = if is_stream {
-        Stream::new(context).map(Rsocket::Stream)
+        Stream::of_any(Arc::new(AllDevices)).map(Rsocket::Stream)
     } else {
-        Datagram::new(context, domain == libc::AF_INET6).map(Rsocket::Datagram)
+        Datagram::of_any(Box::new(context_at), domain == libc::AF_INET6).map(Rsocket::Datagram)
     };
     match made {
         Ok(rsocket) => {

@@ -1,0 +1,65 @@
+//! The devices among which an identifier chooses by its addresses (Linux cma.c cma_acquire_dev_by_src_ip,
+//! cma_bind_loopback, cma_listen_on_all).
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use transport::refusal::Os;
+use transport::{Errno, VerbsError, refuse};
+
+use super::host::Host;
+use crate::gid::GidTable;
+use crate::verbs::{Context, Device};
+use sys::{Netlink, Route};
+
+/// A device as an identifier uses it.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) host: Arc<dyn Host>,
+    /// `None` in tests without an engine.
+    pub(super) context: Option<Context>,
+}
+
+/// The devices of a process, for identifiers that are not made for one of them.
+pub trait Devices: Send + Sync {
+    /// Returns the devices, the first of which keeps the ports of wildcard addresses. Looks for devices that
+    /// came later if `again`.
+    fn devices(&self, again: bool) -> Vec<Device>;
+    /// Returns the context of a device that the identifiers share.
+    ///
+    /// # Errors
+    /// `EMFILE` if the process is out of descriptors.
+    fn context(&self, device: &Device) -> io::Result<Context>;
+}
+
+/// Whether a device is the one that an identifier needs.
+pub(super) type Wanted<'a> = dyn FnMut(&GidTable) -> bool + 'a;
+
+/// What [`Devices`] is for identifiers; also a substitute in tests.
+pub(super) trait Places: Send + Sync {
+    /// Returns the first device that is `wanted`; starts its engine.
+    fn find(&self, wanted: &mut Wanted<'_>) -> Result<Option<Place>, VerbsError>;
+    /// As [`Host::route`], before the device is known.
+    fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route>;
+}
+
+/// See [`Places`].
+pub(super) struct Of(pub(super) Arc<dyn Devices>);
+
+impl Places for Of {
+    fn find(&self, wanted: &mut Wanted<'_>) -> Result<Option<Place>, VerbsError> {
+        let mut first = |again| self.0.devices(again).into_iter().find(|device| wanted(&device.gids()));
+        let Some(device) = first(false).or_else(|| first(true)) else { return Ok(None) };
+        let host = device.engine_or_refusal()?;
+        let context = self.0.context(&device).map_err(|error| {
+            let os = Os::from(&error);
+            refuse!((Errno::new(os.0)), "device", "context"; os as Os; "the device cannot be opened: {os}")
+        })?;
+        Ok(Some(Place { host, context: Some(context) }))
+    }
+
+    fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
+        Netlink::new()?.route(dst, src, oif)
+    }
+}

@@ -1,0 +1,86 @@
+//! The devices of a process (ibv_get_device_list(3)).
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Device, DeviceConfig};
+
+/// The devices that a process has, in a stable order. A device stays in the list as long as its interface
+/// exists; devices of interfaces that come later follow at the end.
+#[derive(Default)]
+pub struct DeviceList(Mutex<Vec<Device>>);
+
+impl DeviceList {
+    /// An empty list: no interface has been looked at.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Returns the devices of the last [`refresh`](Self::refresh).
+    #[must_use]
+    pub fn known(&self) -> Vec<Device> {
+        self.lock().clone()
+    }
+
+    /// Looks at the interfaces of the host, and returns the devices.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`], if there is no device.
+    pub fn refresh(&self) -> io::Result<Vec<Device>> {
+        let mut known = self.lock();
+        let mut list: Vec<Device> = Vec::new();
+        let mut refusal = None;
+        for config in configs()? {
+            match Device::open(&config) {
+                Ok(found) => list.push(place(&known, &list, found)),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        // Those that the rule names no more, and whose interface is still there.
+        let stays = |device: &&Device| !list.contains(device) && !device.0.gids.netdev_is_gone();
+        let others: Vec<Device> = known.iter().filter(stays).cloned().collect();
+        let is_new = |device: &Device| !known.contains(device);
+        // What a program has seen keeps its place.
+        let (new, old): (Vec<Device>, Vec<Device>) = list.into_iter().partition(is_new);
+        known.retain(|device| old.contains(device) || others.contains(device));
+        known.extend(new);
+        match refusal.filter(|_| known.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(known.clone()),
+        }
+    }
+
+    /// The lock of the list; held while the process forks.
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the known device on the interface of `found` that is not in `list` yet, or else `found`, with a
+/// name that no known device has.
+fn place(known: &[Device], list: &[Device], found: Device) -> Device {
+    let ifindex = found.gids().ifindex;
+    let is_same = |device: &&Device| device.gids().ifindex == ifindex && !list.contains(device);
+    if let Some(device) = known.iter().find(is_same) {
+        return device.clone();
+    }
+    let taken = |name: &str| known.iter().chain(list).any(|device| device.name() == name);
+    if !taken(found.name()) {
+        return found;
+    }
+    let base = found.name().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let free = (0..).map(|number| format!("{base}{number}")).find(|name| !taken(name));
+    free.map_or(found.clone(), |name| found.renamed(name))
+}
+
+fn configs() -> io::Result<Vec<DeviceConfig>> {
+    let env = DeviceConfig::from_env();
+    let Some(netdevs) = env.netdev.clone().filter(|list| list.contains(',')) else { return Ok(vec![env]) };
+    let named = |(i, netdev): (usize, &str)| DeviceConfig {
+        name: format!("roxie{i}"),
+        netdev: Some(netdev.to_owned()),
+        ..env.clone()
+    };
+    Ok(netdevs.split(',').enumerate().map(named).collect())
+}
