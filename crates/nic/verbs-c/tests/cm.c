@@ -427,7 +427,7 @@ int main(void)
 	}
 	if (rdma_bind_addr(listener, loopback(0)) && errno == ENODEV)
 		return 77;
-	CHECK(listener->verbs == devices[0] && !rdma_listen(listener, 4));
+	CHECK(!listener->verbs && !rdma_listen(listener, 4));
 	rdma_free_devices(devices);
 	conventions(ch);
 	own_events(ch);

@@ -12,10 +12,11 @@ use transport::{Errno, VerbsError, refuse};
 use wire::Gid;
 
 use super::event::RawEvent;
-use super::id::{Id, IdInner, IdState, Phase};
+use super::id::{Id, IdInner};
 use super::out_of_phase;
 use super::port::{self, Binding};
 use super::resolve::{Path, Query};
+use super::state::{IdState, Phase};
 use crate::gid::GidTable;
 
 impl Id {

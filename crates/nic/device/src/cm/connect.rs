@@ -1,20 +1,18 @@
 //! Connections: listen, connect, accept, reject, disconnect (rdma_listen(3) and related calls).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use transport::cm::{
-    AcceptParams, CmId, ConnState, ConnectParams, ListenAddress, ListenParams, LocalQp, Path, RejReason,
-    SidrAnswer, SidrParams, SidrStatus, Transport, UDP_QKEY,
+    AcceptParams, CmId, ConnState, ConnectParams, LocalQp, Path, RejReason, SidrAnswer, SidrParams,
+    SidrStatus, Transport, UDP_QKEY,
 };
 use transport::{AsyncEventKind, MAX_RD_ATOMIC, QpType, VerbsError, refuse};
-use wire::{Gid, QKey, Qpn};
+use wire::{QKey, Qpn};
 
-use super::driver::Listening;
 use super::event::{ConnParam, DEPTH_MAX};
-use super::id::{HOP_LIMIT, Id, IdInner, IdState, Phase};
-use super::place::Place;
-use super::port;
+use super::id::{HOP_LIMIT, Id, IdInner};
+use super::state::{IdState, Phase};
 use super::{no_connection, out_of_phase};
 use crate::verbs::Qp;
 
@@ -36,47 +34,6 @@ fn needs_route(phase: Phase) -> VerbsError {
 }
 
 impl Id {
-    /// Listens for requests. At most `backlog` unread requests are kept; 0 or less means 1024.
-    ///
-    /// # Errors
-    /// `EINVAL` in the wrong state; `EADDRINUSE` or `EADDRNOTAVAIL` if an identifier of this or another
-    /// process of the host has a conflicting binding.
-    pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
-        let inner = &self.0;
-        let mut state = inner.lock();
-        if state.phase == Phase::Idle {
-            inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), true)?;
-        }
-        if state.phase != Phase::Bound {
-            return Err(out_of_phase!(state.phase, "rdma_listen needs a bound identifier, or a new one"));
-        }
-        let af_only = state.af_only;
-        let Some(bound) = state.bound.as_mut() else {
-            return Err(out_of_phase!(Phase::Idle, "rdma_listen needs a bound identifier, or a new one"));
-        };
-        bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
-        let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
-        let place = inner.place().ok_or_else(|| out_of_phase!(Phase::Idle, "rdma_listen needs a device"))?;
-        bound.host.driver().with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
-        port::claim(bound)?;
-        let address = match binding.ip {
-            ip if !port::is_wildcard(ip) => ListenAddress::Gid(Gid::from(ip)),
-            IpAddr::V4(_) => ListenAddress::AnyV4,
-            IpAddr::V6(_) if binding.af_only => ListenAddress::AnyV6,
-            IpAddr::V6(_) => ListenAddress::Any,
-        };
-        let params = ListenParams {
-            service_id: ps.service(port),
-            address,
-            backlog: u32::try_from(backlog).unwrap_or(0),
-            transport: transport(inner.qp_type),
-        };
-        inner.listen_on(&mut state, place, params)?;
-        state.listening = Some(params);
-        state.phase = Phase::Listen;
-        Ok(())
-    }
-
     /// Requests a connection from the resolved peer, or its QPN in a datagram port space. `None` for `param`
     /// means the defaults. At most 56 bytes of private data (datagrams: 180).
     ///
@@ -235,26 +192,6 @@ impl Id {
 }
 
 impl IdInner {
-    /// Makes one device accept requests.
-    pub(super) fn listen_on(
-        self: &Arc<Self>,
-        state: &mut IdState,
-        place: Place,
-        params: ListenParams,
-    ) -> Result<(), VerbsError> {
-        let (host, id) = (Arc::clone(&place.host), Arc::downgrade(self));
-        let listener = host.driver().with(|driver| {
-            let listener = driver.cm.listen(params).map_err(|_| {
-                let port = params.service_id.port();
-                refuse!(EADDRINUSE, "identifier", "port"; port; "another identifier listens on port {port}")
-            })?;
-            driver.listeners.insert(listener, Listening { id, place });
-            Ok::<_, VerbsError>(listener)
-        })?;
-        state.listeners.push((host, listener));
-        Ok(())
-    }
-
     fn connection(&self) -> Result<CmId, VerbsError> {
         let state = self.lock();
         if state.phase != Phase::Connect {
@@ -343,7 +280,7 @@ impl IdState {
 }
 
 /// Returns the transport service in a REQ for this QP type.
-fn transport(ty: QpType) -> Transport {
+pub(super) fn transport(ty: QpType) -> Transport {
     match ty {
         QpType::Uc => Transport::Uc,
         QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,

@@ -20,7 +20,8 @@ use wire::{Gid, Qpn};
 
 use super::event::RawEvent;
 use super::host::GsiLink;
-use super::id::{ChildInit, IdInner, RequestHost};
+use super::id::{ChildInit, IdInner};
+use super::listen::RequestHost;
 use super::pace::Handled;
 use super::place::Place;
 use super::port::Ports;

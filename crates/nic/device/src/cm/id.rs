@@ -8,34 +8,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use sys::Route;
-use transport::cm::{CmEventKind as Protocol, CmId, ListenParams, ListenerId, PeerParams, ServiceId};
-use transport::{AddressVector, Instant, PathMtu, QpType, VerbsError, refuse};
-use wire::{Gid, Psn};
+use transport::cm::{CmEventKind as Protocol, CmId, PeerParams};
+use transport::{AddressVector, PathMtu, QpType, VerbsError, refuse};
+use wire::Gid;
 
 use super::channel::{EventChannel, Queue, Unread, take_unread};
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
-use super::multicast::Join;
 use super::out_of_phase;
 use super::place::{Devices, Of, Place, Places};
-use super::port::{Bound, PortSpace};
+use super::port::PortSpace;
+use super::state::{IdState, Phase};
 use crate::gid::GidTable;
 use crate::verbs::{Context, Qp};
 
-/// For how long requests to an address without a device are rejected without another look at the interfaces.
-/// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
-const NO_DEVICE_NS: u64 = 500_000_000;
-
 /// Time to live of packets: Linux's default for routes.
 pub const HOP_LIMIT: u8 = 64;
-
-/// Where a request to an address of another device of this process is handled.
-pub(crate) enum RequestHost {
-    /// The device.
-    At(Arc<dyn Host>),
-    /// The device is being opened: the request waits.
-    Opening,
-}
 
 /// An RDMA communication identifier. This is a handle; the identifier ends with [`destroy`](Self::destroy) or
 /// with its last handle.
@@ -44,8 +32,8 @@ pub struct Id(pub(super) Arc<IdInner>);
 
 pub(super) struct IdInner {
     /// Where the identifier looks for its device; `None` if it was made for one.
-    places: Option<Box<dyn Places>>,
-    /// The device; before it is known, the one that keeps the port.
+    pub(super) places: Option<Box<dyn Places>>,
+    /// The device; before it is known, the device with the port.
     place: RwLock<Option<Place>>,
     pub(super) port_space: PortSpace,
     pub(super) qp_type: QpType,
@@ -53,24 +41,6 @@ pub(super) struct IdInner {
     channel: Mutex<Arc<Queue>>,
     pub(super) acks: Acks,
     state: Mutex<IdState>,
-}
-
-/// State of an identifier (Linux cma_priv.h `enum rdma_cm_state`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Phase {
-    Idle,
-    Bound,
-    AddrQuery,
-    AddrResolved,
-    RouteResolved,
-    Listen,
-    Connect,
-    Disconnect,
-    Destroyed,
-}
-
-transport::enum_value! {
-    Phase: Idle Bound AddrQuery AddrResolved RouteResolved Listen Connect Disconnect Destroyed;
 }
 
 fn check_service(port_space: PortSpace, qp_type: QpType) -> Result<(), VerbsError> {
@@ -84,58 +54,6 @@ fn check_service(port_space: PortSpace, qp_type: QpType) -> Result<(), VerbsErro
 #[cold]
 fn destroyed() -> VerbsError {
     out_of_phase!(Phase::Destroyed, "the call needs another")
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Idle => "has no address yet",
-            Self::Bound => "is bound",
-            Self::AddrQuery => "is resolving its address",
-            Self::AddrResolved => "has a resolved address and no route",
-            Self::RouteResolved => "has a resolved route",
-            Self::Listen => "listens",
-            Self::Connect => "is connecting or connected",
-            Self::Disconnect => "is disconnected",
-            Self::Destroyed => "is destroyed",
-        })
-    }
-}
-
-/// Protected by an identifier's lock.
-pub(super) struct IdState {
-    pub(super) phase: Phase,
-    pub(super) cm_id: Option<CmId>,
-    /// On each device where the identifier listens.
-    pub(super) listeners: Vec<(Arc<dyn Host>, ListenerId)>,
-    pub(super) listening: Option<ListenParams>,
-    /// A thread opens a further device for the identifier.
-    is_opening: bool,
-    /// A request came to an address that no device has: devices are not looked for before.
-    no_device_until: Instant,
-    pub(super) bound: Option<Bound>,
-    pub(super) src: Option<SocketAddr>,
-    pub(super) dst: Option<SocketAddr>,
-    /// Set when the device is known: the local address and, once resolved, the peer's.
-    pub(super) local: Option<Gid>,
-    pub(super) peer: Option<Gid>,
-    pub(super) qp: Option<Qp>,
-    pub(super) groups: Vec<Join>,
-    /// The PSN that the peer starts with.
-    pub(super) starting_psn: Psn,
-    /// A child gets no events until it is accepted.
-    pub(super) silent: bool,
-    /// The application has called `reject`.
-    pub(super) is_rejected: bool,
-    /// The QP could not change its state: further events of the peer are dropped.
-    pub(super) failed: bool,
-    /// Negotiated depths: READs and atomics to serve, and to have in flight.
-    pub(super) responder_resources: u8,
-    pub(super) initiator_depth: u8,
-    pub(super) tos: u8,
-    pub(super) reuse: bool,
-    pub(super) af_only: Option<bool>,
-    pub(super) ack_timeout: Option<u8>,
 }
 
 /// Initial state of a listener's child.
@@ -491,47 +409,6 @@ impl IdInner {
         }
     }
 
-    /// Returns where a request to `dst` is handled, if the identifier listens for `service` on a wildcard
-    /// address. A device that is not open yet is opened by a thread of its own: it joins the domain by the
-    /// answers of other members, which the calling thread may have to give.
-    pub(super) fn listen_at(self: &Arc<Self>, service: ServiceId, dst: Gid) -> Option<RequestHost> {
-        self.places.as_ref()?;
-        let mut state = self.lock();
-        if state.listening?.service_id != service || state.local.is_some() {
-            return None;
-        }
-        let has = |host: &dyn Host| host.gids().has(&dst, None);
-        if let Some((host, _)) = state.listeners.iter().find(|(host, _)| has(&**host)) {
-            return Some(RequestHost::At(Arc::clone(host)));
-        }
-        let host = self.host().ok()?;
-        if state.is_opening {
-            return Some(RequestHost::Opening);
-        }
-        if host.now() < state.no_device_until {
-            return None;
-        }
-        let id = Arc::clone(self);
-        host.driver().spawn("roxie-listen", move || id.listen_also_at(dst)).ok()?;
-        state.is_opening = true;
-        Some(RequestHost::Opening)
-    }
-
-    /// Opens the device with address `dst`, and listens there.
-    fn listen_also_at(self: &Arc<Self>, dst: Gid) {
-        let place =
-            self.places.as_ref().and_then(|places| places.find(&mut |gids| gids.has(&dst, None)).ok()?);
-        let mut state = self.lock();
-        state.is_opening = false;
-        let (listening, has_place) = (state.listening, place.is_some());
-        if let (Some(params), Some(place), Phase::Listen) = (listening, place, state.phase) {
-            // Fails if another identifier listens there; the request is then rejected.
-            let _other_listens = self.listen_on(&mut state, place, params);
-        } else if !has_place && let Ok(host) = self.host() {
-            state.no_device_until = host.now().plus_ns(NO_DEVICE_NS);
-        }
-    }
-
     /// Sends the output of a call, and schedules the next timer.
     pub(super) fn flush(&self) {
         if let Some(Place { host, .. }) = self.place() {
@@ -670,39 +547,5 @@ impl IdInner {
         drop(take_unread(&self.queue(), |unread| self.is(unread)));
         drop((bound, qp));
         self.notify_handled();
-    }
-}
-
-impl IdState {
-    fn new(random: u64) -> Self {
-        Self {
-            phase: Phase::Idle,
-            cm_id: None,
-            listeners: Vec::new(),
-            listening: None,
-            is_opening: false,
-            no_device_until: Instant::ZERO,
-            bound: None,
-            src: None,
-            dst: None,
-            local: None,
-            peer: None,
-            qp: None,
-            groups: Vec::new(),
-            starting_psn: Psn::new(random as u32),
-            silent: false,
-            is_rejected: false,
-            failed: false,
-            responder_resources: 0,
-            initiator_depth: 0,
-            tos: 0,
-            reuse: false,
-            af_only: None,
-            ack_timeout: None,
-        }
-    }
-
-    pub(super) fn src_port(&self) -> u16 {
-        self.src.map_or(0, |addr| addr.port())
     }
 }

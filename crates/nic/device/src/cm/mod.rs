@@ -112,6 +112,7 @@ mod event;
 mod host;
 mod id;
 mod keepalive;
+mod listen;
 mod multicast;
 mod option;
 mod pace;
@@ -119,6 +120,7 @@ mod place;
 mod port;
 mod qp;
 mod resolve;
+mod state;
 
 #[cfg(test)]
 mod tests;
@@ -126,8 +128,8 @@ mod tests;
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
 pub(crate) use host::solicit;
-pub(crate) use id::RequestHost;
 pub use id::{HOP_LIMIT, Id, PathInfo};
+pub(crate) use listen::RequestHost;
 pub use place::Devices;
 pub use port::PortSpace;
 pub use transport::cm::UDP_QKEY;
@@ -144,7 +146,7 @@ use transport::{VerbsError, refuse};
 macro_rules! out_of_phase {
     ($phase:expr, $needs:literal) => {{
         let phase = $phase;
-        transport::refuse!(EINVAL, "identifier", "state"; phase as crate::cm::id::Phase;
+        transport::refuse!(EINVAL, "identifier", "state"; phase as crate::cm::state::Phase;
             "the identifier {phase}"; $needs)
     }};
 }

@@ -10,8 +10,9 @@ use transport::{AddressVector, VerbsError, refuse};
 use wire::{Gid, QKey, Qpn};
 
 use super::event::{CmEvent, CmEventKind, Param, RawEvent, UdParam};
-use super::id::{Id, IdInner, Phase};
+use super::id::{Id, IdInner};
 use super::out_of_phase;
+use super::state::Phase;
 
 /// A group that an identifier has joined.
 #[derive(Clone, Copy, Debug)]

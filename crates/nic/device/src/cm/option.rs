@@ -1,8 +1,9 @@
 //! Options (rdma_set_option(3)).
 
 use super::event::RawEvent;
-use super::id::{Id, Phase};
+use super::id::Id;
 use super::out_of_phase;
+use super::state::Phase;
 use transport::{VerbsError, refuse};
 
 /// Level of options of an identifier (rdma_cma.h RDMA_OPTION_ID).

@@ -8,7 +8,8 @@ use transport::refusal::{ip_halves, ip_of};
 use transport::{QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
 use wire::Qpn;
 
-use super::id::{Id, IdInner, Phase};
+use super::id::{Id, IdInner};
+use super::state::Phase;
 use super::{no_connection, out_of_phase};
 use crate::verbs::Qp;
 

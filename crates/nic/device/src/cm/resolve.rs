@@ -11,7 +11,8 @@ use std::time::Duration;
 use transport::Instant;
 
 use super::event::RawEvent;
-use super::id::{IdInner, Phase};
+use super::id::IdInner;
+use super::state::Phase;
 
 /// The path of packets to a destination.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -11,8 +11,8 @@ use super::validate::{self, Checked};
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
 use crate::Instant;
 
-/// Returns the service that a connection request asks for, or a request to a datagram service; `None` for other
-/// messages.
+/// Returns the service that a connection request asks for, or a request to a datagram service; `None` for
+/// other messages.
 #[must_use]
 pub fn requested_service(mad: &MadBytes) -> Option<ServiceId> {
     match CmMessage::parse(mad) {

@@ -1,5 +1,5 @@
-//! The devices as the connection manager uses them (rdma_get_devices(3)): each opened once, with one protection
-//! domain.
+//! The devices as the connection manager uses them (rdma_get_devices(3)): each opened once, with one
+//! protection domain.
 
 use std::any::Any;
 use std::ffi::c_int;

@@ -1,0 +1,135 @@
+//! Listening (rdma_listen(3)): on one device, or on a wildcard address on each device of the process (Linux
+//! cma.c cma_listen_on_all).
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use transport::cm::{ListenAddress, ListenParams, ServiceId};
+use transport::{VerbsError, refuse};
+use wire::Gid;
+
+use super::connect::transport;
+use super::driver::Listening;
+use super::host::Host;
+use super::id::{Id, IdInner};
+use super::place::Place;
+use super::state::{IdState, Phase};
+use super::{out_of_phase, port};
+
+/// For how long requests to an address without a device are rejected without another look at the interfaces.
+/// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
+const NO_DEVICE_NS: u64 = 500_000_000;
+
+/// Where a request to an address of another device of this process is handled.
+pub(crate) enum RequestHost {
+    /// The device.
+    At(Arc<dyn Host>),
+    /// The device is being opened: the request waits.
+    Opening,
+}
+
+impl Id {
+    /// Listens for requests. At most `backlog` unread requests are kept; 0 or less means 1024.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state; `EADDRINUSE` or `EADDRNOTAVAIL` if an identifier of this or another
+    /// process of the host has a conflicting binding.
+    pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
+        let inner = &self.0;
+        let mut state = inner.lock();
+        if state.phase == Phase::Idle {
+            inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), true)?;
+        }
+        if state.phase != Phase::Bound {
+            return Err(out_of_phase!(state.phase, "rdma_listen needs a bound identifier, or a new one"));
+        }
+        let af_only = state.af_only;
+        let Some(bound) = state.bound.as_mut() else {
+            return Err(out_of_phase!(Phase::Idle, "rdma_listen needs a bound identifier, or a new one"));
+        };
+        bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
+        let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
+        let place = inner.place().ok_or_else(|| out_of_phase!(Phase::Idle, "rdma_listen needs a device"))?;
+        bound.host.driver().with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
+        port::claim(bound)?;
+        let address = match binding.ip {
+            ip if !port::is_wildcard(ip) => ListenAddress::Gid(Gid::from(ip)),
+            IpAddr::V4(_) => ListenAddress::AnyV4,
+            IpAddr::V6(_) if binding.af_only => ListenAddress::AnyV6,
+            IpAddr::V6(_) => ListenAddress::Any,
+        };
+        let params = ListenParams {
+            service_id: ps.service(port),
+            address,
+            backlog: u32::try_from(backlog).unwrap_or(0),
+            transport: transport(inner.qp_type),
+        };
+        inner.listen_on(&mut state, place, params)?;
+        state.listening = Some(params);
+        state.phase = Phase::Listen;
+        Ok(())
+    }
+}
+
+impl IdInner {
+    /// Makes one device accept requests.
+    pub(super) fn listen_on(
+        self: &Arc<Self>,
+        state: &mut IdState,
+        place: Place,
+        params: ListenParams,
+    ) -> Result<(), VerbsError> {
+        let (host, id) = (Arc::clone(&place.host), Arc::downgrade(self));
+        let listener = host.driver().with(|driver| {
+            let listener = driver.cm.listen(params).map_err(|_| {
+                let port = params.service_id.port();
+                refuse!(EADDRINUSE, "identifier", "port"; port; "another identifier listens on port {port}")
+            })?;
+            driver.listeners.insert(listener, Listening { id, place });
+            Ok::<_, VerbsError>(listener)
+        })?;
+        state.listeners.push((host, listener));
+        Ok(())
+    }
+
+    /// Returns where a request to `dst` is handled, if the identifier listens for `service` on a wildcard
+    /// address. A device that is not open yet is opened by a thread of its own: it joins the domain by the
+    /// answers of other members, which the calling thread may have to give.
+    pub(super) fn listen_at(self: &Arc<Self>, service: ServiceId, dst: Gid) -> Option<RequestHost> {
+        self.places.as_ref()?;
+        let mut state = self.lock();
+        if state.listening?.service_id != service || state.local.is_some() {
+            return None;
+        }
+        let has = |host: &dyn Host| host.gids().has(&dst, None);
+        if let Some((host, _)) = state.listeners.iter().find(|(host, _)| has(&**host)) {
+            return Some(RequestHost::At(Arc::clone(host)));
+        }
+        let host = self.host().ok()?;
+        if state.is_opening {
+            return Some(RequestHost::Opening);
+        }
+        if host.now() < state.no_device_until {
+            return None;
+        }
+        let id = Arc::clone(self);
+        host.driver().spawn("roxie-listen", move || id.listen_also_at(dst)).ok()?;
+        state.is_opening = true;
+        Some(RequestHost::Opening)
+    }
+
+    /// Opens the device with address `dst`, and listens there.
+    fn listen_also_at(self: &Arc<Self>, dst: Gid) {
+        let place =
+            self.places.as_ref().and_then(|places| places.find(&mut |gids| gids.has(&dst, None)).ok()?);
+        let mut state = self.lock();
+        state.is_opening = false;
+        let (listening, has_place) = (state.listening, place.is_some());
+        if let (Some(params), Some(place), Phase::Listen) = (listening, place, state.phase) {
+            // Fails if another identifier listens there; the request is then rejected.
+            let _other_listens = self.listen_on(&mut state, place, params);
+        } else if !has_place && let Ok(host) = self.host() {
+            state.no_device_until = host.now().plus_ns(NO_DEVICE_NS);
+        }
+    }
+}
