@@ -34,6 +34,11 @@ pub struct Link {
     pub gso_max_segs: u32,
     /// Kind of virtual interface (`veth`, `bridge`); `None` for hardware.
     pub kind: Option<String>,
+    /// The interface that it is made on, as a VLAN is (for a veth, its peer), if that is in this network
+    /// namespace.
+    pub lower: Option<u32>,
+    /// The bridge, bond or VRF that it is a port of.
+    pub master: Option<u32>,
     /// The XDP programs on it, at most one per mode.
     pub xdp: Vec<AttachedXdp>,
 }
@@ -204,8 +209,11 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         rx_queues: 1,
         gso_max_segs: 1,
         kind: None,
+        lower: None,
+        master: None,
         xdp: Vec::new(),
     };
+    let mut is_lower_elsewhere = false;
     each_attribute(attributes, |kind, value| match kind {
         libc::IFLA_IFNAME => link.name = text_of(value),
         libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
@@ -217,9 +225,15 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
                 link.kind = Some(text_of(value));
             }
         }),
+        libc::IFLA_LINK => link.lower = u32_at(value, 0).filter(|lower| *lower != 0 && *lower != link.index),
+        libc::IFLA_LINK_NETNSID => is_lower_elsewhere = true,
+        libc::IFLA_MASTER => link.master = u32_at(value, 0),
         libc::IFLA_XDP => link.xdp = parse_xdp(value),
         _ => {}
     });
+    if is_lower_elsewhere {
+        link.lower = None;
+    }
     Some(link)
 }
 
@@ -272,6 +286,18 @@ mod tests {
         assert_eq!(nested(&[(IFLA_XDP_ATTACHED, 2), (IFLA_XDP_PROG_ID, 8)]), [generic]);
         assert_eq!(nested(&[(IFLA_XDP_ATTACHED, 1), (IFLA_XDP_PROG_ID, 7)]), [native]);
         assert!(parse(&[0; 15]).is_none());
+    }
+
+    #[test]
+    fn an_interface_of_another_namespace_is_not_the_lower_one() {
+        let parsed = |attributes: &[(u16, u32)]| {
+            let mut body = ifinfo(7).to_vec();
+            attributes.iter().for_each(|(kind, value)| put_attribute(&mut body, *kind, &value.to_ne_bytes()));
+            parse(&body).map(|link| (link.lower, link.master)).unwrap()
+        };
+        assert_eq!(parsed(&[(libc::IFLA_LINK, 3)]), (Some(3), None));
+        assert_eq!(parsed(&[(libc::IFLA_LINK, 3), (libc::IFLA_LINK_NETNSID, 0)]), (None, None));
+        assert_eq!(parsed(&[(libc::IFLA_LINK, 7), (libc::IFLA_MASTER, 4)]), (None, Some(4)));
     }
 
     #[test]
