@@ -17,8 +17,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use transport::{PathMtu, VerbsError, refuse};
 use wire::Gid;
 
+use crate::interfaces::Interfaces;
 use crate::refusal::Refusal;
-use sys::{Address, Link, Netlink};
+use sys::{Link, Netlink};
 
 /// The refusal of an index without an address.
 #[cold]
@@ -120,8 +121,8 @@ const LOOPBACK_INDEX: u8 = GID_TBL_LEN as u8;
 const HEADERS_MAX: u32 = 80;
 
 impl GidTable {
-    /// Reads the table of `netdev`. `None` selects the netdev of the default route, else the first that is up
-    /// and has an address, else `lo`.
+    /// Reads the table of `netdev`. `None` selects the first of the [`interfaces`](crate::interfaces) that have
+    /// a device.
     ///
     /// # Errors
     /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no
@@ -135,16 +136,27 @@ impl GidTable {
         Ok(table)
     }
 
+    /// Returns the table of another device on the same netdev, whose GUID no other device has: 0 is the first,
+    /// which has the GUID of the netdev.
+    #[must_use]
+    pub(crate) fn of_instance(self, instance: u8) -> GidTable {
+        let mut node_guid = self.node_guid;
+        if instance > 0 {
+            // An EUI-64 made from a MAC has 0xff there.
+            node_guid[3] = instance;
+        }
+        GidTable { node_guid, ..self }
+    }
+
     /// As [`read`](Self::read); the table may be empty.
     fn current(netdev: Option<&str>) -> io::Result<GidTable> {
-        let mut netlink = Netlink::new()?;
-        let (links, addresses) = (netlink.links()?, netlink.addresses()?);
-        let default = default_interface(&mut netlink);
-        let link = choose(&links, &addresses, netdev, default).ok_or_else(|| Refusal::NoNetdev {
-            name: netdev.unwrap_or("lo").to_owned(),
-            known: links.iter().map(|link| link.name.clone()).collect(),
-        })?;
-        let entries = rows(link, &addresses);
+        let interfaces = Interfaces::read()?;
+        let link = match netdev {
+            Some(name) => interfaces.named(name),
+            None => interfaces.with_devices().first().copied(),
+        };
+        let link = link.ok_or_else(|| interfaces.unknown(netdev.unwrap_or("lo")))?;
+        let entries = rows(link, &interfaces);
         let first = entries.first().map_or(Gid::ZERO, |row| row.gid);
         Ok(GidTable {
             netdev: link.name.clone(),
@@ -152,7 +164,7 @@ impl GidTable {
             mtu: link.mtu,
             up: link.is_up,
             node_guid: node_guid(link, &first),
-            loopback: loopback(link, &links, &addresses),
+            loopback: loopback(link, &interfaces),
             entries,
         })
     }
@@ -242,41 +254,14 @@ impl GidTable {
     }
 }
 
-/// Returns the interface of the default route. The addresses are examples of remote hosts; nothing is sent to
-/// them.
-fn default_interface(netlink: &mut Netlink) -> Option<u32> {
-    let remote: [IpAddr; 2] =
-        [Ipv4Addr::new(1, 1, 1, 1).into(), Ipv6Addr::new(0x2600, 0, 0, 0, 0, 0, 0, 1).into()];
-    remote.into_iter().find_map(|dst| netlink.route(dst, None, 0).ok().filter(|r| !r.is_local)).map(|r| r.oif)
-}
-
-fn choose<'a>(
-    links: &'a [Link],
-    addresses: &[Address],
-    name: Option<&str>,
-    default: Option<u32>,
-) -> Option<&'a Link> {
-    if let Some(name) = name {
-        return links.iter().find(|l| l.name == name);
-    }
-    let is_usable = |l: &&Link| {
-        l.is_up && !l.is_loopback && addresses.iter().any(|a| a.ifindex == l.index && is_valid(a))
-    };
-    links
-        .iter()
-        .find(|l| Some(l.index) == default && is_usable(l))
-        .or_else(|| links.iter().find(is_usable))
-        .or_else(|| links.iter().find(|l| l.is_loopback))
-}
-
 /// Returns the rows for `link`.
-fn rows(link: &Link, addresses: &[Address]) -> Vec<GidRow> {
+fn rows(link: &Link, interfaces: &Interfaces) -> Vec<GidRow> {
     let rank = |ip| match ip {
         IpAddr::V4(_) => 0,
         IpAddr::V6(_) if is_link_local(ip) => 2,
         IpAddr::V6(_) => 1,
     };
-    let mut ranked: Vec<_> = addresses.iter().filter(|a| a.ifindex == link.index && is_valid(a)).collect();
+    let mut ranked: Vec<_> = interfaces.addresses().filter(|a| a.ifindex == link.index).collect();
     // Stable sort: within a rank, the kernel's order has primary addresses first.
     ranked.sort_by_key(|address| rank(address.ip));
     let mut entries: Vec<GidRow> = Vec::new();
@@ -290,19 +275,15 @@ fn rows(link: &Link, addresses: &[Address]) -> Vec<GidRow> {
 }
 
 /// Returns the two standard loopback addresses, unless `link` is the loopback interface.
-fn loopback(link: &Link, links: &[Link], addresses: &[Address]) -> [GidRow; 2] {
-    let interface = links.iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
+fn loopback(link: &Link, interfaces: &Interfaces) -> [GidRow; 2] {
+    let interface = interfaces.links().iter().find(|l| l.is_loopback && l.is_up).map(|l| l.index);
     [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].map(|ip: IpAddr| {
-        let has = addresses.iter().any(|a| Some(a.ifindex) == interface && a.ip == ip && is_valid(a));
+        let has = interfaces.addresses().any(|a| Some(a.ifindex) == interface && a.ip == ip);
         match interface {
             Some(ifindex) if has && ifindex != link.index => GidRow { gid: Gid::from(ip), ifindex },
             _ => GidRow::EMPTY,
         }
     })
-}
-
-fn is_valid(address: &Address) -> bool {
-    !address.is_tentative && !address.is_temporary && !address.ip.is_multicast()
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
@@ -325,31 +306,10 @@ fn node_guid(link: &Link, first: &Gid) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
+    use sys::Address;
+
     use super::*;
-
-    fn link(index: u32, name: &str) -> Link {
-        let is_loopback = name == "lo";
-        let mac = if is_loopback { [0; 6] } else { [0x52, 0x54, 0, 0x0a, 8, index as u8] };
-        Link {
-            index,
-            name: name.to_owned(),
-            mtu: 1500,
-            mac,
-            is_up: true,
-            is_running: true,
-            is_loopback,
-            is_ethernet: !is_loopback,
-            has_neighbours: !is_loopback,
-            rx_queues: 1,
-            gso_max_segs: 1,
-            kind: None,
-            xdp: Vec::new(),
-        }
-    }
-
-    fn address(ifindex: u32, ip: &str) -> Address {
-        Address { ifindex, ip: ip.parse().unwrap(), is_tentative: false, is_temporary: false }
-    }
+    use crate::interfaces::tests::{address, link};
 
     fn shown(entries: &[GidRow]) -> Vec<(String, u32)> {
         entries.iter().map(|row| (row.gid.ip().to_string(), row.ifindex)).collect()
@@ -357,8 +317,8 @@ mod tests {
 
     #[test]
     fn rows_are_ordered_by_kind_and_unusable_addresses_left_out() {
-        let links = [link(1, "lo"), link(2, "eth0"), link(3, "eth1")];
-        let addresses = [
+        let links = vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1")];
+        let addresses = vec![
             address(1, "127.0.0.1"),
             address(1, "::1"),
             address(2, "fe80::1"),
@@ -368,12 +328,13 @@ mod tests {
             address(2, "10.0.0.1"),
             address(3, "10.0.1.1"),
         ];
+        let interfaces = Interfaces::new(links.clone(), addresses, None);
         let want = [("10.0.0.1", 2), ("2001:db8::1", 2), ("fe80::1", 2)];
-        assert_eq!(shown(&rows(&links[1], &addresses)), want.map(|(ip, i)| (ip.to_owned(), i)));
+        assert_eq!(shown(&rows(&links[1], &interfaces)), want.map(|(ip, i)| (ip.to_owned(), i)));
         let local = [("127.0.0.1", 1), ("::1", 1)].map(|(ip, i)| (ip.to_owned(), i));
-        assert_eq!(shown(&rows(&links[0], &addresses)), local);
-        assert_eq!(shown(&loopback(&links[1], &links, &addresses)), local);
-        assert_eq!(loopback(&links[0], &links, &addresses), [GidRow::EMPTY; 2], "they are in the table");
+        assert_eq!(shown(&rows(&links[0], &interfaces)), local);
+        assert_eq!(shown(&loopback(&links[1], &interfaces)), local);
+        assert_eq!(loopback(&links[0], &interfaces), [GidRow::EMPTY; 2], "they are in the table");
     }
 
     #[test]
@@ -397,22 +358,6 @@ mod tests {
     }
 
     #[test]
-    fn the_netdev_is_the_named_one_or_the_default_or_the_first_or_lo() {
-        let mut links = vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1"), link(4, "eth2")];
-        let addresses = [address(1, "127.0.0.1"), address(3, "10.0.1.1"), address(4, "10.0.2.1")];
-        let name = |links: &[Link], name, default| {
-            choose(links, &addresses, name, default).map(|l| l.name.clone()).unwrap_or_default()
-        };
-        assert_eq!(name(&links, Some("eth0"), Some(4)), "eth0");
-        assert_eq!(name(&links, Some("eth9"), Some(4)), "");
-        assert_eq!(name(&links, None, Some(4)), "eth2");
-        assert_eq!(name(&links, None, Some(2)), "eth1", "the netdev of the default route has no address");
-        assert_eq!(name(&links, None, None), "eth1");
-        links.truncate(2);
-        assert_eq!(name(&links, None, None), "lo");
-    }
-
-    #[test]
     fn path_mtu_and_guid_follow_rxe() {
         let mut table = GidTable {
             netdev: "eth0".to_owned(),
@@ -421,7 +366,7 @@ mod tests {
             up: true,
             entries: Vec::new(),
             loopback: [GidRow::EMPTY; 2],
-            node_guid: [0; 8],
+            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, 7],
         };
         for (mtu, path_mtu) in [
             (1500, PathMtu::M1024),
@@ -440,6 +385,8 @@ mod tests {
         assert_eq!(node_guid(&eth, &gid), [0x50, 0x54, 0, 0xff, 0xfe, 0x0a, 8, 2]);
         assert_ne!(node_guid(&link(1, "lo"), &gid), [0; 8]);
         assert_eq!(node_guid(&Link { mac: [0; 6], ..eth }, &gid)[4..], [10, 8, 0, 2]);
+        let of_instance = |instance| table.clone().of_instance(instance).node_guid;
+        assert_eq!([0, 1, 31].map(of_instance).map(|guid| guid[3]), [0xff, 1, 31]);
     }
 
     #[test]

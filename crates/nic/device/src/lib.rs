@@ -18,6 +18,7 @@ pub mod fuzz;
 pub mod gid;
 mod guard;
 pub mod hook;
+pub mod interfaces;
 mod key_places;
 mod keys;
 mod locked;

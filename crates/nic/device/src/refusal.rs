@@ -9,6 +9,7 @@ use crate::hook::HookError;
 use crate::port::XskError;
 use crate::registry::JoinError;
 use crate::variable::BadVariable;
+use crate::verbs::BadSetting;
 
 /// Longest name of a device (IBV_SYSFS_NAME_MAX with its zero).
 pub(crate) const NAME_MAX: usize = 63;
@@ -31,8 +32,12 @@ pub enum Refusal {
         /// True for a loopback interface that is down, as `lo` is in a new network namespace.
         is_down_loopback: bool,
     },
+    /// The kernel does not list the interfaces.
+    NoInterfaces(io::Error),
     /// Not a valid device name.
     BadName(String),
+    /// A list or a number of devices is invalid.
+    BadSetting(BadSetting),
     /// Another variable has an invalid value.
     BadVariable(BadVariable),
     /// `ROXIE_CHAOS` is not a valid plan, with the reason.
@@ -73,6 +78,10 @@ impl Refusal {
                     "as root: ip address add ADDRESS/PREFIX dev {netdev}, or choose another with --netdev"
                 )
             }
+            Refusal::NoInterfaces(_) => {
+                "allow this process netlink sockets, if a sandbox (seccomp) forbids them".to_owned()
+            }
+            Refusal::BadSetting(bad) => bad.remedy(),
             Refusal::BadName(_) => {
                 format!("use 1 to {} letters, digits, '_', '-' or '.'", NAME_MAX)
             }
@@ -115,6 +124,8 @@ impl fmt::Display for Refusal {
                 write!(f, "no network interface is up, not even {netdev}")
             }
             Refusal::NoAddress { netdev, .. } => write!(f, "network interface {netdev} has no IP address"),
+            Refusal::NoInterfaces(error) => write!(f, "the network interfaces cannot be read: {error}"),
+            Refusal::BadSetting(bad) => bad.fmt(f),
             Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
             Refusal::NoMemory => write!(
                 f,
@@ -138,9 +149,12 @@ impl From<Refusal> for io::Error {
         let kind = match &refusal {
             Refusal::NoNetdev { .. } => io::ErrorKind::NotFound,
             Refusal::NoAddress { .. } => io::ErrorKind::AddrNotAvailable,
-            Refusal::BadName(_) | Refusal::BadVariable(_) | Refusal::BadChaos(_) | Refusal::BadHook(_) => {
-                io::ErrorKind::InvalidInput
-            }
+            Refusal::NoInterfaces(error) => error.kind(),
+            Refusal::BadName(_)
+            | Refusal::BadSetting(_)
+            | Refusal::BadVariable(_)
+            | Refusal::BadChaos(_)
+            | Refusal::BadHook(_) => io::ErrorKind::InvalidInput,
             Refusal::NoMemory => io::ErrorKind::OutOfMemory,
             Refusal::NoThread(error) => error.kind(),
             Refusal::NoXsk { error, .. } => io::Error::from_raw_os_error(error.errno()).kind(),

@@ -10,8 +10,8 @@ use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsErr
 use super::hooks::EarlyHooks;
 use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX, memory_for};
 use super::{
-    AsyncElement, AsyncEvent, CompChannel, Cq, DeviceAttr, GidEntry, HookConfig, Pd, PortAttr, Refusal,
-    Traffic, Xrcd, XrcdInit,
+    AsyncElement, AsyncEvent, CompChannel, Cq, DeviceAttr, DeviceSettings, GidEntry, HookConfig, Pd,
+    PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
 };
 use crate::chaos;
 use crate::cq::CQE_MAX;
@@ -35,8 +35,10 @@ pub(super) const INLINE_MAX: u32 = 512;
 pub struct DeviceConfig {
     /// Name of the device, `roxie0` if empty.
     pub name: String,
-    /// Network interface; `None` takes the one of the default route, else the first that is up, else `lo`.
+    /// Network interface; `None` takes the first of the [`interfaces`](crate::interfaces) that have a device.
     pub netdev: Option<String>,
+    /// Number of this device among those on the interface; each has a GUID of its own.
+    pub instance: u8,
     /// Packet backend; `None` takes it from `ROXIE_PORT` and `ROXIE_XDP_MODE`.
     pub port: Option<PortChoice>,
     /// Hooks attached from the start; `None` takes them from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
@@ -56,11 +58,16 @@ impl DeviceConfig {
     /// (`IBV_SYSFS_NAME_MAX`).
     pub const NAME_MAX: usize = NAME_MAX;
 
-    /// Takes the name and the netdev from `ROXIE_NAME` and `ROXIE_NETDEV`, as `roxie run` sets them.
+    /// Returns the first of [`device_configs`](super::device_configs). Of settings that are refused, name and
+    /// netdev are the texts, which [`Device::open`] refuses too.
     #[must_use]
     pub fn from_env() -> Self {
-        let get = |key| std::env::var(key).ok().filter(|v| !v.is_empty());
-        Self { name: get("ROXIE_NAME").unwrap_or_default(), netdev: get("ROXIE_NETDEV"), ..Self::default() }
+        let settings = DeviceSettings::from_env();
+        let first = settings.configs().ok().and_then(|configs| configs.into_iter().next());
+        first.unwrap_or_else(|| {
+            let netdev = Some(settings.netdev).filter(|netdev| !netdev.is_empty());
+            Self { name: settings.name, netdev, ..Self::default() }
+        })
     }
 
     /// Checks that programs can use the name as part of a path.
@@ -104,7 +111,8 @@ impl Device {
     /// address, `InvalidInput` for a name that cannot be part of a path. Errors of netlink.
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
         config.check_name()?;
-        let gids = Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?));
+        let gids =
+            Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?.of_instance(config.instance)));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
         let DeviceConfig { port, traffic, engines, chaos: chaos_plan, ref domain, .. } = *config;

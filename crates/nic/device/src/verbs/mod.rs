@@ -109,6 +109,7 @@
 
 mod attr;
 mod buffer;
+mod choice;
 mod comp_counter;
 mod cq;
 mod device;
@@ -136,6 +137,7 @@ pub use crate::refusal::{Refusal, remedy};
 pub use crate::traffic::Traffic;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
+pub use choice::{BadSetting, DeviceSetting, DeviceSettings, device_configs};
 pub use comp_counter::{CompCounter, CompCounterType};
 pub use cq::{CompChannel, Cq};
 pub use device::{Context, Device, DeviceConfig};

@@ -1,0 +1,314 @@
+//! The devices of a process: those of the settings, else those of the rule of
+//! [`interfaces`](crate::interfaces).
+
+use std::fmt;
+
+use super::{DeviceConfig, Refusal};
+use crate::interfaces::{DEVICES_MAX, Interfaces};
+
+/// The settings that choose devices, as texts; an empty one is not set.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DeviceSettings {
+    /// Interfaces, separated by commas: one device on each (`ROXIE_NETDEV`).
+    pub netdev: String,
+    /// Names of the devices, separated by commas; further devices count on from the last (`ROXIE_NAME`).
+    pub name: String,
+    /// Number of devices, distributed over the interfaces in turn (`ROXIE_DEVICES`).
+    pub devices: String,
+}
+
+/// A setting that chooses devices: its option and its variable.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DeviceSetting {
+    /// `--netdev`, `ROXIE_NETDEV`.
+    Netdev,
+    /// `--name`, `ROXIE_NAME`.
+    Name,
+    /// `--devices`, `ROXIE_DEVICES`.
+    Devices,
+}
+
+/// Why the settings choose no devices.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum BadSetting {
+    /// The list has an empty part.
+    EmptyPart(DeviceSetting, String),
+    /// This part stands twice in the list, or is the name of two devices.
+    Twice(DeviceSetting, String),
+    /// The list has this many parts, more than [`DEVICES_MAX`].
+    TooMany(DeviceSetting, usize),
+    /// The number of devices is not one from 1 to [`DEVICES_MAX`].
+    NoNumber(String),
+    /// There are more names than devices.
+    NamesLeft {
+        /// The number of names.
+        names: usize,
+        /// The number of devices.
+        devices: usize,
+    },
+}
+
+/// The name of the first device unless a setting says otherwise.
+const FIRST_NAME: &str = "roxie0";
+
+/// Returns the configurations of the devices that this process is to have now, by the environment.
+/// Interfaces that come later are in the result of a later call.
+///
+/// # Errors
+/// A setting is invalid, an interface of it does not exist, or the kernel does not list the interfaces.
+pub fn device_configs() -> Result<Vec<DeviceConfig>, Refusal> {
+    DeviceSettings::from_env().configs()
+}
+
+impl DeviceSettings {
+    /// Takes the settings from the environment.
+    #[must_use]
+    pub fn from_env() -> DeviceSettings {
+        let [netdev, name, devices] = [DeviceSetting::Netdev, DeviceSetting::Name, DeviceSetting::Devices]
+            .map(|setting| std::env::var(setting.variable()).unwrap_or_default());
+        DeviceSettings { netdev, name, devices }
+    }
+
+    /// Returns the configurations of the devices, the first of which a program takes that names none.
+    ///
+    /// # Errors
+    /// As [`device_configs`].
+    pub fn configs(&self) -> Result<Vec<DeviceConfig>, Refusal> {
+        self.configs_on(&Interfaces::read().map_err(Refusal::NoInterfaces)?)
+    }
+
+    /// As [`configs`](Self::configs), with the interfaces of this namespace.
+    ///
+    /// # Errors
+    /// A setting is invalid, or an interface of it does not exist.
+    pub fn configs_on(&self, interfaces: &Interfaces) -> Result<Vec<DeviceConfig>, Refusal> {
+        let named = parts(DeviceSetting::Netdev, &self.netdev)?;
+        if let Some(unknown) = named.iter().find(|name| interfaces.named(name).is_none()) {
+            return Err(interfaces.unknown(unknown));
+        }
+        let mut netdevs = named.clone();
+        if named.is_empty() {
+            netdevs.extend(interfaces.with_devices().iter().map(|link| link.name.as_str()));
+        }
+        let count = self.count()?;
+        if netdevs.is_empty() {
+            return Err(interfaces.unknown("lo"));
+        }
+        let devices = count.unwrap_or(netdevs.len());
+        let names = self.names(devices, count.is_some())?;
+        // Interfaces of the rule may come later, and take the names that are left.
+        if names.len() > devices && (count.is_some() || !named.is_empty()) {
+            return Err(BadSetting::NamesLeft { names: names.len(), devices }.into());
+        }
+        let on_each = netdevs.len();
+        let configs = names.into_iter().zip(netdevs.iter().cycle()).take(devices).enumerate();
+        let configs = configs.map(|(number, (name, netdev))| DeviceConfig {
+            name,
+            netdev: Some((*netdev).to_owned()),
+            instance: (number / on_each) as u8,
+            ..DeviceConfig::default()
+        });
+        Ok(configs.collect())
+    }
+
+    fn count(&self) -> Result<Option<usize>, BadSetting> {
+        if self.devices.is_empty() {
+            return Ok(None);
+        }
+        let count = self.devices.parse().ok().filter(|count| (1..=DEVICES_MAX).contains(count));
+        count.map(Some).ok_or_else(|| BadSetting::NoNumber(self.devices.clone()))
+    }
+
+    /// The names of the setting, continued up to `count`: the number at the end of the last one counts on. A
+    /// name without a number gets one from 0 on if `is_counted`, else from 1 on behind the name itself.
+    fn names(&self, count: usize, is_counted: bool) -> Result<Vec<String>, Refusal> {
+        let given = parts(DeviceSetting::Name, &self.name)?;
+        let (last, before) = given.split_last().unwrap_or((&FIRST_NAME, &[]));
+        let mut names: Vec<String> = before.iter().map(|name| (*name).to_owned()).collect();
+        let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
+        let first: Option<u64> = last[stem.len()..].parse().ok();
+        for number in 0..count.saturating_sub(names.len()).max(1) {
+            names.push(match (first, number) {
+                (Some(first), _) => {
+                    let width = last.len() - stem.len();
+                    format!("{stem}{:0width$}", first.saturating_add(number as u64))
+                }
+                (None, 0) if !is_counted => (*last).to_owned(),
+                (None, number) => format!("{last}{number}"),
+            });
+        }
+        for (index, name) in names.iter().enumerate() {
+            DeviceConfig { name: name.clone(), ..DeviceConfig::default() }.check_name()?;
+            if names[..index].contains(name) {
+                return Err(BadSetting::Twice(DeviceSetting::Name, name.clone()).into());
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// The parts of a list.
+fn parts(setting: DeviceSetting, list: &str) -> Result<Vec<&str>, BadSetting> {
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<&str> = list.split(',').collect();
+    if parts.contains(&"") {
+        return Err(BadSetting::EmptyPart(setting, list.to_owned()));
+    }
+    if parts.len() > DEVICES_MAX {
+        return Err(BadSetting::TooMany(setting, parts.len()));
+    }
+    let twice = parts.iter().enumerate().find(|(index, part)| parts[..*index].contains(part));
+    match twice {
+        Some((_, part)) => Err(BadSetting::Twice(setting, (*part).to_owned())),
+        None => Ok(parts),
+    }
+}
+
+impl DeviceSetting {
+    /// Returns the environment variable.
+    #[must_use]
+    pub fn variable(self) -> &'static str {
+        match self {
+            DeviceSetting::Netdev => "ROXIE_NETDEV",
+            DeviceSetting::Name => "ROXIE_NAME",
+            DeviceSetting::Devices => "ROXIE_DEVICES",
+        }
+    }
+}
+
+/// Both names of the setting: users may have set either.
+impl fmt::Display for DeviceSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let option = match self {
+            DeviceSetting::Netdev => "--netdev",
+            DeviceSetting::Name => "--name",
+            DeviceSetting::Devices => "--devices",
+        };
+        write!(f, "{option} ({})", self.variable())
+    }
+}
+
+impl BadSetting {
+    /// Returns what the user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            BadSetting::EmptyPart(..) => "separate the parts by one comma: a,b".to_owned(),
+            BadSetting::Twice(DeviceSetting::Netdev, _) => {
+                "name each interface once; --devices N makes several devices on one".to_owned()
+            }
+            BadSetting::Twice(..) => "give each device a name of its own".to_owned(),
+            BadSetting::TooMany(..) | BadSetting::NoNumber(_) => {
+                format!("a process has 1 to {DEVICES_MAX} devices")
+            }
+            BadSetting::NamesLeft { .. } => "give at most one name for each device".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadSetting::EmptyPart(setting, list) => {
+                write!(f, "{setting} is '{list}', which has an empty part")
+            }
+            BadSetting::Twice(setting, part) => write!(f, "{setting} has '{part}' twice"),
+            BadSetting::TooMany(setting, parts) => write!(f, "{setting} lists {parts} devices"),
+            BadSetting::NoNumber(text) => {
+                write!(f, "{} is '{text}', which is not a number of devices", DeviceSetting::Devices)
+            }
+            BadSetting::NamesLeft { names, devices } => {
+                write!(f, "{} has {names} names for {devices} device(s)", DeviceSetting::Name)
+            }
+        }
+    }
+}
+
+impl std::error::Error for BadSetting {}
+
+impl From<BadSetting> for Refusal {
+    fn from(bad: BadSetting) -> Refusal {
+        Refusal::BadSetting(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interfaces::tests::{address, link};
+
+    fn settings(netdev: &str, name: &str, devices: &str) -> DeviceSettings {
+        let [netdev, name, devices] = [netdev, name, devices].map(str::to_owned);
+        DeviceSettings { netdev, name, devices }
+    }
+
+    /// eth0 and eth1, which have devices by the rule, and eth2, which has no address.
+    fn interfaces() -> Interfaces {
+        let links = vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1"), link(4, "eth2")];
+        Interfaces::new(links, vec![address(2, "10.0.0.1"), address(3, "10.0.1.1")], None)
+    }
+
+    /// The devices as NAME=IF or NAME=IF/INSTANCE.
+    fn devices(netdev: &str, name: &str, devices: &str) -> Result<Vec<String>, Refusal> {
+        let configs = settings(netdev, name, devices).configs_on(&interfaces())?;
+        let text = |config: DeviceConfig| {
+            let instance = if config.instance > 0 { format!("/{}", config.instance) } else { String::new() };
+            format!("{}={}{instance}", config.name, config.netdev.unwrap_or_default())
+        };
+        Ok(configs.into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn settings_choose_interfaces_names_and_the_number() {
+        let is = |given: [&str; 3], expected: &[&str]| {
+            assert_eq!(devices(given[0], given[1], given[2]).unwrap(), expected, "{given:?}");
+        };
+        is(["", "", ""], &["roxie0=eth0", "roxie1=eth1"]);
+        is(["eth2,lo", "", ""], &["roxie0=eth2", "roxie1=lo"]);
+        is(["eth1", "rxe0", ""], &["rxe0=eth1"]);
+        is(["", "mlx5_0", ""], &["mlx5_0=eth0", "mlx5_1=eth1"]);
+        is(["", "a,b7,c,d", ""], &["a=eth0", "b7=eth1"]);
+        is(["", "nic", ""], &["nic=eth0", "nic1=eth1"]);
+        is(["eth0,eth1,eth2", "x,ib08", ""], &["x=eth0", "ib08=eth1", "ib09=eth2"]);
+        is(["", "", "1"], &["roxie0=eth0"]);
+        is(["", "mlx5_", "4"], &["mlx5_0=eth0", "mlx5_1=eth1", "mlx5_2=eth0/1", "mlx5_3=eth1/1"]);
+        is(["eth0", "mlx5_9", "3"], &["mlx5_9=eth0", "mlx5_10=eth0/1", "mlx5_11=eth0/2"]);
+        assert_eq!(devices("", "", "32").unwrap().len(), DEVICES_MAX);
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_with_the_setting_and_the_value() {
+        let many = vec!["eth0"; DEVICES_MAX + 1].join(",");
+        let long = "x".repeat(DeviceConfig::NAME_MAX);
+        for (given, expected) in [
+            (["eth0,,eth1", "", ""], "--netdev (ROXIE_NETDEV) is 'eth0,,eth1', which has an empty part"),
+            (["eth0,", "", ""], "--netdev (ROXIE_NETDEV) is 'eth0,', which has an empty part"),
+            (["eth0,eth0", "", ""], "--netdev (ROXIE_NETDEV) has 'eth0' twice"),
+            ([&many, "", ""], "--netdev (ROXIE_NETDEV) lists 33 devices"),
+            (["eth0,eth9", "", ""], "no network interface called 'eth9'"),
+            (["", "a,b,a", ""], "--name (ROXIE_NAME) has 'a' twice"),
+            (["", "a1,a0", "3"], "--name (ROXIE_NAME) has 'a1' twice"),
+            (["", "a,,b", ""], "--name (ROXIE_NAME) is 'a,,b', which has an empty part"),
+            (["", "a/b", ""], "'a/b' cannot name a device"),
+            (["", &long, "2"], &format!("'{long}0' cannot name a device")),
+            (["eth0", "a,b", ""], "--name (ROXIE_NAME) has 2 names for 1 device(s)"),
+            (["", "a,b", "1"], "--name (ROXIE_NAME) has 2 names for 1 device(s)"),
+            (["", "", "0"], "--devices (ROXIE_DEVICES) is '0', which is not a number of devices"),
+            (["", "", "33"], "--devices (ROXIE_DEVICES) is '33', which is not a number of devices"),
+            (["", "", "two"], "--devices (ROXIE_DEVICES) is 'two', which is not a number of devices"),
+        ] {
+            let refusal = devices(given[0], given[1], given[2]).unwrap_err();
+            assert_eq!(refusal.to_string(), expected, "{given:?}");
+            assert!(!refusal.remedy().is_empty(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_this_machine_is_what_a_program_without_settings_has() {
+        let first = settings("", "", "").configs().unwrap().remove(0);
+        let table = crate::gid::GidTable::read(None).unwrap();
+        assert_eq!((first.name.as_str(), first.netdev), (FIRST_NAME, Some(table.netdev)));
+    }
+}
