@@ -188,10 +188,10 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         (&["run", "--", "no-such-program"], 127, "command not found"),
         (&["run", "--", "/etc/passwd"], 126, "not executable"),
         (&["run", "--", ""], 127, "the command is an empty word"),
-        (&["run", "--name", "", "--", "true"], 2, "cannot name a device"),
+        (&["run", "--name", "", "--", "true"], 2, "has an empty part"),
         (&["run", "--ingress", "", "--", "true"], 2, "no stage is named"),
         (&["run", "--egress", "impair:loss=200%", "--", "true"], 2, "0%..100%"),
-        (&["run", "--netdev", "nonesuch", "--", "true"], 1, "there are: lo"),
+        (&["run", "--netdev", "nonesuch", "--", "true"], 1, "or ROXIE_NETDEV: lo"),
         (&["run"], 2, "COMMAND"),
     ];
     table.iter().try_for_each(|(words, code, text)| {

@@ -77,21 +77,56 @@ pub(crate) enum Command {
     DemoClient(DemoRoleArgs),
 }
 
-/// Which device a program sees.
+/// Which devices a program sees.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct DeviceArgs {
-    /// Network interface of the device [default: that of the default route, else the first that is up]
+    /// Network interfaces, a device on each [default: those that reach this host, see below]
     ///
-    /// The device's GIDs are the addresses of this interface, and its MTU decides the path MTU. 127.0.0.1
+    /// The GIDs of a device are the addresses of its interface, whose MTU decides the path MTU. 127.0.0.1
     /// and ::1 work with every interface for programs that connect by rdma_cm. Also: environment variable
     /// ROXIE_NETDEV.
-    #[arg(long, short = 'i', value_name = "IF")]
-    pub(crate) netdev: Option<String>,
-    /// Name of the device [default: roxie0]
     ///
-    /// Set it for programs and scripts that expect rxe0 or mlx5_0. Also: environment variable ROXIE_NAME.
-    #[arg(long, short = 'n', value_name = "NAME")]
+    /// By default there is a device for each interface that is up, has a global address, and is not lo, a
+    /// tunnel, the bridge of a container engine or hypervisor, or a VLAN, macvlan, bond or bridge interface
+    /// above an interface with a device. The first device is that of the default route, whose interface may
+    /// be a tunnel or such a bridge; the others follow in the order of ip link. If there is no such
+    /// interface, the first that is up and has an address has the device, else lo.
+    #[arg(long, short = 'i', value_name = "IF[,IF...]")]
+    pub(crate) netdev: Option<String>,
+    /// Names of the devices [default: roxie0, roxie1 ...]
+    ///
+    /// Set them for programs and scripts that expect rxe0 or mlx5_0. Further devices count on from the last
+    /// name: mlx5_0, mlx5_1. Also: environment variable ROXIE_NAME.
+    #[arg(long, short = 'n', value_name = "NAME[,NAME...]")]
     pub(crate) name: Option<String>,
+    /// Number of devices, 1 to 32, distributed over the interfaces in turn [default: one for each]
+    ///
+    /// Devices on one interface have the same GIDs, and a node GUID each. '--devices 8 --name mlx5_' makes
+    /// mlx5_0 to mlx5_7; '--devices 1' leaves the first device only. Also: environment variable
+    /// ROXIE_DEVICES.
+    #[arg(long, value_name = "N")]
+    pub(crate) devices: Option<String>,
+    /// Names and interfaces of the devices: short for --name and --netdev
+    #[arg(long, value_name = "NAME=IF[,NAME=IF...]", value_parser = pairs,
+          conflicts_with_all = ["netdev", "name", "devices"])]
+    pub(crate) device: Option<Pairs>,
+}
+
+/// The lists of `--device`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pairs {
+    pub(crate) names: String,
+    pub(crate) netdevs: String,
+    pub(crate) count: usize,
+}
+
+fn pairs(list: &str) -> Result<Pairs, String> {
+    let pairs: Option<Vec<(&str, &str)>> = list.split(',').map(|pair| pair.split_once('=')).collect();
+    let pairs =
+        pairs.filter(|pairs| pairs.iter().all(|(name, netdev)| !name.is_empty() && !netdev.is_empty()));
+    let pairs = pairs.ok_or("each part is NAME=IF, such as mlx5_0=eth0,mlx5_1=eth1")?;
+    let (names, netdevs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    Ok(Pairs { count: names.len(), names: names.join(","), netdevs: netdevs.join(",") })
 }
 
 /// How packets get from the device to the network.
@@ -206,7 +241,7 @@ pub(crate) enum When {
     Off,
 }
 
-/// Run a program that sees the device
+/// Run a program that sees the devices
 ///
 /// Starts COMMAND with roxie's libibverbs.so.1 and librdmacm.so.1 in front of the system's. roxie replaces
 /// itself with the command (exec), so process id, standard streams, signals and exit status are those of
@@ -234,7 +269,7 @@ pub(crate) struct RunArgs {
     pub(crate) chaos: ChaosArgs,
     #[command(flatten)]
     pub(crate) recording: RecordingArgs,
-    /// Provide /dev/infiniband and /sys/class/infiniband entries for the device, which UCX needs
+    /// Provide /dev/infiniband and /sys/class/infiniband entries for the devices, which UCX needs
     /// [default: auto]
     ///
     /// They exist in a mount namespace of the command only. Without the privilege to create one, the
@@ -266,7 +301,7 @@ impl RunArgs {
 /// Print the environment variables that 'roxie run' sets
 ///
 /// As commands for a POSIX shell (eval), or as one JSON object. With these variables, every program that
-/// the shell starts sees the device, as under 'roxie run'.
+/// the shell starts sees the devices, as under 'roxie run'.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = include_str!("help/env.txt"))]
 pub(crate) struct EnvArgs {
@@ -277,7 +312,7 @@ pub(crate) struct EnvArgs {
     pub(crate) json: bool,
 }
 
-/// Show the device, its port, GIDs and limits
+/// Show each device, its port, GIDs and limits
 ///
 /// Like ibv_devinfo, without needing it installed; shows also whether packets go by UDP or AF_XDP sockets.
 /// Opens no port.
@@ -291,7 +326,7 @@ pub(crate) struct DevinfoArgs {
     /// Show the limits too
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// Print one JSON object, limits included
+    /// Print one JSON object for each device, limits included
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -301,8 +336,8 @@ pub(crate) struct DevinfoArgs {
 /// Checks the kernel, UDP segmentation offload, UDP port 4791 and the process that uses it, the limits of
 /// this process, socket buffers, network interfaces with their path MTU and XDP modes, the privileges for
 /// AF_XDP, the libraries, kernel Soft-RoCE, user namespaces, and the kernel features that roxie uses, one by
-/// one. Opens the device, and sends a message from one of its queue pairs to another. Changes nothing. Every
-/// line that is not 'ok' says what to do.
+/// one. Says of each interface why it has a device or not. Opens the devices, and sends a message from one
+/// queue pair of the first to another. Changes nothing. Every line that is not 'ok' says what to do.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = include_str!("help/doctor.txt"))]
 pub(crate) struct DoctorArgs {
@@ -402,6 +437,10 @@ mod tests {
         let args = Args::parse_from(["roxie", "run", "rping", "-s", "--name", "x"]);
         let Command::Run(run) = args.command else { panic!("run") };
         assert_eq!(run.command, ["rping", "-s", "--name", "x"]);
+        let args = ["roxie", "run", "--device", "a=lo,b=eth0", "--", "true"];
+        let Command::Run(run) = Args::parse_from(args).command else { panic!("run") };
+        let pairs = run.nic.device.device.expect("given");
+        assert_eq!((&*pairs.names, &*pairs.netdevs, pairs.count), ("a,b", "lo,eth0", 2));
         let when = |words: &[&str]| match Args::parse_from([&["roxie", "run"], words].concat()).command {
             Command::Run(run) => (run.device_files, run.command.len()),
             _ => panic!("run"),
@@ -411,5 +450,11 @@ mod tests {
         assert_eq!(when(&["true"]), (When::Auto, 1));
         assert!(Args::try_parse_from(["roxie", "run", "--bogus", "--", "true"]).is_err());
         assert!(Args::try_parse_from(["roxie", "run", "--port", "tcp", "--", "true"]).is_err());
+        for wrong in ["a", "a=", "=lo", "a=lo,", ",a=lo"] {
+            assert!(
+                Args::try_parse_from(["roxie", "run", "--device", wrong, "--", "true"]).is_err(),
+                "{wrong}"
+            );
+        }
     }
 }

@@ -94,8 +94,10 @@ fn fill(dir: &Dir) -> Outcome {
     write("roxie", &own::with_libraries(&libraries)?)
 }
 
-fn device_name(device: &DeviceArgs) -> &str {
-    device.name.as_deref().unwrap_or("roxie0")
+/// The name by which container engines know the specification: that of the first device.
+fn device_name(device: &DeviceArgs) -> String {
+    let [_, (_, names), _] = device.words();
+    names.as_deref().and_then(|names| names.split(',').next()).unwrap_or("roxie0").to_owned()
 }
 
 /// The specification of a directory on this machine.
@@ -105,8 +107,8 @@ fn specification(dir: &Path, device: &DeviceArgs) -> Value {
         format!("LD_AUDIT={INSIDE}/{AUDIT}"),
         format!("GLIBC_TUNABLES={}", env::tunables(None, env::STATIC_TLS).to_string_lossy()),
     ];
-    let named = [("ROXIE_NETDEV", &device.netdev), ("ROXIE_NAME", &device.name)];
-    variables.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))));
+    let named = device.words().into_iter();
+    variables.extend(named.filter_map(|(setting, word)| Some(format!("{}={}", setting.variable(), word?))));
     json!({
         "cdiVersion": CDI_VERSION,
         "kind": KIND,
@@ -130,7 +132,11 @@ mod tests {
 
     #[test]
     fn a_specification_mounts_the_directory_and_sets_the_variables() {
-        let device = DeviceArgs { netdev: Some("eth0".to_owned()), name: Some("rxe0".to_owned()) };
+        let device = DeviceArgs {
+            netdev: Some("eth0".to_owned()),
+            name: Some("rxe0".to_owned()),
+            ..DeviceArgs::default()
+        };
         let value = specification(Path::new("/srv/x"), &device);
         assert_eq!(value["kind"], "roxie/rdma");
         let device = &value["devices"][0];

@@ -1,39 +1,65 @@
-//! The device of a subcommand: from the arguments, and from the environment where arguments are missing.
+//! The devices of a subcommand: from the arguments, and from the environment where arguments are missing.
 
 use roxie::port::PortChoice;
 use roxie::registry::DomainConfig;
-use roxie::verbs::{DeviceConfig, Engines, Refusal, Traffic};
+use roxie::verbs::{BadSetting, DeviceConfig, DeviceSetting, DeviceSettings, Engines, Refusal, Traffic};
 
 use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
-use crate::netdev;
 
 impl DeviceArgs {
-    /// The interface and name of the device to open.
-    pub(crate) fn config(&self) -> DeviceConfig {
-        let env = DeviceConfig::from_env();
-        DeviceConfig {
-            name: self.name.clone().unwrap_or(env.name),
-            netdev: self.netdev.clone().or(env.netdev),
-            ..env
-        }
+    /// The environment variables that these options stand for, with their values if given.
+    pub(crate) fn words(&self) -> [(DeviceSetting, Option<String>); 3] {
+        let [netdev, name, devices] = match &self.device {
+            Some(pairs) => [pairs.netdevs.clone(), pairs.names.clone(), pairs.count.to_string()].map(Some),
+            None => [&self.netdev, &self.name, &self.devices].map(Clone::clone),
+        };
+        [(DeviceSetting::Netdev, netdev), (DeviceSetting::Name, name), (DeviceSetting::Devices, devices)]
     }
 
-    /// Checks interface, name, `ROXIE_DOMAIN`, `ROXIE_USERS` and `ROXIE_ENGINES`; the failure names valid
+    /// The devices to open, the first of which a program takes that names none.
+    pub(crate) fn configs(&self) -> Outcome<Vec<DeviceConfig>> {
+        self.chosen().map_err(|refusal| failed(&refusal))
+    }
+
+    fn chosen(&self) -> Result<Vec<DeviceConfig>, Refusal> {
+        let words = self.words();
+        // An empty variable means the default; an empty option is a mistake.
+        if let Some((setting, _)) = words.iter().find(|(_, word)| word.as_deref() == Some("")) {
+            return Err(BadSetting::EmptyPart(*setting, String::new()).into());
+        }
+        let [netdev, name, devices] = words.map(|(_, word)| word);
+        let env = DeviceSettings::from_env();
+        let settings = DeviceSettings {
+            netdev: netdev.unwrap_or(env.netdev),
+            name: name.unwrap_or(env.name),
+            devices: devices.unwrap_or(env.devices),
+        };
+        settings.configs()
+    }
+
+    /// Whether a setting names the interfaces.
+    pub(crate) fn names_interfaces(&self) -> bool {
+        let [(_, netdev), ..] = self.words();
+        netdev.is_some() || !DeviceSettings::from_env().netdev.is_empty()
+    }
+
+    /// Checks interfaces, names, `ROXIE_DOMAIN`, `ROXIE_USERS` and `ROXIE_ENGINES`; the failure names valid
     /// values.
     pub(crate) fn check(&self) -> Outcome {
         DomainConfig::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         Engines::from_env().map_err(|bad| Failure::new(bad.to_string()).code(2))?;
-        let config = self.config();
-        config.netdev.as_deref().map_or(Ok(()), netdev::check)?;
-        // An empty name in the environment means the default.
-        let named = if self.name.as_deref() == Some("") {
-            Err(Refusal::BadName(String::new()))
-        } else {
-            config.check_name()
-        };
-        named.map_err(|bad| Failure::new(bad.to_string()).hint(bad.remedy()).code(2))
+        match self.chosen() {
+            // A program that needs no device starts all the same.
+            Ok(_) | Err(Refusal::NoInterfaces(_)) => Ok(()),
+            Err(refusal) => Err(failed(&refusal)),
+        }
     }
+}
+
+fn failed(refusal: &Refusal) -> Failure {
+    let is_usage = matches!(refusal, Refusal::BadName(_) | Refusal::BadSetting(_));
+    Failure::new(refusal.to_string()).hint(refusal.remedy()).code(if is_usage { 2 } else { 1 })
 }
 
 impl PortArgs {
@@ -69,20 +95,29 @@ mod tests {
 
     #[test]
     fn device_names_are_checked() {
-        let named = |name: &str| DeviceArgs { name: Some(name.to_owned()), netdev: None };
+        let named = |name: &str| DeviceArgs { name: Some(name.to_owned()), ..DeviceArgs::default() };
         assert!(DeviceArgs::default().check().is_ok());
-        for good in ["mlx5_0", &"x".repeat(DeviceConfig::NAME_MAX)] {
+        for good in ["mlx5_0", &"x".repeat(DeviceConfig::NAME_MAX - 2)] {
             assert!(named(good).check().is_ok(), "{good}");
         }
         for bad in ["", "a/b", "a b", &"x".repeat(DeviceConfig::NAME_MAX + 1)] {
-            assert!(named(bad).check().is_err(), "{bad}");
+            assert_eq!(named(bad).check().unwrap_err().code, 2, "{bad}");
         }
     }
 
     #[test]
     fn an_argument_wins_over_the_environment() {
-        let args = DeviceArgs { name: Some("rxe0".to_owned()), netdev: Some("lo".to_owned()) };
-        let config = args.config();
-        assert_eq!((config.name.as_str(), config.netdev.as_deref()), ("rxe0", Some("lo")));
+        let args = DeviceArgs {
+            name: Some("rxe".to_owned()),
+            netdev: Some("lo".to_owned()),
+            devices: Some("2".to_owned()),
+            device: None,
+        };
+        let configs = args.configs().unwrap();
+        let names: Vec<_> =
+            configs.iter().map(|config| (config.name.as_str(), config.netdev.as_deref())).collect();
+        assert_eq!(names, [("rxe0", Some("lo")), ("rxe1", Some("lo"))]);
+        let unknown = DeviceArgs { netdev: Some("nonesuch".to_owned()), ..DeviceArgs::default() };
+        assert_eq!(unknown.check().unwrap_err().code, 1);
     }
 }

@@ -24,16 +24,13 @@ const STEP: &str = "device files";
 /// The directories to make; their parents are covered by copies.
 const CLASS: &str = "/sys/class/infiniband";
 const DEVICES: &str = "/dev/infiniband";
-/// The device file that libibverbs reports (`ibv_device::dev_name`).
-const DEVICE_NODE: &str = "/dev/infiniband/uverbs0";
-
-/// Whether the device has its files already, as in a program that such a command started.
-pub(crate) fn exist(context: &Context) -> bool {
-    Path::new(CLASS).join(context.device().name()).exists()
+/// Whether all devices have their files already, as in a program that such a command started.
+pub(crate) fn exist(contexts: &[Context]) -> bool {
+    contexts.iter().all(|context| Path::new(CLASS).join(context.device().name()).exists())
 }
 
 /// Makes the files for this process and for the command that replaces it.
-pub(crate) fn make(context: &Context) -> Outcome {
+pub(crate) fn make(contexts: &[Context]) -> Outcome {
     enter_namespace()?;
     // Mounts made outside later still appear here; mounts made here do not appear outside.
     mount_at(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
@@ -43,9 +40,14 @@ pub(crate) fn make(context: &Context) -> Outcome {
         cover(existing, name)?;
         fs::create_dir_all(ours).during(STEP)?;
     }
-    File::create(DEVICE_NODE).during(STEP)?;
-    mount_at(Some(Path::new("/dev/null")), Path::new(DEVICE_NODE), MsFlags::MS_BIND)?;
-    describe(context, &Path::new(CLASS).join(context.device().name()))
+    for (number, context) in contexts.iter().enumerate() {
+        // As libibverbs reports it (`ibv_device::dev_name`).
+        let node = Path::new(DEVICES).join(format!("uverbs{number}"));
+        File::create(&node).during(STEP)?;
+        mount_at(Some(Path::new("/dev/null")), &node, MsFlags::MS_BIND)?;
+        describe(context, &Path::new(CLASS).join(context.device().name()))?;
+    }
+    Ok(())
 }
 
 /// The nearest parent of `path` that exists, and the next component of `path`. `/` cannot be covered.

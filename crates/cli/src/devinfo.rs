@@ -8,16 +8,26 @@ use crate::args::{DeviceArgs, DevinfoArgs};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal};
 
-/// Prints what the device is.
+/// Prints what each device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     let choice = args.port.choice()?;
-    let context = open(&args.device, Some(choice))?;
-    let outlook = Outlook::new(choice, &context.device().gids()).during("the interface")?;
-    let value = describe(&context, &outlook, choice.local);
-    if args.json {
-        return terminal::json_lines(&value);
-    }
     let terminal = Terminal::stdout();
+    for (number, context) in open(&args.device, Some(choice))?.iter().enumerate() {
+        let outlook = Outlook::new(choice, &context.device().gids()).during("the interface")?;
+        let value = describe(context, &outlook, choice.local);
+        if args.json {
+            terminal::json_lines(&value)?;
+            continue;
+        }
+        if number > 0 {
+            terminal.line("");
+        }
+        show(terminal, context, &value, args.verbose);
+    }
+    Ok(())
+}
+
+fn show(terminal: Terminal, context: &Context, value: &Value, is_verbose: bool) {
     terminal.heading(context.device().name());
     for section in ["device", "port"] {
         rows(terminal, &value[section]);
@@ -27,18 +37,20 @@ pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
             format!("  GID {:<3}            {}  {}", gid["index"], text(&gid["gid"]), text(&gid["ip"]));
         terminal.line(&line);
     }
-    if args.verbose {
+    if is_verbose {
         rows(terminal, &value["limits"]);
     }
-    Ok(())
 }
 
-/// The device that `args` and the environment name; without `port`, with the port that the environment names.
-pub(crate) fn open(args: &DeviceArgs, port: Option<PortChoice>) -> Outcome<Context> {
+/// The devices that `args` and the environment choose, at least one; without `port`, with the port that the
+/// environment names.
+pub(crate) fn open(args: &DeviceArgs, port: Option<PortChoice>) -> Outcome<Vec<Context>> {
     args.check()?;
-    Device::open(&DeviceConfig { port, ..args.config() })
-        .and_then(|device| device.context())
-        .map_err(|error| Failure::of_device("opening the device", &error))
+    let open = |config: DeviceConfig| {
+        let context = Device::open(&DeviceConfig { port, ..config }).and_then(|device| device.context());
+        context.map_err(|error| Failure::of_device("opening the device", &error))
+    };
+    args.configs()?.into_iter().map(open).collect()
 }
 
 fn describe(context: &Context, outlook: &Outlook, local: LocalPath) -> Value {

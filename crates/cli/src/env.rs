@@ -23,15 +23,16 @@ pub(crate) fn variables(nic: &NicArgs) -> Outcome<Vec<(&'static str, OsString)>>
         ("GLIBC_TUNABLES", tunables(std::env::var_os("GLIBC_TUNABLES"), STATIC_TLS)),
     ];
     let named = [
-        ("ROXIE_NETDEV", device.netdev.clone()),
-        ("ROXIE_NAME", device.name.clone()),
         ("ROXIE_PORT", port.port.clone()),
         ("ROXIE_XDP_MODE", port.xdp_mode.clone()),
         ("ROXIE_SHM", port.shm.clone()),
         ("ROXIE_INGRESS", ingress),
         ("ROXIE_EGRESS", egress),
     ];
-    variables.extend(named.into_iter().chain(traffic).filter_map(|(key, value)| Some((key, value?.into()))));
+    let devices = device.words().map(|(setting, word)| (setting.variable(), word));
+    variables.extend(
+        devices.into_iter().chain(named).chain(traffic).filter_map(|(key, value)| Some((key, value?.into()))),
+    );
     Ok(variables)
 }
 

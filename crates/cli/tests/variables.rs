@@ -10,6 +10,8 @@ fn an_invalid_variable_is_refused_before_the_program_starts() {
         ("ROXIE_DOMAIN", "x y", "is not NAME or NAME:PORT"),
         ("ROXIE_ECN", "1", "ROXIE_ECN=1 is none of off, on"),
         ("ROXIE_NAME", "a/b", "'a/b' cannot name a device"),
+        ("ROXIE_NETDEV", "lo,,lo", "--netdev (ROXIE_NETDEV) is 'lo,,lo', which has an empty part"),
+        ("ROXIE_DEVICES", "33", "--devices (ROXIE_DEVICES) is '33', which is not a number of devices"),
     ] {
         for words in [["run", "--", "/bin/true"].as_slice(), &["devinfo"], &["env"]] {
             if words == ["devinfo"] && name == "ROXIE_ECN" {

@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def rdma_device() -> str:
-    """Return the name of the RDMA device; skip the test without --roxie."""
+    """Return the name of the first RDMA device; skip the test without --roxie."""
     if not is_active():
         pytest.skip(f"needs an RDMA device: start pytest with {OPTION}")
-    return os.environ.get("ROXIE_NAME") or "roxie0"
+    return (os.environ.get("ROXIE_NAME") or "roxie0").split(",")[0]

@@ -71,7 +71,8 @@ pub(crate) struct Run {
 impl Run {
     /// Opens the interface. Without `terminal` nothing is printed.
     pub(crate) fn new(netdev: &str, terminal: Option<Terminal>) -> Outcome<Self> {
-        let context = devinfo::open(&DeviceArgs { netdev: Some(netdev.to_owned()), name: None }, None)?;
+        let device = DeviceArgs { netdev: Some(netdev.to_owned()), ..DeviceArgs::default() };
+        let context = devinfo::open(&device, None)?.remove(0);
         Ok(Self {
             terminal,
             start: Instant::now(),

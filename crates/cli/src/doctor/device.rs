@@ -1,16 +1,28 @@
 //! Libraries, network interfaces, and the device itself.
 
-use roxie::verbs::{Device, DeviceConfig, remedy};
+use roxie::interfaces::{Interfaces, Standing};
+use roxie::verbs::{Device, DeviceConfig, DeviceSetting, remedy};
+use sys::Link;
 
 use super::Check;
 use crate::args::DeviceArgs;
 use crate::library::Libraries;
-use crate::netdev;
 
 pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
+    let configs = args.configs();
     let mut checks = vec![libraries()];
-    checks.extend(netdev::names().iter().map(|name| interface(name)));
-    checks.push(device(args));
+    match Interfaces::read() {
+        Ok(all) => {
+            checks.extend(all.links().iter().map(|link| {
+                interface(link, &reason(args, configs.as_deref().unwrap_or_default(), &all, link))
+            }))
+        }
+        Err(error) => checks.push(Check::note("interface", format!("they cannot be read: {error}"))),
+    }
+    match configs {
+        Ok(configs) => checks.extend(configs.iter().map(device)),
+        Err(failure) => checks.push(Check::bad("device", failure.what, failure.hint.unwrap_or_default())),
+    }
     checks
 }
 
@@ -29,28 +41,44 @@ fn libraries() -> Check {
     }
 }
 
-fn interface(name: &str) -> Check {
+/// Why an interface has devices or none.
+fn reason(args: &DeviceArgs, configs: &[DeviceConfig], all: &Interfaces, link: &Link) -> String {
+    let on_it = configs.iter().filter(|config| config.netdev.as_deref() == Some(&link.name));
+    let names: Vec<&str> = on_it.map(|config| config.name.as_str()).collect();
+    let standing = all.standing(link);
+    match (args.names_interfaces(), standing) {
+        _ if !names.is_empty() => format!("has {}", names.join(", ")),
+        (true, _) => format!("no device, because {} names others", DeviceSetting::Netdev),
+        (false, Standing::Device | Standing::LastResort) => {
+            format!("no device, because {} is a smaller number", DeviceSetting::Devices)
+        }
+        (false, standing) => standing.to_string(),
+    }
+}
+
+fn interface(link: &Link, reason: &str) -> Check {
     const NAME: &str = "interface";
-    let config = DeviceConfig { netdev: Some(name.to_owned()), ..DeviceConfig::default() };
+    let name = &link.name;
+    let config = DeviceConfig { netdev: Some(name.clone()), ..DeviceConfig::default() };
     match Device::open(&config).and_then(|device| device.context()) {
         Ok(context) => {
             let (port, netdev) = (context.query_port(), context.device().gids());
             let text = format!(
-                "{name}: MTU {}, path MTU {}, {} GIDs{}",
+                "{name}: MTU {}, path MTU {}, {} GIDs{}; {reason}",
                 netdev.mtu,
                 port.active_mtu.bytes(),
-                port.gid_tbl_len,
+                netdev.rows().count(),
                 if port.active { "" } else { ", down" }
             );
             if port.active { Check::ok(NAME, text) } else { Check::note(NAME, text) }
         }
-        Err(error) => Check::note(NAME, format!("{name}: {error}")),
+        Err(error) => Check::note(NAME, format!("{name}: {error}; {reason}")),
     }
 }
 
-fn device(args: &DeviceArgs) -> Check {
+fn device(config: &DeviceConfig) -> Check {
     const NAME: &str = "device";
-    match Device::open(&args.config()) {
+    match Device::open(config) {
         Ok(device) => {
             let gids = device.gids();
             let text = format!("{} on {}", device.name(), gids.netdev);

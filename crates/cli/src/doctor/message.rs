@@ -17,13 +17,15 @@ const TEXT: &[u8] = b"roxie doctor";
 /// Within one process a message takes microseconds, on a machine under load milliseconds.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// `others`: the checks before this one.
+/// Sends with the first device. `others`: the checks before this one.
 pub(super) fn check(args: &DeviceArgs, others: &[Check]) -> Check {
     if others.iter().any(|check| check.name == port::NAME && check.status == Status::Bad) {
         return Check::note(NAME, "not sent, because the device does not get its port");
     }
     // The check of the device says why it cannot be opened.
-    let Ok(context) = Device::open(&args.config()).and_then(|device| device.context()) else {
+    let first = args.configs().ok().map(|mut configs| configs.remove(0));
+    let context = first.and_then(|config| Device::open(&config).and_then(|device| device.context()).ok());
+    let Some(context) = context else {
         return Check::note(NAME, "not sent, because there is no device");
     };
     let begun = Instant::now();
@@ -128,13 +130,13 @@ mod tests {
 
     #[test]
     fn without_a_device_no_message_is_sent() {
-        let args = DeviceArgs { netdev: Some("nonesuch".to_owned()), name: None };
+        let args = DeviceArgs { netdev: Some("nonesuch".to_owned()), ..DeviceArgs::default() };
         assert_eq!(check(&args, &[]).status, Status::Note);
     }
 
     #[test]
     fn a_taken_port_is_not_a_second_problem_of_the_message() {
-        let args = DeviceArgs { netdev: Some("lo".to_owned()), name: None };
+        let args = DeviceArgs { netdev: Some("lo".to_owned()), ..DeviceArgs::default() };
         let taken = [Check::bad(port::NAME, "taken by user 0", "stop the program that uses the port")];
         let message = check(&args, &taken);
         assert_eq!(message.status, Status::Note, "{}", message.text);
