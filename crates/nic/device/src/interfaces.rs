@@ -295,6 +295,7 @@ pub(crate) mod tests {
             mac,
             is_up: true,
             is_running: true,
+            has_carrier: true,
             is_loopback,
             is_ethernet: !is_loopback,
             has_neighbours: !is_loopback,

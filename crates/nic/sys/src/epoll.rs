@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use super::eventfd::is_nonblocking;
 use super::{call, check};
 
 /// A set of descriptors, each with a token.
@@ -40,6 +41,13 @@ impl Epoll {
         let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
         // SAFETY: EPOLL_CTL_DEL ignores the event pointer.
         check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) }).map(drop)
+    }
+
+    /// Whether the application has made the descriptor of the set non-blocking. The kernel does not use that
+    /// flag of a set.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        is_nonblocking(self.as_fd())
     }
 
     /// Writes the tokens of ready descriptors to `tokens` without waiting; returns how many.

@@ -76,9 +76,7 @@ impl EventFd {
     /// Whether the descriptor, which the application may have changed, is non-blocking.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
-        // SAFETY: F_GETFL takes no pointer.
-        let flags = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETFL) };
-        flags >= 0 && flags & libc::O_NONBLOCK != 0
+        is_nonblocking(self.as_fd())
     }
 
     /// Makes [`take`](EventFd::take) fail where it would wait.
@@ -106,6 +104,13 @@ impl EventFd {
         // SAFETY: `fd` is new and has no other owner.
         Ok(EventFd { fd: unsafe { OwnedFd::from_raw_fd(fd) }, generation: fork::generation() })
     }
+}
+
+/// Whether `O_NONBLOCK` is set on a descriptor.
+pub(super) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: F_GETFL takes no pointer.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
 impl AsFd for EventFd {

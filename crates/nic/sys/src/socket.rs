@@ -245,11 +245,20 @@ const _: () = assert!(mem::size_of::<FilterInsn>() == mem::size_of::<libc::sock_
 /// # Errors
 /// `EINVAL` for a bad program.
 pub fn attach_reuseport_filter(fd: BorrowedFd<'_>, program: &[FilterInsn]) -> io::Result<()> {
+    attach_filter(fd, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+/// Makes a socket keep only the messages that `program` accepts.
+pub(super) fn filter_messages(fd: BorrowedFd<'_>, program: &[FilterInsn]) -> io::Result<()> {
+    attach_filter(fd, libc::SO_ATTACH_FILTER, program)
+}
+
+fn attach_filter(fd: BorrowedFd<'_>, option: libc::c_int, program: &[FilterInsn]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
         filter: program.as_ptr().cast_mut().cast(),
     };
-    set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF), &program)
+    set_bytes(fd, Opt(libc::SOL_SOCKET, option), &program)
 }
 
 fn set_bytes<T>(fd: BorrowedFd<'_>, opt: Opt, value: &T) -> io::Result<()> {
@@ -279,9 +288,8 @@ pub fn unsent_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
 /// # Errors
 /// What the kernel says.
 pub fn refuse_datagrams(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let keep_no_bytes = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: (&raw const keep_no_bytes).cast_mut() };
-    set_bytes(fd, Opt(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), &program)
+    let keep_no_bytes = FilterInsn { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    filter_messages(fd, &[keep_no_bytes])
 }
 
 /// Discards the datagrams in a socket's receive buffer; returns how many.

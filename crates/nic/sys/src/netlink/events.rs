@@ -4,9 +4,10 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use super::message::next_message;
+use super::message::{HEADER_LEN, next_message};
 use super::{BUFFER_LEN, Link, Neighbour, Netlink, link, neighbour};
 use crate::check;
+use crate::socket::{FilterInsn, filter_messages};
 
 /// One change.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -36,14 +37,37 @@ impl NetEvents {
     /// # Errors
     /// Those of [`Netlink::new`].
     pub fn new() -> io::Result<NetEvents> {
-        let netlink = subscribe(
+        Self::subscribe(
+            Netlink::new()?,
             libc::RTMGRP_LINK
                 | libc::RTMGRP_NEIGH
                 | libc::RTMGRP_IPV4_ROUTE
                 | libc::RTMGRP_IPV6_ROUTE
                 | libc::RTMGRP_IPV4_IFADDR
                 | libc::RTMGRP_IPV6_IFADDR,
-        )?;
+        )
+    }
+
+    /// Subscribes to changes of an interface, of the loopback interface, and of the addresses of both. The
+    /// kernel filters, so changes of other interfaces wake no thread.
+    ///
+    /// # Errors
+    /// Those of [`Netlink::new`].
+    pub fn of_interface(index: u32) -> io::Result<NetEvents> {
+        let netlink = Netlink::new()?;
+        filter_messages(netlink.fd.as_fd(), &of_interfaces([index, LOOPBACK_IFINDEX]))?;
+        Self::subscribe(netlink, libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+    }
+
+    /// Makes a socket receive the messages of these groups (RTMGRP_*).
+    fn subscribe(netlink: Netlink, groups: libc::c_int) -> io::Result<NetEvents> {
+        // SAFETY: sockaddr_nl is plain data, for which zeros are valid.
+        let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_groups = groups as u32;
+        let len = mem::size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the address is valid for its length.
+        check(unsafe { libc::bind(netlink.fd.as_raw_fd(), (&raw const address).cast(), len) })?;
         Ok(NetEvents { netlink, buf: vec![0; BUFFER_LEN].into_boxed_slice() })
     }
 
@@ -90,7 +114,8 @@ impl AddressMonitor {
     /// # Errors
     /// As [`Netlink::new`].
     pub fn new() -> io::Result<AddressMonitor> {
-        subscribe(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR).map(AddressMonitor)
+        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        NetEvents::subscribe(Netlink::new()?, groups).map(|events| AddressMonitor(events.netlink))
     }
 
     /// Whether anything has changed since the last call. Does not wait.
@@ -113,21 +138,29 @@ impl AsFd for AddressMonitor {
     }
 }
 
-/// Opens a socket that receives the messages of these groups (RTMGRP_*).
-fn subscribe(groups: libc::c_int) -> io::Result<Netlink> {
-    let netlink = Netlink::new()?;
-    // SAFETY: sockaddr_nl is plain data, for which zeros are valid.
-    let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
-    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-    address.nl_groups = groups as u32;
-    let len = mem::size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address is valid for its length.
-    check(unsafe { libc::bind(netlink.fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    Ok(netlink)
+/// The index of the loopback interface of each network namespace (net/loopback.c, `LOOPBACK_IFINDEX`).
+const LOOPBACK_IFINDEX: u32 = 1;
+
+/// Returns a filter for messages about two interfaces. `ifinfomsg` and `ifaddrmsg` have the index at the same
+/// place: behind the header of the message and four bytes.
+fn of_interfaces([first, second]: [u32; 2]) -> [FilterInsn; 5] {
+    let insn = |code: u32, jt, jf, k| FilterInsn { code: code as u16, jt, jf, k };
+    // The load takes the bytes in network order.
+    let is = |index: u32, jt, jf| insn(libc::BPF_JMP | libc::BPF_JEQ, jt, jf, index.to_be());
+    [
+        insn(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, HEADER_LEN as u32 + 4),
+        is(first, 1, 0),
+        is(second, 0, 1),
+        insn(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        insn(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ]
 }
 
 fn event(kind: u16, body: &[u8]) -> Option<NetEvent> {
+    // A bridge reports an interface that leaves it as removed, in its own address family.
+    let is_of_bridge = body.first().is_some_and(|family| i32::from(*family) == libc::AF_BRIDGE);
     Some(match kind {
+        libc::RTM_NEWLINK | libc::RTM_DELLINK if is_of_bridge => return None,
         libc::RTM_NEWLINK => NetEvent::Link(link::parse(body)?),
         libc::RTM_DELLINK => NetEvent::LinkGone(link::parse(body)?.index),
         libc::RTM_NEWNEIGH => NetEvent::Neighbour(neighbour::parse(body)?),

@@ -21,6 +21,8 @@ pub struct Link {
     pub is_up: bool,
     /// Up and with a carrier: packets leave.
     pub is_running: bool,
+    /// Up and with a carrier; packets may not leave yet (linux Documentation/networking/operstates.rst).
+    pub has_carrier: bool,
     /// The loopback interface.
     pub is_loopback: bool,
     /// Frames begin with an Ethernet header.
@@ -203,6 +205,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         mac: [0; 6],
         is_up: flags & libc::IFF_UP as u32 != 0,
         is_running: flags & libc::IFF_RUNNING as u32 != 0,
+        has_carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
         is_loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         is_ethernet: u16::from_ne_bytes([header[2], header[3]]) == libc::ARPHRD_ETHER,
         has_neighbours: flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0,
