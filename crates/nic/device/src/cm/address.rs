@@ -84,7 +84,7 @@ impl Id {
             // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
             self.0.take_port(&mut state, src, false)?;
         }
-        state.local = Some(local);
+        self.0.set_local(&mut state, local)?;
         state.peer = Some(Gid::from(target));
         state.src = Some(with_scope_of(dst, SocketAddr::new(local.ip(), state.src_port())));
         state.dst = Some(dst);
@@ -139,7 +139,7 @@ impl IdInner {
     ) -> Result<(), VerbsError> {
         let addr = canonical(addr);
         check_scope(addr, "addr")?;
-        state.local = if port::is_wildcard(addr.ip()) {
+        let local = if port::is_wildcard(addr.ip()) {
             // The first device keeps the port.
             self.choose(|_| Some(()))?.ok_or_else(no_device)?;
             None
@@ -147,6 +147,7 @@ impl IdInner {
             Some(self.own_address(addr)?)
         };
         self.take_port(state, addr, claim)?;
+        local.map_or(Ok(()), |local| self.set_local(state, local))?;
         state.phase = Phase::Bound;
         Ok(())
     }

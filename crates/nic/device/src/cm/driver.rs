@@ -45,9 +45,14 @@ pub(super) struct State {
     pub(super) cm: Cm,
     pub(super) ids: HashMap<CmId, Weak<IdInner>>,
     pub(super) listeners: HashMap<ListenerId, Listening>,
+    /// The identifiers that have an address of the device.
+    pub(super) placed: HashMap<PlacedId, Weak<IdInner>>,
     pub(super) ports: Ports,
     pub(super) queries: Queries,
 }
+
+/// An identifier, by its address in memory.
+pub(super) type PlacedId = usize;
 
 /// An identifier that listens, and the device of this driver as it sees it.
 pub(super) struct Listening {
@@ -92,6 +97,7 @@ impl CmDriver {
             cm,
             ids: HashMap::new(),
             listeners: HashMap::new(),
+            placed: HashMap::new(),
             ports: Ports::default(),
             queries: Queries::default(),
         };
@@ -188,20 +194,15 @@ impl CmDriver {
         self.flush(now, link)
     }
 
-    /// Reports device removal to the identifiers with one of these addresses.
-    pub(crate) fn lose_device(&self, addresses: &[Gid]) {
+    /// Reports to the identifiers of the device that it was removed.
+    pub(crate) fn lose_device(&self) {
         // Collect the handles first: an identifier's lock comes before `state`, and dropping a handle may
         // take both.
         let targets: Vec<Arc<IdInner>> = {
             let state = self.lock();
-            let listening = state.listeners.values().map(|listening| &listening.id);
-            state.ids.values().chain(listening).filter_map(Weak::upgrade).collect()
+            state.ids.values().chain(state.placed.values()).filter_map(Weak::upgrade).collect()
         };
-        for target in targets {
-            if target.local().is_some_and(|local| addresses.contains(&local)) {
-                target.deliver(RawEvent::DeviceRemoval);
-            }
-        }
+        targets.iter().for_each(|id| id.lose_device(self));
     }
 
     /// Returns the device with the address `dst`, for a request to a service: a program that listens on a

@@ -13,6 +13,7 @@ use transport::{AddressVector, PathMtu, QpType, VerbsError, refuse};
 use wire::Gid;
 
 use super::channel::{EventChannel, Queue, Unread, take_unread};
+use super::driver::{CmDriver, PlacedId};
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
 use super::out_of_phase;
@@ -384,6 +385,18 @@ impl IdInner {
         self.place().map(|place| place.host).ok_or_else(unbound)
     }
 
+    /// Sets the local address, with which the identifier is one of the device.
+    pub(super) fn set_local(self: &Arc<Self>, state: &mut IdState, local: Gid) -> Result<(), VerbsError> {
+        state.local = Some(local);
+        let id = Arc::downgrade(self);
+        self.host()?.driver().with(|driver| driver.placed.insert(self.key(), id));
+        Ok(())
+    }
+
+    fn key(&self) -> PlacedId {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Returns what `wanted` says of the first device for which it says something, and makes that the device
     /// of the identifier; `None` if there is no such device.
     pub(super) fn choose<T>(
@@ -396,7 +409,10 @@ impl IdInner {
             found = wanted(gids);
             found.is_some()
         })? {
-            *self.place.write().unwrap_or_else(PoisonError::into_inner) = Some(place);
+            let before = self.place.write().unwrap_or_else(PoisonError::into_inner).replace(place);
+            if let Some(before) = before {
+                before.host.driver().with(|driver| driver.placed.remove(&self.key()));
+            }
         }
         Ok(found)
     }
@@ -435,6 +451,7 @@ impl IdInner {
     pub(super) fn deliver(self: &Arc<Self>, raw: RawEvent) {
         let mut state = self.lock();
         let wanted = match &raw {
+            _ if state.phase == Phase::DeviceRemoval => false,
             RawEvent::Request { .. } => state.phase == Phase::Listen,
             RawEvent::Cm(Protocol::TimewaitExit) => state.phase == Phase::Disconnect,
             RawEvent::Cm(_) => state.phase == Phase::Connect,
@@ -442,8 +459,8 @@ impl IdInner {
             | RawEvent::AddrError(_)
             | RawEvent::RouteResolved
             | RawEvent::Joined(_)
-            | RawEvent::User { .. }
-            | RawEvent::DeviceRemoval => true,
+            | RawEvent::DeviceRemoval
+            | RawEvent::User { .. } => true,
         };
         if !wanted || state.silent {
             return;
@@ -455,9 +472,22 @@ impl IdInner {
         self.push(raw);
     }
 
-    /// Returns the local address, once it is known.
-    pub(super) fn local(&self) -> Option<Gid> {
-        self.lock().local
+    /// The device of the identifier was removed. A listener on a wildcard address has none (Linux cma.c
+    /// cma_process_remove).
+    pub(super) fn lose_device(self: &Arc<Self>, driver: &CmDriver) {
+        let is_its_own = self.place().is_some_and(|place| std::ptr::eq(place.host.driver(), driver));
+        let mut state = self.lock();
+        if !is_its_own
+            || state.local.is_none()
+            || matches!(state.phase, Phase::DeviceRemoval | Phase::Destroyed)
+        {
+            return;
+        }
+        state.phase = Phase::DeviceRemoval;
+        if !state.silent {
+            drop(state);
+            self.push(RawEvent::DeviceRemoval);
+        }
     }
 
     /// True for a connection request that has neither a QP nor an answer yet.
@@ -536,11 +566,14 @@ impl IdInner {
             });
             drop(listening);
         }
-        if let (Some(cm_id), Some(Place { host, .. })) = (cm_id, self.place()) {
+        if let Some(Place { host, .. }) = self.place() {
             let now = host.now();
             host.driver().with(|driver| {
-                driver.cm.destroy(now, cm_id);
-                driver.ids.remove(&cm_id);
+                driver.placed.remove(&self.key());
+                if let Some(cm_id) = cm_id {
+                    driver.cm.destroy(now, cm_id);
+                    driver.ids.remove(&cm_id);
+                }
             });
         }
         // Unread requests own children; dropping them rejects the requests.

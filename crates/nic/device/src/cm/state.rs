@@ -24,11 +24,12 @@ pub(super) enum Phase {
     Listen,
     Connect,
     Disconnect,
+    DeviceRemoval,
     Destroyed,
 }
 
 transport::enum_value! {
-    Phase: Idle Bound AddrQuery AddrResolved RouteResolved Listen Connect Disconnect Destroyed;
+    Phase: Idle Bound AddrQuery AddrResolved RouteResolved Listen Connect Disconnect DeviceRemoval Destroyed;
 }
 
 impl fmt::Display for Phase {
@@ -42,6 +43,7 @@ impl fmt::Display for Phase {
             Self::Listen => "listens",
             Self::Connect => "is connecting or connected",
             Self::Disconnect => "is disconnected",
+            Self::DeviceRemoval => "has lost its device and can only be destroyed",
             Self::Destroyed => "is destroyed",
         })
     }

@@ -39,6 +39,6 @@ impl Engine {
         core.tables.lose_addresses(now, |index| table.rows().any(|(own, _)| own == index));
         core.transmit(now);
         self.unlock_and_deliver(core);
-        self.services.cm.lose_device(&table.rows().map(|(_, row)| row.gid).collect::<Vec<_>>());
+        self.services.cm.lose_device();
     }
 }
