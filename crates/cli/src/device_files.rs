@@ -120,9 +120,15 @@ fn describe(context: &Context, to: &Path) -> Outcome {
     for path in device.sysfs_files() {
         device.sysfs_file(&path).map_or(Ok(()), |text| write(&path, &text))?;
     }
-    let active = context.query_port().active;
+    let port = context.query_port();
+    let active = port.active;
     write("ports/1/state", if active { "4: ACTIVE" } else { "1: DOWN" })?;
-    write("ports/1/phys_state", if active { "5: LinkUp" } else { "3: Disabled" })?;
+    let phys_state = match (active, port.is_enabled) {
+        (true, _) => "5: LinkUp",
+        (false, true) => "2: Polling",
+        (false, false) => "3: Disabled",
+    };
+    write("ports/1/phys_state", phys_state)?;
     // The bus device of the netdev, as for a NIC. A virtual netdev has none, and that of virtio no NUMA node.
     let netdev = &device.gids().netdev;
     let class = Path::new("/sys/class/net").join(netdev);

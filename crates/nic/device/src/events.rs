@@ -11,6 +11,12 @@ use sys::EventFd;
 use transport::AsyncEventKind;
 
 /// An event of an object that is not a completion (ibv_get_async_event(3)).
+///
+/// Every context of a device gets the events of its port. `PortErr`: the netdev went down or lost its
+/// carrier; queue pairs retry, and fail when their retries are used up. `PortActive`: it is up and has a
+/// carrier again. `GidChange`: an address came or went, one event for each. `DeviceFatal`: the netdev was
+/// removed, or moved to another network namespace; all queue pairs have failed, and the device does not come
+/// back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AsyncEvent {
     /// The kind of event.
@@ -28,7 +34,7 @@ pub enum AsyncElement {
     Qp(u64),
     /// A shared receive queue.
     Srq(u64),
-    /// A port number.
+    /// A port number; also in `DeviceFatal`.
     Port(u8),
 }
 
@@ -64,6 +70,10 @@ impl<T> EventQueue<T> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     pub(crate) fn push(&self, event: T) {

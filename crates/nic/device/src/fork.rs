@@ -155,7 +155,6 @@ impl EngineLocks {
         if let Some(membership) = self.engine.services.registry.membership() {
             membership.release_in_child(&mut self.registry);
         }
-        self.engine.services.monitor.iter().for_each(sys::disconnect);
         self.engine.services.control.iter().for_each(Control::disinherit);
     }
 }

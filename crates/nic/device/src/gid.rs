@@ -7,12 +7,12 @@
 //! without a network. Unless the netdev is the loopback interface, these have indices behind the table
 //! ([`GidTable::loopback`]): a program that chose one of them from the table would reach no other host.
 //!
-//! The table follows its netdev ([`Gids`]). An index stays with its address. If the address is removed, the
-//! row becomes empty, and the next new address takes it.
+//! The table follows its netdev ([`Gids`](crate::netdev::Gids)). An index stays with its address. If the
+//! address is removed, the row becomes empty. An address that comes back gets its index again, if no other
+//! new address has taken it: the kernel removes IPv6 addresses while a link is down.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use transport::{PathMtu, VerbsError, refuse};
 use wire::Gid;
@@ -42,40 +42,6 @@ impl GidRow {
     pub(crate) const EMPTY: GidRow = GidRow { gid: Gid::ZERO, ifindex: 0 };
 }
 
-/// The current GID table of a device.
-#[derive(Debug)]
-pub struct Gids(RwLock<Arc<GidTable>>);
-
-impl Gids {
-    /// Creates the holder with a first table.
-    #[must_use]
-    pub fn new(table: GidTable) -> Gids {
-        Gids(RwLock::new(Arc::new(table)))
-    }
-
-    /// Returns the current table.
-    #[must_use]
-    pub fn get(&self) -> Arc<GidTable> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Reads the netdev again; returns the new table if it has changed. If the netdev does not exist any
-    /// more, the table stays.
-    pub(crate) fn refresh(&self) -> Option<Arc<GidTable>> {
-        let old = self.get();
-        let new = Arc::new(old.updated(GidTable::current(Some(&old.netdev)).ok()?)?);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-        Some(new)
-    }
-
-    /// True if the netdev was deleted or moved to another network namespace. Its name may change; its index
-    /// does not.
-    pub(crate) fn netdev_is_gone(&self) -> bool {
-        let found = Netlink::new().and_then(|mut netlink| netlink.link(self.get().ifindex));
-        found.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
-    }
-}
-
 /// The netdev behind the device, and its addresses as GIDs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GidTable {
@@ -87,8 +53,12 @@ pub struct GidTable {
     pub mtu: u32,
     /// True if it is administratively up.
     pub up: bool,
+    /// True if it is up and has a carrier: then the port is active, as with rxe.
+    pub has_carrier: bool,
     /// The rows in use, at most [`GID_TBL_LEN`]. Some may be empty ([`Gid::ZERO`]).
     pub entries: Vec<GidRow>,
+    /// The last address that was removed from each row; may be shorter than the table.
+    pub(crate) removed: Vec<GidRow>,
     /// The addresses 127.0.0.1 and ::1 of the loopback interface, at the two indices behind the table; empty
     /// if they do not exist, or if they are rows of the table.
     pub loopback: [GidRow; 2],
@@ -105,7 +75,9 @@ impl GidTable {
             ifindex: 1,
             mtu: 1500,
             up: true,
+            has_carrier: true,
             entries: Vec::new(),
+            removed: Vec::new(),
             loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
         }
@@ -156,17 +128,39 @@ impl GidTable {
             None => interfaces.with_devices().first().copied(),
         };
         let link = link.ok_or_else(|| interfaces.unknown(netdev.unwrap_or("lo")))?;
-        let entries = rows(link, &interfaces);
+        Ok(Self::of(link, &interfaces))
+    }
+
+    /// Reads the table of the interface with this index, whatever its name is by now.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is no such interface; errors of netlink.
+    pub(crate) fn of_index(index: u32) -> io::Result<GidTable> {
+        let interfaces = Interfaces::read()?;
+        let link = interfaces.of_index(index).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+        Ok(Self::of(link, &interfaces))
+    }
+
+    fn of(link: &Link, interfaces: &Interfaces) -> GidTable {
+        let entries = rows(link, interfaces);
         let first = entries.first().map_or(Gid::ZERO, |row| row.gid);
-        Ok(GidTable {
+        GidTable {
             netdev: link.name.clone(),
             ifindex: link.index,
             mtu: link.mtu,
             up: link.is_up,
+            has_carrier: link.has_carrier,
             node_guid: node_guid(link, &first),
-            loopback: loopback(link, &interfaces),
+            loopback: loopback(link, interfaces),
             entries,
-        })
+            removed: Vec::new(),
+        }
+    }
+
+    /// The table of a netdev that does not exist any more.
+    pub(crate) fn without_netdev(&self) -> GidTable {
+        let entries = vec![GidRow::EMPTY; self.entries.len()];
+        GidTable { up: false, has_carrier: false, entries, loopback: [GidRow::EMPTY; 2], ..self.clone() }
     }
 
     /// Returns the largest path MTU that fits the netdev's MTU.
@@ -233,23 +227,30 @@ impl GidTable {
     }
 
     /// Merges a table that was read `now` into this one; `None` if nothing has changed.
-    fn updated(&self, now: GidTable) -> Option<GidTable> {
-        let mut entries = self.entries.clone();
-        for row in entries.iter_mut().filter(|row| !now.entries.contains(row)) {
-            *row = GidRow::EMPTY;
-        }
-        for new in now.entries {
-            if entries.contains(&new) {
-                continue;
+    pub(crate) fn updated(&self, mut now: GidTable) -> Option<GidTable> {
+        let (mut entries, mut removed) = (self.entries.clone(), self.removed.clone());
+        for (index, row) in entries.iter_mut().enumerate() {
+            if *row != GidRow::EMPTY && !now.entries.contains(row) {
+                removed.resize(removed.len().max(index + 1), GidRow::EMPTY);
+                removed[index] = std::mem::replace(row, GidRow::EMPTY);
             }
-            match entries.iter().position(|row| *row == GidRow::EMPTY) {
-                Some(empty) => entries[empty] = new,
+        }
+        now.entries.retain(|row| !entries.contains(row));
+        // Stable: addresses that come back first, so that no other one takes their index.
+        now.entries.sort_by_key(|row| !removed.contains(row));
+        for new in now.entries {
+            let free = |(index, row): (usize, &GidRow)| (*row == GidRow::EMPTY).then_some(index);
+            let own = |index: &usize| removed.get(*index) == Some(&new);
+            let mut frees = entries.iter().enumerate().filter_map(free);
+            match frees.clone().find(own).or_else(|| frees.next()) {
+                Some(index) => entries[index] = new,
                 None if entries.len() < GID_TBL_LEN => entries.push(new),
                 None => {}
             }
         }
-        // Peers identify the process by its GUID, so it stays.
-        let table = GidTable { entries, node_guid: self.node_guid, ..now };
+        // Peers identify the process by its GUID, so it stays, also when the MAC changes; rxe has the GUID of
+        // the MAC that the netdev had when the device was made.
+        let table = GidTable { entries, removed, node_guid: self.node_guid, ..now };
         (table != *self).then_some(table)
     }
 }
@@ -341,13 +342,9 @@ mod tests {
     fn loopback_addresses_are_sources_behind_the_table() {
         let row = |ip: &str, ifindex| GidRow { gid: Gid::from(ip.parse::<IpAddr>().unwrap()), ifindex };
         let table = GidTable {
-            netdev: "eth0".to_owned(),
-            ifindex: 2,
-            mtu: 1500,
-            up: true,
             entries: vec![row("10.0.0.1", 2)],
             loopback: [row("127.0.0.1", 1), GidRow::EMPTY],
-            node_guid: [1; 8],
+            ..GidTable::without_addresses()
         };
         assert_eq!(table.rows().collect::<Vec<_>>(), [(0, row("10.0.0.1", 2))]);
         let loopback = row("127.0.0.1", 1).gid;
@@ -359,15 +356,7 @@ mod tests {
 
     #[test]
     fn path_mtu_and_guid_follow_rxe() {
-        let mut table = GidTable {
-            netdev: "eth0".to_owned(),
-            ifindex: 2,
-            mtu: 0,
-            up: true,
-            entries: Vec::new(),
-            loopback: [GidRow::EMPTY; 2],
-            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, 7],
-        };
+        let mut table = GidTable::without_addresses();
         for (mtu, path_mtu) in [
             (1500, PathMtu::M1024),
             (4175, PathMtu::M2048),
@@ -391,17 +380,10 @@ mod tests {
 
     #[test]
     fn an_index_stays_with_its_address() {
+        let row = |ip: &&str| GidRow { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 1 };
         let table = |ips: &[&str]| GidTable {
-            netdev: "eth0".to_owned(),
-            ifindex: 2,
-            mtu: 1500,
-            up: true,
-            entries: ips
-                .iter()
-                .map(|ip| GidRow { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 2 })
-                .collect(),
-            loopback: [GidRow::EMPTY; 2],
-            node_guid: [1; 8],
+            entries: ips.iter().map(row).collect(),
+            ..GidTable::without_addresses()
         };
         let gid = |ip: &str| Gid::from(ip.parse::<IpAddr>().unwrap());
         let first = table(&["10.0.0.1", "10.0.0.2", "127.0.0.1"]);
@@ -420,7 +402,26 @@ mod tests {
         // All addresses are removed, then the loopback address comes back.
         let none = third.updated(GidTable { up: false, ..table(&[]) }).unwrap();
         assert_eq!((none.rows().count(), none.up), (0, false));
-        assert_eq!(none.updated(table(&["127.0.0.1"])).unwrap().address(0), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(none.updated(table(&["127.0.0.1"])).unwrap().address(2), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn an_address_that_comes_back_gets_its_index_again() {
+        let row = |ip: &&str| GidRow { gid: ip.parse::<IpAddr>().unwrap().into(), ifindex: 1 };
+        let table = |ips: &[&str]| GidTable {
+            entries: ips.iter().map(row).collect(),
+            ..GidTable::without_addresses()
+        };
+        let shown = |table: &GidTable| {
+            table.rows().map(|(index, row)| format!("{index} {}", row.gid.ip())).collect::<Vec<_>>()
+        };
+        let first = table(&["10.0.0.1", "fd00::1", "fe80::1"]);
+        let down = first.updated(table(&["10.0.0.1"])).unwrap();
+        assert_eq!(shown(&down), ["0 10.0.0.1"]);
+        let up = down.updated(table(&["10.0.0.1", "fe80::1"])).unwrap();
+        assert_eq!(shown(&up), ["0 10.0.0.1", "2 fe80::1"]);
+        let both = down.updated(table(&["10.0.0.1", "fd00::2", "fe80::1", "fd00::1"])).unwrap();
+        assert_eq!(shown(&both), ["0 10.0.0.1", "1 fd00::1", "2 fe80::1", "3 fd00::2"]);
     }
 
     #[test]

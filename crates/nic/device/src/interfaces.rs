@@ -148,6 +148,12 @@ impl Interfaces {
         self.addresses.iter().filter(|address| is_valid(address))
     }
 
+    /// Returns the interface with this index.
+    #[must_use]
+    pub fn of_index(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
+
     /// Returns the interface of this name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Link> {

@@ -24,6 +24,7 @@ mod keys;
 mod locked;
 mod moderation;
 mod mr;
+pub mod netdev;
 mod notice;
 mod open_port;
 pub mod page_pool;

@@ -51,9 +51,8 @@ pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;
 pub use mmap::{Mmap, is_dma_buf, memory_for};
 pub use netlink::{
-    Address, AddressMonitor, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour,
-    NetEvent, NetEvents, Netlink, Route, TcpUsers, VethConfig, XdpFeatures, XdpMode, bound_xsks,
-    xdp_features,
+    Address, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour, NetEvent,
+    NetEvents, Netlink, Route, TcpUsers, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
 };
 pub use packet::{FrameBatch, FrameInfo, PacketSocket, SEND_FRAMES_MAX};
 pub use phase::Phase;

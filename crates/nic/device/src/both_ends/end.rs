@@ -173,13 +173,9 @@ impl End {
     /// Creates an end on port `number` of the cable, with its queue pair in RESET.
     pub(super) fn new(number: usize, address: IpAddr, cable: &Cable, config: EndConfig) -> Self {
         let table = GidTable {
-            netdev: "cable".to_owned(),
             ifindex: 7,
-            mtu: 1500,
-            up: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: 7 }],
-            loopback: [GidRow::EMPTY; 2],
-            node_guid: [1; 8],
+            ..GidTable::without_addresses()
         };
         let slot = number as u16 + 1;
         let tables = Tables::new(slot, &Arc::new(table));

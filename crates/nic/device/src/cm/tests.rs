@@ -111,13 +111,11 @@ impl World {
         let now_ms = Arc::new(AtomicU64::new(0));
         let hosts = [1u8, 2].map(|n| {
             let gids = Arc::new(GidTable {
-                netdev: "eth0".to_owned(),
                 ifindex: 2,
-                mtu: 1500,
-                up: true,
                 entries: vec![GidRow { gid: Ipv4Addr::new(10, 0, 0, n).into(), ifindex: 2 }],
                 loopback: [GidRow { gid: Ipv4Addr::LOCALHOST.into(), ifindex: 1 }, GidRow::EMPTY],
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
+                ..GidTable::without_addresses()
             });
             Arc::new(TestHost {
                 driver: CmDriver::new(n.into(), &gids, Runtime::Kernel, 0),

@@ -109,8 +109,9 @@ mod tests {
 
     use super::*;
     use crate::engine::Parts;
-    use crate::gid::{GidTable, Gids};
+    use crate::gid::GidTable;
     use crate::hook::Hooks;
+    use crate::netdev::Gids;
     use crate::port::{
         DeadPort, Destination, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
     };

@@ -175,9 +175,10 @@ impl Engine {
         let free = self.place.others.iter().find(|other| other.get().is_none());
         let is_added = free.is_some_and(|free| free.set(Arc::clone(&engine)).is_ok());
         debug_assert!(is_added, "more than {} engines", Engines::MAX);
+        core.tables.mrs = keys;
         // Taken after the engine is among the others: `follow_netdev` replaces the table of addresses, then
         // updates the engines that it finds. Before, the engine could keep the old table.
-        (core.tables.mrs, core.tables.gids) = (keys, self.services.gids.get());
+        core.tables.set_gids(&self.services.gids.get());
         drop(core);
         drop(keys_lock);
         self.place.has_more.store(true, Ordering::Relaxed);

@@ -30,11 +30,10 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use sys::AddressMonitor;
 use transport::Instant;
 use transport::chaos::Chaos;
 use transport::cm::Cm;
@@ -43,11 +42,11 @@ use wire::Qpn;
 pub(crate) use self::core::Core;
 
 use crate::cm::CmDriver;
-use crate::gid::Gids;
 use crate::hook::Hooks;
 use crate::hook::control::Control;
 use crate::locked::Locked;
 use crate::moderation::Moderator;
+use crate::netdev::Gids;
 use crate::port::{Port, PortProperties, RxQueues};
 use crate::qp_numbers::QpIndex;
 use crate::registry::Registry;
@@ -127,11 +126,10 @@ impl Engine {
         let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
         let PortProperties { prefers_equal_packets, tells_destinations_apart, .. } = port.properties();
-        // The monitor is created before the addresses are read, so that no change is missed. The first
-        // engine updates the others.
+        // The first engine updates the others.
         let has_monitor = first.is_none() && matches!(runtime, Runtime::Kernel);
-        let monitor = has_monitor.then(AddressMonitor::new).and_then(Result::ok);
-        let table = has_monitor.then(|| gids.refresh()).flatten().unwrap_or_else(|| gids.get());
+        let monitor = if has_monitor { gids.monitor() } else { -1 };
+        let table = gids.get();
         hooks.set_engine(slot, runtime.clone());
         let redirects = Arc::clone(hooks.redirects());
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
@@ -141,7 +139,6 @@ impl Engine {
             control,
             gids,
             monitor,
-            is_netdev_lost: AtomicBool::new(false),
             held: Held::default(),
             refused: RefusedWatch::default(),
             redirects,
@@ -363,14 +360,14 @@ impl Engine {
             self.services.registry.listener_fd(),
             self.polling.progress.fd(),
             self.control_fd(),
-            self.monitor_fd(),
+            self.services.monitor,
         ];
         [&poll_fds[..], &others].concat()
     }
 
     /// The descriptors that the progress thread sleeps on while application threads poll.
     pub(crate) fn watch_fds(&self) -> [RawFd; 3] {
-        [self.polling.progress.fd(), self.control_fd(), self.monitor_fd()]
+        [self.polling.progress.fd(), self.control_fd(), self.services.monitor]
     }
 
     /// Receives packets that other processes of this host forwarded, checks the hosts that they have found

@@ -2,19 +2,17 @@
 //! addresses. No part of it runs under the engine's lock. Management datagrams and packets of other processes
 //! come to it in the [`Outbox`](super::outbox::Outbox).
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use sys::AddressMonitor;
 
 use super::claims::Claims;
 use super::gsi::Held;
 use super::observer::Faults;
 use super::refused::RefusedWatch;
 use crate::cm::CmDriver;
-use crate::gid::Gids;
 use crate::hook::RedirectOutcome;
 use crate::hook::control::Control;
+use crate::netdev::Gids;
 use crate::registry::Registry;
 
 /// See the module documentation.
@@ -24,9 +22,9 @@ pub(crate) struct Services {
     /// `None` if no descriptor was free.
     pub(crate) control: Option<Control>,
     pub(crate) gids: Arc<Gids>,
-    /// Reports address changes. `None` in sandboxes that forbid netlink, and in all engines but the first.
-    pub(crate) monitor: Option<AddressMonitor>,
-    pub(super) is_netdev_lost: AtomicBool,
+    /// Readable when the netdev has changed. -1 in sandboxes that forbid netlink, and in all engines but the
+    /// first.
+    pub(super) monitor: RawFd,
     pub(crate) held: Held,
     pub(super) refused: RefusedWatch,
     pub(super) redirects: Arc<RedirectOutcome>,

@@ -71,10 +71,13 @@ pub struct DeviceAttr {
 /// State of the only port, number 1.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PortAttr {
-    /// True if the netdev is up, and the requested port kind is possible ([`Context::port_refusal`]).
+    /// True if the netdev is up and has a carrier, and the requested port kind is possible
+    /// ([`Context::port_refusal`]).
     ///
     /// [`Context::port_refusal`]: super::Context::port_refusal
     pub active: bool,
+    /// True if the netdev is administratively up.
+    pub is_enabled: bool,
     /// Largest path MTU of RoCE.
     pub max_mtu: PathMtu,
     /// Largest path MTU that fits the netdev's MTU.

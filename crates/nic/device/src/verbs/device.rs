@@ -19,10 +19,10 @@ use crate::engine::Engine;
 use crate::engine::group::Engines;
 use crate::engine::multicast::MEMBERS_MAX;
 use crate::engine::tables::QP_MAX;
-use crate::events::EventQueue;
 use crate::fork::EngineSlot;
-use crate::gid::{GID_TBL_LEN, GidTable, Gids};
+use crate::gid::{GID_TBL_LEN, GidTable};
 use crate::guard;
+use crate::netdev::{ContextEvents, Gids};
 use crate::port::{Outlook, PortChoice, PortKind};
 use crate::refusal::NAME_MAX;
 use crate::registry::{DomainConfig, Membership};
@@ -150,10 +150,27 @@ impl Device {
     /// Returns the netdev and its current addresses.
     #[must_use]
     pub fn gids(&self) -> Arc<GidTable> {
+        self.follow_netdev();
         self.0.gids.get()
     }
 
-    /// Returns the EUI-64 of the MAC, host byte order.
+    /// Takes the changes of the netdev, unless an engine does that.
+    fn follow_netdev(&self) {
+        // Locked: another thread is starting the engine, which takes them.
+        if self.0.engine.try_lock().is_ok_and(|engine| engine.is_none()) {
+            self.0.gids.follow(|_, _| {});
+        }
+    }
+
+    /// True if the netdev was removed, or moved to another network namespace, while the device was open: the
+    /// device does not come back.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.follow_netdev();
+        self.0.gids.is_removed()
+    }
+
+    /// Returns the EUI-64 of the MAC that the netdev had when it was found, host byte order.
     #[must_use]
     pub fn node_guid(&self) -> u64 {
         u64::from_be_bytes(self.gids().node_guid)
@@ -164,7 +181,10 @@ impl Device {
     /// # Errors
     /// `EMFILE` if the process is out of descriptors.
     pub fn context(&self) -> io::Result<Context> {
-        let events = Arc::new(EventQueue::new()?);
+        let events = ContextEvents::new()?;
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.gids.add_context(&events, engine.is_some());
+        drop(engine);
         tell_command();
         Ok(Context(Arc::new(ContextInner { device: self.clone(), events })))
     }
@@ -231,7 +251,7 @@ pub struct Context(pub(super) Arc<ContextInner>);
 
 pub(super) struct ContextInner {
     pub(super) device: Device,
-    pub(super) events: Arc<EventQueue<AsyncEvent>>,
+    pub(super) events: Arc<ContextEvents>,
 }
 
 impl Context {
@@ -297,7 +317,8 @@ impl Context {
     pub fn query_port(&self) -> PortAttr {
         let gids = self.0.device.gids();
         PortAttr {
-            active: gids.up && self.port_refusal().is_none(),
+            active: gids.has_carrier && self.port_refusal().is_none(),
+            is_enabled: gids.up,
             max_mtu: PathMtu::M4096,
             active_mtu: gids.active_mtu(),
             gid_tbl_len: GID_TBL_LEN as u32,
@@ -386,7 +407,8 @@ impl Context {
         self.0.device.engines().unwrap_or_default().most() as u32
     }
 
-    /// Returns the descriptor that is readable while asynchronous events are unread.
+    /// Returns the descriptor that is readable while asynchronous events are unread; for poll(2), epoll(7)
+    /// and `O_NONBLOCK`. Before the device has an engine, it is also readable when the netdev has changed.
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
         self.0.events.fd()
@@ -395,14 +417,14 @@ impl Context {
     /// Returns the next asynchronous event; waits for one.
     ///
     /// # Errors
-    /// `WouldBlock` if the descriptor is non-blocking and there is no event.
+    /// `WouldBlock` if the descriptor is non-blocking and there is no event; `Interrupted` on a signal.
     pub fn get_async_event(&self) -> io::Result<AsyncEvent> {
-        self.0.events.get()
+        self.0.events.get(|| self.0.device.follow_netdev())
     }
 
     /// Drops the unread events of an object that is being destroyed.
     pub fn forget_async_events(&self, element: AsyncElement) {
-        self.0.events.retain(|event| event.element != element);
+        self.0.events.queue.retain(|event| event.element != element);
     }
 }
 

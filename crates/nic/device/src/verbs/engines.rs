@@ -68,6 +68,7 @@ impl Device {
         for _ in 1..engines.at_start() {
             self.add_engine(&first)?;
         }
+        self.0.gids.leave_to_engine();
         *slot = Some(Arc::clone(&first));
         Ok(first)
     }

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Device, DeviceConfig};
+use super::{Device, DeviceSettings};
+use crate::interfaces::Interfaces;
 
 /// The devices that a process has, in a stable order. A device stays in the list as long as its interface
 /// exists; devices of interfaces that come later follow at the end.
@@ -29,16 +30,21 @@ impl DeviceList {
     /// Those of [`Device::open`], if there is no device.
     pub fn refresh(&self) -> io::Result<Vec<Device>> {
         let mut known = self.lock();
+        let interfaces = Interfaces::read()?;
         let mut list: Vec<Device> = Vec::new();
         let mut refusal = None;
-        for config in configs()? {
+        for config in DeviceSettings::from_env().configs_on(&interfaces)? {
             match Device::open(&config) {
                 Ok(found) => list.push(place(&known, &list, found)),
                 Err(error) => refusal = refusal.or(Some(error)),
             }
         }
         // Those that the rule names no more, and whose interface is still there.
-        let stays = |device: &&Device| !list.contains(device) && !device.0.gids.netdev_is_gone();
+        let stays = |device: &&Device| {
+            !list.contains(device)
+                && !device.is_removed()
+                && interfaces.of_index(device.gids().ifindex).is_some()
+        };
         let others: Vec<Device> = known.iter().filter(stays).cloned().collect();
         let is_new = |device: &Device| !known.contains(device);
         // What a program has seen keeps its place.
@@ -61,7 +67,8 @@ impl DeviceList {
 /// name that no known device has.
 fn place(known: &[Device], list: &[Device], found: Device) -> Device {
     let ifindex = found.gids().ifindex;
-    let is_same = |device: &&Device| device.gids().ifindex == ifindex && !list.contains(device);
+    let is_same =
+        |device: &&Device| device.gids().ifindex == ifindex && !device.is_removed() && !list.contains(device);
     if let Some(device) = known.iter().find(is_same) {
         return device.clone();
     }
@@ -72,15 +79,4 @@ fn place(known: &[Device], list: &[Device], found: Device) -> Device {
     let base = found.name().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     let free = (0..).map(|number| format!("{base}{number}")).find(|name| !taken(name));
     free.map_or(found.clone(), |name| found.renamed(name))
-}
-
-fn configs() -> io::Result<Vec<DeviceConfig>> {
-    let env = DeviceConfig::from_env();
-    let Some(netdevs) = env.netdev.clone().filter(|list| list.contains(',')) else { return Ok(vec![env]) };
-    let named = |(i, netdev): (usize, &str)| DeviceConfig {
-        name: format!("roxie{i}"),
-        netdev: Some(netdev.to_owned()),
-        ..env.clone()
-    };
-    Ok(netdevs.split(',').enumerate().map(named).collect())
 }

@@ -61,7 +61,7 @@ impl Pd {
     }
 
     pub(crate) fn events(&self) -> &Arc<EventQueue<AsyncEvent>> {
-        &self.0.context.0.events
+        &self.0.context.0.events.queue
     }
 
     pub(crate) fn id(&self) -> PdId {

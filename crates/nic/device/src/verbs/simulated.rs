@@ -12,7 +12,8 @@ use super::quota::Quotas;
 use super::{Device, Due, HookConfig, Traffic};
 use crate::engine::progress;
 use crate::engine::{Engine, Parts};
-use crate::gid::{GidRow, GidTable, Gids};
+use crate::gid::{GidRow, GidTable};
+use crate::netdev::Gids;
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
@@ -53,7 +54,9 @@ impl Device {
             ifindex: IFINDEX,
             mtu,
             up: true,
+            has_carrier: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
+            removed: Vec::new(),
             loopback: [GidRow::EMPTY; 2],
             node_guid: [2, 0, 0, 0xff, 0xfe, 0, slot_high, slot_low],
         };

@@ -104,40 +104,6 @@ impl AsFd for NetEvents {
     }
 }
 
-/// Reports that addresses of this network namespace have changed.
-#[derive(Debug)]
-pub struct AddressMonitor(Netlink);
-
-impl AddressMonitor {
-    /// Subscribes to changes from now on.
-    ///
-    /// # Errors
-    /// As [`Netlink::new`].
-    pub fn new() -> io::Result<AddressMonitor> {
-        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-        NetEvents::subscribe(Netlink::new()?, groups).map(|events| AddressMonitor(events.netlink))
-    }
-
-    /// Whether anything has changed since the last call. Does not wait.
-    pub fn take_news(&self) -> bool {
-        let mut any = false;
-        loop {
-            match self.0.receive(&mut [], libc::MSG_TRUNC | libc::MSG_DONTWAIT) {
-                Ok(_) => any = true,
-                // The socket's buffer has overflowed.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => any = true,
-                Err(_) => return any,
-            }
-        }
-    }
-}
-
-impl AsFd for AddressMonitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
-    }
-}
-
 /// The index of the loopback interface of each network namespace (net/loopback.c, `LOOPBACK_IFINDEX`).
 const LOOPBACK_IFINDEX: u32 = 1;
 

@@ -18,7 +18,7 @@ mod xsk;
 
 pub use classifier::Classifier;
 pub use counters::LinkCounters;
-pub use events::{AddressMonitor, NetEvent, NetEvents};
+pub use events::{NetEvent, NetEvents};
 pub use link::{AttachedXdp, Link, XdpMode};
 pub use make::{Impairment, VethConfig};
 pub use neighbour::Neighbour;

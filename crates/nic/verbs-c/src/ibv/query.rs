@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::size_t;
 use roxie::raw::{IndTable, RxHash};
-use roxie::verbs::Context;
+use roxie::verbs::{Context, PortAttr};
 use sys::now_ns;
 
 use crate::abi::Zeroed;
@@ -85,6 +85,7 @@ const CLOCK_KHZ: u64 = 1_000_000;
 const CLOCK_MASK: u64 = u64::MAX;
 
 /// Physical port states (IBA 14.2.5.6).
+const PHYS_POLLING: u8 = 2;
 const PHYS_DISABLED: u8 = 3;
 const PHYS_LINK_UP: u8 = 5;
 const PORT_CAPS: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
@@ -235,7 +236,11 @@ fn port_attr(context: &Context) -> ibv_port_attr {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         active_speed_ex: u32::from(SPEED_EDR),
-        phys_state: if from.active { PHYS_LINK_UP } else { PHYS_DISABLED },
+        phys_state: match from {
+            PortAttr { active: true, .. } => PHYS_LINK_UP,
+            PortAttr { is_enabled: true, .. } => PHYS_POLLING,
+            _ => PHYS_DISABLED,
+        },
         link_layer: IBV_LINK_LAYER_ETHERNET,
         // Address vectors need a GID, as always on RoCE.
         flags: IBV_QPF_GRH_REQUIRED,

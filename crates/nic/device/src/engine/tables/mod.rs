@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use transport::numbering::SLOT_QPNS;
 use transport::{
-    AsyncEventKind, Backlog, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer,
-    SendWr, VerbsError, refuse,
+    Backlog, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer, SendWr, VerbsError,
+    refuse,
 };
 use wire::{DropReason, Psn, Qpn};
 
@@ -24,8 +24,8 @@ use crate::engine::outbox::Outbox;
 use crate::engine::owners::Objects;
 use crate::engine::refused::RefusedPackets;
 use crate::engine::timers::Timers;
+use crate::events::AsyncEvent;
 use crate::events::EventQueue;
-use crate::events::{AsyncElement, AsyncEvent};
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::port::FlowId;
@@ -330,25 +330,21 @@ impl Tables {
         old
     }
 
-    /// Moves connected queue pairs whose own address is at a `lost` GID index to ERR, and raises
-    /// DEVICE_FATAL for their contexts.
-    pub(crate) fn lose_addresses(&mut self, now: Instant, lost: impl Fn(u8) -> bool) {
-        let mut notified: Vec<Arc<EventQueue<AsyncEvent>>> = Vec::new();
-        for index in 0..self.qps.len() {
-            let Some(entry) = self.qp_mut(index as QpIndex) else { continue };
-            if entry.share.flow().is_none() || !lost(entry.qp.attr().av.sgid_index) {
+    /// Replaces the GID table.
+    pub(crate) fn set_gids(&mut self, gids: &Arc<GidTable>) {
+        self.gids = Arc::clone(gids);
+    }
+
+    /// Moves all queue pairs to ERR.
+    pub(crate) fn fail_all(&mut self, now: Instant) {
+        for index in 0..self.qps.len() as QpIndex {
+            let Some(entry) = self.qp_mut(index).filter(|entry| entry.qp.state() != QpState::Reset) else {
                 continue;
-            }
+            };
             let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
-            // Any state but RESET may go to ERR, and in RESET a QP has no flow.
+            // Any state but RESET may go to ERR.
             let _done = entry.qp.modify(now, &error, QpAttrMask::STATE);
-            if !notified.iter().any(|queue| Arc::ptr_eq(queue, &entry.events)) {
-                notified.push(Arc::clone(&entry.events));
-            }
-            self.update_after_input(now, index as QpIndex);
-        }
-        for queue in notified {
-            queue.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, element: AsyncElement::Port(1) });
+            self.update_after_input(now, index);
         }
     }
 
