@@ -34,12 +34,16 @@ struct Slot {
     len: u32,
 }
 
+/// The longest packet of a path MTU: headers, pad and ICRC take as much as they may in a transmit buffer.
+fn packet_max(path_mtu: PathMtu) -> usize {
+    MAX_PACKET - PathMtu::M4096.bytes() + path_mtu.bytes()
+}
+
 impl ReorderBuffer {
     /// About 2 MiB, touched only as far as it is used, for packets of up to this path MTU.
     #[must_use]
     pub fn new(path_mtu: PathMtu) -> Self {
-        // Headers, pad and ICRC take as much as they may in a transmit buffer.
-        let packet_max = MAX_PACKET - PathMtu::M4096.bytes() + path_mtu.bytes();
+        let packet_max = packet_max(path_mtu);
         Self::with_slots((BYTES / packet_max).next_power_of_two(), packet_max)
     }
 
@@ -55,6 +59,14 @@ impl ReorderBuffer {
             bytes: vec![0; slots * packet_max].into_boxed_slice(),
             packet_max,
             episodes: 0,
+        }
+    }
+
+    /// Takes packets of up to this path MTU from now on; drops what is stored if the size changes.
+    pub fn set_path_mtu(&mut self, path_mtu: PathMtu) {
+        if !self.slots.is_empty() && self.packet_max != packet_max(path_mtu) {
+            // The numbers go on: queue pairs still have old ones.
+            *self = Self { episodes: self.episodes, ..Self::new(path_mtu) };
         }
     }
 
@@ -101,5 +113,23 @@ impl ReorderBuffer {
     /// How many packets ahead of the expected one may be stored.
     pub(crate) fn reach(&self) -> u64 {
         REACH.min(self.slots.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_for_another_path_mtu_drops_its_packets_and_goes_on_numbering() {
+        let mut buffer = ReorderBuffer::new(PathMtu::M1024);
+        let episode = buffer.begin_episode();
+        assert!(buffer.keep(episode, 1, &[7; 100]) && !buffer.keep(episode, 2, &[7; 4096]));
+        buffer.set_path_mtu(PathMtu::M1024);
+        assert_eq!(buffer.get(episode, 1), Some(&[7; 100][..]));
+        buffer.set_path_mtu(PathMtu::M4096);
+        assert_eq!(buffer.get(episode, 1), None);
+        assert!(buffer.keep(episode, 2, &[7; 4096]));
+        assert_ne!(buffer.begin_episode(), episode);
     }
 }

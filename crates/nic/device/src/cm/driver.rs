@@ -104,9 +104,11 @@ impl CmDriver {
         Self { state: Mutex::new(state), order: Mutex::new(()), handled: Handled::default(), runtime }
     }
 
-    /// Updates the addresses of the device.
+    /// Updates the addresses of the device, and the path MTU of new connections.
     pub(crate) fn set_gids(&self, gids: &GidTable) {
-        self.lock().cm.set_gids(&addresses(gids));
+        let mut state = self.lock();
+        state.cm.set_gids(&addresses(gids));
+        state.cm.set_max_path_mtu(gids.active_mtu());
     }
 
     /// Handles a MAD that arrived on QP1; the next [`poll`](Self::poll) delivers the resulting output.

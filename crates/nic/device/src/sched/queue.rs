@@ -64,6 +64,10 @@ pub(crate) struct TransmitQueue {
 }
 
 impl TransmitQueue {
+    pub(crate) fn set_path_mtu(&mut self, bytes: usize) {
+        self.path_mtu_bytes = bytes;
+    }
+
     pub(crate) fn new(path_mtu_bytes: usize) -> Self {
         Self {
             ready: VecDeque::with_capacity(256),

@@ -61,7 +61,7 @@ use sidr::Exchange;
 use table::{Listeners, Peers};
 use window::Requests;
 
-use crate::Instant;
+use crate::{Instant, PathMtu};
 
 /// MADs that may wait to be sent; further ones are dropped and left to the retransmission timers.
 const TRANSMIT_MAX: usize = 4096;
@@ -184,6 +184,11 @@ impl Cm {
     /// While the list is empty every address counts as local.
     pub fn set_gids(&mut self, gids: &[Gid]) {
         self.gids = gids.to_vec();
+    }
+
+    /// Sets the largest path MTU. A REQ with a larger one is refused from now on.
+    pub fn set_max_path_mtu(&mut self, mtu: PathMtu) {
+        self.config.max_path_mtu = mtu;
     }
 
     /// Handles one MAD that arrived on QP1 from `src` at `dst`. Never panics.

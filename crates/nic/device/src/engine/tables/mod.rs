@@ -330,9 +330,11 @@ impl Tables {
         old
     }
 
-    /// Replaces the GID table.
+    /// Replaces the GID table. Queue pairs keep the path MTU with which they were connected.
     pub(crate) fn set_gids(&mut self, gids: &Arc<GidTable>) {
         self.gids = Arc::clone(gids);
+        self.queue.set_path_mtu(gids.active_mtu().bytes());
+        self.reorder.set_path_mtu(gids.active_mtu());
     }
 
     /// Moves all queue pairs to ERR.
