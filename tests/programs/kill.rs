@@ -270,7 +270,7 @@ fn survivor(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     Err(format!("{}{}", ended.describe(), server.wait(Duration::ZERO).describe()))
 }
 
-fn failed_with(ended: &Ended, text: &str) -> Result<(), String> {
+pub(crate) fn failed_with(ended: &Ended, text: &str) -> Result<(), String> {
     if ended.status.is_some() && !ended.succeeded() && ended.output.contains(text) {
         return Ok(());
     }

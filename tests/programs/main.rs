@@ -18,6 +18,7 @@ mod cycles;
 mod debuggers;
 mod devices;
 mod engines;
+mod follow;
 mod holdings;
 mod hooks;
 mod kill;
@@ -68,6 +69,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         strangers::cases(),
         debuggers::cases(),
         addresses::cases(),
+        follow::cases(),
         mckey::cases(scale),
         ucmatose::cases(scale),
         udaddy::cases(scale),
@@ -76,6 +78,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(cli::cases());
     cases.extend(containers::cases());
     cases.extend(lab::cases());
+    cases.extend(follow::streams());
     cases.extend(pingpong::cases(scale));
     cases.extend(rping::cases(scale));
     cases.extend(ucx::cases(scale));

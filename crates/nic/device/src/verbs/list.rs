@@ -18,10 +18,10 @@ impl DeviceList {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Returns the devices of the last [`refresh`](Self::refresh).
+    /// Returns the devices of the last [`refresh`](Self::refresh), without those that were removed since.
     #[must_use]
     pub fn known(&self) -> Vec<Device> {
-        self.lock().clone()
+        self.lock().iter().filter(|device| !device.is_removed()).cloned().collect()
     }
 
     /// Looks at the interfaces of the host, and returns the devices.
@@ -72,7 +72,8 @@ fn place(known: &[Device], list: &[Device], found: Device) -> Device {
     if let Some(device) = known.iter().find(is_same) {
         return device.clone();
     }
-    let taken = |name: &str| known.iter().chain(list).any(|device| device.name() == name);
+    let is_named = |device: &Device, name: &str| device.name() == name && !device.is_removed();
+    let taken = |name: &str| known.iter().chain(list).any(|device| is_named(device, name));
     if !taken(found.name()) {
         return found;
     }
