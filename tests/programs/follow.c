@@ -2,7 +2,8 @@
  * follow get|poll|used|cm: waits for the asynchronous events of the first device, and prints each with the
  *     port and its addresses at that time. Nothing but an event wakes the program. Ends with the device.
  *     get: in ibv_get_async_event; poll: in poll(2), with a non-blocking descriptor; used: as poll, with a
- *     protection domain. cm: with identifiers on the device's address; prints their events, too.
+ *     protection domain. cm: with identifiers on the device's address; prints their events, too, and waits
+ *     until the device is there again.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
 
@@ -116,6 +118,23 @@ static void connect_ids(const char *ip)
 		established = handle() == RDMA_CM_EVENT_ESTABLISHED;
 }
 
+/* Waits for another device in the place of the one that was removed, and uses it. */
+static void again(void)
+{
+	struct ibv_device **devices;
+	int number = 0;
+
+	while (!number) {
+		usleep(20000);
+		CHECK(devices = ibv_get_device_list(&number));
+	}
+	CHECK(context = ibv_open_device(devices[0]));
+	CHECK(ibv_alloc_pd(context) && !rdma_create_id(channel, &ids[0], NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(ids[0], (struct sockaddr *)&address) && ids[0]->verbs);
+	CHECK(ids[0]->verbs->device == devices[0] && !rdma_listen(ids[0], 1));
+	show("again");
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);
@@ -152,6 +171,8 @@ int main(int argc, char **argv)
 		CHECK(!rdma_destroy_id(ids[i]));
 	CHECK(!accepted || !rdma_destroy_id(accepted));
 	CHECK(!ibv_close_device(context) || !strcmp(how, "used"));
+	if (channel)
+		again();
 	printf("end\n");
 	return 0;
 }

@@ -177,15 +177,21 @@ fn grown(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
 }
 
 /// Each identifier that has the device gets one event, and can be destroyed. A listener on all addresses has
-/// none.
+/// none. If the interface is created again, so is the device.
 fn identifiers(lab: &Lab, place: &Place, name: &str, removal: &'static str) -> Result<(), String> {
     let mut followed = Followed::start(lab, place, name, "cm")?;
     followed.step(&(Side::Server, "link set veth0 name DEV", &[]))?;
     followed.step(&(Side::Server, removal, &[]))?;
+    for words in ["link add veth0 type veth peer name veth1", "link set veth1 up", "link set veth0 up"] {
+        followed.step(&(Side::Server, words, &[]))?;
+    }
+    // The program looks for the device until it has this address.
+    followed.step(&(Side::Server, "address add 10.77.0.1/24 dev veth0", &[]))?;
     let ended = good(followed.running.wait(SHORT))?;
     for id in ["listener", "bound", "client", "accepted"] {
         says(&ended, &format!("{id}: RDMA_CM_EVENT_DEVICE_REMOVAL 0"))?;
     }
+    says(&ended, "again: active")?;
     match ended.output.matches("RDMA_CM_EVENT_DEVICE_REMOVAL").count() {
         4 => Ok(()),
         count => Err(format!("{count} events for 4 identifiers\n{}", ended.describe())),
