@@ -251,17 +251,17 @@ impl fmt::Display for Os {
 #[macro_export]
 macro_rules! rule {
     ($object:literal, $field:expr; $($name:ident $(as $ty:ty)?),+; $(let $made:ident = $from:expr;)*
-     is $sentence:literal $(; $remedy:literal)?) => {
+     is $sentence:literal $(; $remedy:expr)?) => {
         $crate::rule!(@make $object, $field, [$($name $(as $ty)?),+] [$($made = $from),*] [$field, " is "]
             $sentence $($remedy)?)
     };
     ($object:literal, $field:expr; $($name:ident $(as $ty:ty)?),+; $(let $made:ident = $from:expr;)*
-     $sentence:literal $(; $remedy:literal)?) => {
+     $sentence:literal $(; $remedy:expr)?) => {
         $crate::rule!(@make $object, $field, [$($name $(as $ty)?),+] [$($made = $from),*] []
             $sentence $($remedy)?)
     };
     (@make $object:literal, $field:expr, [$($name:ident $(as $ty:ty)?),+] [$($made:ident = $from:expr),*]
-     [$($begin:expr),*] $sentence:literal $($remedy:literal)?) => {{
+     [$($begin:expr),*] $sentence:literal $($remedy:expr)?) => {{
         static RULE: $crate::refusal::Rule = $crate::refusal::Rule::new(
             $object,
             $field,
@@ -277,7 +277,7 @@ macro_rules! rule {
         &RULE
     }};
     (@remedy) => { None };
-    (@remedy $remedy:literal) => { Some($remedy) };
+    (@remedy $remedy:expr) => { Some($remedy) };
     (@unpack $name:ident) => { $name };
     (@unpack $name:ident $ty:ty) => { <$ty as $crate::refusal::Value>::unpack($name) };
 }

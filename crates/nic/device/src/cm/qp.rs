@@ -11,6 +11,7 @@ use wire::Qpn;
 use super::id::{Id, IdInner};
 use super::state::Phase;
 use super::{no_connection, out_of_phase};
+use crate::same_device;
 use crate::verbs::Qp;
 
 impl Id {
@@ -18,13 +19,16 @@ impl Id {
     /// rdma_create_qp(3)).
     ///
     /// # Errors
-    /// `EINVAL` if the identifier has a QP, if the port space has another service, or if the QP cannot change
-    /// its state.
+    /// `EINVAL` if the identifier has a QP or another device, if the port space has another service, or if
+    /// the QP cannot change its state.
     pub fn attach_qp(&self, qp: &Qp) -> Result<(), VerbsError> {
         if let Some(own) = &self.0.lock().qp {
             let qpn = own.qpn();
             return Err(refuse!(EINVAL, "identifier", "qp"; qpn as Qpn;
                 "the identifier has a queue pair, {qpn}"));
+        }
+        if let Some(context) = self.context() {
+            same_device!("identifier", "qp"; context.device(), qp.pd().device())?;
         }
         let ty = qp.ty();
         if ty.is_datagram() != self.0.port_space.is_datagram() {

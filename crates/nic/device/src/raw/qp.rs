@@ -14,6 +14,7 @@ use super::table::{FlowAttr, QueueId};
 use super::wq::IndTable;
 use super::{Raw, no_queue, socket_refused};
 use crate::notice;
+use crate::same_device;
 use crate::verbs::{Cq, Pd, Qp, QpInitAttr, check_sizes};
 
 /// Attributes of a new raw packet queue pair.
@@ -143,11 +144,7 @@ impl RawQp {
     /// its largest number of queue pairs.
     pub fn new_rss(pd: &Pd, table: &IndTable, hash: RxHash, cookie: u64) -> Result<Self, VerbsError> {
         let raw = Raw::of(pd.engine())?;
-        if !table.is_of(raw) {
-            let number = cookie;
-            return Err(refuse!(EINVAL, "indirection table", "context"; number;
-                "the indirection table is of another device"));
-        }
+        same_device!("queue pair", "rwq_ind_tbl"; pd.device(), table.device())?;
         open(&mut raw.lock())?;
         let cq = table.cq();
         let base = base(pd, [cq, cq], cookie)?;

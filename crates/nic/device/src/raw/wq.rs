@@ -9,7 +9,8 @@ use super::qp::{base, open};
 use super::queue::{Completer, Queue};
 use super::state::{Entry, State};
 use super::table::QueueId;
-use crate::verbs::{Cq, Pd, Qp};
+use crate::same_device;
+use crate::verbs::{Cq, Device, Pd, Qp};
 
 /// States of a work queue (`enum ibv_wq_state`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -46,6 +47,7 @@ impl RawWq {
     /// # Errors
     /// As [`RawQp::new`](super::RawQp::new).
     pub fn new(pd: &Pd, cq: &Cq, max_wr: u32, max_sge: u32, cookie: u64) -> Result<Self, VerbsError> {
+        same_device!("work queue", "cq"; pd.device(), cq.device())?;
         let max_sge = max_sge.max(1);
         let receives = RecvQueue::new(max_wr, max_sge, pd.id())?;
         let raw = Raw::of(pd.engine())?;
@@ -66,6 +68,10 @@ impl RawWq {
             cq: cq.clone(),
             sizes: (max_wr, max_sge),
         })))
+    }
+
+    fn device(&self) -> &Device {
+        self.0.cq.device()
     }
 
     /// Returns its number, which its completions have as queue pair number.
@@ -175,9 +181,8 @@ impl IndTable {
                 "a table of {len} work queues; it has a power of two, up to {most}")
         })?;
         let raw = Arc::clone(&first.0.raw);
-        if let Some(other) = wqs.iter().position(|wq| !Arc::ptr_eq(&wq.0.raw, &raw)) {
-            return Err(refuse!(EINVAL, "indirection table", "ind_tbl"; other;
-                "the work queue at index {other} is of another device than the first"));
+        for wq in &wqs {
+            same_device!("indirection table", "ind_tbl"; first.device(), wq.device())?;
         }
         let mut state = raw.lock();
         let tables = state.tables;
@@ -196,9 +201,11 @@ impl IndTable {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Whether its work queues are those of this device.
-    pub(super) fn is_of(&self, raw: &Arc<Raw>) -> bool {
-        Arc::ptr_eq(&self.0.raw, raw)
+    /// Returns the device of its work queues.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        // A table is never empty.
+        self.0.wqs[0].device()
     }
 
     /// Returns the completion queue of the first work queue.

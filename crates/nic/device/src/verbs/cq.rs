@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use transport::{VerbsError, Wc};
 
-use super::Context;
 use super::quota::{Share, memory_for};
+use super::{Context, Device};
 use crate::cq::{CQE_MAX, CompletionQueue};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
@@ -87,6 +87,7 @@ pub struct Cq(Arc<CqInner>);
 
 struct CqInner {
     queue: Arc<CompletionQueue>,
+    device: Device,
     /// The device's first engine.
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
@@ -120,7 +121,7 @@ pub(super) fn poll_engines(first: &Arc<Engine>, engine_mask: u32) {
 
 impl Cq {
     pub(super) fn new(
-        engine: Arc<Engine>,
+        (device, engine): (&Device, Arc<Engine>),
         cqe: u32,
         channel: Option<&CompChannel>,
         cookie: u64,
@@ -136,11 +137,16 @@ impl Cq {
             queue.set_chaos(chaos);
         }
         let engine_mask = AtomicU32::new(0);
-        Self(Arc::new(CqInner { queue, engine, engine_mask, vector, _share: share }))
+        let device = device.clone();
+        Self(Arc::new(CqInner { queue, device, engine, engine_mask, vector, _share: share }))
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
         &self.0.queue
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.0.device
     }
 
     /// Returns [`first_engine`](Self::first_engine); if there is none, `otherwise()` becomes the first

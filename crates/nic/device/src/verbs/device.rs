@@ -26,6 +26,7 @@ use crate::netdev::{ContextEvents, Gids};
 use crate::port::{Outlook, PortChoice, PortKind};
 use crate::refusal::NAME_MAX;
 use crate::registry::{DomainConfig, Membership};
+use crate::same_device;
 
 /// Largest amount of inline data, in bytes.
 pub(super) const INLINE_MAX: u32 = 512;
@@ -363,8 +364,8 @@ impl Context {
     /// Creates a completion queue of at least `cqe` entries; its events carry `cookie`.
     ///
     /// # Errors
-    /// `EINVAL` for 0 or more than `max_cqe` entries; `ENOMEM` at the limit of the device; `ENODEV` if the
-    /// engine does not start.
+    /// `EINVAL` for 0 or more than `max_cqe` entries, and for a channel of another device; `ENOMEM` at the
+    /// limit of the device; `ENODEV` if the engine does not start.
     pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
         self.create_cq_at(cqe, channel, cookie, 0)
     }
@@ -386,7 +387,11 @@ impl Context {
             return Err(refuse!(EINVAL, "completion queue", "cqe"; cqe;
                 "a CQ of {cqe} entries; it has 1 to {CQE_MAX}"));
         }
-        let engine = self.0.device.engine_or_refusal()?;
+        let device = &self.0.device;
+        if let Some(channel) = channel {
+            same_device!("completion queue", "channel"; device, channel.context().device())?;
+        }
+        let engine = device.engine_or_refusal()?;
         // Vector 0 is always there; the number of the others costs reads of files (cgroups).
         if vector > 0
             && let vectors = self.comp_vectors()
@@ -397,7 +402,7 @@ impl Context {
         }
         memory_for(cqe as usize * size_of::<Wc>())?;
         let share = self.quotas().cqs.take()?;
-        Ok(Cq::new(engine, cqe, channel, cookie, vector, share))
+        Ok(Cq::new((device, engine), cqe, channel, cookie, vector, share))
     }
 
     /// Number of completion vectors, one for each engine that the device may have (`num_comp_vectors`).

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use transport::{Access, VerbsError, refuse};
 
 use super::quota::{Share, no_memory};
-use super::{Context, Mr, Pd};
+use super::{Context, Device, Mr, Pd};
 use crate::keys::Range;
 use crate::mr::DmaMemory;
+use crate::same_device;
 use sys::Mmap;
 
 /// Zeroed device memory. It is freed with the last handle and the last region.
@@ -16,6 +17,7 @@ use sys::Mmap;
 pub struct Dm(Arc<DmInner>);
 
 pub(super) struct DmInner {
+    device: Device,
     memory: DmaMemory,
     len: usize,
     _share: Share,
@@ -45,7 +47,8 @@ impl Context {
         let bytes = u32::try_from(len).map_err(|_| no_memory(len))?;
         let _share = self.quotas().dm_bytes.take_many(bytes)?;
         let memory = DmaMemory::zeroed_at(len, 1 << log_align).ok_or_else(|| no_memory(len))?;
-        Ok(Dm(Arc::new(DmInner { memory, len, _share })))
+        let device = self.device().clone();
+        Ok(Dm(Arc::new(DmInner { device, memory, len, _share })))
     }
 }
 
@@ -102,13 +105,15 @@ impl Pd {
     /// Registers `len` bytes of device memory at `offset`; peers and work requests address the first as 0.
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`]; `EINVAL` without `ZERO_BASED`, and if the range is not inside the memory.
+    /// As [`Pd::reg_mr`]; `EINVAL` without `ZERO_BASED`, if the range is not inside the memory, and for memory
+    /// of another device.
     pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, len: usize, access: Access) -> Result<Mr, VerbsError> {
         if !access.contains(Access::ZERO_BASED) {
             let access = access.bits();
             return Err(refuse!(EINVAL, "memory region", "access"; access;
                 "regions of device memory need IBV_ACCESS_ZERO_BASED"));
         }
+        same_device!("memory region", "dm"; self.device(), &dm.0.device)?;
         let at = dm.check(offset, len)?;
         let range = Range { base: dm.0.memory.addr() + at as u64, len: len as u64, iova: 0 };
         self.register_backed(range, access, Some(Backing::Device(Arc::clone(&dm.0))))
@@ -118,7 +123,7 @@ impl Pd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{Device, DeviceConfig};
+    use crate::verbs::DeviceConfig;
     use transport::Errno;
 
     fn context() -> Context {

@@ -9,6 +9,7 @@ use wire::Rkey;
 use super::quota::Share;
 use super::{Pd, Qp};
 pub use crate::keys::MwType;
+use crate::same_device;
 
 /// A memory window. Dropping it unbinds it.
 pub struct Mw {
@@ -63,9 +64,10 @@ impl Qp {
     /// is one more.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; `EINVAL` for a type 2 window, and for a key of another window. The completion
-    /// reports errors of the bind itself.
+    /// As [`Qp::post_send`]; `EINVAL` for a type 2 window, for a key of another window, and for a window of
+    /// another device. The completion reports errors of the bind itself.
     pub fn bind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Result<Rkey, VerbsError> {
+        same_device!("memory window", "qp"; mw.pd.device(), self.pd().device())?;
         let mut key = mw.key.lock().unwrap_or_else(PoisonError::into_inner);
         if mw.ty != MwType::Type1 || (key.0 ^ bind.r_key.0) & !0xff != 0 {
             let (own, r_key) = (key.0, bind.r_key.0);

@@ -8,7 +8,7 @@ use wire::{Lkey, Rkey};
 
 use super::dm::Backing;
 use super::quota::Share;
-use super::{AsyncEvent, Context, Cq, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
+use super::{AsyncEvent, Context, Cq, Device, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
 use crate::events::EventQueue;
@@ -16,6 +16,7 @@ use crate::gid::refuse_gid_index;
 use crate::guard;
 use crate::keys::Range;
 use crate::mr::DmaMemory;
+use crate::same_device;
 
 /// A protection domain: keys work only with queue pairs of the same domain.
 #[derive(Clone)]
@@ -58,6 +59,10 @@ impl Pd {
     /// Returns the number of the engine for a new object of `owner`.
     pub(super) fn engine_for(&self, owner: Owner) -> usize {
         self.0.context.device().engine_for(&self.0.engine, owner)
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.0.context.device()
     }
 
     pub(crate) fn events(&self) -> &Arc<EventQueue<AsyncEvent>> {
@@ -187,8 +192,8 @@ impl Pd {
     /// Creates a queue pair in state RESET.
     ///
     /// # Errors
-    /// `EINVAL` for capacities beyond the device's limits, `EOPNOTSUPP` for an unsupported type, `ENOMEM`
-    /// if the device has its largest number.
+    /// `EINVAL` for capacities beyond the device's limits and for queues of another device, `EOPNOTSUPP` for
+    /// an unsupported type, `ENOMEM` if the device has its largest number.
     pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(self, init)
     }
@@ -204,7 +209,7 @@ impl Pd {
     /// Creates a shared receive queue for XRC messages; their completions go to `cq`.
     ///
     /// # Errors
-    /// As [`Pd::create_srq`].
+    /// As [`Pd::create_srq`]; `EINVAL` for a domain or a completion queue of another device.
     pub fn create_xrc_srq(&self, init: &SrqInitAttr, xrcd: &Xrcd, cq: &Cq) -> Result<Srq, VerbsError> {
         Srq::new(self, init, Some((xrcd, cq)))
     }
@@ -295,8 +300,8 @@ impl Mr {
     /// Changes the region atomically, all or nothing; its keys stay (ibv_rereg_mr(3)).
     ///
     /// # Errors
-    /// `EBUSY` while windows are bound to it or another clone exists; `EINVAL` as for [`Pd::reg_mr`], and for
-    /// regions of device memory and dma-bufs.
+    /// `EBUSY` while windows are bound to it or another clone exists; `EINVAL` as for [`Pd::reg_mr`], for
+    /// regions of device memory and dma-bufs, and for a domain of another device.
     ///
     /// # Safety
     /// As [`Pd::reg_mr`], for the changed region.
@@ -308,6 +313,9 @@ impl Mr {
         if inner.backing.is_some() {
             return Err(refuse!(EINVAL, "memory region", "lkey"; key;
                 "the region {key:#010x} is of device memory or a dma-buf, which cannot be changed"));
+        }
+        if let Some(pd) = to.pd {
+            same_device!("memory region", "pd"; inner.pd.device(), pd.device())?;
         }
         let range = to.range.map(|(addr, len, iova)| Range { base: addr as u64, len: len as u64, iova });
         let pd = to.pd.map(Pd::id);

@@ -18,6 +18,7 @@ use crate::guard;
 use crate::locked::Locked;
 use crate::port::Destination;
 use crate::qp_numbers::QpIndex;
+use crate::same_device;
 use crate::srqs::SrqScope;
 use crate::trace;
 
@@ -133,6 +134,12 @@ impl Qp {
     fn build(pd: &Pd, init: &QpInitAttr, xrcd: Option<&Xrcd>) -> Result<Self, VerbsError> {
         let mut cap = init.cap;
         check_sizes(&cap)?;
+        let device = pd.device();
+        same_device!("queue pair", "send_cq"; device, init.send_cq.device())?;
+        same_device!("queue pair", "recv_cq"; device, init.recv_cq.device())?;
+        if let Some(srq) = &init.srq {
+            same_device!("queue pair", "srq"; device, srq.pd().device())?;
+        }
         cap.max_send_sge = cap.max_send_sge.max(1);
         cap.max_recv_sge = cap.max_recv_sge.max(1);
         if init.ty == QpType::XrcIni {

@@ -9,6 +9,7 @@ use super::quota::{SRQ_MAX, Share, memory_for, queue_memory};
 use super::{Cq, Pd, Xrcd};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
+use crate::same_device;
 use crate::srqs::{SrqEntry, XrcScope, srqn};
 
 /// Sizes of an SRQ.
@@ -66,6 +67,10 @@ impl Srq {
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
         if max_wr == 0 {
             return Err(refuse!(EINVAL, "SRQ", "max_wr"; max_wr; is "0: an SRQ has room for receives"));
+        }
+        if let Some((xrcd, cq)) = xrc {
+            same_device!("SRQ", "xrcd"; pd.device(), xrcd.device())?;
+            same_device!("SRQ", "cq"; pd.device(), cq.device())?;
         }
         memory_for(queue_memory(max_wr, max_sge, 0))?;
         let queue = RecvQueue::new(max_wr, max_sge.max(1), pd.id())?;

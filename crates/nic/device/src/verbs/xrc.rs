@@ -16,7 +16,7 @@ use transport::{PdId, VerbsError, refuse};
 use wire::Qpn;
 
 use super::qp::WeakQp;
-use super::{Context, Cq, Pd, Qp};
+use super::{Context, Cq, Device, Pd, Qp};
 use crate::engine::FileId;
 
 /// Which XRC domain to open.
@@ -88,6 +88,12 @@ impl Xrcd {
 
     pub(super) fn id(&self) -> PdId {
         self.domain().id()
+    }
+
+    /// Returns the device of the domain.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.domain().pd.device()
     }
 
     /// True if SRQs or queue pairs made through this handle still use it.
