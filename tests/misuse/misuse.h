@@ -58,6 +58,20 @@ static inline struct ibv_context *open_first(void)
 	return context;
 }
 
+/* Opens two devices on lo. */
+static inline void open_two(struct ibv_context *context[2])
+{
+	struct ibv_device **list;
+	int count = 0;
+
+	setenv("ROXIE_NETDEV", "lo,lo", 1);
+	list = ibv_get_device_list(&count);
+	CHECK(count == 2);
+	for (int i = 0; i < 2; i++)
+		CHECK((context[i] = ibv_open_device(list[i])) != NULL);
+	ibv_free_device_list(list);
+}
+
 static inline struct ibv_qp_init_attr qp_attr(struct ibv_cq *cq, enum ibv_qp_type type)
 {
 	struct ibv_qp_init_attr attr = {

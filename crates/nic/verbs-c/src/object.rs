@@ -60,6 +60,11 @@ impl<P, T> Object<P, T> {
         unsafe { ptr.cast::<Self>().as_ref() }
     }
 
+    /// Returns its address, by which `roxie check` knows it.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Returns the pointer that C holds.
     #[inline(always)]
     pub(crate) fn public(&self) -> *mut P {

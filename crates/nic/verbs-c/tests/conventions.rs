@@ -5,7 +5,7 @@
 //! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
 //! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by
 //! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the
-//! device, `refusals.c` makes calls that are refused.
+//! device, `refusals.c` makes calls that are refused, `two_devices.c` mixes objects of two devices.
 
 mod c_program;
 mod libraries;
@@ -66,6 +66,11 @@ fn a_device_gives_what_it_reports_and_then_enomem() {
 #[test]
 fn every_refused_call_has_a_reason_that_names_the_field() {
     run("refusals");
+}
+
+#[test]
+fn calls_with_objects_of_two_devices_are_refused() {
+    run("two_devices");
 }
 
 #[test]

@@ -35,7 +35,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use calls::{BLOCKS_AFTER, acknowledged, blocks, refused};
 pub(crate) use ending::{interrupted, start_watching};
-pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, own, owned, quietly};
+pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, mixed, own, owned, quietly};
 pub(crate) use watch::waits;
 pub(crate) use work::{completed, is_counted, moved, queue_pair_begins};
 

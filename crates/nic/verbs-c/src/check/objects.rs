@@ -9,6 +9,8 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex};
 
+use roxie::transport::VerbsError;
+use roxie::verbs::is_of_two_devices;
 use sys::{generation, lock_until};
 
 use crate::abi::objects::{ibv_cq_ex, ibv_mr, ibv_qp_ex};
@@ -245,6 +247,24 @@ fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(&'static 
         let text = "belongs to the parent process; after fork the child must create its own";
         ("use-after-fork", text.to_owned())
     })
+}
+
+/// Reports a call that was refused because its objects are of two devices. `parts` are the arguments of the
+/// call with the addresses of their objects; the refusal compares the first one with another.
+#[cold]
+pub(crate) fn mixed(refused: &VerbsError, parts: &[(&str, usize)]) {
+    if !super::on() || !is_of_two_devices(refused) {
+        return;
+    }
+    let call = here();
+    let of_call = parts.iter().enumerate().filter(|(at, (name, _))| *at == 0 || *name == refused.field());
+    let created: Vec<_> = of_call
+        .filter_map(|(_, (name, object))| Some((format!("created ({name})"), created(*object)?)))
+        .collect();
+    let mut sites = vec![("passed", call)];
+    sites.extend(created.iter().map(|(what, site)| (what.as_str(), *site)));
+    has_reported(call);
+    report("foreign-object", &refused.to_string(), &sites);
 }
 
 /// Objects of one kind that were created at one place, and are alive.

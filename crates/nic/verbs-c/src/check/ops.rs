@@ -5,20 +5,22 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 
+use roxie::same_device;
 use roxie::transport::{QpType, Wc};
 
 use crate::abi::context::ibv_context_ops;
 use crate::abi::objects::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
-use crate::abi::work::{ibv_recv_wr, ibv_send_wr};
+use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};
 use crate::errno::{code, given, minus_code, no_argument};
 use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
+use crate::ibv::ah::AhObject;
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::ibv::{cq, post, srq, wr};
 
 use super::posted::Posted;
 use super::work;
-use super::{Purpose, lock, pages};
+use super::{Purpose, lock, mixed, pages};
 
 /// Puts these functions into the operations of a context.
 pub(crate) fn replace(ops: &mut ibv_context_ops) {
@@ -69,8 +71,8 @@ unsafe extern "C" fn post_send(
     if object.tail.qp.transport().is_ok_and(|qp| qp.ty() == QpType::Ud) {
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
-        // The contents of a destroyed handle are kept, so the post continues after the report.
-        datagrams.for_each(|wr| _ = is_usable(post::ud(wr.get()).ah, Purpose::Use));
+        // SAFETY: as above.
+        datagrams.for_each(|wr| unsafe { datagram(object, post::ud(wr.get()).ah) });
     }
     let queue = work::of(object);
     let mut queue = lock(&queue);
@@ -92,6 +94,25 @@ unsafe extern "C" fn post_send(
     drop(queue);
     pages::report_uses();
     result
+}
+
+/// Looks at the address handle of a datagram. The contents of a destroyed handle are kept, so the post
+/// continues after the report.
+///
+/// # Safety
+/// As for [`typed`] with `ah`.
+pub(crate) unsafe fn datagram(qp: &QpObject, ah: *mut ibv_ah) {
+    if !is_usable(ah, Purpose::Use) {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let ah: Option<&AhObject> = unsafe { typed(Hot(ah)) };
+    if let (Some(ah), Ok(transport)) = (ah, qp.tail.qp.transport()) {
+        let devices = [transport.pd(), ah.tail.pd()].map(|pd| pd.context().device());
+        let parts = [("queue pair", qp.address()), ("address handle", ah.address())];
+        let same = same_device!("queue pair", "address handle"; devices[0], devices[1]);
+        let _reported = same.inspect_err(|refused| mixed(refused, &parts));
+    }
 }
 
 unsafe extern "C" fn post_recv(

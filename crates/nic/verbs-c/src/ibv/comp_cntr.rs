@@ -157,5 +157,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     if attached.is_ok() && check::on() {
         check::is_counted(qp);
     }
-    status(attached)
+    status(attached.inspect_err(|refused| {
+        check::mixed(refused, &[("comp_cntr", counter.address()), ("qp", qp.address())]);
+    }))
 }

@@ -153,7 +153,10 @@ pub(crate) fn create(
 ) -> Result<Box<CqObject>, VerbsError> {
     let id = ObjectId::new();
     let handle = channel.map(|c| &c.tail);
-    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector)?;
+    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).inspect_err(|refused| {
+        let channel = channel.map_or(0, Object::address);
+        check::mixed(refused, &[("context", context.address()), ("channel", channel)]);
+    })?;
     let mut public = ibv_cq_ex::zeroed();
     public.base.context = context.public();
     public.base.channel = channel.map_or(std::ptr::null_mut(), Object::public);

@@ -15,7 +15,7 @@ use crate::abi::objects::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
-use crate::errno::{code, given, known_bits, null};
+use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{Hot, Out, typed};
 use crate::refused::note_completions;
 
@@ -71,6 +71,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let comp_mask = attr.comp_mask;
         return null(refuse!(EINVAL, "completion queue", "parent_domain"; comp_mask;
             "IBV_CQ_INIT_ATTR_MASK_PD is set, and parent_domain is no domain of ibv_alloc_parent_domain"));
+    }
+    if let Some(parent) = parent {
+        done!(null; parent.check_device(context));
     }
     match cq::create(context, attr.cqe, attr.cq_context, channel, attr.comp_vector) {
         Ok(mut cq) => {

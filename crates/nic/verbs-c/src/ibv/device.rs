@@ -204,6 +204,15 @@ impl ContextObject {
         self.verbs.get().wrapping_byte_add(offset_of!(verbs_context, context)).cast()
     }
 
+    /// Returns its address, by which `roxie check` knows it.
+    pub(crate) fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.tail.context.device()
+    }
+
     /// Gives the object to C.
     fn give(self: Box<Self>) -> *mut ibv_context {
         Box::into_raw(self).wrapping_byte_add(offset_of!(verbs_context, context)).cast()

@@ -11,6 +11,7 @@ use roxie::verbs::Dm;
 use crate::abi::context::ibv_context;
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::objects::{ibv_mr, ibv_pd};
+use crate::check;
 use crate::errno::{busy, code, given, known_bits, no_argument, null, status};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
@@ -114,7 +115,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             let rkey = mr.rkey().0;
             pd_mr::export(pd, ptr::null_mut(), length, mr, rkey)
         }
-        Err(errno) => null(errno),
+        Err(refused) => {
+            check::mixed(&refused, &[("pd", pd.address()), ("dm", dm.address())]);
+            null(refused)
+        }
     }
 }
 

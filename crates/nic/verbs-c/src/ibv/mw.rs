@@ -10,6 +10,7 @@ use crate::abi::objects::{
     IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd,
     ibv_qp,
 };
+use crate::check;
 use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
@@ -76,7 +77,10 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             mw.rkey().set(r_key.0);
             0
         }
-        Err(error) => code(error),
+        Err(refused) => {
+            check::mixed(&refused, &[("mw", mw.address()), ("qp", qp.address())]);
+            code(refused)
+        }
     }
 }
 

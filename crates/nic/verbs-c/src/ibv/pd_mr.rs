@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
+use roxie::same_device;
 use roxie::transport::{Access, Sge, VerbsError, refuse};
 use roxie::verbs::{Mr, MrChange, Pd};
 
@@ -16,6 +17,7 @@ use crate::abi::objects::{
     IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
     IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, ibv_mr, ibv_pd,
 };
+use crate::check;
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
@@ -51,6 +53,15 @@ members! { PdObject {
     owner: context => ContextObject;
     handle: handle as u32;
 } }
+
+impl PdObject {
+    /// Refuses the domain for objects of a context of another device.
+    pub(crate) fn check_device(&self, context: &ContextObject) -> Result<(), VerbsError> {
+        same_device!("context", "pd"; context.device(), self.tail.context().device()).inspect_err(|refused| {
+            check::mixed(refused, &[("context", context.address()), ("pd", self.address())]);
+        })
+    }
+}
 
 members! { MrObject {
     pd: pd as *mut ibv_pd;
@@ -373,7 +384,11 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     }
     let change = MrChange { pd: domain.map(|d| &*d.tail), range, access: Some(access) };
     // SAFETY: the application keeps the range mapped until it deregisters it or changes it again.
-    done!(command; unsafe { region.change(&change) });
+    let changed = unsafe { region.change(&change) };
+    done!(command; changed.inspect_err(|refused| {
+        let pd = domain.map_or(0, Object::address);
+        check::mixed(refused, &[("mr", mr.address()), ("pd", pd)]);
+    }));
     if let Some(domain) = domain {
         mr.pd().set(domain.public());
     }

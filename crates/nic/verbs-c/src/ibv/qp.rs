@@ -278,6 +278,9 @@ pub(crate) fn create_ex(
             is "{comp_mask:#x}: a domain is missing (IBV_QP_INIT_ATTR_PD, for XRC_RECV \
                 IBV_QP_INIT_ATTR_XRCD)"));
     }
+    if let (Some(context), Some(pd)) = (context, attr.pd()) {
+        pd.check_device(context)?;
+    }
     let flags = if attr.has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
     let known = if attr.qp_type == IBV_QPT_RAW_PACKET { KNOWN | RSS } else { KNOWN };
     known_bits!(Err; EOPNOTSUPP, "queue pair", "comp_mask"; attr.comp_mask, known);
@@ -344,7 +347,11 @@ pub(crate) fn create(
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
-    let qp = pd.tail.create_qp(&asked)?;
+    let qp = pd.tail.create_qp(&asked).inspect_err(|refused| {
+        let srq = srq.map_or(0, Object::address);
+        let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
+        check::mixed(refused, &[("pd", pd.address()), cqs[0], cqs[1], ("srq", srq)]);
+    })?;
     init.attr.cap = cap_to_c(&qp.cap());
     Ok(export(pd.context().get(), pd.public(), init, QueuePair::Transport(qp), id, send_ops))
 }
@@ -356,6 +363,9 @@ pub(crate) fn create_target(
     init: &mut InitAttr,
 ) -> Result<Box<QpObject>, VerbsError> {
     let xrcd = xrcd.ok_or_else(|| no_argument!("xrcd"))?;
+    if let Some(context) = context {
+        xrcd.check_device(context)?;
+    }
     let id = ObjectId::new();
     let qp = xrcd.tail.create_qp(id.0)?;
     *init = InitAttr::target(init.qp_context);

@@ -13,6 +13,7 @@ use crate::abi::objects::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::abi::work::ibv_recv_wr;
+use crate::check;
 use crate::errno::{busy, code, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
@@ -50,21 +51,25 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 
 /// Implements `ibv_create_srq_ex`: basic and XRC queues.
 pub(crate) unsafe extern "C" fn create_srq_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     // SAFETY: ibv_create_srq_ex(3).
-    let attr: Option<&mut ibv_srq_init_attr_ex> = unsafe { typed(attr) };
+    let (context, attr): (Option<&ContextObject>, Option<&mut ibv_srq_init_attr_ex>) =
+        unsafe { typed((context, attr)) };
     given!(null; attr);
     // SAFETY: ibv_create_srq_ex(3): the attributes name objects where `comp_mask` says so.
-    unsafe { create_ex(attr) }.map_or_else(|errno| null(errno), SrqObject::give)
+    unsafe { create_ex(context, attr) }.map_or_else(|errno| null(errno), SrqObject::give)
 }
 
 /// Creates a queue with extended attributes, or returns the refusal.
 ///
 /// # Safety
 /// The pointers in `attr` that its `comp_mask` declares keep the contract of [`typed`].
-pub(crate) unsafe fn create_ex(attr: &mut ibv_srq_init_attr_ex) -> Result<Box<SrqObject>, VerbsError> {
+pub(crate) unsafe fn create_ex(
+    context: Option<&ContextObject>,
+    attr: &mut ibv_srq_init_attr_ex,
+) -> Result<Box<SrqObject>, VerbsError> {
     let has = |mask| attr.comp_mask & mask != 0;
     let ty = if has(IBV_SRQ_INIT_ATTR_TYPE) { attr.srq_type } else { IBV_SRQT_BASIC };
     let is_xrc = ty == IBV_SRQT_XRC;
@@ -77,11 +82,14 @@ pub(crate) unsafe fn create_ex(attr: &mut ibv_srq_init_attr_ex) -> Result<Box<Sr
     known_bits!(Err; EOPNOTSUPP, "SRQ", "comp_mask"; attr.comp_mask, IBV_SRQ_INIT_ATTR_TYPE | needed);
     needed_bits!(Err; "SRQ", "comp_mask"; attr.comp_mask, needed);
     // SAFETY: the contract covers the pointers, all of which are declared.
-    let (pd, scope) = unsafe {
+    let (pd, scope): (Option<&PdObject>, _) = unsafe {
         let scope: Option<(Option<&XrcdObject>, Option<&CqObject>)> =
             is_xrc.then(|| typed((attr.xrcd, attr.cq)));
         (typed(attr.pd), scope)
     };
+    if let (Some(context), Some(pd)) = (context, pd) {
+        pd.check_device(context)?;
+    }
     let scope = match scope {
         None => None,
         Some((Some(xrcd), Some(cq))) => Some((xrcd, cq)),
@@ -106,7 +114,10 @@ pub(crate) fn create(
         None => pd.tail.create_srq(&init),
         Some((xrcd, cq)) => pd.tail.create_xrc_srq(&init, &xrcd.tail, &cq.tail.cq),
     };
-    let srq = created?;
+    let srq = created.inspect_err(|refused| {
+        let (xrcd, cq) = xrc.map_or((0, 0), |(xrcd, cq)| (xrcd.address(), cq.address()));
+        check::mixed(refused, &[("pd", pd.address()), ("xrcd", xrcd), ("cq", cq)]);
+    })?;
     let granted = srq.query()?;
     (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
     let mut public = ibv_srq::zeroed();

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use roxie::same_device;
 use roxie::verbs::Td;
 
 use crate::abi::context::ibv_context;
@@ -9,8 +10,9 @@ use crate::abi::objects::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
-use crate::errno::{busy, code, given, known_bits, null};
-use crate::handle::{GivenUp, typed};
+use crate::check;
+use crate::errno::{busy, code, done, given, known_bits, null};
+use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 
 use super::device::ContextObject;
@@ -19,6 +21,10 @@ use super::pd_mr::{PdObject, export_pd};
 type TdObject = Object<ibv_td, Td>;
 
 impl Tail for Td {}
+
+members! { TdObject {
+    context: context => ContextObject;
+} }
 
 /// Implements `ibv_alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(
@@ -62,6 +68,14 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: ibv_alloc_parent_domain(3): the attributes name objects.
     let (pd, td): (Option<&PdObject>, Option<&TdObject>) = unsafe { typed((attr.pd, attr.td)) };
     given!(null; pd);
+    done!(null; pd.check_device(context));
+    if let Some(other) = td.and_then(TdObject::context) {
+        let same = same_device!("context", "td"; context.device(), other.device());
+        done!(null; same.inspect_err(|refused| {
+            let td = td.map_or(0, Object::address);
+            check::mixed(refused, &[("context", context.address()), ("td", td)]);
+        }));
+    }
     match pd.tail.parent(td.map(|td| &td.tail)) {
         Ok(parent) => export_pd(context, parent).give(),
         Err(error) => null(error),

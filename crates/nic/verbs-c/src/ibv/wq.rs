@@ -13,6 +13,7 @@ use crate::abi::steering::{
     ibv_wq_init_attr,
 };
 use crate::abi::work::ibv_recv_wr;
+use crate::check;
 use crate::errno::{busy, code, done, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
@@ -49,6 +50,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     // SAFETY: ibv_create_wq(3): the attributes name a domain and a CQ.
     let (pd, cq): (Option<&PdObject>, Option<&CqObject>) = unsafe { typed((attr.pd, attr.cq)) };
     given!(null; pd, cq);
+    done!(null; pd.check_device(context));
     let ty = attr.wq_type;
     if ty != IBV_WQT_RQ {
         return null(
@@ -58,7 +60,10 @@ pub(crate) unsafe extern "C" fn create_wq(
     let handle = new_handle();
     let wq = match RawWq::new(&pd.tail, &cq.tail.cq, attr.max_wr, attr.max_sge, handle.into()) {
         Ok(wq) => wq,
-        Err(error) => return null(error),
+        Err(refused) => {
+            check::mixed(&refused, &[("pd", pd.address()), ("cq", cq.address())]);
+            return null(refused);
+        }
     };
     (attr.max_wr, attr.max_sge) = wq.sizes();
     let mut public = ibv_wq::zeroed();

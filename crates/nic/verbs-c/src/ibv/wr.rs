@@ -17,9 +17,9 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
 use crate::abi::work::{IBV_WR_TSO, ibv_ah, ibv_data_buf};
-use crate::check::{self, Purpose};
+use crate::check;
 use crate::errno::{code, known_bits, no_argument};
-use crate::handle::{Hot, is_usable, typed};
+use crate::handle::{Hot, typed};
 
 use super::ah::AhObject;
 use super::mw::{MwObject, wr_bind};
@@ -361,10 +361,11 @@ operations! {
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // `roxie check` keeps the contents of a destroyed handle, so the request continues after its report.
-    let _reported = is_usable(ah, Purpose::Use);
     // SAFETY: ibv_wr_post(3).
     unsafe {
+        if check::on() {
+            building(qp, |_, qp| check::ops::datagram(qp, ah));
+        }
         let ah: Option<&AhObject> = typed(Hot(ah));
         building(qp, |batch, _| match ud_dest(ah, remote_qpn, remote_qkey) {
             Ok(dest) => batch.set_dest(Dest::Ud(dest)),

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
+use roxie::same_device;
 use roxie::transport::{VerbsError, refuse};
 use roxie::verbs::{Xrcd, XrcdInit};
 use roxie::wire::Qpn;
@@ -15,7 +16,8 @@ use crate::abi::objects::{
     IBV_QPT_XRC_RECV, IBV_SRQT_BASIC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp,
     ibv_qp_open_attr, ibv_srq, ibv_xrcd, ibv_xrcd_init_attr,
 };
-use crate::errno::{busy, code, given, known_bits, needed_bits, null};
+use crate::check;
+use crate::errno::{busy, code, done, given, known_bits, needed_bits, null};
 use crate::handle::{GivenUp, Out, typed};
 use crate::object::{Object, Tail};
 
@@ -51,6 +53,15 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     // SAFETY: not negative. The application keeps its descriptor open during the call, or the call fails.
     let file = (!no_file).then(|| unsafe { BorrowedFd::borrow_raw(init.fd) });
     open(context, file, init.oflags).map_or_else(|errno| null(errno), XrcdObject::give)
+}
+
+impl XrcdObject {
+    /// Refuses the XRC domain for objects of a context of another device.
+    pub(crate) fn check_device(&self, context: &ContextObject) -> Result<(), VerbsError> {
+        same_device!("context", "xrcd"; context.device(), self.tail.device()).inspect_err(|refused| {
+            check::mixed(refused, &[("context", context.address()), ("xrcd", self.address())]);
+        })
+    }
 }
 
 /// Opens the XRC domain of a file, or one without a file; returns an errno on failure.
@@ -101,8 +112,9 @@ pub(crate) unsafe extern "C" fn open_qp(
 ) -> *mut ibv_qp {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     // SAFETY: ibv_open_qp(3).
-    let attr: Option<&ibv_qp_open_attr> = unsafe { typed(attr.cast_const()) };
-    given!(null; attr);
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_qp_open_attr>) =
+        unsafe { typed((context, attr.cast_const())) };
+    given!(null; context, attr);
     let known = NEEDED | IBV_QP_OPEN_ATTR_CONTEXT;
     known_bits!(null; EOPNOTSUPP, "queue pair", "comp_mask"; attr.comp_mask, known);
     needed_bits!(null; "queue pair", "comp_mask"; attr.comp_mask, NEEDED);
@@ -114,6 +126,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     // SAFETY: ibv_open_qp(3): the attributes name an XRC domain.
     let xrcd: Option<&XrcdObject> = unsafe { typed(attr.xrcd) };
     given!(null; xrcd);
+    done!(null; xrcd.check_device(context));
     let qp = match xrcd.tail.open_qp(Qpn::new(attr.qp_num)) {
         Ok(qp) => qp,
         Err(error) => return null(error),
@@ -121,5 +134,5 @@ pub(crate) unsafe extern "C" fn open_qp(
     let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
     let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });
     let qp = QueuePair::Transport(qp);
-    qp::export(context, ptr::null_mut(), &init, qp, ObjectId::new(), None).give().cast()
+    qp::export(context.public(), ptr::null_mut(), &init, qp, ObjectId::new(), None).give().cast()
 }

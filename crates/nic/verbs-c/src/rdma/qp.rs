@@ -19,7 +19,7 @@ use crate::ibv::qp_attr::{attr_to_c, state_of};
 use crate::ibv::srq::{self, SrqObject};
 use crate::ibv::xrc::XrcdObject;
 use crate::object::Object;
-use roxie::transport::refuse;
+use roxie::transport::{VerbsError, refuse};
 
 use super::device::cm_xrcd;
 use super::id::{IdObject, refresh};
@@ -89,6 +89,7 @@ fn create_with<'a>(
 ) -> c_int {
     let verbs = id.verbs().get();
     given!(minus1; pd);
+    done!(minus1; check_device(id, Some(pd)));
     if verbs.is_null() || pd.context().get() != verbs {
         let pd = pd.public().addr();
         return minus1(refuse!(EINVAL, "identifier", "pd"; pd;
@@ -133,6 +134,14 @@ fn create_with<'a>(
     id.pd().set(pd.public());
     refresh(id);
     0
+}
+
+/// Refuses a domain of another device than that of the identifier.
+fn check_device(id: &IdObject, pd: Option<&PdObject>) -> Result<(), VerbsError> {
+    match (id.context_object(), pd) {
+        (Some(context), Some(pd)) => pd.check_device(context),
+        _ => Ok(()),
+    }
 }
 
 /// Creates the CQs that the application left out, with the given numbers of entries (0: none). Each has a
@@ -228,6 +237,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
         unsafe { typed((id, pd, attr)) };
     given!(minus1; id, attr);
     let pd = pd.or_else(|| id.pd_object());
+    done!(minus1; check_device(id, pd));
     if id.qp_type().get() == IBV_QPT_XRC_RECV {
         return create_xrc_srq(id, pd, attr);
     }
@@ -290,7 +300,7 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
         }
     }
     // SAFETY: the contract is the same; the supplied pointers are those of live objects or NULL.
-    match unsafe { srq::create_ex(attr) } {
+    match unsafe { srq::create_ex(id.context_object(), attr) } {
         Ok(srq) => {
             id.srq().set(srq.give());
             id.pd().set(attr.pd);
