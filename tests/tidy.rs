@@ -58,7 +58,7 @@ const FORBIDDEN: [&str; 10] = [
     "fuzz/src/lib.rs",
 ];
 /// Which of our crates each may depend on.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("nic/wire", &[]),
     ("xdp/bpf", &[]),
     ("nic/sys", &["bpf"]),
@@ -70,6 +70,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("nic/verbs-c", &["wire", "transport", "sys", "roxie", "roxie-rsocket"]),
     ("nic/verbs-c/rdmacm", &[]),
     ("nic/verbs-c/audit", &[]),
+    ("nic/verbs-c/preload", &[]),
     ("tools/capture", &["wire", "bpf", "sys", "roxie"]),
     ("cli", &["wire", "bpf", "transport", "sim", "sys", "roxie", "roxie-capture"]),
 ];
@@ -143,7 +144,7 @@ fn crates_depend_only_along_the_arrows() {
 fn the_device_and_the_c_libraries_contain_no_tools() {
     const TOOLS: [&str; 8] =
         ["object", "flate2", "miniz_oxide", "roxie-capture", "roxie-sim", "roxie-cli", "tokio", "async-io"];
-    for package in ["roxie", "roxie-ibverbs", "roxie-rdmacm", "roxie-audit"] {
+    for package in ["roxie", "roxie-ibverbs", "roxie-rdmacm", "roxie-audit", "roxie-preload"] {
         let tree = ["tree", "--locked", "--offline", "-p", package, "-e", "normal", "--prefix", "none"];
         let run = Command::new(env!("CARGO")).args(tree).args(["-f", "{p} {f}"]).current_dir(root()).output();
         let run = run.expect("cargo runs");

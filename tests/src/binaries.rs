@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The files that `cargo build --release` makes for users.
-const FILES: [&str; 4] = ["roxie", "libibverbs.so", "librdmacm.so", "libroxie_audit.so"];
+const FILES: [&str; 5] =
+    ["roxie", "libibverbs.so", "librdmacm.so", "libroxie_audit.so", "libroxie_preload.so"];
 
 /// Start of the names of these directories; a process id follows.
 const NAME: &str = "roxie-tests-";

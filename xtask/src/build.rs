@@ -46,7 +46,16 @@ pub(crate) fn build(root: &Path, out: &Path, arch: &Arch, host: bool, epoch: &st
     };
     settings(&mut cargo, &flags);
     cargo.arg("--target-dir").arg(&target);
-    run(cargo.args(["-p", "roxie-ibverbs", "-p", "roxie-rdmacm", "-p", "roxie-audit"]))?;
+    run(cargo.args([
+        "-p",
+        "roxie-ibverbs",
+        "-p",
+        "roxie-rdmacm",
+        "-p",
+        "roxie-audit",
+        "-p",
+        "roxie-preload",
+    ]))?;
     // A program finds its libraries beside itself.
     let bundle = |program: PathBuf, name: &str| -> Outcome<PathBuf> {
         let file = out.join(name);

@@ -42,7 +42,7 @@ pub(crate) fn write(release: &Release) -> Outcome<PathBuf> {
 /// The packages that the program and the libraries contain: not those of tests and build scripts.
 fn shipped(metadata: &Value) -> Outcome<Vec<&str>> {
     let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no dependencies")?;
-    let names = ["roxie-cli", "roxie-ibverbs", "roxie-rdmacm", "roxie-audit"];
+    let names = ["roxie-cli", "roxie-ibverbs", "roxie-rdmacm", "roxie-audit", "roxie-preload"];
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let mut ids: Vec<&str> = packages
         .iter()

@@ -34,6 +34,9 @@ struct Host {
     genuine: PathBuf,
 }
 
+/// Names of libraries that programs load.
+const LOADED: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libroxie_audit.so", "libroxie_preload.so"];
+
 impl Host {
     fn new(owner: u32, mode: u32) -> Host {
         let root = Path::new("/tmp").join(format!("roxie-host-{:016x}", sys::random_u64()));
@@ -45,7 +48,7 @@ impl Host {
         fs::set_permissions(&place, Permissions::from_mode(mode)).expect("mode");
         lchown(&place, Some(owner), Some(owner)).expect("owner");
         fs::set_permissions(&stage, Permissions::from_mode(0o777)).expect("mode");
-        for name in ["libibverbs.so", "librdmacm.so", "libroxie_audit.so"] {
+        for name in ["libibverbs.so", "librdmacm.so", "libroxie_audit.so", "libroxie_preload.so"] {
             fs::write(genuine.join(name), b"genuine").expect("a library");
         }
         fs::write(genuine.join("precious"), b"precious").expect("a file");
@@ -53,7 +56,7 @@ impl Host {
     }
 
     fn libraries(&self) -> Libraries {
-        Libraries::inside(&self.genuine).expect("all three")
+        Libraries::inside(&self.genuine).expect("all of them")
     }
 
     fn private_dir(&self) -> PrivateDir {
@@ -131,7 +134,7 @@ impl Act {
 
 /// Puts evil files under every name that is loaded or written.
 fn plant(dir: &Path) {
-    for name in ["libibverbs.so.1", "librdmacm.so.1", "libroxie_audit.so", "roxie", "opened"] {
+    for name in LOADED.into_iter().chain(["roxie", "opened"]) {
         drop(fs::write(dir.join(name), EVIL));
     }
 }
@@ -170,7 +173,7 @@ fn for_each_run<T>(owner: u32, mode: u32, job: impl Fn(&Host) -> T, mut check: i
 
 /// Each name in the directory leads to a genuine library, through directories of root alone.
 fn is_genuine(host: &Host, dir: &Path) {
-    for name in ["libibverbs.so.1", "librdmacm.so.1", "libroxie_audit.so"] {
+    for name in LOADED {
         let library = dir.join(name);
         assert_eq!(fs::read(&library).expect("a library"), b"genuine", "{}", library.display());
         assert_eq!(library.canonicalize().expect("a path").parent(), Some(&*host.genuine));

@@ -255,7 +255,8 @@ pub(crate) enum When {
 /// names a library that also replaces copies of
 /// libibverbs and librdmacm which a program brings along: under names with a hash, as in Python wheels,
 /// through RPATH or RUNPATH, or opened by path. A line on standard error says so. This has no effect on
-/// setuid and statically linked programs, and with another C library than glibc; a warning says so.
+/// setuid and statically linked programs, and with another C library than glibc; a warning says so. The
+/// program rdma of iproute2 shows roxie's devices, because that library has its netlink requests answered.
 /// Programs started by this command do not see real RDMA hardware.
 ///
 /// If neither the command nor a program that it started opened the device, a line on standard error says
@@ -275,8 +276,9 @@ pub(crate) struct RunArgs {
     /// They exist in a mount namespace of the command only. Without the privilege to create one, the
     /// command gets a user namespace as well, in which setuid programs such as sudo have no effect.
     ///
-    /// auto: for programs linked to UCX or MPI, mpirun and mpiexec, Python, scripts of these, and if a
-    /// variable UCX_... is set. on (also without a value): always. off: never.
+    /// auto: for programs linked to UCX or MPI, mpirun and mpiexec, Python, scripts of these, for ibstat,
+    /// ibstatus, ibdev2netdev and show_gids, and if a variable UCX_... is set. on (also without a value):
+    /// always. off: never.
     #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
           default_value = "auto", hide_default_value = true, default_missing_value = "on",
           hide_possible_values = true)]

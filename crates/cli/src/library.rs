@@ -20,13 +20,16 @@ use crate::own::{self, Bundle};
 
 /// The library that `LD_AUDIT` names: it makes programs load the other two.
 pub(crate) const AUDIT: &str = "libroxie_audit.so";
+/// The library that the audit library gives to the program `rdma`.
+const PRELOAD: &str = "libroxie_preload.so";
 
 /// The libraries, each with the names that programs load: NCCL opens the `.so` without a version, all other
 /// programs the SONAME.
-const NAMES: [(&str, &[&str]); 3] = [
+const NAMES: [(&str, &[&str]); 4] = [
     ("libibverbs.so", &["libibverbs.so.1", "libibverbs.so"]),
     ("librdmacm.so", &["librdmacm.so.1", "librdmacm.so", LOADER]),
     (AUDIT, &[AUDIT]),
+    (PRELOAD, &[PRELOAD]),
 ];
 
 /// The loader of glibc, which the libraries need for their thread-local data. A program with glibc has loaded
@@ -44,7 +47,7 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 pub(crate) struct Libraries {
     /// Directory that holds them.
     pub(crate) dir: PathBuf,
-    files: [PathBuf; 3],
+    files: [PathBuf; NAMES.len()],
 }
 
 impl Libraries {
@@ -60,11 +63,11 @@ impl Libraries {
         let bin = exe.parent().unwrap_or(Path::new("/"));
         let places = [bin.to_owned(), bin.join("deps"), bin.join("../lib/roxie")];
         let found = places.iter().find_map(|dir| Self::inside(dir)).ok_or_else(|| {
-            Failure::new(format!("libibverbs.so, librdmacm.so and {AUDIT} are not beside {}", exe.display()))
-                .hint(
-                    "'cargo build --release' builds all four; keep them in one directory, put the libraries \
+            let all = format!("libibverbs.so, librdmacm.so, {AUDIT} and {PRELOAD}");
+            Failure::new(format!("{all} are not beside {}", exe.display())).hint(
+                "'cargo build --release' builds them; keep them in one directory, put the libraries \
                      into ../lib/roxie, or make one file of them with 'roxie self bundle'",
-                )
+            )
         })?;
         found.refuse_strangers(&exe)?;
         Ok(found)
@@ -115,7 +118,8 @@ impl Libraries {
         let find = |(_, names): &(&str, &[&str])| {
             names.iter().map(|name| dir.join(name)).find(|path| path.is_file())
         };
-        let files = [find(&NAMES[0])?, find(&NAMES[1])?, find(&NAMES[2])?];
+        let [a, b, c, d] = NAMES.each_ref().map(find);
+        let files = [a?, b?, c?, d?];
         Some(Self { dir: dir.canonicalize().ok()?, files })
     }
 

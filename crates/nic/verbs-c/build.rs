@@ -49,12 +49,13 @@ fn main() {
 }
 
 /// Returns the version node of what libibverbs does not have: the functions that librdmacm.so.1 calls, with a
-/// prefix, and `roxie_last_refusal`.
+/// prefix, those that libroxie_preload.so calls, and `roxie_last_refusal`.
 fn roxie_node(rdmacm: Vec<Node>) -> Node {
     let symbols = rdmacm.into_iter().flat_map(|node| node.symbols);
     let mut symbols: Vec<Symbol> =
         symbols.map(|s| Symbol { name: format!("roxie_cm_{}", s.name), ..s }).collect();
-    symbols.push(Symbol::function("roxie_last_refusal"));
+    let others = ["roxie_last_refusal", "roxie_nl_recvmsg", "roxie_nl_sendto", "roxie_nl_socket"];
+    symbols.extend(others.map(Symbol::function));
     Node { name: "ROXIE_1".to_string(), parent: None, symbols }
 }
 

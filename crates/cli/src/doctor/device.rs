@@ -31,7 +31,7 @@ fn libraries() -> Check {
     match Libraries::find() {
         Ok(found) => Check::ok(
             NAME,
-            format!("libibverbs.so.1, librdmacm.so.1 and libroxie_audit.so in {}", found.dir.display()),
+            format!("libibverbs.so.1, librdmacm.so.1 and two for the loader in {}", found.dir.display()),
         ),
         Err(missing) => Check::warn(
             NAME,

@@ -43,8 +43,10 @@ fn make_bundle(args: &BundleArgs) -> Outcome {
         None => (own_program()?, Libraries::find()?),
         Some(dir) => {
             let missing = || {
-                Failure::new(format!("{} does not have all libraries", dir.display()))
-                    .hint("it must contain roxie, libibverbs.so, librdmacm.so and libroxie_audit.so")
+                Failure::new(format!("{} does not have all libraries", dir.display())).hint(
+                    "it must contain roxie, libibverbs.so, librdmacm.so, libroxie_audit.so and \
+                         libroxie_preload.so",
+                )
             };
             (dir.join("roxie"), Libraries::inside(dir).ok_or_else(missing)?)
         }

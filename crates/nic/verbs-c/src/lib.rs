@@ -12,6 +12,7 @@ mod exit;
 mod fork;
 mod handle;
 mod ibv;
+mod nldev;
 mod object;
 mod rdma;
 mod refusal;
@@ -23,6 +24,7 @@ mod signal;
 mod symbols {
     use crate::errno::unsupported;
     use crate::ibv::exported::*;
+    use crate::nldev::{roxie_nl_recvmsg, roxie_nl_sendto, roxie_nl_socket};
     use crate::rdma::exported::*;
     use crate::refused::roxie_last_refusal;
     use crate::rsocket::exported::*;

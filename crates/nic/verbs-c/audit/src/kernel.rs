@@ -1,6 +1,7 @@
 //! System calls.
 
 use core::arch::asm;
+use core::ffi::c_char;
 
 /// Numbers of system calls (asm/unistd.h).
 #[cfg(target_arch = "x86_64")]
@@ -11,6 +12,7 @@ mod number {
     pub(super) const MUNMAP: usize = 11;
     pub(super) const RT_SIGPROCMASK: usize = 14;
     pub(super) const GETPID: usize = 39;
+    pub(super) const EXECVE: usize = 59;
     pub(super) const FCNTL: usize = 72;
     pub(super) const FLOCK: usize = 73;
     pub(super) const RT_SIGPENDING: usize = 127;
@@ -26,6 +28,7 @@ mod number {
 mod number {
     pub(super) const WRITE: usize = 4;
     pub(super) const CLOSE: usize = 6;
+    pub(super) const EXECVE: usize = 11;
     pub(super) const GETPID: usize = 20;
     pub(super) const FCNTL: usize = 55;
     pub(super) const MMAP: usize = 90;
@@ -59,6 +62,7 @@ mod number {
     pub(super) const RT_SIGTIMEDWAIT: usize = 137;
     pub(super) const GETPID: usize = 172;
     pub(super) const MUNMAP: usize = 215;
+    pub(super) const EXECVE: usize = 221;
     pub(super) const MMAP: usize = 222;
 }
 
@@ -225,6 +229,25 @@ pub(crate) fn has_memory(addresses: usize, data: usize) -> bool {
         is_mapped
     };
     is_mapped(0, addresses) && is_mapped(PROT_READ_WRITE, data)
+}
+
+/// Maps so many zero bytes, for as long as the process executes this program.
+pub(crate) fn memory(len: usize) -> Option<*mut u8> {
+    let args = [0, len, PROT_READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, usize::MAX, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let start = unsafe { call(number::MMAP, args) };
+    (!(-4095..0).contains(&start)).then_some(start as *mut u8)
+}
+
+/// Executes a program; returns only if that failed. `path` ends with a zero.
+///
+/// # Safety
+/// NULL-terminated arrays of strings.
+pub(crate) unsafe fn execute(path: &[u8], argv: *const *const c_char, envp: *const *const c_char) {
+    if path.last() == Some(&0) {
+        // SAFETY: a string that ends with a zero, and the caller's arrays.
+        unsafe { call(number::EXECVE, [path.as_ptr() as usize, argv as usize, envp as usize]) };
+    }
 }
 
 /// Writes once to standard error, as far as possible. A closed pipe, or a file of which the limit (ulimit -f)

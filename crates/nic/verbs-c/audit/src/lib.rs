@@ -8,6 +8,8 @@
 //! With `ROXIE_RUN`, a directory of `roxie run`, it also says once that it redirected a library, and at the
 //! end of the command that neither the command nor a program that it started opened the device.
 //!
+//! The program `rdma` of iproute2 gets libroxie_preload.so ([`preload`]).
+//!
 //! The loader gives an audit library a namespace of its own, with a second copy of every dependency. So this
 //! library has none: it calls the kernel directly and allocates nothing.
 
@@ -16,6 +18,7 @@
 
 mod kernel;
 mod names;
+mod preload;
 mod report;
 mod text;
 
@@ -24,6 +27,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use names::{Library, base_name};
+use preload::Preload;
 use report::Report;
 use text::Text;
 
@@ -50,6 +54,7 @@ struct State {
     ibverbs: Text<4096>,
     rdmacm: Text<4096>,
     report: Report,
+    preload: Preload,
 }
 
 impl State {
@@ -76,8 +81,12 @@ struct Once(UnsafeCell<State>);
 // SAFETY: `start` writes it before the loader calls any other function here, and before there are threads.
 unsafe impl Sync for Once {}
 
-static STATE: Once =
-    Once(UnsafeCell::new(State { ibverbs: Text::new(), rdmacm: Text::new(), report: Report::new() }));
+static STATE: Once = Once(UnsafeCell::new(State {
+    ibverbs: Text::new(),
+    rdmacm: Text::new(),
+    report: Report::new(),
+    preload: Preload::new(),
+}));
 
 fn state() -> &'static State {
     // SAFETY: nothing writes after `start`.
@@ -104,6 +113,8 @@ extern "C" fn start(_: c_int, argv: *const *const c_char, envp: *const *const c_
         {
             state.ibverbs.set(&[dir, b"/libibverbs.so.1\0"]);
             state.rdmacm.set(&[dir, b"/librdmacm.so.1\0"]);
+            // SAFETY: as above.
+            unsafe { state.preload.prepare(dir, argv, envp) };
         }
         if let Some(dir) = names::value(variable, b"ROXIE_RUN=") {
             state.report.begin(dir);
@@ -170,7 +181,10 @@ pub unsafe extern "C" fn la_objsearch(
     let ours = match Library::of(wanted) {
         Some(Library::Ibverbs) => state.ibverbs.bytes(),
         Some(Library::Rdmacm) => state.rdmacm.bytes(),
-        None => return name,
+        None => {
+            state.preload.library(wanted);
+            return name;
+        }
     };
     // Without the terminating zero.
     let Some(path) = ours.split_last().map(|(_, path)| path) else { return name };
@@ -201,6 +215,15 @@ pub unsafe extern "C" fn la_objopen(map: *const LinkMap, _namespace: isize, _coo
         state().report.loaded(name);
     }
     0
+}
+
+/// Before the constructors of the program's libraries run.
+///
+/// # Safety
+/// None is needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn la_preinit(_cookie: *mut usize) {
+    state().preload.begin();
 }
 
 #[cfg(not(test))]

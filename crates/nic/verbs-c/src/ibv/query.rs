@@ -33,7 +33,7 @@ use super::device::ContextObject;
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
 
-const DEVICE_CAPS: u32 = IBV_DEVICE_UD_AV_PORT_ENFORCE
+pub(crate) const DEVICE_CAPS: u32 = IBV_DEVICE_UD_AV_PORT_ENFORCE
     | IBV_DEVICE_SYS_IMAGE_GUID
     | IBV_DEVICE_RC_RNR_NAK_GEN
     | IBV_DEVICE_SRQ_RESIZE
@@ -85,9 +85,9 @@ const CLOCK_KHZ: u64 = 1_000_000;
 const CLOCK_MASK: u64 = u64::MAX;
 
 /// Physical port states (IBA 14.2.5.6).
-const PHYS_POLLING: u8 = 2;
-const PHYS_DISABLED: u8 = 3;
-const PHYS_LINK_UP: u8 = 5;
+pub(crate) const PHYS_POLLING: u8 = 2;
+pub(crate) const PHYS_DISABLED: u8 = 3;
+pub(crate) const PHYS_LINK_UP: u8 = 5;
 const PORT_CAPS: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 /// 4 lanes.
 const WIDTH_4X: u8 = 2;

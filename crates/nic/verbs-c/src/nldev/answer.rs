@@ -1,0 +1,366 @@
+//! Answers to the requests of rdma(8), as nldev.c of the kernel gives them for its devices.
+
+use std::time::{Duration, Instant};
+
+use roxie::hook::control::{Listing, Remote, Users};
+use roxie::registry::DomainConfig;
+use roxie::status::QpStatus;
+use roxie::transport::QpCounters;
+use roxie::verbs::Context;
+
+use super::message::{ACK, Message, Request};
+use crate::abi::device::{IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN};
+use crate::ibv::device;
+use crate::ibv::query::{DEVICE_CAPS, PHYS_DISABLED, PHYS_LINK_UP, PORT};
+use crate::refusal;
+
+/// `RDMA_NL_NLDEV`: the client of the type of a message, above its ten bits for the command.
+const CLIENT: u16 = 5;
+const CLIENT_SHIFT: u16 = 10;
+
+/// `enum rdma_nldev_command`.
+mod command {
+    pub(super) const GET: u16 = 1;
+    pub(super) const SET: u16 = 2;
+    pub(super) const NEWLINK: u16 = 3;
+    pub(super) const DELLINK: u16 = 4;
+    pub(super) const PORT_GET: u16 = 5;
+    pub(super) const SYS_GET: u16 = 6;
+    pub(super) const RES_GET: u16 = 9;
+    pub(super) const RES_QP_GET: u16 = 10;
+    pub(super) const STAT_GET: u16 = 17;
+}
+
+/// `enum rdma_nldev_attr`.
+mod attribute {
+    pub(super) const DEV_INDEX: u16 = 1;
+    pub(super) const DEV_NAME: u16 = 2;
+    pub(super) const PORT_INDEX: u16 = 3;
+    pub(super) const CAP_FLAGS: u16 = 4;
+    pub(super) const FW_VERSION: u16 = 5;
+    pub(super) const NODE_GUID: u16 = 6;
+    pub(super) const SYS_IMAGE_GUID: u16 = 7;
+    pub(super) const PORT_STATE: u16 = 12;
+    pub(super) const PORT_PHYS_STATE: u16 = 13;
+    pub(super) const DEV_NODE_TYPE: u16 = 14;
+    pub(super) const RES_SUMMARY: u16 = 15;
+    pub(super) const RES_SUMMARY_ENTRY: u16 = 16;
+    pub(super) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
+    pub(super) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
+    pub(super) const RES_QP: u16 = 19;
+    pub(super) const RES_QP_ENTRY: u16 = 20;
+    pub(super) const RES_LQPN: u16 = 21;
+    pub(super) const RES_RQPN: u16 = 22;
+    pub(super) const RES_RQ_PSN: u16 = 23;
+    pub(super) const RES_SQ_PSN: u16 = 24;
+    pub(super) const RES_PATH_MIG_STATE: u16 = 25;
+    pub(super) const RES_TYPE: u16 = 26;
+    pub(super) const RES_STATE: u16 = 27;
+    pub(super) const RES_PID: u16 = 28;
+    pub(super) const NDEV_INDEX: u16 = 50;
+    pub(super) const NDEV_NAME: u16 = 51;
+    pub(super) const NETNS_MODE: u16 = 66;
+    pub(super) const DEV_PROTOCOL: u16 = 67;
+    pub(super) const STAT_MODE: u16 = 74;
+    pub(super) const STAT_RES: u16 = 75;
+    pub(super) const STAT_HWCOUNTERS: u16 = 80;
+    pub(super) const STAT_HWCOUNTER_ENTRY: u16 = 81;
+    pub(super) const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;
+    pub(super) const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
+    pub(super) const DEV_DIM: u16 = 84;
+    pub(super) const COPY_ON_FORK: u16 = 93;
+}
+use attribute::*;
+
+/// Bytes of a message after which a table continues in the next: `rdma` reads into a page.
+const TABLE_LEN: usize = 3 << 10;
+/// Time that one process has for its answer, and all of them together, as in `roxie top`.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
+const ANSWERS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A device of this process, and its index.
+struct Listed {
+    index: u32,
+    context: Context,
+}
+
+/// Why a request is refused: the errno, and the reason for the user.
+struct Refused(i32, &'static str);
+
+/// The messages that answer a request; `port_id` is the address of its sender.
+pub(super) fn answer(request: &Request<'_>, port_id: u32) -> Vec<Vec<u8>> {
+    let messages = messages(request, port_id).map(|mut messages| {
+        if request.is_dump() {
+            messages.push(request.done(port_id));
+        } else if request.flags & ACK != 0 {
+            messages.push(request.error(port_id, 0, ""));
+        }
+        messages
+    });
+    let refused = |Refused(errno, text)| vec![request.error(port_id, errno, text)];
+    messages.unwrap_or_else(refused).into_iter().map(Message::finish).collect()
+}
+
+fn messages(request: &Request<'_>, port_id: u32) -> Result<Vec<Message>, Refused> {
+    let reply = || request.reply(port_id);
+    if request.ty >> CLIENT_SHIFT != CLIENT {
+        return Err(Refused(libc::EOPNOTSUPP, "roxie answers requests about devices only (RDMA_NL_NLDEV)"));
+    }
+    match request.ty & ((1 << CLIENT_SHIFT) - 1) {
+        command::GET => each(request, |device| Ok(vec![device.describe(reply())])),
+        command::PORT_GET => each(request, |device| {
+            device.check_port(request)?;
+            Ok(vec![device.describe_port(reply())])
+        }),
+        command::SYS_GET => Ok(vec![system(reply())]),
+        command::RES_GET => each(request, |device| Ok(vec![device.summary(reply())])),
+        command::RES_QP_GET => each(request, |device| device.queue_pairs(request, reply)),
+        command::STAT_GET => each(request, |device| device.statistics(request, reply)),
+        command::SET => Err(Refused(
+            libc::EOPNOTSUPP,
+            "roxie's devices are named when a command starts: 'roxie run --name NAME'",
+        )),
+        command::NEWLINK | command::DELLINK => Err(Refused(
+            libc::EOPNOTSUPP,
+            "roxie makes a device when a command starts: 'roxie run --netdev IFACE' chooses the interface",
+        )),
+        // `rdma` tries some of these before others that are answered.
+        _ => Err(Refused(libc::EOPNOTSUPP, "")),
+    }
+}
+
+/// The answers of the device that the request names; of all devices if it names none.
+fn each(
+    request: &Request<'_>,
+    mut answer: impl FnMut(&Listed) -> Result<Vec<Message>, Refused>,
+) -> Result<Vec<Message>, Refused> {
+    let wanted = request.u32(DEV_INDEX);
+    let (mut messages, mut is_found) = (Vec::new(), wanted.is_none() && request.is_dump());
+    for device in devices().iter().filter(|device| wanted.is_none_or(|wanted| wanted == device.index)) {
+        is_found = true;
+        messages.extend(answer(device)?);
+    }
+    is_found.then_some(messages).ok_or(Refused(libc::EINVAL, "there is no device with this index"))
+}
+
+/// The devices of this process; none, with a line that says why, if they cannot be used.
+fn devices() -> Vec<Listed> {
+    let opened = device::device().and_then(|device| device.tail.device.context());
+    opened.inspect_err(refusal::explain).into_iter().zip(0..).map(Listed::new).collect()
+}
+
+/// Devices are seen from the network namespace of their interface only; memory stays usable after fork(2).
+fn system(mut message: Message) -> Message {
+    const EXCLUSIVE: u8 = 0;
+    message.u8(NETNS_MODE, EXCLUSIVE);
+    message.u8(COPY_ON_FORK, 1);
+    message
+}
+
+impl Listed {
+    fn new((context, index): (Context, u32)) -> Self {
+        Self { index, context }
+    }
+
+    /// Adds index and name of the device.
+    fn name(&self, message: &mut Message) {
+        message.u32(DEV_INDEX, self.index);
+        message.text(DEV_NAME, self.context.device().name());
+    }
+
+    fn check_port(&self, request: &Request<'_>) -> Result<(), Refused> {
+        let is_there = request.u32(PORT_INDEX).is_none_or(|port| port == u32::from(PORT));
+        is_there.then_some(()).ok_or(Refused(libc::EINVAL, "the device has port 1 only"))
+    }
+
+    fn describe(&self, mut message: Message) -> Message {
+        let attr = self.context.query_device();
+        self.name(&mut message);
+        message.u32(PORT_INDEX, u32::from(PORT));
+        message.u64(CAP_FLAGS, u64::from(DEVICE_CAPS));
+        message.text(FW_VERSION, attr.fw_ver);
+        message.u64(NODE_GUID, attr.node_guid);
+        message.u64(SYS_IMAGE_GUID, attr.node_guid);
+        message.u8(DEV_NODE_TYPE, IBV_NODE_CA as u8);
+        message.u8(DEV_DIM, 0);
+        message.text(DEV_PROTOCOL, "roce");
+        message
+    }
+
+    fn describe_port(&self, mut message: Message) -> Message {
+        let (active, gids) = (self.context.query_port().active, self.context.device().gids());
+        self.name(&mut message);
+        message.u32(PORT_INDEX, u32::from(PORT));
+        message.u8(PORT_STATE, (if active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN }) as u8);
+        message.u8(PORT_PHYS_STATE, if active { PHYS_LINK_UP } else { PHYS_DISABLED });
+        message.u32(NDEV_INDEX, gids.ifindex);
+        message.text(NDEV_NAME, &gids.netdev);
+        message
+    }
+
+    /// The number of objects of each kind.
+    fn summary(&self, mut message: Message) -> Message {
+        let queue_pairs: usize = self.engines().iter().map(|(_, queue_pairs)| queue_pairs.len()).sum();
+        self.name(&mut message);
+        message.nest(RES_SUMMARY, |message| {
+            message.nest(RES_SUMMARY_ENTRY, |message| {
+                message.text(RES_SUMMARY_ENTRY_NAME, "qp");
+                message.u64(RES_SUMMARY_ENTRY_CURR, queue_pairs as u64);
+            });
+        });
+        message
+    }
+
+    fn queue_pairs(
+        &self,
+        request: &Request<'_>,
+        reply: impl Fn() -> Message,
+    ) -> Result<Vec<Message>, Refused> {
+        let engines = self.engines();
+        let mut all = engines.iter().flat_map(|(pid, qps)| qps.iter().map(move |qp| (*pid, qp)));
+        if request.is_dump() {
+            let write = |message: &mut Message, (pid, qp)| queue_pair(message, pid, qp);
+            return Ok(self.table(reply, RES_QP, RES_QP_ENTRY, all, write));
+        }
+        let wanted = request.u32(RES_LQPN);
+        let found = all.find(|(_, qp)| wanted == Some(qp.qpn.value())).ok_or(Refused(libc::ENOENT, ""))?;
+        let mut message = reply();
+        self.name(&mut message);
+        queue_pair(&mut message, found.0, found.1);
+        Ok(vec![message])
+    }
+
+    /// Messages with a table of entries, as many as it takes.
+    fn table<T>(
+        &self,
+        reply: impl Fn() -> Message,
+        table: u16,
+        entry: u16,
+        entries: impl Iterator<Item = T>,
+        write: impl Fn(&mut Message, T),
+    ) -> Vec<Message> {
+        let mut entries = entries.peekable();
+        let mut messages = Vec::new();
+        while entries.peek().is_some() {
+            let mut message = reply();
+            self.name(&mut message);
+            message.nest(table, |message| {
+                while message.len() < TABLE_LEN
+                    && let Some(next) = entries.next()
+                {
+                    message.nest(entry, |message| write(message, next));
+                }
+            });
+            messages.push(message);
+        }
+        messages
+    }
+
+    /// The counters of the port. Counters of single queue pairs, which a request names by `STAT_RES`, cannot
+    /// be bound: their table is empty.
+    fn statistics(
+        &self,
+        request: &Request<'_>,
+        reply: impl Fn() -> Message,
+    ) -> Result<Vec<Message>, Refused> {
+        self.check_port(request)?;
+        if request.is_dump() {
+            return Ok(Vec::new());
+        }
+        let mut message = reply();
+        self.name(&mut message);
+        message.u32(PORT_INDEX, u32::from(PORT));
+        if request.u32(STAT_MODE).is_some() {
+            const NONE: u32 = 0;
+            message.u32(STAT_MODE, NONE);
+            return Ok(vec![message]);
+        }
+        if request.u32(STAT_RES).is_some() {
+            return Err(Refused(libc::EOPNOTSUPP, "roxie has no counters that are bound to objects"));
+        }
+        message.nest(STAT_HWCOUNTERS, |message| {
+            for (name, value) in self.counters().rows() {
+                message.nest(STAT_HWCOUNTER_ENTRY, |message| {
+                    message.text(STAT_HWCOUNTER_ENTRY_NAME, name);
+                    message.u64(STAT_HWCOUNTER_ENTRY_VALUE, value);
+                });
+            }
+        });
+        Ok(vec![message])
+    }
+
+    /// The sums over all queue pairs of all processes that use the device, under the names of rxe and of
+    /// drivers. With the counters of the ports as well the message would be longer than `rdma` reads.
+    fn counters(&self) -> QpCounters {
+        let mut sums = QpCounters::default();
+        self.ask(|remote| {
+            let mut counters = QpCounters::default();
+            for (name, value) in remote.engine().ok()?.counters {
+                let _has_the_name = counters.set(&name, value);
+            }
+            sums.absorb(&counters);
+            Some(())
+        });
+        sums
+    }
+
+    /// Process id and queue pairs of each engine of the device.
+    fn engines(&self) -> Vec<(u32, Vec<QpStatus>)> {
+        self.ask(|remote| Some((remote.pid(), remote.queue_pairs().ok()?)))
+    }
+
+    /// What `question` gets from the engines of the interface: of this user, or of all users for root.
+    /// Processes that do not answer are left out.
+    fn ask<T>(&self, mut question: impl FnMut(&Remote) -> Option<T>) -> Vec<T> {
+        let Ok(domain) = DomainConfig::from_env() else { return Vec::new() };
+        let (listing, begun) = (Listing::read(&domain), Instant::now());
+        let netdev = &self.context.device().gids().netdev;
+        let reached = listing.engines().map_while(|(pid, slot)| {
+            (begun.elapsed() < ANSWERS_TIMEOUT).then(|| listing.connect(pid, slot, Users::All))
+        });
+        let connected = reached.flatten().map(|remote| remote.with_timeout(ANSWER_TIMEOUT));
+        let ours = connected.filter(|remote| remote.engine().is_ok_and(|status| status.netdev == *netdev));
+        ours.filter_map(|remote| question(&remote)).collect()
+    }
+}
+
+fn queue_pair(message: &mut Message, pid: u32, qp: &QpStatus) {
+    const MIGRATED: u8 = 0;
+    if qp.state != "RESET" {
+        message.u32(PORT_INDEX, u32::from(PORT));
+    }
+    message.u32(RES_LQPN, qp.qpn.value());
+    if let Some(peer) = qp.dest_qpn {
+        message.u32(RES_RQPN, peer.value());
+        message.u32(RES_RQ_PSN, qp.rq_psn.value());
+    }
+    message.u32(RES_SQ_PSN, qp.sq_psn.value());
+    if !matches!(&*qp.service, "UD" | "GSI") {
+        message.u8(RES_PATH_MIG_STATE, MIGRATED);
+    }
+    message.u8(RES_TYPE, service(qp));
+    message.u8(RES_STATE, state(&qp.state));
+    message.u32(RES_PID, pid);
+}
+
+/// `enum ib_qp_type` of the kernel.
+fn service(qp: &QpStatus) -> u8 {
+    const UNKNOWN: u8 = 7;
+    match &*qp.service {
+        "GSI" => 1,
+        "RC" => 2,
+        "UC" => 3,
+        "UD" => 4,
+        // A target has no send queue.
+        "XRC" if qp.max_send_wr > 0 => 9,
+        "XRC" => 10,
+        _ => UNKNOWN,
+    }
+}
+
+/// `enum ib_qp_state` of the kernel.
+fn state(state: &str) -> u8 {
+    const STATES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
+    const UNKNOWN: u8 = 7;
+    STATES.iter().position(|known| *known == state).map_or(UNKNOWN, |at| at as u8)
+}
