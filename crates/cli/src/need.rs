@@ -1,8 +1,9 @@
 //! Which commands need device files (`--device-files=auto`).
 //!
 //! UCX finds no device without them, and neither do programs that look for `/dev/infiniband` themselves. They
-//! are programs linked to UCX or MPI, MPI launchers, and Python, whose packages load UCX at run time. A
-//! command may name its program in any word: `env A=B ucx_perftest`, `sh -c 'cd /x; ./a.out'`.
+//! are programs linked to UCX or MPI, MPI launchers, and Python, whose packages load UCX at run time. Tools
+//! that show devices read nothing but these files. A command may name its program in any word:
+//! `env A=B ucx_perftest`, `sh -c 'cd /x; ./a.out'`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,17 +18,33 @@ const LIBRARIES: [&str; 8] =
     ["libucp", "libuct", "libucs", "libmpi.", "libmpich.", "libopen-rte.", "libopen-pal.", "libprrte."];
 /// A program with such a name starts others that need the files; names begin with these words.
 const LAUNCHERS: [&str; 6] = ["python", "mpirun", "mpiexec", "orterun", "prterun", "ucx_"];
+/// A program with such a name reads the files and loads no verbs library: infiniband-diags, and scripts of NIC
+/// vendors.
+const READERS: [&str; 4] = ["ibstat", "ibstatus", "ibdev2netdev", "show_gids"];
 /// Words of a command that are looked at. Programs stand at its beginning.
 const WORDS_MAX: usize = 64;
 
 /// True if `command`, or a program that it starts, probably needs device files. `variables` are the names of
 /// the environment.
 pub(crate) fn device_files(command: &[OsString], mut variables: impl Iterator<Item = OsString>) -> bool {
+    variables.any(|name| name.to_string_lossy().starts_with("UCX_"))
+        || any_word(command, |word| word.starts_with("UCX_") || is_reader(word) || is_name_of_user(word))
+}
+
+/// True if `command` is a tool that reads the device files only, or starts one.
+pub(crate) fn only_files(command: &[OsString]) -> bool {
+    any_word(command, is_reader)
+}
+
+fn any_word(command: &[OsString], is_it: impl Fn(&str) -> bool) -> bool {
     let text: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let is_end = |c: char| c.is_whitespace() || ";&|()'\"`".contains(c);
     let words = text.iter().flat_map(|word| word.split(is_end)).filter(|word| !word.is_empty());
-    variables.any(|name| name.to_string_lossy().starts_with("UCX_"))
-        || words.take(WORDS_MAX).any(|word| word.starts_with("UCX_") || is_name_of_user(word))
+    words.take(WORDS_MAX).any(is_it)
+}
+
+fn is_reader(word: &str) -> bool {
+    Path::new(word).file_name().is_some_and(|name| READERS.iter().any(|reader| *reader == name))
 }
 
 fn is_name_of_user(word: &str) -> bool {
@@ -82,6 +99,7 @@ mod tests {
         assert!(needs(&[&path("tool")]), "its interpreter is Python");
         assert!(needs(&["sh", "-c", &format!("cd /; {} -n 2 x", path("mpiexec.hydra"))]));
         assert!(needs(&["env", "UCX_TLS=rc", "x"]));
+        assert!(needs(&["ibstatus"]) && needs(&["sh", "-c", "/usr/sbin/ibstat -l;"]) && !needs(&["ibstats"]));
         assert!(!needs(&[&path("other"), "--python3", "-x"]) && !needs(&["sh", "-c", "exit 42"]));
         assert!(device_files(&[], ["UCX_TLS".into()].into_iter()));
         std::fs::remove_dir_all(dir).expect("cleaned");

@@ -51,7 +51,8 @@ fn execute(args: &RunArgs) -> Outcome {
         variables => variables?,
     };
     let may_load_us = found(&args.command).is_some_and(|program| blind_to_us(&program).is_none());
-    let report = (!args.is_quiet() && may_load_us).then(|| CommandDir::new(Purpose::Run)).transpose()?;
+    let tells = !args.is_quiet() && may_load_us && !need::only_files(&args.command);
+    let report = tells.then(|| CommandDir::new(Purpose::Run)).transpose()?;
     variables.extend(report.iter().map(|dir| ("ROXIE_RUN", dir.path().into())));
     // Drops `report`, which removes its directory, only if the command could not be started.
     provide_device_files(args).and_then(|()| match &args.chaos.chaos {
@@ -91,7 +92,7 @@ pub(crate) fn provide_device_files(args: &RunArgs) -> Outcome {
                 && !device_files::exist(&devinfo::open(&args.nic.device, None)?)
                 && let Err(failure) = make()
             {
-                failure.of("no device files, so UCX will not find the device").print();
+                failure.of("no device files, so the command will not find the device").print();
             }
             Ok(())
         }

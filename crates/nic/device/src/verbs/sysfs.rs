@@ -1,7 +1,10 @@
 //! Contents of the sysfs files that the kernel would show for the device (Linux
 //! `Documentation/ABI/stable/sysfs-class-infiniband`).
 
+use wire::Gid;
+
 use super::Device;
+use crate::gid::GID_TBL_LEN;
 
 /// The files that every device has, except those of its GIDs, and `state` and `phys_state` of the port.
 const FILES: [&str; 16] = [
@@ -25,7 +28,7 @@ const FILES: [&str; 16] = [
 
 impl Device {
     /// Returns the paths of the files that [`sysfs_file`](Self::sysfs_file) provides now. Of the GID table
-    /// these are the rows with an address; the kernel shows zeroes for the others.
+    /// these are the rows with an address. The others have the same content, zeroes, and no attributes.
     #[must_use]
     pub fn sysfs_files(&self) -> Vec<String> {
         let rows = self.gids();
@@ -55,8 +58,12 @@ impl Device {
 
     fn port_file(&self, path: &str) -> Option<String> {
         if let Some((dir, index)) = path.rsplit_once('/').filter(|(dir, _)| dir.starts_with("gid")) {
-            let (gids, wanted) = (self.gids(), index.parse().ok()?);
-            let (_, row) = gids.rows().find(|(index, _)| *index == wanted)?;
+            let (gids, wanted): (_, u8) = (self.gids(), index.parse().ok()?);
+            let row = gids.rows().find(|(index, _)| *index == wanted).map(|(_, row)| row);
+            if dir == "gids" && row.is_none() && usize::from(wanted) < GID_TBL_LEN {
+                return Some(groups(&Gid::ZERO.0));
+            }
+            let row = row?;
             return match dir {
                 "gids" => Some(groups(&row.gid.0)),
                 "gid_attrs/types" => Some("RoCE v2".to_owned()),
@@ -90,7 +97,7 @@ mod tests {
     use crate::verbs::DeviceConfig;
 
     #[test]
-    fn every_file_has_a_content_and_empty_rows_have_no_file() {
+    fn every_file_has_a_content_and_empty_rows_are_zero() {
         let config = DeviceConfig { netdev: Some("lo".to_owned()), ..DeviceConfig::default() };
         let device = Device::open(&config).expect("lo has an address");
         let files = device.sysfs_files();
@@ -99,6 +106,7 @@ mod tests {
         assert_eq!(content("ports/1/gids/0").as_deref(), Some("0000:0000:0000:0000:0000:ffff:7f00:0001"));
         assert_eq!(content("ports/1/gid_attrs/ndevs/0").as_deref(), Some("lo"));
         assert_eq!(content("ports/1/pkeys/0").as_deref(), Some("0xffff"));
-        assert_eq!(content("ports/1/gid_attrs/types/200"), None);
+        assert_eq!(content("ports/1/gids/253"), Some(["0000"; 8].join(":")));
+        assert_eq!([content("ports/1/gids/254"), content("ports/1/gid_attrs/types/200")], [None, None]);
     }
 }
