@@ -35,6 +35,7 @@ mod recorded;
 mod rping;
 mod rsocket;
 mod strangers;
+mod tools;
 mod top;
 mod trace;
 mod ucmatose;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
 fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     let beside = [
         devices::cases(),
+        tools::cases(),
         bundled::cases(),
         reasons::cases(),
         limits::cases(),
@@ -89,6 +91,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     cases.extend(churn::cases(minutes));
     cases.extend(capture::cases());
     cases.extend(top::cases());
+    cases.extend(tools::busy_cases());
     cases.extend(trace::cases());
     cases.extend(recorded::cases());
     cases.extend(kill::cases(scale));
