@@ -38,7 +38,7 @@ pub(crate) struct DeviceTail {
     rdma_core: [usize; 16],
     pub(crate) device: Device,
     /// Its number in this process (ibv_get_device_index(3)).
-    index: c_int,
+    pub(crate) index: c_int,
 }
 
 /// The devices of this process, and the object that C sees of each: the same in every list, never freed.

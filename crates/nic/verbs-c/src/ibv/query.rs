@@ -85,9 +85,9 @@ const CLOCK_KHZ: u64 = 1_000_000;
 const CLOCK_MASK: u64 = u64::MAX;
 
 /// Physical port states (IBA 14.2.5.6).
-pub(crate) const PHYS_POLLING: u8 = 2;
-pub(crate) const PHYS_DISABLED: u8 = 3;
-pub(crate) const PHYS_LINK_UP: u8 = 5;
+const PHYS_POLLING: u8 = 2;
+const PHYS_DISABLED: u8 = 3;
+const PHYS_LINK_UP: u8 = 5;
 const PORT_CAPS: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 /// 4 lanes.
 const WIDTH_4X: u8 = 2;
@@ -219,6 +219,15 @@ pub(super) fn check_port(port: u32) -> Result<(), VerbsError> {
     Err(refuse!(EINVAL, "port", "port_num"; port; is "{port}, the only port is {PORT}"))
 }
 
+/// The physical state of the port.
+pub(crate) fn phys_state(port: &PortAttr) -> u8 {
+    match port {
+        PortAttr { active: true, .. } => PHYS_LINK_UP,
+        PortAttr { is_enabled: true, .. } => PHYS_POLLING,
+        _ => PHYS_DISABLED,
+    }
+}
+
 fn port_attr(context: &Context) -> ibv_port_attr {
     if let Some(why) = context.port_refusal() {
         refusal::explain(&why.into());
@@ -236,11 +245,7 @@ fn port_attr(context: &Context) -> ibv_port_attr {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         active_speed_ex: u32::from(SPEED_EDR),
-        phys_state: match from {
-            PortAttr { active: true, .. } => PHYS_LINK_UP,
-            PortAttr { is_enabled: true, .. } => PHYS_POLLING,
-            _ => PHYS_DISABLED,
-        },
+        phys_state: phys_state(&from),
         link_layer: IBV_LINK_LAYER_ETHERNET,
         // Address vectors need a GID, as always on RoCE.
         flags: IBV_QPF_GRH_REQUIRED,

@@ -1,5 +1,6 @@
 //! Answers to the requests of rdma(8), as nldev.c of the kernel gives them for its devices.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use roxie::hook::control::{Listing, Remote, Users};
@@ -10,8 +11,8 @@ use roxie::verbs::Context;
 
 use super::message::{ACK, Message, Request};
 use crate::abi::device::{IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN};
-use crate::ibv::device;
-use crate::ibv::query::{DEVICE_CAPS, PHYS_DISABLED, PHYS_LINK_UP, PORT};
+use crate::ibv::device::{self, DeviceObject};
+use crate::ibv::query::{DEVICE_CAPS, PORT, phys_state};
 use crate::refusal;
 
 /// `RDMA_NL_NLDEV`: the client of the type of a message, above its ten bits for the command.
@@ -145,8 +146,9 @@ fn each(
 
 /// The devices of this process; none, with a line that says why, if they cannot be used.
 fn devices() -> Vec<Listed> {
-    let opened = device::device().and_then(|device| device.tail.device.context());
-    opened.inspect_err(refusal::explain).into_iter().zip(0..).map(Listed::new).collect()
+    let devices = device::devices(true).inspect_err(refusal::explain).unwrap_or_default();
+    let opened = devices.into_iter().map(|device| Ok(Listed::new(device, device.tail.device.context()?)));
+    opened.collect::<io::Result<_>>().inspect_err(refusal::explain).unwrap_or_default()
 }
 
 /// Devices are seen from the network namespace of their interface only; memory stays usable after fork(2).
@@ -158,8 +160,8 @@ fn system(mut message: Message) -> Message {
 }
 
 impl Listed {
-    fn new((context, index): (Context, u32)) -> Self {
-        Self { index, context }
+    fn new(device: &DeviceObject, context: Context) -> Self {
+        Self { index: device.tail.index as u32, context }
     }
 
     /// Adds index and name of the device.
@@ -188,11 +190,11 @@ impl Listed {
     }
 
     fn describe_port(&self, mut message: Message) -> Message {
-        let (active, gids) = (self.context.query_port().active, self.context.device().gids());
+        let (port, gids) = (self.context.query_port(), self.context.device().gids());
         self.name(&mut message);
         message.u32(PORT_INDEX, u32::from(PORT));
-        message.u8(PORT_STATE, (if active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN }) as u8);
-        message.u8(PORT_PHYS_STATE, if active { PHYS_LINK_UP } else { PHYS_DISABLED });
+        message.u8(PORT_STATE, (if port.active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN }) as u8);
+        message.u8(PORT_PHYS_STATE, phys_state(&port));
         message.u32(NDEV_INDEX, gids.ifindex);
         message.text(NDEV_NAME, &gids.netdev);
         message
