@@ -140,6 +140,9 @@ impl IcrcHeader {
             Version::V6 => UDP_LENGTH.of(udp_len) ^ IPV6_LENGTH.of(udp_len),
         };
         let register = self.register ^ headers ^ bth_part(bth);
+        if rest.len() <= SHORT && tail.is_empty() {
+            return !short(register, rest);
+        }
         let mut hasher = Hasher::new_with_initial(!register);
         hasher.update(rest);
         hasher.update(tail);
@@ -204,6 +207,24 @@ fn bth_part(bth: &[u8; Bth::LEN]) -> u32 {
     }
     part
 }
+
+/// Runs the register over a few bytes, with the tables that [`bth_part`] has just loaded.
+#[inline]
+fn short(mut register: u32, bytes: &[u8]) -> u32 {
+    let [.., three, two, one, last] = &BTH;
+    let (words, rest) = bytes.as_chunks();
+    for word in words {
+        let [a, b, c, d] = (register ^ u32::from_le_bytes(*word)).to_le_bytes().map(usize::from);
+        register = three[a] ^ two[b] ^ one[c] ^ last[d];
+    }
+    // A packet ends at a multiple of four bytes (IBA 9.2.6). This is for callers with other bytes.
+    rest.iter().fold(register, |register, byte| register >> 8 ^ last[usize::from(register as u8 ^ byte)])
+}
+
+/// Bytes behind the BTH up to which [`short`] is faster than [`Hasher`], whose tables the kernel's network
+/// stack displaces from the first-level cache: a WRITE of 8 bytes. At half, only a SEND of 8 bytes gains; at
+/// double, the steps, each of which waits for the one before, take longer than `Hasher`.
+const SHORT: usize = 24;
 
 /// The contributions of a 16-bit field to the register after the BTH.
 struct Field {
@@ -491,7 +512,8 @@ mod tests {
         #[test]
         fn the_table_driven_icrc_equals_the_definition(
             src: [u8; 4], dst: [u8; 4], sport: u16, id: u16,
-            packet in prop::collection::vec(any::<u8>(), 12..1200),
+            packet in prop_oneof![12..40_usize, 12..1200]
+                .prop_flat_map(|len| prop::collection::vec(any::<u8>(), len)),
         ) {
             let header = IcrcHeader::v4(src.into(), dst.into(), sport, ROCE_PORT);
             let want = reference(&v4_covered(src.into(), dst.into(), sport, id, &packet));
