@@ -162,9 +162,9 @@ pub struct Datagram<'a> {
     pub src: Option<SocketAddr>,
     /// The address it was sent to; an IPv4-mapped one is given as IPv4.
     pub dst: Option<IpAddr>,
-    /// TOS or traffic class.
+    /// TOS or traffic class; 0 if the socket does not report it.
     pub tos: u8,
-    /// TTL or hop limit.
+    /// TTL or hop limit; 0 if the socket does not report it.
     pub ttl: u8,
     /// Size of all merged datagrams but the last.
     pub segment: Option<usize>,
