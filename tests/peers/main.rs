@@ -15,6 +15,7 @@ mod flows;
 mod machine;
 mod peer_capture;
 mod recorded;
+mod several;
 mod vanish;
 
 use std::process::ExitCode;
@@ -46,7 +47,9 @@ fn main() -> ExitCode {
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
     }
-    for (name, run) in peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES) {
+    for (name, run) in
+        peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES).chain(several::CASES)
+    {
         add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {

@@ -34,6 +34,7 @@ mod reasons;
 mod recorded;
 mod rping;
 mod rsocket;
+mod several;
 mod strangers;
 mod tools;
 mod top;
@@ -72,6 +73,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         debuggers::cases(),
         addresses::cases(),
         follow::cases(),
+        several::cases(),
         mckey::cases(scale),
         ucmatose::cases(scale),
         udaddy::cases(scale),

@@ -1,0 +1,68 @@
+//! What a host with two devices does, line by line as Linux: `several.txt` is what the program printed on the
+//! kernel's Soft-RoCE (`tests/peers` compares again).
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::start;
+use roxie_tests::place::{Family, Place, Topology, User};
+
+use crate::case::{Case, LONG, build, good};
+
+const OF_LINUX: &str = include_str!("several.txt");
+
+/// Where roxie differs (docs/deviations.md): the line of Linux, and those of roxie.
+const DIFFERENCES: [(&str, &str); 4] = [
+    (
+        "resolve B, from A: RDMA_CM_EVENT_ADDR_ERROR ETIMEDOUT, no device, source -",
+        "resolve B, from A: RDMA_CM_EVENT_ADDR_RESOLVED ok, device A, source A",
+    ),
+    ("request to 127.0.0.1: no route, ENODEV", LOOPBACK),
+    ("request to 127.0.0.1 on 127.0.0.1: no route, ENODEV", LOOPBACK_ON_LOOPBACK),
+    ("QP with an SRQ of another device: ENOENT", "QP with an SRQ of another device: EINVAL"),
+];
+
+const LOOPBACK: &str = "request to 127.0.0.1: RDMA_CM_EVENT_CONNECT_REQUEST, at the listener no device, in the \
+                        request device A, 127.0.0.1 from 127.0.0.1\n  client: RDMA_CM_EVENT_ESTABLISHED\n  \
+                        server: RDMA_CM_EVENT_ESTABLISHED";
+const LOOPBACK_ON_LOOPBACK: &str = "request to 127.0.0.1 on 127.0.0.1: RDMA_CM_EVENT_CONNECT_REQUEST, at the \
+                                    listener no device, in the request device A, 127.0.0.1 from \
+                                    127.0.0.1\n  client: RDMA_CM_EVENT_ESTABLISHED\n  server: \
+                                    RDMA_CM_EVENT_ESTABLISHED";
+
+/// The second interface, its neighbour, and an address of the host that no device has.
+const SETUP: [&str; 7] = [
+    "link add veth1 type veth peer name veth2",
+    "link set veth1 addrgenmode none",
+    "link set veth1 up",
+    "link set veth2 up",
+    "address add 10.78.0.1/24 dev veth1",
+    "neighbour add 10.78.0.2 lladdr 02:00:00:00:00:02 dev veth1 nud permanent",
+    "address add 10.99.77.1/32 dev lo",
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |user| {
+        let place = Place::new(Topology::TwoHosts, Family::V4, user);
+        Case::new(place, "two devices as with Linux", "cc", move |lab, name| {
+            as_linux(&lab.apart(), &place, name)
+        })
+    };
+    [User::Root, User::Ordinary].map(case).into()
+}
+
+fn as_linux(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    for words in SETUP {
+        lab.ip(place, Side::Server, words).map_err(|error| error.to_string())?;
+    }
+    let program = build(lab, "several.c", &["-libverbs", "-lrdmacm"])?;
+    let (address, neighbour) = ("10.77.0.1", "10.77.0.2");
+    let words = [program.path(), address, neighbour, "veth1", "10.78.0.1", "10.78.0.2", "10.99.77.1"];
+    let ended = good(start(lab, place, Side::Server, name, &words)?.wait(LONG))?;
+    let mut wanted = OF_LINUX.to_owned();
+    for (linux, roxie) in DIFFERENCES {
+        wanted = wanted.replace(linux, roxie);
+    }
+    // An ordinary user does not change the interface.
+    let wanted = wanted.lines().filter(|line| ended.output.contains("at rest") || !line.contains(" active"));
+    let differs = wanted.zip(ended.output.lines().chain([""; 99])).find(|(want, got)| want != got);
+    differs.map_or(Ok(()), |(want, got)| Err(format!("'{got}' instead of '{want}'\n{}", ended.describe())))
+}
