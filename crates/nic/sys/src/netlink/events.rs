@@ -148,4 +148,20 @@ mod tests {
         assert_eq!(event(libc::RTM_NEWROUTE, &[]), Some(NetEvent::Routes));
         assert_eq!(event(libc::RTM_NEWLINK, &[0; 3]), None);
     }
+
+    #[test]
+    fn an_interface_that_leaves_a_bridge_is_not_removed() {
+        let mut body = link::ifinfo(7);
+        assert_eq!(event(libc::RTM_DELLINK, &body), Some(NetEvent::LinkGone(7)));
+        body[0] = libc::AF_BRIDGE as u8;
+        assert_eq!(event(libc::RTM_DELLINK, &body), None);
+    }
+
+    #[test]
+    fn the_kernel_accepts_the_filter() {
+        let mut events = NetEvents::of_interface(1).unwrap();
+        events.drain(&mut |_| {});
+        let [load, ..] = of_interfaces([0x0102_0304, 1]);
+        assert_eq!(load.k, 20, "the index in a message");
+    }
 }
