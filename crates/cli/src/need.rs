@@ -18,8 +18,8 @@ const LIBRARIES: [&str; 8] =
     ["libucp", "libuct", "libucs", "libmpi.", "libmpich.", "libopen-rte.", "libopen-pal.", "libprrte."];
 /// A program with such a name starts others that need the files; names begin with these words.
 const LAUNCHERS: [&str; 6] = ["python", "mpirun", "mpiexec", "orterun", "prterun", "ucx_"];
-/// A program with such a name reads the files and loads no verbs library: infiniband-diags, and scripts of NIC
-/// vendors.
+/// A program with such a name reads the files and loads no verbs library: infiniband-diags, and scripts of
+/// NIC vendors.
 const READERS: [&str; 4] = ["ibstat", "ibstatus", "ibdev2netdev", "show_gids"];
 /// Words of a command that are looked at. Programs stand at its beginning.
 const WORDS_MAX: usize = 64;
