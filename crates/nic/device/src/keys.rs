@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 
 use crate::chaos::late_writes::LateWrites;
 use crate::key_places::KeyPlaces;
+use crate::status::ObjectStatus;
 use transport::{Access, AccessFault, FastReg, MwBind, PdId, VerbsError, refuse};
 use wire::Qpn;
 
@@ -142,6 +143,16 @@ impl KeyTable {
         check_rights(access)?;
         check_range(range)?;
         self.insert(pd, Kind::Region, Grant::All, range, access)
+    }
+
+    /// The regions from a slot on; the number of a region is its slot.
+    pub(crate) fn regions(&self, from: u32) -> impl Iterator<Item = ObjectStatus> {
+        let entries = self.entries.iter().zip(0..).skip(from as usize);
+        entries.filter_map(|(entry, id)| {
+            let Entry { key, pd, len, kind, .. } = entry.get()?;
+            let status = ObjectStatus::Mr { id, key, len, pd: pd.0 };
+            (!matches!(kind, Kind::Window(_))).then_some(status)
+        })
     }
 
     /// Adds a region without memory, for work requests only.

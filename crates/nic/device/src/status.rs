@@ -1,6 +1,6 @@
 //! Status of an engine for 'roxie top' and 'roxie metrics': a snapshot of existing state.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use transport::QpCounters;
 use wire::{Psn, Qpn};
@@ -80,6 +80,97 @@ pub(crate) struct QpPage {
 
 /// Queue pairs in one page: each takes about 400 bytes of a reply, and 1 us under the engine's lock.
 pub(crate) const PAGE_MAX: usize = 128;
+
+/// A kind of objects beside queue pairs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ObjectKind {
+    /// Protection domains.
+    Pd,
+    /// Completion queues.
+    Cq,
+    /// Memory regions.
+    Mr,
+    /// Identifiers of connections.
+    CmId,
+}
+
+impl ObjectKind {
+    /// All kinds.
+    pub const ALL: [ObjectKind; 4] = [Self::Pd, Self::Cq, Self::Mr, Self::CmId];
+}
+
+/// An object of a device. Its number tells it from the others of its kind in the process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ObjectStatus {
+    /// A protection domain.
+    Pd {
+        /// Its number.
+        id: u32,
+        /// Queue pairs and memory regions.
+        users: u64,
+    },
+    /// A completion queue.
+    Cq {
+        /// Its number.
+        id: u32,
+        /// Completions that it has room for.
+        entries: u32,
+        /// Send and receive queues.
+        users: u64,
+    },
+    /// A memory region.
+    Mr {
+        /// Its number.
+        id: u32,
+        /// Its L_Key, which is its R_Key.
+        key: u32,
+        /// Bytes.
+        len: u64,
+        /// Number of its protection domain.
+        pd: u32,
+    },
+    /// An identifier that listens, connects or is connected.
+    CmId {
+        /// Its number.
+        id: u32,
+        /// `enum rdma_cm_state` of Linux.
+        state: u8,
+        /// Its port space, as `enum rdma_port_space`.
+        port_space: u16,
+        /// Its queue pair, if it has one.
+        qpn: Option<Qpn>,
+        /// Local address and port.
+        local: Option<SocketAddr>,
+        /// Address and port of the peer.
+        remote: Option<SocketAddr>,
+    },
+}
+
+impl ObjectStatus {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        match self {
+            Self::Pd { id, .. } | Self::Cq { id, .. } | Self::Mr { id, .. } | Self::CmId { id, .. } => *id,
+        }
+    }
+
+    /// The number of the protection domain of a region.
+    pub(crate) fn pd(&self) -> Option<u32> {
+        if let Self::Mr { pd, .. } = self { Some(*pd) } else { None }
+    }
+}
+
+/// Some objects of one kind, in the order of their numbers.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct ObjectPage {
+    pub(crate) objects: Vec<ObjectStatus>,
+    /// Number with which the next page starts.
+    pub(crate) next: Option<u32>,
+}
+
+/// Objects in one page: at most 120 bytes of a reply each.
+pub(crate) const OBJECTS_MAX: usize = 1000;
 
 impl EngineStatus {
     pub(crate) fn new(netdev: String, port: String, rows: Vec<Row>) -> EngineStatus {

@@ -5,7 +5,7 @@
 //! driver without holding its own lock. The driver calls the engine (to send, or to modify a QP) without
 //! holding `state`. No `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,7 +29,7 @@ use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::locked::Locked;
 use crate::runtime::Runtime;
-use crate::status::Row;
+use crate::status::{OBJECTS_MAX, ObjectStatus, Row};
 use sys::KeptLock;
 
 /// Runs the connections of one process.
@@ -262,6 +262,18 @@ impl CmDriver {
         let order = KeptLock::take(self, |driver| &driver.order, until_ns)?;
         let state = KeptLock::take(self, |driver| &driver.state, until_ns)?;
         Some(CmLocks { _state: state, _order: order })
+    }
+
+    /// The identifiers that listen, connect or are connected, from a number on. One that a thread uses at the
+    /// moment is left out.
+    pub(crate) fn identifiers(&self, from: u32) -> Vec<ObjectStatus> {
+        let known: BTreeMap<u32, Arc<IdInner>> = {
+            let state = self.lock();
+            let listening = state.listeners.values().map(|listening| &listening.id);
+            let all = state.ids.values().chain(state.placed.values()).chain(listening);
+            all.filter_map(Weak::upgrade).map(|id| (id.number(), id)).collect()
+        };
+        known.range(from..).filter_map(|(_, id)| id.status()).take(OBJECTS_MAX + 1).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

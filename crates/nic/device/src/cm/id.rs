@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -38,10 +38,12 @@ pub(super) struct IdInner {
     place: RwLock<Option<Place>>,
     pub(super) port_space: PortSpace,
     pub(super) qp_type: QpType,
+    /// Tells it from the other identifiers of the process.
+    number: u32,
     cookie: AtomicU64,
     channel: Mutex<Arc<Queue>>,
     pub(super) acks: Acks,
-    state: Mutex<IdState>,
+    pub(super) state: Mutex<IdState>,
 }
 
 fn check_service(port_space: PortSpace, qp_type: QpType) -> Result<(), VerbsError> {
@@ -50,6 +52,11 @@ fn check_service(port_space: PortSpace, qp_type: QpType) -> Result<(), VerbsErro
     }
     Err(refuse!(EINVAL, "identifier", "qp_type"; qp_type as QpType;
         is "{qp_type}; RDMA_PS_UDP takes UD queue pairs, the other port spaces take connected ones"))
+}
+
+fn next_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[cold]
@@ -184,6 +191,7 @@ impl Id {
             place: RwLock::new(place),
             port_space,
             qp_type,
+            number: next_number(),
             cookie: AtomicU64::new(cookie),
             channel: Mutex::new(Arc::clone(&channel.0)),
             acks: Acks::default(),
@@ -364,6 +372,7 @@ impl IdInner {
             place: RwLock::new(Some(place)),
             port_space: listener.port_space,
             qp_type: listener.qp_type,
+            number: next_number(),
             cookie: AtomicU64::new(listener.cookie.load(Ordering::Relaxed)),
             channel: Mutex::new(listener.queue()),
             acks: Acks::default(),
@@ -373,6 +382,10 @@ impl IdInner {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, IdState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
     }
 
     pub(super) fn place(&self) -> Option<Place> {

@@ -121,6 +121,7 @@ mod port;
 mod qp;
 mod resolve;
 mod state;
+mod status;
 
 #[cfg(test)]
 mod tests;

@@ -72,6 +72,7 @@ impl Answers for Engine {
                 // Maps are read without the engine's lock.
                 access.and_then(DataAccess::finish).map(Reply::Data)
             }
+            Request::Objects { kind, from } => Ok(Reply::Objects(self.object_page(kind, from))),
             Request::QueuePairs { from } => Ok(Reply::QueuePairs(self.lock().status_from(self.now(), from))),
         };
         let refused = |error: HookError| Reply::Refused { why: error.to_string(), remedy: error.remedy() };

@@ -227,7 +227,7 @@ impl Engine {
         iter::once(self).chain(self.others().map(Arc::as_ref))
     }
 
-    fn others(&self) -> impl Iterator<Item = &Arc<Self>> {
+    pub(super) fn others(&self) -> impl Iterator<Item = &Arc<Self>> {
         debug_assert_eq!(self.place.index, 0, "called on an engine that is not the first");
         self.place.others.iter().map_while(OnceLock::get)
     }

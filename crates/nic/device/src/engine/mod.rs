@@ -13,6 +13,7 @@ pub(crate) mod gsi;
 mod identification;
 pub(crate) mod multicast;
 mod netdev;
+mod objects;
 mod observer;
 pub(crate) mod outbox;
 pub(crate) mod owners;
@@ -30,7 +31,6 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -56,6 +56,7 @@ use crate::status::Row;
 use claims::Claims;
 use group::Place;
 use gsi::Held;
+use objects::ObjectList;
 use observer::Faults;
 use outbox::Outbox;
 use polling::Polling;
@@ -109,7 +110,7 @@ pub(crate) struct Engine {
     pub(crate) services: Services,
     pub(crate) place: Place,
     pub(crate) moderator: Arc<Moderator>,
-    pub(crate) pd_ids: AtomicU32,
+    pub(crate) objects: ObjectList,
     /// XRC domains that were opened with a file descriptor, by the identity of the file (ibv_open_xrcd(3)).
     pub(crate) xrc_files: Mutex<HashMap<FileId, Weak<dyn Any + Send + Sync>>>,
     runtime: Runtime,
@@ -152,7 +153,7 @@ impl Engine {
             services,
             place: first.map(|(first, index)| Place::beside(first, index)).unwrap_or_default(),
             moderator: first.map(|(first, _)| Arc::clone(&first.moderator)).unwrap_or_default(),
-            pd_ids: AtomicU32::new(1),
+            objects: ObjectList::default(),
             xrc_files: Mutex::default(),
             runtime,
             tuning,

@@ -138,6 +138,7 @@ impl Cq {
         }
         let engine_mask = AtomicU32::new(0);
         let device = device.clone();
+        engine.objects.add_cq(&queue);
         Self(Arc::new(CqInner { queue, device, engine, engine_mask, vector, _share: share }))
     }
 

@@ -1,7 +1,6 @@
 //! Protection domains, memory regions, address handles (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_create_ah(3)).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use transport::{Access, AddressVector, PdId, Sge, VerbsError, refuse};
 use wire::{Lkey, Rkey};
@@ -25,7 +24,7 @@ pub struct Pd(Arc<PdInner>);
 struct PdInner {
     context: Context,
     engine: Arc<Engine>,
-    id: PdId,
+    id: Arc<PdId>,
     /// The domain that a parent domain refers to.
     parent_of: Option<(Pd, Option<Td>)>,
     _share: Share,
@@ -47,7 +46,7 @@ impl Td {
 impl Pd {
     pub(super) fn new(context: Context, engine: Arc<Engine>) -> Result<Self, VerbsError> {
         let _share = context.quotas().pds.take()?;
-        let id = PdId(engine.pd_ids.fetch_add(1, Ordering::Relaxed));
+        let id = engine.objects.add_pd();
         Ok(Self(Arc::new(PdInner { context, engine, id, parent_of: None, _share })))
     }
 
@@ -70,7 +69,7 @@ impl Pd {
     }
 
     pub(crate) fn id(&self) -> PdId {
-        self.0.id
+        *self.0.id
     }
 
     /// Creates a parent domain of this domain and a thread domain (ibv_alloc_parent_domain(3)). Keys of
@@ -80,7 +79,8 @@ impl Pd {
     /// `ENOMEM` at the limit of the device.
     pub fn parent(&self, td: Option<&Td>) -> Result<Self, VerbsError> {
         let _share = self.0.context.quotas().pds.take()?;
-        let (context, engine, id) = (self.0.context.clone(), Arc::clone(&self.0.engine), self.0.id);
+        let (context, engine, id) =
+            (self.0.context.clone(), Arc::clone(&self.0.engine), Arc::clone(&self.0.id));
         let parent_of = Some((self.clone(), td.cloned()));
         Ok(Self(Arc::new(PdInner { context, engine, id, parent_of, _share })))
     }
@@ -142,7 +142,7 @@ impl Pd {
     ) -> Result<Mr, VerbsError> {
         guard::watch();
         let _share = self.0.context.quotas().mrs.take()?;
-        let key = self.0.engine.with_keys(|keys| keys.register(self.0.id, range, access))?;
+        let key = self.0.engine.with_keys(|keys| keys.register(self.id(), range, access))?;
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, backing, _share })))
     }
 
@@ -153,7 +153,7 @@ impl Pd {
     /// `ENOMEM` at the limit of the device.
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
         let _share = self.0.context.quotas().mrs.take()?;
-        let key = self.0.engine.with_keys(|keys| keys.register_null(self.0.id))?;
+        let key = self.0.engine.with_keys(|keys| keys.register_null(self.id()))?;
         let range = Range { base: 0, len: u64::MAX, iova: 0 };
         let access = Access::LOCAL_WRITE;
         Ok(Mr(Arc::new(MrInner { pd: self.clone(), key, range, access, backing: None, _share })))
@@ -165,7 +165,7 @@ impl Pd {
     /// `EFAULT` if the key does not grant work requests of this domain that access.
     pub fn locate(&self, sge: &Sge, access: Access) -> Result<u64, VerbsError> {
         let core = self.0.engine.lock();
-        let at = core.tables.mrs.local(self.0.id, sge.lkey.0, sge.addr, u64::from(sge.length), access);
+        let at = core.tables.mrs.local(self.id(), sge.lkey.0, sge.addr, u64::from(sge.length), access);
         at.map_err(|_| {
             let (addr, length, lkey) = (sge.addr, sge.length, sge.lkey.0);
             refuse!(EFAULT, "scatter/gather element", "lkey"; lkey, addr, length;

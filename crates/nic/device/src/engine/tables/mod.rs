@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use transport::numbering::SLOT_QPNS;
 use transport::{
-    Backlog, Instant, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer, SendWr, VerbsError,
-    refuse,
+    Backlog, Instant, PdId, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer, SendWr,
+    VerbsError, refuse,
 };
 use wire::{DropReason, Psn, Qpn};
 
@@ -149,6 +149,13 @@ impl Tables {
     /// The queue pairs, each with its index.
     pub(crate) fn qps(&self) -> impl Iterator<Item = (QpIndex, &QpEntry)> {
         self.qps.iter().enumerate().filter_map(|(i, entry)| Some((i as QpIndex, entry.as_deref()?)))
+    }
+
+    /// Calls `count` with the domain of each queue pair, and of each region if `has_regions`.
+    pub(crate) fn count_users(&self, has_regions: bool, mut count: impl FnMut(PdId)) {
+        self.qps().for_each(|(_, entry)| count(entry.qp.pd()));
+        let regions = self.mrs.regions(0).filter(|_| has_regions);
+        regions.filter_map(|region| region.pd()).for_each(|pd| count(PdId(pd)));
     }
 
     pub(crate) fn qps_mut(&mut self) -> impl Iterator<Item = (QpIndex, &mut QpEntry)> {

@@ -12,7 +12,7 @@ use super::{RECORD_MAX, Reply, Request};
 use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter};
 use crate::registry::identity::{Peer, Relation, is_root};
 use crate::registry::{DomainConfig, meeting};
-use crate::status::{EngineStatus, QpStatus};
+use crate::status::{EngineStatus, ObjectKind, ObjectStatus, QpStatus};
 use sys::{PollFd, RecordReader};
 
 /// Time to wait for a reply. The engine's thread answers within a millisecond, unless it creates large
@@ -215,6 +215,23 @@ impl Remote {
                 return Err(ControlError::Io(io::ErrorKind::InvalidData.into()));
             };
             all.extend(page.qps);
+            next = page.next.filter(|next| *next > from);
+        }
+        Ok(all)
+    }
+
+    /// Returns the objects of one kind of its device, in the order of their numbers; none if this is not the
+    /// first engine of the device.
+    ///
+    /// # Errors
+    /// The process does not answer, or is of a version without this request.
+    pub fn objects(&self, kind: ObjectKind) -> Result<Vec<ObjectStatus>, ControlError> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let Reply::Objects(page) = self.ask(&Request::Objects { kind, from })? else {
+                return Err(ControlError::Io(io::ErrorKind::InvalidData.into()));
+            };
+            all.extend(page.objects);
             next = page.next.filter(|next| *next > from);
         }
         Ok(all)

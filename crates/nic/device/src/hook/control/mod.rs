@@ -19,7 +19,7 @@ use super::plan::HookPlan;
 use super::{DataReply, DataRequest, HookPoint, HookStatus, KeptFrame, TapFilter};
 use crate::qp_numbers::QpIndex;
 use crate::registry::DomainConfig;
-use crate::status::{EngineStatus, QpPage};
+use crate::status::{EngineStatus, ObjectKind, ObjectPage, QpPage};
 
 /// Largest record: fits the send buffer of an unprivileged socket (wmem_max 212992).
 const RECORD_MAX: usize = 192 * 1024;
@@ -52,6 +52,11 @@ pub(crate) enum Request {
     QueuePairs {
         from: QpIndex,
     },
+    /// Asks for other objects of the device, from this number on.
+    Objects {
+        kind: ObjectKind,
+        from: u32,
+    },
 }
 
 /// Replies of the engine.
@@ -67,6 +72,7 @@ pub(crate) enum Reply {
     Frames(Vec<KeptFrame>),
     Engine(EngineStatus),
     QueuePairs(QpPage),
+    Objects(ObjectPage),
     Data(DataReply),
 }
 

@@ -47,6 +47,11 @@ impl Request {
                 out.u8(7);
                 out.u32(*from);
             }
+            Request::Objects { kind, from } => {
+                out.u8(9);
+                out.u8(*kind as u8);
+                out.u32(*from);
+            }
             Request::Data(request) => {
                 out.u8(8);
                 out.data_request(request);
@@ -77,6 +82,7 @@ impl Request {
             6 => Request::Engine,
             7 => Request::QueuePairs { from: fields.u32()? },
             8 => Request::Data(fields.data_request()?),
+            9 => Request::Objects { kind: fields.kind()?, from: fields.u32()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -115,6 +121,10 @@ impl Reply {
                 out.u8(6);
                 out.page(page);
             }
+            Reply::Objects(page) => {
+                out.u8(8);
+                out.objects(page);
+            }
             Reply::Data(reply) => {
                 out.u8(7);
                 out.data_reply(reply);
@@ -144,6 +154,7 @@ impl Reply {
             5 => Reply::Engine(fields.engine()?),
             6 => Reply::QueuePairs(fields.page()?),
             7 => Reply::Data(fields.data_reply()?),
+            8 => Reply::Objects(fields.objects()?),
             _ => return None,
         };
         fields.0.is_empty().then_some(reply)

@@ -15,7 +15,7 @@ use wire::{Opcode, Psn, Qpn};
 use super::*;
 use crate::hook::plan::PlannedStage;
 use crate::hook::{HookCounters, HookMap, HookPlan, HookRecords, LogLine, MapId};
-use crate::status::QpStatus;
+use crate::status::{ObjectStatus, QpStatus};
 use sys::RecordWriter;
 
 const EXIT: Slot = Slot { opcode: 0x95, dst: 0, src: 0, off: 0, imm: 0 };
@@ -53,6 +53,7 @@ fn requests() -> Vec<Request> {
         }),
         Request::Engine,
         Request::QueuePairs { from: 65_535 },
+        Request::Objects { kind: ObjectKind::CmId, from: u32::MAX },
     ]
     .into_iter()
     .chain(data_requests().into_iter().map(Request::Data))
@@ -87,6 +88,17 @@ fn data_replies() -> Vec<DataReply> {
         DataReply::Value(None),
         DataReply::Records(HookRecords { records: vec![vec![5, 6], Vec::new()], lost: 8 }),
         DataReply::Log { lines: vec![line], lost: 9 },
+    ]
+}
+
+fn objects() -> Vec<ObjectStatus> {
+    let (local, remote) = (Some("[fd00::1]:7174".parse().unwrap()), None);
+    let (qpn, id) = (Some(Qpn::new(0x03_0011)), 3);
+    vec![
+        ObjectStatus::Pd { id, users: 4 },
+        ObjectStatus::Cq { id, entries: 16, users: 2 },
+        ObjectStatus::Mr { id, key: 0xffff_ffff, len: 1 << 40, pd: 1 },
+        ObjectStatus::CmId { id, state: 5, port_space: 0x106, qpn, local, remote },
     ]
 }
 
@@ -126,6 +138,7 @@ fn replies() -> Vec<Reply> {
             counters: vec![("rx_packets".to_owned(), 7)],
         }),
         Reply::QueuePairs(QpPage { qps: vec![QpStatus::default(), queue_pair()], next: Some(129) }),
+        Reply::Objects(ObjectPage { objects: objects(), next: Some(7) }),
     ]
     .into_iter()
     .chain(data_replies().into_iter().map(Reply::Data))

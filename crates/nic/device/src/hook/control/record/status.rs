@@ -1,13 +1,13 @@
 //! Encoding of an engine's status. Counters are sent with their names, once per page, because versions
 //! differ in them.
 
-use std::net::IpAddr;
+use std::str::FromStr;
 
 use transport::QpCounters;
 use wire::{Psn, Qpn};
 
 use super::{Reader, Writer};
-use crate::status::{EngineStatus, QpPage, QpStatus};
+use crate::status::{EngineStatus, ObjectKind, ObjectPage, ObjectStatus, QpPage, QpStatus};
 
 impl Writer {
     pub(super) fn engine(&mut self, engine: &EngineStatus) {
@@ -54,7 +54,44 @@ impl Writer {
         qp.counters.rows().for_each(|(_, value)| self.u64(value));
     }
 
-    fn address(&mut self, address: Option<IpAddr>) {
+    pub(super) fn objects(&mut self, page: &ObjectPage) {
+        self.option(page.next.map(u64::from));
+        self.list(&page.objects, Writer::object);
+    }
+
+    fn object(&mut self, object: &ObjectStatus) {
+        match *object {
+            ObjectStatus::Pd { id, users } => {
+                self.u8(ObjectKind::Pd as u8);
+                self.u32(id);
+                self.u64(users);
+            }
+            ObjectStatus::Cq { id, entries, users } => {
+                self.u8(ObjectKind::Cq as u8);
+                self.u32(id);
+                self.u32(entries);
+                self.u64(users);
+            }
+            ObjectStatus::Mr { id, key, len, pd } => {
+                self.u8(ObjectKind::Mr as u8);
+                self.u32(id);
+                self.u32(key);
+                self.u64(len);
+                self.u32(pd);
+            }
+            ObjectStatus::CmId { id, state, port_space, qpn, local, remote } => {
+                self.u8(ObjectKind::CmId as u8);
+                self.u32(id);
+                self.u8(state);
+                self.u32(port_space.into());
+                self.option(qpn.map(|qpn| u64::from(qpn.value())));
+                self.address(local);
+                self.address(remote);
+            }
+        }
+    }
+
+    fn address(&mut self, address: Option<impl ToString>) {
         self.text(&address.map(|address| address.to_string()).unwrap_or_default());
     }
 
@@ -110,10 +147,37 @@ impl Reader<'_> {
         Some(qp)
     }
 
-    fn address(&mut self) -> Option<Option<IpAddr>> {
+    pub(super) fn kind(&mut self) -> Option<ObjectKind> {
+        let kind = self.u8()?;
+        ObjectKind::ALL.into_iter().find(|known| *known as u8 == kind)
+    }
+
+    pub(super) fn objects(&mut self) -> Option<ObjectPage> {
+        let next = self.option()?.map(|next| next as u32);
+        Some(ObjectPage { next, objects: self.list(Reader::object)? })
+    }
+
+    fn object(&mut self) -> Option<ObjectStatus> {
+        let (kind, id) = (self.kind()?, self.u32()?);
+        Some(match kind {
+            ObjectKind::Pd => ObjectStatus::Pd { id, users: self.u64()? },
+            ObjectKind::Cq => ObjectStatus::Cq { id, entries: self.u32()?, users: self.u64()? },
+            ObjectKind::Mr => ObjectStatus::Mr { id, key: self.u32()?, len: self.u64()?, pd: self.u32()? },
+            ObjectKind::CmId => ObjectStatus::CmId {
+                id,
+                state: self.u8()?,
+                port_space: self.u32()? as u16,
+                qpn: self.option()?.map(|qpn| Qpn::new(qpn as u32)),
+                local: self.address()?,
+                remote: self.address()?,
+            },
+        })
+    }
+
+    fn address<T: FromStr>(&mut self) -> Option<Option<T>> {
         match self.text()?.as_str() {
             "" => Some(None),
-            text => Some(Some(text.parse().ok()?)),
+            text => text.parse().ok().map(Some),
         }
     }
 
