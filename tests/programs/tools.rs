@@ -35,9 +35,13 @@ pub(crate) fn busy_cases() -> Vec<Case> {
     let at = |user| {
         let place = Place::new(Topology::TwoHosts, Family::V4, user);
         let run = move |lab: &Lab, name: &str| objects(lab, &place, name);
-        Case::new(place, "rdma resource", "ib_write_bw", run).with_programs(&["rdma"])
+        let listen = move |lab: &Lab, name: &str| listener(lab, &place, name);
+        [
+            Case::new(place, "rdma resource", "ib_write_bw", run).with_programs(&["rdma"]),
+            Case::new(place, "rdma resource show cm_id", "rping", listen).with_programs(&["rdma"]),
+        ]
     };
-    [User::Root, User::Ordinary].map(at).into()
+    [User::Root, User::Ordinary].into_iter().flat_map(at).collect()
 }
 
 /// Runs a tool as a user does: `roxie run -- TOOL`.
@@ -159,7 +163,22 @@ fn objects(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if one.len() != 1 || of_process.len() != QUEUE_PAIRS {
         return Err(format!("{one:?}, {} queue pairs of the process", of_process.len()));
     }
-    says(&good(tool(lab, place, name, &["rdma", "resource"])?)?, &format!("qp {QUEUE_PAIRS} "))?;
+    says(&good(tool(lab, place, name, &["rdma", "resource"])?)?, &format!(" qp {QUEUE_PAIRS} cm_id 0 mr "))?;
+    let regions = json(lab, place, name, &["resource", "show", "mr", "pid", &pid])?;
+    let of_domain = |row: &Value| row["mrlen"].as_u64() > Some(0) && row["pdn"].as_u64().is_some();
+    // As with the kernel, keys are for root.
+    let has_key = |row: &Value| row["rkey"].is_null() == (place.user == User::Ordinary);
+    if regions.is_empty() || !regions.iter().all(|row| of_domain(row) && has_key(row)) {
+        return Err(format!("{regions:?}"));
+    }
+    let users = |kind| -> Result<u64, String> {
+        let rows = json(lab, place, name, &["resource", "show", kind])?;
+        Ok(rows.iter().filter_map(|row| row["users"].as_u64()).sum())
+    };
+    let (queues, domains) = (users("cq")?, users("pd")?);
+    if queues < 2 * QUEUE_PAIRS as u64 || domains != (QUEUE_PAIRS + regions.len()) as u64 {
+        return Err(format!("users of completion queues: {queues}, of protection domains: {domains}"));
+    }
     let mut counters = Vec::new();
     let counts = |rows: &[Value]| rows.first()?["sent_pkts"].as_u64();
     let counted = eventually(SHORT, || {
@@ -171,4 +190,24 @@ fn objects(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     good(client.wait(LONG))?;
     good(server.wait(LONG)).map(drop)
+}
+
+/// A server that no client has connected to.
+fn listener(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let port = lab.port();
+    let words = ["rping", "-s", "-a", "0.0.0.0", "-p", &port.to_string()];
+    let server = start(lab, place, Side::Client, name, &words)?;
+    let name = &format!("{name} shown");
+    let mut rows = Vec::new();
+    let seen = eventually(SHORT, || {
+        rows = json(lab, place, name, &["resource", "show", "cm_id"]).unwrap_or_default();
+        !rows.is_empty()
+    });
+    let [row] = &rows[..] else { return Err(format!("{rows:?}\n{}", server.output())) };
+    let facts = [("state", "LISTEN"), ("ps", "TCP"), ("comm", "rping")];
+    let is_wanted = facts.iter().all(|(field, wanted)| row[*field] == *wanted);
+    match seen && is_wanted && row["src-addr"] == format!("0.0.0.0:{port}") {
+        true => Ok(()),
+        false => Err(row.to_string()),
+    }
 }

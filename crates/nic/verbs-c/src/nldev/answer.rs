@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use roxie::hook::control::{Listing, Remote, Users};
 use roxie::registry::DomainConfig;
-use roxie::status::QpStatus;
+use roxie::status::{ObjectKind, ObjectStatus, QpStatus};
 use roxie::transport::QpCounters;
 use roxie::verbs::Context;
 
+use super::attribute::*;
+use super::entry::{object, queue_pair};
 use super::message::{ACK, Message, Request};
 use crate::abi::device::{IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN};
 use crate::ibv::device::{self, DeviceObject};
@@ -29,49 +31,12 @@ mod command {
     pub(super) const SYS_GET: u16 = 6;
     pub(super) const RES_GET: u16 = 9;
     pub(super) const RES_QP_GET: u16 = 10;
+    pub(super) const RES_CM_ID_GET: u16 = 11;
+    pub(super) const RES_CQ_GET: u16 = 12;
+    pub(super) const RES_MR_GET: u16 = 13;
+    pub(super) const RES_PD_GET: u16 = 14;
     pub(super) const STAT_GET: u16 = 17;
 }
-
-/// `enum rdma_nldev_attr`.
-mod attribute {
-    pub(super) const DEV_INDEX: u16 = 1;
-    pub(super) const DEV_NAME: u16 = 2;
-    pub(super) const PORT_INDEX: u16 = 3;
-    pub(super) const CAP_FLAGS: u16 = 4;
-    pub(super) const FW_VERSION: u16 = 5;
-    pub(super) const NODE_GUID: u16 = 6;
-    pub(super) const SYS_IMAGE_GUID: u16 = 7;
-    pub(super) const PORT_STATE: u16 = 12;
-    pub(super) const PORT_PHYS_STATE: u16 = 13;
-    pub(super) const DEV_NODE_TYPE: u16 = 14;
-    pub(super) const RES_SUMMARY: u16 = 15;
-    pub(super) const RES_SUMMARY_ENTRY: u16 = 16;
-    pub(super) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
-    pub(super) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
-    pub(super) const RES_QP: u16 = 19;
-    pub(super) const RES_QP_ENTRY: u16 = 20;
-    pub(super) const RES_LQPN: u16 = 21;
-    pub(super) const RES_RQPN: u16 = 22;
-    pub(super) const RES_RQ_PSN: u16 = 23;
-    pub(super) const RES_SQ_PSN: u16 = 24;
-    pub(super) const RES_PATH_MIG_STATE: u16 = 25;
-    pub(super) const RES_TYPE: u16 = 26;
-    pub(super) const RES_STATE: u16 = 27;
-    pub(super) const RES_PID: u16 = 28;
-    pub(super) const NDEV_INDEX: u16 = 50;
-    pub(super) const NDEV_NAME: u16 = 51;
-    pub(super) const NETNS_MODE: u16 = 66;
-    pub(super) const DEV_PROTOCOL: u16 = 67;
-    pub(super) const STAT_MODE: u16 = 74;
-    pub(super) const STAT_RES: u16 = 75;
-    pub(super) const STAT_HWCOUNTERS: u16 = 80;
-    pub(super) const STAT_HWCOUNTER_ENTRY: u16 = 81;
-    pub(super) const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;
-    pub(super) const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
-    pub(super) const DEV_DIM: u16 = 84;
-    pub(super) const COPY_ON_FORK: u16 = 93;
-}
-use attribute::*;
 
 /// Bytes of a message after which a table continues in the next: `rdma` reads into a page.
 const TABLE_LEN: usize = 3 << 10;
@@ -116,6 +81,9 @@ fn messages(request: &Request<'_>, port_id: u32) -> Result<Vec<Message>, Refused
         command::SYS_GET => Ok(vec![system(reply())]),
         command::RES_GET => each(request, |device| Ok(vec![device.summary(reply())])),
         command::RES_QP_GET => each(request, |device| device.queue_pairs(request, reply)),
+        command @ command::RES_CM_ID_GET..=command::RES_PD_GET if request.is_dump() => {
+            each(request, |device| Ok(device.objects(command, reply)))
+        }
         command::STAT_GET => each(request, |device| device.statistics(request, reply)),
         command::SET => Err(Refused(
             libc::EOPNOTSUPP,
@@ -203,14 +171,41 @@ impl Listed {
     /// The number of objects of each kind.
     fn summary(&self, mut message: Message) -> Message {
         let queue_pairs: usize = self.engines().iter().map(|(_, queue_pairs)| queue_pairs.len()).sum();
+        let count = |kind| self.objects_of(kind).len();
+        let [pds, cqs, mrs, cm_ids] = ObjectKind::ALL.map(count);
         self.name(&mut message);
         message.nest(RES_SUMMARY, |message| {
-            message.nest(RES_SUMMARY_ENTRY, |message| {
-                message.text(RES_SUMMARY_ENTRY_NAME, "qp");
-                message.u64(RES_SUMMARY_ENTRY_CURR, queue_pairs as u64);
-            });
+            for (name, count) in
+                [("pd", pds), ("cq", cqs), ("qp", queue_pairs), ("cm_id", cm_ids), ("mr", mrs)]
+            {
+                message.nest(RES_SUMMARY_ENTRY, |message| {
+                    message.text(RES_SUMMARY_ENTRY_NAME, name);
+                    message.u64(RES_SUMMARY_ENTRY_CURR, count as u64);
+                });
+            }
         });
         message
+    }
+
+    /// The table of one kind of objects.
+    fn objects(&self, command: u16, reply: impl Fn() -> Message) -> Vec<Message> {
+        let (kind, table, entry) = match command {
+            command::RES_PD_GET => (ObjectKind::Pd, RES_PD, RES_PD_ENTRY),
+            command::RES_CQ_GET => (ObjectKind::Cq, RES_CQ, RES_CQ_ENTRY),
+            command::RES_MR_GET => (ObjectKind::Mr, RES_MR, RES_MR_ENTRY),
+            _ => (ObjectKind::CmId, RES_CM_ID, RES_CM_ID_ENTRY),
+        };
+        let all = self.objects_of(kind).into_iter();
+        self.table(reply, table, entry, all, |message, (pid, status)| object(message, pid, &status))
+    }
+
+    /// Process id and status of the objects of one kind.
+    fn objects_of(&self, kind: ObjectKind) -> Vec<(u32, ObjectStatus)> {
+        let ask = |remote: &Remote| {
+            let objects = remote.objects(kind).ok()?;
+            Some(objects.into_iter().map(|object| (remote.pid(), object)).collect::<Vec<_>>())
+        };
+        self.ask(ask).concat()
     }
 
     fn queue_pairs(
@@ -324,45 +319,4 @@ impl Listed {
         let ours = connected.filter(|remote| remote.engine().is_ok_and(|status| status.netdev == *netdev));
         ours.filter_map(|remote| question(&remote)).collect()
     }
-}
-
-fn queue_pair(message: &mut Message, pid: u32, qp: &QpStatus) {
-    const MIGRATED: u8 = 0;
-    if qp.state != "RESET" {
-        message.u32(PORT_INDEX, u32::from(PORT));
-    }
-    message.u32(RES_LQPN, qp.qpn.value());
-    if let Some(peer) = qp.dest_qpn {
-        message.u32(RES_RQPN, peer.value());
-        message.u32(RES_RQ_PSN, qp.rq_psn.value());
-    }
-    message.u32(RES_SQ_PSN, qp.sq_psn.value());
-    if !matches!(&*qp.service, "UD" | "GSI") {
-        message.u8(RES_PATH_MIG_STATE, MIGRATED);
-    }
-    message.u8(RES_TYPE, service(qp));
-    message.u8(RES_STATE, state(&qp.state));
-    message.u32(RES_PID, pid);
-}
-
-/// `enum ib_qp_type` of the kernel.
-fn service(qp: &QpStatus) -> u8 {
-    const UNKNOWN: u8 = 7;
-    match &*qp.service {
-        "GSI" => 1,
-        "RC" => 2,
-        "UC" => 3,
-        "UD" => 4,
-        // A target has no send queue.
-        "XRC" if qp.max_send_wr > 0 => 9,
-        "XRC" => 10,
-        _ => UNKNOWN,
-    }
-}
-
-/// `enum ib_qp_state` of the kernel.
-fn state(state: &str) -> u8 {
-    const STATES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
-    const UNKNOWN: u8 = 7;
-    STATES.iter().position(|known| *known == state).map_or(UNKNOWN, |at| at as u8)
 }

@@ -139,7 +139,8 @@ impl Message {
         self.bytes
     }
 
-    fn put(&mut self, ty: u16, value: &[u8]) {
+    /// An attribute with these bytes.
+    pub(super) fn put(&mut self, ty: u16, value: &[u8]) {
         let len = (ATTRIBUTE_HEADER_LEN + value.len()) as u16;
         self.bytes.extend_from_slice(&len.to_ne_bytes());
         self.bytes.extend_from_slice(&ty.to_ne_bytes());

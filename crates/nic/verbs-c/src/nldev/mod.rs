@@ -5,6 +5,8 @@
 //! ([`answer`]). Other sockets are the kernel's.
 
 mod answer;
+mod attribute;
+mod entry;
 mod message;
 
 use std::collections::{BTreeMap, VecDeque};
