@@ -33,9 +33,12 @@ fn show(terminal: Terminal, context: &Context, value: &Value, is_verbose: bool) 
         rows(terminal, &value[section]);
     }
     for gid in value["gids"].as_array().into_iter().flatten() {
-        let line =
-            format!("  GID {:<3}            {}  {}", gid["index"], text(&gid["gid"]), text(&gid["ip"]));
-        terminal.line(&line);
+        let above = match &gid["netdev"] {
+            netdev if *netdev == value["device"]["netdev"] => String::new(),
+            netdev => format!("  {}", text(netdev)),
+        };
+        let (index, bytes, ip) = (&gid["index"], text(&gid["gid"]), text(&gid["ip"]));
+        terminal.line(&format!("  GID {index:<3}            {bytes}  {ip}{above}"));
     }
     if is_verbose {
         rows(terminal, &value["limits"]);
@@ -59,10 +62,14 @@ fn describe(context: &Context, outlook: &Outlook, local: LocalPath) -> Value {
     let gids: Vec<Value> = context
         .gids()
         .iter()
-        .enumerate()
-        .map(|(index, entry)| {
-            let ip = entry.gid.ip();
-            json!({ "index": index, "gid": hex(&entry.gid.0), "ip": ip.to_string(), "type": "RoCE v2" })
+        .map(|entry| {
+            json!({
+                "index": entry.index,
+                "gid": hex(&entry.gid.0),
+                "ip": entry.gid.ip().to_string(),
+                "type": "RoCE v2",
+                "netdev": netdev.netdev_of(entry.ifindex),
+            })
         })
         .collect();
     json!({

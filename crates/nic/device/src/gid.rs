@@ -1,7 +1,9 @@
 //! The GID table: the netdev of the device, and its addresses as GIDs (IBA Annex A17).
 //!
 //! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then global
-//! IPv6, then link-local. Every row is a valid source.
+//! IPv6, then link-local. Every row is a valid source. The addresses of the VLAN, macvlan, bond and bridge
+//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c), unless the netdev has the address itself,
+//! as a VLAN has its link-local one.
 //!
 //! The connection manager also accepts 127.0.0.1 and ::1, over which processes of one host reach each other
 //! without a network. Unless the netdev is the loopback interface, these have indices behind the table
@@ -40,6 +42,14 @@ pub struct GidRow {
 impl GidRow {
     /// The row of a removed address.
     pub(crate) const EMPTY: GidRow = GidRow { gid: Gid::ZERO, ifindex: 0 };
+}
+
+/// The address of a row, as the source of packets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Source {
+    pub(crate) ip: IpAddr,
+    /// Its interface if that is above the netdev, otherwise 0.
+    pub(crate) above: u32,
 }
 
 /// The netdev behind the device, and its addresses as GIDs.
@@ -175,6 +185,15 @@ impl GidTable {
         }
     }
 
+    /// Returns the name of the interface of a row: the netdev, or one above it. `None` if it was removed.
+    #[must_use]
+    pub fn netdev_of(&self, ifindex: u32) -> Option<String> {
+        if ifindex == self.ifindex {
+            return Some(self.netdev.clone());
+        }
+        Netlink::new().and_then(|mut netlink| netlink.link(ifindex)).ok().map(|link| link.name)
+    }
+
     /// Returns the rows of the table that are not empty, with their indices.
     pub fn rows(&self) -> impl Iterator<Item = (u8, GidRow)> {
         (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, row)| *row != GidRow::EMPTY)
@@ -193,6 +212,15 @@ impl GidTable {
         let loopback = || self.loopback.get(usize::from(index).checked_sub(GID_TBL_LEN)?);
         let row = self.entries.get(usize::from(index)).or_else(loopback)?;
         (*row != GidRow::EMPTY).then(|| row.gid.ip())
+    }
+
+    /// As [`address`](Self::address), with the interface.
+    #[inline]
+    pub(crate) fn source(&self, index: u8) -> Option<Source> {
+        let ip = self.address(index)?;
+        let row = self.entries.get(usize::from(index));
+        let above = row.map(|row| row.ifindex).filter(|ifindex| *ifindex != self.ifindex);
+        Some(Source { ip, above: above.unwrap_or(0) })
     }
 
     /// Returns the index of `gid`, which may be behind the table.
@@ -255,18 +283,24 @@ impl GidTable {
     }
 }
 
-/// Returns the rows for `link`.
+/// Returns the rows for `link` and the interfaces above it.
 fn rows(link: &Link, interfaces: &Interfaces) -> Vec<GidRow> {
     let rank = |ip| match ip {
         IpAddr::V4(_) => 0,
         IpAddr::V6(_) if is_link_local(ip) => 2,
         IpAddr::V6(_) => 1,
     };
-    let mut ranked: Vec<_> = interfaces.addresses().filter(|a| a.ifindex == link.index).collect();
+    let above: Vec<u32> = interfaces.above(link).map(|upper| upper.index).collect();
+    let level = |ifindex| match () {
+        () if ifindex == link.index => Some(0),
+        () => above.iter().position(|upper| *upper == ifindex).map(|position| position + 1),
+    };
+    let found = interfaces.addresses().filter_map(|address| Some((level(address.ifindex)?, address)));
+    let mut ranked: Vec<_> = found.collect();
     // Stable sort: within a rank, the kernel's order has primary addresses first.
-    ranked.sort_by_key(|address| rank(address.ip));
+    ranked.sort_by_key(|(level, address)| (*level, rank(address.ip)));
     let mut entries: Vec<GidRow> = Vec::new();
-    for address in ranked {
+    for (_, address) in ranked {
         let gid = Gid::from(address.ip);
         if entries.len() < GID_TBL_LEN && entries.iter().all(|row| row.gid != gid) {
             entries.push(GidRow { gid, ifindex: address.ifindex });
@@ -310,7 +344,7 @@ mod tests {
     use sys::Address;
 
     use super::*;
-    use crate::interfaces::tests::{address, link};
+    use crate::interfaces::tests::{address, link, of_kind};
 
     fn shown(entries: &[GidRow]) -> Vec<(String, u32)> {
         entries.iter().map(|row| (row.gid.ip().to_string(), row.ifindex)).collect()
@@ -336,6 +370,46 @@ mod tests {
         assert_eq!(shown(&rows(&links[0], &interfaces)), local);
         assert_eq!(shown(&loopback(&links[1], &interfaces)), local);
         assert_eq!(loopback(&links[0], &interfaces), [GidRow::EMPTY; 2], "they are in the table");
+    }
+
+    #[test]
+    fn addresses_of_interfaces_above_follow_with_their_interface() {
+        let above = |link, kind| Link { lower: Some(2), ..of_kind(kind, link) };
+        let links = vec![
+            link(1, "lo"),
+            link(2, "eth0"),
+            above(link(3, "eth0.7"), "vlan"),
+            link(4, "eth1"),
+            above(link(5, "mv0"), "macvlan"),
+        ];
+        let addresses = vec![
+            address(2, "10.0.0.1"),
+            address(3, "10.7.0.1"),
+            address(4, "10.1.0.1"),
+            address(5, "10.5.0.1"),
+            address(2, "fe80::2"),
+            address(3, "fe80::2"),
+            address(3, "2001:db8::3"),
+            address(5, "fe80::5"),
+        ];
+        let interfaces = Interfaces::new(links.clone(), addresses, None);
+        let entries = rows(&links[1], &interfaces);
+        let want = [
+            ("10.0.0.1", 2),
+            ("fe80::2", 2),
+            ("10.7.0.1", 3),
+            ("2001:db8::3", 3),
+            ("10.5.0.1", 5),
+            ("fe80::5", 5),
+        ];
+        assert_eq!(shown(&entries), want.map(|(ip, i)| (ip.to_owned(), i)));
+        assert_eq!(shown(&rows(&links[2], &interfaces)).len(), 3, "the VLAN alone");
+        let loopback = [GidRow { gid: Ipv4Addr::LOCALHOST.into(), ifindex: 1 }, GidRow::EMPTY];
+        let table = GidTable { ifindex: 2, entries, loopback, ..GidTable::without_addresses() };
+        let source = |index| table.source(index).map(|source| (source.ip.to_string(), source.above));
+        assert_eq!(source(1), Some(("fe80::2".to_owned(), 0)));
+        assert_eq!(source(5), Some(("fe80::5".to_owned(), 5)));
+        assert_eq!((source(6), source(254)), (None, Some(("127.0.0.1".to_owned(), 0))));
     }
 
     #[test]

@@ -189,6 +189,12 @@ impl Interfaces {
         self.obstacle(link, NESTING_MAX).unwrap_or(Standing::TooMany)
     }
 
+    /// Returns the interfaces above `link` whose packets pass through it, by interface index.
+    pub(crate) fn above(&self, link: &Link) -> impl Iterator<Item = &Link> {
+        let index = link.index;
+        self.links.iter().filter(move |upper| upper.index != index && self.is_on(upper, index))
+    }
+
     fn has_device(&self, link: &Link) -> bool {
         self.obstacle(link, NESTING_MAX).is_none()
     }
@@ -395,6 +401,11 @@ pub(crate) mod tests {
         let standing = |all: &Interfaces, name| all.standing(all.named(name).unwrap());
         assert_eq!(standing(&all, "mv0"), Standing::Above("eth0".to_owned()), "the VLAN has none itself");
         assert_eq!(standing(&all, "br0"), Standing::Above("eth1".to_owned()));
+        let above = |all: &Interfaces, name| {
+            all.above(all.named(name).unwrap()).map(|link| link.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(above(&all, "eth0"), ["eth0.7", "mv0"]);
+        assert_eq!((above(&all, "eth1"), above(&all, "v0")), (vec!["br0".to_owned()], Vec::new()));
         // The port of a bridge usually has no address: then the bridge has the device.
         all.addresses.retain(|address| address.ifindex != 3);
         assert_eq!(chosen(&all), ["eth0", "br0", "v0"]);

@@ -95,7 +95,8 @@ mod tests {
 
     fn packet(number: u8) -> Late {
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
-        let key = FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 64, flush_icrc: FlushIcrc::Iba };
+        let key =
+            FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 64, flush_icrc: FlushIcrc::Iba, above: 0 };
         Late::Out(Outgoing { key, sender: None, bytes: vec![number] })
     }
 

@@ -153,7 +153,7 @@ impl World {
 
 pub(super) fn key(dst: &str) -> FlowKey {
     let (src, dst) = (US.parse().unwrap(), dst.parse().unwrap());
-    FlowKey { src, dst, dst_slot: 0x110, tos: 5, ttl: 64, flush_icrc: FlushIcrc::Iba }
+    FlowKey { src, dst, dst_slot: 0x110, tos: 5, ttl: 64, flush_icrc: FlushIcrc::Iba, above: 0 }
 }
 
 /// A packet for QP 0x110042 with this PSN, `len` bytes of payload, and room for an ICRC.

@@ -111,7 +111,7 @@ mod tests {
     fn key(n: u32) -> FlowKey {
         let src = std::net::Ipv4Addr::LOCALHOST.into();
         let dst = std::net::Ipv4Addr::from(n).into();
-        FlowKey { src, dst, dst_slot: 0, tos: 0, ttl: 64, flush_icrc: FlushIcrc::Iba }
+        FlowKey { src, dst, dst_slot: 0, tos: 0, ttl: 64, flush_icrc: FlushIcrc::Iba, above: 0 }
     }
 
     #[test]

@@ -177,7 +177,7 @@ mod tests {
 
     fn key(src: &str, dst: &str) -> FlowKey {
         let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-        FlowKey { src, dst, dst_slot: 3, tos: 0xb8, ttl: 0, flush_icrc: FlushIcrc::Iba }
+        FlowKey { src, dst, dst_slot: 3, tos: 0xb8, ttl: 0, flush_icrc: FlushIcrc::Iba, above: 0 }
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct FlowKey {
     pub ttl: u8,
     /// The ICRC variant of its FLUSH packets.
     pub flush_icrc: FlushIcrc,
+    /// Interface of the local address, if that is above the port's netdev (a VLAN, macvlan, bond or bridge);
+    /// otherwise 0.
+    pub above: u32,
 }
 
 /// A flow opened on a port.
@@ -147,7 +150,7 @@ impl<'a> RxBatch<'a> {
     /// shows.
     pub(crate) fn flow_key(&self) -> FlowKey {
         let RxBatch { src, dst, tos, ttl, .. } = *self;
-        FlowKey { src, dst, dst_slot: 0, tos, ttl, flush_icrc: FlushIcrc::Iba }
+        FlowKey { src, dst, dst_slot: 0, tos, ttl, flush_icrc: FlushIcrc::Iba, above: 0 }
     }
 
     /// Returns the ICRC pseudo header that all packets of the batch share; `None` if the addresses are of

@@ -379,7 +379,7 @@ impl XskPort {
     /// Returns no hop for management datagrams. They take the UDP port: they are few, go to any address
     /// that sends a request, and make the kernel resolve the neighbour before there is data to send.
     fn find_hop(&mut self, key: &FlowKey) -> Option<HopId> {
-        if key.dst_slot == GSI_FLOW_SLOT { None } else { self.paths.find(key.src, key.dst) }
+        if key.dst_slot == GSI_FLOW_SLOT || key.above != 0 { None } else { self.paths.find(key.src, key.dst) }
     }
 
     /// Decides whether a flow goes through the AF_XDP socket.

@@ -210,6 +210,7 @@ fn a_burst_of_another_process_reaches_its_slot_as_one_batch() {
         tos: 0,
         ttl: 64,
         flush_icrc: wire::FlushIcrc::Iba,
+        above: 0,
     };
     let flow = port_a.open_flow(&key, Destination::ThisHost).unwrap();
     let payload = for_qp(qpn_of(all[1].slot(), 0x99));

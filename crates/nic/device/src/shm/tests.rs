@@ -59,7 +59,7 @@ impl Member {
 
     fn flow_to(&mut self, other_slot: u16, ip: IpAddr) -> FlowId {
         let flush_icrc = FlushIcrc::Iba;
-        let key = FlowKey { src: ip, dst: ip, dst_slot: other_slot, tos: 0x20, ttl: 9, flush_icrc };
+        let key = FlowKey { src: ip, dst: ip, dst_slot: other_slot, tos: 0x20, ttl: 9, flush_icrc, above: 0 };
         self.port.open_flow(&key, Destination::ThisHost).unwrap()
     }
 
@@ -277,6 +277,7 @@ fn only_connections_within_the_host_get_a_ring() {
         tos: 0,
         ttl: 64,
         flush_icrc: FlushIcrc::Iba,
+        above: 0,
     };
     for (dst, dst_slot) in
         [("192.0.2.1", slot), ("127.0.0.1", crate::port::GSI_FLOW_SLOT), ("224.0.0.1", slot)]

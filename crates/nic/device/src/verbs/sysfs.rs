@@ -67,7 +67,7 @@ impl Device {
             return match dir {
                 "gids" => Some(groups(&row.gid.0)),
                 "gid_attrs/types" => Some("RoCE v2".to_owned()),
-                "gid_attrs/ndevs" => Some(gids.netdev.clone()),
+                "gid_attrs/ndevs" => gids.netdev_of(row.ifindex),
                 _ => None,
             };
         }

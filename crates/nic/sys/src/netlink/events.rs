@@ -48,8 +48,9 @@ impl NetEvents {
         )
     }
 
-    /// Subscribes to changes of an interface, of the loopback interface, and of the addresses of both. The
-    /// kernel filters, so changes of other interfaces wake no thread.
+    /// Subscribes to changes of an interface and of the loopback interface, and of addresses: those of an
+    /// interface above it count, too, which may come later. The kernel filters, so changes of other
+    /// interfaces wake no thread.
     ///
     /// # Errors
     /// Those of [`Netlink::new`].
@@ -107,16 +108,21 @@ impl AsFd for NetEvents {
 /// The index of the loopback interface of each network namespace (net/loopback.c, `LOOPBACK_IFINDEX`).
 const LOOPBACK_IFINDEX: u32 = 1;
 
-/// Returns a filter for messages about two interfaces. `ifinfomsg` and `ifaddrmsg` have the index at the same
-/// place: behind the header of the message and four bytes.
-fn of_interfaces([first, second]: [u32; 2]) -> [FilterInsn; 5] {
+/// Returns a filter for messages about two interfaces, and about the addresses of all. `ifinfomsg` has the
+/// index behind the header of the message and four bytes.
+fn of_interfaces([first, second]: [u32; 2]) -> [FilterInsn; 8] {
     let insn = |code: u32, jt, jf, k| FilterInsn { code: code as u16, jt, jf, k };
-    // The load takes the bytes in network order.
-    let is = |index: u32, jt, jf| insn(libc::BPF_JMP | libc::BPF_JEQ, jt, jf, index.to_be());
+    let load = |size, at: usize| insn(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, at as u32);
+    // Loads take the bytes in network order.
+    let is = |value: u32, jt, jf| insn(libc::BPF_JMP | libc::BPF_JEQ, jt, jf, value);
+    let is_type = |ty: u16, jt| is(u32::from(ty.to_be()), jt, 0);
     [
-        insn(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, HEADER_LEN as u32 + 4),
-        is(first, 1, 0),
-        is(second, 0, 1),
+        load(libc::BPF_H, mem::offset_of!(libc::nlmsghdr, nlmsg_type)),
+        is_type(libc::RTM_NEWADDR, 4),
+        is_type(libc::RTM_DELADDR, 3),
+        load(libc::BPF_W, HEADER_LEN + 4),
+        is(first.to_be(), 1, 0),
+        is(second.to_be(), 0, 1),
         insn(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
         insn(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
     ]

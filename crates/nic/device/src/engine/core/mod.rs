@@ -4,15 +4,13 @@ mod post;
 mod receive;
 mod transmit;
 
-use std::net::IpAddr;
-
 use transport::numbering::slot_of;
 use transport::refusal::{Os, ip_halves, ip_of};
 use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
 use wire::{FlushIcrc, Gid, Qpn};
 
 use super::tables::{Tables, no_queue_pair};
-use crate::gid::refuse_gid_index;
+use crate::gid::{Source, refuse_gid_index};
 use crate::hook::Hooks;
 use crate::port::{Destination, FlowKey, Port, RxQueues};
 use crate::qp_numbers::QpIndex;
@@ -92,7 +90,7 @@ impl Core {
     pub(crate) fn bind_flow(&mut self, index: QpIndex, to: Destination) -> Result<(), VerbsError> {
         let entry = self.tables.qp(index).ok_or_else(|| no_queue_pair(index))?;
         let (av, dest_qp) = (*entry.qp.av(), entry.qp.dest_qpn());
-        let src = self.tables.source_ip(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
+        let src = self.tables.gids.source(av.sgid_index).ok_or_else(|| refuse_gid_index(av.sgid_index))?;
         let traffic = self.tables.traffic;
         let (tos, flush_icrc) = (traffic.class(av.traffic_class), traffic.flush_icrc);
         let key = FlowKey { tos, flush_icrc, ..flow_key(src, &av, dest_qp) };
@@ -178,9 +176,10 @@ impl Core {
 }
 
 /// Returns the key of the flow from `src` to the destination of an address vector.
-pub(crate) fn flow_key(src: IpAddr, av: &AddressVector, dest_qp: Qpn) -> FlowKey {
+pub(crate) fn flow_key(src: Source, av: &AddressVector, dest_qp: Qpn) -> FlowKey {
     FlowKey {
-        src,
+        src: src.ip,
+        above: src.above,
         dst: av.dgid.ip(),
         dst_slot: slot_of(dest_qp),
         tos: av.traffic_class,

@@ -107,7 +107,7 @@ impl Core {
             let Some(packet) = sending.poll(&tables.mrs, port.tx_slot()) else { break };
             let flow = if packet.is_datagram {
                 let UdDest { av, remote_qpn, .. } = sending.qp().datagram_dest();
-                let src = tables.gids.address(av.sgid_index);
+                let src = tables.gids.source(av.sgid_index);
                 src.and_then(|src| port.datagram_flow(&flow_key(src, av, *remote_qpn)).ok())
             } else {
                 flow
@@ -146,8 +146,10 @@ impl Core {
 
     /// Sends one management datagram from QP1 to QP1 (UD SEND Only, IBA 13.5.1).
     pub(crate) fn send_mad(&mut self, src: Gid, dst: Gid, mad: &[u8; wire::mad::MAD_LEN]) {
+        let gids = &self.tables.gids;
+        let above = gids.index_of(&src).and_then(|index| gids.source(index)).map_or(0, |source| source.above);
         let (src, dst, flush_icrc) = (src.ip(), dst.ip(), FlushIcrc::Iba);
-        let key = FlowKey { src, dst, dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64, flush_icrc };
+        let key = FlowKey { src, dst, dst_slot: GSI_FLOW_SLOT, tos: 0, ttl: 64, flush_icrc, above };
         let Ok(flow) = self.port.datagram_flow(&key) else { return };
         let bth = Bth {
             opcode: Opcode::UD_SEND_ONLY,

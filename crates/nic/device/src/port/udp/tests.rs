@@ -25,7 +25,7 @@ fn port_to_itself() -> UdpPort {
 }
 
 fn flow_key(ip: IpAddr) -> FlowKey {
-    FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 0, flush_icrc: FlushIcrc::Iba }
+    FlowKey { src: ip, dst: ip, dst_slot: 0, tos: 0, ttl: 0, flush_icrc: FlushIcrc::Iba, above: 0 }
 }
 
 /// A packet that contains its number, with a pattern in all other bytes.

@@ -90,7 +90,7 @@ fn address(net: &str, host: usize) -> IpAddr {
 /// A flow from one host to the other.
 fn flow_key(family: &str, from: usize) -> FlowKey {
     let (src, dst) = (address(family, from), address(family, 1 - from));
-    FlowKey { src, dst, dst_slot: 2 - from as u16, tos: 0x28, ttl: 33, flush_icrc: FlushIcrc::Iba }
+    FlowKey { src, dst, dst_slot: 2 - from as u16, tos: 0x28, ttl: 33, flush_icrc: FlushIcrc::Iba, above: 0 }
 }
 
 fn flow(net: &Net, port: &mut dyn Port, family: &str, from: usize) -> FlowId {

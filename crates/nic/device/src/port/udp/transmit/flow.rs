@@ -1,7 +1,6 @@
 //! Flows and the sockets that serve them: everything about a destination that can be computed once.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{Flow, NONE, Transmitter, TxSocket};
@@ -81,7 +80,7 @@ impl Transmitter {
         // The socket's TTL does not apply to multicast.
         let ttl = (key.ttl != socket.ttl || key.dst.is_multicast()).then_some(key.ttl);
         let flow = Flow {
-            to: SockAddr::ip(key.dst, udp_port, self.ifindex),
+            to: SockAddr::ip(key.dst, udp_port, self.scope(&key)),
             control: Control::new(v6, tos, ttl),
             icrc,
             socket: index as u32,
@@ -124,7 +123,7 @@ impl Transmitter {
         let (tos, ttl) = (i32::from(key.tos), i32::from(key.ttl));
         let (discover, tos_opt, ttl_opt) = if v6 {
             sys::set_opt(fd.as_fd(), Opt::V6_ONLY, 1)?;
-            sys::set_opt(fd.as_fd(), Opt::MULTICAST_IF6, self.ifindex as i32)?;
+            sys::set_opt(fd.as_fd(), Opt::MULTICAST_IF6, self.scope(key) as i32)?;
             (Opt::MTU_DISCOVER6, Opt::TCLASS, Opt::HOP_LIMIT)
         } else {
             (Opt::MTU_DISCOVER, Opt::TOS, Opt::TTL)
@@ -134,7 +133,7 @@ impl Transmitter {
         }
         sys::keep_errors(fd.as_fd(), v6)?;
         sys::set_send_buffer(fd.as_fd(), SEND_BUFFER)?;
-        let port = self.bind_source(&fd, key.src)?;
+        let port = self.bind_source(&fd, key)?;
         self.sockets.push(TxSocket {
             fd,
             src: key.src,
@@ -150,12 +149,17 @@ impl Transmitter {
         Ok(())
     }
 
+    /// The interface of link-local addresses and of IPv6 groups.
+    fn scope(&self, key: &FlowKey) -> u32 {
+        if key.above == 0 { self.ifindex } else { key.above }
+    }
+
     /// Binds to a random port of the range that RoCEv2 uses for sources, or to any port if those tried
     /// are taken.
-    fn bind_source(&self, fd: &OwnedFd, src: IpAddr) -> io::Result<u16> {
+    fn bind_source(&self, fd: &OwnedFd, key: &FlowKey) -> io::Result<u16> {
         for attempt in 0..=32 {
             let port = if attempt < 32 { 0xc000 | sys::random_u64() as u16 } else { 0 };
-            match sys::bind(fd.as_fd(), &SockAddr::ip(src, port, self.ifindex)) {
+            match sys::bind(fd.as_fd(), &SockAddr::ip(key.src, port, self.scope(key))) {
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && port != 0 => {}
                 Err(e) => return Err(e),
                 Ok(()) => break,
