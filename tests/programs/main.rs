@@ -21,6 +21,7 @@ mod engines;
 mod follow;
 mod holdings;
 mod hooks;
+mod interfaces;
 mod kill;
 mod lab;
 mod limits;
@@ -81,6 +82,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
     let mut cases: Vec<_> = beside.into_iter().flatten().map(Case::beside_others).collect();
     cases.extend(cli::cases());
     cases.extend(containers::cases());
+    cases.extend(interfaces::cases());
     cases.extend(lab::cases());
     cases.extend(follow::streams());
     cases.extend(pingpong::cases(scale));

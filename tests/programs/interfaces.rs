@@ -1,0 +1,114 @@
+//! Hosts with several interfaces: which have devices, how options choose others, and GIDs of the interfaces
+//! above. Each case has its own namespaces, made without privileges by unshare(1).
+
+use roxie_tests::lab::Lab;
+
+use crate::case::{Case, good, says};
+use crate::containers::{case, shell};
+
+/// Three networks e0, e1 and e2 with a host p0, p1 and p2 on each.
+const NETWORKS: &str = r#"
+ip link set lo up
+hosts=
+trap 'kill $hosts' EXIT
+for n in 0 1 2; do
+    unshare -n sh -c 'echo; exec sleep 60' >started$n & eval host$n=$!; hosts="$hosts $!"
+    until [ -s started$n ]; do sleep 0.02; done
+    eval host=\$host$n
+    ip link add e$n type veth peer name p$n netns $host
+    ip link set e$n up
+    ip address add 10.6$n.0.1/24 dev e$n
+    nsenter -t $host -n sh -euc "ip link set lo up; ip link set p$n up; ip address add 10.6$n.0.2/24 dev p$n"
+done
+"#;
+
+/// A macvlan on e0, a bridge over e2, a vxlan, a bridge of Docker; the default route is through e1.
+const ABOVE: &str = r#"
+ip link add mv0 link e0 type macvlan mode bridge; ip address add 10.70.0.1/24 dev mv0
+ip address add fd70::1/64 dev mv0 nodad; ip link set mv0 up
+ip link add br0 type bridge; ip link set e2 master br0; ip address add 10.72.0.1/24 dev br0
+ip link set br0 up
+ip route add default via 10.61.0.2
+"#;
+const TUNNEL: &str = r#"
+ip link add vx0 type vxlan id 7 dstport 4789 dev e1 remote 10.61.0.2; ip address add 10.71.0.1/24 dev vx0
+ip link set vx0 up
+ip link add docker0 type bridge; ip address add 172.17.0.1/16 dev docker0; ip link set docker0 up
+"#;
+
+/// What `roxie doctor` says of these, and the devices.
+const RULE: [&str; 10] = [
+    "has roxie1",
+    "has roxie0",
+    "has roxie2",
+    "its addresses are GIDs of the device on e0",
+    "its addresses are GIDs of the device on e2",
+    "no device on a tunnel (vxlan)",
+    "no device on the bridge of a container engine or hypervisor",
+    "no device on the loopback interface while others have one",
+    "roxie0 on e1",
+    "roxie1 on e0",
+];
+
+/// Eight devices with their files.
+const EIGHT: &str = r#"
+"$ROXIE" run --devices 8 --name mlx5_ --device-files -- sh -euc '
+    cd /sys/class/infiniband
+    for n in 0 1 2 3 4 5 6 7; do
+        test -c /dev/infiniband/uverbs$n
+        cat mlx5_$n/node_guid
+    done | sort -u | wc -l
+    cat mlx5_1/ports/1/gid_attrs/ndevs/*
+    ls -d mlx5_*/device/net/*'
+"#;
+
+/// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
+const TRAFFIC: &str = r#"
+nsenter -t $host0 -n sh -euc 'ip address add 10.70.0.2/24 dev p0; ip address add fd70::2/64 dev p0 nodad'
+nsenter -t $host2 -n ip address add 10.72.0.2/24 dev p2
+gid() { # interface below, interface above, start of the address
+    "$ROXIE" devinfo --netdev $1 |
+        awk -v above=$2 -v ip=$3 '$1 == "GID" && index($4, ip) == 1 && $5 == above { print $2 }'
+}
+sent() { ip -s -j link show $1 | sed 's/.*"tx":{"bytes":\([0-9]*\).*/\1/'; }
+pair() { # interface below, interface above, start of its address, host, interface there, address for TCP
+    ours=$(gid $1 $2 $3)
+    theirs=$(nsenter -t $4 -n "$ROXIE" devinfo --netdev $5 |
+        awk -v ip=$3 '$1 == "GID" && index($4, ip) == 1 { print $2 }')
+    before=$(sent $2)
+    nsenter -t $4 -n "$ROXIE" run --netdev $5 -- ibv_rc_pingpong -g $theirs -n 200 & server=$!
+    until nsenter -t $4 -n grep -Eqs ':4853 [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.02; done
+    "$ROXIE" run --netdev $1 -- ibv_rc_pingpong -d roxie0 -g $ours -n 200 $6
+    wait $server
+    [ $(($(sent $2) - before)) -gt 800000 ]
+}
+until [ -n "$(gid e0 mv0 fe80)" ]; do sleep 0.05; done
+pair e0 mv0 10.70 $host0 p0 10.70.0.2
+pair e0 mv0 fd70 $host0 p0 10.70.0.2
+until nsenter -t $host0 -n "$ROXIE" devinfo | grep -q fe80; do sleep 0.05; done
+pair e0 mv0 fe80 $host0 p0 10.70.0.2
+pair e2 br0 10.72 $host2 p2 10.72.0.2
+echo each used its interface
+"#;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let networks =
+        |what: &str| case(&format!("several interfaces: {what}"), "", "").with_programs(&["nsenter"]);
+    vec![
+        networks("the rule and the doctor").running(|lab, name| {
+            let ended = run(lab, name, &format!("{ABOVE}{TUNNEL}\"$ROXIE\" doctor"))?;
+            RULE.iter().try_for_each(|line| says(&ended, line))
+        }),
+        networks("eight devices").running(|lab, name| {
+            let ended = run(lab, name, &format!("{ABOVE}{EIGHT}"))?;
+            ["8\n", "e0\nmv0\nmv0", "mlx5_7/device/net/e0"].iter().try_for_each(|line| says(&ended, line))
+        }),
+        networks("addresses of interfaces above").with_programs(&["ibv_rc_pingpong", "awk"]).running(
+            |lab, name| says(&run(lab, name, &format!("{ABOVE}{TRAFFIC}"))?, "each used its interface"),
+        ),
+    ]
+}
+
+fn run(lab: &Lab, name: &str, script: &str) -> Result<roxie_tests::process::Ended, String> {
+    good(shell(lab, name, &format!("mount -t tmpfs none /mnt; cd /mnt\n{NETWORKS}{script}"))?)
+}
