@@ -30,8 +30,9 @@ pub(super) fn exposition(engines: &[Engine], hidden: usize, with_queue_pairs: bo
     for engine in engines {
         let (pid, slot) = (engine.pid.to_string(), engine.slot.to_string());
         let engine_labels = [("pid", pid.as_str()), ("command", &engine.command), ("slot", &slot)];
-        let about = [("netdev", engine.status.netdev.as_str()), ("port", &engine.status.port)];
-        let help = "Network interface and port of a device; always 1.";
+        let status = &engine.status;
+        let about = [("device", status.device.as_str()), ("netdev", &status.netdev), ("port", &status.port)];
+        let help = "Name, network interface and port of a device; always 1.";
         families.gauge("roxie_device_info", help, labels(&[&engine_labels[..], &about].concat()), 1.0);
         for (name, value) in &engine.status.counters {
             let help = QpCounters::help(name).map_or_else(
@@ -138,7 +139,8 @@ mod tests {
         qp.counters.sent_bytes = 7;
         let other = QpStatus { qpn: Qpn::new(0x12), ..qp.clone() };
         let counters = vec![("rx_packets".to_owned(), 5), ("sent_bytes".to_owned(), 14)];
-        let status = EngineStatus { netdev: "eth0".into(), port: "udp".into(), counters };
+        let (device, netdev) = ("roxie0".into(), "eth0".into());
+        let status = EngineStatus { device, netdev, port: "udp".into(), counters };
         Engine { pid, slot: 3, command: command.to_owned(), status, queue_pairs: vec![qp, other] }
     }
 

@@ -106,6 +106,7 @@ fn device(device: &Engine) -> Value {
         "pid": device.pid,
         "command": device.command,
         "slot": device.slot,
+        "device": device.status.device,
         "netdev": device.status.netdev,
         "port": device.status.port,
         "counters": counters,

@@ -155,11 +155,12 @@ impl Engine {
         let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
         (stalls + rx_empty + tx_empty + steered > 0).then(|| {
             format!(
-                "{} {}, {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free \
+                "{} {}, {} on {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free \
                  chunk: {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to the \
                  AF_XDP sockets, {over_udp} sent over UDP instead",
                 self.pid,
                 self.command,
+                self.status.device,
                 self.status.netdev,
                 stalled_us as f64 / 1e6,
             )

@@ -251,13 +251,20 @@ fn a_device_whose_limit_refused_packets_has_a_line_and_its_counters_in_json() {
     let counters =
         [("xsk_tx_stalls", 12), ("xsk_tx_stalled_us", 3_500_000), ("xsk_kicks", 0), ("xsk_rx_packets", 77)];
     let counters = counters.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    let status = EngineStatus { netdev: "eth0".to_owned(), port: "xsk".to_owned(), counters };
+    let status = EngineStatus {
+        device: "roxie0".to_owned(),
+        netdev: "eth0".to_owned(),
+        port: "xsk".to_owned(),
+        counters,
+    };
     let (command, queue_pairs) = ("ib_write_bw".to_owned(), Vec::new());
     let device = Engine { pid: 4711, slot: 3, command, status, queue_pairs };
     let quiet = Engine { status: EngineStatus::default(), ..device.clone() };
     let line = device.pressure().expect("a line");
     assert!(
-        line.starts_with("4711 ib_write_bw, eth0: the transmit limit refused packets 12 times, 3.500 s"),
+        line.starts_with(
+            "4711 ib_write_bw, roxie0 on eth0: the transmit limit refused packets 12 times, 3.500 s"
+        ),
         "{line}"
     );
     assert!(line.ends_with("77 packets steered to the AF_XDP sockets, 0 sent over UDP instead"), "{line}");

@@ -13,6 +13,8 @@ pub(crate) type Row = (&'static str, u64);
 /// Status of an engine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EngineStatus {
+    /// Name of the device.
+    pub device: String,
     /// The netdev of the device.
     pub netdev: String,
     /// Kind and mode of the port.
@@ -173,8 +175,8 @@ pub(crate) struct ObjectPage {
 pub(crate) const OBJECTS_MAX: usize = 1000;
 
 impl EngineStatus {
-    pub(crate) fn new(netdev: String, port: String, rows: Vec<Row>) -> EngineStatus {
+    pub(crate) fn new(device: String, netdev: String, port: String, rows: Vec<Row>) -> EngineStatus {
         let counters = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        EngineStatus { netdev, port, counters }
+        EngineStatus { device, netdev, port, counters }
     }
 }

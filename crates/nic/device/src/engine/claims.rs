@@ -254,6 +254,7 @@ mod tests {
     fn engine(port: impl Port + 'static) -> (Arc<Engine>, Arc<Asked>) {
         let asked = Arc::new(Asked::default());
         let parts = Parts {
+            device: "test".to_owned(),
             port: Box::new(port),
             registry: Box::new(Slots(Arc::clone(&asked))),
             gids: Arc::new(Gids::new(GidTable::without_addresses())),

@@ -64,7 +64,7 @@ impl Answers for Engine {
             Request::Engine => {
                 let netdev = self.services.gids.get().netdev.clone();
                 let port = self.lock().port.report().description;
-                Ok(Reply::Engine(EngineStatus::new(netdev, port, self.rows())))
+                Ok(Reply::Engine(EngineStatus::new(self.services.device.clone(), netdev, port, self.rows())))
             }
             Request::Data(request) => {
                 let now_ns = self.now().0;

@@ -75,6 +75,8 @@ pub(crate) type FileId = (u64, u64);
 
 /// The arguments of [`Engine::new`].
 pub(crate) struct Parts {
+    /// Name of the device.
+    pub(crate) device: String,
     pub(crate) port: Box<dyn Port>,
     pub(crate) registry: Box<dyn Registry>,
     pub(crate) gids: Arc<Gids>,
@@ -124,7 +126,7 @@ impl Engine {
     /// An engine without its progress thread. `first`: the first engine of the device and the number of
     /// this one.
     pub(crate) fn new(parts: Parts, first: Option<(&Arc<Self>, usize)>) -> std::io::Result<Arc<Self>> {
-        let Parts { port, registry, gids, mut hooks, control, runtime, tuning } = parts;
+        let Parts { device, port, registry, gids, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
         let PortProperties { prefers_equal_packets, tells_destinations_apart, .. } = port.properties();
         // The first engine updates the others.
@@ -135,6 +137,7 @@ impl Engine {
         let redirects = Arc::clone(hooks.redirects());
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         let services = Services {
+            device,
             cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns)),
             registry,
             control,

@@ -17,6 +17,8 @@ use crate::registry::Registry;
 
 /// See the module documentation.
 pub(crate) struct Services {
+    /// Name of the device.
+    pub(super) device: String,
     pub(crate) cm: Arc<CmDriver>,
     pub(crate) registry: Box<dyn Registry>,
     /// `None` if no descriptor was free.

@@ -133,9 +133,10 @@ impl Device {
         let control = Control::open(&domain, membership.slot()).ok();
         let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
         let recording = Recording::from_env(&mut hooks, membership.slot());
-        let (registry, gids) = (Box::new(membership), Arc::clone(&self.0.gids));
+        let (device, registry, gids) = (self.0.name.clone(), Box::new(membership), Arc::clone(&self.0.gids));
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
-        let engine = Engine::new(Parts { port, registry, gids, hooks, control, runtime, tuning }, beside)?;
+        let engine =
+            Engine::new(Parts { device, port, registry, gids, hooks, control, runtime, tuning }, beside)?;
         let mut core = engine.lock();
         core.tables.traffic = traffic;
         core.tables.observer.record(recording);

@@ -75,9 +75,11 @@ impl Device {
             engine: Arc::default(),
             quotas: Quotas::default(),
         }));
-        let hooks = device.0.hooks.take(IFINDEX)?;
-        let engine =
-            Engine::new(Parts { port, registry, gids, hooks, control: None, runtime, tuning }, None)?;
+        let (name, hooks) = (device.0.name.clone(), device.0.hooks.take(IFINDEX)?);
+        let engine = Engine::new(
+            Parts { device: name, port, registry, gids, hooks, control: None, runtime, tuning },
+            None,
+        )?;
         engine.lock().tables.number_qps_from_zero();
         progress::spawn(&engine)?;
         *device.0.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);

@@ -13,7 +13,7 @@ use super::{Reply, Request};
 use crate::printable;
 
 /// Changes with every change of the layout.
-const VERSION: u32 = 0x524f_5808;
+const VERSION: u32 = 0x524f_5809;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {

@@ -133,6 +133,7 @@ fn replies() -> Vec<Reply> {
         Reply::Status(Vec::new()),
         Reply::Frames(vec![frame]),
         Reply::Engine(EngineStatus {
+            device: "roxie0".to_owned(),
             netdev: "eth0".to_owned(),
             port: "udp".to_owned(),
             counters: vec![("rx_packets".to_owned(), 7)],
@@ -249,6 +250,7 @@ fn text_of_the_other_process_has_no_control_characters() {
         notes: vec![hostile.to_owned()],
     };
     let engine = EngineStatus {
+        device: hostile.to_owned(),
         netdev: hostile.to_owned(),
         port: hostile.to_owned(),
         counters: vec![(hostile.to_owned(), 7)],

@@ -11,6 +11,7 @@ use crate::status::{EngineStatus, ObjectKind, ObjectPage, ObjectStatus, QpPage, 
 
 impl Writer {
     pub(super) fn engine(&mut self, engine: &EngineStatus) {
+        self.text(&engine.device);
         self.text(&engine.netdev);
         self.text(&engine.port);
         self.rows(&engine.counters);
@@ -103,7 +104,12 @@ impl Writer {
 
 impl Reader<'_> {
     pub(super) fn engine(&mut self) -> Option<EngineStatus> {
-        Some(EngineStatus { netdev: self.text()?, port: self.text()?, counters: self.rows()? })
+        Some(EngineStatus {
+            device: self.text()?,
+            netdev: self.text()?,
+            port: self.text()?,
+            counters: self.rows()?,
+        })
     }
 
     pub(super) fn page(&mut self) -> Option<QpPage> {
