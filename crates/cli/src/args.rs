@@ -83,8 +83,8 @@ pub(crate) struct DeviceArgs {
     /// Network interfaces, a device on each [default: those that reach this host, see below]
     ///
     /// The GIDs of a device are the addresses of its interface, whose MTU decides the path MTU, and of VLAN,
-    /// macvlan, bond and bridge interfaces above it. 127.0.0.1 and ::1 work with every interface for programs that connect by rdma_cm. Also: environment variable
-    /// ROXIE_NETDEV.
+    /// macvlan, bond and bridge interfaces above it. 127.0.0.1 and ::1 work with every interface for programs
+    /// that connect by rdma_cm. Also: environment variable ROXIE_NETDEV.
     ///
     /// By default there is a device for each interface that is up, has a global address, and is not lo, a
     /// tunnel, the bridge of a container engine or hypervisor, or a VLAN, macvlan, bond or bridge interface

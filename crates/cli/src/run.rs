@@ -79,8 +79,8 @@ pub(crate) fn variables(args: &RunArgs) -> Outcome<Vec<(&'static str, OsString)>
     Ok(variables)
 }
 
-/// Makes the files of the devices if they are wanted. Without the option a failure is not one of the command, which
-/// may do without.
+/// Makes the files of the devices if they are wanted. Without the option a failure is not one of the command,
+/// which may do without.
 pub(crate) fn provide_device_files(args: &RunArgs) -> Outcome {
     let make = || device_files::make(&devinfo::open(&args.nic.device, None)?);
     match args.device_files {

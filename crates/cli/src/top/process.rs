@@ -155,9 +155,9 @@ impl Engine {
         let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
         (stalls + rx_empty + tx_empty + steered > 0).then(|| {
             format!(
-                "{} {}, {} on {}: the transmit limit refused packets {stalls} times, {:.3} s together; no free \
-                 chunk: {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to the \
-                 AF_XDP sockets, {over_udp} sent over UDP instead",
+                "{} {}, {} on {}: the transmit limit refused packets {stalls} times, {:.3} s together; no \
+                 free chunk: {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to \
+                 the AF_XDP sockets, {over_udp} sent over UDP instead",
                 self.pid,
                 self.command,
                 self.status.device,

@@ -2,8 +2,8 @@
 //!
 //! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then global
 //! IPv6, then link-local. Every row is a valid source. The addresses of the VLAN, macvlan, bond and bridge
-//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c), unless the netdev has the address itself,
-//! as a VLAN has its link-local one.
+//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c), unless the netdev has the address
+//! itself, as a VLAN has its link-local one.
 //!
 //! The connection manager also accepts 127.0.0.1 and ::1, over which processes of one host reach each other
 //! without a network. Unless the netdev is the loopback interface, these have indices behind the table
@@ -103,8 +103,8 @@ const LOOPBACK_INDEX: u8 = GID_TBL_LEN as u8;
 const HEADERS_MAX: u32 = 80;
 
 impl GidTable {
-    /// Reads the table of `netdev`. `None` selects the first of the [`interfaces`](crate::interfaces) that have
-    /// a device.
+    /// Reads the table of `netdev`. `None` selects the first of the [`interfaces`](crate::interfaces) that
+    /// have a device.
     ///
     /// # Errors
     /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no
@@ -118,8 +118,8 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Returns the table of another device on the same netdev, whose GUID no other device has: 0 is the first,
-    /// which has the GUID of the netdev.
+    /// Returns the table of another device on the same netdev, whose GUID no other device has: 0 is the
+    /// first, which has the GUID of the netdev.
     #[must_use]
     pub(crate) fn of_instance(self, instance: u8) -> GidTable {
         let mut node_guid = self.node_guid;

@@ -93,9 +93,9 @@ const TUNNELS: [&str; 23] = [
     "wwan",
     "xfrm",
 ];
-/// How the bridges of container engines and hypervisors are called: Docker, libvirt, CNI plug-ins (containerd,
-/// CRI-O, Kubernetes), Podman, nerdctl, LXC, LXD, Incus, kube-router, kubenet, Multipass, Waydroid. The other
-/// bridges that Docker makes are `br-` and 12 hexadecimal digits.
+/// How the bridges of container engines and hypervisors are called: Docker, libvirt, CNI plug-ins
+/// (containerd, CRI-O, Kubernetes), Podman, nerdctl, LXC, LXD, Incus, kube-router, kubenet, Multipass,
+/// Waydroid. The other bridges that Docker makes are `br-` and 12 hexadecimal digits.
 const CONTAINER_BRIDGES: [&str; 12] = [
     "docker",
     "virbr",
