@@ -48,6 +48,8 @@ pub(super) struct Process {
     pub(super) shares_cpu: bool,
     /// A peer may vanish, so work may fail.
     pub(super) may_fail: bool,
+    /// Work may have to wait for timeouts.
+    pub(super) may_wait: bool,
     /// Its connections are made by the connection manager.
     pub(super) uses_cm: bool,
     /// What its device retransmits is counted.
@@ -55,7 +57,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn endpoints(&self) -> MutexGuard<'_, Vec<Endpoint>> {
+    pub(super) fn endpoints(&self) -> MutexGuard<'_, Vec<Endpoint>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,8 +165,9 @@ impl Process {
             if !list.is_empty() {
                 posted += list.len();
                 let result = Endpoint::post(&qp, number, &memory, &list);
-                if result.is_err() && self.may_fail {
-                    self.endpoints()[at].is_broken = true;
+                let endpoint = &mut self.endpoints()[at];
+                if result.is_err() && (self.may_fail || endpoint.may_break) {
+                    endpoint.is_broken = true;
                 } else {
                     result?;
                 }
@@ -205,7 +208,7 @@ impl Process {
     fn wait(&self, idle: u64) -> Result<(), String> {
         match self.app.kind {
             // A connection takes up to minutes.
-            _ if self.uses_cm && idle > IDLE_POLLS && (self.may_fail || !self.is_working()) => {
+            _ if self.uses_cm && idle > IDLE_POLLS && (self.may_wait || !self.is_working()) => {
                 self.threads.compute(IDLE_NS);
             }
             Kind::Rarely => self.threads.compute(RARELY_NS),

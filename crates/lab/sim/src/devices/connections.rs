@@ -7,7 +7,7 @@
 //! and looks at the clock.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,13 @@ use std::time::Duration;
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, PortSpace};
 use roxie::runtime::World;
 use transport::RecvWr;
+use wire::Gid;
 
 use super::app::Process;
+use super::hosts::HostDevices;
 use super::kills::LATE_NS;
 use super::plan::Plan;
+use super::threads::Threads;
 
 /// Port of the listener of process 0; those of the others follow.
 pub(super) const PORT: u16 = 7000;
@@ -40,6 +43,12 @@ const LOOK_NS: u64 = 1_000_000;
 pub(super) struct EndPlan {
     /// Number of the end.
     pub(super) number: u64,
+    /// The process or device that has it.
+    pub(super) process: usize,
+    /// Nothing in the plan excuses a connection that fails.
+    pub(super) must_work: bool,
+    /// The netdev of one of its two devices is removed.
+    pub(super) may_be_lost: bool,
     /// It sends the request; else it listens.
     pub(super) is_active: bool,
     /// The passive end rejects the request.
@@ -80,15 +89,17 @@ struct End {
 
 /// The thread's state.
 pub(super) struct Connections {
-    process: Arc<Process>,
+    /// This process; with several devices, one for each.
+    processes: Vec<Arc<Process>>,
     address: SocketAddr,
+    /// The devices among which the listener chooses, if there may be several.
+    devices: Option<Arc<HostDevices>>,
     channel: EventChannel,
     listener: Option<Id>,
     /// When it begins to listen.
     listens_at_ns: u64,
     ends: Vec<End>,
     timeout: u8,
-    is_calm: bool,
     /// The process exists until the end of the run, also without connections.
     stays: bool,
 }
@@ -101,15 +112,20 @@ pub(super) fn ends_of(plan: &Plan, process: usize) -> Vec<EndPlan> {
         for end in 0..2 {
             if connection.ends[end] == process {
                 let peer = connection.ends[1 - end];
+                let may_be_lost = plan.loses_netdev(process) || plan.loses_netdev(peer);
+                let is_sure = plan.is_calm() || plan.extension.hosts.is_some();
                 found.push(EndPlan {
                     number: 2 * n as u64 + end as u64,
+                    process,
+                    must_work: is_sure && !may_be_lost,
+                    may_be_lost,
                     is_active: end == cm.active,
                     is_rejected: cm.is_rejected,
                     leaves_first: cm.leaves_first[end],
                     closes_early: connection.closes_early[end],
                     at_ns: cm.at_ns,
                     peer,
-                    peer_address: SocketAddr::new(plan.addresses[peer], PORT + peer as u16),
+                    peer_address: SocketAddr::new(plan.addresses[peer], PORT + plan.listener_of(peer) as u16),
                     told: plan.kills().and_then(|kills| {
                         let told_ns = kills.told_ns? + LATE_NS;
                         Some((kills.gone_ns(peer)? + told_ns, told_ns))
@@ -122,29 +138,33 @@ pub(super) fn ends_of(plan: &Plan, process: usize) -> Vec<EndPlan> {
 }
 
 impl Connections {
-    pub(super) fn new(plan: &Plan, process: &Arc<Process>) -> Self {
-        let number = process.number;
+    /// `processes`: a process, or the devices of a host.
+    pub(super) fn new(plan: &Plan, processes: Vec<Arc<Process>>) -> Self {
+        let number = processes[0].number;
+        let devices =
+            plan.extension.hosts.as_ref().map(|hosts| Arc::new(HostDevices::new(hosts, &processes)));
+        let address = if devices.is_some() { Ipv4Addr::UNSPECIFIED.into() } else { plan.addresses[number] };
         let channel = EventChannel::new().expect("descriptors");
         channel.set_nonblocking().expect("an open descriptor");
         let end = |plan| End { plan, phase: Phase::Idle, id: None };
         Self {
-            process: Arc::clone(process),
-            address: SocketAddr::new(plan.addresses[number], PORT + number as u16),
+            address: SocketAddr::new(address, PORT + number as u16),
+            devices,
             channel,
             listener: None,
             listens_at_ns: super::START_NS + plan.extension.listens_late_ns,
-            ends: ends_of(plan, number).into_iter().map(end).collect(),
+            ends: processes.iter().flat_map(|process| ends_of(plan, process.number)).map(end).collect(),
+            processes,
             timeout: plan.timeout(),
-            is_calm: plan.is_calm(),
             stays: plan.kills().is_some_and(|kills| number >= kills.peers),
         }
     }
 
     /// The body of the thread.
     pub(super) fn run(mut self) {
-        let process = Arc::clone(&self.process);
+        let processes = self.processes.clone();
         if let Err(what) = self.serve() {
-            process.threads.fail(format!("process {}: {what}", process.number));
+            processes[0].threads.fail(format!("process {}: {what}", processes[0].number));
         }
         for end in &mut self.ends {
             if let Some(id) = end.id.take() {
@@ -155,15 +175,25 @@ impl Connections {
             listener.destroy();
         }
         drop(self);
-        process.leave();
+        processes.iter().for_each(|process| process.leave());
+    }
+
+    /// The process that has an end.
+    fn process(&self, plan: &EndPlan) -> &Process {
+        let of = self.processes.iter().find(|process| process.number == plan.process);
+        of.expect("the plan names ends of these processes")
+    }
+
+    fn threads(&self) -> Arc<Threads> {
+        Arc::clone(&self.processes[0].threads)
     }
 
     fn serve(&mut self) -> Result<(), String> {
-        let threads = Arc::clone(&self.process.threads);
+        let threads = self.threads();
         while !threads.is_over() {
             self.listen(threads.now_ns())?;
             // What it says is looked at below.
-            let _told = self.process.work_ended.take();
+            self.processes.iter().for_each(|process| drop(process.work_ended.take()));
             loop {
                 match self.channel.get_event() {
                     Ok(event) => self.handle(event)?,
@@ -183,7 +213,9 @@ impl Connections {
                 is_over || matches!(end.phase, Phase::Connecting(_) | Phase::Leaving(_))
             };
             let sleep_ns = if self.ends.iter().all(is_waiting) { 1_000_000_000 } else { LOOK_NS };
-            threads.sleep(&[self.channel.fd(), self.process.work_ended.as_raw_fd()], now + sleep_ns);
+            let ended = self.processes.iter().map(|process| process.work_ended.as_raw_fd());
+            let fds: Vec<_> = ended.chain([self.channel.fd()]).collect();
+            threads.sleep(&fds, now + sleep_ns);
         }
         Ok(())
     }
@@ -192,7 +224,7 @@ impl Connections {
     fn listen(&mut self, now: u64) -> Result<(), String> {
         let is_needed = self.ends.iter().any(|end| !end.plan.is_active);
         if is_needed && self.listener.is_none() && now >= self.listens_at_ns {
-            let listener = self.new_id()?;
+            let listener = self.new_listener()?;
             listener.bind_addr(self.address).map_err(|error| format!("bind_addr: {error}"))?;
             listener.listen(0).map_err(|error| format!("listen: {error}"))?;
             self.listener = Some(listener);
@@ -200,25 +232,40 @@ impl Connections {
         Ok(())
     }
 
-    fn new_id(&self) -> Result<Id, String> {
-        let context = self.process.channel.context();
+    fn new_listener(&self) -> Result<Id, String> {
+        let Some(devices) = &self.devices else { return self.new_id(&self.processes[0]) };
+        let (devices, ps) = (Arc::clone(devices) as _, PortSpace::Tcp);
+        let created = Id::of_any(devices, &self.channel, ps, ps.qp_type(), 0);
+        created.map_err(|error| format!("create_id: {error}"))
+    }
+
+    fn new_id(&self, process: &Process) -> Result<Id, String> {
+        let context = process.channel.context();
         Id::new(context, &self.channel, PortSpace::Tcp, 0).map_err(|error| format!("create_id: {error}"))
     }
 
     /// What an end does without an event.
     fn advance(&mut self, at: usize, now: u64) -> Result<(), String> {
         let End { plan, phase, .. } = self.ends[at];
-        let is_peer_dead = self.process.threads.is_dead(plan.peer);
-        let mine_have_ended = self.process.running.load(Ordering::Acquire) == 1;
+        let is_peer_dead = self.threads().is_dead(plan.peer);
+        let mine_have_ended = self.process(&plan).running.load(Ordering::Acquire) == 1;
         match phase {
+            // No connection begins at a device without a netdev.
+            Phase::Idle if plan.may_be_lost && !self.threads().network.is_up(plan.process) => self.end(at),
+            // Only a minute of unanswered messages would tell this end.
+            Phase::Connecting(_) | Phase::Established(_) | Phase::Leaving(_)
+                if plan.may_be_lost && self.has_ended_elsewhere(&plan) =>
+            {
+                self.end(at);
+            }
             Phase::Idle if plan.is_active && now >= plan.at_ns => {
-                let id = self.new_id()?;
+                let id = self.new_id(self.process(&plan))?;
                 let resolved = id.resolve_addr(None, plan.peer_address, RESOLVE_MAX);
                 resolved.map_err(|error| format!("resolve_addr: {error}"))?;
                 (self.ends[at].id, self.ends[at].phase) = (Some(id), Phase::Connecting(now));
             }
             // No request comes from a dead process, and none after its attempt has ended.
-            Phase::Idle if !plan.is_active && (is_peer_dead || self.has_ended_elsewhere(plan.number)) => {
+            Phase::Idle if !plan.is_active && (is_peer_dead || self.has_ended_elsewhere(&plan)) => {
                 self.end(at);
             }
             Phase::Connecting(since) if now > since + ATTEMPT_NS => {
@@ -229,11 +276,11 @@ impl Connections {
             }
             Phase::Leaving(since) => self.check_told(&plan, since, now)?,
             Phase::Established(since) => {
-                let is_broken = self.process.is_broken(plan.number);
+                let is_broken = self.process(&plan).is_broken(plan.number);
                 if !is_broken {
                     self.check_told(&plan, since, now)?;
                 }
-                let leaves_early = plan.closes_early && self.process.is_done(plan.number);
+                let leaves_early = plan.closes_early && self.process(&plan).is_done(plan.number);
                 let leaves_dead = is_peer_dead && plan.told.is_none();
                 let leaves = leaves_early || (mine_have_ended && (plan.leaves_first || leaves_dead));
                 if is_broken || leaves {
@@ -242,16 +289,16 @@ impl Connections {
                 }
             }
             Phase::PeerLeft(since) => {
-                let is_done = self.process.is_done(plan.number);
+                let is_done = self.process(&plan).is_done(plan.number);
                 if is_done || now > since + GRACE_NS {
-                    if !is_done && self.is_calm {
+                    if !is_done && plan.must_work {
                         return Err(format!(
                             "end {}: its peer left before its work was complete",
                             plan.number
                         ));
                     }
                     if !is_done {
-                        self.process.break_end(plan.number);
+                        self.process(&plan).break_end(plan.number);
                     }
                     self.end_of_connection(at);
                 }
@@ -285,13 +332,14 @@ impl Connections {
     }
 
     /// The active end of this passive one has given up, or has been refused.
-    fn has_ended_elsewhere(&self, number: u64) -> bool {
-        self.process.has_broken_peer(number)
+    fn has_ended_elsewhere(&self, plan: &EndPlan) -> bool {
+        self.process(plan).has_broken_peer(plan.number)
     }
 
     /// An attempt has failed.
     fn end(&mut self, at: usize) {
-        self.process.break_end(self.ends[at].plan.number);
+        let plan = self.ends[at].plan;
+        self.process(&plan).break_end(plan.number);
         self.end_of_connection(at);
     }
 
@@ -300,7 +348,7 @@ impl Connections {
     }
 
     fn handle(&mut self, event: CmEvent) -> Result<(), String> {
-        let now = self.process.threads.now_ns();
+        let now = self.threads().now_ns();
         if event.kind == CmEventKind::ConnectRequest {
             return self.request(event, now);
         }
@@ -312,12 +360,12 @@ impl Connections {
                 event.id.resolve_route().map_err(|error| format!("resolve_route: {error}"))?;
             }
             (CmEventKind::RouteResolved, Phase::Connecting(_)) => {
-                self.attach(plan.number, &event.id)?;
+                self.attach(&plan, &event.id)?;
                 let connected = event.id.connect(None, &plan.number.to_be_bytes());
                 connected.map_err(|error| format!("connect: {error}"))?;
             }
             (CmEventKind::Established, Phase::Connecting(_)) => {
-                self.process.begin(plan.number);
+                self.process(&plan).begin(plan.number);
                 self.ends[at].phase = Phase::Established(now);
             }
             (CmEventKind::Disconnected, Phase::Established(_)) => {
@@ -326,8 +374,11 @@ impl Connections {
             }
             (CmEventKind::Disconnected, Phase::Leaving(_)) => self.end_of_connection(at),
             (CmEventKind::TimewaitExit, _) => {}
+            (CmEventKind::DeviceRemoval, _) if plan.may_be_lost => self.end(at),
+            // An event of an identifier that has lost its device.
+            (_, Phase::Ended) if plan.may_be_lost => {}
             (kind, Phase::Connecting(_)) => {
-                if self.is_calm && !plan.is_rejected {
+                if plan.must_work && !plan.is_rejected {
                     return Err(format!("end {}: {kind:?}, status {}", plan.number, event.status));
                 }
                 self.end(at);
@@ -349,7 +400,11 @@ impl Connections {
             id.destroy();
             return Ok(());
         };
-        if self.ends[at].plan.is_rejected || self.ends[at].phase != Phase::Idle {
+        let plan = self.ends[at].plan;
+        if self.devices.is_some() {
+            self.check_request(at, &id)?;
+        }
+        if plan.is_rejected || self.ends[at].phase != Phase::Idle {
             // The peer may have given up meanwhile.
             let _rejected = id.reject(b"no");
             id.destroy();
@@ -358,12 +413,12 @@ impl Connections {
             }
             return Ok(());
         }
-        self.attach(number, &id)?;
+        self.attach(&plan, &id)?;
         self.ends[at].phase = Phase::Connecting(now);
         let accepted = id.accept(None, &[]);
         self.ends[at].id = Some(id);
         match accepted {
-            Err(error) if self.is_calm => Err(format!("accept: {error}")),
+            Err(error) if plan.must_work => Err(format!("accept: {error}")),
             Err(_) => {
                 self.end(at);
                 Ok(())
@@ -372,11 +427,28 @@ impl Connections {
         }
     }
 
+    /// A request comes once, through the device that has its destination address.
+    fn check_request(&self, at: usize, id: &Id) -> Result<(), String> {
+        let End { plan, phase, .. } = &self.ends[at];
+        let number = plan.number;
+        if *phase != Phase::Idle && !plan.may_be_lost {
+            return Err(format!("end {number}: another request in {phase:?}"));
+        }
+        let own = self.process(plan).channel.context();
+        let through = id.context().ok_or_else(|| format!("end {number}: a request without a device"))?;
+        let address = id.local_addr().map(|address| Gid::from(address.ip()));
+        let has_address = address.is_some_and(|gid| own.device().gids().index_of(&gid).is_some());
+        if through.device() == own.device() && has_address {
+            return Ok(());
+        }
+        Err(format!("end {number}: the request for {address:?} comes through another device"))
+    }
+
     /// Gives the queue pair of an end to an identifier, and posts its receives.
-    fn attach(&self, number: u64, id: &Id) -> Result<(), String> {
+    fn attach(&self, plan: &EndPlan, id: &Id) -> Result<(), String> {
         let option = id.set_option(ACK_TIMEOUT.0, ACK_TIMEOUT.1, &[self.timeout]);
         option.map_err(|error| format!("set_option: {error}"))?;
-        let (qp, receives) = self.process.queue_pair(number);
+        let (qp, receives) = self.process(plan).queue_pair(plan.number);
         id.attach_qp(&qp).map_err(|error| format!("create_qp: {error}"))?;
         for (wr_id, sge) in receives {
             let posted = qp.post_recv(&RecvWr { wr_id, sg_list: &[sge] });

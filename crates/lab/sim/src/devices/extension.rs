@@ -2,6 +2,7 @@
 //! connection manager. They have a random stream of their own, so they do not change what the basic plan
 //! draws from a seed.
 
+use super::hosts::Hosts;
 use super::network::{DREP, DREQ, REP, REQ, RTU};
 use super::plan::{App, Connection, KINDS, Kind, Plan};
 use crate::Rng;
@@ -27,13 +28,13 @@ const MISROUTED_TIMEOUT: u8 = 20;
 const CM_TIME_NS: u64 = 700_000_000_000;
 /// Additional time (ns) of a calm run with the connection manager: a peer disconnects only when its own work
 /// is complete.
-const CM_CALM_NS: u64 = 60_000_000;
+pub(super) const CM_CALM_NS: u64 = 60_000_000;
 
 /// Time (ns) after which the connection manager has repeated a message: 4.1 to 4.4 s with the ACK timeout of
 /// a calm run.
-const CM_REPEAT_NS: u64 = 4_500_000_000;
+pub(super) const CM_REPEAT_NS: u64 = 4_500_000_000;
 /// Listeners may begin so late (nanoseconds): within the time for which a request waits for its listener.
-const LISTENS_LATE_NS: u64 = 30_000_000;
+pub(super) const LISTENS_LATE_NS: u64 = 30_000_000;
 
 /// Longest inline message (bytes).
 const INLINE_MAX: usize = 64;
@@ -49,6 +50,8 @@ pub(super) struct Extension {
     pub(super) cm: Option<Vec<CmPlan>>,
     /// Processes begin to listen so late (nanoseconds).
     pub(super) listens_late_ns: u64,
+    /// The hosts, if some have several devices.
+    pub(super) hosts: Option<Hosts>,
 }
 
 /// How the connection manager makes a connection.

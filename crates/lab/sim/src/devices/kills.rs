@@ -184,14 +184,14 @@ fn pairs(rng: &mut Rng, peers: usize, victims: usize, survivors: usize) -> Vec<[
     pairs
 }
 
-fn app(rng: &mut Rng) -> App {
+pub(super) fn app(rng: &mut Rng) -> App {
     let kind = rng.pick(&KINDS);
     let depth = if kind == Kind::Rarely { 64 } else { rng.pick(&[1, 4, 16]) };
     App { kind, threads: 1, depth, hook: "", pause_after: 0, pause_ns: 0, moderation: (0, 0) }
 }
 
 /// Streams in one or both directions if it is busy; else a few messages or none.
-fn connection(rng: &mut Rng, busy: bool, apps: &[App]) -> Connection {
+pub(super) fn connection(rng: &mut Rng, busy: bool, apps: &[App]) -> Connection {
     let mut drawn = loop {
         let drawn = Connection::draw(rng, apps);
         if !drawn.is_ping_pong {

@@ -38,6 +38,7 @@ struct State {
 #[derive(Debug)]
 struct Member {
     address: IpAddr,
+    host: usize,
     /// When it starts; until then it is no member.
     starts_ns: u64,
     is_dead: bool,
@@ -113,6 +114,7 @@ impl Members {
         let starts = plan.kills().and_then(|kills| kills.starts);
         let member = |(number, address): (usize, &IpAddr)| Member {
             address: *address,
+            host: plan.host_of(number),
             starts_ns: starts.filter(|(late, _)| *late == number).map_or(0, |(_, at)| at),
             is_dead: false,
             exits_at_ns: NEVER,
@@ -206,11 +208,11 @@ impl Members {
     /// Forwards a batch to the process with `slot` of the same host.
     pub(super) fn forward(&self, from: usize, slot: u16, batch: &RxBatch<'_>) -> ForwardOutcome {
         let state = &mut *self.lock();
-        let address = state.members[from].address;
+        let host = state.members[from].host;
         let Some(to) = usize::from(slot).checked_sub(1).filter(|to| *to != from) else {
             return ForwardOutcome::NoMember;
         };
-        let Some(member) = state.members.get_mut(to).filter(|member| member.address == address) else {
+        let Some(member) = state.members.get_mut(to).filter(|member| member.host == host) else {
             return ForwardOutcome::NoMember;
         };
         state.forwarded += 1;
@@ -238,11 +240,11 @@ impl Members {
         batch: &RxBatch<'_>,
     ) -> bool {
         let state = &mut *self.lock();
-        let address = state.members[from].address;
+        let host = state.members[from].host;
         let any = if dst.ip().is_ipv4() { ServiceAddress::Any4 } else { ServiceAddress::Any6 };
         let candidates = [ServiceAddress::Gid(dst), any];
         let listens = |service: &&Service| {
-            let is_here = state.members[service.owner].address == address;
+            let is_here = state.members[service.owner].host == host;
             is_here && service.owner != from && service.name == name && candidates.contains(&service.address)
         };
         let Some(owner) = state.services.iter().find(listens).map(|service| service.owner) else {
@@ -259,9 +261,9 @@ impl Members {
         address: ServiceAddress,
     ) -> io::Result<Claim> {
         let state = &mut *self.lock();
-        let host = state.members[owner].address;
+        let host = state.members[owner].host;
         let is_same = |service: &Service| {
-            let is_here = state.members[service.owner].address == host;
+            let is_here = state.members[service.owner].host == host;
             is_here && service.name == name && service.address == address
         };
         if state.services.iter().any(is_same) {
@@ -276,9 +278,9 @@ impl Members {
     /// Tells the other processes of the host of `process` that a host is silent.
     pub(super) fn tell_silent_host(&self, process: usize, pair: (Gid, Gid)) {
         let state = &mut *self.lock();
-        let address = state.members[process].address;
+        let host = state.members[process].host;
         let members = state.members.iter_mut().enumerate();
-        for (_, member) in members.filter(|(n, other)| *n != process && other.address == address) {
+        for (_, member) in members.filter(|(n, other)| *n != process && other.host == host) {
             member.silent_hosts.push(pair);
             member.arrived.signal(1);
         }
@@ -312,9 +314,9 @@ impl Members {
             member.noticed_ns = now_ns;
         }
         member.rescan_at_ns = next_scan_ns(member.noticed_ns, now_ns);
-        let address = member.address;
+        let host = member.host;
         let mut found = BTreeMap::new();
-        let is_free = |member: &&mut Member| member.address == address && member.free_at_ns <= now_ns;
+        let is_free = |member: &&mut Member| member.host == host && member.free_at_ns <= now_ns;
         for dead in state.members.iter_mut().filter(is_free) {
             found.append(&mut dead.journal);
         }
@@ -333,8 +335,9 @@ impl Members {
 
 impl State {
     fn has_sockets(&self, address: IpAddr, now_ns: u64) -> bool {
+        let host = self.members.iter().find(|member| member.address == address).map(|member| member.host);
         self.members.iter().any(|member| {
-            member.address == address && member.starts_ns <= now_ns && member.free_at_ns > now_ns
+            Some(member.host) == host && member.starts_ns <= now_ns && member.free_at_ns > now_ns
         })
     }
 
@@ -355,9 +358,9 @@ impl State {
     /// A process becomes a member of its host. If no other process there has the port, the journal of the
     /// last ones is lost.
     fn start(&mut self, process: usize, now_ns: u64) {
-        let address = self.members[process].address;
+        let Member { address, host, .. } = self.members[process];
         if !self.has_sockets(address, now_ns - 1) {
-            self.members.iter_mut().filter(|other| other.address == address).for_each(|other| {
+            self.members.iter_mut().filter(|other| other.host == host).for_each(|other| {
                 other.journal.clear();
             });
         }
@@ -367,10 +370,9 @@ impl State {
 
     /// Connects a member to another one of its host, if there is one.
     fn find_neighbour(&mut self, process: usize) {
-        let address = self.members[process].address;
-        let is_other = |(number, other): &(usize, &Member)| {
-            *number != process && other.address == address && other.has_name()
-        };
+        let host = self.members[process].host;
+        let is_other =
+            |(number, other): &(usize, &Member)| *number != process && other.host == host && other.has_name();
         if let Some((other, _)) = self.members.iter().enumerate().find(is_other) {
             self.members[process].neighbours.push(other);
             self.members[other].neighbours.push(process);
@@ -384,7 +386,7 @@ fn neighbours_of(plan: &Plan, number: usize) -> Vec<usize> {
         let pairs = kills.neighbours.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
         return pairs.filter(|(of, _)| *of == number).map(|(_, other)| other).collect();
     }
-    let is_other = |other: &usize| *other != number && plan.addresses[*other] == plan.addresses[number];
+    let is_other = |other: &usize| *other != number && plan.host_of(*other) == plan.host_of(number);
     (0..plan.addresses.len()).filter(is_other).collect()
 }
 

@@ -16,6 +16,7 @@ mod connections;
 mod endpoint;
 mod extension;
 mod forger;
+mod hosts;
 mod icmp;
 mod kills;
 mod lost;
@@ -55,6 +56,7 @@ const EXTENSION: u64 = 14;
 const NUMBERS: u64 = 15;
 const FORGER: u64 = 16;
 const KILLS: u64 = 17;
+const HOSTS: u64 = 18;
 /// MTU of every netdev: path MTU 1024.
 const MTU: u32 = 1500;
 /// When a run begins (nanoseconds). Not 0: some fields of the device use 0 for "no time".
@@ -125,8 +127,8 @@ impl std::error::Error for DeviceFailed {}
 pub fn run_devices(options: &DeviceOptions) -> Result<DeviceOutcome, DeviceFailed> {
     let mut plan = Plan::draw(options.seed);
     extension::extend(&mut plan, options.seed);
-    if let Some(kills) = kills::draw(options.seed) {
-        plan = kills;
+    if let Some(other) = kills::draw(options.seed).or_else(|| hosts::draw(options.seed)) {
+        plan = other;
     }
     run_plan(options, &plan)
 }
@@ -145,10 +147,14 @@ fn run_plan(options: &DeviceOptions, plan: &Plan) -> Result<DeviceOutcome, Devic
         }
     }
     if plan.extension.cm.is_some() {
-        for process in &processes {
-            let connections = Connections::new(plan, process);
+        for process in processes.iter().filter(|process| plan.listener_of(process.number) == process.number) {
+            let is_here = |other: &&Arc<Process>| plan.listener_of(other.number) == process.number;
+            let connections = Connections::new(plan, processes.iter().filter(is_here).cloned().collect());
             threads.start(process.number, false, Box::new(move || connections.run()));
         }
+    }
+    if plan.extension.hosts.is_some() {
+        hosts::start_incident(plan, &threads, &processes[plan.victim]);
     }
     drop(processes);
     threads.start_incident(plan);
@@ -172,7 +178,8 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
     let killed = matches!(plan.incident, Incident::Kill(_) | Incident::Kills(_));
     let closes_early = plan.connections.iter().any(|connection| connection.closes_early.contains(&true));
     let uses_cm = plan.extension.cm.is_some();
-    let may_fail = killed || (!plan.is_calm() && (closes_early || uses_cm));
+    let is_one_device = plan.extension.hosts.is_none();
+    let may_fail = killed || (!plan.is_calm() && is_one_device && (closes_early || uses_cm));
     let open = |(number, app): (usize, &plan::App)| {
         Threads::enter_process(number);
         let address = plan.addresses[number];
@@ -215,6 +222,7 @@ fn open(plan: &Plan, threads: &Arc<Threads>, tuning: Tuning) -> Vec<Arc<Process>
             work_ended: EventFd::new().expect("descriptors"),
             shares_cpu: plan.share_cpu && number < 2,
             may_fail,
+            may_wait: may_fail || !plan.is_calm(),
             uses_cm,
             is_counted: matches!(plan.incident, Incident::Pauses { .. }),
         })
@@ -240,7 +248,10 @@ fn connect(plan: &Plan, processes: &[Arc<Process>]) {
         for (i, end) in ends.iter_mut().enumerate() {
             let peer = 1 - i;
             match &plan.extension.cm {
-                Some(cm) => (end.remote, end.may_break) = (remotes[peer], cm[n].is_rejected),
+                Some(cm) => {
+                    let loses_netdev = connection.ends.iter().any(|end| plan.loses_netdev(*end));
+                    (end.remote, end.may_break) = (remotes[peer], cm[n].is_rejected || loses_netdev);
+                }
                 None => {
                     let dgid = Gid::from(plan.addresses[connection.ends[peer]]);
                     end.connect(qpns[peer], dgid, remotes[peer], plan.timeout());

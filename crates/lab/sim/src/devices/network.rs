@@ -109,15 +109,18 @@ struct Socket {
     /// Each with the time of its arrival.
     queue: VecDeque<(u64, Frame)>,
     arrived: EventFd,
+    /// Frames that were taken.
+    taken: u64,
 }
 
 impl Socket {
     fn new() -> Self {
-        Self { queue: VecDeque::new(), arrived: EventFd::new().expect("descriptors") }
+        Self { queue: VecDeque::new(), arrived: EventFd::new().expect("descriptors"), taken: 0 }
     }
 
     fn take(&mut self, max: usize) -> Vec<Frame> {
-        let taken = self.queue.drain(..max.min(self.queue.len())).map(|(_, frame)| frame).collect();
+        let taken: Vec<_> = self.queue.drain(..max.min(self.queue.len())).map(|(_, frame)| frame).collect();
+        self.taken += taken.len() as u64;
         if self.queue.is_empty() {
             // The descriptor is level-triggered: it is readable while there is something.
             let _empty = self.arrived.take();
@@ -130,6 +133,9 @@ impl Socket {
 #[derive(Debug)]
 struct Process {
     address: IpAddr,
+    host: usize,
+    /// Its link is up; packets within a host take no link.
+    is_up: bool,
     socket: usize,
     gsi: usize,
     /// When its link has sent everything.
@@ -141,7 +147,7 @@ struct Process {
 #[derive(Debug)]
 struct Links {
     processes: Vec<Process>,
-    /// The sockets of all processes by number, then the GSI sockets of all hosts.
+    /// The sockets of all processes by number, then the GSI sockets of all hosts, which are no more.
     sockets: Vec<Socket>,
     /// Frames that are in flight, by arrival, with the socket that gets them.
     in_flight: Vec<(u64, u64, usize, Frame)>,
@@ -167,17 +173,14 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Processes with one address are on one host.
     pub(super) fn new(seed: u64, plan: &Plan) -> Self {
         let (addresses, faults) = (&plan.addresses[..], plan.faults);
-        let mut hosts: Vec<IpAddr> = Vec::new();
         let process = |(number, address): (usize, &IpAddr)| {
-            let host = hosts.iter().position(|host| host == address).unwrap_or_else(|| {
-                hosts.push(*address);
-                hosts.len() - 1
-            });
+            let host = plan.host_of(number);
             Process {
                 address: *address,
+                host,
+                is_up: true,
                 socket: number,
                 gsi: addresses.len() + host,
                 busy_until: 0,
@@ -185,7 +188,7 @@ impl Network {
             }
         };
         let processes: Vec<_> = addresses.iter().enumerate().map(process).collect();
-        let sockets = (0..addresses.len() + hosts.len()).map(|_| Socket::new()).collect();
+        let sockets = (0..2 * addresses.len()).map(|_| Socket::new()).collect();
         let rng = Rng::stream(seed, super::CHANCE);
         let links = Links {
             processes,
@@ -244,7 +247,8 @@ impl Network {
         from.busy_until = from.busy_until.max(now) + ((frame.bytes.len() as u64 * byte_time) >> 10);
         let left = from.busy_until;
         let to = links.socket_of(&frame);
-        let is_dropped = links.rng.chance_ppm(if frame.is_gsi() { gsi_drop_ppm } else { drop_ppm })
+        let is_dropped = !links.has_link(&frame)
+            || links.rng.chance_ppm(if frame.is_gsi() { gsi_drop_ppm } else { drop_ppm })
             || links.loses_first(&frame);
         let Some(to) = to.filter(|_| !is_dropped) else {
             links.dropped += 1;
@@ -279,8 +283,9 @@ impl Network {
                 links.refuse(now, &frame);
                 continue;
             }
+            let has_link = links.has_link(&frame);
             let socket = &mut links.sockets[to];
-            if socket.queue.len() >= QUEUE_MAX {
+            if socket.queue.len() >= QUEUE_MAX || !has_link {
                 links.dropped += 1;
                 continue;
             }
@@ -322,6 +327,15 @@ impl Network {
         refused.iter().for_each(|(dst, bytes)| f(*dst, bytes));
     }
 
+    /// The link of a device goes up or down.
+    pub(super) fn set_link(&self, process: usize, is_up: bool) {
+        self.links().processes[process].is_up = is_up;
+    }
+
+    pub(super) fn is_up(&self, process: usize) -> bool {
+        self.links().processes[process].is_up
+    }
+
     /// How many packets the port of a process has got and not sent.
     pub(super) fn set_unflushed(&self, process: usize, packets: usize) {
         self.links().processes[process].unflushed = packets;
@@ -346,6 +360,13 @@ impl Network {
         [socket, gsi].into_iter().filter_map(first).min()
     }
 
+    /// Frames that the processes of a host have taken from the GSI socket that they share: each of them wakes
+    /// all, and one gets it.
+    pub(super) fn taken_by_host(&self, process: usize) -> u64 {
+        let links = self.links();
+        links.processes.get(process).map_or(0, |process| links.sockets[process.gsi].taken)
+    }
+
     /// Whether a process has frames to receive.
     pub(super) fn has_frames(&self, process: usize) -> bool {
         let links = self.links();
@@ -355,6 +376,15 @@ impl Network {
 }
 
 impl Links {
+    /// Whether the links of both ends are up, as far as a frame takes them.
+    fn has_link(&self, frame: &Frame) -> bool {
+        let end = |address| self.processes.iter().find(|process| process.address == address);
+        match (end(frame.src), end(frame.dst)) {
+            (Some(from), Some(to)) => from.host == to.host || (from.is_up && to.is_up),
+            _ => true,
+        }
+    }
+
     /// The forger may send a frame, too; it arrives at once.
     fn forge(&mut self, now: u64) {
         let addresses: Vec<IpAddr> = self.processes.iter().map(|process| process.address).collect();

@@ -100,6 +100,10 @@ pub(super) enum Incident {
     Stop(u64, u64),
     /// SIGKILL.
     Kill(u64),
+    /// The link of the host's device is down between these times.
+    LinkDown(u64, u64),
+    /// The netdev of the device is removed.
+    NetdevLost(u64),
     /// SIGKILL of several processes.
     Kills(Kills),
     /// It has a CPU for so long at a time, and then none for so long (nanoseconds).
@@ -234,9 +238,30 @@ impl Plan {
         match &self.incident {
             Incident::Kills(kills) => kills.timeout,
             Incident::Pauses { timeout, .. } => *timeout,
-            _ if self.is_calm() => self.extension.calm_timeout.unwrap_or(15),
+            _ if self.is_calm() || self.extension.hosts.is_some() => {
+                self.extension.calm_timeout.unwrap_or(15)
+            }
             _ => 12,
         }
+    }
+
+    /// The host of a process or device.
+    pub(super) fn host_of(&self, process: usize) -> usize {
+        if let Some(hosts) = &self.extension.hosts {
+            return hosts.of[process];
+        }
+        let is_same = |address: &IpAddr| *address == self.addresses[process];
+        self.addresses.iter().position(is_same).unwrap_or(process)
+    }
+
+    /// The process whose thread makes the connections of `process`.
+    pub(super) fn listener_of(&self, process: usize) -> usize {
+        self.extension.hosts.as_ref().map_or(process, |hosts| hosts.listener_of(process))
+    }
+
+    /// The netdev of this device is removed in the run.
+    pub(super) fn loses_netdev(&self, device: usize) -> bool {
+        device == self.victim && matches!(self.incident, Incident::NetdevLost(_))
     }
 
     /// The processes that are killed, if there may be several.

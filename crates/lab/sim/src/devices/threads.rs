@@ -81,6 +81,8 @@ pub(super) struct Process {
     cpu_ns: u64,
     /// Sleeps of its progress thread that ended early and in vain, in a row.
     vain: u32,
+    /// What its host had taken from the GSI socket when the last of them ended.
+    taken_by_host: u64,
     device: Option<Device>,
 }
 
@@ -90,6 +92,8 @@ struct State {
     numbers: Rng,
     threads: Vec<Virtual>,
     processes: Vec<Process>,
+    /// For each device, the first one of those whose threads call into it. Other threads call into all.
+    groups: Vec<usize>,
     steps: u64,
     /// The run is over: dead processes run again, to clean up.
     is_over: bool,
@@ -140,6 +144,7 @@ impl Threads {
             numbers: Rng::stream(seed, super::NUMBERS),
             threads: Vec::new(),
             processes: vec![Process::default(); processes],
+            groups: (0..processes).map(|process| plan.listener_of(process)).collect(),
             steps: 0,
             is_over: false,
             violation: None,
@@ -241,11 +246,9 @@ impl Threads {
     pub(super) fn start_incident(self: &Arc<Self>, plan: &Plan) {
         let (threads, victim, incident) = (Arc::clone(self), plan.victim, plan.incident.clone());
         let (end_ns, processes) = (self.end_ns, plan.apps.len());
-        // It belongs to a process of its own, which is neither stopped nor killed.
-        let outside = plan.apps.len();
-        self.state().processes.push(Process::default());
         let body = move || match incident {
-            Incident::None => {}
+            // The last two: see `hosts`.
+            Incident::None | Incident::LinkDown(..) | Incident::NetdevLost(_) => {}
             Incident::Stop(at, until) => {
                 threads.sleep(&[], at);
                 threads.stop(victim, until);
@@ -272,7 +275,17 @@ impl Threads {
                 }
             }
         };
-        self.start(outside, false, Box::new(body));
+        self.start_outside(Box::new(body));
+    }
+
+    /// Starts a thread of a process of its own, which is neither stopped nor killed.
+    pub(super) fn start_outside(self: &Arc<Self>, body: Box<dyn FnOnce() + Send>) {
+        let outside = {
+            let processes = &mut self.state().processes;
+            processes.push(Process::default());
+            processes.len() - 1
+        };
+        self.start(outside, false, body);
     }
 
     /// Ends the run when the first `processes` processes have ended, as far as they live.
@@ -395,7 +408,8 @@ impl Threads {
                     let at = (state.rng.next() % count as u64) as usize;
                     let next = state.candidates.ready[at];
                     if !state.is_over && !self.network.has_frames(state.threads[next].process) {
-                        state.count_vain_sleep(next, now);
+                        let taken = self.network.taken_by_host(state.threads[next].process);
+                        state.count_vain_sleep(next, now, taken);
                     }
                     state.begin(next, &self.now_ns, self.steps_max, self.end_ns);
                     return Some(next);
@@ -497,9 +511,12 @@ impl State {
     }
 
     /// Counts sleeps of a progress thread that end although neither a packet nor another thread has woken it.
-    fn count_vain_sleep(&mut self, next: usize, now: u64) {
+    fn count_vain_sleep(&mut self, next: usize, now: u64, taken: u64) {
         let Virtual { run, process, is_progress, .. } = &self.threads[next];
-        let vain = &mut self.processes[*process].vain;
+        let Process { vain, taken_by_host, .. } = &mut self.processes[*process];
+        if std::mem::replace(taken_by_host, taken) != taken {
+            *vain = 0;
+        }
         match run {
             Run::Sleeps { until_ns, .. } if *is_progress && *until_ns > now => *vain += 1,
             _ if *is_progress => {}
@@ -547,8 +564,11 @@ impl State {
             let process = &self.processes[thread.process];
             let device = process.device.clone().filter(|_| !process.is_dead && process.stopped_until == 0)?;
             // A thread that lost its CPU may be about to wake another, or hold the lock.
-            let is_preempted =
-                |other: &Virtual| other.process == thread.process && matches!(other.run, Run::Preempted(_));
+            let group = |process: usize| self.groups.get(process);
+            let is_preempted = |other: &Virtual| {
+                let calls_here = group(other.process).is_none_or(|of| Some(of) == group(thread.process));
+                calls_here && matches!(other.run, Run::Preempted(_))
+            };
             if self.threads.iter().any(is_preempted) {
                 return None;
             }

@@ -9,14 +9,19 @@ impl Engine {
             self.services.cm.set_gids(table);
             self.all().for_each(|engine| engine.lock().tables.set_gids(table));
             if is_removed {
-                self.all().for_each(Self::lose_netdev);
-                self.services.cm.lose_device();
+                self.lose_device();
             }
         });
     }
 
-    /// The netdev was removed, like a NIC that is pulled out: its queue pairs fail.
-    fn lose_netdev(&self) {
+    /// The netdev was removed, like a NIC that is pulled out: its queue pairs fail, and its identifiers can
+    /// only be destroyed.
+    pub(crate) fn lose_device(&self) {
+        self.all().for_each(Self::fail_queue_pairs);
+        self.services.cm.lose_device();
+    }
+
+    fn fail_queue_pairs(&self) {
         let now = self.now();
         let mut core = self.lock();
         core.tables.fail_all(now);

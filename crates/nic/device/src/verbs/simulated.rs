@@ -86,6 +86,14 @@ impl Device {
         Ok(device)
     }
 
+    /// The netdev was removed, as [`Engine::follow_netdev`] would find.
+    pub fn lose_simulated_netdev(&self) {
+        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(engine) = engine {
+            engine.lose_device();
+        }
+    }
+
     /// The work that the engine has; `None` while a thread holds its lock, or before it is started.
     #[must_use]
     pub fn due(&self) -> Option<Due> {

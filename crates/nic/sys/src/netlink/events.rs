@@ -167,7 +167,7 @@ mod tests {
     fn the_kernel_accepts_the_filter() {
         let mut events = NetEvents::of_interface(1).unwrap();
         events.drain(&mut |_| {});
-        let [load, ..] = of_interfaces([0x0102_0304, 1]);
-        assert_eq!(load.k, 20, "the index in a message");
+        let [ty, _, _, index, ..] = of_interfaces([0x0102_0304, 1]);
+        assert_eq!([ty.k, index.k], [4, 20], "type and index in a message");
     }
 }
