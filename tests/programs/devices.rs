@@ -1,5 +1,5 @@
-//! The ibverbs-utils that only query: ibv_devices, ibv_devinfo. Hosts with two devices: programs on one of them
-//! reach those on the other.
+//! The ibverbs-utils that only query: ibv_devices, ibv_devinfo. Hosts with two devices: programs on one of
+//! them reach those on the other.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};

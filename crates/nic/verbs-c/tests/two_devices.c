@@ -1,4 +1,5 @@
-/* Calls with objects of two devices fail with EINVAL and leave a reason that names the field and both devices. */
+/* Calls with objects of two devices fail with EINVAL and leave a reason that names the field and both
+ * devices. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -65,7 +66,8 @@ static void xrc(void)
 {
 	struct ibv_xrcd_init_attr nameless = { .fd = -1, .oflags = 0100,
 		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS };
-	struct ibv_xrcd *xrcd[2] = { ibv_open_xrcd(context[0], &nameless), ibv_open_xrcd(context[1], &nameless) };
+	struct ibv_xrcd *xrcd[2] = { ibv_open_xrcd(context[0], &nameless),
+		ibv_open_xrcd(context[1], &nameless) };
 	struct ibv_srq_init_attr_ex attr = { .attr = { .max_wr = 1, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC,
 		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
 			     IBV_SRQ_INIT_ATTR_CQ,
@@ -96,7 +98,8 @@ static void other_objects(void)
 	struct ibv_alloc_dm_attr length = { .length = 64 };
 	struct ibv_dm *dm = ibv_alloc_dm(context[1], &length);
 	struct ibv_mr *mr = ibv_reg_mr(pd[0], memory, sizeof(memory), 0);
-	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd[0], .cq = cq[1] };
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1,
+		.pd = pd[0], .cq = cq[1] };
 
 	CHECK(channel && td && dm && mr);
 	NULLED(ibv_create_cq(context[0], 1, NULL, channel, 0), "channel");

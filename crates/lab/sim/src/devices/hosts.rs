@@ -1,11 +1,11 @@
 //! Runs with hosts that have several devices: one process of a host listens on all of them.
 //!
-//! Goal: a request to any address of such a host is delivered once, by the device that has the address. A link
-//! that is down for less than the time of all retries loses nothing. After a netdev is lost, the queue pairs of
-//! its device fail, and those of the other devices go on. Method: each device has an address, a slot and an
-//! application; the devices of a host share its QP1 socket and its process registry. One thread of a host
-//! listens on the wildcard address ([`roxie::cm::Id::of_any`]). It knows the first device only; the others are
-//! found, and opened, when a request for them comes.
+//! Goal: a request to any address of such a host is delivered once, by the device that has the address. A
+//! link that is down for less than the time of all retries loses nothing. After a netdev is lost, the queue
+//! pairs of its device fail, and those of the other devices go on. Method: each device has an address, a slot
+//! and an application; the devices of a host share its QP1 socket and its process registry. One thread of a
+//! host listens on the wildcard address ([`roxie::cm::Id::of_any`]). It knows the first device only; the
+//! others are found, and opened, when a request for them comes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,8 +30,8 @@ use crate::Rng;
 const SHARE: Range<u64> = 500..620;
 /// Devices of the two hosts.
 const SIZES: [[usize; 2]; 6] = [[1, 2], [1, 2], [2, 2], [1, 4], [4, 1], [2, 4]];
-/// What the opening of a further device takes (nanoseconds): without another process, with some, and with many
-/// that answer slowly.
+/// What the opening of a further device takes (nanoseconds): without another process, with some, and with
+/// many that answer slowly.
 const OPENINGS_NS: [u64; 4] = [10_000, 300_000, 10_000_000, 300_000_000];
 /// The local ACK timeout of every queue pair, as IBA encodes it: 67 ms.
 const TIMEOUT: u8 = 14;
@@ -189,8 +189,8 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
     })
 }
 
-/// The devices of each connection, and the end that sends the request: each device gets a request from another
-/// host, and some get more, also from their own host.
+/// The devices of each connection, and the end that sends the request: each further device gets a request
+/// from another host, and some get more, also from their own host.
 fn pairs(rng: &mut Rng, hosts: &Hosts) -> Vec<([usize; 2], usize)> {
     let last = hosts.of.len() as u64 - 1;
     let mut pairs = Vec::new();

@@ -233,11 +233,7 @@ impl Threads {
 
     /// The first broken promise ends the run.
     pub(super) fn fail(&self, what: String) {
-        let mut state = self.state();
-        if state.violation.is_none() {
-            state.violation = Some(what);
-        }
-        drop(state);
+        self.state().violation.get_or_insert(what);
         self.finish();
     }
 

@@ -105,8 +105,8 @@ impl Pd {
     /// Registers `len` bytes of device memory at `offset`; peers and work requests address the first as 0.
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`]; `EINVAL` without `ZERO_BASED`, if the range is not inside the memory, and for memory
-    /// of another device.
+    /// As [`Pd::reg_mr`]; `EINVAL` without `ZERO_BASED`, if the range is not inside the memory, and for
+    /// memory of another device.
     pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, len: usize, access: Access) -> Result<Mr, VerbsError> {
         if !access.contains(Access::ZERO_BASED) {
             let access = access.bits();

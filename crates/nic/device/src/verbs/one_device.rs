@@ -9,7 +9,8 @@ use transport::refusal::Value;
 
 use super::Device;
 
-/// What a user can do about objects of two devices; marks the refusals of [`same_device!`](crate::same_device).
+/// What a user can do about objects of two devices; marks the refusals of
+/// [`same_device!`](crate::same_device).
 pub const REMEDY: &str = "create both on one device";
 
 /// Most device names in refusals of one process. Half: a test with many devices reads "another device" in
