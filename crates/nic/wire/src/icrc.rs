@@ -512,7 +512,7 @@ mod tests {
         #[test]
         fn the_table_driven_icrc_equals_the_definition(
             src: [u8; 4], dst: [u8; 4], sport: u16, id: u16,
-            packet in prop_oneof![12..40_usize, 12..1200]
+            packet in prop_oneof![12..40_usize, 12..1200_usize]
                 .prop_flat_map(|len| prop::collection::vec(any::<u8>(), len)),
         ) {
             let header = IcrcHeader::v4(src.into(), dst.into(), sport, ROCE_PORT);
