@@ -165,7 +165,6 @@ impl Source<'_> {
     fn recv(&mut self, socket: &OwnedFd, pace: &mut Pace, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let got = match self.batch.receive(socket.as_fd(), pace.want) {
             Ok(got) => got,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(e) => {
                 self.counters.rx_errors += 1;
                 self.counters.rx_last_errno = e.raw_os_error().unwrap_or(0);
