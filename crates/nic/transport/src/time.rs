@@ -19,6 +19,16 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// The earlier of two times, of which either may be absent.
+    #[must_use]
+    #[inline]
+    pub fn earliest(a: Option<Self>, b: Option<Self>) -> Option<Self> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
     /// `self` plus a number of nanoseconds; saturates.
     #[must_use]
     #[inline]

@@ -315,7 +315,6 @@ impl Engine {
     /// [copies](Self::spread_keys) changed keys to the other engines. The result is that of
     /// [`Locked::unlock`].
     pub(crate) fn unlock_and_spread(&self, core: Locked<'_, Core>) -> Option<Cancellation> {
-        self.wake_before(self.moderator.next());
         let changed = core.tables.mrs.has_changed();
         let cancellation = core.unlock();
         if changed {

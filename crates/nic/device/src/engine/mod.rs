@@ -450,8 +450,7 @@ impl Engine {
     #[inline]
     pub(crate) fn wake_for(&self, core: &Core) {
         if self.polling.progress.until_ns() != 0 {
-            let deadlines = [core.next_deadline(|| self.now()), self.moderator.next()];
-            self.wake_before(deadlines.into_iter().flatten().min());
+            self.wake_before(Instant::earliest(core.next_deadline(|| self.now()), self.moderator.next()));
         }
     }
 

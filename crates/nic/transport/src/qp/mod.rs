@@ -253,12 +253,8 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let earliest = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let deadline = earliest(self.requester.deadline(&self.ep), self.responder.deadline());
-        earliest(deadline, self.ep.congestion.deadline())
+        let deadline = Instant::earliest(self.requester.deadline(&self.ep), self.responder.deadline());
+        Instant::earliest(deadline, self.ep.congestion.deadline())
     }
 
     /// Handles every timer that is due; does nothing when none is.

@@ -77,7 +77,8 @@ impl Core {
         let held = self.hooks.next_due_ns().map(Instant);
         let room = (self.tables.queue.is_port_full() || self.port.has_unsent()).then(retry);
         let late = self.tables.observer.next(&self.tables.mrs, self.tables.queue.ready());
-        [self.tables.timers.next(), held, room, late].into_iter().flatten().min()
+        let timers = Instant::earliest(self.tables.timers.next(), held);
+        Instant::earliest(timers, Instant::earliest(room, late))
     }
 
     /// Places the bytes that were kept until now.
