@@ -1,8 +1,8 @@
 /*
  * What a host with two devices does: one line for each question, for comparison between kernels and roxie.
  *
- * several ADDRA PEERA IFB ADDRB PEERB OTHER: an address of each of two interfaces and of a neighbour behind each,
- *     and an address of this host that no device has. Only IPv4 addresses of IFB change with its link.
+ * several ADDRA PEERA IFB ADDRB PEERB OTHER: an address of each of two interfaces, and of a neighbour behind
+ *     each, and an address of this host that no device has. IFB has no other address.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -248,7 +248,7 @@ static void mix(void)
 	ibv_dealloc_pd(foreign_pd);
 }
 
-/* Runs a command, and prints the asynchronous events of both devices until none comes for a second and a half. */
+/* Runs a command, and prints the events of both devices until none comes for a second and a half. */
 static void change(const char *what, const char *format, const char *netdev)
 {
 	char command[256];
@@ -288,7 +288,7 @@ int main(int argc, char **argv)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	const char *netdev;
-	struct ibv_device **list;
+	struct ibv_device **list, *one, *two;
 	int count;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -310,9 +310,10 @@ int main(int argc, char **argv)
 				open_devices[of] = context;
 	}
 	MUST(open_devices[0] && open_devices[1]);
-	printf("names differ: %d, GUIDs differ: %d\n",
-	       strcmp(ibv_get_device_name(open_devices[0]->device), ibv_get_device_name(open_devices[1]->device)) != 0,
-	       ibv_get_device_guid(open_devices[0]->device) != ibv_get_device_guid(open_devices[1]->device));
+	one = open_devices[0]->device;
+	two = open_devices[1]->device;
+	printf("names differ: %d, GUIDs differ: %d\n", !!strcmp(ibv_get_device_name(one), ibv_get_device_name(two)),
+	       ibv_get_device_guid(one) != ibv_get_device_guid(two));
 
 	bind_to(channel, "A", addrs[0]);
 	bind_to(channel, "B", addrs[1]);

@@ -82,13 +82,13 @@ pub(crate) enum Command {
 pub(crate) struct DeviceArgs {
     /// Network interfaces, a device on each [default: those that reach this host, see below]
     ///
-    /// The GIDs of a device are the addresses of its interface, whose MTU decides the path MTU, and of VLAN,
+    /// The GIDs of a device are the addresses of its interface, which also decides the path MTU, and of VLAN,
     /// macvlan, bond and bridge interfaces above it. 127.0.0.1 and ::1 work with every interface for programs
     /// that connect by rdma_cm. Also: environment variable ROXIE_NETDEV.
     ///
     /// By default there is a device for each interface that is up, has a global address, and is not lo, a
     /// tunnel, the bridge of a container engine or hypervisor, or a VLAN, macvlan, bond or bridge interface
-    /// above an interface with a device. The first device is that of the default route, whose interface may
+    /// above an interface with a device. The first device is that of the default route; its interface may
     /// be a tunnel or such a bridge; the others follow in the order of ip link. If there is no such
     /// interface, the first that is up and has an address has the device, else lo.
     #[arg(long, short = 'i', value_name = "IF[,IF...]")]

@@ -118,7 +118,7 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Returns the table of another device on the same netdev, whose GUID no other device has: 0 is the
+    /// Returns the table of another device on the same netdev, with a GUID that no other device has: 0 is the
     /// first, which has the GUID of the netdev.
     #[must_use]
     pub(crate) fn of_instance(self, instance: u8) -> GidTable {

@@ -67,7 +67,7 @@ impl fmt::Display for Standing {
 /// of them all would take half of 4,095 slots from 64 processes.
 pub const DEVICES_MAX: usize = 32;
 
-/// Kinds of interfaces (IFLA_INFO_KIND) whose packets leave inside other packets, and those of VPN programs.
+/// Kinds of interfaces (IFLA_INFO_KIND) that put packets into other packets, and those of VPN programs.
 const TUNNELS: [&str; 23] = [
     "amt",
     "bareudp",
@@ -189,7 +189,7 @@ impl Interfaces {
         self.obstacle(link, NESTING_MAX).unwrap_or(Standing::TooMany)
     }
 
-    /// Returns the interfaces above `link` whose packets pass through it, by interface index.
+    /// Returns the interfaces above `link` that send through it, by interface index.
     pub(crate) fn above(&self, link: &Link) -> impl Iterator<Item = &Link> {
         let index = link.index;
         self.links.iter().filter(move |upper| upper.index != index && self.is_on(upper, index))
@@ -256,7 +256,7 @@ impl Interfaces {
             || levels > 0 && self.lowers(link).any(|lower| self.is_within(lower, index, levels - 1))
     }
 
-    /// The interfaces right below `link`, whose hardware it shares.
+    /// The interfaces right below `link`, with the hardware of both.
     fn lowers<'a>(&'a self, link: &'a Link) -> impl Iterator<Item = &'a Link> {
         let is_lower = move |lower: &&Link| match link.kind.as_deref() {
             Some("vlan" | "macvlan" | "ipvlan") => link.lower == Some(lower.index),

@@ -1,10 +1,10 @@
 //! A device follows its netdev: the GID table, and the asynchronous events of its changes.
 //!
 //! One netlink socket, which is open while the device has been opened, reports the changes. The kernel
-//! delivers those of the netdev and of the loopback interface, and those of addresses. While the device has an engine, the
-//! engine's progress thread waits for them. Before, no thread runs: the descriptor of each context then is
-//! also readable when there are changes, and ibv_get_async_event(3), ibv_query_port(3) and ibv_query_gid(3)
-//! take them.
+//! delivers those of the netdev and of the loopback interface, and those of addresses. While the device has
+//! an engine, the engine's progress thread waits for them. Before, no thread runs: the descriptor of each
+//! context then is also readable when there are changes, and ibv_get_async_event(3), ibv_query_port(3) and
+//! ibv_query_gid(3) take them.
 //!
 //! Events are those of rxe and of hardware. PORT_ERR: the netdev went down or lost its carrier. PORT_ACTIVE:
 //! it is up and has a carrier again. GID_CHANGE: once for each address that came or went. DEVICE_FATAL: the

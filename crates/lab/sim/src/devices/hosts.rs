@@ -53,7 +53,7 @@ impl Hosts {
         (0..self.of.len()).filter(move |device| self.of[*device] == host)
     }
 
-    /// The device whose thread listens for all devices of the host of `device`.
+    /// The device with the thread that listens for all devices of the host of `device`.
     pub(super) fn listener_of(&self, device: usize) -> usize {
         self.devices(self.of[device]).next().unwrap_or(device)
     }

@@ -42,7 +42,7 @@ const NONE: usize = usize::MAX;
 thread_local! {
     /// The virtual thread that this thread is.
     static SELF: Cell<usize> = const { Cell::new(NONE) };
-    /// The process whose device is being opened.
+    /// The process that opens its device.
     static PROCESS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -92,7 +92,7 @@ struct State {
     numbers: Rng,
     threads: Vec<Virtual>,
     processes: Vec<Process>,
-    /// For each device, the first one of those whose threads call into it. Other threads call into all.
+    /// For each device, the first one of those with threads that call into it. Other threads call into all.
     groups: Vec<usize>,
     steps: u64,
     /// The run is over: dead processes run again, to clean up.

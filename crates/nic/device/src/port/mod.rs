@@ -180,8 +180,8 @@ pub struct RxScope {
     pub everything: bool,
     /// Hooks or taps read the packets before the transport does: every packet carries its ICRC.
     pub with_icrc: bool,
-    /// TOS and TTL of every packet are used: by hooks or taps, or for the GRH of a datagram. Without it a port
-    /// may report them as 0, but not for long where a sender sets an ECN codepoint.
+    /// TOS and TTL of every packet are used: by hooks or taps, or for the GRH of a datagram. Without it a
+    /// port may report them as 0, but not for long where a sender sets an ECN codepoint.
     pub with_tos_and_ttl: bool,
 }
 

@@ -39,7 +39,7 @@ impl DeviceList {
                 Err(error) => refusal = refusal.or(Some(error)),
             }
         }
-        // Those that the rule names no more, and whose interface is still there.
+        // Those that the rule names no more, while their interface is still there.
         let stays = |device: &&Device| {
             !list.contains(device)
                 && !device.is_removed()

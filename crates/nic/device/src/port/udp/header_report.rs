@@ -1,8 +1,8 @@
 //! Whether a socket reports TOS and TTL of the datagrams that it receives.
 //!
 //! These two control messages take 0.15 us of the time of a small packet that arrives alone. The transport
-//! uses them in datagrams, and to see congestion: a router marks a packet (ECN CE) whose sender set an ECN
-//! codepoint. So the socket of connected queue pairs reports them while a sender sets one, and looks from
+//! uses them in datagrams, and to see congestion: a router marks a packet (ECN CE) if its sender set an
+//! ECN codepoint. So the socket of connected queue pairs reports them while a sender sets one, and looks from
 //! time to time whether one does.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,7 +50,7 @@ impl HeaderReport {
         }
     }
 
-    /// `datagrams` were received, whose values of TOS have these bits in all.
+    /// `datagrams` were received; their values of TOS have these bits in all.
     #[inline]
     pub(super) fn received(&mut self, socket: &OwnedFd, datagrams: u32, tos_bits: u8) {
         if tos_bits & ECN != 0 {

@@ -110,7 +110,8 @@ impl Receiver {
         self.report.look(&self.slot);
     }
 
-    /// Receives once from the socket of each slot. `with_tos_and_ttl`: see [`RxScope`](super::super::RxScope).
+    /// Receives once from the socket of each slot. `with_tos_and_ttl`: see
+    /// [`RxScope`](super::super::RxScope).
     #[inline]
     pub(super) fn recv_slots(&mut self, with_tos_and_ttl: bool, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         let Receiver { slot, udp_port, batch, pace, report, counters, further, .. } = self;
