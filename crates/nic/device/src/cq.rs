@@ -334,7 +334,7 @@ impl CompletionQueue {
         if sys::trace::is_on() {
             trace::polled(ring.entries.iter().take(n));
         }
-        for (slot, wc) in out.iter_mut().zip(std::iter::from_fn(|| ring.entries.pop_front())) {
+        for (slot, wc) in out.iter_mut().zip(ring.entries.drain(..n)) {
             slot.write(wc);
         }
         if let Some(times) = &mut ring.times {

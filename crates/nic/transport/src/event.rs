@@ -87,12 +87,13 @@ impl Events {
     #[inline]
     pub(crate) fn push_send(&mut self, wc: Wc) {
         debug_assert!(self.send < self.send_max, "a send completion without a slot");
-        let is_behind_receive = self.recv == 1 && matches!(self.queue.back(), Some(QpEvent::RecvWc { .. }));
-        self.queue.push_back(QpEvent::SendWc(wc));
-        if is_behind_receive && wc.status == WcStatus::Success {
-            let last = self.queue.len() - 1;
-            self.queue.swap(last - 1, last);
-        }
+        let place = match self.queue.back() {
+            Some(QpEvent::RecvWc { .. }) if self.recv == 1 && wc.status == WcStatus::Success => {
+                self.queue.len() - 1
+            }
+            _ => self.queue.len(),
+        };
+        self.queue.insert(place, QpEvent::SendWc(wc));
         self.send += 1;
     }
 
