@@ -162,9 +162,9 @@ pub struct Datagram<'a> {
     pub src: Option<SocketAddr>,
     /// The address it was sent to; an IPv4-mapped one is given as IPv4.
     pub dst: Option<IpAddr>,
-    /// TOS or traffic class; 0 if the socket does not report it.
+    /// TOS or traffic class.
     pub tos: u8,
-    /// TTL or hop limit; 0 if the socket does not report it.
+    /// TTL or hop limit.
     pub ttl: u8,
     /// Size of all merged datagrams but the last.
     pub segment: Option<usize>,

@@ -121,9 +121,9 @@ pub struct RxBatch<'a> {
     pub dst: IpAddr,
     /// UDP destination port (4791 except in private domains).
     pub dst_port: u16,
-    /// IPv4 TOS or IPv6 traffic class; 0 if not reported, see [`RxScope::with_tos_and_ttl`].
+    /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
-    /// TTL or hop limit as received; 0 if not reported.
+    /// TTL or hop limit as received.
     pub ttl: u8,
     /// Length of each packet but the last; never 0.
     pub segment: usize,
@@ -180,15 +180,12 @@ pub struct RxScope {
     pub everything: bool,
     /// Hooks or taps read the packets before the transport does: every packet carries its ICRC.
     pub with_icrc: bool,
-    /// TOS and TTL of every packet are used: by hooks or taps, or for the GRH of a datagram. Without it a
-    /// port may report them as 0, but not for long where a sender sets an ECN codepoint.
-    pub with_tos_and_ttl: bool,
 }
 
 impl From<RxQueues> for RxScope {
-    /// An ordinary poll of `queues` by the transport alone, for connected queue pairs.
+    /// An ordinary poll of `queues` by the transport alone.
     fn from(queues: RxQueues) -> RxScope {
-        RxScope { queues, everything: false, with_icrc: false, with_tos_and_ttl: false }
+        RxScope { queues, everything: false, with_icrc: false }
     }
 }
 

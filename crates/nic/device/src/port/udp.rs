@@ -7,7 +7,6 @@
 //! There is one sending socket per local address and class of destination slots, so that a GRO batch
 //! rarely contains packets for two processes of the receiver.
 
-mod header_report;
 mod receive;
 mod transmit;
 
@@ -19,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{
     Destination, FlowId, FlowKey, Headers, Port, PortCounters, PortProperties, PortReport, RefusedKind,
-    RxBatch, RxScope, TxRoom, TxState,
+    RxBatch, RxQueue, RxScope, TxRoom, TxState,
 };
 use receive::Receiver;
 use sys;
@@ -61,7 +60,6 @@ impl UdpPort {
 
 impl Port for UdpPort {
     fn open_flow(&mut self, key: &FlowKey, _to: Destination) -> io::Result<FlowId> {
-        self.rx.look_at_headers();
         self.tx.open_flow(key)
     }
 
@@ -103,8 +101,8 @@ impl Port for UdpPort {
 
     fn recv(&mut self, scope: RxScope, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
         self.tx.resume();
-        let slot = if scope.queues.slot { self.rx.recv_slots(scope.with_tos_and_ttl, f) } else { 0 };
-        let gsi = if scope.queues.gsi { self.rx.recv_gsi(f) } else { 0 };
+        let slot = if scope.queues.slot { self.rx.recv(RxQueue::Slot, f) } else { 0 };
+        let gsi = if scope.queues.gsi { self.rx.recv(RxQueue::Gsi, f) } else { 0 };
         slot + gsi
     }
 

@@ -257,14 +257,14 @@ impl Port for XskPort {
                 || self.calls.is_multiple_of(INNER_INTERVAL));
         self.inner_busy_polls = self.inner_busy_polls.saturating_sub(1);
         if slot {
-            let received = self.inner.recv(RxScope { queues: RxQueues::SLOT, ..scope }, f);
+            let received = self.inner.recv(RxQueues::SLOT.into(), f);
             if received > 0 {
                 self.inner_busy_polls = INNER_BUSY_POLLS;
             }
             batches += received;
         }
         if queues.gsi {
-            batches += self.inner.recv(RxScope { queues: RxQueues::GSI, ..scope }, f);
+            batches += self.inner.recv(RxQueues::GSI.into(), f);
         }
         batches
     }

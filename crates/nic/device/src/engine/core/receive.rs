@@ -12,8 +12,6 @@ impl Core {
     #[inline]
     pub(crate) fn receive(&mut self, now: Instant, scope: RxScope) -> usize {
         let Core { port, hooks, tables, is_polled, .. } = self;
-        let with_tos_and_ttl = hooks.has_ingress() || tables.has_datagram_qps();
-        let scope = RxScope { with_tos_and_ttl, ..scope };
         let mut deliver = |batch: &RxBatch<'_>| tables.receive_batch(now, batch);
         // A caller that wants everything is about to end something: half of a recording's memory is free for
         // it.

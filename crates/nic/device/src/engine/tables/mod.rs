@@ -82,8 +82,6 @@ pub(crate) struct Tables {
     /// The first slot.
     slot: u16,
     numbers: QpNumbers,
-    /// Queue pairs that receive datagrams.
-    datagram_qps: usize,
     gsi_psn: Psn,
 }
 
@@ -136,7 +134,6 @@ impl Tables {
             retired: QpCounters::default(),
             slot,
             numbers: QpNumbers::random(slot),
-            datagram_qps: 0,
             gsi_psn: Psn::default(),
         }
     }
@@ -262,12 +259,6 @@ impl Tables {
         self.numbers.ascend();
     }
 
-    /// Whether a queue pair receives datagrams.
-    #[inline]
-    pub(super) fn has_datagram_qps(&self) -> bool {
-        self.datagram_qps > 0
-    }
-
     /// Adds a queue pair with the next number.
     ///
     /// # Errors
@@ -290,10 +281,7 @@ impl Tables {
             qps.resize_with(at + 1, || None);
         }
         match build(qpn) {
-            Ok(entry) => {
-                self.datagram_qps += usize::from(entry.qp.ty().is_datagram());
-                qps[at] = Some(Box::new(entry));
-            }
+            Ok(entry) => qps[at] = Some(Box::new(entry)),
             Err(error) => {
                 numbers.release();
                 return Err(error);
@@ -326,7 +314,6 @@ impl Tables {
         self.queue.remove(index);
         if let Some(entry) = self.qps.get_mut(index as usize).and_then(Option::take) {
             self.numbers.release();
-            self.datagram_qps -= usize::from(entry.qp.ty().is_datagram());
             self.retired.absorb(entry.qp.counters());
             entry.send_cq.purge(qpn.value());
             entry.recv_cq.purge(qpn.value());

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::super::{Icrc, PortCounters, RxBatch, RxQueue};
-use super::header_report::HeaderReport;
 use sys::{Datagram, Epoll, Opt, RecvBatch};
 
 /// Creates a UDP socket with all options that a port needs for received datagrams. It is not bound yet,
@@ -50,8 +49,6 @@ pub(super) struct Receiver {
     batch: RecvBatch,
     /// How many datagrams to request per call, by queue: slot, GSI.
     pace: [Pace; 2],
-    /// Of the slot's socket; those of GSI and of further slots always report.
-    report: HeaderReport,
     /// The sockets of further slots; almost every process has none.
     further: Option<Box<Further>>,
     pub(super) counters: PortCounters,
@@ -67,7 +64,6 @@ struct Further {
 impl Receiver {
     pub(super) fn new(gsi: OwnedFd, slot: OwnedFd, udp_port: u16) -> Receiver {
         Receiver {
-            report: HeaderReport::begin(&slot),
             gsi,
             slot,
             udp_port,
@@ -84,8 +80,6 @@ impl Receiver {
             self.further = Some(Box::new(Further { epoll: Epoll::new()?, sockets: Vec::new() }));
         }
         if let Some(further) = &mut self.further {
-            // An earlier owner may have turned it off.
-            HeaderReport::begin(&socket);
             further.epoll.add(socket.as_fd(), further.sockets.len() as u64)?;
             further.sockets.push((socket, Pace::NEW));
         }
@@ -105,33 +99,18 @@ impl Receiver {
         [&self.slot].into_iter().chain(further).map(drops).sum()
     }
 
-    /// See [`HeaderReport`].
-    pub(super) fn look_at_headers(&mut self) {
-        self.report.look(&self.slot);
-    }
-
-    /// Receives once from the socket of each slot. `with_tos_and_ttl`: see
-    /// [`RxScope`](super::super::RxScope).
+    /// Receives once from one queue.
     #[inline]
-    pub(super) fn recv_slots(&mut self, with_tos_and_ttl: bool, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        let Receiver { slot, udp_port, batch, pace, report, counters, further, .. } = self;
-        let mut source = Source { queue: RxQueue::Slot, udp_port: *udp_port, batch, counters, tos_bits: 0 };
-        if with_tos_and_ttl {
-            report.require(slot);
+    pub(super) fn recv(&mut self, queue: RxQueue, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        let Receiver { gsi, slot, udp_port, batch, pace, counters, further } = self;
+        let mut source = Source { queue, udp_port: *udp_port, batch, counters };
+        match queue {
+            RxQueue::Slot => {
+                let batches = source.recv(slot, &mut pace[0], f);
+                batches + further.as_mut().map_or(0, |further| further.recv(&mut source, f))
+            }
+            RxQueue::Gsi | RxQueue::Forwarded => source.recv(gsi, &mut pace[1], f),
         }
-        let batches = source.recv(slot, &mut pace[0], f);
-        if batches > 0 && !with_tos_and_ttl {
-            report.received(slot, batches as u32, source.tos_bits);
-        }
-        batches + further.as_mut().map_or(0, |further| further.recv(&mut source, f))
-    }
-
-    /// Receives once from the GSI socket.
-    #[inline]
-    pub(super) fn recv_gsi(&mut self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        let Receiver { gsi, udp_port, batch, pace, counters, .. } = self;
-        let mut source = Source { queue: RxQueue::Gsi, udp_port: *udp_port, batch, counters, tos_bits: 0 };
-        source.recv(gsi, &mut pace[1], f)
     }
 }
 
@@ -156,8 +135,6 @@ struct Source<'a> {
     udp_port: u16,
     batch: &'a mut RecvBatch,
     counters: &'a mut PortCounters,
-    /// The bits of all received values of TOS.
-    tos_bits: u8,
 }
 
 impl Source<'_> {
@@ -185,7 +162,6 @@ impl Source<'_> {
             };
             batches += 1;
             bytes += batch.bytes.len();
-            self.tos_bits |= batch.tos;
             self.counters.rx_packets += batch.bytes.len().div_ceil(batch.segment) as u64;
             f(&batch);
         }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use super::super::MAX_PACKET;
 use super::*;
-use crate::port::{GSI_FLOW_SLOT, RxQueue, RxQueues};
+use crate::port::{GSI_FLOW_SLOT, RxQueues};
 use sys::testing::run;
 use sys::{PollFd, SockAddr};
 use wire::FlushIcrc;
@@ -189,34 +189,6 @@ fn tos_and_ttl_reach_the_receiver_over_ipv6() {
     let got = receive_all(&mut port, V6);
     let seen: Vec<_> = got.iter().map(|g| (g.tos, g.ttl, g.packets.len())).collect();
     assert_eq!(seen, [(0x02, 1, 3), (0x60, 255, 3)]);
-}
-
-/// Sends datagrams one by one; returns the TTL of each that arrives, 0 if the socket does not report it.
-fn ttls(port: &mut UdpPort, flow: FlowId, datagrams: usize, with_tos_and_ttl: bool) -> Vec<u8> {
-    let scope = RxScope { with_tos_and_ttl, ..RxQueues::SLOT.into() };
-    let mut got = Vec::new();
-    for _ in 0..datagrams {
-        commit(port, flow, &packet(0, 32));
-        port.flush();
-        assert_eq!(port.recv(scope, &mut |batch| got.push(batch.ttl)), 1);
-    }
-    got
-}
-
-#[test]
-fn tos_and_ttl_are_reported_to_those_who_use_them_and_while_a_sender_sets_an_ecn_codepoint() {
-    for ip in [V4, V6] {
-        let mut port = port_to_itself();
-        let flows = [2, 0].map(|tos| FlowKey { tos, ttl: 9, ..flow_key(ip) });
-        let [marked, plain] = flows.map(|key| port.open_flow(&key, Destination::Elsewhere).unwrap());
-        assert_eq!(ttls(&mut port, plain, 32, false), [9; 32], "a flow was opened");
-        assert_eq!(ttls(&mut port, plain, 100, false), [0; 100]);
-        assert_eq!(ttls(&mut port, plain, 100, true), [9; 100]);
-        assert_eq!(ttls(&mut port, plain, 33, false)[31..], [9, 0]);
-        assert_eq!(ttls(&mut port, plain, 1022, false), [0; 1022]);
-        assert_eq!(ttls(&mut port, marked, 100, false)[1..], [9; 99], "the socket looks again");
-        assert_eq!(ttls(&mut port, plain, 34, false)[31..], [9, 0, 0]);
-    }
 }
 
 #[test]
