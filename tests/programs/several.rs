@@ -5,7 +5,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::start;
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, LONG, build, good};
+use crate::case::{Case, LONG, build, good, says};
 
 const OF_LINUX: &str = include_str!("several.txt");
 
@@ -36,13 +36,40 @@ const SETUP: [&str; 7] = [
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
-    let case = |user| {
+    let mut cases = Vec::new();
+    for user in [User::Root, User::Ordinary] {
         let place = Place::new(Topology::TwoHosts, Family::V4, user);
-        Case::new(place, "two devices as with Linux", "cc", move |lab, name| {
+        cases.push(Case::new(place, "two devices as with Linux", "cc", move |lab, name| {
             as_linux(&lab.apart(), &place, name)
-        })
-    };
-    [User::Root, User::Ordinary].map(case).into()
+        }));
+    }
+    let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    for (what, first, later) in LATER {
+        cases.push(Case::new(place, what, "cc", move |lab, name| {
+            wildcards(&lab.apart(), &place, name, first, later)
+        }));
+    }
+    cases
+}
+
+/// A request to the first address, and one to an address that comes later, on an interface with an open device,
+/// with one that is not open, and without one.
+const LATER: [(&str, &str, &str); 3] = [
+    ("a listener on 0.0.0.0: an address of an open device", "10.78.0.1", "dev veth1"),
+    ("a listener on 0.0.0.0: an address of a device that is not open", "10.77.0.1", "dev veth1"),
+    ("a listener on 0.0.0.0: an address of a new device", "10.78.0.1", "dev veth2"),
+];
+
+fn wildcards(lab: &Lab, place: &Place, name: &str, first: &str, later: &str) -> Result<(), String> {
+    for words in SETUP {
+        lab.ip(place, Side::Server, words).map_err(|error| error.to_string())?;
+    }
+    let program = build(lab, "wildcard.c", &["-libverbs", "-lrdmacm"])?;
+    let command = format!("ip address add 10.79.0.1/24 {later}");
+    let words = [program.path(), first, &command, "10.79.0.1"];
+    let ended = good(start(lab, place, Side::Server, name, &words)?.wait(LONG))?;
+    says(&ended, &format!("{first}: a request at 0.0.0.0 on "))?;
+    says(&ended, "10.79.0.1: a request at 0.0.0.0 on ")
 }
 
 fn as_linux(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

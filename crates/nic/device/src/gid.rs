@@ -74,6 +74,8 @@ pub struct GidTable {
     pub loopback: [GidRow; 2],
     /// EUI-64 of the netdev, never 0.
     pub node_guid: [u8; 8],
+    /// The interfaces above the netdev, by index.
+    pub(crate) above: Vec<u32>,
 }
 
 #[cfg(test)]
@@ -90,6 +92,7 @@ impl GidTable {
             removed: Vec::new(),
             loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
+            above: Vec::new(),
         }
     }
 }
@@ -110,7 +113,16 @@ impl GidTable {
     /// A [`Refusal`] inside: kind `NotFound` if there is no such netdev, `AddrNotAvailable` if it has no
     /// address.
     pub fn read(netdev: Option<&str>) -> io::Result<GidTable> {
-        let table = Self::current(netdev)?;
+        Self::on(&Interfaces::read()?, netdev)
+    }
+
+    /// As [`read`](Self::read), with the interfaces of this namespace.
+    pub(crate) fn on(interfaces: &Interfaces, netdev: Option<&str>) -> io::Result<GidTable> {
+        let link = match netdev {
+            Some(name) => interfaces.named(name),
+            None => interfaces.with_devices().first().copied(),
+        };
+        let table = Self::of(link.ok_or_else(|| interfaces.unknown(netdev.unwrap_or("lo")))?, interfaces);
         if table.entries.is_empty() {
             let is_down_loopback = table.netdev == "lo" && !table.up;
             return Err(Refusal::NoAddress { netdev: table.netdev, is_down_loopback }.into());
@@ -130,15 +142,9 @@ impl GidTable {
         GidTable { node_guid, ..self }
     }
 
-    /// As [`read`](Self::read); the table may be empty.
-    fn current(netdev: Option<&str>) -> io::Result<GidTable> {
-        let interfaces = Interfaces::read()?;
-        let link = match netdev {
-            Some(name) => interfaces.named(name),
-            None => interfaces.with_devices().first().copied(),
-        };
-        let link = link.ok_or_else(|| interfaces.unknown(netdev.unwrap_or("lo")))?;
-        Ok(Self::of(link, &interfaces))
+    /// The netdev and the interfaces above it, by index.
+    pub(crate) fn interfaces(&self) -> Vec<u32> {
+        [&[self.ifindex], &self.above[..]].concat()
     }
 
     /// Reads the table of the interface with this index, whatever its name is by now.
@@ -164,6 +170,7 @@ impl GidTable {
             loopback: loopback(link, interfaces),
             entries,
             removed: Vec::new(),
+            above: interfaces.above(link).map(|upper| upper.index).collect(),
         }
     }
 
@@ -430,7 +437,8 @@ mod tests {
 
     #[test]
     fn path_mtu_and_guid_follow_rxe() {
-        let mut table = GidTable::without_addresses();
+        let guid = [2, 0, 0, 0xff, 0xfe, 0, 0, 7];
+        let mut table = GidTable { node_guid: guid, ..GidTable::without_addresses() };
         for (mtu, path_mtu) in [
             (1500, PathMtu::M1024),
             (4175, PathMtu::M2048),

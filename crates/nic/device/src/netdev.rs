@@ -1,7 +1,7 @@
 //! A device follows its netdev: the GID table, and the asynchronous events of its changes.
 //!
 //! One netlink socket, which is open while the device has been opened, reports the changes. The kernel
-//! delivers those of the netdev and of the loopback interface, and those of addresses. While the device has
+//! delivers those of the netdev, of the interfaces above it and of the loopback interface. While the device has
 //! an engine, the engine's progress thread waits for them. Before, no thread runs: the descriptor of each
 //! context then is also readable when there are changes, and ibv_get_async_event(3), ibv_query_port(3) and
 //! ibv_query_gid(3) take them.
@@ -40,6 +40,8 @@ struct Watch {
     /// `None` before the first context, and in sandboxes that forbid netlink.
     monitor: Option<NetEvents>,
     contexts: Vec<Weak<ContextEvents>>,
+    /// Changes were taken, and the table could not be read.
+    is_stale: bool,
     /// The process that has the monitor and the contexts; a forked child has others.
     generation: u32,
 }
@@ -72,6 +74,18 @@ impl Gids {
     /// True if the netdev was removed, or moved to another network namespace.
     pub(crate) fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Relaxed)
+    }
+
+    /// True if changes of the netdev are noticed: the device was opened.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.watch.try_lock().is_ok_and(|watch| watch.monitor.is_some())
+    }
+
+    /// Takes a table that was read now, unless changes are noticed anyway.
+    pub(crate) fn renew(&self, now: &GidTable) {
+        if let Some(new) = self.get().updated(now.clone()).filter(|_| !self.is_followed()) {
+            self.publish(&Arc::new(new));
+        }
     }
 
     /// Adds a context. `has_engine`: the progress thread of an engine follows the netdev.
@@ -125,12 +139,17 @@ impl Gids {
             NetEvent::LinkGone(index) => is_gone |= index == old.ifindex,
             _ => {}
         });
-        if count == 0 || self.is_removed() {
+        if (count == 0 && !watch.is_stale) || self.is_removed() {
             return;
         }
+        watch.is_stale = false;
         let new = match GidTable::of_index(old.ifindex) {
             Ok(now) if !is_gone => old.updated(now),
-            Err(error) if !is_gone && error.raw_os_error() != Some(libc::ENODEV) => None,
+            Err(error) if !is_gone && error.raw_os_error() != Some(libc::ENODEV) => {
+                // Out of descriptors, for example: the next call looks again.
+                watch.is_stale = true;
+                None
+            }
             _ => {
                 is_gone = true;
                 Some(old.without_netdev())
@@ -139,18 +158,27 @@ impl Gids {
         if let Some(new) = new.map(Arc::new) {
             self.publish(&new);
             self.is_removed.store(is_gone, Ordering::Relaxed);
+            if let Some(monitor) = &watch.monitor {
+                // Fails only for a descriptor that is no socket.
+                let _kept = monitor.set_interfaces(&new.interfaces());
+            }
             apply(&new, is_gone);
         }
         let new = self.get();
-        carriers.push(new.has_carrier);
+        if !watch.is_stale {
+            carriers.push(new.has_carrier);
+        }
         let kinds = kinds(&old, &new, carriers, is_gone);
         watch.contexts.retain(|context| context.upgrade().inspect(|context| context.tell(&kinds)).is_some());
     }
 
     /// Locks the monitor and the contexts of this process.
     fn watch(&self) -> Option<MutexGuard<'_, Watch>> {
-        let mut watch = sys::lock_until(&self.watch, sys::now_ns() + LOCK_TIMEOUT_NS)?;
         let generation = sys::generation();
+        let mut watch = match generation {
+            0 => self.watch.lock().unwrap_or_else(PoisonError::into_inner),
+            _ => sys::lock_until(&self.watch, sys::now_ns() + LOCK_TIMEOUT_NS)?,
+        };
         if watch.generation != generation {
             *watch = Watch { generation, ..Watch::default() };
         }
@@ -162,7 +190,7 @@ impl Gids {
             return;
         }
         let ifindex = self.get().ifindex;
-        watch.monitor = NetEvents::of_interface(ifindex).ok();
+        watch.monitor = NetEvents::of_interfaces(&self.get().interfaces()).ok();
         // The monitor is open before the addresses are read, so that no change is missed.
         let now = GidTable::of_index(ifindex).ok();
         if let Some(new) = now.and_then(|now| self.get().updated(now)) {

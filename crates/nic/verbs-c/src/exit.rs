@@ -6,6 +6,8 @@ use std::sync::{OnceLock, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use sys::now_ns;
+
 use crate::ibv::device::known_devices;
 use crate::rdma::id::disconnect_all;
 use crate::rsocket::table;
@@ -14,6 +16,8 @@ use roxie::verbs::Device;
 /// Longest delay of the exit. A signal handler may call exit(3) while the thread that it interrupted holds a
 /// lock; then the peers are not told.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for the list of devices: a signal handler may exit while the thread that it interrupted has it.
+const LOCK_MAX_NS: u64 = 50_000_000;
 /// Longest delay of the exit with `ROXIE_STATS` set, when counters are printed.
 const REPORT_MAX: Duration = Duration::from_secs(2);
 
@@ -61,7 +65,7 @@ extern "C" fn at_exit() {
 /// calls this waits for the first to end the process.
 pub(crate) fn shut_down() {
     // The peers of a forked child that has not used the device are those of its parent.
-    if !known_devices().iter().any(|device| device.tail.device.is_running()) {
+    if !known_devices(now_ns() + LOCK_MAX_NS).iter().any(|device| device.tail.device.is_running()) {
         return;
     }
     let time = if wants_report() { REPORT_MAX } else { SHUTDOWN_MAX };
@@ -92,7 +96,7 @@ unsafe extern "C" {
 fn disconnect_peers() {
     table::close_all();
     disconnect_all();
-    let known = known_devices();
+    let known = known_devices(now_ns() + LOCK_MAX_NS);
     let running = || known.iter().map(|object| &object.tail.device).filter(|device| device.is_running());
     running().for_each(Device::quiesce);
     running().filter_map(Device::chaos_report).for_each(roxie::notice);

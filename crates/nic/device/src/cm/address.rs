@@ -1,7 +1,7 @@
 //! Binding and resolving addresses (rdma_bind_addr(3), rdma_resolve_addr(3), rdma_resolve_route(3)).
 //!
 //! A GID is an IP address of the device's netdev. So resolving is one lookup in the routing table, which also
-//! says which device it is, then one of the neighbour (`resolve.rs`).
+//! determines the device, then one of the neighbour (`resolve.rs`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl IdInner {
         if let Some(gid) = self.choose(|gids| gids.has(&gid, scope).then_some(gid))? {
             return Ok(gid);
         }
-        let on_this_host = scope.is_some() || self.route(ip, None, 0).is_ok_and(|route| route.is_local);
+        let on_this_host = self.route(ip, None, scope.unwrap_or(0)).is_ok_and(|route| route.is_local);
         let [low, high] = ip_halves(ip);
         Err(if on_this_host {
             refuse!(ENODEV, "identifier", "src_addr"; low, high; let ip = ip_of(low, high);
@@ -191,8 +191,15 @@ impl IdInner {
         let (gid, scope) = (Gid::from(target), scope(dst));
         let within = |local| Ok(Some(Resolved { local, path: None }));
         if target.is_loopback() {
-            let active = |gids: &GidTable| (gids.up && gids.index_of(&gid).is_some()).then_some(gid);
-            if let Some(local) = bound.map_or_else(|| self.choose(active), |bound| Ok(Some(bound)))? {
+            let has = |gids: &GidTable| gids.index_of(&gid).is_some();
+            let mut local = bound;
+            if local.is_none() {
+                local = self.choose(|gids| (gids.has_carrier && has(gids)).then_some(gid))?;
+            }
+            if local.is_none() {
+                local = self.choose(|gids| has(gids).then_some(gid))?;
+            }
+            if let Some(local) = local {
                 return within(local);
             }
         }

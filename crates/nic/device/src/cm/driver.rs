@@ -54,9 +54,10 @@ pub(super) struct State {
 /// An identifier, by its address in memory.
 pub(super) type PlacedId = usize;
 
-/// An identifier that listens, and the device of this driver as it sees it.
+/// An identifier that listens for a service, and this driver's device as its requests have it.
 pub(super) struct Listening {
     pub(super) id: Weak<IdInner>,
+    pub(super) service: ServiceId,
     pub(super) place: Place,
 }
 
@@ -211,8 +212,11 @@ impl CmDriver {
     /// wildcard address listens on each device, and on some from their first request on.
     pub(crate) fn host_of_request(&self, service: ServiceId, dst: Gid) -> Option<RequestHost> {
         // See `lose_device`.
-        let listening: Vec<Arc<IdInner>> =
-            self.lock().listeners.values().filter_map(|listening| listening.id.upgrade()).collect();
+        let listening: Vec<Arc<IdInner>> = {
+            let state = self.lock();
+            let of_service = state.listeners.values().filter(|listening| listening.service == service);
+            of_service.filter_map(|listening| listening.id.upgrade()).collect()
+        };
         listening.iter().find_map(|id| id.listen_at(service, dst))
     }
 

@@ -19,6 +19,8 @@ use super::{out_of_phase, port};
 /// For how long requests to an address without a device are rejected without another look at the interfaces.
 /// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
 const NO_DEVICE_NS: u64 = 500_000_000;
+/// Addresses for which that is remembered.
+const NO_DEVICE_MAX: usize = 16;
 
 /// Where a request to an address of another device of this process is handled.
 pub(crate) enum RequestHost {
@@ -85,7 +87,7 @@ impl IdInner {
                 let port = params.service_id.port();
                 refuse!(EADDRINUSE, "identifier", "port"; port; "another identifier listens on port {port}")
             })?;
-            driver.listeners.insert(listener, Listening { id, place });
+            driver.listeners.insert(listener, Listening { id, service: params.service_id, place });
             Ok::<_, VerbsError>(listener)
         })?;
         state.listeners.push((host, listener));
@@ -98,7 +100,8 @@ impl IdInner {
     pub(super) fn listen_at(self: &Arc<Self>, service: ServiceId, dst: Gid) -> Option<RequestHost> {
         self.places.as_ref()?;
         let mut state = self.lock();
-        if state.listening?.service_id != service || state.local.is_some() {
+        let params = state.listening?;
+        if params.service_id != service || !params.address.covers(dst) || state.local.is_some() {
             return None;
         }
         let has = |host: &dyn Host| host.gids().has(&dst, None);
@@ -109,7 +112,9 @@ impl IdInner {
         if state.is_opening {
             return Some(RequestHost::Opening);
         }
-        if host.now() < state.no_device_until {
+        let now = host.now();
+        state.no_device.retain(|(_, until)| now < *until);
+        if state.no_device.iter().any(|(known, _)| *known == dst) {
             return None;
         }
         let id = Arc::clone(self);
@@ -129,7 +134,9 @@ impl IdInner {
             // Fails if another identifier listens there; the request is then rejected.
             let _other_listens = self.listen_on(&mut state, place, params);
         } else if !has_place && let Ok(host) = self.host() {
-            state.no_device_until = host.now().plus_ns(NO_DEVICE_NS);
+            let until = host.now().plus_ns(NO_DEVICE_NS);
+            state.no_device.truncate(NO_DEVICE_MAX - 1);
+            state.no_device.push((dst, until));
         }
     }
 }

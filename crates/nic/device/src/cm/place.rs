@@ -49,7 +49,11 @@ pub(super) struct Of(pub(super) Arc<dyn Devices>);
 
 impl Places for Of {
     fn find(&self, wanted: &mut Wanted<'_>) -> Result<Option<Place>, VerbsError> {
-        let mut first = |again| self.0.devices(again).into_iter().find(|device| wanted(&device.gids()));
+        let mut first = |again| {
+            // The table of a device that is not open may be old.
+            let is_known = |device: &Device| again || device.is_followed();
+            self.0.devices(again).into_iter().find(|device| is_known(device) && wanted(&device.gids()))
+        };
         let Some(device) = first(false).or_else(|| first(true)) else { return Ok(None) };
         let host = device.engine_or_refusal()?;
         let context = self.0.context(&device).map_err(|error| {

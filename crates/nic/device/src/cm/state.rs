@@ -58,8 +58,8 @@ pub(super) struct IdState {
     pub(super) listening: Option<ListenParams>,
     /// A thread opens a further device for the identifier.
     pub(super) is_opening: bool,
-    /// A request came to an address that no device has: devices are not looked for before.
-    pub(super) no_device_until: Instant,
+    /// Addresses to which requests came and that no device has: until when no device is looked for.
+    pub(super) no_device: Vec<(Gid, Instant)>,
     pub(super) bound: Option<Bound>,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
@@ -93,7 +93,7 @@ impl IdState {
             listeners: Vec::new(),
             listening: None,
             is_opening: false,
-            no_device_until: Instant::ZERO,
+            no_device: Vec::new(),
             bound: None,
             src: None,
             dst: None,

@@ -22,6 +22,7 @@ use crate::engine::tables::QP_MAX;
 use crate::fork::EngineSlot;
 use crate::gid::{GID_TBL_LEN, GidTable};
 use crate::guard;
+use crate::interfaces::Interfaces;
 use crate::netdev::{ContextEvents, Gids};
 use crate::port::{Outlook, PortChoice, PortKind};
 use crate::refusal::NAME_MAX;
@@ -111,9 +112,14 @@ impl Device {
     /// A [`Refusal`] inside; kind `NotFound` if there is no such interface, `AddrNotAvailable` if it has no
     /// address, `InvalidInput` for a name that cannot be part of a path. Errors of netlink.
     pub fn open(config: &DeviceConfig) -> io::Result<Self> {
+        Self::open_on(config, &Interfaces::read()?)
+    }
+
+    /// As [`open`](Self::open), with the interfaces of this namespace.
+    pub(super) fn open_on(config: &DeviceConfig, interfaces: &Interfaces) -> io::Result<Self> {
         config.check_name()?;
-        let gids =
-            Arc::new(Gids::new(GidTable::read(config.netdev.as_deref())?.of_instance(config.instance)));
+        let table = GidTable::on(interfaces, config.netdev.as_deref())?;
+        let gids = Arc::new(Gids::new(table.of_instance(config.instance)));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
         let DeviceConfig { port, traffic, engines, chaos: chaos_plan, ref domain, .. } = *config;
@@ -157,10 +163,19 @@ impl Device {
 
     /// Takes the changes of the netdev, unless an engine does that.
     fn follow_netdev(&self) {
-        // Locked: another thread is starting the engine, which takes them.
-        if self.0.engine.try_lock().is_ok_and(|engine| engine.is_none()) {
+        // Locked: another thread is starting the engine, which takes them. The lock is kept, so that no engine
+        // starts with the table from before.
+        if let Ok(engine) = self.0.engine.try_lock()
+            && engine.is_none()
+        {
             self.0.gids.follow(|_, _| {});
         }
+    }
+
+    /// True if the device notices changes of its netdev, or has an engine.
+    pub(crate) fn is_followed(&self) -> bool {
+        // Locked: another thread is starting the engine.
+        self.0.engine.try_lock().map_or(true, |engine| engine.is_some()) || self.0.gids.is_followed()
     }
 
     /// True if the netdev was removed, or moved to another network namespace, while the device was open: the

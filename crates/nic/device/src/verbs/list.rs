@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Device, DeviceSettings};
+use super::{Device, DeviceConfig, DeviceSettings};
 use crate::interfaces::Interfaces;
 
 /// The devices that a process has, in a stable order. A device stays in the list as long as its interface
@@ -33,13 +33,13 @@ impl DeviceList {
         let interfaces = Interfaces::read()?;
         let mut list: Vec<Device> = Vec::new();
         let mut refusal = None;
-        for config in DeviceSettings::from_env().configs_on(&interfaces)? {
-            match Device::open(&config) {
-                Ok(found) => list.push(place(&known, &list, found)),
+        for config in configs(&interfaces, !known.is_empty())? {
+            match Device::open_on(&config, &interfaces) {
+                Ok(found) => list.push(known_or_new(&known, &list, found)),
                 Err(error) => refusal = refusal.or(Some(error)),
             }
         }
-        // Those that the rule names no more, while their interface is still there.
+        // Devices that are no longer chosen, while their interface exists.
         let stays = |device: &&Device| {
             !list.contains(device)
                 && !device.is_removed()
@@ -47,7 +47,7 @@ impl DeviceList {
         };
         let others: Vec<Device> = known.iter().filter(stays).cloned().collect();
         let is_new = |device: &Device| !known.contains(device);
-        // What a program has seen keeps its place.
+        // Known devices keep their order.
         let (new, old): (Vec<Device>, Vec<Device>) = list.into_iter().partition(is_new);
         known.retain(|device| old.contains(device) || others.contains(device));
         known.extend(new);
@@ -57,19 +57,19 @@ impl DeviceList {
         }
     }
 
-    /// The lock of the list; held while the process forks.
-    pub fn lock(&self) -> MutexGuard<'_, Vec<Device>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Device>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the known device on the interface of `found` that is not in `list` yet, or else `found`, with a
 /// name that no known device has.
-fn place(known: &[Device], list: &[Device], found: Device) -> Device {
+fn known_or_new(known: &[Device], list: &[Device], found: Device) -> Device {
     let ifindex = found.gids().ifindex;
     let is_same =
         |device: &&Device| device.gids().ifindex == ifindex && !device.is_removed() && !list.contains(device);
     if let Some(device) = known.iter().find(is_same) {
+        device.0.gids.renew(&found.gids());
         return device.clone();
     }
     let is_named = |device: &Device, name: &str| device.name() == name && !device.is_removed();
@@ -80,4 +80,15 @@ fn place(known: &[Device], list: &[Device], found: Device) -> Device {
     let base = found.name().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     let free = (0..).map(|number| format!("{base}{number}")).find(|name| !taken(name));
     free.map_or(found.clone(), |name| found.renamed(name))
+}
+
+/// Returns the configurations of the devices. A process that has devices already keeps them if an interface of
+/// the settings does not exist any more, and gets no more if their number is set.
+fn configs(interfaces: &Interfaces, has_devices: bool) -> io::Result<Vec<DeviceConfig>> {
+    let settings = DeviceSettings::from_env();
+    match settings.configs_on(interfaces) {
+        Ok(_) if has_devices && !settings.devices.is_empty() => Ok(Vec::new()),
+        Err(_) if has_devices => Ok(Vec::new()),
+        configs => Ok(configs?),
+    }
 }

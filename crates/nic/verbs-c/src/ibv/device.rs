@@ -85,9 +85,9 @@ fn lock() -> MutexGuard<'static, Devices> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the devices that were found so far; none while another thread looks for devices.
-pub(crate) fn known_devices() -> Vec<&'static DeviceObject> {
-    DEVICES.try_lock().map(|devices| devices.objects.clone()).unwrap_or_default()
+/// Returns the devices that were found so far; none if another thread looks for devices until `until_ns`.
+pub(crate) fn known_devices(until_ns: u64) -> Vec<&'static DeviceObject> {
+    lock_until(&DEVICES, until_ns).map(|devices| devices.objects.clone()).unwrap_or_default()
 }
 
 /// Locks the list of devices until the returned value is dropped, or gives up at `until_ns`.

@@ -43,15 +43,22 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
 
 /// Calls `f` with what the identifiers of a device share; opens the device at the first call.
 fn with<R>(device: &'static DeviceObject, f: impl FnOnce(&mut Shared) -> R) -> io::Result<R> {
-    let (mut all, generation) = (lock(), generation());
+    let generation = generation();
     let is_of = |shared: &Shared| {
         shared.generation == generation && shared.context.tail.context.device() == &device.tail.device
     };
+    let mut all = lock();
+    if let Some(shared) = all.iter_mut().find(|shared| is_of(shared)) {
+        return Ok(f(shared));
+    }
+    drop(all);
+    // Without the lock, which calls for other devices need: another thread may be starting the engine.
+    let opened = check::owned(|| device::open(device))?;
+    let mut all = lock();
     let at = match all.iter().position(is_of) {
         Some(at) => at,
         None => {
-            let context = Box::leak(check::owned(|| device::open(device))?);
-            all.push(Shared { generation, context, pd: None, xrcd: None });
+            all.push(Shared { generation, context: Box::leak(opened), pd: None, xrcd: None });
             all.len() - 1
         }
     };
@@ -102,13 +109,20 @@ impl roxie::cm::Devices for AllDevices {
     }
 }
 
-/// Returns the shared context of the device with a local address, or of the first device.
+/// Returns the shared context of the device with a local address; of the first device for `None`.
 pub(crate) fn context_at(local: Option<IpAddr>) -> io::Result<Context> {
-    let devices = device::devices(false).inspect_err(refusal::explain)?;
-    let has = |object: &&&DeviceObject| {
-        local.is_some_and(|ip| object.tail.device.gids().index_of(&Gid::from(ip)).is_some())
+    let has = |object: &DeviceObject| {
+        local.is_none_or(|ip| object.tail.device.gids().index_of(&Gid::from(ip)).is_some())
     };
-    let device = devices.iter().find(has).or(devices.first()).ok_or(io::ErrorKind::NotFound)?;
+    let find = |again| -> io::Result<Option<&DeviceObject>> {
+        let devices = device::devices(again).inspect_err(refusal::explain)?;
+        Ok(devices.into_iter().find(|object| has(object)))
+    };
+    let found = match find(false)? {
+        Some(device) => Some(device),
+        None => find(true)?,
+    };
+    let device = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
     with(device, |shared| shared.context.tail.context.clone())
 }
 
