@@ -52,8 +52,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A request to the first address, and one to an address that comes later, on an interface with an open device,
-/// with one that is not open, and without one.
+/// A request to the first address, and one to an address that comes later, on an interface with an open
+/// device, with one that is not open, and without one.
 const LATER: [(&str, &str, &str); 3] = [
     ("a listener on 0.0.0.0: an address of an open device", "10.78.0.1", "dev veth1"),
     ("a listener on 0.0.0.0: an address of a device that is not open", "10.77.0.1", "dev veth1"),

@@ -1,8 +1,8 @@
 //! A device follows its netdev: the GID table, and the asynchronous events of its changes.
 //!
 //! One netlink socket, which is open while the device has been opened, reports the changes. The kernel
-//! delivers those of the netdev, of the interfaces above it and of the loopback interface. While the device has
-//! an engine, the engine's progress thread waits for them. Before, no thread runs: the descriptor of each
+//! delivers those of the netdev, of the interfaces above it and of the loopback interface. While the device
+//! has an engine, the engine's progress thread waits for them. Before, no thread runs: the descriptor of each
 //! context then is also readable when there are changes, and ibv_get_async_event(3), ibv_query_port(3) and
 //! ibv_query_gid(3) take them.
 //!

@@ -16,7 +16,8 @@ use roxie::verbs::Device;
 /// Longest delay of the exit. A signal handler may call exit(3) while the thread that it interrupted holds a
 /// lock; then the peers are not told.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(200);
-/// Longest wait for the list of devices: a signal handler may exit while the thread that it interrupted has it.
+/// Longest wait for the list of devices: a signal handler may exit while the thread that it interrupted has
+/// it.
 const LOCK_MAX_NS: u64 = 50_000_000;
 /// Longest delay of the exit with `ROXIE_STATS` set, when counters are printed.
 const REPORT_MAX: Duration = Duration::from_secs(2);

@@ -163,8 +163,8 @@ impl Device {
 
     /// Takes the changes of the netdev, unless an engine does that.
     fn follow_netdev(&self) {
-        // Locked: another thread is starting the engine, which takes them. The lock is kept, so that no engine
-        // starts with the table from before.
+        // Locked: another thread is starting the engine, which takes them. The lock is kept, so that no
+        // engine starts with the table from before.
         if let Ok(engine) = self.0.engine.try_lock()
             && engine.is_none()
         {

@@ -82,8 +82,8 @@ fn known_or_new(known: &[Device], list: &[Device], found: Device) -> Device {
     free.map_or(found.clone(), |name| found.renamed(name))
 }
 
-/// Returns the configurations of the devices. A process that has devices already keeps them if an interface of
-/// the settings does not exist any more, and gets no more if their number is set.
+/// Returns the configurations of the devices. A process that has devices already keeps them if an interface
+/// of the settings does not exist any more, and gets no more if their number is set.
 fn configs(interfaces: &Interfaces, has_devices: bool) -> io::Result<Vec<DeviceConfig>> {
     let settings = DeviceSettings::from_env();
     match settings.configs_on(interfaces) {

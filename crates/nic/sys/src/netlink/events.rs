@@ -116,8 +116,8 @@ impl AsFd for NetEvents {
 /// The index of the loopback interface of each network namespace (net/loopback.c, `LOOPBACK_IFINDEX`).
 const LOOPBACK_IFINDEX: u32 = 1;
 
-/// Most interfaces in a filter; with more, the first ones count. Half: changes of addresses above an interface
-/// with 100 VLANs go unnoticed. Double: the jumps of the filter are too long.
+/// Most interfaces in a filter; with more, the first ones count. Half: changes of addresses above an
+/// interface with 100 VLANs go unnoticed. Double: the jumps of the filter are too long.
 const INTERFACES_MAX: usize = 120;
 
 /// Returns a filter for messages about interfaces. `ifinfomsg` and `ifaddrmsg` have the index at the same
