@@ -3,13 +3,14 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use transport::refusal::Os;
 use transport::{Errno, VerbsError, refuse};
 
 use super::host::Host;
 use crate::gid::GidTable;
+use crate::notice::notice;
 use crate::verbs::{Context, Device};
 use sys::{Netlink, Route};
 
@@ -44,6 +45,9 @@ pub(super) trait Places: Send + Sync {
     fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route>;
 }
 
+/// Whether the first device that cannot be used was named.
+static SAID: Once = Once::new();
+
 /// See [`Places`].
 pub(super) struct Of(pub(super) Arc<dyn Devices>);
 
@@ -55,7 +59,11 @@ impl Places for Of {
             self.0.devices(again).into_iter().find(|device| is_known(device) && wanted(&device.gids()))
         };
         let Some(device) = first(false).or_else(|| first(true)) else { return Ok(None) };
-        let host = device.engine_or_refusal()?;
+        let host = device.engine().map_err(|error| {
+            // A listener has no call that could say it.
+            SAID.call_once(|| notice(format_args!("{} cannot be used: {error}", device.name())));
+            Device::without_engine(&error)
+        })?;
         let context = self.0.context(&device).map_err(|error| {
             let os = Os::from(&error);
             refuse!((Errno::new(os.0)), "device", "context"; os as Os; "the device cannot be opened: {os}")

@@ -42,11 +42,15 @@ impl Device {
 
     /// As [`engine`](Self::engine), for verbs, which return an errno: ENODEV.
     pub(crate) fn engine_or_refusal(&self) -> Result<Arc<Engine>, VerbsError> {
-        self.engine().map_err(|error| {
-            let os = Os::from(&error);
-            refuse!(ENODEV, "device", "engine"; os as Os; "the engine of the device does not start";
-                "'roxie doctor' may know why")
-        })
+        self.engine().map_err(|error| Self::without_engine(&error))
+    }
+
+    /// The refusal of a call that needs the engine.
+    #[cold]
+    pub(crate) fn without_engine(error: &io::Error) -> VerbsError {
+        let os = Os::from(error);
+        refuse!(ENODEV, "device", "engine"; os as Os; "the engine of the device does not start";
+            "'roxie doctor' may know why")
     }
 
     /// Returns the first engine. The first call starts as many as there are at the beginning.
