@@ -171,6 +171,14 @@ pub(crate) struct ObjectPage {
     pub(crate) next: Option<u32>,
 }
 
+impl ObjectPage {
+    /// Whether the numbers ascend from `from` on, up to that of the next page.
+    pub(crate) fn is_in_order(&self, from: u32) -> bool {
+        let numbers = || self.objects.iter().map(ObjectStatus::id).chain(self.next);
+        numbers().is_sorted_by(|one, next| one < next) && numbers().next().is_none_or(|first| first >= from)
+    }
+}
+
 /// Objects in one page: at most 120 bytes of a reply each.
 pub(crate) const OBJECTS_MAX: usize = 1000;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{RECORD_MAX, Reply, Request};
 use crate::hook::{HookPlan, HookPoint, HookStatus, KeptFrame, TapFilter};
@@ -18,6 +18,14 @@ use sys::{PollFd, RecordReader};
 /// Time to wait for a reply. The engine's thread answers within a millisecond, unless it creates large
 /// maps or the process is stopped.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for all pages of a list: a process of another user may send page after page. Half: a busy process
+/// with 100,000 queue pairs (782 pages) may not be in time. Double: such a process delays its reader longer.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most entries of a list: no device has more completion queues, of which it has the most.
+const LIST_MAX: usize = 1 << 18;
+
+/// The entries of a page, and where the next page starts.
+type Part<T> = (Vec<T>, Option<u32>);
 
 /// The users that own the engines a client connects to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -207,32 +215,51 @@ impl Remote {
     /// are not of one instant.
     ///
     /// # Errors
-    /// The process does not answer.
+    /// The process does not answer in time, or its list does not end.
     pub fn queue_pairs(&self) -> Result<Vec<QpStatus>, ControlError> {
-        let (mut all, mut next) = (Vec::new(), Some(0));
-        while let Some(from) = next {
-            let Reply::QueuePairs(page) = self.ask(&Request::QueuePairs { from })? else {
-                return Err(ControlError::Io(io::ErrorKind::InvalidData.into()));
-            };
-            all.extend(page.qps);
-            next = page.next.filter(|next| *next > from);
-        }
-        Ok(all)
+        self.list(
+            |from| Request::QueuePairs { from },
+            |reply, _| if let Reply::QueuePairs(page) = reply { Some((page.qps, page.next)) } else { None },
+        )
     }
 
     /// Returns the objects of one kind of its device, in the order of their numbers; none if this is not the
     /// first engine of the device.
     ///
     /// # Errors
-    /// The process does not answer, or is of a version without this request.
+    /// The process does not answer in time, its list does not end or is out of order, or it is of a version
+    /// without this request.
     pub fn objects(&self, kind: ObjectKind) -> Result<Vec<ObjectStatus>, ControlError> {
-        let (mut all, mut next) = (Vec::new(), Some(0));
+        self.list(
+            |from| Request::Objects { kind, from },
+            |reply, from| match reply {
+                Reply::Objects(page) if page.is_in_order(from) => Some((page.objects, page.next)),
+                _ => None,
+            },
+        )
+    }
+
+    /// The entries of all pages. `part` takes a page from the reply to the request for those from a number
+    /// on; each entry has a number of its own, so the next page starts at least so many numbers later.
+    fn list<T>(
+        &self,
+        request: impl Fn(u32) -> Request,
+        part: impl Fn(Reply, u32) -> Option<Part<T>>,
+    ) -> Result<Vec<T>, ControlError> {
+        let (deadline, mut all, mut next) = (Instant::now() + LIST_TIMEOUT, Vec::new(), Some(0));
         while let Some(from) = next {
-            let Reply::Objects(page) = self.ask(&Request::Objects { kind, from })? else {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(ControlError::Silent);
+            }
+            let reply = self.ask_for(&request(from), &mut Vec::new(), rest.min(self.timeout))?;
+            let (entries, then) = part(reply, from).ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
+            let least = u64::from(from) + entries.len().max(1) as u64;
+            all.extend(entries);
+            if then.is_some_and(|then| u64::from(then) < least) || all.len() > LIST_MAX {
                 return Err(ControlError::Io(io::ErrorKind::InvalidData.into()));
-            };
-            all.extend(page.objects);
-            next = page.next.filter(|next| *next > from);
+            }
+            next = then;
         }
         Ok(all)
     }
@@ -245,7 +272,7 @@ impl Remote {
     /// The process refuses, or does not answer.
     pub fn tap(&self, filter: &TapFilter) -> Result<RecordReader, ControlError> {
         let mut passed = Vec::new();
-        match self.ask_for(&Request::Tap(filter.clone()), &mut passed)? {
+        match self.ask_for(&Request::Tap(filter.clone()), &mut passed, self.timeout)? {
             Reply::Done => passed.pop().map_or(Err(io::ErrorKind::InvalidData.into()), RecordReader::new),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -269,10 +296,15 @@ impl Remote {
 
     pub(super) fn ask(&self, request: &Request) -> Result<Reply, ControlError> {
         // Unexpected descriptors are closed.
-        self.ask_for(request, &mut Vec::new())
+        self.ask_for(request, &mut Vec::new(), self.timeout)
     }
 
-    fn ask_for(&self, request: &Request, passed: &mut Vec<OwnedFd>) -> Result<Reply, ControlError> {
+    fn ask_for(
+        &self,
+        request: &Request,
+        passed: &mut Vec<OwnedFd>,
+        timeout: Duration,
+    ) -> Result<Reply, ControlError> {
         let bytes = request.to_bytes();
         if bytes.len() > RECORD_MAX {
             return Err(ControlError::TooLarge { bytes: bytes.len() });
@@ -281,7 +313,7 @@ impl Remote {
         sys::send_record(connection.as_fd(), &bytes, &[], &[])
             .map_err(|error| refusal(&connection).unwrap_or(ControlError::Io(error)))?;
         let mut fds = [PollFd::readable(connection.as_raw_fd())];
-        if sys::poll(&mut fds, Some(self.timeout.as_nanos() as u64))? == 0 {
+        if sys::poll(&mut fds, Some(timeout.as_nanos() as u64))? == 0 {
             return Err(ControlError::Silent);
         }
         let mut buffer = vec![0; RECORD_MAX];

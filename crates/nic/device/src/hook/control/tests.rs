@@ -284,6 +284,7 @@ fn domain() -> DomainConfig {
 struct Owner {
     gone: Mutex<Vec<u64>>,
     tap: Mutex<Option<RecordWriter>>,
+    page: Mutex<ObjectPage>,
 }
 
 impl Answers for Owner {
@@ -300,6 +301,11 @@ impl Answers for Owner {
                 *self.tap.lock().unwrap() = Some(writer);
                 return (Reply::Done, Some(reader));
             }
+            // The endless list.
+            Request::QueuePairs { from } => {
+                Reply::QueuePairs(QpPage { qps: vec![QpStatus::default(); 128], next: Some(from + 128) })
+            }
+            Request::Objects { .. } => Reply::Objects(self.page.lock().unwrap().clone()),
             _ => Reply::Refused { why: "no".to_owned(), remedy: Some("yes".to_owned()) },
         };
         (reply, None)
@@ -333,6 +339,44 @@ fn the_last_records_of_a_process_are_read() {
     let mut read = Vec::new();
     copies.read(usize::MAX, |record| read.push(record.to_vec()));
     assert_eq!((read, copies.lost()), (vec![b"first".to_vec(), b"last".to_vec()], 1));
+}
+
+/// A hostile process must not keep its reader busy, nor fill its memory.
+#[test]
+fn lists_that_do_not_end_or_are_out_of_order_are_refused() {
+    let (domain, owner) = (domain(), Owner::default());
+    let control = Control::open(&domain, 3).unwrap();
+    let remote = Remote::connect(&domain, std::process::id(), 3, Users::Own).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                control.serve(&owner);
+                std::thread::yield_now();
+            }
+        });
+        let ends = |ids: &[u32], next| {
+            let objects = ids.iter().map(|id| ObjectStatus::Pd { id: *id, users: 0 }).collect();
+            *owner.page.lock().unwrap() = ObjectPage { objects, next };
+            remote.objects(ObjectKind::Pd)
+        };
+        let good = ends(&[0, 2, 9], None).unwrap();
+        let refused = [
+            ends(&[2, 1], None),
+            ends(&[1, 1], None),
+            ends(&[5], Some(5)),
+            ends(&[], Some(0)),
+            // The second page is the first once more, below what was asked for.
+            ends(&[1], Some(2)),
+        ];
+        let endless = remote.queue_pairs();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(good.len(), 3);
+        for refused in refused {
+            assert!(matches!(refused, Err(ControlError::Io(_))), "{refused:?}");
+        }
+        assert!(endless.is_err());
+    });
 }
 
 /// However a connection ends, its owner is told.
