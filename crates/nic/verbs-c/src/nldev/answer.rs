@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roxie::hook::control::{Listing, Remote, Users};
 use roxie::registry::DomainConfig;
-use roxie::status::{ObjectKind, ObjectStatus, QpStatus};
+use roxie::status::{EngineStatus, ObjectKind, ObjectStatus, QpStatus};
 use roxie::transport::QpCounters;
 use roxie::verbs::Context;
 
@@ -306,17 +306,18 @@ impl Listed {
         self.ask(|remote| Some((remote.pid(), remote.queue_pairs().ok()?)))
     }
 
-    /// What `question` gets from the engines of the interface: of this user, or of all users for root.
-    /// Processes that do not answer are left out.
+    /// What `question` gets from the engines of the device, those with its name and interface: of this user,
+    /// or of all users for root. Processes that do not answer are left out.
     fn ask<T>(&self, mut question: impl FnMut(&Remote) -> Option<T>) -> Vec<T> {
         let Ok(domain) = DomainConfig::from_env() else { return Vec::new() };
         let (listing, begun) = (Listing::read(&domain), Instant::now());
-        let netdev = &self.context.device().gids().netdev;
+        let (name, gids) = (self.context.device().name(), self.context.device().gids());
+        let is_ours = |status: &EngineStatus| status.device == name && status.netdev == gids.netdev;
         let reached = listing.engines().map_while(|(pid, slot)| {
             (begun.elapsed() < ANSWERS_TIMEOUT).then(|| listing.connect(pid, slot, Users::All))
         });
         let connected = reached.flatten().map(|remote| remote.with_timeout(ANSWER_TIMEOUT));
-        let ours = connected.filter(|remote| remote.engine().is_ok_and(|status| status.netdev == *netdev));
+        let ours = connected.filter(|remote| remote.engine().is_ok_and(|status| is_ours(&status)));
         ours.filter_map(|remote| question(&remote)).collect()
     }
 }
