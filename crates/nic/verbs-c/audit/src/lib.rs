@@ -182,7 +182,7 @@ pub unsafe extern "C" fn la_objsearch(
         Some(Library::Ibverbs) => state.ibverbs.bytes(),
         Some(Library::Rdmacm) => state.rdmacm.bytes(),
         None => {
-            state.preload.library(wanted);
+            state.preload.library(wanted, || state.has_memory());
             return name;
         }
     };

@@ -59,12 +59,14 @@ impl Preload {
         self.has_begun.store(true, Ordering::Relaxed);
     }
 
-    /// Starts the program anew if `wanted` is the library that says what it is. Returns if it is not, or if
-    /// the start failed: then the program runs without roxie's answers.
-    pub(crate) fn library(&self, wanted: &[u8]) {
+    /// Starts the program anew if `wanted` is the library that says what it is, and there is memory for
+    /// roxie's libraries. Returns if not, or if the start failed: then the program runs without roxie's
+    /// answers.
+    pub(crate) fn library(&self, wanted: &[u8], has_memory: impl FnOnce() -> bool) {
         if let Some(main) = &self.main
             && base_name(wanted).starts_with(LIBRARY)
             && !self.has_begun.load(Ordering::Relaxed)
+            && has_memory()
         {
             main.execute();
         }
@@ -83,7 +85,11 @@ impl Main {
         preload.set(&[VARIABLE, self.dir, PRELOAD, b":", old, b"\0"]);
         // The name stays, which /proc/PID/comm shows: that of /proc/self/exe would be another.
         let mut room = [0; 4096];
-        program.set(&[kernel::target(b"/proc/self/exe\0", &mut room).unwrap_or_default(), b"\0"]);
+        let Some(path) = kernel::target(b"/proc/self/exe\0", &mut room) else { return };
+        if is_loader(path) {
+            return;
+        }
+        program.set(&[path, b"\0"]);
         let count = variables().count();
         let Some(array) = kernel::memory((count + 2) * size_of::<*const c_char>()) else { return };
         let array: *mut *const c_char = array.cast();
@@ -106,7 +112,26 @@ impl Main {
     }
 }
 
+/// Whether this is the dynamic loader, started with the program as its argument. The arguments of `main` are
+/// those of the program: a loader that is executed with them takes the first one for the program.
+fn is_loader(path: &[u8]) -> bool {
+    base_name(path).starts_with(b"ld")
+}
+
 /// Whether an entry of `LD_PRELOAD` ends here (ld.so(8)).
 fn is_end(byte: &u8) -> bool {
     matches!(byte, b':' | b' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loader_is_known_by_its_name() {
+        for path in ["/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/lib64/ld64.so.2", "/usr/bin/ld.so"] {
+            assert!(is_loader(path.as_bytes()), "{path}");
+        }
+        assert!(!is_loader(b"/usr/sbin/rdma") && !is_loader(b"/opt/ld/rdma"));
+    }
 }
