@@ -44,6 +44,7 @@ pub(crate) struct CdiArgs {
 /// Copies the files and prints the specification.
 pub(crate) fn run(args: &CdiArgs) -> Outcome {
     args.device.check()?;
+    let device = args.device.first_name()?;
     let dir = match &args.dir {
         Some(dir) => std::path::absolute(dir).at(dir)?,
         None => default_dir()?,
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &CdiArgs) -> Outcome {
         dir.set_mode(0o755).at(dir.path())?;
     }
     fill(&dir)?;
-    let text = format!("{:#}\n", specification(dir.path(), &args.device));
+    let text = format!("{:#}\n", specification(dir.path(), &args.device, &device));
     let Some(file) = &args.output else {
         terminal::json(&text.trim_end());
         return Ok(());
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &CdiArgs) -> Outcome {
     let name = file.file_name().ok_or_else(|| Failure::new("--output names no file"))?;
     // Container engines take what to mount from this file.
     output::trusted_dir(parent)?.replace(name, text.as_bytes(), 0o644).at(file)?;
-    terminal::print(&format!("wrote {}: {KIND}={}", file.display(), device_name(&args.device)));
+    terminal::print(&format!("wrote {}: {KIND}={device}", file.display()));
     Ok(())
 }
 
@@ -94,14 +95,9 @@ fn fill(dir: &Dir) -> Outcome {
     write("roxie", &own::with_libraries(&libraries)?)
 }
 
-/// The name by which container engines know the specification: that of the first device.
-fn device_name(device: &DeviceArgs) -> String {
-    let [_, (_, names), _] = device.words();
-    names.as_deref().and_then(|names| names.split(',').next()).unwrap_or("roxie0").to_owned()
-}
-
-/// The specification of a directory on this machine.
-fn specification(dir: &Path, device: &DeviceArgs) -> Value {
+/// The specification of a directory on this machine. Container engines know it by the name of the first
+/// device.
+fn specification(dir: &Path, device: &DeviceArgs, name: &str) -> Value {
     let mut variables = vec![
         format!("LD_LIBRARY_PATH={INSIDE}"),
         format!("LD_AUDIT={INSIDE}/{AUDIT}"),
@@ -113,7 +109,7 @@ fn specification(dir: &Path, device: &DeviceArgs) -> Value {
         "cdiVersion": CDI_VERSION,
         "kind": KIND,
         "devices": [{
-            "name": device_name(device),
+            "name": name,
             "containerEdits": {
                 "env": variables,
                 "mounts": [{
@@ -134,10 +130,11 @@ mod tests {
     fn a_specification_mounts_the_directory_and_sets_the_variables() {
         let device = DeviceArgs {
             netdev: Some("eth0".to_owned()),
-            name: Some("rxe0".to_owned()),
+            name: Some("rxe".to_owned()),
+            devices: Some("2".to_owned()),
             ..DeviceArgs::default()
         };
-        let value = specification(Path::new("/srv/x"), &device);
+        let value = specification(Path::new("/srv/x"), &device, &device.first_name().unwrap());
         assert_eq!(value["kind"], "roxie/rdma");
         let device = &value["devices"][0];
         assert_eq!(device["name"], "rxe0");
@@ -149,7 +146,8 @@ mod tests {
             "LD_AUDIT=/opt/roxie/libroxie_audit.so",
             "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192",
             "ROXIE_NETDEV=eth0",
-            "ROXIE_NAME=rxe0",
+            "ROXIE_NAME=rxe",
+            "ROXIE_DEVICES=2",
         ];
         assert_eq!(edits["env"], json!(expected));
     }

@@ -38,6 +38,12 @@ impl DeviceArgs {
         settings.configs()
     }
 
+    /// The name of the first device where only these options are set, no variables.
+    pub(crate) fn first_name(&self) -> Outcome<String> {
+        let [netdev, name, devices] = self.words().map(|(_, word)| word.unwrap_or_default());
+        DeviceSettings { netdev, name, devices }.first_name().map_err(|refusal| failed(&refusal))
+    }
+
     /// Whether a setting names the interfaces.
     pub(crate) fn names_interfaces(&self) -> bool {
         let [(_, netdev), ..] = self.words();

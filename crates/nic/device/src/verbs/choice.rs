@@ -111,6 +111,14 @@ impl DeviceSettings {
         Ok(configs.collect())
     }
 
+    /// Returns the name of the first device, which depends on no interface.
+    ///
+    /// # Errors
+    /// The name or the number of devices is invalid.
+    pub fn first_name(&self) -> Result<String, Refusal> {
+        Ok(self.names(1, self.count()?.is_some())?.swap_remove(0))
+    }
+
     fn count(&self) -> Result<Option<usize>, BadSetting> {
         if self.devices.is_empty() {
             return Ok(None);
@@ -276,6 +284,15 @@ mod tests {
         is(["", "mlx5_", "4"], &["mlx5_0=eth0", "mlx5_1=eth1", "mlx5_2=eth0/1", "mlx5_3=eth1/1"]);
         is(["eth0", "mlx5_9", "3"], &["mlx5_9=eth0", "mlx5_10=eth0/1", "mlx5_11=eth0/2"]);
         assert_eq!(devices("", "", "32").unwrap().len(), DEVICES_MAX);
+        for (name, devices, first) in [
+            ("", "", "roxie0"),
+            ("mlx5_", "8", "mlx5_0"),
+            ("nic", "", "nic"),
+            ("a,b", "", "a"),
+            ("b7", "2", "b7"),
+        ] {
+            assert_eq!(settings("eth9", name, devices).first_name().unwrap(), first);
+        }
     }
 
     #[test]
