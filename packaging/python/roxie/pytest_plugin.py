@@ -5,7 +5,9 @@ The libraries must be in place before the interpreter starts. So pytest with --r
 """
 
 import os
+import string
 import sys
+from collections.abc import Mapping
 
 import pytest
 
@@ -27,4 +29,14 @@ def rdma_device() -> str:
     """Return the name of the first RDMA device; skip the test without --roxie."""
     if not is_active():
         pytest.skip(f"needs an RDMA device: start pytest with {OPTION}")
-    return (os.environ.get("ROXIE_NAME") or "roxie0").split(",")[0]
+    return first_device(os.environ)
+
+
+def first_device(environ: Mapping[str, str]) -> str:
+    """Return the name of the first device.
+
+    With ROXIE_DEVICES the last name counts on from 0 if no number ends it.
+    """
+    first, *others = (environ.get("ROXIE_NAME") or "roxie0").split(",")
+    is_counted = environ.get("ROXIE_DEVICES") and not others and first[-1:] not in string.digits
+    return f"{first}0" if is_counted else first

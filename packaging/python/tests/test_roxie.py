@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import roxie
+from roxie.pytest_plugin import first_device
 
 
 def test_a_program_sees_the_device():
@@ -28,6 +29,13 @@ def test_the_module_is_the_program():
     done = subprocess.run([sys.executable, "-m", "roxie", "--version"], check=True, capture_output=True,
                           text=True, timeout=60)
     assert done.stdout.startswith("roxie ")
+
+
+@pytest.mark.parametrize(("name", "devices", "first"), [
+    ("", "", "roxie0"), ("", "8", "roxie0"), ("mlx5_", "8", "mlx5_0"), ("nic", "", "nic"), ("a,b", "8", "a"),
+])
+def test_the_first_device_has_the_name_that_roxie_gives_it(name, devices, first):
+    assert first_device({"ROXIE_NAME": name, "ROXIE_DEVICES": devices}) == first
 
 
 def test_the_fixture_names_the_device(rdma_device):
