@@ -68,7 +68,7 @@ fn unused(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     };
     says(&run(&["--", "true"])?, "roxie: true did not use RDMA: it loaded no RDMA library\n")?;
     let list = run(&["--", "ibv_devices"])?;
-    let opened_none = "and opened no device (roxie0, or what --name says)\n";
+    let opened_none = "and opened none of roxie's devices ('roxie devinfo' lists them)\n";
     says(&list, &format!("roxie: ibv_devices did not use RDMA: it loaded libibverbs.so.1, {opened_none}"))?;
     for silent in [&["--quiet", "--", "ibv_devices"][..], &["--", "bash", "-c", "ibv_devinfo; exit 0"]] {
         let ended = run(silent)?;

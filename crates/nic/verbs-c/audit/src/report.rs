@@ -136,7 +136,7 @@ impl Report {
         }
         let (shown, rest): (&[u8], &[u8]) = match (shown.bytes(), has_verbs) {
             ([], _) => (b"no RDMA library", b""),
-            (shown, true) => (shown, b", and opened no device (roxie0, or what --name says)"),
+            (shown, true) => (shown, b", and opened none of roxie's devices ('roxie devinfo' lists them)"),
             (shown, false) => (shown, b", and no libibverbs"),
         };
         say(&[self.program.bytes(), b" did not use RDMA: it loaded ", shown, rest, b"\n"]);
