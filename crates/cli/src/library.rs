@@ -21,7 +21,7 @@ use crate::own::{self, Bundle};
 /// The library that `LD_AUDIT` names: it makes programs load the other two.
 pub(crate) const AUDIT: &str = "libroxie_audit.so";
 /// The library that the audit library gives to the program `rdma`.
-const PRELOAD: &str = "libroxie_preload.so";
+pub(crate) const PRELOAD: &str = "libroxie_preload.so";
 
 /// The libraries, each with the names that programs load: NCCL opens the `.so` without a version, all other
 /// programs the SONAME.

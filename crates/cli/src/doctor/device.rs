@@ -6,7 +6,7 @@ use sys::Link;
 
 use super::Check;
 use crate::args::DeviceArgs;
-use crate::library::Libraries;
+use crate::library::{AUDIT, Libraries, PRELOAD};
 
 pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
     let configs = args.configs();
@@ -31,7 +31,7 @@ fn libraries() -> Check {
     match Libraries::find() {
         Ok(found) => Check::ok(
             NAME,
-            format!("libibverbs.so.1, librdmacm.so.1 and two for the loader in {}", found.dir.display()),
+            format!("libibverbs.so.1, librdmacm.so.1, {AUDIT} and {PRELOAD} in {}", found.dir.display()),
         ),
         Err(missing) => Check::warn(
             NAME,
