@@ -20,7 +20,7 @@ pub(crate) struct ObjectList {
     cqs: Mutex<Listed<CompletionQueue>>,
 }
 
-/// ObjectList by number, some of which may have been destroyed.
+/// Objects by number, some of which may have been destroyed.
 #[derive(Debug)]
 struct Listed<T> {
     objects: BTreeMap<u32, Weak<T>>,
