@@ -39,6 +39,9 @@ const LA_SER_ORIG: c_uint = 1;
 /// does not start. Double: fewer programs see a device, which they could not start (`Refusal::NoMemory`).
 const ADDRESSES: usize = 8 << 20;
 const DATA: usize = 1 << 20;
+/// Addresses that the second start of [`preload`] may have used more than the first when it loads roxie's
+/// libraries: 25 KiB with iproute2 6.1.
+const SECOND_START: usize = 1 << 20;
 
 /// The start of `struct link_map` of link.h.
 #[derive(Debug)]
@@ -58,15 +61,15 @@ struct State {
 }
 
 impl State {
-    /// Whether the process has memory for roxie's libraries: for all of them or for none. The first call
-    /// decides, and says what follows from it.
-    fn has_memory(&self) -> bool {
+    /// Whether the process has memory for roxie's libraries, and so many more addresses: for all of them or
+    /// for none. The first call decides, and says what follows from it.
+    fn has_memory(&self, more: usize) -> bool {
         const UNKNOWN: u8 = 0;
         const YES: u8 = 1;
         const NO: u8 = 2;
         static MEMORY: AtomicU8 = AtomicU8::new(UNKNOWN);
         if MEMORY.load(Ordering::Relaxed) == UNKNOWN {
-            let has_memory = kernel::has_memory(ADDRESSES, DATA);
+            let has_memory = kernel::has_memory(ADDRESSES + more, DATA);
             MEMORY.store(if has_memory { YES } else { NO }, Ordering::Relaxed);
             if !has_memory {
                 self.report.short_of_memory();
@@ -182,7 +185,7 @@ pub unsafe extern "C" fn la_objsearch(
         Some(Library::Ibverbs) => state.ibverbs.bytes(),
         Some(Library::Rdmacm) => state.rdmacm.bytes(),
         None => {
-            state.preload.library(wanted, || state.has_memory());
+            state.preload.library(wanted, || state.has_memory(SECOND_START));
             return name;
         }
     };
@@ -193,7 +196,7 @@ pub unsafe extern "C" fn la_objsearch(
         let is_ours = names::dir(wanted) == names::dir(path);
         return if is_ours { core::ptr::null() } else { name };
     }
-    if !state.has_memory() {
+    if !state.has_memory(0) {
         return name;
     }
     if !Library::is_plain(wanted) && wanted != path {
