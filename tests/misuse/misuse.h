@@ -64,7 +64,8 @@ static inline void open_two(struct ibv_context *context[2])
 	struct ibv_device **list;
 	int count = 0;
 
-	setenv("ROXIE_NETDEV", "lo,lo", 1);
+	setenv("ROXIE_NETDEV", "lo", 1);
+	setenv("ROXIE_DEVICES", "2", 1);
 	list = ibv_get_device_list(&count);
 	CHECK(count == 2);
 	for (int i = 0; i < 2; i++)

@@ -62,7 +62,7 @@ static void conventions(struct rdma_event_channel *ch)
 	MINUS(EAGAIN, rdma_get_cm_event(ch, &event));
 	fcntl(ch->fd, F_SETFL, 0);
 	CHECK(!rdma_bind_addr(id, loopback(0)));
-	CHECK(id->verbs && id->pd && id->port_num == 1 && rdma_get_src_port(id));
+	CHECK(!id->verbs && !id->pd && rdma_get_src_port(id));
 	MINUS(EINVAL, rdma_bind_addr(id, loopback(0)));
 	destroyed = id;
 	CHECK(!rdma_destroy_id(id));
@@ -85,7 +85,7 @@ static void refusal(struct rdma_event_channel *ch, struct rdma_cm_id *listener)
 	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED));
 	CHECK(!rdma_resolve_route(id, 1000));
 	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_ROUTE_RESOLVED));
-	CHECK(id->route.path_rec && id->route.num_paths == 1 && id->verbs == listener->verbs);
+	CHECK(id->route.path_rec && id->route.num_paths == 1 && id->verbs && !listener->verbs);
 	CHECK(!rdma_create_qp(id, NULL, &init) && id->qp && id->send_cq && id->recv_cq_channel);
 	CHECK(!rdma_connect(id, NULL));
 	event = expect(listener->channel, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -311,7 +311,9 @@ static void member_destroyed(void)
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct rdma_cm_id *id;
 
-	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_UDP) && !rdma_bind_addr(id, loopback(0)));
+	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_UDP));
+	CHECK(!rdma_resolve_addr(id, NULL, loopback(7174), 1000));
+	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED));
 	struct ibv_cq *cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 0 },
 		.qp_type = IBV_QPT_UD };

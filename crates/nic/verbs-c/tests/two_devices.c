@@ -144,7 +144,8 @@ int main(void)
 	struct ibv_device **list;
 	int number = 0;
 
-	setenv("ROXIE_NETDEV", "lo,lo", 1);
+	setenv("ROXIE_NETDEV", "lo", 1);
+	setenv("ROXIE_DEVICES", "2", 1);
 	list = ibv_get_device_list(&number);
 	last_refusal = (const char *(*)(void))dlsym(RTLD_DEFAULT, "roxie_last_refusal");
 	CHECK(number == 2 && last_refusal);

@@ -8,7 +8,7 @@
 //! With `ROXIE_RUN`, a directory of `roxie run`, it also says once that it redirected a library, and at the
 //! end of the command that neither the command nor a program that it started opened the device.
 //!
-//! The program `rdma` of iproute2 gets libroxie_preload.so ([`preload`]).
+//! The program `rdma` of iproute2 gets libroxie_preload.so (`preload.rs`).
 //!
 //! The loader gives an audit library a namespace of its own, with a second copy of every dependency. So this
 //! library has none: it calls the kernel directly and allocates nothing.
