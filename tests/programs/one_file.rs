@@ -29,7 +29,7 @@ wait $server
 /// The directory of the unpacked libraries is damaged between two starts.
 const DAMAGE: &str = r#"
 file=$(ls /mnt/tmp/roxie-*/files-*/libibverbs.so)
-[ "$(ls /mnt/tmp/roxie-*/files-* | wc -l)" = 3 ]
+[ "$(ls /mnt/tmp/roxie-*/files-* | wc -l)" = 4 ]
 printf 'damaged' > $file
 $roxie run --netdev lo -- ibv_devinfo | grep -q roxie0
 rm $file

@@ -2,10 +2,9 @@
 //! kernel's Soft-RoCE (`tests/peers` compares again).
 
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::start;
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, LONG, build, good, says};
+use crate::case::{Case, build, good, roxie, says};
 
 const OF_LINUX: &str = include_str!("several.txt");
 
@@ -66,8 +65,8 @@ fn wildcards(lab: &Lab, place: &Place, name: &str, first: &str, later: &str) -> 
     }
     let program = build(lab, "wildcard.c", &["-libverbs", "-lrdmacm"])?;
     let command = format!("ip address add 10.79.0.1/24 {later}");
-    let words = [program.path(), first, &command, "10.79.0.1"];
-    let ended = good(start(lab, place, Side::Server, name, &words)?.wait(LONG))?;
+    let words = ["run", "--", program.path(), first, &command, "10.79.0.1"];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, &format!("{first}: a request at 0.0.0.0 on "))?;
     says(&ended, "10.79.0.1: a request at 0.0.0.0 on ")
 }
@@ -78,8 +77,9 @@ fn as_linux(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     }
     let program = build(lab, "several.c", &["-libverbs", "-lrdmacm"])?;
     let (address, neighbour) = ("10.77.0.1", "10.77.0.2");
-    let words = [program.path(), address, neighbour, "veth1", "10.78.0.1", "10.78.0.2", "10.99.77.1"];
-    let ended = good(start(lab, place, Side::Server, name, &words)?.wait(LONG))?;
+    let second = ["veth1", "10.78.0.1", "10.78.0.2", "10.99.77.1"];
+    let words = [&["run", "--", program.path(), address, neighbour], &second[..]].concat();
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     let mut wanted = OF_LINUX.to_owned();
     for (linux, roxie) in DIFFERENCES {
         wanted = wanted.replace(linux, roxie);

@@ -241,6 +241,12 @@ impl GidTable {
         self.rows().any(|(_, row)| row.gid == *gid && scope.is_none_or(|scope| scope == row.ifindex))
     }
 
+    /// Returns the index of the first address of the family of `ip`.
+    pub(crate) fn first_like(&self, ip: IpAddr) -> Option<u8> {
+        let mut rows = self.rows();
+        rows.find(|(_, row)| row.gid.ip().is_ipv4() == ip.is_ipv4()).map(|(index, _)| index)
+    }
+
     /// Returns the index of the source address for packets to `dst`: the one that the routing table prefers,
     /// else the first of the same kind.
     #[must_use]

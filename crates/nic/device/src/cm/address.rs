@@ -70,10 +70,7 @@ impl Id {
             }
         }
         check_scope(dst, "dst_addr")?;
-        let bound = match (state.phase, port::is_wildcard(src.ip())) {
-            (Phase::Idle, false) => Some(self.0.own_address(src)?),
-            _ => state.local,
-        };
+        let bound = if state.phase == Phase::Idle { self.0.local_of(src)? } else { state.local };
         let target = destination(dst.ip());
         let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound)? else {
             drop(state);
@@ -82,7 +79,7 @@ impl Id {
         };
         if state.phase == Phase::Idle {
             // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
-            self.0.take_port(&mut state, src, false)?;
+            self.0.take_port(&mut state, src, bound.is_none(), false)?;
         }
         self.0.set_local(&mut state, local)?;
         state.peer = Some(Gid::from(target));
@@ -139,27 +136,42 @@ impl IdInner {
     ) -> Result<(), VerbsError> {
         let addr = canonical(addr);
         check_scope(addr, "addr")?;
-        let local = if port::is_wildcard(addr.ip()) {
+        let local = self.local_of(addr)?;
+        if local.is_none() {
             // The first device keeps the port.
             self.choose(|_| Some(()))?.ok_or_else(no_device)?;
-            None
-        } else {
-            Some(self.own_address(addr)?)
-        };
-        self.take_port(state, addr, claim)?;
+        }
+        self.take_port(state, addr, local.is_none(), claim)?;
         local.map_or(Ok(()), |local| self.set_local(state, local))?;
         state.phase = Phase::Bound;
         Ok(())
     }
 
-    fn take_port(&self, state: &mut IdState, addr: SocketAddr, claim: bool) -> Result<(), VerbsError> {
+    fn take_port(
+        &self,
+        state: &mut IdState,
+        addr: SocketAddr,
+        is_wildcard: bool,
+        claim: bool,
+    ) -> Result<(), VerbsError> {
         let ip = addr.ip();
         let af_only = state.af_only.unwrap_or(ip.is_ipv4());
-        let binding = Binding { ip, af_only, reuse: state.reuse };
+        let binding = Binding { ip, is_wildcard, af_only, reuse: state.reuse };
         let bound = port::bind(&self.host()?, self.port_space, addr.port(), binding, claim)?;
         state.src = Some(with_scope_of(addr, SocketAddr::new(ip, bound.port)));
         state.bound = Some(bound);
         Ok(())
+    }
+
+    /// Chooses the device with a local address; `None` for an address that names no device: also a loopback
+    /// address, as in Linux (cma.c `cma_any_addr`), unless there is a device on the loopback interface.
+    fn local_of(&self, addr: SocketAddr) -> Result<Option<Gid>, VerbsError> {
+        let (ip, gid) = (addr.ip(), Gid::from(addr.ip()));
+        match ip {
+            _ if ip.is_unspecified() => Ok(None),
+            _ if ip.is_loopback() => self.choose(|gids| gids.has(&gid, None).then_some(gid)),
+            _ => self.own_address(addr).map(Some),
+        }
     }
 
     /// Chooses the device with a local address.
@@ -218,8 +230,8 @@ impl IdInner {
             let oif = route.map_or(0, |route| route.oif);
             let by_route =
                 self.choose(|gids| if oif == gids.ifindex { gids.source_for(target) } else { None })?;
-            let index =
-                by_route.map_or_else(|| self.choose(|gids| gids.source_for(target)), |i| Ok(Some(i)))?;
+            let any = |gids: &GidTable| gids.source_for(target).or_else(|| gids.first_like(target));
+            let index = by_route.map_or_else(|| self.choose(any), |index| Ok(Some(index)))?;
             let gids = self.host()?.gids();
             return index.and_then(|index| gids.address(index)).map_or(Ok(None), |ip| within(Gid::from(ip)));
         }

@@ -55,7 +55,7 @@ impl Id {
         bound.host.driver().with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
         port::claim(bound)?;
         let address = match binding.ip {
-            ip if !port::is_wildcard(ip) => ListenAddress::Gid(Gid::from(ip)),
+            ip if !binding.is_wildcard => ListenAddress::Gid(Gid::from(ip)),
             IpAddr::V4(_) => ListenAddress::AnyV4,
             IpAddr::V6(_) if binding.af_only => ListenAddress::AnyV6,
             IpAddr::V6(_) => ListenAddress::Any,

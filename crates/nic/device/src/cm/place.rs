@@ -3,14 +3,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use transport::refusal::Os;
 use transport::{Errno, VerbsError, refuse};
 
 use super::host::Host;
 use crate::gid::GidTable;
-use crate::notice::notice;
 use crate::verbs::{Context, Device};
 use sys::{Netlink, Route};
 
@@ -32,6 +31,10 @@ pub trait Devices: Send + Sync {
     /// # Errors
     /// `EMFILE` if the process is out of descriptors.
     fn context(&self, device: &Device) -> io::Result<Context>;
+    /// Tells the user why a device cannot be used; a listener has no call that could say it.
+    fn explain(&self, error: &io::Error) {
+        let _for_programs = error;
+    }
 }
 
 /// Whether a device is the one that an identifier needs.
@@ -45,9 +48,6 @@ pub(super) trait Places: Send + Sync {
     fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route>;
 }
 
-/// Whether the first device that cannot be used was named.
-static SAID: Once = Once::new();
-
 /// See [`Places`].
 pub(super) struct Of(pub(super) Arc<dyn Devices>);
 
@@ -60,8 +60,7 @@ impl Places for Of {
         };
         let Some(device) = first(false).or_else(|| first(true)) else { return Ok(None) };
         let host = device.engine().map_err(|error| {
-            // A listener has no call that could say it.
-            SAID.call_once(|| notice(format_args!("{} cannot be used: {error}", device.name())));
+            self.0.explain(&error);
             Device::without_engine(&error)
         })?;
         let context = self.0.context(&device).map_err(|error| {

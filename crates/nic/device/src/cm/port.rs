@@ -55,6 +55,8 @@ impl PortSpace {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) ip: IpAddr,
+    /// The address names no device.
+    pub(super) is_wildcard: bool,
     /// An IPv6 wildcard does not include IPv4.
     pub(super) af_only: bool,
     pub(super) reuse: bool,
@@ -64,7 +66,7 @@ impl Binding {
     /// Returns the names to claim in the domain.
     pub(super) fn names(&self) -> Vec<ServiceAddress> {
         match self.ip {
-            ip if !is_wildcard(ip) => vec![ServiceAddress::Gid(Gid::from(ip))],
+            ip if !self.is_wildcard => vec![ServiceAddress::Gid(Gid::from(ip))],
             IpAddr::V4(_) => vec![ServiceAddress::Any4],
             IpAddr::V6(_) if self.af_only => vec![ServiceAddress::Any6],
             IpAddr::V6(_) => vec![ServiceAddress::Any6, ServiceAddress::Any4],
@@ -76,16 +78,11 @@ impl Binding {
         if apart {
             return None;
         }
-        if is_wildcard(self.ip) || is_wildcard(other.ip) {
+        if self.is_wildcard || other.is_wildcard {
             return Some(Errno::EADDRNOTAVAIL);
         }
         (self.ip == other.ip).then_some(Errno::EADDRINUSE)
     }
-}
-
-/// True for an address that names no device: also a loopback address, as in Linux (cma.c `cma_any_addr`).
-pub(super) fn is_wildcard(ip: IpAddr) -> bool {
-    ip.is_unspecified() || ip.is_loopback()
 }
 
 /// Identifies a binding.
@@ -276,7 +273,7 @@ mod tests {
 
     fn at(ip: &str) -> Binding {
         let ip: IpAddr = ip.parse().unwrap();
-        Binding { ip, af_only: ip.is_ipv4(), reuse: false }
+        Binding { ip, is_wildcard: ip.is_unspecified(), af_only: ip.is_ipv4(), reuse: false }
     }
 
     #[test]

@@ -107,6 +107,10 @@ impl roxie::cm::Devices for AllDevices {
     fn context(&self, device: &Device) -> io::Result<Context> {
         with(device::object_of(device), |shared| shared.context.tail.context.clone())
     }
+
+    fn explain(&self, error: &io::Error) {
+        refusal::explain(error);
+    }
 }
 
 /// Returns the shared context of the device with a local address; of the first device for `None`.
