@@ -24,7 +24,10 @@ const DIFFERENCES: [(&str, &str); 3] = [
 ];
 
 /// The second interface, its neighbour, and an address of the host that no device has.
-const SETUP: [&str; 7] = [
+const SETUP: [&str; 9] = [
+    // A link-local address would come at a time of its own.
+    "link set veth0 addrgenmode none",
+    "address flush dev veth0 scope link",
     "link add veth1 type veth peer name veth2",
     "link set veth1 addrgenmode none",
     "link set veth1 up",
