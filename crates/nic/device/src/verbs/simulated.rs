@@ -87,7 +87,7 @@ impl Device {
         Ok(device)
     }
 
-    /// The netdev was removed, as [`Engine::follow_netdev`] would find.
+    /// The netdev was removed, as the engine would find.
     pub fn lose_simulated_netdev(&self) {
         let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(engine) = engine {
