@@ -51,15 +51,6 @@ pub enum BadSetting {
 /// The name of the first device unless a setting says otherwise.
 const FIRST_NAME: &str = "roxie0";
 
-/// Returns the configurations of the devices that this process is to have now, by the environment.
-/// Interfaces that come later are in the result of a later call.
-///
-/// # Errors
-/// A setting is invalid, an interface of it does not exist, or the kernel does not list the interfaces.
-pub fn device_configs() -> Result<Vec<DeviceConfig>, Refusal> {
-    DeviceSettings::from_env().configs()
-}
-
 impl DeviceSettings {
     /// Takes the settings from the environment.
     #[must_use]
@@ -70,9 +61,10 @@ impl DeviceSettings {
     }
 
     /// Returns the configurations of the devices, the first of which a program takes that names none.
+    /// Interfaces that come later are in the result of a later call.
     ///
     /// # Errors
-    /// As [`device_configs`].
+    /// A setting is invalid, an interface of it does not exist, or the kernel does not list the interfaces.
     pub fn configs(&self) -> Result<Vec<DeviceConfig>, Refusal> {
         self.configs_on(&Interfaces::read().map_err(Refusal::NoInterfaces)?)
     }

@@ -60,7 +60,7 @@ impl DeviceConfig {
     /// (`IBV_SYSFS_NAME_MAX`).
     pub const NAME_MAX: usize = NAME_MAX;
 
-    /// Returns the first of [`device_configs`](super::device_configs). Of settings that are refused, name and
+    /// Returns the first of [`DeviceSettings::configs`]. Of settings that are refused, name and
     /// netdev are the texts, which [`Device::open`] refuses too.
     #[must_use]
     pub fn from_env() -> Self {

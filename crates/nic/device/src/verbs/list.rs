@@ -1,7 +1,6 @@
 //! The devices of a process (ibv_get_device_list(3)).
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Device, DeviceConfig, DeviceSettings};
 use crate::interfaces::Interfaces;
@@ -9,56 +8,47 @@ use crate::interfaces::Interfaces;
 /// The devices that a process has, in a stable order. A device stays in the list as long as its interface
 /// exists; devices of interfaces that come later follow at the end.
 #[derive(Default)]
-pub struct DeviceList(Mutex<Vec<Device>>);
+pub struct DeviceList(Vec<Device>);
 
 impl DeviceList {
     /// An empty list: no interface has been looked at.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self(Vec::new())
     }
 
     /// Returns the devices of the last [`refresh`](Self::refresh), without those that were removed since.
     #[must_use]
     pub fn known(&self) -> Vec<Device> {
-        self.lock().iter().filter(|device| !device.is_removed()).cloned().collect()
+        self.0.iter().filter(|device| !device.is_removed()).cloned().collect()
     }
 
     /// Looks at the interfaces of the host, and returns the devices.
     ///
     /// # Errors
     /// Those of [`Device::open`], if there is no device.
-    pub fn refresh(&self) -> io::Result<Vec<Device>> {
-        let mut known = self.lock();
+    pub fn refresh(&mut self) -> io::Result<Vec<Device>> {
+        let known = &mut self.0;
         let interfaces = Interfaces::read()?;
         let mut list: Vec<Device> = Vec::new();
         let mut refusal = None;
         for config in configs(&interfaces, !known.is_empty())? {
             match Device::open_on(&config, &interfaces) {
-                Ok(found) => list.push(known_or_new(&known, &list, found)),
+                Ok(found) => list.push(known_or_new(known, &list, found)),
                 Err(error) => refusal = refusal.or(Some(error)),
             }
         }
-        // Devices that are no longer chosen, while their interface exists.
-        let stays = |device: &&Device| {
-            !list.contains(device)
-                && !device.is_removed()
-                && interfaces.of_index(device.gids().ifindex).is_some()
-        };
-        let others: Vec<Device> = known.iter().filter(stays).cloned().collect();
-        let is_new = |device: &Device| !known.contains(device);
-        // Known devices keep their order.
-        let (new, old): (Vec<Device>, Vec<Device>) = list.into_iter().partition(is_new);
-        known.retain(|device| old.contains(device) || others.contains(device));
+        let new: Vec<Device> = list.iter().filter(|device| !known.contains(device)).cloned().collect();
+        // A device that is no longer chosen stays while its interface exists.
+        known.retain(|device| {
+            list.contains(device)
+                || !device.is_removed() && interfaces.of_index(device.gids().ifindex).is_some()
+        });
         known.extend(new);
         match refusal.filter(|_| known.is_empty()) {
             Some(error) => Err(error),
             None => Ok(known.clone()),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Device>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

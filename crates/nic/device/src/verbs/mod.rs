@@ -138,7 +138,7 @@ pub use crate::refusal::{Refusal, remedy};
 pub use crate::traffic::Traffic;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
-pub use choice::{BadSetting, DeviceSetting, DeviceSettings, device_configs};
+pub use choice::{BadSetting, DeviceSetting, DeviceSettings};
 pub use comp_counter::{CompCounter, CompCounterType};
 pub use cq::{CompChannel, Cq};
 pub use device::{Context, Device, DeviceConfig};
