@@ -241,10 +241,10 @@ impl GidTable {
         self.rows().any(|(_, row)| row.gid == *gid && scope.is_none_or(|scope| scope == row.ifindex))
     }
 
-    /// Returns the index of the first address of the family of `ip`.
-    pub(crate) fn first_like(&self, ip: IpAddr) -> Option<u8> {
-        let mut rows = self.rows();
-        rows.find(|(_, row)| row.gid.ip().is_ipv4() == ip.is_ipv4()).map(|(index, _)| index)
+    /// Returns the first address of the family of `ip`.
+    pub(crate) fn first_like(&self, ip: IpAddr) -> Option<Gid> {
+        let mut gids = self.rows().map(|(_, row)| row.gid);
+        gids.find(|gid| gid.ip().is_ipv4() == ip.is_ipv4())
     }
 
     /// Returns the index of the source address for packets to `dst`: the one that the routing table prefers,
@@ -265,6 +265,11 @@ impl GidTable {
             };
             self.all_rows().find(|(_, row)| alike(row.gid.ip())).map(|(index, _)| index)
         })
+    }
+
+    /// As [`source_for`](Self::source_for); returns the address.
+    pub(crate) fn source_address(&self, dst: IpAddr) -> Option<Gid> {
+        self.address(self.source_for(dst)?).map(Gid::from)
     }
 
     /// Merges a table that was read `now` into this one; `None` if nothing has changed.

@@ -19,6 +19,19 @@ use super::resolve::{Path, Query};
 use super::state::{IdState, Phase};
 use crate::gid::GidTable;
 
+/// Refuses a link-local address in the named field without its interface (Linux cma.c `cma_check_linklocal`).
+macro_rules! has_scope {
+    ($addr:expr, $name:literal) => {
+        if scope($addr) == Some(0) {
+            let [low, high] = ip_halves($addr.ip());
+            Err(refuse!(EINVAL, "identifier", $name; low, high; let ip = ip_of(low, high);
+                "the link-local address {ip} has no scope id (sin6_scope_id), so it names no interface"))
+        } else {
+            Ok(())
+        }
+    };
+}
+
 impl Id {
     /// Binds the identifier to an address and a port; port 0 selects an ephemeral port. After binding to a
     /// wildcard address, the device is known only when a request arrives or a destination is resolved.
@@ -69,7 +82,7 @@ impl Id {
                 ));
             }
         }
-        check_scope(dst, "dst_addr")?;
+        has_scope!(dst, "dst_addr")?;
         let bound = if state.phase == Phase::Idle { self.0.local_of(src)? } else { state.local };
         let target = destination(dst.ip());
         let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound)? else {
@@ -135,7 +148,7 @@ impl IdInner {
         claim: bool,
     ) -> Result<(), VerbsError> {
         let addr = canonical(addr);
-        check_scope(addr, "addr")?;
+        has_scope!(addr, "addr")?;
         let local = self.local_of(addr)?;
         if local.is_none() {
             // The first device keeps the port.
@@ -202,6 +215,7 @@ impl IdInner {
     ) -> Result<Option<Resolved>, VerbsError> {
         let (gid, scope) = (Gid::from(target), scope(dst));
         let within = |local| Ok(Some(Resolved { local, path: None }));
+        let on = |gids: &GidTable, oif| if gids.ifindex == oif { gids.source_address(target) } else { None };
         if target.is_loopback() {
             let has = |gids: &GidTable| gids.index_of(&gid).is_some();
             let mut local = bound;
@@ -228,12 +242,12 @@ impl IdInner {
         if target.is_multicast() {
             // The device sends to groups itself: no route is needed, and no neighbour has to answer.
             let oif = route.map_or(0, |route| route.oif);
-            let by_route =
-                self.choose(|gids| if oif == gids.ifindex { gids.source_for(target) } else { None })?;
-            let any = |gids: &GidTable| gids.source_for(target).or_else(|| gids.first_like(target));
-            let index = by_route.map_or_else(|| self.choose(any), |index| Ok(Some(index)))?;
-            let gids = self.host()?.gids();
-            return index.and_then(|index| gids.address(index)).map_or(Ok(None), |ip| within(Gid::from(ip)));
+            let any = |gids: &GidTable| gids.source_address(target).or_else(|| gids.first_like(target));
+            let local = match self.choose(|gids| on(gids, oif))? {
+                Some(local) => Some(local),
+                None => self.choose(any)?,
+            };
+            return local.map_or(Ok(None), within);
         }
         let route = route.map_err(|error| {
             let ([low, high], os) = (ip_halves(target), Os::from(&error));
@@ -244,10 +258,7 @@ impl IdInner {
         let local = match (bound, source) {
             (Some(bound), _) => Some(bound),
             (None, Some(source)) => self.choose(|gids| gids.has(&source, scope).then_some(source))?,
-            (None, None) => self.choose(|gids| {
-                let index = if gids.ifindex == route.oif { gids.source_for(target) } else { None };
-                index.and_then(|index| gids.address(index)).map(Gid::from)
-            })?,
+            (None, None) => self.choose(|gids| on(gids, route.oif))?,
         };
         let next_hop = route.gateway.unwrap_or(target);
         Ok(local.map(|local| {
@@ -269,21 +280,6 @@ fn scope(addr: SocketAddr) -> Option<u32> {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
         _ => None,
     }
-}
-
-/// A link-local address is of no use without its interface (Linux cma.c `cma_check_linklocal`).
-fn check_scope(addr: SocketAddr, name: &str) -> Result<(), VerbsError> {
-    if scope(addr) != Some(0) {
-        return Ok(());
-    }
-    let [low, high] = ip_halves(addr.ip());
-    Err(if name == "dst_addr" {
-        refuse!(EINVAL, "identifier", "dst_addr"; low, high; let ip = ip_of(low, high);
-            "the link-local address {ip} has no scope id (sin6_scope_id), so it names no interface")
-    } else {
-        refuse!(EINVAL, "identifier", "addr"; low, high; let ip = ip_of(low, high);
-            "the link-local address {ip} has no scope id (sin6_scope_id), so it names no interface")
-    })
 }
 
 /// Returns `addr` with the scope of `from`, if both are link-local addresses.
