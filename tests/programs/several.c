@@ -5,48 +5,15 @@
  *     each, and an address of this host that no device has. IFB has no other address.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-#include <fcntl.h>
 
 #include <infiniband/verbs.h>
-#include <rdma/rdma_cma.h>
+
+#include "cm.h"
 
 static const char *addrs[2], *peers[2], *other;
 static struct ibv_context *open_devices[2];
-
-#define MUST(what) \
-	do { \
-		if (!(what)) { \
-			printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
-
-static struct sockaddr *at(const char *text, int port)
-{
-	static struct sockaddr_storage kept[4];
-	static int next;
-	struct sockaddr_storage *to = &kept[next++ % 4];
-	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *found;
-
-	MUST(!getaddrinfo(text, NULL, &hints, &found));
-	memset(to, 0, sizeof(*to));
-	memcpy(to, found->ai_addr, found->ai_addrlen);
-	freeaddrinfo(found);
-	if (to->ss_family == AF_INET)
-		((struct sockaddr_in *)to)->sin_port = htons(port);
-	else
-		((struct sockaddr_in6 *)to)->sin6_port = htons(port);
-	return (struct sockaddr *)to;
-}
 
 /* Whether a device has this address as a GID. */
 static int has(struct ibv_context *context, const char *text)

@@ -2,39 +2,9 @@
  * wildcard FIRST COMMAND SECOND: a program listens on 0.0.0.0 and, for IPv6 only, on :: with the same port.
  *     Requests come to FIRST and then to SECOND, which COMMAND adds to an interface.
  */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netdb.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <rdma/rdma_cma.h>
-
-#define MUST(what) \
-	do { \
-		if (!(what)) { \
-			printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
-
-static struct sockaddr *at(const char *text, int port)
-{
-	static struct sockaddr_storage kept;
-	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *found;
-
-	MUST(!getaddrinfo(text, NULL, &hints, &found));
-	memset(&kept, 0, sizeof(kept));
-	memcpy(&kept, found->ai_addr, found->ai_addrlen);
-	freeaddrinfo(found);
-	if (kept.ss_family == AF_INET)
-		((struct sockaddr_in *)&kept)->sin_port = htons(port);
-	else
-		((struct sockaddr_in6 *)&kept)->sin6_port = htons(port);
-	return (struct sockaddr *)&kept;
-}
+#include "cm.h"
 
 static struct rdma_cm_event *event(struct rdma_event_channel *channel, int kind)
 {
