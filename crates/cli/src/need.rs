@@ -1,7 +1,7 @@
 //! Which commands need device files (`--device-files=auto`).
 //!
 //! UCX finds no device without them, and neither do programs that look for `/dev/infiniband` themselves. They
-//! are programs linked to UCX or MPI, MPI launchers, and Python, whose packages load UCX at run time. Tools
+//! are programs linked to UCX or MPI, MPI launchers, and Python: its packages load UCX at run time. Tools
 //! that show devices read nothing but these files. A command may name its program in any word:
 //! `env A=B ucx_perftest`, `sh -c 'cd /x; ./a.out'`.
 

@@ -221,9 +221,9 @@ fn short(mut register: u32, bytes: &[u8]) -> u32 {
     rest.iter().fold(register, |register, byte| register >> 8 ^ last[usize::from(register as u8 ^ byte)])
 }
 
-/// Bytes behind the BTH up to which [`short`] is faster than [`Hasher`], whose tables the kernel's network
-/// stack displaces from the first-level cache: a WRITE of 8 bytes. At half, only a SEND of 8 bytes gains; at
-/// double, the steps, each of which waits for the one before, take longer than `Hasher`.
+/// Bytes behind the BTH up to which [`short`] is faster than [`Hasher`]: a WRITE of 8 bytes. The kernel's
+/// network stack displaces the tables of `Hasher` from the first-level cache. At half, only a SEND of 8 bytes
+/// gains; at double, the steps, each of which waits for the one before, take longer than `Hasher`.
 const SHORT: usize = 24;
 
 /// The contributions of a 16-bit field to the register after the BTH.

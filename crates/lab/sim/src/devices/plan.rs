@@ -254,7 +254,7 @@ impl Plan {
         self.addresses.iter().position(is_same).unwrap_or(process)
     }
 
-    /// The process whose thread makes the connections of `process`.
+    /// The process with the thread that makes the connections of `process`.
     pub(super) fn listener_of(&self, process: usize) -> usize {
         self.extension.hosts.as_ref().map_or(process, |hosts| hosts.listener_of(process))
     }
