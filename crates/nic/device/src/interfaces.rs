@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sys::{Address, Link, Netlink};
 
 use crate::refusal::Refusal;
+use crate::setting::DEVICES_MAX;
 
 /// Why an interface has a device by the rule, or has none.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -62,10 +63,6 @@ impl fmt::Display for Standing {
         }
     }
 }
-
-/// Most devices of a process. Half: tests of hosts with eight NICs of four ports do not fit. Double: engines
-/// of them all would take half of 4,095 slots from 64 processes.
-pub const DEVICES_MAX: usize = 32;
 
 /// Kinds of interfaces (IFLA_INFO_KIND) that put packets into other packets, and those of VPN programs.
 const TUNNELS: [&str; 23] = [

@@ -38,6 +38,7 @@ mod refusal;
 pub mod registry;
 pub mod runtime;
 pub mod sched;
+mod setting;
 mod shm;
 mod srqs;
 pub mod status;

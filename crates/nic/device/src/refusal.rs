@@ -8,8 +8,8 @@ use transport::chaos::{ChaosPlan, PlanError};
 use crate::hook::HookError;
 use crate::port::XskError;
 use crate::registry::JoinError;
+use crate::setting::BadSetting;
 use crate::variable::BadVariable;
-use crate::verbs::BadSetting;
 
 /// Longest name of a device (IBV_SYSFS_NAME_MAX with its zero).
 pub(crate) const NAME_MAX: usize = 63;
@@ -143,6 +143,12 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+impl From<BadSetting> for Refusal {
+    fn from(bad: BadSetting) -> Refusal {
+        Refusal::BadSetting(bad)
+    }
+}
 
 impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
