@@ -18,6 +18,8 @@ mod support;
 mod examples;
 #[path = "tidy/language.rs"]
 mod language;
+#[path = "tidy/lines.rs"]
+mod lines;
 #[path = "tidy/prose.rs"]
 mod prose;
 #[path = "tidy/size.rs"]
@@ -178,6 +180,13 @@ fn crates_can_be_published() {
         assert!(words("keywords") <= 5 && words("categories") <= 5, "crates/{name}: at most five");
         assert!(dir.join("README.md").is_file(), "crates/{name} has no README.md");
     }
+}
+
+#[test]
+fn production_lines_do_not_grow() {
+    let files = tree::files();
+    println!("production lines: {}", lines::production(&files).join(", "));
+    none("take lines away, or raise the number with a reason", &lines::too_many(&files));
 }
 
 #[test]

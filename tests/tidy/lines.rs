@@ -1,0 +1,94 @@
+//! Production lines: those below `src` that are neither blank, nor comments, nor tests.
+
+use crate::prose;
+use crate::tree::File;
+
+/// The folders, and the most production lines of each. Whoever adds lines takes as many away, or says in the
+/// commit what they are for.
+const MOST: [(&str, usize); 6] = [
+    ("crates/nic/", 68_200),
+    ("crates/xdp/", 10_050),
+    ("crates/tools/", 8_300),
+    ("crates/lab/", 7_000),
+    ("crates/cli/", 17_500),
+    ("xtask/", 900),
+];
+
+/// The folders with their lines, and those of all together.
+pub(crate) fn production(files: &[File]) -> Vec<String> {
+    let mut lines: Vec<String> =
+        MOST.iter().map(|(folder, _)| format!("{folder} {}", of(files, folder))).collect();
+    let all: usize = MOST.iter().map(|(folder, _)| of(files, folder)).sum();
+    lines.push(format!("all {all}"));
+    lines
+}
+
+/// Folders with too many.
+pub(crate) fn too_many(files: &[File]) -> Vec<String> {
+    let over = MOST.iter().map(|&(folder, most)| (folder, of(files, folder), most));
+    over.filter(|(_, lines, most)| lines > most)
+        .map(|(folder, lines, most)| format!("{folder}: {lines} production lines, at most {most}"))
+        .collect()
+}
+
+fn of(files: &[File], folder: &str) -> usize {
+    let is_production = |file: &&File| {
+        let name = file.name.trim_end_matches(".rs");
+        let below = name.split_once("/src/").map(|(_, below)| below);
+        file.is_rust()
+            && name.starts_with(folder)
+            && below.is_some_and(|below| !below.split('/').any(|part| part == "tests"))
+            && !name.ends_with("_tests")
+    };
+    files.iter().filter(is_production).map(|file| count(file)).sum()
+}
+
+fn count(file: &File) -> usize {
+    let split = prose::split(&file.text, file.language);
+    let lines: Vec<&str> = split.code.lines().collect();
+    let mut count = 0;
+    let mut at = 0;
+    while at < lines.len() {
+        let line = lines[at].trim();
+        if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test") {
+            at += item(&lines[at..]);
+            continue;
+        }
+        let text = file.text.lines().nth(at).unwrap_or_default().trim();
+        count += usize::from(!text.is_empty() && !text.starts_with("//"));
+        at += 1;
+    }
+    count
+}
+
+/// Lines of the item behind an attribute, with its body: up to the end of its braces, or a `;` or `,`.
+fn item(lines: &[&str]) -> usize {
+    let mut depth = 0_i32;
+    for (index, line) in lines.iter().enumerate() {
+        let count = |marks: [char; 3]| line.matches(marks).count() as i32;
+        depth += count(['{', '(', '[']) - count(['}', ')', ']']);
+        let line = line.trim();
+        if depth < 0 {
+            return index;
+        }
+        if depth == 0 && !line.starts_with("#[") && line.ends_with([';', ',', '}']) {
+            return index + 1;
+        }
+    }
+    lines.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prose::Language;
+
+    #[test]
+    fn tests_comments_and_blank_lines_do_not_count() {
+        let text = "//! A.\n\nuse b::C;\n#[cfg(test)]\nuse d::E;\nenum G {\n    #[cfg(test)]\n    H,\n}\nfn f() {\n    g(\"{\");\n}\n\n\
+                    #[cfg(test)]\n#[allow(x)]\nmod tests {\n    fn t() {}\n}\n// z\nconst N: u8 = 1;\n";
+        let file = File { name: "crates/nic/a/src/b.rs".into(), text: text.into(), language: Language::Rust };
+        let files = [file];
+        assert_eq!((of(&files, "crates/nic/"), of(&files, "crates/xdp/")), (7, 0));
+    }
+}
