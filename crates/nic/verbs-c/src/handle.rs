@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, At
 
 use roxie::transport::{Sge, VerbsError, refuse};
 
-use crate::check::{self, Purpose};
 use crate::errno::no_argument;
 use crate::object::{Object, Tail};
+use crate::observer::{Public, Purpose, observer};
 
 /// A typed value made of a raw argument of a C function.
 pub(crate) trait FromC<Raw> {
@@ -66,7 +66,7 @@ tuples! {
 }
 
 /// An object of this library; `None` for NULL, and for an object that its kind knows to be destroyed.
-impl<P, T: Tail> FromC<*mut P> for Option<&Object<P, T>> {
+impl<P: Public, T: Tail> FromC<*mut P> for Option<&Object<P, T>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
         if !is_usable(ptr, Purpose::Use) || !T::is_live(ptr) {
@@ -80,14 +80,14 @@ impl<P, T: Tail> FromC<*mut P> for Option<&Object<P, T>> {
 /// Whether the pointer can be followed: always, unless the process is checked and the object is destroyed or
 /// not one of this library.
 #[inline(always)]
-pub(crate) fn is_usable<P>(ptr: *mut P, purpose: Purpose) -> bool {
-    !check::on() || ptr.is_null() || check::is_usable(ptr, purpose)
+pub(crate) fn is_usable<P: Public>(ptr: *mut P, purpose: Purpose) -> bool {
+    observer().is_none_or(|observer| ptr.is_null() || (observer.is_usable)(P::KIND, ptr.addr(), purpose))
 }
 
 /// An object argument of a function of the data path: `roxie check` looks at it before such a function runs.
 pub(crate) struct Hot<P>(pub(crate) *mut P);
 
-impl<P, T: Tail> FromC<Hot<P>> for Option<&Object<P, T>> {
+impl<P: Public, T: Tail> FromC<Hot<P>> for Option<&Object<P, T>> {
     #[inline(always)]
     unsafe fn from_c(Hot(ptr): Hot<P>) -> Self {
         // SAFETY: NULL or exported and not destroyed.
@@ -315,7 +315,7 @@ impl<'a, W: WorkRequest> Wr<'a, W> {
 /// An object that the application gives up if the call succeeds.
 pub(crate) struct GivenUp<'a, O>(NonNull<O>, PhantomData<&'a O>);
 
-impl<P, T: Tail> FromC<*mut P> for Option<GivenUp<'_, Object<P, T>>> {
+impl<P: Public, T: Tail> FromC<*mut P> for Option<GivenUp<'_, Object<P, T>>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
         if !is_usable(ptr, Purpose::Destroy) || !T::is_live(ptr) {
@@ -344,10 +344,10 @@ impl<O> GivenUp<'_, O> {
     /// Frees the object.
     pub(crate) fn free(self) {
         let object = self.0.as_ptr();
-        if check::on() {
+        if let Some(observer) = observer() {
             // SAFETY: the application gave it up. Its memory stays, and no call follows the pointer any more.
             unsafe { ptr::drop_in_place(object) };
-            return check::keep_memory(object.addr(), Layout::new::<O>());
+            return (observer.keep_memory)(object.addr(), Layout::new::<O>());
         }
         // SAFETY: the allocation was handed out by `Box::into_raw`, and the application gave it up.
         drop(unsafe { Box::from_raw(object) });
@@ -463,7 +463,7 @@ macro_rules! members {
             // this one.
             unsafe {
                 let member = $crate::handle::Member::at(&raw mut (*self.public()).$($member).+);
-                $crate::check::quietly(|| $crate::handle::typed(member.get()))
+                $crate::observer::quietly(|| $crate::handle::typed(member.get()))
             }
         }
     };

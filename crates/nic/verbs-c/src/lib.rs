@@ -14,11 +14,21 @@ mod handle;
 mod ibv;
 mod nldev;
 mod object;
+mod observer;
 mod rdma;
 mod refusal;
 mod refused;
 mod rsocket;
 mod signal;
+
+/// Runs when the library is loaded, before any function that the application calls.
+extern "C" fn at_load() {
+    check::start();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
 
 /// The exported names, each a jump to the function of that name.
 mod symbols {

@@ -11,21 +11,21 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sys::lock_until;
 
-use crate::check;
+use crate::observer::{Public, observer};
 
 /// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address
 /// of this.
 #[repr(C)]
-pub(crate) struct Object<P, T> {
+pub(crate) struct Object<P: Public, T> {
     public: UnsafeCell<P>,
     pub(crate) tail: T,
 }
 
 // SAFETY: this library accesses the public part atomically, or with the synchronisation that the manual pages
 // demand of C callers, which may call from any thread; the type of the tail is `Sync` itself.
-unsafe impl<P, T: Sync> Sync for Object<P, T> {}
+unsafe impl<P: Public, T: Sync> Sync for Object<P, T> {}
 
-impl<P, T> Object<P, T> {
+impl<P: Public, T> Object<P, T> {
     /// Allocates an object and gives it to C.
     pub(crate) fn export(public: P, tail: T) -> *mut P {
         Self::boxed(public, tail).give()
@@ -34,8 +34,8 @@ impl<P, T> Object<P, T> {
     /// Allocates an object that C does not know yet.
     pub(crate) fn boxed(public: P, tail: T) -> Box<Self> {
         let object = Box::new(Self { public: UnsafeCell::new(public), tail });
-        if check::on() {
-            check::born(object.public());
+        if let Some(observer) = observer() {
+            (observer.born)(P::KIND, object.address());
         }
         object
     }
@@ -73,10 +73,10 @@ impl<P, T> Object<P, T> {
     }
 }
 
-impl<P, T> Drop for Object<P, T> {
+impl<P: Public, T> Drop for Object<P, T> {
     fn drop(&mut self) {
-        if check::on() {
-            check::destroyed(self.public());
+        if let Some(observer) = observer() {
+            (observer.destroyed)(P::KIND, self.address());
         }
     }
 }

@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 
 use roxie::transport::{Cause, VerbsError, Wc, WcStatus};
 
-use crate::check;
 use crate::ibv::strings::ibv_wc_status_str;
+use crate::observer::observer;
 
 /// The functions of this crate in the order of file and line: `(file, line, name)`. The name is empty for
 /// those that the application cannot call.
@@ -36,7 +36,7 @@ struct Wanted {
 
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
     let value = std::env::var("ROXIE_LOG").unwrap_or_default();
-    let wanted = |errors, calls| Wanted { errors, calls, completions: errors || check::on() };
+    let wanted = |errors, calls| Wanted { errors, calls, completions: errors || observer().is_some() };
     match value.as_str() {
         "" | "0" => wanted(false, false),
         "errors" => wanted(true, false),
@@ -104,12 +104,12 @@ pub(crate) fn note(refused: &VerbsError, function: Function) {
         let Ok(mut last) = last.try_borrow_mut() else { return };
         let Last { refused: kept, line, printed, .. } = &mut *last;
         *kept = Some((function, *refused));
-        if !check::on() && !WANTED.errors {
+        if observer().is_none() && !WANTED.errors {
             return;
         }
         write_line(line, function, refused);
-        if check::on() {
-            check::refused(refused.errno(), function.name(), line);
+        if let Some(observer) = observer() {
+            (observer.refused)(refused, function.name(), line);
         }
         // A program that repeats a call until it succeeds gets one line.
         if WANTED.errors && line != printed {
@@ -136,8 +136,8 @@ pub(crate) fn note_completions(polled: &[Wc]) {
 
 #[cold]
 fn note_each(polled: &[Wc]) {
-    if check::on() {
-        check::completed(polled);
+    if let Some(observer) = observer() {
+        (observer.completed)(polled);
     }
     if WANTED.errors {
         polled.iter().filter(|wc| wc.status != WcStatus::Success).for_each(note_completion);

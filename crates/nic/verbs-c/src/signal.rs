@@ -19,6 +19,7 @@ use sys::{now_ns, spawn_without_signals};
 use crate::check;
 use crate::errno::{errno, set_errno};
 use crate::exit;
+use crate::observer::observer;
 
 /// The signals that users, shells and service managers send to end a program. The other signals that end a
 /// program by default report its own faults or timers, or leave a core file that should show the original
@@ -91,7 +92,7 @@ fn install(signal: c_int) {
     if before.sa_sigaction == libc::SIG_DFL {
         // ONSTACK: the threads of some runtimes have small stacks. RESTART: a system call of the program that
         // the signal interrupts must not fail.
-        let once = if check::on() { 0 } else { libc::SA_RESETHAND };
+        let once = if observer().is_some() { 0 } else { libc::SA_RESETHAND };
         let flags = once | libc::SA_RESTART | libc::SA_ONSTACK;
         set_action(signal, on_signal as *const () as usize, flags);
     }
@@ -115,7 +116,7 @@ extern "C" fn on_signal(signal: c_int) {
     if OWNER.load(Ordering::Acquire) != own as u32 {
         end_by(signal);
     }
-    if check::on() && CAUGHT.load(Ordering::Relaxed) != 0 {
+    if observer().is_some() && CAUGHT.load(Ordering::Relaxed) != 0 {
         // `roxie check` and the terminal may both have sent it; the shutdown has begun.
         if now_ns().saturating_sub(CAUGHT_NS.load(Ordering::Relaxed)) < ONE_NS {
             return;
@@ -133,9 +134,7 @@ extern "C" fn on_signal(signal: c_int) {
 
 fn shut_down_on_signal() {
     WAKE.wait();
-    if check::on() {
-        check::interrupted();
-    }
+    check::interrupted();
     exit::shut_down();
     end_by(CAUGHT.load(Ordering::Relaxed));
 }

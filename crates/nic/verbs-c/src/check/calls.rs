@@ -1,15 +1,11 @@
 //! Calls that the library refuses, and calls that do not return.
 
 use std::cell::Cell;
-use std::ffi::c_int;
-use std::time::Duration;
+
+use roxie::transport::VerbsError;
 
 use super::report::report;
 use super::stack::{Site, here};
-
-/// A call that destroys an object waits so long for the acknowledgement of its events before it is reported:
-/// an event thread needs microseconds.
-pub(crate) const BLOCKS_AFTER: Duration = Duration::from_secs(1);
 
 /// Functions that correct programs call to find out what is possible, or when it may be too late. Their
 /// refusals are answers.
@@ -51,7 +47,7 @@ pub(super) fn has_reported(call: Site) {
 
 /// Judges a refused call; `line` says why it was refused.
 #[cold]
-pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
+pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) {
     let reported = REPORTED.try_with(Cell::take).ok().flatten();
     let Some(function) = function.filter(|_| reported.is_none_or(|call| call != here())) else { return };
     // The programs of rsockets are written for sockets, and try what is possible.
@@ -59,7 +55,7 @@ pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
     if QUESTIONS.contains(&function) || function.starts_with("ibv_query") || is_socket_call {
         return;
     }
-    match errno {
+    match refused.errno() {
         libc::EBUSY => report("object-in-use", line, &[("refused", here())]),
         libc::EINVAL => report("refused-call", line, &[("refused", here())]),
         _ => {}
@@ -69,7 +65,7 @@ pub(crate) fn refused(errno: c_int, function: Option<&str>, line: &str) {
 /// Reports the acknowledgement of `events` events of a completion queue: `surplus` more are then acknowledged
 /// than were taken.
 #[cold]
-pub(crate) fn acknowledged(events: u32, surplus: u32) {
+pub(super) fn acknowledged(events: u32, surplus: u32) {
     let text = format!(
         "{events} events of a completion queue are acknowledged, {surplus} more in all than \
          ibv_get_cq_event has returned; ibv_destroy_cq then waits for ever. Acknowledge events, not \
@@ -80,7 +76,7 @@ pub(crate) fn acknowledged(events: u32, surplus: u32) {
 
 /// Reports that a call to destroy an object waits for the acknowledgement of so many events, modulo 2^32.
 #[cold]
-pub(crate) fn blocks(events: u32) {
+pub(super) fn blocks(events: u32) {
     let text = match events.cast_signed() {
         surplus @ ..0 => format!(
             "the call waits for ever: {} more event(s) of the object were acknowledged than taken",

@@ -11,6 +11,7 @@ use roxie::transport::WcStatus;
 
 use crate::abi::objects::{ibv_mr, ibv_qp_ex};
 use crate::ibv::events::handed_out;
+use crate::observer::Kind;
 
 use super::objects::{alive, for_each_cq};
 use super::report::{process_started, report};
@@ -41,7 +42,7 @@ pub(super) fn register() {
 
 /// The device was opened: announces this process and starts the watchdog.
 #[cold]
-pub(crate) fn start_watching() {
+pub(super) fn start_watching() {
     if OPENED.swap(process::id(), Ordering::Relaxed) != process::id() {
         process_started();
         pages::start();
@@ -97,23 +98,24 @@ fn leaks() {
     for left in alive(describe) {
         let (kind, first) = (left.kind, &left.first);
         let text = match left.addresses.len() {
-            1 => format!("one {}{first} is alive at exit; {} was not called", kind.name, kind.ends_by),
+            1 => format!("one {}{first} is alive at exit; {} was not called", kind.name(), kind.ends_by()),
             count => format!(
                 "{count} objects ({}) of this origin are alive at exit; {} was not called",
-                kind.name, kind.ends_by
+                kind.name(),
+                kind.ends_by()
             ),
         };
-        report(kind.leak, &text, &[("created", left.created)]);
+        report(kind.leak(), &text, &[("created", left.created)]);
     }
 }
 
 /// What identifies an object for people. The object is alive during the call.
-fn describe(leak: &str, address: usize) -> String {
+fn describe(kind: Kind, address: usize) -> String {
     // SAFETY: the public part of a live object of this kind.
     unsafe {
-        match leak {
-            "leaked-qp" => format!(" {:#08x}", (*(address as *const ibv_qp_ex)).qp_base.qp_num),
-            "leaked-mr" => {
+        match kind {
+            Kind::QueuePair => format!(" {:#08x}", (*(address as *const ibv_qp_ex)).qp_base.qp_num),
+            Kind::Region => {
                 let region = &*(address as *const ibv_mr);
                 format!(" of {} bytes at {:p}", region.length, region.addr)
             }

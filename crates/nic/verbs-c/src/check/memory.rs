@@ -1,19 +1,18 @@
 //! Checksums of the application's memory, and whether AddressSanitizer knows it to be freed.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex};
 
 use roxie::transport::Sge;
 use sys::guarded::{self, pages::is_plain};
-use sys::lock_until;
 
 use crate::abi::objects::ibv_mr;
 
-use super::{OPTIONS, lock, pages, races};
+use super::options::{OPTIONS, lock};
+use super::report;
 
-struct Region {
+pub(super) struct Region {
     rkey: u32,
     first: u64,
     length: u64,
@@ -22,10 +21,11 @@ struct Region {
 }
 
 /// The memory regions, by lkey.
-static REGIONS: LazyLock<Mutex<HashMap<u32, Region>>> = LazyLock::new(Mutex::default);
+pub(super) static REGIONS: LazyLock<Mutex<HashMap<u32, Region>>> = LazyLock::new(Mutex::default);
 
 /// A memory region was registered.
-pub(super) fn region_begins(region: *const ibv_mr) {
+pub(super) fn region_begins(region: usize) {
+    let region = region as *const ibv_mr;
     // SAFETY: a new object, which no other thread has yet.
     let (lkey, rkey, addr, length) =
         unsafe { ((*region).lkey, (*region).rkey, (*region).addr, (*region).length) };
@@ -33,16 +33,18 @@ pub(super) fn region_begins(region: *const ibv_mr) {
     let end = first.checked_add(length).filter(|_| OPTIONS.pages.sends && length > 0);
     let is_plain = end.is_some_and(|end| is_plain(first as usize, end as usize));
     lock(&REGIONS).insert(lkey, Region { rkey, first, length, is_plain });
-    races::region_begins(rkey, first, length);
+    if OPTIONS.races {
+        report::region(rkey, first, length);
+    }
 }
 
-/// A memory region was deregistered.
-pub(super) fn region_ends(lkey: u32) {
-    let region = lock(&REGIONS).remove(&lkey);
-    if let Some(region) = region {
-        races::region_ends(region.rkey);
-        pages::release_memory(region.first as usize, region.length as usize);
+/// A memory region was deregistered. Returns its first address and length.
+pub(super) fn region_ends(lkey: u32) -> Option<(usize, usize)> {
+    let region = lock(&REGIONS).remove(&lkey)?;
+    if OPTIONS.races {
+        report::region_end(region.rkey);
     }
+    Some((region.first as usize, region.length as usize))
 }
 
 /// Whether the addresses in a list are those of memory: not offsets, nor addresses that the application has
@@ -95,11 +97,6 @@ pub(super) fn is_poisoned(list: &[Sge]) -> bool {
             // SAFETY: the function reads its own notes about the memory, not the memory.
             !unsafe { is_poisoned(first, sge.length as usize) }.is_null()
         })
-}
-
-/// Holds the lock of the regions until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&REGIONS, until_ns))
 }
 
 /// Bytes at the beginning and at the end of each element that a checksum covers: 16 KiB cost some

@@ -2,8 +2,8 @@
 //!
 //! `roxie check` sets `ROXIE_CHECK` to a directory. Each process of the command appends its findings to a
 //! file of its own there ([`report`]), with addresses instead of names; `roxie check` adds names and lines.
-//! Without the variable nothing here runs: control calls test one static, and the calls of the data path
-//! (`ibv_post_send`, `ibv_poll_cq`) are other functions, which the context names ([`ops`]).
+//! With the variable it becomes the [`Observer`] of the verbs, and replaces the functions of the data path
+//! (`ibv_post_send`, `ibv_poll_cq`) that a context names ([`ops`]). Without it nothing here runs.
 //!
 //! The modules: [`stack`] captures call stacks; [`objects`] knows every object that was given to the
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
@@ -19,7 +19,8 @@ mod ending;
 mod failures;
 mod memory;
 mod objects;
-pub(crate) mod ops;
+mod ops;
+mod options;
 mod pages;
 mod posted;
 mod races;
@@ -29,94 +30,89 @@ mod watch;
 mod work;
 
 use std::any::Any;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use calls::{BLOCKS_AFTER, acknowledged, blocks, refused};
-pub(crate) use ending::{interrupted, start_watching};
-pub(crate) use objects::{Purpose, born, destroyed, is_usable, keep_memory, mixed, own, owned, quietly};
-pub(crate) use watch::waits;
-pub(crate) use work::{completed, is_counted, moved, queue_pair_begins};
+use sys::lock_until;
 
-static ON: AtomicBool = AtomicBool::new(false);
+use crate::abi::objects::ibv_qp_ex;
+use crate::ibv::qp::QpObject;
+use crate::observer::{Kind, Observer, observe, observer};
 
-/// Whether this process is checked.
-#[inline(always)]
-pub(crate) fn on() -> bool {
-    ON.load(Ordering::Relaxed)
+use stack::here;
+
+pub(crate) use ending::interrupted;
+
+/// Makes this module the observer, if `roxie check` started the process. Called when the library is loaded,
+/// before any other function of it: all objects are known from then on.
+pub(crate) fn start() {
+    if std::env::var_os("ROXIE_CHECK").is_none_or(|dir| dir.is_empty()) {
+        return;
+    }
+    observe(Observer {
+        born,
+        destroyed,
+        keep_memory: objects::keep_memory,
+        owned: objects::own,
+        is_usable: objects::is_usable,
+        refused: calls::refused,
+        refused_with: objects::mixed,
+        completed: work::completed,
+        moved: |qp| with(qp, work::moved),
+        counted: |qp| with(qp, work::is_counted),
+        waits: |channel| Box::new(watch::waits(channel)),
+        acknowledged: calls::acknowledged,
+        blocks: calls::blocks,
+    });
+    ending::register();
 }
 
-/// What `roxie check` asks for.
-#[derive(Debug)]
-struct Options {
-    /// Where the findings go.
-    dir: PathBuf,
-    /// Seconds without progress after which the watchdog reports; 0 for never.
-    hang_s: u64,
-    /// Also report what works but is risky.
-    strict: bool,
-    /// Record the memory of work requests.
-    races: bool,
-    /// Protect the memory of work requests.
-    pages: pages::Wanted,
-}
-
-/// Seconds without progress after which the watchdog reports, if `ROXIE_CHECK_OPTIONS` does not say: the
-/// default of `--hang`. Eight transmissions with timeout 18, 1.07 s each, take less time; an application with
-/// a longer timeout needs more.
-const HANG_S: u64 = 10;
-
-static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
-    let dir = std::env::var_os("ROXIE_CHECK").unwrap_or_default().into();
-    let words = std::env::var("ROXIE_CHECK_OPTIONS").unwrap_or_default();
-    let mut options =
-        Options { dir, hang_s: HANG_S, strict: false, races: false, pages: pages::Wanted::default() };
-    for word in words.split(',') {
-        match word.split_once('=') {
-            Some(("hang", seconds)) => options.hang_s = seconds.parse().unwrap_or(HANG_S),
-            _ => {
-                options.strict |= word == "strict";
-                options.races |= word == "races";
-                options.pages.sends |= word.starts_with("pages");
-                options.pages.receives |= word == "pages-receives";
-                options.pages.shared |= word == "pages-shared";
-            }
+#[cold]
+fn born(kind: Kind, object: usize) {
+    objects::born(kind, object);
+    match kind {
+        Kind::Region => memory::region_begins(object),
+        Kind::QueuePair => {
+            ops::replace_builder(object);
+            with(object, |qp| _ = work::of(qp));
         }
-    }
-    options
-});
-
-/// Runs when the library is loaded, before any other function of it: all objects are known from then on.
-extern "C" fn at_load() {
-    if std::env::var_os("ROXIE_CHECK").is_some_and(|dir| !dir.is_empty()) {
-        ON.store(true, Ordering::Relaxed);
-        ending::register();
+        Kind::Context => {
+            ops::replace(object);
+            ending::start_watching();
+        }
+        _ => {}
     }
 }
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = at_load;
+#[cold]
+fn destroyed(kind: Kind, object: usize) {
+    let site = here();
+    match kind {
+        Kind::Region => work::region_ends(object, site),
+        Kind::QueuePair => work::queue_pair_ends(object),
+        Kind::SharedQueue => work::shared_queue_ends(object),
+        _ => {}
+    }
+    objects::destroyed(object, site);
+}
 
-/// Locks a mutex of this module; a panic of another thread left nothing half-done that matters here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Calls `f` with the queue pair at an address.
+fn with(address: usize, f: fn(&QpObject)) {
+    // SAFETY: the verbs name a live object, which the application does not destroy during its call.
+    let object = unsafe { QpObject::from_ptr(address as *mut ibv_qp_ex) };
+    object.into_iter().for_each(f);
 }
 
 /// Holds the locks of this module until the returned value is dropped, or gives up at `until_ns`.
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    if !on() {
-        return Box::new(());
-    }
-    Box::new((
-        pages::keep_locked(until_ns),
-        work::keep_locked(until_ns),
-        races::keep_locked(until_ns),
-        memory::keep_locked(until_ns),
-        watch::keep_locked(until_ns),
-        objects::keep_locked(until_ns),
-        report::keep_locked(until_ns),
-        stack::keep_locked(until_ns),
-    ))
+    Box::new(observer().map(|_| {
+        (
+            pages::keep_locked(until_ns),
+            lock_until(&work::WORK, until_ns),
+            lock_until(&races::WRITTEN, until_ns),
+            lock_until(&memory::REGIONS, until_ns),
+            lock_until(&watch::THREADS, until_ns),
+            lock_until(&objects::OBJECTS, until_ns),
+            lock_until(&report::REPORTED, until_ns),
+            lock_until(&stack::SITES, until_ns),
+        )
+    }))
 }

@@ -4,83 +4,25 @@
 //! functions of verbs.h, which read `qp->context`, still find their way here.
 
 use std::alloc::{Layout, dealloc};
-use std::any::{Any, type_name};
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex};
 
 use roxie::transport::VerbsError;
 use roxie::verbs::is_of_two_devices;
-use sys::{generation, lock_until};
+use sys::generation;
 
-use crate::abi::objects::{ibv_cq_ex, ibv_mr, ibv_qp_ex};
+use crate::abi::objects::ibv_cq_ex;
 use crate::ibv::cq::CqObject;
+use crate::observer::{Kind, Purpose, is_owned, is_quiet};
 
 use super::calls::has_reported;
+use super::options::lock;
 use super::report::report;
 use super::stack::{Site, here};
-use super::{lock, memory, work};
 
 /// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not
 /// noticed.
 const KEPT_MAX: usize = 1 << 16;
-
-/// What a call does with an object.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Purpose {
-    Use,
-    Destroy,
-}
-
-/// A kind of objects.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Kind {
-    /// The end of the path of the C structure.
-    structure: &'static str,
-    /// What findings call it.
-    pub(super) name: &'static str,
-    /// What the finding of a leak is called.
-    pub(super) leak: &'static str,
-    /// The function that ends it.
-    pub(super) ends_by: &'static str,
-}
-
-const fn kind(
-    structure: &'static str,
-    name: &'static str,
-    leak: &'static str,
-    ends_by: &'static str,
-) -> Kind {
-    Kind { structure, name, leak, ends_by }
-}
-
-const KINDS: [Kind; 17] = [
-    kind("ibv_qp_ex", "queue pair", "leaked-qp", "ibv_destroy_qp"),
-    kind("ibv_cq_ex", "completion queue", "leaked-cq", "ibv_destroy_cq"),
-    kind("ibv_mr", "memory region", "leaked-mr", "ibv_dereg_mr"),
-    kind("ibv_pd", "protection domain", "leaked-pd", "ibv_dealloc_pd"),
-    kind("ibv_ah", "address handle", "leaked-ah", "ibv_destroy_ah"),
-    kind("ibv_srq", "shared receive queue", "leaked-srq", "ibv_destroy_srq"),
-    kind("ibv_comp_channel", "completion channel", "leaked-channel", "ibv_destroy_comp_channel"),
-    kind("ibv_mw", "memory window", "leaked-mw", "ibv_dealloc_mw"),
-    kind("ibv_dm", "device memory", "leaked-dm", "ibv_free_dm"),
-    kind("ibv_xrcd", "XRC domain", "leaked-xrcd", "ibv_close_xrcd"),
-    kind("verbs_context", "device context", "leaked-context", "ibv_close_device"),
-    kind("rdma_cm_id", "connection identifier", "leaked-cm-id", "rdma_destroy_id"),
-    kind("rdma_cm_event", "connection event", "unacknowledged-cm-event", "rdma_ack_cm_event"),
-    kind("rdma_event_channel", "event channel", "leaked-event-channel", "rdma_destroy_event_channel"),
-    kind("ibv_wq", "work queue", "leaked-wq", "ibv_destroy_wq"),
-    kind("ibv_flow", "flow rule", "leaked-flow", "ibv_destroy_flow"),
-    kind("", "object", "leaked-object", "its function"),
-];
-
-impl Kind {
-    fn of<P>() -> Self {
-        let structure = type_name::<P>().rsplit("::").next().unwrap_or_default();
-        let found = KINDS.iter().find(|kind| kind.structure == structure);
-        *found.unwrap_or(&KINDS[KINDS.len() - 1])
-    }
-}
 
 /// What is known about an object.
 #[derive(Clone, Copy, Debug)]
@@ -102,92 +44,38 @@ impl Record {
 }
 
 #[derive(Default)]
-struct Objects {
+pub(super) struct Objects {
     /// By address.
     records: HashMap<usize, Record>,
     /// Destroyed objects of which the memory is kept, oldest first.
     kept: VecDeque<(usize, Layout)>,
 }
 
-static OBJECTS: LazyLock<Mutex<Objects>> = LazyLock::new(Mutex::default);
-
-thread_local! {
-    /// How many calls of [`owned`] this thread is in.
-    static OWNED: Cell<u32> = const { Cell::new(0) };
-    /// How many calls of [`quietly`] this thread is in.
-    static QUIET: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Runs `create`: the application does not destroy the objects that it creates.
-pub(crate) fn owned<R>(create: impl FnOnce() -> R) -> R {
-    let change = |by: i32| {
-        // At the end of a thread the objects count as those of the application.
-        let _ = OWNED.try_with(|owned| owned.set(owned.get().wrapping_add_signed(by)));
-    };
-    change(1);
-    let created = create();
-    change(-1);
-    created
-}
+pub(super) static OBJECTS: LazyLock<Mutex<Objects>> = LazyLock::new(Mutex::default);
 
 /// From now on the object belongs to another one.
-pub(crate) fn own<P>(object: *const P) {
-    if super::on()
-        && let Some(record) = lock(&OBJECTS).records.get_mut(&object.addr())
-    {
+pub(super) fn own(object: usize) {
+    if let Some(record) = lock(&OBJECTS).records.get_mut(&object) {
         record.is_owned = true;
     }
 }
 
-/// Runs `f`, in which this library follows pointers of its own objects: that is no use by the application.
-#[inline(always)]
-pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> R {
-    if !super::on() {
-        return f();
-    }
-    // At the end of a thread findings may be told that are none of the application's.
-    let change = |by: i32| QUIET.try_with(|quiet| quiet.set(quiet.get().wrapping_add_signed(by))).ok();
-    change(1);
-    let result = f();
-    change(-1);
-    result
-}
-
 /// Notes a new object.
-#[cold]
-pub(crate) fn born<P>(object: *const P) {
-    let is_owned = OWNED.try_with(Cell::get).unwrap_or(0) > 0;
-    let record = Record {
-        kind: Kind::of::<P>(),
-        created: here(),
-        destroyed: None,
-        generation: generation(),
-        is_owned,
-    };
-    lock(&OBJECTS).records.insert(object.addr(), record);
-    if record.kind.structure == "ibv_mr" {
-        memory::region_begins(object.cast());
-    }
+pub(super) fn born(kind: Kind, object: usize) {
+    let (created, generation, is_owned) = (here(), generation(), is_owned());
+    let record = Record { kind, created, destroyed: None, generation, is_owned };
+    lock(&OBJECTS).records.insert(object, record);
 }
 
 /// Notes the end of an object, before its tail is dropped.
-#[cold]
-pub(crate) fn destroyed<P>(object: *const P) {
-    let site = here();
-    let kind = Kind::of::<P>();
-    match kind.structure {
-        "ibv_mr" => work::region_ends(object.cast::<ibv_mr>(), site),
-        "ibv_qp_ex" => work::queue_pair_ends(object.cast::<ibv_qp_ex>()),
-        "ibv_srq" => work::shared_queue_ends(object.addr()),
-        _ => {}
-    }
-    if let Some(record) = lock(&OBJECTS).records.get_mut(&object.addr()) {
+pub(super) fn destroyed(object: usize, site: Site) {
+    if let Some(record) = lock(&OBJECTS).records.get_mut(&object) {
         record.destroyed = Some(site);
     }
 }
 
 /// Keeps the memory of a destroyed object, and frees that of the oldest one if there are too many.
-pub(crate) fn keep_memory(object: usize, layout: Layout) {
+pub(super) fn keep_memory(object: usize, layout: Layout) {
     let mut objects = lock(&OBJECTS);
     objects.kept.push_back((object, layout));
     if objects.kept.len() > KEPT_MAX
@@ -201,19 +89,20 @@ pub(crate) fn keep_memory(object: usize, layout: Layout) {
 
 /// Whether a pointer of the application leads to a live object of this kind; reports why not.
 #[cold]
-pub(crate) fn is_usable<P>(object: *const P, purpose: Purpose) -> bool {
-    let kind = Kind::of::<P>();
-    let found = lock(&OBJECTS).records.get(&object.addr()).copied();
-    if QUIET.try_with(Cell::get).is_ok_and(|quiet| quiet > 0) {
+pub(super) fn is_usable(kind: Kind, object: usize, purpose: Purpose) -> bool {
+    let found = lock(&OBJECTS).records.get(&object).copied();
+    if is_quiet() {
         return found.is_some_and(|record| record.kind == kind && record.destroyed.is_none());
     }
     let (finding, text, record) = match found {
-        None => {
-            ("foreign-object", format!("the argument {object:p} is no {} of this library", kind.name), None)
-        }
+        None => (
+            "foreign-object",
+            format!("the argument {object:#x} is no {} of this library", kind.name()),
+            None,
+        ),
         Some(record) => match objection(&record, kind, purpose) {
             Some((finding, what)) => {
-                (finding, format!("the {} {object:p} {what}", record.kind.name), Some(record))
+                (finding, format!("the {} {object:#x} {what}", record.kind.name()), Some(record))
             }
             None => return true,
         },
@@ -233,7 +122,7 @@ pub(crate) fn is_usable<P>(object: *const P, purpose: Purpose) -> bool {
 /// Why the application cannot use an object of this library as one of `kind`.
 fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(&'static str, String)> {
     if record.kind != kind {
-        return Some(("foreign-object", format!("is no {}", kind.name)));
+        return Some(("foreign-object", format!("is no {}", kind.name())));
     }
     if record.destroyed.is_some() {
         return Some(match purpose {
@@ -252,8 +141,8 @@ fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(&'static 
 /// Reports a call that was refused because its objects are of two devices. `parts` are the arguments of the
 /// call with the addresses of their objects; the refusal compares the first one with another.
 #[cold]
-pub(crate) fn mixed(refused: &VerbsError, parts: &[(&str, usize)]) {
-    if !super::on() || !is_of_two_devices(refused) {
+pub(super) fn mixed(refused: &VerbsError, parts: &[(&str, usize)]) {
+    if !is_of_two_devices(refused) {
         return;
     }
     let call = here();
@@ -277,8 +166,8 @@ pub(super) struct Left {
 }
 
 /// Objects that this process created, did not destroy, and that belong to no other object. `describe` gets
-/// the name of a leak and the address of such an object, which is not destroyed meanwhile.
-pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
+/// the kind and the address of such an object, which is not destroyed meanwhile.
+pub(super) fn alive(describe: impl Fn(Kind, usize) -> String) -> Vec<Left> {
     let objects = lock(&OBJECTS);
     let mut found: Vec<Left> = Vec::new();
     let left = objects.records.iter().filter(|(_, record)| record.is_alive() && !record.is_owned);
@@ -289,12 +178,11 @@ pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
                 kind: record.kind,
                 created: record.created,
                 addresses: vec![*address],
-                first: describe(record.kind.leak, *address),
+                first: describe(record.kind, *address),
             }),
         }
     }
-    let order = |kind: &Kind| KINDS.iter().position(|known| known == kind);
-    found.sort_by_key(|left| (order(&left.kind), left.addresses.iter().min().copied()));
+    found.sort_by_key(|left| (left.kind, left.addresses.iter().min().copied()));
     found
 }
 
@@ -302,11 +190,11 @@ pub(super) fn alive(describe: impl Fn(&str, usize) -> String) -> Vec<Left> {
 /// meanwhile: [`destroyed`] waits for the lock that is held here. So `f` must not report, nor ask this
 /// module.
 pub(super) fn for_each_cq(mut f: impl FnMut(&CqObject, Site)) {
-    let kind = Kind::of::<ibv_cq_ex>();
     let objects = lock(&OBJECTS);
-    for (address, record) in objects.records.iter().filter(|(_, record)| record.kind == kind) {
+    for (address, record) in &objects.records {
+        let is_it = record.kind == Kind::CompletionQueue && record.is_alive();
         // SAFETY: it is alive, and the lock that is held here keeps it so.
-        let object = record.is_alive().then(|| unsafe { CqObject::from_ptr(*address as *mut ibv_cq_ex) });
+        let object = is_it.then(|| unsafe { CqObject::from_ptr(*address as *mut ibv_cq_ex) });
         if let Some(object) = object.flatten() {
             f(object, record.created);
         }
@@ -316,20 +204,4 @@ pub(super) fn for_each_cq(mut f: impl FnMut(&CqObject, Site)) {
 /// Where an object was created.
 pub(super) fn created(object: usize) -> Option<Site> {
     lock(&OBJECTS).records.get(&object).map(|record| record.created)
-}
-
-/// Holds the lock of the objects until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&OBJECTS, until_ns))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn structures_have_their_kinds() {
-        assert_eq!(Kind::of::<ibv_qp_ex>().leak, "leaked-qp");
-        assert_eq!(Kind::of::<u64>().name, "object");
-    }
 }

@@ -8,7 +8,7 @@ use std::ptr;
 use roxie::same_device;
 use roxie::transport::{QpType, Wc};
 
-use crate::abi::context::ibv_context_ops;
+use crate::abi::context::verbs_context;
 use crate::abi::objects::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
 use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};
 use crate::errno::{code, given, minus_code, no_argument};
@@ -17,18 +17,32 @@ use crate::ibv::ah::AhObject;
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::ibv::{cq, post, srq, wr};
+use crate::observer::Purpose;
 
+use super::objects::mixed;
+use super::options::lock;
 use super::posted::Posted;
-use super::work;
-use super::{Purpose, lock, mixed, pages};
+use super::{pages, work};
 
-/// Puts these functions into the operations of a context.
-pub(crate) fn replace(ops: &mut ibv_context_ops) {
+/// Puts these functions into the operations of a new context.
+pub(super) fn replace(context: usize) {
+    // SAFETY: an object that the application does not know yet.
+    let ops = unsafe { &mut (*(context as *mut verbs_context)).context.ops };
     ops.poll_cq = Some(poll_cq);
     ops.req_notify_cq = Some(req_notify_cq);
     ops.post_send = Some(post_send);
     ops.post_recv = Some(post_recv);
     ops.post_srq_recv = Some(post_srq_recv);
+}
+
+/// Puts these functions into a new queue pair, if it has a builder.
+pub(super) fn replace_builder(qp: usize) {
+    // SAFETY: an object that the application does not know yet.
+    let qp = unsafe { &mut *(qp as *mut ibv_qp_ex) };
+    if qp.wr_complete.is_some() {
+        qp.wr_complete = Some(wr_complete);
+        qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
 }
 
 /// Calls `post` with a place for the refused work request of the list `first`. All work requests of the list
@@ -101,7 +115,7 @@ unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// As for [`typed`] with `ah`.
-pub(crate) unsafe fn datagram(qp: &QpObject, ah: *mut ibv_ah) {
+unsafe fn datagram(qp: &QpObject, ah: *mut ibv_ah) {
     if !is_usable(ah, Purpose::Use) {
         return;
     }
@@ -173,8 +187,17 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
     unsafe { cq::req_notify_cq(cq, solicited_only) }
 }
 
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: ibv_wr_post(3).
+    unsafe {
+        let object: Option<&QpObject> = typed(Hot(qp));
+        object.into_iter().for_each(|object| datagram(object, ah));
+        wr::wr_set_ud_addr(qp, ah, remote_qpn, remote_qkey);
+    }
+}
+
 /// Implements `ibv_wr_complete`.
-pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: ibv_wr_post(3).
     unsafe {
         wr::complete(qp, |batch, object| {

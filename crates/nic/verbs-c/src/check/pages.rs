@@ -20,26 +20,16 @@ use roxie::transport::Sge;
 use sys::guarded::pages::{Fault, Protector, Rights, protect as set_rights, set_protector};
 use sys::{guarded, lock_until, page_size, without_signals};
 
+use super::options::{OPTIONS, lock};
 use super::report::report;
 use super::stack::{self, Captured, Site};
-use super::{OPTIONS, lock, memory, work};
+use super::{memory, work};
 
 /// Parts of memory that are protected at a time; further ones are not. Each takes two mappings of the process
 /// at most, of which Linux allows 65,530 (`vm.max_map_count`).
 const ENTRIES_MAX: usize = 4096;
 /// Uses that wait to be reported; further ones are not reported. Each post and poll reports them.
 const USES_MAX: usize = 32;
-
-/// What `--pages` asks for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted {
-    /// The memory of sends.
-    pub(super) sends: bool,
-    /// The memory of receives and of the results of READs and atomics.
-    pub(super) receives: bool,
-    /// Also pages that sends share with other data.
-    pub(super) shared: bool,
-}
 
 /// The work request that uses memory.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,11 @@ use roxie::transport::{RecvWr, Sge, WrOp};
 use sys::guarded::pages::Rights;
 use sys::now_ns;
 
+use super::memory;
+use super::options::OPTIONS;
 use super::pages::{self, Protection, User};
 use super::report::report;
 use super::stack::{Site, here};
-use super::{OPTIONS, memory};
 
 /// A posted work request.
 #[derive(Debug)]

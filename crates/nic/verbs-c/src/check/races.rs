@@ -4,7 +4,6 @@
 //! its poll. Each polled receive is recorded with its memory, where a SEND of the peer was placed. The
 //! processes do not compare anything: `roxie check` does, at the end of the command.
 
-use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::process;
 use std::sync::{LazyLock, Mutex};
@@ -12,16 +11,17 @@ use std::sync::{LazyLock, Mutex};
 use roxie::trace::{Access, Landing, Use};
 use roxie::transport::{Dest, SendFlags, SendWr, Sge, Wc, WcOpcode, WrOp};
 use roxie::wire::{Qpn, Rkey};
-use sys::{lock_until, now_ns};
+use sys::now_ns;
 
+use super::memory;
+use super::options::lock;
 use super::posted::Posted;
 use super::report;
 use super::stack::Site;
 use super::work::Queue;
-use super::{OPTIONS, lock, memory};
 
 /// Processes and call stacks that were written: a forked child has a file of its own.
-static WRITTEN: LazyLock<Mutex<HashSet<(u32, Site)>>> = LazyLock::new(Mutex::default);
+pub(super) static WRITTEN: LazyLock<Mutex<HashSet<(u32, Site)>>> = LazyLock::new(Mutex::default);
 
 /// The messages of a queue pair that take receives, which both ends count from the last RESET on.
 #[derive(Debug, Default)]
@@ -140,20 +140,6 @@ fn write(site: Site) {
     }
 }
 
-/// A memory region was registered.
-pub(super) fn region_begins(key: u32, first: u64, length: u64) {
-    if OPTIONS.races {
-        report::region(key, first, length);
-    }
-}
-
-/// A memory region was deregistered.
-pub(super) fn region_ends(key: u32) {
-    if OPTIONS.races {
-        report::region_end(key);
-    }
-}
-
 /// `target`: what receives a SEND.
 fn uses(op: &WrOp, target: u32) -> (Use, (u64, Rkey)) {
     match *op {
@@ -170,9 +156,4 @@ fn uses(op: &WrOp, target: u32) -> (Use, (u64, Rkey)) {
             (Use::Nothing, (0, Rkey(0)))
         }
     }
-}
-
-/// Holds the lock of what was written until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&WRITTEN, until_ns))
 }

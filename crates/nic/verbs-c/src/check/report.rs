@@ -1,7 +1,6 @@
 //! The file with the findings of this process: one JSON object a line, written at once, so that findings
 //! survive any end of the process.
 
-use std::any::Any;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -11,18 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use roxie::status::QpStatus;
-use sys::{Dir, WriteSignals, lock_until, now_ns, process_token};
+use sys::{Dir, WriteSignals, now_ns, process_token};
 
+use super::options::{OPTIONS, lock};
 use super::stack::{Module, Site, modules, stack};
-use super::{OPTIONS, lock};
 
 /// Findings that a process reports; more repeat what these say.
 const FINDINGS_MAX: usize = 200;
 
 /// What makes two findings one: kind and call stacks.
-type Key = (&'static str, Vec<Site>);
+pub(super) type Key = (&'static str, Vec<Site>);
 
-static REPORTED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(Mutex::default);
+pub(super) static REPORTED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(Mutex::default);
 
 /// Reports a mistake once. `sites` are call stacks, each with what happened there; the first one is the place
 /// to look at.
@@ -192,11 +191,6 @@ fn append(line: &str) {
     {
         roxie::notice(format_args!("{}: findings are lost: {error}", OPTIONS.dir.join(name).display()));
     }
-}
-
-/// Holds the lock of the findings until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&REPORTED, until_ns))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! the stack the return addresses were and what they were. If they are the same again, so is the call stack,
 //! and the unwinder does not run.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_long, c_void};
@@ -15,9 +14,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, OnceLock};
 
-use sys::lock_until;
-
-use super::lock;
+use super::options::lock;
 
 /// Frames of the application that are kept, from the innermost one on.
 const FRAMES_MAX: usize = 32;
@@ -47,12 +44,12 @@ pub(super) struct Stack {
 }
 
 #[derive(Default)]
-struct Sites {
+pub(super) struct Sites {
     stacks: Vec<Stack>,
     numbers: HashMap<Stack, Site>,
 }
 
-static SITES: LazyLock<Mutex<Sites>> = LazyLock::new(Mutex::default);
+pub(super) static SITES: LazyLock<Mutex<Sites>> = LazyLock::new(Mutex::default);
 
 /// Where a return address lies on the stack, and the address.
 type Slot = (usize, usize);
@@ -320,11 +317,6 @@ pub(super) fn modules() -> Vec<Module> {
             fs::read_link("/proc/self/exe").map(|path| path.display().to_string()).unwrap_or_default();
     }
     found
-}
-
-/// Holds the lock of the sites until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&SITES, until_ns))
 }
 
 #[cfg(test)]

@@ -1,20 +1,21 @@
 //! The watchdog: a thread that notices that nothing moves, and says what waits for what.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use roxie::status::QpStatus;
 use roxie::verbs::Qp;
-use sys::{lock_until, now_ns, spawn_without_signals};
+use sys::{now_ns, spawn_without_signals};
 
 use crate::ibv::qp::QpObject;
 
+use super::ending;
 use super::objects::for_each_cq;
+use super::options::{OPTIONS, lock};
+use super::report::report;
 use super::stack::{Site, here};
 use super::work::{self, Queue};
-use super::{OPTIONS, ending, lock, report::report};
 
 /// Interval of the watchdog.
 const STEP: Duration = Duration::from_millis(250);
@@ -22,7 +23,7 @@ const STEP: Duration = Duration::from_millis(250);
 const RNR_NS: u64 = 1_000_000_000;
 
 /// A thread in ibv_get_cq_event.
-struct Waiting {
+pub(super) struct Waiting {
     number: u64,
     /// The channel, by its address.
     channel: usize,
@@ -31,15 +32,15 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct Threads {
+pub(super) struct Threads {
     waiting: Vec<Waiting>,
     next: u64,
 }
 
-static THREADS: LazyLock<Mutex<Threads>> = LazyLock::new(Mutex::default);
+pub(super) static THREADS: LazyLock<Mutex<Threads>> = LazyLock::new(Mutex::default);
 
 /// A wait that ends when this is dropped.
-pub(crate) struct Wait(u64);
+pub(super) struct Wait(u64);
 
 impl Drop for Wait {
     fn drop(&mut self) {
@@ -49,18 +50,13 @@ impl Drop for Wait {
 
 /// This thread waits for an event of a completion channel.
 #[cold]
-pub(crate) fn waits(channel: usize) -> Wait {
+pub(super) fn waits(channel: usize) -> Wait {
     let site = here();
     let mut threads = lock(&THREADS);
     threads.next += 1;
     let number = threads.next;
     threads.waiting.push(Waiting { number, channel, site, since_ns: now_ns() });
     Wait(number)
-}
-
-/// Holds the lock of the waiting threads until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&THREADS, until_ns))
 }
 
 /// What the watchdog saw of a queue pair.

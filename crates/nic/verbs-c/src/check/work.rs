@@ -3,7 +3,6 @@
 //! Locks: `WORK` is held for a look-up only, or for a whole pass over the queues; then a queue that is locked
 //! is passed over. A thread that posts holds the lock of its queue, not `WORK`.
 
-use std::any::Any;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -13,19 +12,20 @@ use roxie::transport::{QpState, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOp
 use roxie::verbs::Qp;
 use roxie::wire::Lkey;
 use sys::guarded::pages::Rights;
-use sys::{lock_until, now_ns};
+use sys::now_ns;
 
 use crate::abi::objects::{ibv_mr, ibv_qp_ex};
 use crate::ibv::qp::QpObject;
 use crate::object::Object;
 
 use super::objects::created;
+use super::options::{OPTIONS, lock};
 use super::pages::{self, User};
 use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_overlap, overlap};
 use super::races::Numbers;
 use super::report::{self, connected, disconnected, report};
 use super::stack::{Site, here};
-use super::{OPTIONS, failures, lock, memory, races};
+use super::{failures, memory, races};
 
 /// The work requests of a queue pair that the application has not got back.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(super) struct SharedQueue {
 }
 
 #[derive(Default)]
-struct Work {
+pub(super) struct Work {
     /// By the address of the queue pair.
     queues: HashMap<usize, Shared<Queue>>,
     by_number: HashMap<u32, (usize, Shared<Queue>)>,
@@ -78,7 +78,7 @@ struct Work {
     srqs: HashMap<usize, Shared<SharedQueue>>,
 }
 
-static WORK: LazyLock<Mutex<Work>> = LazyLock::new(Mutex::default);
+pub(super) static WORK: LazyLock<Mutex<Work>> = LazyLock::new(Mutex::default);
 
 /// Returns the queue of a live queue pair.
 pub(super) fn of(object: &QpObject) -> Shared<Queue> {
@@ -96,15 +96,9 @@ pub(super) fn of(object: &QpObject) -> Shared<Queue> {
     queue
 }
 
-/// A queue pair was created.
-#[cold]
-pub(crate) fn queue_pair_begins(object: &QpObject) {
-    of(object);
-}
-
 /// A completion counter was attached to a queue pair.
 #[cold]
-pub(crate) fn is_counted(object: &QpObject) {
+pub(super) fn is_counted(object: &QpObject) {
     lock(&of(object)).is_counted = true;
 }
 
@@ -127,19 +121,20 @@ pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
 }
 
 /// A queue pair is destroyed.
-pub(super) fn queue_pair_ends(object: *const ibv_qp_ex) {
+pub(super) fn queue_pair_ends(address: usize) {
     pages::report_uses();
+    let object = address as *mut ibv_qp_ex;
     // SAFETY: the public part, which stays in memory, is read here only.
     let number = unsafe { (*object).qp_base.qp_num };
     let mut work = lock(&WORK);
     work.by_number.remove(&number);
-    let queue = work.queues.remove(&object.addr());
+    let queue = work.queues.remove(&address);
     drop(work);
     if let Some(queue) = queue {
         let mut queue = lock(&queue);
         queue.disconnect();
         // SAFETY: as above; the tail is dropped after this call.
-        let object: Option<&QpObject> = unsafe { Object::from_ptr(object.cast_mut()) };
+        let object: Option<&QpObject> = unsafe { Object::from_ptr(object) };
         object.and_then(|object| queue.refused_q_key(object)).into_iter().for_each(report_q_key);
     }
 }
@@ -150,10 +145,13 @@ pub(super) fn shared_queue_ends(address: usize) {
 }
 
 /// A memory region is deregistered: reports a send that still uses it.
-pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
+pub(super) fn region_ends(region: usize, site: Site) {
+    let region = region as *const ibv_mr;
     // SAFETY: the public part, which stays in memory, is read here only.
     let (lkey, addr, length) = unsafe { ((*region).lkey, (*region).addr, (*region).length) };
-    memory::region_ends(lkey);
+    if let Some((first, length)) = memory::region_ends(lkey) {
+        pages::release_memory(first, length);
+    }
     let mut found = None;
     for_each(|object, queue| {
         let uses = |sge: &Sge| sge.length > 0 && sge.lkey == Lkey(lkey);
@@ -180,7 +178,7 @@ pub(super) fn region_ends(region: *const ibv_mr, site: Site) {
 
 /// The application polled these completions.
 #[cold]
-pub(crate) fn completed(polled: &[Wc]) {
+pub(super) fn completed(polled: &[Wc]) {
     for wc in polled {
         let work = lock(&WORK);
         let Some((address, queue)) = work.by_number.get(&wc.qp_num).cloned() else { continue };
@@ -215,7 +213,7 @@ fn peer(address: usize) -> Option<u32> {
 /// The application moved a queue pair to another state: notes the attributes of its connection, or forgets
 /// them and the work requests, which RESET discards.
 #[cold]
-pub(crate) fn moved(object: &QpObject) {
+pub(super) fn moved(object: &QpObject) {
     let queue = of(object);
     let Some(status) = status(object) else {
         if object.tail.qp.state() == QpState::Reset {
@@ -508,11 +506,6 @@ impl Queue {
         compare(&mut send, self.number, success);
         Some(send)
     }
-}
-
-/// Holds the lock of the look-up until the returned value is dropped, or gives up at `until_ns`.
-pub(super) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&WORK, until_ns))
 }
 
 impl SharedQueue {

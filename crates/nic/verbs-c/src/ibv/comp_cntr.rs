@@ -12,10 +12,10 @@ use crate::abi::counters::{
     ibv_comp_cntr_init_attr, ibv_qp_attach_comp_cntr_attr,
 };
 use crate::abi::objects::ibv_qp;
-use crate::check;
 use crate::errno::{busy, code, given, known_bits, null, status};
 use crate::handle::{GivenUp, Out, OutBytes, typed};
 use crate::object::{Object, Tail};
+use crate::observer::{Between, observer};
 
 use super::device::ContextObject;
 use super::handles::new_handle;
@@ -154,10 +154,8 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     given!(code; qp, counter, attr);
     known_bits!(code; EINVAL, "completion counter", "comp_mask"; attr.comp_mask, 0);
     let attached = qp.tail.qp.transport().and_then(|qp| counter.tail.attach(qp, attr.op_mask));
-    if attached.is_ok() && check::on() {
-        check::is_counted(qp);
+    if let Some(observer) = observer().filter(|_| attached.is_ok()) {
+        (observer.counted)(qp.address());
     }
-    status(attached.inspect_err(|refused| {
-        check::mixed(refused, &[("comp_cntr", counter.address()), ("qp", qp.address())]);
-    }))
+    status(attached.between(&[("comp_cntr", counter.address()), ("qp", qp.address())]))
 }

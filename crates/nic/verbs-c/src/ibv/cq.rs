@@ -10,10 +10,10 @@ use roxie::verbs::{AsyncElement, CompChannel, Cq, Pd};
 use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
-use crate::check;
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, minus_code, minus1, null};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::{Between, observer};
 use crate::refused::note_completions;
 
 use super::cq_ex::Cursor;
@@ -153,10 +153,8 @@ pub(crate) fn create(
 ) -> Result<Box<CqObject>, VerbsError> {
     let id = ObjectId::new();
     let handle = channel.map(|c| &c.tail);
-    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).inspect_err(|refused| {
-        let channel = channel.map_or(0, Object::address);
-        check::mixed(refused, &[("context", context.address()), ("channel", channel)]);
-    })?;
+    let parts = [("context", context.address()), ("channel", channel.map_or(0, Object::address))];
+    let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).between(&parts)?;
     let mut public = ibv_cq_ex::zeroed();
     public.base.context = context.public();
     public.base.channel = channel.map_or(std::ptr::null_mut(), Object::public);
@@ -259,7 +257,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         Option<Out<*mut c_void>>,
     ) = unsafe { typed((channel, cq, cq_context)) };
     given!(minus1; channel, cq, cq_context);
-    let _waiting = check::on().then(|| check::waits(channel.public().addr()));
+    let _waiting = observer().map(|observer| (observer.waits)(channel.address()));
     loop {
         let id = match channel.tail.get_event() {
             Ok(id) => ObjectId(id),
@@ -285,10 +283,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) 
         // Afterwards another thread may destroy the queue.
         let id = cq.tail.id;
         let acknowledged = acknowledge(cq.comp_events_completed(), events);
-        if check::on()
+        if let Some(observer) = observer()
             && let Some(surplus) = id.surplus(acknowledged)
         {
-            check::acknowledged(events, surplus);
+            (observer.acknowledged)(events, surplus);
         }
     }
 }

@@ -16,10 +16,10 @@ use sys::{lock_until, memory_file};
 use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
-use crate::check::{self, Purpose};
 use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
 use crate::handle::{FromC, GivenUp, Out, is_usable, typed};
 use crate::object::{Object, Tail};
+use crate::observer::{Kind, Purpose, observer, owned};
 use crate::{exit, fork, refusal, signal};
 use roxie::transport::refuse;
 
@@ -64,7 +64,7 @@ impl Devices {
             fork::register();
         }
         let index = self.objects.len();
-        let object: &DeviceObject = Box::leak(check::owned(|| made(device.clone(), index)));
+        let object: &DeviceObject = Box::leak(owned(|| made(device.clone(), index)));
         self.objects.push(object);
         object
     }
@@ -221,8 +221,8 @@ impl ContextObject {
 
 impl Drop for ContextObject {
     fn drop(&mut self) {
-        if check::on() {
-            check::destroyed(self.verbs.get());
+        if let Some(observer) = observer() {
+            (observer.destroyed)(Kind::Context, self.address());
         }
     }
 }
@@ -299,9 +299,6 @@ fn operations() -> Box<verbs_context> {
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(srq::post_srq_recv);
-    if check::on() {
-        check::ops::replace(ops);
-    }
     verbs
 }
 
@@ -334,9 +331,8 @@ pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<Cont
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
     let tail = ContextTail { context, command: Command::new(cmd, device.tail.index)? };
     let object = Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail });
-    if check::on() {
-        check::born(object.verbs.get());
-        check::start_watching();
+    if let Some(observer) = observer() {
+        (observer.born)(Kind::Context, object.address());
     }
     Ok(object)
 }

@@ -11,10 +11,10 @@ use roxie::verbs::Dm;
 use crate::abi::context::ibv_context;
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::objects::{ibv_mr, ibv_pd};
-use crate::check;
-use crate::errno::{busy, code, given, known_bits, no_argument, null, status};
+use crate::errno::{busy, code, done, given, known_bits, no_argument, null, status};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 
 use super::device::ContextObject;
 use super::handles::{self, Shared};
@@ -110,16 +110,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     given!(null; pd, dm);
     let region =
         pd_mr::rights(access).and_then(|access| pd.tail.reg_dm_mr(&dm.tail.shared, offset, length, access));
-    match region {
-        Ok(mr) => {
-            let rkey = mr.rkey().0;
-            pd_mr::export(pd, ptr::null_mut(), length, mr, rkey)
-        }
-        Err(refused) => {
-            check::mixed(&refused, &[("pd", pd.address()), ("dm", dm.address())]);
-            null(refused)
-        }
-    }
+    let mr = done!(null; region.between(&[("pd", pd.address()), ("dm", dm.address())]));
+    let rkey = mr.rkey().0;
+    pd_mr::export(pd, ptr::null_mut(), length, mr, rkey)
 }
 
 /// Device memory is copied in units of this many bytes, as hardware demands: a program that works here works

@@ -20,10 +20,10 @@ use crate::abi::work::{
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR,
     IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
 };
-use crate::check;
 use crate::errno::{failed, given, minus1};
 use crate::handle::{Member, Out, typed};
 use crate::object::Object;
+use crate::observer::{BLOCKS_AFTER, Public, observer};
 
 use super::cq::CqObject;
 use super::device::ContextObject;
@@ -78,7 +78,7 @@ impl ObjectId {
     /// # Safety
     /// An object of this type was registered under the number. The call that destroys it waits for the
     /// acknowledgement of this event, which comes after `'a` ends.
-    pub(crate) unsafe fn deliver<'a, P, T>(self, queue: Queue) -> Option<&'a Object<P, T>> {
+    pub(crate) unsafe fn deliver<'a, P: Public, T>(self, queue: Queue) -> Option<&'a Object<P, T>> {
         let mut objects = objects();
         let entry = objects.get_mut(&self)?;
         let delivered = &mut entry.delivered[queue as usize];
@@ -127,12 +127,12 @@ pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
     let waits = |_: &mut usize| counter.get() != delivered;
     let mut waiting = ACKNOWLEDGED.0.lock().unwrap_or_else(PoisonError::into_inner);
     *waiting += 1;
-    if check::on() {
-        let waited = ACKNOWLEDGED.1.wait_timeout_while(waiting, check::BLOCKS_AFTER, waits);
+    if let Some(observer) = observer() {
+        let waited = ACKNOWLEDGED.1.wait_timeout_while(waiting, BLOCKS_AFTER, waits);
         let (still_locked, end) = waited.unwrap_or_else(PoisonError::into_inner);
         waiting = still_locked;
         if end.timed_out() {
-            check::blocks(delivered.wrapping_sub(counter.get()));
+            (observer.blocks)(delivered.wrapping_sub(counter.get()));
         }
     }
     let waited = ACKNOWLEDGED.1.wait_while(waiting, waits);

@@ -10,10 +10,10 @@ use crate::abi::objects::{
     IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd,
     ibv_qp,
 };
-use crate::check;
 use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 
 use super::handles::new_handle;
 use super::pd_mr::{MrObject, PdObject};
@@ -72,16 +72,10 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     // The application restores the key that it had after a bind that failed.
     let asked = bind_of(&mw.tail, mw.rkey().get(), &bind.bind_info, region);
     let transport = done!(code; qp.tail.qp.transport());
-    match asked.and_then(|asked| transport.bind_mw(&mw.tail, bind.wr_id, flags, &asked)) {
-        Ok(r_key) => {
-            mw.rkey().set(r_key.0);
-            0
-        }
-        Err(refused) => {
-            check::mixed(&refused, &[("mw", mw.address()), ("qp", qp.address())]);
-            code(refused)
-        }
-    }
+    let bound = asked.and_then(|asked| transport.bind_mw(&mw.tail, bind.wr_id, flags, &asked));
+    let r_key = done!(code; bound.between(&[("mw", mw.address()), ("qp", qp.address())]));
+    mw.rkey().set(r_key.0);
+    0
 }
 
 /// Returns the bind that a work request asks for, on `region`. A key of another window is an error at once.

@@ -17,10 +17,10 @@ use crate::abi::objects::{
     IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
     IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, ibv_mr, ibv_pd,
 };
-use crate::check;
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 use crate::refusal;
 
 use super::device::ContextObject;
@@ -57,9 +57,8 @@ members! { PdObject {
 impl PdObject {
     /// Refuses the domain for objects of a context of another device.
     pub(crate) fn check_device(&self, context: &ContextObject) -> Result<(), VerbsError> {
-        same_device!("context", "pd"; context.device(), self.tail.context().device()).inspect_err(|refused| {
-            check::mixed(refused, &[("context", context.address()), ("pd", self.address())]);
-        })
+        same_device!("context", "pd"; context.device(), self.tail.context().device())
+            .between(&[("context", context.address()), ("pd", self.address())])
     }
 }
 
@@ -385,10 +384,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let change = MrChange { pd: domain.map(|d| &*d.tail), range, access: Some(access) };
     // SAFETY: the application keeps the range mapped until it deregisters it or changes it again.
     let changed = unsafe { region.change(&change) };
-    done!(command; changed.inspect_err(|refused| {
-        let pd = domain.map_or(0, Object::address);
-        check::mixed(refused, &[("mr", mr.address()), ("pd", pd)]);
-    }));
+    let pd = domain.map_or(0, Object::address);
+    done!(command; changed.between(&[("mr", mr.address()), ("pd", pd)]));
     if let Some(domain) = domain {
         mr.pd().set(domain.public());
     }

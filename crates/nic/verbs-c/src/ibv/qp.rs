@@ -20,10 +20,10 @@ use crate::abi::objects::{
     IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
 };
-use crate::check;
 use crate::errno::{code, done, given, known_bits, no_argument, null, status};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::{Between, observer};
 
 use super::cq::CqObject;
 use super::device::ContextObject;
@@ -347,11 +347,9 @@ pub(crate) fn create(
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
-    let qp = pd.tail.create_qp(&asked).inspect_err(|refused| {
-        let srq = srq.map_or(0, Object::address);
-        let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
-        check::mixed(refused, &[("pd", pd.address()), cqs[0], cqs[1], ("srq", srq)]);
-    })?;
+    let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
+    let parts = [("pd", pd.address()), cqs[0], cqs[1], ("srq", srq.map_or(0, Object::address))];
+    let qp = pd.tail.create_qp(&asked).between(&parts)?;
     init.attr.cap = cap_to_c(&qp.cap());
     Ok(export(pd.context().get(), pd.public(), init, QueuePair::Transport(qp), id, send_ops))
 }
@@ -401,9 +399,6 @@ pub(crate) fn export(
     let sq_sig_all = init.sq_sig_all != 0;
     let object = QpObject::boxed(public, QpTail { qp, id, sq_sig_all, builder, cm: Mutex::default() });
     id.register(object.public());
-    if check::on() {
-        check::queue_pair_begins(&object);
-    }
     object
 }
 
@@ -441,8 +436,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     done!(code; attr_from_c(attr, mask).and_then(|attr| qp.tail.qp.modify(&attr, mask)));
     if mask.contains(QpAttrMask::STATE) {
         qp.state().set(attr.qp_state);
-        if check::on() {
-            check::moved(qp);
+        if let Some(observer) = observer() {
+            (observer.moved)(qp.address());
         }
     }
     0

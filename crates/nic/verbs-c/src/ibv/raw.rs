@@ -8,9 +8,9 @@ use roxie::transport::{SendWr, VerbsError, WrOp, refuse};
 
 use crate::abi::objects::ibv_qp_init_attr_ex;
 use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_send_wr};
-use crate::check;
 use crate::errno::{code, given, no_argument};
 use crate::handle::{Out, Wr, WrList, typed};
+use crate::observer::Between;
 
 use super::events::ObjectId;
 use super::pd_mr::PdObject;
@@ -44,10 +44,8 @@ pub(super) fn create(
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
-    let raw = RawQp::new(&pd.tail, &attr).inspect_err(|refused| {
-        let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
-        check::mixed(refused, &[("pd", pd.address()), cqs[0], cqs[1]]);
-    })?;
+    let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
+    let raw = RawQp::new(&pd.tail, &attr).between(&[("pd", pd.address()), cqs[0], cqs[1]])?;
     init.set_cap(cap_to_c(&raw.cap()));
     Ok(export(pd, init, raw, id, send_ops))
 }
@@ -66,9 +64,8 @@ pub(super) fn create_rss(
     let conf = &attr.rx_hash_conf;
     let hash = RxHash::new(conf.rx_hash_function, key, conf.rx_hash_fields_mask)?;
     let id = ObjectId::new();
-    let raw = RawQp::new_rss(&pd.tail, &table.tail, hash, id.0).inspect_err(|refused| {
-        check::mixed(refused, &[("pd", pd.address()), ("rwq_ind_tbl", table.address())]);
-    })?;
+    let raw = RawQp::new_rss(&pd.tail, &table.tail, hash, id.0);
+    let raw = raw.between(&[("pd", pd.address()), ("rwq_ind_tbl", table.address())])?;
     let init = InitAttr::without_queues(attr.qp_context, attr.qp_type);
     Ok(export(pd, &init, raw, id, None))
 }

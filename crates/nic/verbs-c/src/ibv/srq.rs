@@ -13,10 +13,10 @@ use crate::abi::objects::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use crate::abi::work::ibv_recv_wr;
-use crate::check;
 use crate::errno::{busy, code, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 
 use super::cq::CqObject;
 use super::device::ContextObject;
@@ -114,10 +114,8 @@ pub(crate) fn create(
         None => pd.tail.create_srq(&init),
         Some((xrcd, cq)) => pd.tail.create_xrc_srq(&init, &xrcd.tail, &cq.tail.cq),
     };
-    let srq = created.inspect_err(|refused| {
-        let (xrcd, cq) = xrc.map_or((0, 0), |(xrcd, cq)| (xrcd.address(), cq.address()));
-        check::mixed(refused, &[("pd", pd.address()), ("xrcd", xrcd), ("cq", cq)]);
-    })?;
+    let (xrcd, cq) = xrc.map_or((0, 0), |(xrcd, cq)| (xrcd.address(), cq.address()));
+    let srq = created.between(&[("pd", pd.address()), ("xrcd", xrcd), ("cq", cq)])?;
     let granted = srq.query()?;
     (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
     let mut public = ibv_srq::zeroed();

@@ -10,10 +10,10 @@ use crate::abi::objects::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
-use crate::check;
 use crate::errno::{busy, code, done, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 
 use super::device::ContextObject;
 use super::pd_mr::{PdObject, export_pd};
@@ -69,12 +69,11 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     let (pd, td): (Option<&PdObject>, Option<&TdObject>) = unsafe { typed((attr.pd, attr.td)) };
     given!(null; pd);
     done!(null; pd.check_device(context));
-    if let Some(other) = td.and_then(TdObject::context) {
+    if let Some(td) = td
+        && let Some(other) = td.context()
+    {
         let same = same_device!("context", "td"; context.device(), other.device());
-        done!(null; same.inspect_err(|refused| {
-            let td = td.map_or(0, Object::address);
-            check::mixed(refused, &[("context", context.address()), ("td", td)]);
-        }));
+        done!(null; same.between(&[("context", context.address()), ("td", td.address())]));
     }
     match pd.tail.parent(td.map(|td| &td.tail)) {
         Ok(parent) => export_pd(context, parent).give(),

@@ -13,10 +13,10 @@ use crate::abi::steering::{
     ibv_wq_init_attr,
 };
 use crate::abi::work::ibv_recv_wr;
-use crate::check;
 use crate::errno::{busy, code, done, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 
 use super::cq::CqObject;
 use super::device::ContextObject;
@@ -58,13 +58,8 @@ pub(crate) unsafe extern "C" fn create_wq(
         );
     }
     let handle = new_handle();
-    let wq = match RawWq::new(&pd.tail, &cq.tail.cq, attr.max_wr, attr.max_sge, handle.into()) {
-        Ok(wq) => wq,
-        Err(refused) => {
-            check::mixed(&refused, &[("pd", pd.address()), ("cq", cq.address())]);
-            return null(refused);
-        }
-    };
+    let wq = RawWq::new(&pd.tail, &cq.tail.cq, attr.max_wr, attr.max_sge, handle.into());
+    let wq = done!(null; wq.between(&[("pd", pd.address()), ("cq", cq.address())]));
     (attr.max_wr, attr.max_sge) = wq.sizes();
     let mut public = ibv_wq::zeroed();
     public.context = context.public();

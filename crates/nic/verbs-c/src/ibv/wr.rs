@@ -17,7 +17,6 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
 use crate::abi::work::{IBV_WR_TSO, ibv_ah, ibv_data_buf};
-use crate::check;
 use crate::errno::{code, known_bits, no_argument};
 use crate::handle::{Hot, typed};
 
@@ -252,7 +251,7 @@ pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_start = Some(wr_start);
-    qp.wr_complete = Some(if check::on() { check::ops::wr_complete } else { wr_complete });
+    qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
     qp.wr_atomic_write = Some(wr_atomic_write);
     qp.wr_flush = Some(wr_flush);
@@ -360,12 +359,14 @@ operations! {
     wr_local_inv(rkey: u32) => WrOp::LocalInv(Rkey(rkey));
 }
 
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+pub(crate) unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
     // SAFETY: ibv_wr_post(3).
     unsafe {
-        if check::on() {
-            building(qp, |_, qp| check::ops::datagram(qp, ah));
-        }
         let ah: Option<&AhObject> = typed(Hot(ah));
         building(qp, |batch, _| match ud_dest(ah, remote_qpn, remote_qkey) {
             Ok(dest) => batch.set_dest(Dest::Ud(dest)),

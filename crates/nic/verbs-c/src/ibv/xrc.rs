@@ -16,10 +16,10 @@ use crate::abi::objects::{
     IBV_QPT_XRC_RECV, IBV_SRQT_BASIC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp,
     ibv_qp_open_attr, ibv_srq, ibv_xrcd, ibv_xrcd_init_attr,
 };
-use crate::check;
 use crate::errno::{busy, code, done, given, known_bits, needed_bits, null};
 use crate::handle::{GivenUp, Out, typed};
 use crate::object::{Object, Tail};
+use crate::observer::Between;
 
 use super::device::ContextObject;
 use super::events::ObjectId;
@@ -58,9 +58,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 impl XrcdObject {
     /// Refuses the XRC domain for objects of a context of another device.
     pub(crate) fn check_device(&self, context: &ContextObject) -> Result<(), VerbsError> {
-        same_device!("context", "xrcd"; context.device(), self.tail.device()).inspect_err(|refused| {
-            check::mixed(refused, &[("context", context.address()), ("xrcd", self.address())]);
-        })
+        same_device!("context", "xrcd"; context.device(), self.tail.device())
+            .between(&[("context", context.address()), ("xrcd", self.address())])
     }
 }
 

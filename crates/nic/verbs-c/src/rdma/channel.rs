@@ -6,10 +6,10 @@ use std::sync::Arc;
 use roxie::cm::EventChannel;
 
 use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
-use crate::check;
 use crate::errno::{Failure, done, failed, given, minus1, no_argument, null};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Living, Object, Tail};
+use crate::observer::owned;
 use roxie::transport::refuse;
 
 use super::event::drop_own_event;
@@ -78,7 +78,7 @@ pub(crate) fn migrate(id: &IdObject, channel: *mut rdma_event_channel) -> c_int 
         return minus1(refuse!(EINVAL, "identifier", "channel"; null;
             is "NULL, and the identifier is synchronous already"));
     }
-    let channel = if sync { done!(minus1; check::owned(create)) } else { channel };
+    let channel = if sync { done!(minus1; owned(create)) } else { channel };
     let Some(to) = find(channel) else { return minus1(no_argument!("channel")) };
     if was_sync {
         drop_own_event(id);

@@ -10,12 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sys::{generation, lock_until};
 
 use crate::abi::context::ibv_context;
-use crate::check;
 use crate::errno::{Failure, failed, no_memory, null, set_errno};
 use crate::handle::{Out, typed};
 use crate::ibv::device::{self, ContextObject, DeviceObject, null_terminated};
 use crate::ibv::pd_mr::{PdObject, alloc_pd};
 use crate::ibv::xrc::{self, XrcdObject};
+use crate::observer::owned;
 use crate::refusal;
 use roxie::transport::refusal::Os;
 use roxie::transport::refuse;
@@ -53,7 +53,7 @@ fn with<R>(device: &'static DeviceObject, f: impl FnOnce(&mut Shared) -> R) -> i
     }
     drop(all);
     // Without the lock, which calls for other devices need: another thread may be starting the engine.
-    let opened = check::owned(|| device::open(device))?;
+    let opened = owned(|| device::open(device))?;
     let mut all = lock();
     let at = match all.iter().position(is_of) {
         Some(at) => at,
@@ -76,7 +76,7 @@ pub(crate) fn cm_device(context: &Context) -> Result<(&'static ContextObject, &'
     of(context, |shared| {
         let pd = match shared.pd {
             Some(pd) => pd,
-            None => Box::leak(check::owned(|| alloc_pd(shared.context))?),
+            None => Box::leak(owned(|| alloc_pd(shared.context))?),
         };
         shared.pd = Some(pd);
         Ok((shared.context, pd))
@@ -88,7 +88,7 @@ pub(crate) fn cm_xrcd(context: &Context) -> Result<&'static XrcdObject, Failure>
     of(context, |shared| {
         let xrcd = match shared.xrcd {
             Some(xrcd) => xrcd,
-            None => Box::leak(check::owned(|| xrc::open(shared.context, None, libc::O_CREAT))?),
+            None => Box::leak(owned(|| xrc::open(shared.context, None, libc::O_CREAT))?),
         };
         shared.xrcd = Some(xrcd);
         Ok(xrcd)

@@ -8,7 +8,6 @@ use roxie::cm::CmEventKind;
 
 use crate::abi::cm::{RAI_PASSIVE, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, rdma_addrinfo, rdma_cm_id};
 use crate::abi::objects::{ibv_pd, ibv_qp_init_attr};
-use crate::check;
 use crate::errno::{done, errno, given, minus1, set_errno};
 use crate::handle::{FromC, GivenUp, Out, Ref, Room, typed};
 use crate::ibv::pd_mr::PdObject;
@@ -16,7 +15,7 @@ use crate::ibv::qp::InitAttr;
 use roxie::transport::refuse;
 
 use super::addr::{bind, no_family, resolve, resolve_route};
-use super::event::{complete, drop_own_event, event_failed, next};
+use super::event::{complete, drop_own_event, event_failed, next_own};
 use super::id::{self, IdObject, channel_of};
 use super::option::set_option;
 use super::qp::{create_qp, destroy_qp, destroy_srq};
@@ -190,11 +189,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     }
     drop_own_event(listen);
     let channel = done!(minus1; channel_of(listen));
-    let event = match next(&channel) {
-        Ok(event) => event,
-        Err(errno) => return minus1(errno),
-    };
-    check::own(event.public());
+    let event = done!(minus1; next_own(&channel));
     let (status, kind) = (event.status().get(), event.kind().get());
     if status != 0 || kind != CmEventKind::ConnectRequest as c_int {
         listen.event().set(event.public());

@@ -10,12 +10,12 @@ use crate::abi::Zeroed;
 use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
-use crate::check;
 use crate::errno::{Failure, done, failed, given, minus1, no_argument};
 use crate::exit;
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::ah::ah_attr;
 use crate::object::{Object, Tail};
+use crate::observer::observer;
 use roxie::transport::refusal::Os;
 use roxie::transport::{Errno, VerbsError, refuse};
 
@@ -63,8 +63,17 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     }
 }
 
+/// As [`next`], for an event that a synchronous identifier keeps.
+pub(crate) fn next_own(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
+    let event = next(channel)?;
+    if let Some(observer) = observer() {
+        (observer.owned)(event.address());
+    }
+    Ok(event)
+}
+
 /// Waits for the next event that names a live identifier. The event lives until it is acknowledged.
-pub(crate) fn next(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
+fn next(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
     loop {
         let event = channel
             .get_event()
@@ -170,11 +179,7 @@ pub(crate) fn complete(id: &IdObject) -> c_int {
     }
     drop_own_event(id);
     let channel = done!(minus1; channel_of(id));
-    let event = match next(&channel) {
-        Ok(event) => event,
-        Err(errno) => return minus1(errno),
-    };
-    check::own(event.public());
+    let event = done!(minus1; next_own(&channel));
     id.event().set(event.public());
     match event.status().get() {
         0 => 0,

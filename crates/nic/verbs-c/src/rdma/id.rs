@@ -20,7 +20,6 @@ use crate::abi::objects::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_cq, ibv_pd,
     ibv_qp, ibv_srq,
 };
-use crate::check;
 use crate::errno::{Failure, given, minus1, no_argument};
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::cq::CqObject;
@@ -31,6 +30,7 @@ use crate::ibv::qp::{InitAttr, QpObject};
 use crate::ibv::query::PORT;
 use crate::ibv::srq::SrqObject;
 use crate::object::{Living, Object, Tail};
+use crate::observer::{BLOCKS_AFTER, observer, owned};
 
 use super::addr::to_c;
 use super::addrinfo::AddrInfo;
@@ -172,7 +172,7 @@ pub(crate) fn create(
             is "{port_space:#x}, the device has RDMA_PS_TCP, _UDP, _IPOIB and _IB")
     })?;
     let sync = channel.is_null();
-    let channel = if sync { check::owned(channel::create)? } else { channel };
+    let channel = if sync { owned(channel::create)? } else { channel };
     let queue = channel::find(channel).ok_or_else(|| no_channel(channel))?;
     let object_id = ObjectId::new();
     let service = service(space, qp_type);
@@ -316,10 +316,9 @@ pub(crate) fn destroy(id: GivenUp<IdObject>) {
     // waits.
     id.tail.object_id.unregister();
     drop_own_event(&id);
-    if check::on() {
-        id.tail.id.destroy_or_say(check::BLOCKS_AFTER, |events| check::blocks(events as u32));
-    } else {
-        id.tail.id.destroy();
+    match observer() {
+        Some(observer) => id.tail.id.destroy_or_say(BLOCKS_AFTER, |events| (observer.blocks)(events as u32)),
+        None => id.tail.id.destroy(),
     }
     if let Some(qp) = id.qp_object() {
         qp.tail.leave_cm();

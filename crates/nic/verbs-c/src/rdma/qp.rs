@@ -9,7 +9,6 @@ use crate::abi::objects::{
     IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_XRC, ibv_comp_channel, ibv_cq, ibv_pd,
     ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
-use crate::check;
 use crate::errno::{Failure, done, given, minus1, needed_bits, no_argument};
 use crate::handle::{GivenUp, Member, Out, Ref, Room, typed};
 use crate::ibv::cq::{self, ChannelObject, CqObject};
@@ -19,6 +18,7 @@ use crate::ibv::qp_attr::{attr_to_c, state_of};
 use crate::ibv::srq::{self, SrqObject};
 use crate::ibv::xrc::XrcdObject;
 use crate::object::Object;
+use crate::observer::owned;
 use roxie::transport::{VerbsError, refuse};
 
 use super::device::cm_xrcd;
@@ -148,7 +148,7 @@ fn check_device(id: &IdObject, pd: Option<&PdObject>) -> Result<(), VerbsError> 
 /// channel; its `cq_context` is the identifier. Returns 0, or -1 with `errno` set.
 #[track_caller]
 fn create_cqs(id: &IdObject, send: u32, recv: u32) -> c_int {
-    let made = check::owned(|| {
+    let made = owned(|| {
         create_cq(id, send, id.send_cq_channel(), id.send_cq())
             .and_then(|()| create_cq(id, recv, id.recv_cq_channel(), id.recv_cq()))
     });
