@@ -7,7 +7,7 @@ use std::slice;
 
 use roxie::transport::{Wc, refuse};
 use roxie::verbs::Pd;
-use sys::time_of_day_ns;
+use sys::day_offset_ns;
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
@@ -25,23 +25,36 @@ use super::pd_mr::PdObject;
 
 const TIMESTAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// The completion that the `read_*` functions return the fields of, and the time when it was added.
+/// The completion that the `read_*` functions return the fields of.
 #[derive(Default)]
-pub(crate) struct Cursor(UnsafeCell<(Wc, u64)>);
+pub(crate) struct Cursor {
+    polled: UnsafeCell<Polled>,
+    /// Whether the application reads times of day.
+    has_days: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Polled {
+    wc: Wc,
+    /// When it was added.
+    time_ns: u64,
+    /// What makes that a time of day: measured once for the completions of a start_poll.
+    day_offset_ns: u64,
+}
 
 // SAFETY: only accessed between start_poll and end_poll, which the application calls from one thread at a
 // time (ibv_create_cq_ex(3)).
 unsafe impl Sync for Cursor {}
 
 impl Cursor {
-    fn get(&self) -> (Wc, u64) {
+    fn get(&self) -> Polled {
         // SAFETY: one thread polls at a time, and no reference into the cell exists.
-        unsafe { *self.0.get() }
+        unsafe { *self.polled.get() }
     }
 
-    fn set(&self, timed: (Wc, u64)) {
+    fn set(&self, polled: Polled) {
         // SAFETY: one thread polls at a time, and no reference into the cell exists.
-        unsafe { *self.0.get() = timed };
+        unsafe { *self.polled.get() = polled };
     }
 }
 
@@ -82,6 +95,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             if attr.wc_flags & TIMESTAMPS != 0 {
                 cq.tail.cq.record_times();
             }
+            let days = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+            cq.tail.cursor.has_days = attr.wc_flags & days != 0;
             cq.give()
         }
         Err(errno) => null(errno),
@@ -116,23 +131,23 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         unsafe { typed((Hot(cq), attr.cast_const())) };
     given!(code; attr);
     known_bits!(code; EINVAL, "completion queue", "comp_mask"; attr.comp_mask, 0);
-    advance(cq)
+    advance(cq, |cursor| if cursor.has_days { day_offset_ns() } else { 0 })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: ibv_create_cq_ex(3).
-    advance(unsafe { typed(Hot(cq)) })
+    advance(unsafe { typed(Hot(cq)) }, |cursor| cursor.get().day_offset_ns)
 }
 
 /// Moves the cursor to the next completion; returns 0 or an errno.
 #[inline]
 #[track_caller]
-fn advance(cq: Option<&CqObject>) -> c_int {
+fn advance(cq: Option<&CqObject>, day_offset_ns: fn(&Cursor) -> u64) -> c_int {
     given!(code; cq);
-    let Some(timed) = cq.tail.cq.poll_timed() else { return libc::ENOENT };
-    let (wc, _) = timed;
+    let Some((wc, time_ns)) = cq.tail.cq.poll_timed() else { return libc::ENOENT };
     note_completions(slice::from_ref(&wc));
-    cq.tail.cursor.set(timed);
+    let cursor = &cq.tail.cursor;
+    cursor.set(Polled { wc, time_ns, day_offset_ns: day_offset_ns(cursor) });
     cq.status().set(wc.status as c_int);
     cq.wr_id().set(wc.wr_id);
     0
@@ -141,29 +156,29 @@ fn advance(cq: Option<&CqObject>) -> c_int {
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
 macro_rules! readers {
-    ($($name:ident -> $ty:ty: |$wc:pat_param| $value:expr;)*) => {$(
+    ($($name:ident -> $ty:ty: |$polled:ident| $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
             // SAFETY: ibv_create_cq_ex(3).
             let cq: Option<&CqObject> = unsafe { typed(Hot(cq)) };
-            let $wc = cq.map_or_else(Default::default, |cq| cq.tail.cursor.get());
+            let $polled = cq.map_or_else(Default::default, |cq| cq.tail.cursor.get());
             $value
         }
     )*};
 }
 
 readers! {
-    read_opcode -> c_int: |(wc, _)| wc.opcode as c_int;
-    read_vendor_err -> u32: |(wc, _)| wc.vendor_err;
-    read_byte_len -> u32: |(wc, _)| wc.byte_len;
-    read_imm_data -> u32: |(wc, _)| u32::from_ne_bytes(wc.imm_data);
-    read_qp_num -> u32: |(wc, _)| wc.qp_num;
-    read_src_qp -> u32: |(wc, _)| wc.src_qp;
-    read_wc_flags -> u32: |(wc, _)| wc.wc_flags;
-    read_slid -> u32: |(wc, _)| u32::from(wc.slid);
-    read_sl -> u8: |(wc, _)| wc.sl;
-    read_dlid_path_bits -> u8: |(wc, _)| wc.dlid_path_bits;
-    read_completion_ts -> u64: |(_, time_ns)| time_ns;
-    read_completion_wallclock_ns -> u64: |(_, time_ns)| time_of_day_ns(time_ns);
+    read_opcode -> c_int: |polled| polled.wc.opcode as c_int;
+    read_vendor_err -> u32: |polled| polled.wc.vendor_err;
+    read_byte_len -> u32: |polled| polled.wc.byte_len;
+    read_imm_data -> u32: |polled| u32::from_ne_bytes(polled.wc.imm_data);
+    read_qp_num -> u32: |polled| polled.wc.qp_num;
+    read_src_qp -> u32: |polled| polled.wc.src_qp;
+    read_wc_flags -> u32: |polled| polled.wc.wc_flags;
+    read_slid -> u32: |polled| u32::from(polled.wc.slid);
+    read_sl -> u8: |polled| polled.wc.sl;
+    read_dlid_path_bits -> u8: |polled| polled.wc.dlid_path_bits;
+    read_completion_ts -> u64: |polled| polled.time_ns;
+    read_completion_wallclock_ns -> u64: |polled| polled.time_ns.wrapping_add(polled.day_offset_ns);
 }
 
 unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
