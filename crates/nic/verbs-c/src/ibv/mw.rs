@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     // SAFETY: ibv_bind_mw(3): the structure names a region.
     let region: Option<&MrObject> = unsafe { typed(bind.bind_info.mr) };
     // The application restores the key that it had after a bind that failed.
-    let asked = bind_of(&mw.tail, mw.rkey().get(), &bind.bind_info, region);
+    let asked = bind_of(mw.rkey().get(), &bind.bind_info, region);
     let transport = done!(code; qp.tail.qp.transport());
     let bound = asked.and_then(|asked| transport.bind_mw(&mw.tail, bind.wr_id, flags, &asked));
     let r_key = done!(code; bound.between(&[("mw", mw.address()), ("qp", qp.address())]));
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     0
 }
 
-/// Returns the bind that a work request asks for, on `region`. A key of another window is an error at once.
+/// Returns the bind that a work request asks for, on `region`.
 pub(crate) fn wr_bind(
     mw: Option<&MwObject>,
     rkey: u32,
@@ -90,21 +90,13 @@ pub(crate) fn wr_bind(
         return Err(refuse!(EINVAL, "memory window", "type"; rkey;
             "the window {rkey:#010x} is of type 1: ibv_bind_mw binds it"));
     }
-    bind_of(&mw.tail, rkey, info, region)
+    // The application chooses the low 8 bits of the key. The others name the window, whatever they are in the
+    // request (Linux rxe_do_bind_mw, mlx5 set_umr_mkey_seg).
+    bind_of((mw.tail.rkey().0 & !0xff) | (rkey & 0xff), info, region)
 }
 
-fn bind_of(
-    mw: &Mw,
-    rkey: u32,
-    info: &ibv_mw_bind_info,
-    region: Option<&MrObject>,
-) -> Result<MwBind, VerbsError> {
-    // The application chooses the low 8 bits of a key; the others name the window.
-    let (own, length) = (mw.rkey().0, info.length);
-    if (own ^ rkey) & !0xff != 0 {
-        return Err(refuse!(EINVAL, "memory window", "rkey"; rkey, own;
-            "{rkey:#010x} is no key of the window {own:#010x}"));
-    }
+fn bind_of(rkey: u32, info: &ibv_mw_bind_info, region: Option<&MrObject>) -> Result<MwBind, VerbsError> {
+    let length = info.length;
     let flags = info.mw_access_flags & !IBV_ACCESS_OPTIONAL_RANGE;
     known_bits!(Err; EINVAL, "memory window", "mw_access_flags"; flags, Access::all().bits());
     let access = Access::from_bits_truncate(flags);
