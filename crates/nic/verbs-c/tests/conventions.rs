@@ -1,5 +1,6 @@
 //! C programs with roxie's libraries. `verbs.c` and `cm.c` check the conventions of the manual pages and
-//! transfer data, `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
+//! transfer data, `ignored.c` sets attributes without effect,
+//! `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
 //! own, `events.c` waits for events, `cancelled.c` cancels threads, `xrc.c` shares receive queues,
@@ -16,6 +17,11 @@ const NO_DEVICE: i32 = 77;
 #[test]
 fn verbs_functions_return_what_the_manual_pages_say() {
     run("verbs");
+}
+
+#[test]
+fn attributes_that_the_manual_pages_call_ignored_are_ignored() {
+    run("ignored");
 }
 
 #[test]

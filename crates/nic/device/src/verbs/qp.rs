@@ -133,6 +133,11 @@ impl Qp {
 
     fn build(pd: &Pd, init: &QpInitAttr, xrcd: Option<&Xrcd>) -> Result<Self, VerbsError> {
         let mut cap = init.cap;
+        // Without a receive queue of its own, it ignores the size of one (ibv_create_qp(3)).
+        let receives = init.ty != QpType::XrcIni && init.srq.is_none();
+        if !receives {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
         check_sizes(&cap)?;
         let device = pd.device();
         same_device!("queue pair", "send_cq"; device, init.send_cq.device())?;
@@ -141,10 +146,7 @@ impl Qp {
             same_device!("queue pair", "srq"; device, srq.pd().device())?;
         }
         cap.max_send_sge = cap.max_send_sge.max(1);
-        cap.max_recv_sge = cap.max_recv_sge.max(1);
-        if init.ty == QpType::XrcIni {
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-        }
+        cap.max_recv_sge = cap.max_recv_sge.max(u32::from(receives));
         let sends = queue_memory(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
         memory_for(sends + queue_memory(cap.max_recv_wr, cap.max_recv_sge, 0))?;
         let _share = pd.context().quotas().qps.take()?;
