@@ -1,5 +1,5 @@
 //! C programs with roxie's libraries. `verbs.c` and `cm.c` check the conventions of the manual pages and
-//! transfer data, `ignored.c` sets attributes without effect,
+//! transfer data, `members.c` reads and writes public members, `ignored.c` sets attributes without effect,
 //! `builder.c` posts with `ibv_wr_*` and polls field by field, `memory.c` invalidates keys,
 //! `windows.c` binds windows in every state and on every service, `objects.c` imports objects and uses device
 //! memory, `counters.c` counts completions, `unmapped.c` unmaps memory, `handlers.c` handles faults of its
@@ -7,6 +7,9 @@
 //! `raw.c` sends and receives Ethernet frames, `killed_peer.c` kills a process, `signal.c` ends processes by
 //! signals, `fork.c` forks, `rsocket.c` uses sockets, `limits.c` exhausts the
 //! device, `refusals.c` makes calls that are refused, `two_devices.c` mixes objects of two devices.
+
+use std::fs;
+use std::path::Path;
 
 mod c_program;
 mod libraries;
@@ -17,6 +20,55 @@ const NO_DEVICE: i32 = 77;
 #[test]
 fn verbs_functions_return_what_the_manual_pages_say() {
     run("verbs");
+}
+
+#[test]
+fn public_members_are_written_and_read_as_by_rdma_core() {
+    run("members");
+}
+
+#[test]
+fn every_public_member_of_the_headers_has_a_row() {
+    const STRUCTURES: [(&str, &[&str]); 2] = [
+        (
+            "infiniband/verbs.h",
+            &[
+                "ibv_device",
+                "ibv_context",
+                "ibv_pd",
+                "ibv_mr",
+                "ibv_mw",
+                "ibv_ah",
+                "ibv_comp_channel",
+                "ibv_cq",
+                "ibv_srq",
+                "ibv_qp",
+            ],
+        ),
+        ("rdma/rdma_cma.h", &["rdma_cm_id"]),
+    ];
+    let rows = include_str!("members.c");
+    for (header, structures) in STRUCTURES {
+        let Ok(text) = fs::read_to_string(Path::new("/usr/include").join(header)) else {
+            return println!("skipped: needs libibverbs-dev and librdmacm-dev");
+        };
+        for structure in structures {
+            let body = text.split_once(&format!("struct {structure} {{")).expect(structure).1;
+            let members = body.split_once("\n};").expect(structure).0.lines();
+            let names: Vec<_> = members
+                .filter_map(|line| line.split_once(';'))
+                .filter_map(|(declared, _)| {
+                    declared
+                        .split(['[', ' ', '\t', '*'])
+                        .rfind(|word| !word.is_empty() && !word.ends_with(']'))
+                })
+                .collect();
+            assert!(names.len() > 1, "{structure}: {names:?}");
+            let missing = |name: &&str| !rows.contains(&format!("row(\"{structure}.{name}\""));
+            let missing: Vec<_> = names.into_iter().filter(missing).collect();
+            assert!(missing.is_empty(), "{structure}: no row for {missing:?}");
+        }
+    }
 }
 
 #[test]

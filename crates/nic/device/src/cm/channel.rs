@@ -59,10 +59,19 @@ impl EventChannel {
     /// # Errors
     /// `WouldBlock` if the descriptor is non-blocking and there is no event; `Interrupted` on a signal.
     pub fn get_event(&self) -> io::Result<CmEvent> {
+        self.get_event_after(|_| {})
+    }
+
+    /// As [`get_event`](Self::get_event); calls `before` with an identifier whose QP the event may change. It
+    /// may then give the identifier another QP ([`Id::set_qp`]).
+    ///
+    /// # Errors
+    /// As for [`get_event`](Self::get_event).
+    pub fn get_event_after(&self, before: impl Fn(&Id)) -> io::Result<CmEvent> {
         loop {
             let unread = self.0.get()?;
             if let Some(target) = unread.target.upgrade()
-                && let Some(event) = read(target, unread.raw)
+                && let Some(event) = read(target, unread.raw, &before)
             {
                 if event.kind == CmEventKind::ConnectRequest && !self.0.is_nonblocking() {
                     self.1.wait(&event.id.0, || self.admit_requests());
@@ -117,7 +126,7 @@ pub(super) fn take_unread(queue: &Queue, which: impl Fn(&Unread) -> bool) -> Vec
 }
 
 /// Returns `None` for an event that the application does not get.
-fn read(target: Arc<IdInner>, raw: RawEvent) -> Option<CmEvent> {
+fn read(target: Arc<IdInner>, raw: RawEvent, before: &dyn Fn(&Id)) -> Option<CmEvent> {
     let mut event = CmEvent {
         id: Id(Arc::clone(&target)),
         listen_id: None,
@@ -128,6 +137,9 @@ fn read(target: Arc<IdInner>, raw: RawEvent) -> Option<CmEvent> {
         join: None,
         _receipt: target.report(),
     };
+    if let RawEvent::Joined(_) | RawEvent::Cm(Protocol::ConnectResponse(_) | Protocol::Rejected(_)) = raw {
+        before(&event.id);
+    }
     match raw {
         RawEvent::AddrResolved => {}
         RawEvent::AddrError(number) => {

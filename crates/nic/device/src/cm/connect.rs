@@ -133,7 +133,6 @@ impl Id {
         inner.lock().is_rejected = true;
         inner.notify_handled();
         rejected?;
-        inner.fail_qp();
         inner.flush();
         Ok(())
     }
@@ -145,8 +144,8 @@ impl Id {
     /// `EINVAL` if there was never a connection.
     pub fn disconnect(&self) -> Result<(), VerbsError> {
         let inner = &self.0;
-        let cm_id = inner.lock().cm_id.ok_or_else(no_connection)?;
         inner.fail_qp();
+        let cm_id = inner.lock().cm_id.ok_or_else(no_connection)?;
         let host = inner.host()?;
         let now = host.now();
         host.driver().with(|driver| {

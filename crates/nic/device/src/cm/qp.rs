@@ -48,6 +48,13 @@ impl Id {
         Ok(())
     }
 
+    /// Makes `qp` the QP of the identifier, or takes its QP away, and leaves states and groups as they are:
+    /// the program has assigned the member `qp` of `struct rdma_cm_id`.
+    pub fn set_qp(&self, qp: Option<&Qp>) {
+        let before = std::mem::replace(&mut self.0.lock().qp, qp.cloned());
+        drop(before);
+    }
+
     /// Takes the QP away from the identifier (rdma_destroy_qp(3)), and detaches it from the groups that the
     /// identifier has joined: an attached QP cannot be destroyed.
     pub fn detach_qp(&self) {
@@ -107,8 +114,8 @@ impl IdInner {
         let qp = self.lock().qp.clone();
         if let Some(qp) = qp.filter(|qp| !qp.ty().is_datagram()) {
             let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
-            // Every state permits ERR. Only a QP that is being destroyed refuses, and it has nothing to
-            // flush.
+            // Every state but RESET permits ERR. A QP in RESET, and one that is being destroyed, have nothing
+            // to flush.
             let _moved = qp.modify(&attr, QpAttrMask::STATE);
         }
     }

@@ -52,17 +52,24 @@ pub(crate) struct QpTail {
 }
 
 impl QpTail {
-    /// Ties the QP to a connection identifier.
+    /// Ties the QP to a connection identifier; the one before forgets it.
     pub(crate) fn join_cm(&self, id: &Id) {
-        *self.cm.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+        let before = self.cm.lock().unwrap_or_else(PoisonError::into_inner).replace(id.clone());
+        if let Some(before) = before.filter(|before| before != id && self.is_of(before)) {
+            before.set_qp(None);
+        }
     }
 
     /// Unties the QP from its connection identifier, which forgets it.
-    pub(crate) fn leave_cm(&self) {
+    fn leave_cm(&self) {
         let id = self.cm.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(id) = id {
+        if let Some(id) = id.filter(|id| self.is_of(id)) {
             id.detach_qp();
         }
+    }
+
+    fn is_of(&self, id: &Id) -> bool {
+        id.qp().is_some_and(|qp| qp.qpn() == self.qp.number())
     }
 }
 
@@ -458,11 +465,11 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     status(qp.tail.qp.modify(&to, QpAttrMask::RATE_LIMIT))
 }
 
-/// Fills every attribute, whatever `mask` asks for.
+/// Fills every attribute, whatever `mask` asks for. The public state is set if it asks for the state.
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: ibv_query_qp(3).
@@ -471,7 +478,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     given!(code; qp, attr, init_attr);
     let mut now = attr_to_c(&done!(code; qp.tail.qp.query()));
     now.cap = cap_to_c(&qp.tail.qp.cap());
-    qp.state().set(now.qp_state);
+    if QpAttrMask::from_bits_truncate(mask as u32).contains(QpAttrMask::STATE) {
+        qp.state().set(now.qp_state);
+    }
     init_attr.write(ibv_qp_init_attr {
         qp_context: qp.qp_context().get(),
         send_cq: qp.send_cq().get(),

@@ -78,8 +78,27 @@ pub(crate) fn call(
     wait: bool,
     f: impl FnOnce(&IdTail) -> Result<(), VerbsError>,
 ) -> c_int {
+    call_object(id, wait, |id| f(&id.tail))
+}
+
+/// As [`call`], with the QP that `id->qp` names.
+#[track_caller]
+pub(crate) fn call_with_qp(
+    id: Option<&IdObject>,
+    wait: bool,
+    f: impl FnOnce(&IdTail) -> Result<(), VerbsError>,
+) -> c_int {
+    call_object(id, wait, |id| id.with_qp(f))
+}
+
+#[track_caller]
+fn call_object(
+    id: Option<&IdObject>,
+    wait: bool,
+    f: impl FnOnce(&IdObject) -> Result<(), VerbsError>,
+) -> c_int {
     given!(minus1; id);
-    done!(minus1; f(&id.tail));
+    done!(minus1; f(id));
     refresh(id);
     if wait { complete(id) } else { 0 }
 }

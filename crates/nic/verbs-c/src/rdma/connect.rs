@@ -11,7 +11,7 @@ use crate::abi::objects::IBV_QPT_UD;
 use crate::errno::{done, minus1};
 use crate::handle::{FromC, typed};
 
-use super::addr::call;
+use super::addr::{call, call_with_qp};
 use super::id::{IdObject, IdTail};
 
 /// Parameters of a connection and their private data.
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
             tail.id.connect(conn.as_ref(), &[&prefix, data].concat())
         }
     };
-    call(id, true, connect)
+    call_with_qp(id, true, connect)
 }
 
 pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
     let (conn, data) = split(params);
     // A datagram service gets no further event about a request that it accepted.
     let datagram = id.is_some_and(|id| id.qp_type().get() == IBV_QPT_UD);
-    call(id, !datagram, |tail| tail.id.accept(conn.as_ref(), data))
+    call_with_qp(id, !datagram, |tail| tail.id.accept(conn.as_ref(), data))
 }
 
 pub(crate) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
@@ -96,13 +96,13 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *cons
 
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: rdma_establish(3).
-    call(unsafe { typed(id) }, false, |tail| tail.id.establish())
+    call_with_qp(unsafe { typed(id) }, false, |tail| tail.id.establish())
 }
 
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     crate::exit::note_use();
     // SAFETY: rdma_disconnect(3).
-    call(unsafe { typed(id) }, true, |tail| tail.id.disconnect())
+    call_with_qp(unsafe { typed(id) }, true, |tail| tail.id.disconnect())
 }
 
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -> c_int {

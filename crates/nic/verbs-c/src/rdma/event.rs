@@ -1,10 +1,11 @@
 //! Events of connections (rdma_get_cm_event(3), rdma_ack_cm_event(3), rdma_event_str(3)).
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::time::Duration;
 
-use roxie::cm::{CmEvent, CmEventKind, EventChannel, Param};
+use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, Param};
 
 use crate::abi::Zeroed;
 use crate::abi::cm::{
@@ -75,10 +76,20 @@ pub(crate) fn next_own(channel: &EventChannel) -> Result<&'static EventObject, F
 /// Waits for the next event that names a live identifier. The event lives until it is acknowledged.
 fn next(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
     loop {
+        let changes_qp = Cell::new(ptr::null_mut());
+        let before = |id: &Id| {
+            // SAFETY: the event that is being read counts as unacknowledged.
+            if let Some(id) = unsafe { by_cookie(id) } {
+                changes_qp.set(id.public());
+                // A raw packet QP is none that the event can change.
+                let _known = id.with_qp(|_| Ok(()));
+            }
+        };
         let event = channel
-            .get_event()
+            .get_event_after(before)
             .map_err(|error| failed!(error, "event channel", "events"; "no event can be read"))?;
         if let Some(event) = export(event) {
+            event.id().filter(|id| id.public() == changes_qp.get()).inspect(|id| id.show_qp_state());
             return Ok(Box::leak(event));
         }
     }

@@ -66,6 +66,29 @@ members! { IdObject {
 } }
 
 impl IdObject {
+    /// Runs `f`, which uses the QP that `id->qp` names: applications assign this member, too. Calls that
+    /// librdmacm makes without a look at it do not follow the pointer, which may lead to a destroyed QP.
+    pub(crate) fn with_qp(
+        &self,
+        f: impl FnOnce(&IdTail) -> Result<(), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let qp = self.qp_object();
+        self.tail.id.set_qp(qp.map(|qp| qp.tail.qp.transport()).transpose()?);
+        if let Some(qp) = qp {
+            qp.tail.join_cm(&self.tail.id);
+        }
+        let done = f(&self.tail);
+        self.show_qp_state();
+        done
+    }
+
+    /// Updates the state in the QP that `id->qp` names.
+    pub(crate) fn show_qp_state(&self) {
+        if let Some(qp) = self.qp_object() {
+            qp.state().set(qp.tail.qp.state() as c_int);
+        }
+    }
+
     /// Sets the public addresses that are known.
     fn set_route(&self, src: Option<SockAddr>, dst: Option<SockAddr>, gids: Option<rdma_ib_addr>) {
         // SAFETY: members of the public part of a live object; librdmacm writes them inside its calls, too.
@@ -233,7 +256,7 @@ fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> Box<Id
     object
 }
 
-/// Updates the public addresses, device and QP state of an identifier.
+/// Updates the public addresses and the device of an identifier.
 pub(crate) fn refresh(id: &IdObject) {
     let inner = &id.tail.id;
     let gids = inner.path().map(|path| rdma_ib_addr {
@@ -250,9 +273,6 @@ pub(crate) fn refresh(id: &IdObject) {
             id.pd().set(pd.public());
         }
         id.port_num().set(PORT);
-    }
-    if let Some(qp) = id.qp_object() {
-        qp.state().set(qp.tail.qp.state() as c_int);
     }
 }
 
@@ -319,9 +339,6 @@ pub(crate) fn destroy(id: GivenUp<IdObject>) {
     match observer() {
         Some(observer) => id.tail.id.destroy_or_say(BLOCKS_AFTER, |events| (observer.blocks)(events as u32)),
         None => id.tail.id.destroy(),
-    }
-    if let Some(qp) = id.qp_object() {
-        qp.tail.leave_cm();
     }
     let (channel, sync) = (id.channel().get(), id.tail.is_sync());
     id.free();

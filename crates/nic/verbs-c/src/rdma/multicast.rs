@@ -13,7 +13,7 @@ use crate::errno::{given, known_bits, minus1, needed_bits};
 use crate::handle::typed;
 use roxie::transport::refuse;
 
-use super::addr::{call, no_family};
+use super::addr::{call, call_with_qp, no_family};
 use super::id::IdObject;
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast(
@@ -60,5 +60,5 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: 
     // SAFETY: rdma_leave_multicast(3).
     let (id, group): (Option<&IdObject>, Option<SocketAddr>) = unsafe { typed((id, addr)) };
     let Some(group) = group else { return minus1(no_family("addr")) };
-    call(id, false, |tail| tail.id.leave_multicast(group.ip()))
+    call_with_qp(id, false, |tail| tail.id.leave_multicast(group.ip()))
 }

@@ -22,7 +22,7 @@ use crate::observer::owned;
 use roxie::transport::{VerbsError, refuse};
 
 use super::device::cm_xrcd;
-use super::id::{IdObject, refresh};
+use super::id::IdObject;
 
 pub(crate) unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
@@ -99,10 +99,20 @@ fn create_with<'a>(
     if own != 0 {
         return minus1(refuse!(EINVAL, "identifier", "qp"; own; "the identifier has a queue pair"));
     }
+    // The application may have assigned the queues of the identifier, and taken away an earlier QP.
+    id.tail.id.set_qp(None);
+    let (send, recv) = (id.send_cq().get(), id.recv_cq().get());
+    let differs = |own: *mut ibv_cq, asked: *mut ibv_cq| !own.is_null() && !asked.is_null() && own != asked;
+    if differs(send, init.send_cq) || differs(recv, init.recv_cq) {
+        let own = if differs(send, init.send_cq) { send.addr() } else { recv.addr() };
+        return minus1(refuse!(EINVAL, "identifier", "cq"; own;
+            "the identifier has other completion queues (its members send_cq and recv_cq)"));
+    }
+    let missing = |own: *mut ibv_cq, asked: *mut ibv_cq| own.is_null() && asked.is_null();
     let made = create_cqs(
         id,
-        if init.send_cq.is_null() { init.cap.max_send_wr } else { 0 },
-        if init.recv_cq.is_null() { init.cap.max_recv_wr } else { 0 },
+        if missing(send, init.send_cq) { init.cap.max_send_wr } else { 0 },
+        if missing(recv, init.recv_cq) { init.cap.max_recv_wr } else { 0 },
     );
     if made != 0 {
         return made;
@@ -132,7 +142,7 @@ fn create_with<'a>(
     created.tail.join_cm(&id.tail.id);
     id.qp().set(created.give().cast());
     id.pd().set(pd.public());
-    refresh(id);
+    id.show_qp_state();
     0
 }
 
@@ -192,6 +202,13 @@ fn destroy_cqs(id: &IdObject) {
     if id.qp_type().get() == IBV_QPT_XRC_RECV && !id.srq().get().is_null() {
         return;
     }
+    // An application that assigned the members may have used one queue, or one channel, for both.
+    if id.send_cq().get() == id.recv_cq().get() {
+        id.send_cq().set(ptr::null_mut());
+    }
+    if id.send_cq_channel().get() == id.recv_cq_channel().get() {
+        id.send_cq_channel().set(ptr::null_mut());
+    }
     destroy_cq(id.send_cq(), id.send_cq_channel());
     destroy_cq(id.recv_cq(), id.recv_cq_channel());
 }
@@ -214,7 +231,11 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 
 /// Destroys the QP of an identifier and the CQs that were created with it.
 pub(crate) fn destroy_qp(id: &IdObject) {
-    id.tail.id.detach_qp();
+    // Fails for a raw packet QP that the application has assigned.
+    let _known = id.with_qp(|tail| {
+        tail.id.detach_qp();
+        Ok(())
+    });
     // SAFETY: NULL or a QP that the application gives up (rdma_destroy_qp(3)).
     let qp: Option<GivenUp<QpObject>> = unsafe { typed(id.qp().replace(ptr::null_mut())) };
     if let Some(qp) = qp {
@@ -244,10 +265,17 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     match srq::create(pd, attr.srq_context, &mut attr.attr, None) {
         Ok(srq) => {
             id.srq().set(srq.give());
-            id.pd().set(pd.map_or(ptr::null_mut(), Object::public));
+            set_first_pd(id, pd.map_or(ptr::null_mut(), Object::public));
             0
         }
         Err(errno) => minus1(errno),
+    }
+}
+
+/// Sets `id->pd`, unless the identifier has a domain.
+fn set_first_pd(id: &IdObject, pd: *mut ibv_pd) {
+    if id.pd().get().is_null() {
+        id.pd().set(pd);
     }
 }
 
@@ -303,7 +331,7 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
     match unsafe { srq::create_ex(id.context_object(), attr) } {
         Ok(srq) => {
             id.srq().set(srq.give());
-            id.pd().set(attr.pd);
+            set_first_pd(id, attr.pd);
             0
         }
         Err(errno) => minus1(errno),
