@@ -1,6 +1,6 @@
 /*
- * Attributes that the manual pages call ignored, irrelevant or valid for others only: calls with strange values
- * there do what they do without. A row for each. Exits 77 without a device.
+ * Attributes that the manual pages call ignored, irrelevant or valid for others only: calls with strange
+ * values there do what they do without. A row for each. Exits 77 without a device.
  */
 #include "pair.h"
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 /*
- * The public members of the structures of verbs.h and rdma_cma.h: which of them the library writes, and which it
- * reads although programs write them. A row for each member, with what rdma-core does; conventions.rs compares
- * the rows with the headers. Exits 77 without a device.
+ * The public members of the structures of verbs.h and rdma_cma.h: which of them the library writes, and
+ * which it reads although programs write them. A row for each member, with what rdma-core does;
+ * conventions.rs compares the rows with the headers. Exits 77 without a device.
  */
 #include "pair.h"
 #include <arpa/inet.h>
