@@ -1,13 +1,13 @@
 //! The end of the process. Programs exit without destroying their objects. As the kernel does for its
 //! devices, this library then disconnects the peers and sends pending acknowledgements.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, mpsc};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use sys::now_ns;
 
+use crate::exiting;
 use crate::ibv::device::known_devices;
 use crate::rdma::id::disconnect_all;
 use crate::rsocket::table;
@@ -21,36 +21,6 @@ const SHUTDOWN_MAX: Duration = Duration::from_millis(200);
 const LOCK_MAX_NS: u64 = 50_000_000;
 /// Longest delay of the exit with `ROXIE_STATS` set, when counters are printed.
 const REPORT_MAX: Duration = Duration::from_secs(2);
-
-/// Longest delay of an event that the disconnection of the peers makes (`withhold_event`): more than the exit
-/// handler takes. An application that ends later than this gets its events then.
-const WITHHELD_MAX: Duration = Duration::from_secs(3);
-/// Interval of looking whether the application calls rdma_cm again; the event is that much late.
-const WITHHELD_STEP: Duration = Duration::from_millis(1);
-
-/// The thread that ends the process, once it disconnects the peers: destructors of the application run on it.
-static EXITING: OnceLock<ThreadId> = OnceLock::new();
-/// Whether that thread has used rdma_cm since.
-static USED: AtomicBool = AtomicBool::new(false);
-
-/// Delays an event for which a thread of the application has waited since before the exit.
-///
-/// With the kernel such a thread gets no event any more: connections end after the process. The memory that
-/// belongs to the connection may be freed already (libiscsi). If the application uses rdma_cm after the exit
-/// handler, in a destructor for example, it wants the event.
-pub(crate) fn withhold_event() {
-    let start = Instant::now();
-    while EXITING.get().is_some() && !USED.load(Ordering::Relaxed) && start.elapsed() < WITHHELD_MAX {
-        sys::pause(WITHHELD_STEP);
-    }
-}
-
-/// Notes that the application uses rdma_cm; if the exiting thread does, events are not withheld any more.
-pub(crate) fn note_use() {
-    if EXITING.get().is_some_and(|exiting| *exiting == thread::current().id()) {
-        USED.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Registers the exit handler. Called when the device is opened.
 pub(crate) fn register() {
@@ -70,7 +40,7 @@ pub(crate) fn shut_down() {
         return;
     }
     let time = if wants_report() { REPORT_MAX } else { SHUTDOWN_MAX };
-    if EXITING.set(thread::current().id()).is_err() {
+    if !exiting::begin() {
         return sys::pause(time);
     }
     let (done, finished) = mpsc::channel();

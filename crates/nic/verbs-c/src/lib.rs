@@ -9,6 +9,7 @@ pub mod abi;
 mod check;
 mod errno;
 mod exit;
+mod exiting;
 mod fork;
 mod handle;
 mod ibv;
@@ -23,6 +24,12 @@ mod signal;
 
 /// Runs when the library is loaded, before any function that the application calls.
 extern "C" fn at_load() {
+    let first_device = || {
+        exit::register();
+        fork::register();
+    };
+    let process = ibv::device::Process { first_device, device_opened: signal::watch };
+    let _is_first = ibv::device::PROCESS.set(process).is_ok();
     check::start();
 }
 

@@ -19,16 +19,13 @@ use sys::{now_ns, spawn_without_signals};
 use crate::check;
 use crate::errno::{errno, set_errno};
 use crate::exit;
+use crate::exiting::HOLD_MS;
 use crate::observer::observer;
 
 /// The signals that users, shells and service managers send to end a program. The other signals that end a
 /// program by default report its own faults or timers, or leave a core file that should show the original
 /// state.
 const ENDING: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
-/// Milliseconds that the handler stops the interrupted thread. The shutdown takes about 1 ms, unless it needs
-/// a lock that the interrupted thread holds; then that thread continues after this time and releases the
-/// lock.
-pub(crate) const HOLD_MS: c_int = 20;
 /// With `roxie check`, signals within this time count as one.
 const ONE_NS: u64 = 1_000_000_000;
 

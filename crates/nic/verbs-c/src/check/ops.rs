@@ -16,6 +16,7 @@ use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
 use crate::ibv::ah::AhObject;
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
+use crate::ibv::work::{recv_wr, ud};
 use crate::ibv::{cq, post, srq, wr};
 use crate::observer::Purpose;
 
@@ -86,7 +87,7 @@ unsafe extern "C" fn post_send(
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
         // SAFETY: as above.
-        datagrams.for_each(|wr| unsafe { datagram(object, post::ud(wr.get()).ah) });
+        datagrams.for_each(|wr| unsafe { datagram(object, ud(wr.get()).ah) });
     }
     let queue = work::of(object);
     let mut queue = lock(&queue);
@@ -143,7 +144,7 @@ unsafe extern "C" fn post_recv(
     let queue = work::of(object);
     let mut queue = lock(&queue);
     let before = queue.receives.len();
-    list.map_while(|wr| post::recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
+    list.map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
     // SAFETY: ibv_post_recv(3).
     let post = |bad: *mut _| unsafe { post::post_recv(qp, first, bad) };
     // SAFETY: the arguments of this call.
@@ -164,7 +165,7 @@ unsafe extern "C" fn post_srq_recv(
     // SAFETY: ibv_post_srq_recv(3).
     let (object, list): (Option<&SrqObject>, WrList<ibv_recv_wr>) = unsafe { typed((srq, first)) };
     let srqn = object.and_then(|object| object.tail.srq.number()).unwrap_or_default();
-    list.map_while(|wr| post::recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr, srqn));
+    list.map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr, srqn));
     // SAFETY: ibv_post_srq_recv(3).
     let post = |bad: *mut _| unsafe { srq::post_srq_recv(srq, first, bad) };
     // SAFETY: the arguments of this call.

@@ -16,7 +16,7 @@ use crate::errno::{code, done, failed, given, minus_code, minus1, no_argument, n
 use crate::handle::{GivenUp, Ref, Room, typed};
 use crate::object::{Object, Tail};
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::handles::new_handle;
 use super::pd_mr::PdObject;
 use super::query::{PORT, check_port};

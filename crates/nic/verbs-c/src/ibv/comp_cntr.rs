@@ -17,7 +17,7 @@ use crate::handle::{GivenUp, Out, OutBytes, typed};
 use crate::object::{Object, Tail};
 use crate::observer::{Between, observer};
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::handles::new_handle;
 use super::qp::QpObject;
 
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
     };
     match context.tail.context.create_comp_counter(ty) {
         Ok(counter) => {
-            let public = ibv_comp_cntr { context: context.public(), handle: new_handle() };
+            let public = ibv_comp_cntr { context: context.public_context(), handle: new_handle() };
             CompCntrObject::export(public, counter)
         }
         Err(error) => null(error),

@@ -16,8 +16,8 @@ use crate::object::{Object, Tail};
 use crate::observer::{Between, observer};
 use crate::refused::note_completions;
 
+use super::context::ContextObject;
 use super::cq_ex::Cursor;
-use super::device::ContextObject;
 use super::events::{ObjectId, Queue, acknowledge, wait_acknowledged};
 
 pub(crate) type ChannelObject = Object<ibv_comp_channel, CompChannel>;
@@ -103,7 +103,7 @@ pub(crate) fn create_comp_channel(context: &ContextObject) -> Result<Box<Channel
     let channel = channel.map_err(
         |error| failed!(error, "completion channel", "fd"; "a completion channel cannot be created"),
     )?;
-    let public = ibv_comp_channel { context: context.public(), fd: channel.fd(), refcnt: 0 };
+    let public = ibv_comp_channel { context: context.public_context(), fd: channel.fd(), refcnt: 0 };
     Ok(ChannelObject::boxed(public, channel))
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn create(
     let parts = [("context", context.address()), ("channel", channel.map_or(0, Object::address))];
     let cq = context.tail.context.create_cq_at(cqe, handle, id.0, comp_vector).between(&parts)?;
     let mut public = ibv_cq_ex::zeroed();
-    public.base.context = context.public();
+    public.base.context = context.public_context();
     public.base.channel = channel.map_or(std::ptr::null_mut(), Object::public);
     public.base.cq_context = cq_context;
     public.base.handle = id.0 as u32;

@@ -19,8 +19,8 @@ use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{Hot, Out, typed};
 use crate::refused::note_completions;
 
+use super::context::ContextObject;
 use super::cq::{self, ChannelObject, CqObject};
-use super::device::ContextObject;
 use super::pd_mr::PdObject;
 
 const TIMESTAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;

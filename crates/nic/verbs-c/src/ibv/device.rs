@@ -1,28 +1,28 @@
 //! Devices and contexts (ibv_get_device_list(3), ibv_open_device(3), ibv_fork_init(3)).
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
-use roxie::verbs::{Context, Device, DeviceList};
+use roxie::verbs::{Device, DeviceList};
 use sys::{lock_until, memory_file};
 
 use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
-use crate::handle::{FromC, GivenUp, Out, is_usable, typed};
+use crate::handle::{GivenUp, Out, typed};
 use crate::object::{Object, Tail};
-use crate::observer::{Kind, Purpose, observer, owned};
-use crate::{exit, fork, refusal, signal};
+use crate::observer::owned;
+use crate::refusal;
 use roxie::transport::refuse;
 
+use super::context::{ContextObject, ContextTail};
 use super::handles::Command;
 use super::{buf, cq, cq_ex, dm, flow, mw, pd_mr, post, qp, query, srq, td, wq, xrc};
 
@@ -49,6 +49,18 @@ struct Devices {
 
 static DEVICES: Mutex<Devices> = Mutex::new(Devices { list: DeviceList::new(), objects: Vec::new() });
 
+/// What the process does when this library begins to have devices: the end of the process, fork(2) and
+/// signals concern all modules, so those that handle them are above this one.
+pub(crate) struct Process {
+    /// The first device is known.
+    pub(crate) first_device: fn(),
+    /// A device is opened.
+    pub(crate) device_opened: fn(),
+}
+
+/// Set when the library is loaded.
+pub(crate) static PROCESS: OnceLock<Process> = OnceLock::new();
+
 impl Devices {
     /// Returns the objects of devices, in the order of the devices.
     fn objects_of(&mut self, devices: &[Device]) -> Vec<&'static DeviceObject> {
@@ -59,9 +71,10 @@ impl Devices {
         if let Some(object) = self.objects.iter().find(|object| object.tail.device == *device) {
             return object;
         }
-        if self.objects.is_empty() {
-            exit::register();
-            fork::register();
+        if self.objects.is_empty()
+            && let Some(process) = PROCESS.get()
+        {
+            (process.first_device)();
         }
         let index = self.objects.len();
         let object: &DeviceObject = Box::leak(owned(|| made(device.clone(), index)));
@@ -173,84 +186,6 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     device.map_or_else(|| minus1(no_argument!("device")), |device| device.tail.index)
 }
 
-/// An open device: what precedes and follows the `ibv_context` that applications hold.
-#[repr(C)]
-pub(crate) struct ContextObject {
-    verbs: UnsafeCell<verbs_context>,
-    pub(crate) tail: ContextTail,
-}
-
-pub(crate) struct ContextTail {
-    pub(crate) context: Context,
-    /// Stands in for the uverbs descriptor, which applications duplicate and import.
-    pub(crate) command: Command,
-}
-
-// SAFETY: this library writes the C part once, before the application gets its pointer.
-unsafe impl Sync for ContextObject {}
-
-impl ContextObject {
-    /// Returns the address of the object that holds this context.
-    fn around(context: *mut ibv_context) -> *mut Self {
-        if context.is_null() {
-            return ptr::null_mut();
-        }
-        // `verbs` is the first member.
-        context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
-    }
-
-    /// Returns the pointer that C holds.
-    pub(crate) fn public(&self) -> *mut ibv_context {
-        self.verbs.get().wrapping_byte_add(offset_of!(verbs_context, context)).cast()
-    }
-
-    /// Returns its address, by which `roxie check` knows it.
-    pub(crate) fn address(&self) -> usize {
-        ptr::from_ref(self).addr()
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        self.tail.context.device()
-    }
-
-    /// Gives the object to C.
-    fn give(self: Box<Self>) -> *mut ibv_context {
-        Box::into_raw(self).wrapping_byte_add(offset_of!(verbs_context, context)).cast()
-    }
-}
-
-impl Drop for ContextObject {
-    fn drop(&mut self) {
-        if let Some(observer) = observer() {
-            (observer.destroyed)(Kind::Context, self.address());
-        }
-    }
-}
-
-/// An open device, or `None` for NULL.
-impl FromC<*mut ibv_context> for Option<&ContextObject> {
-    #[inline]
-    unsafe fn from_c(context: *mut ibv_context) -> Self {
-        let object = ContextObject::around(context);
-        if !is_usable(object.cast::<verbs_context>(), Purpose::Use) {
-            return None;
-        }
-        // SAFETY: NULL or a context that `open` returned and that is not closed.
-        unsafe { object.as_ref() }
-    }
-}
-
-impl FromC<*mut ibv_context> for Option<GivenUp<'_, ContextObject>> {
-    unsafe fn from_c(context: *mut ibv_context) -> Self {
-        let object = ContextObject::around(context);
-        if !is_usable(object.cast::<verbs_context>(), Purpose::Destroy) {
-            return None;
-        }
-        // SAFETY: as above; the application gives it up.
-        unsafe { GivenUp::of(object) }
-    }
-}
-
 /// Returns a zeroed context with the operations that this library has.
 fn operations() -> Box<verbs_context> {
     // Zero is an initialised mutex, too.
@@ -276,8 +211,8 @@ fn operations() -> Box<verbs_context> {
     verbs.create_srq_ex = Some(srq::create_srq_ex);
     verbs.open_xrcd = Some(xrc::open_xrcd);
     verbs.close_xrcd = Some(xrc::close_xrcd);
-    verbs.get_srq_num = Some(xrc::get_srq_num);
-    verbs.open_qp = Some(xrc::open_qp);
+    verbs.get_srq_num = Some(srq::get_srq_num);
+    verbs.open_qp = Some(qp::open_qp);
     verbs.create_wq = Some(wq::create_wq);
     verbs.modify_wq = Some(wq::modify_wq);
     verbs.destroy_wq = Some(wq::destroy_wq);
@@ -292,7 +227,7 @@ fn operations() -> Box<verbs_context> {
     ops._compat_query_device = query::ibv_query_device as *const c_void;
     ops._compat_query_port = query::ibv_query_port as *const c_void;
     ops.alloc_mw = Some(mw::alloc_mw);
-    ops.bind_mw = Some(mw::bind_mw);
+    ops.bind_mw = Some(post::bind_mw);
     ops.dealloc_mw = Some(mw::dealloc_mw);
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
@@ -307,7 +242,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     let device: Option<&DeviceObject> = unsafe { typed(device) };
     given!(null; device);
     match open(device) {
-        Ok(context) => context.give(),
+        Ok(context) => context.give_context(),
         Err(error) => {
             refusal::explain(&error);
             null(failed!(error, "device", "context"; "the device cannot be opened"))
@@ -323,18 +258,16 @@ pub(crate) fn open(device: &DeviceObject) -> io::Result<Box<ContextObject>> {
 /// Makes a context with the command descriptor `cmd`.
 pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<ContextObject>> {
     let context = device.tail.device.context()?;
-    signal::watch();
+    if let Some(process) = PROCESS.get() {
+        (process.device_opened)();
+    }
     let mut verbs = operations();
     verbs.context.device = device.public();
     verbs.context.cmd_fd = cmd.as_raw_fd();
     verbs.context.async_fd = context.async_fd();
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
     let tail = ContextTail { context, command: Command::new(cmd, device.tail.index)? };
-    let object = Box::new(ContextObject { verbs: UnsafeCell::new(*verbs), tail });
-    if let Some(observer) = observer() {
-        (observer.born)(Kind::Context, object.address());
-    }
-    Ok(object)
+    Ok(ContextObject::boxed(*verbs, tail))
 }
 
 /// Opens the device once more with a duplicate of the command descriptor of an open context. The new context
@@ -351,7 +284,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
             is "{cmd_fd}, no command descriptor of an open context of this process"));
     };
     match open_with(device, ManuallyDrop::into_inner(cmd)) {
-        Ok(context) => context.give(),
+        Ok(context) => context.give_context(),
         Err(error) => null(failed!(error, "device", "context"; "the device cannot be opened")),
     }
 }

@@ -16,7 +16,7 @@ use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 use crate::observer::Between;
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::handles::{self, Shared};
 use super::pd_mr::{self, PdObject};
 
@@ -35,7 +35,7 @@ members! { DmObject {
 
 fn export(context: &ContextObject, handle: u32, tail: DmTail) -> *mut ibv_dm {
     let public = ibv_dm {
-        context: context.public(),
+        context: context.public_context(),
         memcpy_to_dm: Some(memcpy_to_dm),
         memcpy_from_dm: Some(memcpy_from_dm),
         comp_mask: 0,

@@ -14,7 +14,7 @@ use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{GivenUp, typed};
 use crate::object::{Object, Tail};
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::handles::new_handle;
 use super::qp::QpObject;
 use super::query::check_port;
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
     let created = specs.and_then(|specs| raw.create_flow(&flow_attr(attr_of, specs)?));
     match created {
         Ok(flow) => {
-            let context = qp.context().map_or(std::ptr::null_mut(), ContextObject::public);
+            let context = qp.context().map_or(std::ptr::null_mut(), ContextObject::public_context);
             FlowObject::export(ibv_flow { comp_mask: 0, context, handle: new_handle() }, flow)
         }
         Err(error) => null(error),

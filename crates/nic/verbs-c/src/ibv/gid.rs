@@ -13,7 +13,7 @@ use crate::errno::{code, done, given, known_bits, minus1, no_argument};
 use crate::handle::{Out, OutBytes, typed};
 use roxie::transport::{VerbsError, refuse};
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::query::{PORT, check_port};
 
 /// Returns the row with this index.

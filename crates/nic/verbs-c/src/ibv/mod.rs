@@ -4,8 +4,10 @@
 //! functions of verbs.h call them there.
 
 pub(crate) mod ah;
+pub(crate) mod async_events;
 pub(crate) mod buf;
 pub(crate) mod comp_cntr;
+pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod cq_ex;
 pub(crate) mod device;
@@ -27,6 +29,7 @@ pub(crate) mod srq;
 pub(crate) mod strings;
 pub(crate) mod sysfs;
 pub(crate) mod td;
+pub(crate) mod work;
 pub(crate) mod wq;
 pub(crate) mod wr;
 pub(crate) mod xrc;
@@ -37,6 +40,7 @@ pub(crate) mod exported {
         ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc,
         ibv_resolve_eth_l2_from_gid,
     };
+    pub(crate) use super::async_events::{ibv_ack_async_event, ibv_get_async_event};
     pub(crate) use super::buf::{
         ibv_alloc_buf, ibv_export_buf_dmabuf_fd, ibv_free_buf, ibv_reg_buf_mr, ibv_reg_dmabuf_mr,
         ibv_reg_mr_ex,
@@ -56,7 +60,6 @@ pub(crate) mod exported {
         ibv_import_device, ibv_is_fork_initialized, ibv_open_device, register_nothing,
     };
     pub(crate) use super::dm::{ibv_import_dm, ibv_unimport_dm};
-    pub(crate) use super::events::{ibv_ack_async_event, ibv_get_async_event};
     pub(crate) use super::gid::{
         _ibv_query_gid_ex, _ibv_query_gid_table, ibv_get_pkey_index, ibv_query_gid, ibv_query_gid_type,
         ibv_query_pkey,

@@ -1,4 +1,4 @@
-//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)).
+//! Memory windows (ibv_alloc_mw(3)).
 
 use std::ffi::c_int;
 
@@ -7,18 +7,14 @@ use roxie::verbs::{Mw, MwType};
 use roxie::wire::{Lkey, Rkey};
 
 use crate::abi::objects::{
-    IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd,
-    ibv_qp,
+    IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind_info, ibv_pd,
 };
-use crate::errno::{code, done, given, known_bits, null};
+use crate::errno::{code, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
-use crate::observer::Between;
 
 use super::handles::new_handle;
 use super::pd_mr::{MrObject, PdObject};
-use super::post::send_flags;
-use super::qp::QpObject;
 
 pub(crate) type MwObject = Object<ibv_mw, Mw>;
 
@@ -60,24 +56,6 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     0
 }
 
-/// Implements `ibv_bind_mw`: type 1. The new key is the next after the one in the structure.
-pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: ibv_bind_mw(3).
-    let (qp, mw, bind): (Option<&QpObject>, Option<&MwObject>, Option<&ibv_mw_bind>) =
-        unsafe { typed((qp, mw, bind.cast_const())) };
-    given!(code; qp, mw, bind);
-    let flags = done!(code; send_flags(bind.send_flags));
-    // SAFETY: ibv_bind_mw(3): the structure names a region.
-    let region: Option<&MrObject> = unsafe { typed(bind.bind_info.mr) };
-    // The application restores the key that it had after a bind that failed.
-    let asked = bind_of(mw.rkey().get(), &bind.bind_info, region);
-    let transport = done!(code; qp.tail.qp.transport());
-    let bound = asked.and_then(|asked| transport.bind_mw(&mw.tail, bind.wr_id, flags, &asked));
-    let r_key = done!(code; bound.between(&[("mw", mw.address()), ("qp", qp.address())]));
-    mw.rkey().set(r_key.0);
-    0
-}
-
 /// Returns the bind that a work request asks for, on `region`.
 pub(crate) fn wr_bind(
     mw: Option<&MwObject>,
@@ -95,7 +73,11 @@ pub(crate) fn wr_bind(
     bind_of((mw.tail.rkey().0 & !0xff) | (rkey & 0xff), info, region)
 }
 
-fn bind_of(rkey: u32, info: &ibv_mw_bind_info, region: Option<&MrObject>) -> Result<MwBind, VerbsError> {
+pub(super) fn bind_of(
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+    region: Option<&MrObject>,
+) -> Result<MwBind, VerbsError> {
     let length = info.length;
     let flags = info.mw_access_flags & !IBV_ACCESS_OPTIONAL_RANGE;
     known_bits!(Err; EINVAL, "memory window", "mw_access_flags"; flags, Access::all().bits());

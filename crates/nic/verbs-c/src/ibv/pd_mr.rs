@@ -23,7 +23,7 @@ use crate::object::{Object, Tail};
 use crate::observer::Between;
 use crate::refusal;
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::handles::{self, Shared, new_handle};
 use super::pages;
 
@@ -112,7 +112,7 @@ pub(crate) fn alloc_pd(context: &ContextObject) -> Result<Box<PdObject>, Failure
 pub(super) fn export_pd(context: &ContextObject, pd: Pd) -> Box<PdObject> {
     let shared = Arc::new(pd);
     let handle = context.tail.command.identity().add(Shared::Pd(Arc::clone(&shared)));
-    PdObject::boxed(ibv_pd { context: context.public(), handle }, PdTail { shared, is_import: false })
+    PdObject::boxed(ibv_pd { context: context.public_context(), handle }, PdTail { shared, is_import: false })
 }
 
 pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle:
     let Some(Shared::Pd(shared)) = context.tail.command.identity().find(handle) else {
         return null(no_handle(handle));
     };
-    PdObject::export(ibv_pd { context: context.public(), handle }, PdTail { shared, is_import: true })
+    PdObject::export(ibv_pd { context: context.public_context(), handle }, PdTail { shared, is_import: true })
 }
 
 /// The refusal to import an object that does not exist.

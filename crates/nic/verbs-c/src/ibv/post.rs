@@ -1,68 +1,22 @@
-//! Posting work requests (ibv_post_send(3), ibv_post_recv(3)): the hot path, without allocation.
+//! Posting work requests (ibv_post_send(3), ibv_post_recv(3), ibv_bind_mw(3)): the hot path, without
+//! allocation.
 
 use std::ffi::c_int;
+use std::ptr;
 
-use roxie::transport::{Dest, QpType, RecvWr, SendFlags, SendWr, Sge, UdDest, VerbsError, WrOp, refuse};
-use roxie::verbs::Qp;
-use roxie::wire::{QKey, Qpn, Rkey};
+use roxie::raw::RawQp;
 
-use crate::abi::objects::ibv_qp;
-use crate::abi::work::{
-    Atomic, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
-    IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Rdma, Ud, ibv_recv_wr, ibv_send_wr,
-};
-use crate::errno::{code, given};
-use crate::handle::{Hot, Out, WorkRequest, Wr, WrList, typed};
+use crate::abi::objects::{ibv_mw, ibv_mw_bind, ibv_qp};
+use crate::abi::work::{ibv_recv_wr, ibv_send_wr};
+use crate::errno::{code, done, given};
+use crate::handle::{Hot, Out, WrList, typed};
+use crate::observer::Between;
 
-use super::ah::AhObject;
-use super::mw::wr_bind;
+use super::mw::{MwObject, bind_of};
+use super::pd_mr::MrObject;
 use super::qp::QpObject;
 use super::queue_pair::QueuePair;
-use super::raw;
-
-impl WorkRequest for ibv_send_wr {
-    #[inline(always)]
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-
-    #[inline(always)]
-    fn sg_list(&self) -> (*const Sge, c_int) {
-        (self.sg_list, self.num_sge)
-    }
-}
-
-impl WorkRequest for ibv_recv_wr {
-    #[inline(always)]
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-
-    #[inline(always)]
-    fn sg_list(&self) -> (*const Sge, c_int) {
-        (self.sg_list, self.num_sge)
-    }
-}
-
-/// Returns the member `rdma` of the union. The opcode and the type of the QP say which member counts.
-#[inline(always)]
-fn rdma(wr: &ibv_send_wr) -> Rdma {
-    // SAFETY: numbers; the union was initialised with the structure.
-    unsafe { wr.wr.rdma }
-}
-
-#[inline(always)]
-fn atomic(wr: &ibv_send_wr) -> Atomic {
-    // SAFETY: numbers; the union was initialised with the structure.
-    unsafe { wr.wr.atomic }
-}
-
-#[inline(always)]
-pub(crate) fn ud(wr: &ibv_send_wr) -> Ud {
-    // SAFETY: numbers and an address; the union was initialised with the structure.
-    unsafe { wr.wr.ud }
-}
+use super::work::{post_receives, raw_send_wr, refuse, send_flags, send_wr};
 
 /// Implements `ibv_post_send`: one lock and one doorbell for the whole list.
 pub(crate) unsafe extern "C" fn post_send(
@@ -76,7 +30,7 @@ pub(crate) unsafe extern "C" fn post_send(
     given!(code; qp);
     let qp = match &qp.tail.qp {
         QueuePair::Transport(qp) => qp,
-        QueuePair::Raw(raw) => return raw::post_send(raw, list, bad_wr),
+        QueuePair::Raw(raw) => return post_raw(raw, list, bad_wr),
     };
     let mut batch = qp.begin_post();
     for wr in list {
@@ -89,93 +43,23 @@ pub(crate) unsafe extern "C" fn post_send(
     0
 }
 
-/// Tells the application which work request of its list was refused, and returns the errno.
-#[cold]
+/// Posts a list of sends to a raw packet queue pair; returns 0 or an errno.
 #[track_caller]
-fn refuse<W>(wr: &Wr<W>, bad_wr: Option<Out<*mut W>>, error: VerbsError) -> c_int {
-    if let Some(bad_wr) = bad_wr {
-        bad_wr.write(wr.as_ptr());
+fn post_raw(raw: &RawQp, list: WrList<ibv_send_wr>, bad_wr: Option<Out<*mut ibv_send_wr>>) -> c_int {
+    let mut refused = ptr::null_mut();
+    let requests = list.map(|wr| {
+        refused = wr.as_ptr();
+        raw_send_wr(&wr)
+    });
+    match raw.post_send(requests) {
+        Ok(()) => 0,
+        Err((_posted, error)) => {
+            if let Some(bad_wr) = bad_wr {
+                bad_wr.write(refused);
+            }
+            code(error)
+        }
     }
-    code(error)
-}
-
-/// The flags of a send, bits of IBV_SEND_*.
-#[inline]
-pub(crate) fn send_flags(bits: u32) -> Result<SendFlags, VerbsError> {
-    SendFlags::from_bits(bits).ok_or_else(|| {
-        let known = SendFlags::all().bits();
-        refuse!(EINVAL, "work request", "send_flags"; bits, known;
-            is "{bits:#x}, the known bits are {known:#x}")
-    })
-}
-
-/// The refusal of an operation that the device does not have.
-#[cold]
-pub(crate) fn no_operation(opcode: c_int) -> VerbsError {
-    refuse!(EOPNOTSUPP, "work request", "opcode"; opcode as i32;
-        is "{opcode}, which the device or this interface does not have (IBV_WR_* of verbs.h)")
-}
-
-/// The refusal of a number that is no operation.
-#[cold]
-pub(crate) fn unknown_operation(opcode: c_int) -> VerbsError {
-    refuse!(EINVAL, "work request", "opcode"; opcode as i32; is "{opcode}, no IBV_WR_* of verbs.h")
-}
-
-/// Returns the work request in the terms of the transport.
-#[inline]
-pub(crate) fn send_wr<'a>(qp: &Qp, request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
-    let wr = request.get();
-    let imm = wr.imm_data.to_ne_bytes();
-    let (rdma, atomic) = (rdma(wr), atomic(wr));
-    let (remote_addr, r_key) = (rdma.remote_addr, Rkey(rdma.rkey));
-    let op = match wr.opcode {
-        IBV_WR_RDMA_WRITE => WrOp::Write { remote_addr, r_key },
-        IBV_WR_RDMA_WRITE_WITH_IMM => WrOp::WriteImm { remote_addr, r_key, imm },
-        IBV_WR_SEND => WrOp::Send,
-        IBV_WR_SEND_WITH_IMM => WrOp::SendImm(imm),
-        IBV_WR_RDMA_READ => WrOp::Read { remote_addr, r_key },
-        IBV_WR_ATOMIC_CMP_AND_SWP => WrOp::CompareSwap {
-            remote_addr: atomic.remote_addr,
-            r_key: Rkey(atomic.rkey),
-            compare: atomic.compare_add,
-            swap: atomic.swap,
-        },
-        IBV_WR_ATOMIC_FETCH_AND_ADD => WrOp::FetchAdd {
-            remote_addr: atomic.remote_addr,
-            r_key: Rkey(atomic.rkey),
-            add: atomic.compare_add,
-        },
-        IBV_WR_LOCAL_INV => WrOp::LocalInv(Rkey(wr.imm_data)),
-        IBV_WR_BIND_MW => {
-            let (mw, region) = request.follow(|wr| (wr.bind_mw.mw, wr.bind_mw.bind_info.mr));
-            WrOp::BindMw(wr_bind(mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info, region)?)
-        }
-        IBV_WR_SEND_WITH_INV => WrOp::SendInv(Rkey(wr.imm_data)),
-        IBV_WR_ATOMIC_WRITE => WrOp::AtomicWrite { remote_addr, r_key },
-        // No member of the structure says what to flush; programs use the builder.
-        IBV_WR_TSO..=IBV_WR_FLUSH => return Err(no_operation(wr.opcode)),
-        _ => return Err(unknown_operation(wr.opcode)),
-    };
-    let dest = match qp.ty() {
-        QpType::Ud => {
-            let ah = request.follow(|wr| Hot(ud(wr).ah));
-            let ud = ud(wr);
-            Some(Dest::Ud(ud_dest(ah, ud.remote_qpn, ud.remote_qkey)?))
-        }
-        QpType::XrcIni => Some(Dest::Srq(wr.qp_type[0])),
-        QpType::Rc | QpType::Uc | QpType::Gsi | QpType::XrcTgt => None,
-    };
-    let flags = send_flags(wr.send_flags)?;
-    let sg_list = request.sg_list()?;
-    Ok(SendWr { wr_id: wr.wr_id, op, sg_list, flags, dest })
-}
-
-/// Returns the destination of a datagram; an error without an address handle.
-#[inline]
-pub(crate) fn ud_dest(ah: Option<&AhObject>, qpn: u32, qkey: u32) -> Result<UdDest, VerbsError> {
-    given!(Err; ah);
-    Ok(UdDest { av: ah.tail.av(), remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) })
 }
 
 /// Implements `ibv_post_recv`.
@@ -194,25 +78,20 @@ pub(crate) unsafe extern "C" fn post_recv(
     }
 }
 
-/// Returns the receive in the terms of the transport.
-#[inline(always)]
-pub(crate) fn recv_wr<'a>(wr: &Wr<'a, ibv_recv_wr>) -> Result<RecvWr<'a>, VerbsError> {
-    wr.sg_list().map(|sg_list| RecvWr { wr_id: wr.get().wr_id, sg_list })
-}
-
-/// Posts a list of receives one by one; returns 0 or an errno.
-#[inline]
-#[track_caller]
-pub(crate) fn post_receives(
-    list: WrList<ibv_recv_wr>,
-    bad_wr: Option<Out<*mut ibv_recv_wr>>,
-    mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
-) -> c_int {
-    for wr in list {
-        let posted = recv_wr(&wr).and_then(|wr| post(&wr));
-        if let Err(error) = posted {
-            return refuse(&wr, bad_wr, error);
-        }
-    }
+/// Implements `ibv_bind_mw`: type 1. The new key is the next after the one in the structure.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: ibv_bind_mw(3).
+    let (qp, mw, bind): (Option<&QpObject>, Option<&MwObject>, Option<&ibv_mw_bind>) =
+        unsafe { typed((qp, mw, bind.cast_const())) };
+    given!(code; qp, mw, bind);
+    let flags = done!(code; send_flags(bind.send_flags));
+    // SAFETY: ibv_bind_mw(3): the structure names a region.
+    let region: Option<&MrObject> = unsafe { typed(bind.bind_info.mr) };
+    // The application restores the key that it had after a bind that failed.
+    let asked = bind_of(mw.rkey().get(), &bind.bind_info, region);
+    let transport = done!(code; qp.tail.qp.transport());
+    let bound = asked.and_then(|asked| transport.bind_mw(&mw.tail, bind.wr_id, flags, &asked));
+    let r_key = done!(code; bound.between(&[("mw", mw.address()), ("qp", qp.address())]));
+    mw.rkey().set(r_key.0);
     0
 }

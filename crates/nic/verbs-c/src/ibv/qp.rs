@@ -1,4 +1,4 @@
-//! Queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3)).
+//! Queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_open_qp(3), ibv_modify_qp(3), ibv_query_qp(3)).
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -16,17 +16,18 @@ use crate::abi::context::ibv_context;
 use crate::abi::device::ibv_gid;
 use crate::abi::objects::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC,
-    IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_srq,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
+    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
+    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_srq,
 };
-use crate::errno::{code, done, given, known_bits, no_argument, null, status};
+use crate::errno::{code, done, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::{Object, Tail};
 use crate::observer::{Between, observer};
 
+use super::context::ContextObject;
 use super::cq::CqObject;
-use super::device::ContextObject;
 use super::events::{ObjectId, Queue, wait_acknowledged};
 use super::pd_mr::PdObject;
 use super::qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c};
@@ -374,8 +375,40 @@ pub(crate) fn create_target(
     let id = ObjectId::new();
     let qp = xrcd.tail.create_qp(id.0)?;
     *init = InitAttr::target(init.qp_context);
-    let context = context.map_or(ptr::null_mut(), ContextObject::public);
+    let context = context.map_or(ptr::null_mut(), ContextObject::public_context);
     Ok(export(context, ptr::null_mut(), init, QueuePair::Transport(qp), id, None))
+}
+
+/// Implements `ibv_open_qp`.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    // SAFETY: ibv_open_qp(3).
+    let (context, attr): (Option<&ContextObject>, Option<&ibv_qp_open_attr>) =
+        unsafe { typed((context, attr.cast_const())) };
+    given!(null; context, attr);
+    let known = NEEDED | IBV_QP_OPEN_ATTR_CONTEXT;
+    known_bits!(null; EOPNOTSUPP, "queue pair", "comp_mask"; attr.comp_mask, known);
+    needed_bits!(null; "queue pair", "comp_mask"; attr.comp_mask, NEEDED);
+    let ty = attr.qp_type;
+    if ty != IBV_QPT_XRC_RECV {
+        return null(refuse!(EINVAL, "queue pair", "qp_type"; ty;
+            is "{ty}: only queue pairs of type XRC_RECV (10) are opened by number"));
+    }
+    // SAFETY: ibv_open_qp(3): the attributes name an XRC domain.
+    let xrcd: Option<&XrcdObject> = unsafe { typed(attr.xrcd) };
+    given!(null; xrcd);
+    done!(null; xrcd.check_device(context));
+    let qp = match xrcd.tail.open_qp(Qpn::new(attr.qp_num)) {
+        Ok(qp) => qp,
+        Err(error) => return null(error),
+    };
+    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+    let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });
+    let qp = QueuePair::Transport(qp);
+    export(context.public_context(), ptr::null_mut(), &init, qp, ObjectId::new(), None).give().cast()
 }
 
 /// Makes the C object of a queue pair and registers it under `id`.

@@ -28,7 +28,7 @@ use crate::handle::{Out, OutBytes, typed};
 use crate::refusal;
 use roxie::transport::{VerbsError, refuse};
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;

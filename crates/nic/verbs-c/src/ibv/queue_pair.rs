@@ -9,7 +9,7 @@ use crate::abi::work::ibv_send_wr;
 use crate::errno::busy;
 use crate::handle::Wr;
 
-use super::{post, raw};
+use super::work::{raw_send_wr, send_wr};
 
 /// A queue pair of the device.
 pub(crate) enum QueuePair {
@@ -71,8 +71,8 @@ impl QueuePair {
     /// Returns a send in the terms of the transport.
     pub(crate) fn send_wr<'a>(&self, wr: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
         match self {
-            Self::Transport(qp) => post::send_wr(qp, wr),
-            Self::Raw(_) => raw::send_wr(wr),
+            Self::Transport(qp) => send_wr(qp, wr),
+            Self::Raw(_) => raw_send_wr(wr),
         }
     }
 

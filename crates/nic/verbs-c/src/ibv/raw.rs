@@ -1,20 +1,15 @@
 //! Raw packet queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3)).
 
-use std::ffi::c_int;
-use std::ptr;
-
 use roxie::raw::{RawQp, RawQpAttr, RxHash};
-use roxie::transport::{SendWr, VerbsError, WrOp, refuse};
+use roxie::transport::{VerbsError, refuse};
 
 use crate::abi::objects::ibv_qp_init_attr_ex;
-use crate::abi::work::{IBV_WR_SEND, IBV_WR_TSO, ibv_send_wr};
-use crate::errno::{code, given, no_argument};
-use crate::handle::{Out, Wr, WrList, typed};
+use crate::errno::{given, no_argument};
+use crate::handle::typed;
 use crate::observer::Between;
 
 use super::events::ObjectId;
 use super::pd_mr::PdObject;
-use super::post::{no_operation, send_flags, unknown_operation};
 use super::qp::{self, InitAttr, QpObject};
 use super::qp_attr::{cap_from_c, cap_to_c};
 use super::queue_pair::QueuePair;
@@ -72,39 +67,4 @@ pub(super) fn create_rss(
 
 fn export(pd: &PdObject, init: &InitAttr, raw: RawQp, id: ObjectId, send_ops: Option<u64>) -> Box<QpObject> {
     qp::export(pd.context().get(), pd.public(), init, QueuePair::Raw(raw), id, send_ops)
-}
-
-/// Posts a list of sends; returns 0 or an errno.
-#[track_caller]
-pub(super) fn post_send(
-    raw: &RawQp,
-    list: WrList<ibv_send_wr>,
-    bad_wr: Option<Out<*mut ibv_send_wr>>,
-) -> c_int {
-    let mut refused = ptr::null_mut();
-    let requests = list.map(|wr| {
-        refused = wr.as_ptr();
-        send_wr(&wr)
-    });
-    match raw.post_send(requests) {
-        Ok(()) => 0,
-        Err((_posted, error)) => {
-            if let Some(bad_wr) = bad_wr {
-                bad_wr.write(refused);
-            }
-            code(error)
-        }
-    }
-}
-
-/// Returns a send in the terms of the transport.
-pub(super) fn send_wr<'a>(request: &Wr<'a, ibv_send_wr>) -> Result<SendWr<'a>, VerbsError> {
-    let wr = request.get();
-    match wr.opcode {
-        IBV_WR_SEND => {}
-        IBV_WR_TSO => return Err(no_operation(wr.opcode)),
-        _ => return Err(unknown_operation(wr.opcode)),
-    }
-    let flags = send_flags(wr.send_flags)?;
-    Ok(SendWr { wr_id: wr.wr_id, op: WrOp::Send, sg_list: request.sg_list()?, flags, dest: None })
 }

@@ -1,4 +1,4 @@
-//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_get_srq_num(3), ibv_post_srq_recv(3)).
 
 use std::ffi::{c_int, c_void};
 
@@ -18,11 +18,11 @@ use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
 use crate::observer::Between;
 
+use super::context::ContextObject;
 use super::cq::CqObject;
-use super::device::ContextObject;
 use super::events::{ObjectId, Queue, wait_acknowledged};
 use super::pd_mr::PdObject;
-use super::post::post_receives;
+use super::work::post_receives;
 use super::xrc::XrcdObject;
 
 pub(crate) type SrqObject = Object<ibv_srq, SrqTail>;
@@ -153,6 +153,23 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
             0
         }
         Err(error) => code(error),
+    }
+}
+
+/// Implements `ibv_get_srq_num`.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: ibv_get_srq_num(3).
+    let (srq, number): (Option<&SrqObject>, Option<Out<u32>>) = unsafe { typed((srq, number)) };
+    given!(code; srq, number as "srq_num");
+    match srq.tail.srq.number() {
+        Some(found) => {
+            number.write(found);
+            0
+        }
+        None => {
+            let ty = IBV_SRQT_BASIC;
+            code(refuse!(EINVAL, "SRQ", "srq_type"; ty; is "{ty}: only an XRC SRQ has a number"))
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::handle::{GivenUp, members, typed};
 use crate::object::{Object, Tail};
 use crate::observer::Between;
 
-use super::device::ContextObject;
+use super::context::ContextObject;
 use super::pd_mr::{PdObject, export_pd};
 
 type TdObject = Object<ibv_td, Td>;

@@ -18,11 +18,11 @@ use crate::handle::{GivenUp, Out, WrList, members, typed};
 use crate::object::{Object, Tail};
 use crate::observer::Between;
 
+use super::context::ContextObject;
 use super::cq::CqObject;
-use super::device::ContextObject;
 use super::handles::new_handle;
 use super::pd_mr::PdObject;
-use super::post::post_receives;
+use super::work::post_receives;
 
 pub(crate) type WqObject = Object<ibv_wq, RawWq>;
 pub(crate) type TableObject = Object<ibv_rwq_ind_table, IndTable>;
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     let wq = done!(null; wq.between(&[("pd", pd.address()), ("cq", cq.address())]));
     (attr.max_wr, attr.max_sge) = wq.sizes();
     let mut public = ibv_wq::zeroed();
-    public.context = context.public();
+    public.context = context.public_context();
     public.wq_context = attr.wq_context;
     (public.pd, public.cq) = (attr.pd, attr.cq);
     (public.wq_num, public.handle) = (wq.number(), handle);
@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         Ok(table) => {
             let handle = new_handle() as c_int;
             let public = ibv_rwq_ind_table {
-                context: context.public(),
+                context: context.public_context(),
                 ind_tbl_handle: handle,
                 ind_tbl_num: handle,
                 comp_mask: 0,

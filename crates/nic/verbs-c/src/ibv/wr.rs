@@ -23,9 +23,9 @@ use crate::handle::{Hot, typed};
 use super::ah::AhObject;
 use super::mw::{MwObject, wr_bind};
 use super::pd_mr::MrObject;
-use super::post::{no_operation, send_flags, ud_dest};
 use super::qp::QpObject;
 use super::queue_pair::QueuePair;
+use super::work::{no_operation, send_flags, ud_dest};
 
 /// The operations of UD.
 const UD_OPS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;

@@ -1,31 +1,20 @@
-//! XRC domains, the numbers of their shared receive queues, and receiving queue pairs opened by number
-//! (ibv_open_xrcd(3), ibv_get_srq_num(3), ibv_open_qp(3)).
+//! XRC domains (ibv_open_xrcd(3)).
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
-use std::ptr;
 
 use roxie::same_device;
 use roxie::transport::{VerbsError, refuse};
 use roxie::verbs::{Xrcd, XrcdInit};
-use roxie::wire::Qpn;
 
 use crate::abi::context::ibv_context;
-use crate::abi::objects::{
-    IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
-    IBV_QPT_XRC_RECV, IBV_SRQT_BASIC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_qp,
-    ibv_qp_open_attr, ibv_srq, ibv_xrcd, ibv_xrcd_init_attr,
-};
-use crate::errno::{busy, code, done, given, known_bits, needed_bits, null};
-use crate::handle::{GivenUp, Out, typed};
+use crate::abi::objects::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
+use crate::errno::{busy, code, given, known_bits, needed_bits, null};
+use crate::handle::{GivenUp, typed};
 use crate::object::{Object, Tail};
 use crate::observer::Between;
 
-use super::device::ContextObject;
-use super::events::ObjectId;
-use super::qp::{self, InitAttr};
-use super::queue_pair::QueuePair;
-use super::srq::SrqObject;
+use super::context::ContextObject;
 
 pub(crate) type XrcdObject = Object<ibv_xrcd, Xrcd>;
 
@@ -72,7 +61,7 @@ pub(crate) fn open(
     let has = |flag| oflags & flag != 0;
     let asked = XrcdInit { file, create: has(libc::O_CREAT), exclusive: has(libc::O_EXCL) };
     let xrcd = context.tail.context.open_xrcd(&asked)?;
-    Ok(XrcdObject::boxed(ibv_xrcd { context: context.public() }, xrcd))
+    Ok(XrcdObject::boxed(ibv_xrcd { context: context.public_context() }, xrcd))
 }
 
 /// Implements `ibv_close_xrcd`.
@@ -85,53 +74,4 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     }
     xrcd.free();
     0
-}
-
-/// Implements `ibv_get_srq_num`.
-pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: ibv_get_srq_num(3).
-    let (srq, number): (Option<&SrqObject>, Option<Out<u32>>) = unsafe { typed((srq, number)) };
-    given!(code; srq, number as "srq_num");
-    match srq.tail.srq.number() {
-        Some(found) => {
-            number.write(found);
-            0
-        }
-        None => {
-            let ty = IBV_SRQT_BASIC;
-            code(refuse!(EINVAL, "SRQ", "srq_type"; ty; is "{ty}: only an XRC SRQ has a number"))
-        }
-    }
-}
-
-/// Implements `ibv_open_qp`.
-pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_open_attr,
-) -> *mut ibv_qp {
-    const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: ibv_open_qp(3).
-    let (context, attr): (Option<&ContextObject>, Option<&ibv_qp_open_attr>) =
-        unsafe { typed((context, attr.cast_const())) };
-    given!(null; context, attr);
-    let known = NEEDED | IBV_QP_OPEN_ATTR_CONTEXT;
-    known_bits!(null; EOPNOTSUPP, "queue pair", "comp_mask"; attr.comp_mask, known);
-    needed_bits!(null; "queue pair", "comp_mask"; attr.comp_mask, NEEDED);
-    let ty = attr.qp_type;
-    if ty != IBV_QPT_XRC_RECV {
-        return null(refuse!(EINVAL, "queue pair", "qp_type"; ty;
-            is "{ty}: only queue pairs of type XRC_RECV (10) are opened by number"));
-    }
-    // SAFETY: ibv_open_qp(3): the attributes name an XRC domain.
-    let xrcd: Option<&XrcdObject> = unsafe { typed(attr.xrcd) };
-    given!(null; xrcd);
-    done!(null; xrcd.check_device(context));
-    let qp = match xrcd.tail.open_qp(Qpn::new(attr.qp_num)) {
-        Ok(qp) => qp,
-        Err(error) => return null(error),
-    };
-    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-    let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });
-    let qp = QueuePair::Transport(qp);
-    qp::export(context.public(), ptr::null_mut(), &init, qp, ObjectId::new(), None).give().cast()
 }

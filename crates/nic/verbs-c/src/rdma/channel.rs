@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    crate::exit::note_use();
+    crate::exiting::note_use();
     destroy(channel);
 }
 

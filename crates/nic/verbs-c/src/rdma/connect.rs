@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    crate::exit::note_use();
+    crate::exiting::note_use();
     // SAFETY: rdma_disconnect(3).
     call_with_qp(unsafe { typed(id) }, true, |tail| tail.id.disconnect())
 }

@@ -12,7 +12,8 @@ use sys::{generation, lock_until};
 use crate::abi::context::ibv_context;
 use crate::errno::{Failure, failed, no_memory, null, set_errno};
 use crate::handle::{Out, typed};
-use crate::ibv::device::{self, ContextObject, DeviceObject, null_terminated};
+use crate::ibv::context::ContextObject;
+use crate::ibv::device::{self, DeviceObject, null_terminated};
 use crate::ibv::pd_mr::{PdObject, alloc_pd};
 use crate::ibv::xrc::{self, XrcdObject};
 use crate::observer::owned;
@@ -150,7 +151,7 @@ fn contexts() -> Result<Vec<*mut ibv_context>, Failure> {
         let os = Os::from(&error);
         refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device"; "'roxie doctor' may know why")
     })?;
-    let opened = devices.into_iter().map(|object| with(object, |shared| shared.context.public()));
+    let opened = devices.into_iter().map(|object| with(object, |shared| shared.context.public_context()));
     let opened = opened.collect::<io::Result<_>>().inspect_err(refusal::explain);
     opened.map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))
 }

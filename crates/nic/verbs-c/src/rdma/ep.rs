@@ -157,7 +157,7 @@ fn active<'a>(
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    crate::exit::note_use();
+    crate::exiting::note_use();
     // SAFETY: rdma_destroy_ep(3).
     let id: Option<GivenUp<IdObject>> = unsafe { typed(id) };
     if let Some(id) = id {

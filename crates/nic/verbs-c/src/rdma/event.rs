@@ -12,7 +12,7 @@ use crate::abi::cm::{
     EventParam, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 use crate::errno::{Failure, done, failed, given, minus1, no_argument};
-use crate::exit;
+use crate::exiting;
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::ah::ah_attr;
 use crate::object::{Object, Tail};
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    exit::note_use();
+    exiting::note_use();
     let Some(channel) = channel::find(channel) else {
         sys::pause(DESTROYED_WAIT);
         return minus1(no_argument!("channel"));
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     given!(minus1; event);
     match next(&channel) {
         Ok(next) => {
-            exit::withhold_event();
+            exiting::withhold_event();
             event.write(next.public());
             0
         }

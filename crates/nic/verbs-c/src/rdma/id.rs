@@ -22,8 +22,8 @@ use crate::abi::objects::{
 };
 use crate::errno::{Failure, given, minus1, no_argument};
 use crate::handle::{GivenUp, Out, members, typed};
+use crate::ibv::context::ContextObject;
 use crate::ibv::cq::CqObject;
-use crate::ibv::device::ContextObject;
 use crate::ibv::events::ObjectId;
 use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::{InitAttr, QpObject};
@@ -268,7 +268,7 @@ pub(crate) fn refresh(id: &IdObject) {
     if let Some(context) = inner.context()
         && let Ok((context, pd)) = cm_device(&context)
     {
-        id.verbs().set(context.public());
+        id.verbs().set(context.public_context());
         if id.pd().get().is_null() {
             id.pd().set(pd.public());
         }
@@ -321,7 +321,7 @@ pub(crate) fn channel_of(id: &IdObject) -> Result<Arc<EventChannel>, VerbsError>
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    crate::exit::note_use();
+    crate::exiting::note_use();
     // SAFETY: rdma_destroy_id(3).
     let id: Option<GivenUp<IdObject>> = unsafe { typed(id) };
     given!(minus1; id);

@@ -11,7 +11,7 @@ use roxie_rsocket::{Socket as Rsocket, Stream};
 use sys::{lock_until, now_ns};
 
 use super::option::Options;
-use crate::signal::HOLD_MS;
+use crate::exiting::HOLD_MS;
 use roxie::transport::{VerbsError, refuse};
 
 /// Longest time that the exiting process waits for a lock that another thread holds. It is longer than the
