@@ -7,8 +7,9 @@ use std::cell::RefCell;
 use sys::{at_fork, now_ns};
 
 use crate::check;
-use crate::ibv::{buf, device, events, handles};
-use crate::rdma::{channel, device as cm_device, id};
+use crate::ibv::{device, events, handles};
+use crate::object::{BUFFERS, IDS};
+use crate::rdma::{channel, device as cm_device};
 use crate::rsocket::table;
 
 /// Longest wait for each lock: if a signal handler forks, the thread that it interrupted may hold the lock.
@@ -31,11 +32,11 @@ extern "C" fn prepare() {
         cm_device::keep_locked(until()),
         device::keep_locked(until()),
         table::keep_locked(until()),
-        id::LIVING.keep_locked(until()),
+        IDS.keep_locked(until()),
         channel::LIVING.keep_locked(until()),
         events::keep_locked(until()),
         handles::keep_locked(until()),
-        buf::LIVING.keep_locked(until()),
+        BUFFERS.keep_locked(until()),
         check::keep_locked(until()),
     ];
     HELD.try_with(|held| held.replace(locks)).ok();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, At
 use roxie::transport::{Sge, VerbsError, refuse};
 
 use crate::errno::no_argument;
-use crate::object::{Object, Tail};
+use crate::object::{Object, is_live};
 use crate::observer::{Public, Purpose, observer};
 
 /// A typed value made of a raw argument of a C function.
@@ -66,10 +66,10 @@ tuples! {
 }
 
 /// An object of this library; `None` for NULL, and for an object that its kind knows to be destroyed.
-impl<P: Public, T: Tail> FromC<*mut P> for Option<&Object<P, T>> {
+impl<P: Public, T> FromC<*mut P> for Option<&Object<P, T>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
-        if !is_usable(ptr, Purpose::Use) || !T::is_live(ptr) {
+        if !is_usable(ptr, Purpose::Use) || !is_live(ptr) {
             return None;
         }
         // SAFETY: NULL or exported and not destroyed.
@@ -87,7 +87,7 @@ pub(crate) fn is_usable<P: Public>(ptr: *mut P, purpose: Purpose) -> bool {
 /// An object argument of a function of the data path: `roxie check` looks at it before such a function runs.
 pub(crate) struct Hot<P>(pub(crate) *mut P);
 
-impl<P: Public, T: Tail> FromC<Hot<P>> for Option<&Object<P, T>> {
+impl<P: Public, T> FromC<Hot<P>> for Option<&Object<P, T>> {
     #[inline(always)]
     unsafe fn from_c(Hot(ptr): Hot<P>) -> Self {
         // SAFETY: NULL or exported and not destroyed.
@@ -315,10 +315,10 @@ impl<'a, W: WorkRequest> Wr<'a, W> {
 /// An object that the application gives up if the call succeeds.
 pub(crate) struct GivenUp<'a, O>(NonNull<O>, PhantomData<&'a O>);
 
-impl<P: Public, T: Tail> FromC<*mut P> for Option<GivenUp<'_, Object<P, T>>> {
+impl<P: Public, T> FromC<*mut P> for Option<GivenUp<'_, Object<P, T>>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
-        if !is_usable(ptr, Purpose::Destroy) || !T::is_live(ptr) {
+        if !is_usable(ptr, Purpose::Destroy) || !is_live(ptr) {
             return None;
         }
         // SAFETY: NULL or exported and not destroyed.

@@ -11,7 +11,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sys::lock_until;
 
-use crate::observer::{Public, observer};
+use crate::observer::{Kind, Public, observer};
 
 /// A C structure `P` with a private tail `T` in one allocation. C holds `*mut P`, which is also the address
 /// of this.
@@ -81,15 +81,21 @@ impl<P: Public, T> Drop for Object<P, T> {
     }
 }
 
-/// The private tail of a kind of objects.
-pub(crate) trait Tail {
-    /// Returns whether a pointer from the application leads to a live object.
-    ///
-    /// Most kinds trust the application. A kind looks the pointer up if applications use its objects after
-    /// destroying them and expect an error.
-    #[inline(always)]
-    fn is_live<P>(_object: *mut P) -> bool {
-        true
+/// The live connection identifiers.
+pub(crate) static IDS: Living = Living::new();
+/// The live buffers.
+pub(crate) static BUFFERS: Living = Living::new();
+
+/// Returns whether a pointer from the application leads to a live object.
+///
+/// Most kinds trust the application. A pointer is looked up if applications use objects of its kind after
+/// destroying them and expect an error.
+#[inline(always)]
+pub(crate) fn is_live<P: Public>(object: *mut P) -> bool {
+    match P::KIND {
+        Kind::CmId => IDS.contains(object),
+        Kind::Buffer => BUFFERS.contains(object),
+        _ => true,
     }
 }
 

@@ -128,7 +128,8 @@ kinds! {
     EventChannel(rdma_event_channel) "event channel", "leaked-event-channel", "rdma_destroy_event_channel";
     WorkQueue(ibv_wq) "work queue", "leaked-wq", "ibv_destroy_wq";
     Flow(ibv_flow) "flow rule", "leaked-flow", "ibv_destroy_flow";
-    Other(ibv_device, ibv_td, ibv_comp_cntr, ibv_rwq_ind_table, [u8; 0]) "object", "leaked-object", "its function";
+    Buffer([u8; 0]) "object", "leaked-object", "its function";
+    Other(ibv_device, ibv_td, ibv_comp_cntr, ibv_rwq_ind_table) "object", "leaked-object", "its function";
 }
 
 /// Objects of two devices do not mix: the observer then says where they come from.

@@ -9,16 +9,16 @@ use roxie::same_device;
 use roxie::transport::{QpType, Wc};
 
 use crate::abi::context::verbs_context;
-use crate::abi::objects::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
+use crate::abi::objects::{ibv_cq, ibv_qp, ibv_qp_ex, ibv_srq};
 use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};
-use crate::errno::{code, given, minus_code, no_argument};
-use crate::handle::{Hot, Out, WorkRequest, WrList, is_usable, typed};
+use crate::errno::{code, given, minus_code};
+use crate::handle::{Hot, Out, WorkRequest, WrList, typed};
 use crate::ibv::ah::AhObject;
+use crate::ibv::cq::CqObject;
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::ibv::work::{recv_wr, ud};
 use crate::ibv::{cq, post, srq, wr};
-use crate::observer::Purpose;
 
 use super::objects::mixed;
 use super::options::lock;
@@ -77,12 +77,9 @@ unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    if !is_usable(qp.cast::<ibv_qp_ex>(), Purpose::Use) {
-        return code(no_argument!("qp"));
-    }
     // SAFETY: ibv_post_send(3).
-    let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((Hot(qp), first)) };
-    given!(code; object);
+    let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((qp, first)) };
+    given!(code; object as "qp");
     if object.tail.qp.transport().is_ok_and(|qp| qp.ty() == QpType::Ud) {
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
@@ -117,11 +114,8 @@ unsafe extern "C" fn post_send(
 /// # Safety
 /// As for [`typed`] with `ah`.
 unsafe fn datagram(qp: &QpObject, ah: *mut ibv_ah) {
-    if !is_usable(ah, Purpose::Use) {
-        return;
-    }
     // SAFETY: the caller's promise.
-    let ah: Option<&AhObject> = unsafe { typed(Hot(ah)) };
+    let ah: Option<&AhObject> = unsafe { typed(ah) };
     if let (Some(ah), Ok(transport)) = (ah, qp.tail.qp.transport()) {
         let devices = [transport.pd(), ah.tail.pd()].map(|pd| pd.context().device());
         let parts = [("queue pair", qp.address()), ("address handle", ah.address())];
@@ -135,12 +129,9 @@ unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    if !is_usable(qp.cast::<ibv_qp_ex>(), Purpose::Use) {
-        return code(no_argument!("qp"));
-    }
     // SAFETY: ibv_post_recv(3).
-    let (object, list): (Option<&QpObject>, WrList<ibv_recv_wr>) = unsafe { typed((Hot(qp), first)) };
-    given!(code; object);
+    let (object, list): (Option<&QpObject>, WrList<ibv_recv_wr>) = unsafe { typed((qp, first)) };
+    given!(code; object as "qp");
     let queue = work::of(object);
     let mut queue = lock(&queue);
     let before = queue.receives.len();
@@ -156,15 +147,13 @@ unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    if srq.is_null() || !is_usable(srq, Purpose::Use) {
-        return code(no_argument!("srq"));
-    }
+    // SAFETY: ibv_post_srq_recv(3).
+    let (object, list): (Option<&SrqObject>, WrList<ibv_recv_wr>) = unsafe { typed((srq, first)) };
+    given!(code; object as "srq");
     let queue = work::of_srq(srq.addr());
     let mut queue = lock(&queue);
     let before = queue.receives.len();
-    // SAFETY: ibv_post_srq_recv(3).
-    let (object, list): (Option<&SrqObject>, WrList<ibv_recv_wr>) = unsafe { typed((srq, first)) };
-    let srqn = object.and_then(|object| object.tail.srq.number()).unwrap_or_default();
+    let srqn = object.tail.srq.number().unwrap_or_default();
     list.map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr, srqn));
     // SAFETY: ibv_post_srq_recv(3).
     let post = |bad: *mut _| unsafe { srq::post_srq_recv(srq, first, bad) };
@@ -173,18 +162,18 @@ unsafe extern "C" fn post_srq_recv(
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_int {
-    if !is_usable(cq.cast::<ibv_cq_ex>(), Purpose::Use) {
-        return minus_code(no_argument!("cq"));
-    }
     // SAFETY: ibv_poll_cq(3).
+    let object: Option<&CqObject> = unsafe { typed(cq) };
+    given!(minus_code; object as "cq");
+    // SAFETY: as above.
     unsafe { cq::poll_cq(cq, entries, wc) }
 }
 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    if !is_usable(cq.cast::<ibv_cq_ex>(), Purpose::Use) {
-        return code(no_argument!("cq"));
-    }
     // SAFETY: ibv_req_notify_cq(3).
+    let object: Option<&CqObject> = unsafe { typed(cq) };
+    given!(code; object as "cq");
+    // SAFETY: as above.
     unsafe { cq::req_notify_cq(cq, solicited_only) }
 }
 

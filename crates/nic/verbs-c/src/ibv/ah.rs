@@ -14,7 +14,7 @@ use crate::abi::objects::{ibv_ah_attr, ibv_global_route, ibv_pd};
 use crate::abi::work::{ibv_ah, ibv_grh};
 use crate::errno::{code, done, failed, given, minus_code, minus1, no_argument, null};
 use crate::handle::{GivenUp, Ref, Room, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 
 use super::context::ContextObject;
 use super::handles::new_handle;
@@ -22,8 +22,6 @@ use super::pd_mr::PdObject;
 use super::query::{PORT, check_port};
 
 pub(crate) type AhObject = Object<ibv_ah, Ah>;
-
-impl Tail for Ah {}
 
 /// Returns the address vector of the C attributes; an error without a global route,
 /// which RoCE always needs.

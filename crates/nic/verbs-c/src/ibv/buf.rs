@@ -14,20 +14,12 @@ use crate::abi::memory::{
 use crate::abi::objects::{ibv_mr, ibv_pd};
 use crate::errno::{done, failed, given, known_bits, minus1, needed_bits, no_argument, no_memory, null};
 use crate::handle::{GivenUp, Out, typed};
-use crate::object::{Living, Object, Tail};
+use crate::object::{BUFFERS, Object};
 use roxie::transport::{VerbsError, refuse};
 
 use super::pd_mr::{self, PdObject, ibv_reg_mr_iova2};
 
 type BufObject = Object<[u8; 0], BufTail>;
-
-pub(crate) static LIVING: Living = Living::new();
-
-impl Tail for BufTail {
-    fn is_live<P>(buf: *mut P) -> bool {
-        LIVING.contains(buf)
-    }
-}
 
 /// Memory of the C heap, which a forked child keeps a copy of.
 struct BufTail {
@@ -61,7 +53,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
         return null(no_memory!("buffer"));
     }
     let tail = BufTail { pd: pd.addr(), addr: start.addr(), size };
-    room.write(LIVING.insert(BufObject::export([], tail)).cast());
+    room.write(BUFFERS.insert(BufObject::export([], tail)).cast());
     start
 }
 
@@ -69,7 +61,7 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     let buf: *mut [u8; 0] = buf.cast();
     // SAFETY: ibv_alloc_buf(3).
     let given_up: Option<GivenUp<BufObject>> = unsafe { typed(buf) };
-    if let Some(given_up) = given_up.filter(|_| LIVING.remove(buf)) {
+    if let Some(given_up) = given_up.filter(|_| BUFFERS.remove(buf)) {
         given_up.free();
     }
 }

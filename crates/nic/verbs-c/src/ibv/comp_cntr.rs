@@ -14,7 +14,7 @@ use crate::abi::counters::{
 use crate::abi::objects::ibv_qp;
 use crate::errno::{busy, code, given, known_bits, null, status};
 use crate::handle::{GivenUp, Out, OutBytes, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::{Between, observer};
 
 use super::context::ContextObject;
@@ -22,8 +22,6 @@ use super::handles::new_handle;
 use super::qp::QpObject;
 
 type CompCntrObject = Object<ibv_comp_cntr, CompCounter>;
-
-impl Tail for CompCounter {}
 
 pub(crate) unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     context: *mut ibv_context,

@@ -7,14 +7,12 @@ use roxie::verbs::{Context, Device};
 
 use crate::abi::context::{ibv_context, verbs_context};
 use crate::handle::{FromC, GivenUp, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 
 use super::handles::Command;
 
 /// An open device: what precedes and follows the `ibv_context` that applications hold.
 pub(crate) type ContextObject = Object<verbs_context, ContextTail>;
-
-impl Tail for ContextTail {}
 
 pub(crate) struct ContextTail {
     pub(crate) context: Context,

@@ -12,7 +12,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr};
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, minus_code, minus1, null};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::{Between, observer};
 use crate::refused::note_completions;
 
@@ -23,10 +23,6 @@ use super::events::{ObjectId, Queue, acknowledge, wait_acknowledged};
 pub(crate) type ChannelObject = Object<ibv_comp_channel, CompChannel>;
 /// Every CQ has the size of an `ibv_cq_ex`, which begins with an `ibv_cq`.
 pub(crate) type CqObject = Object<ibv_cq_ex, CqTail>;
-
-impl Tail for CqTail {}
-
-impl Tail for CompChannel {}
 
 pub(crate) struct CqTail {
     pub(crate) cq: Cq,

@@ -17,7 +17,7 @@ use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
 use crate::handle::{GivenUp, Out, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::owned;
 use crate::refusal;
 use roxie::transport::refuse;
@@ -28,8 +28,6 @@ use super::{buf, cq, cq_ex, dm, flow, mw, pd_mr, post, qp, query, srq, td, wq, x
 
 /// `ibv_device` and what follows it.
 pub(crate) type DeviceObject = Object<ibv_device, DeviceTail>;
-
-impl Tail for DeviceTail {}
 
 #[repr(C)]
 pub(crate) struct DeviceTail {

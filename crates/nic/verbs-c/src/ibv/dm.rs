@@ -13,7 +13,7 @@ use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::abi::objects::{ibv_mr, ibv_pd};
 use crate::errno::{busy, code, done, given, known_bits, no_argument, null, status};
 use crate::handle::{GivenUp, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::Between;
 
 use super::context::ContextObject;
@@ -21,8 +21,6 @@ use super::handles::{self, Shared};
 use super::pd_mr::{self, PdObject};
 
 type DmObject = Object<ibv_dm, DmTail>;
-
-impl Tail for DmTail {}
 
 struct DmTail {
     shared: Arc<Dm>,

@@ -12,7 +12,7 @@ use crate::abi::steering::{
 };
 use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{GivenUp, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 
 use super::context::ContextObject;
 use super::handles::new_handle;
@@ -21,8 +21,6 @@ use super::query::check_port;
 use super::queue_pair::QueuePair;
 
 type FlowObject = Object<ibv_flow, Flow>;
-
-impl Tail for Flow {}
 
 /// Implements `ibv_create_flow`.
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {

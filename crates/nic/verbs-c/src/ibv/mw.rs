@@ -11,14 +11,12 @@ use crate::abi::objects::{
 };
 use crate::errno::{code, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 
 use super::handles::new_handle;
 use super::pd_mr::{MrObject, PdObject};
 
 pub(crate) type MwObject = Object<ibv_mw, Mw>;
-
-impl Tail for Mw {}
 
 members! { MwObject {
     rkey: rkey as u32;

@@ -19,7 +19,7 @@ use crate::abi::objects::{
 };
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::Between;
 use crate::refusal;
 
@@ -29,10 +29,6 @@ use super::pages;
 
 pub(crate) type PdObject = Object<ibv_pd, PdTail>;
 pub(crate) type MrObject = Object<ibv_mr, MrTail>;
-
-impl Tail for MrTail {}
-
-impl Tail for PdTail {}
 
 /// A protection domain, which imports share.
 pub(crate) struct PdTail {

@@ -23,7 +23,7 @@ use crate::abi::objects::{
 };
 use crate::errno::{code, done, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::{Between, observer};
 
 use super::context::ContextObject;
@@ -39,8 +39,6 @@ use super::xrc::XrcdObject;
 
 /// Every QP has the size of an `ibv_qp_ex`, which begins with an `ibv_qp`.
 pub(crate) type QpObject = Object<ibv_qp_ex, QpTail>;
-
-impl Tail for QpTail {}
 
 pub(crate) struct QpTail {
     pub(crate) qp: QueuePair,

@@ -15,7 +15,7 @@ use crate::abi::objects::{
 use crate::abi::work::ibv_recv_wr;
 use crate::errno::{busy, code, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::Between;
 
 use super::context::ContextObject;
@@ -26,8 +26,6 @@ use super::work::post_receives;
 use super::xrc::XrcdObject;
 
 pub(crate) type SrqObject = Object<ibv_srq, SrqTail>;
-
-impl Tail for SrqTail {}
 
 pub(crate) struct SrqTail {
     pub(crate) srq: Srq,

@@ -12,15 +12,13 @@ use crate::abi::objects::{
 };
 use crate::errno::{busy, code, done, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::Between;
 
 use super::context::ContextObject;
 use super::pd_mr::{PdObject, export_pd};
 
 type TdObject = Object<ibv_td, Td>;
-
-impl Tail for Td {}
 
 members! { TdObject {
     context: context => ContextObject;

@@ -15,7 +15,7 @@ use crate::abi::steering::{
 use crate::abi::work::ibv_recv_wr;
 use crate::errno::{busy, code, done, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, Out, WrList, members, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::Between;
 
 use super::context::ContextObject;
@@ -26,10 +26,6 @@ use super::work::post_receives;
 
 pub(crate) type WqObject = Object<ibv_wq, RawWq>;
 pub(crate) type TableObject = Object<ibv_rwq_ind_table, IndTable>;
-
-impl Tail for RawWq {}
-
-impl Tail for IndTable {}
 
 members! { WqObject {
     state: state as c_int;

@@ -11,14 +11,12 @@ use crate::abi::context::ibv_context;
 use crate::abi::objects::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::errno::{busy, code, given, known_bits, needed_bits, null};
 use crate::handle::{GivenUp, typed};
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::Between;
 
 use super::context::ContextObject;
 
 pub(crate) type XrcdObject = Object<ibv_xrcd, Xrcd>;
-
-impl Tail for Xrcd {}
 
 /// Implements `ibv_open_xrcd`.
 pub(crate) unsafe extern "C" fn open_xrcd(

@@ -8,7 +8,7 @@ use roxie::cm::EventChannel;
 use crate::abi::cm::{rdma_cm_id, rdma_event_channel};
 use crate::errno::{Failure, done, failed, given, minus1, no_argument, null};
 use crate::handle::{GivenUp, typed};
-use crate::object::{Living, Object, Tail};
+use crate::object::{Living, Object};
 use crate::observer::owned;
 use roxie::transport::refuse;
 
@@ -20,8 +20,6 @@ use super::id::IdObject;
 pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
 
 pub(crate) static LIVING: Living = Living::new();
-
-impl Tail for Arc<EventChannel> {}
 
 /// Returns the channel behind a pointer from C; `None` for NULL and for a destroyed channel.
 pub(crate) fn find(channel: *mut rdma_event_channel) -> Option<Arc<EventChannel>> {

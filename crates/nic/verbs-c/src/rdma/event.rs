@@ -15,7 +15,7 @@ use crate::errno::{Failure, done, failed, given, minus1, no_argument};
 use crate::exiting;
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::ah::ah_attr;
-use crate::object::{Object, Tail};
+use crate::object::Object;
 use crate::observer::observer;
 use roxie::transport::refusal::Os;
 use roxie::transport::{Errno, VerbsError, refuse};
@@ -26,8 +26,6 @@ use super::id::{self, IdObject, by_cookie, channel_of, create_child, refresh, se
 
 /// Dropping the tail acknowledges the event and frees its private data.
 pub(crate) type EventObject = Object<rdma_cm_event, CmEvent>;
-
-impl Tail for CmEvent {}
 
 members! { EventObject {
     id: id => IdObject;

@@ -29,7 +29,7 @@ use crate::ibv::pd_mr::PdObject;
 use crate::ibv::qp::{InitAttr, QpObject};
 use crate::ibv::query::PORT;
 use crate::ibv::srq::SrqObject;
-use crate::object::{Living, Object, Tail};
+use crate::object::{IDS, Object};
 use crate::observer::{BLOCKS_AFTER, observer, owned};
 
 use super::addr::to_c;
@@ -115,18 +115,10 @@ pub(crate) struct IdTail {
     extra: Mutex<Extra>,
 }
 
-pub(crate) static LIVING: Living = Living::new();
-
-impl Tail for IdTail {
-    fn is_live<P>(id: *mut P) -> bool {
-        LIVING.contains(id)
-    }
-}
-
 /// Ends every connection, or agrees to its end, because the process ends. The kernel does that for a dead
 /// process.
 pub(crate) fn disconnect_all() {
-    LIVING.for_each(|id: *mut rdma_cm_id| {
+    IDS.for_each(|id: *mut rdma_cm_id| {
         // SAFETY: it is in the set, and stays alive while the set is locked.
         if let Some(object) = unsafe { IdObject::from_ptr(id) } {
             // Fails for identifiers without a connection, which have no peer.
@@ -252,7 +244,7 @@ fn export(public: rdma_cm_id, id: Id, object_id: ObjectId, sync: bool) -> Box<Id
     let tail = IdTail { id, object_id, sync: AtomicBool::new(sync), extra: Mutex::default() };
     let object = IdObject::boxed(public, tail);
     object_id.register(object.public());
-    LIVING.insert(object.public());
+    IDS.insert(object.public());
     object
 }
 
@@ -331,7 +323,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 /// Destroys an identifier once its events are acknowledged.
 pub(crate) fn destroy(id: GivenUp<IdObject>) {
-    LIVING.remove(id.public());
+    IDS.remove(id.public());
     // From here on no event finds it. Those that found it before hold receipts, for which `Id::destroy`
     // waits.
     id.tail.object_id.unregister();
