@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use roxie::finding::FindingKind;
 use serde::Deserialize;
 
 use super::findings::{Finding, Stack};
@@ -16,7 +17,7 @@ pub(super) struct End {
     peer: u32,
     local: IpAddr,
     remote: IpAddr,
-    state: String,
+    is_rts: bool,
     path_mtu: u32,
     sq_psn: u32,
     rq_psn: u32,
@@ -39,7 +40,7 @@ pub(super) struct End {
 pub(super) struct Ends {
     known: HashMap<u32, End>,
     /// Sender, receiver and kind of the findings so far: later transitions find them again.
-    told: HashSet<(u32, u32, &'static str)>,
+    told: HashSet<(u32, u32, FindingKind)>,
     /// Queue pairs that got no answer of their peers.
     unanswered: HashSet<(u32, u32)>,
     /// Queue pairs with a peer that had no receive for too long.
@@ -58,7 +59,7 @@ impl Ends {
                     }
                     // For what both must have in common, the end that came last is the place to look at.
                     let (first, other) =
-                        if kind == "ends-path-mtu" { (&end, peer) } else { (sender, receiver) };
+                        if kind == FindingKind::EndsPathMtu { (&end, peer) } else { (sender, receiver) };
                     found.push(finding(kind, text, first, other));
                 }
             }
@@ -120,7 +121,7 @@ impl Ends {
             "rnr_retry of queue pair {qp:#08x} is {retries}, min_rnr_timer of its peer {of_peer:#08x} is \
              {timer} ({wait_us} us): a SEND fails {after}; rnr_retry 7 has no limit"
         );
-        Some(finding("ends-rnr", text, end, peer))
+        Some(finding(FindingKind::EndsRnr, text, end, peer))
     }
 
     /// Why an end got no answer: its peer belongs to another connection. Without a failure this may be the
@@ -133,7 +134,7 @@ impl Ends {
                  {:#08x}; each of two ends must name the other",
                 peer.peer
             );
-            return Some(finding("ends-qpn", text, end, peer));
+            return Some(finding(FindingKind::EndsQpn, text, end, peer));
         }
         let (ours, theirs) = ((end.local, end.remote), (peer.local, peer.remote));
         (ours != (theirs.1, theirs.0)).then(|| {
@@ -142,16 +143,16 @@ impl Ends {
                  look at dgid and sgid_index of both ends",
                 ours.0, ours.1, theirs.0, theirs.1
             );
-            finding("ends-gid", text, end, peer)
+            finding(FindingKind::EndsGid, text, end, peer)
         })
     }
 }
 
-fn finding(kind: &str, text: String, end: &End, peer: &End) -> Finding {
+fn finding(kind: FindingKind, text: String, end: &End, peer: &End) -> Finding {
     let mut stacks = end.stacks.clone();
     let of_peer = peer.stacks.iter().cloned();
     stacks.extend(of_peer.map(|stack| Stack { process: Some(peer.process), ..stack }));
-    let (kind, command, process) = (kind.to_owned(), end.command.clone(), end.process);
+    let (command, process) = (end.command.clone(), end.process);
     Finding { kind, text, stacks, ends: None, process, command }
 }
 
@@ -162,7 +163,7 @@ impl End {
 }
 
 /// What `sender` sends and `receiver` does not take.
-fn mismatch(sender: &End, receiver: &End) -> Vec<(&'static str, String)> {
+fn mismatch(sender: &End, receiver: &End) -> Vec<(FindingKind, String)> {
     let mut found = Vec::new();
     let mut add = |kind, (what, ours): (&str, u32), (its, theirs): (&str, u32), rule: &str| {
         let (qp, peer) = (sender.qp, receiver.qp);
@@ -173,25 +174,25 @@ fn mismatch(sender: &End, receiver: &End) -> Vec<(&'static str, String)> {
     };
     if sender.path_mtu != receiver.path_mtu && sender.qp <= receiver.qp {
         let (ours, theirs) = (("path_mtu", sender.path_mtu), ("path_mtu", receiver.path_mtu));
-        add("ends-path-mtu", ours, theirs, "both ends need the same");
+        add(FindingKind::EndsPathMtu, ours, theirs, "both ends need the same");
     }
-    if sender.state != "RTS" {
+    if !sender.is_rts {
         return found;
     }
     if sender.sq_psn != receiver.rq_psn {
         let (ours, theirs) = (("sq_psn", sender.sq_psn), ("rq_psn", receiver.rq_psn));
-        add("ends-psn", ours, theirs, "they must be equal, or every request is dropped");
+        add(FindingKind::EndsPsn, ours, theirs, "they must be equal, or every request is dropped");
     }
     // Once, if both are 0.
-    let has_both = sender.is_rc && receiver.state == "RTS";
+    let has_both = sender.is_rc && receiver.is_rts;
     if has_both && sender.timeout == 0 && (receiver.timeout > 0 || sender.qp <= receiver.qp) {
         let (ours, theirs) = (("timeout", 0), ("timeout", receiver.timeout.into()));
-        add("ends-timeout", ours, theirs, "with 0 a queue pair waits for ever if a packet is lost");
+        add(FindingKind::EndsTimeout, ours, theirs, "with 0 a queue pair waits for ever if a packet is lost");
     }
     if sender.max_rd_atomic > receiver.max_dest_rd_atomic {
         let ours = ("max_rd_atomic", sender.max_rd_atomic.into());
         let theirs = ("max_dest_rd_atomic", receiver.max_dest_rd_atomic.into());
-        add("ends-reads", ours, theirs, "the peer refuses more READs and atomics than it takes");
+        add(FindingKind::EndsReads, ours, theirs, "the peer refuses more READs and atomics than it takes");
     }
     found
 }
@@ -208,7 +209,7 @@ mod tests {
             peer,
             local: address,
             remote: address,
-            state: "RTS".to_owned(),
+            is_rts: true,
             path_mtu: 1024,
             sq_psn: 7,
             rq_psn: 7,
@@ -224,10 +225,10 @@ mod tests {
         }
     }
 
-    fn kinds(first: End, second: End) -> Vec<String> {
+    fn kinds(first: End, second: End) -> Vec<&'static str> {
         let mut ends = Ends::default();
         assert!(ends.add(first).is_empty(), "its peer is not known");
-        ends.add(second).into_iter().map(|finding| finding.kind).collect()
+        ends.add(second).into_iter().map(|finding| finding.kind.name()).collect()
     }
 
     #[test]
@@ -276,7 +277,7 @@ mod tests {
             let mut all = Ends::default();
             let found: Vec<Finding> = ends.into_iter().flat_map(|end| all.add(end)).collect();
             let [finding] = &found[..] else { panic!("{found:?}") };
-            assert!(finding.kind == "ends-psn" && finding.process == 11);
+            assert!(finding.kind == FindingKind::EndsPsn && finding.process == 11);
             let stacks: Vec<_> = finding.stacks.iter().map(|stack| (&*stack.thread, stack.process)).collect();
             assert_eq!(stacks, [("sender", None), ("receiver", Some(22))]);
         }
@@ -301,7 +302,7 @@ mod tests {
             if fails {
                 ends.not_ready(1, 2);
             }
-            let found: Vec<String> = ends.rest().into_iter().map(|finding| finding.text).collect();
+            let found: Vec<_> = ends.rest().into_iter().map(|finding| finding.text).collect();
             assert_eq!(found.len(), usize::from(fails), "{found:?}");
             assert!(found.iter().all(|text| text.contains("rnr_retry of queue pair 0x000001 is 1,")));
         }
@@ -322,8 +323,8 @@ mod tests {
                     ends.unanswered(1, 2);
                 }
                 let found = if removed == 0 { ends.rest() } else { ends.remove(removed) };
-                let found: Vec<String> = found.into_iter().map(|finding| finding.kind).collect();
-                assert_eq!(found.first().map(String::as_str), kind.filter(|_| fails));
+                let found: Vec<_> = found.into_iter().map(|finding| finding.kind.name()).collect();
+                assert_eq!(found.first().copied(), kind.filter(|_| fails));
             }
         }
     }

@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
 
-use serde::Deserialize;
+use roxie::finding::FindingKind;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use sys::Dir;
 
 use crate::failure::{During, Outcome};
@@ -72,7 +74,8 @@ const WRITTEN_NS: u64 = 100_000_000;
 /// A mistake of the application, with addresses.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Finding {
-    pub(super) kind: String,
+    #[serde(deserialize_with = "kind")]
+    pub(super) kind: FindingKind,
     pub(super) text: String,
     pub(super) stacks: Vec<Stack>,
     /// The numbers of the queue pair and of its peer, for findings about a connection.
@@ -83,6 +86,12 @@ pub(super) struct Finding {
     pub(super) process: u32,
     #[serde(skip)]
     pub(super) command: String,
+}
+
+/// Reads the name of a kind.
+fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<FindingKind, D::Error> {
+    let name = String::deserialize(from)?;
+    FindingKind::from_name(&name).ok_or_else(|| Error::custom("no kind of findings"))
 }
 
 /// A call stack.
@@ -263,9 +272,9 @@ impl Findings {
         match line {
             Line::Process { command } => reader.command = command,
             Line::Finding(finding) => {
-                match (&*finding.kind, finding.ends) {
-                    ("no-answer", Some((qp, peer))) => self.ends.unanswered(qp, peer),
-                    ("receiver-not-ready", Some((qp, peer))) => self.ends.not_ready(qp, peer),
+                match (finding.kind, finding.ends) {
+                    (FindingKind::NoAnswer, Some((qp, peer))) => self.ends.unanswered(qp, peer),
+                    (FindingKind::ReceiverNotReady, Some((qp, peer))) => self.ends.not_ready(qp, peer),
                     _ => {}
                 }
                 return f(Finding { process, command: reader.command.clone(), ..finding });
@@ -409,7 +418,7 @@ mod tests {
         let (open, dir) = scratch();
         let end = |at: u64, qp: u32, peer: u32, psn: u32| {
             let numbers = format!(r#""at":{at},"qp":{qp},"peer":{peer},"sq_psn":{psn},"rq_psn":{psn}"#);
-            let path = r#""local":"::1","remote":"::1","state":"RTS","path_mtu":1024"#;
+            let path = r#""local":"::1","remote":"::1","is_rts":true,"path_mtu":1024"#;
             let reads = r#""max_rd_atomic":1,"max_dest_rd_atomic":1,"is_rc":true"#;
             let times = r#""timeout":14,"rnr_retry":7,"min_rnr_timer":12"#;
             format!(r#"{{"type":"end",{numbers},{path},{reads},{times},"stacks":[]}}"#)

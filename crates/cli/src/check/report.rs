@@ -76,16 +76,14 @@ impl Report {
     pub(super) fn finding(&mut self, finding: Finding) -> Outcome {
         let stacks: Vec<Named> = finding.stacks.iter().map(|stack| self.named(stack)).collect();
         let functions = stacks.iter().flat_map(|stack| &stack.frames).map(|place| place.function.as_str());
-        if self.suppressions.names(&finding.kind, functions) {
+        if self.suppressions.names(finding.kind.name(), functions) {
             self.suppressed += 1;
             return Ok(());
         }
         // One line makes one mistake, wherever it was noticed; what needs two lines is one for each pair.
-        let is_pair = ["race-", "unordered-", "missing-fence", "ends-"];
-        let is_pair = is_pair.iter().any(|start| finding.kind.starts_with(start));
-        let places: Vec<&Vec<Place>> =
-            stacks.iter().take(if is_pair { usize::MAX } else { 1 }).map(|stack| &stack.frames).collect();
-        if !self.printed.insert(format!("{} {places:?}", finding.kind)) {
+        let count = if finding.kind.is_of_two() { usize::MAX } else { 1 };
+        let places: Vec<&Vec<Place>> = stacks.iter().take(count).map(|stack| &stack.frames).collect();
+        if !self.printed.insert(format!("{:?} {places:?}", finding.kind)) {
             self.repeated += 1;
             return Ok(());
         }
@@ -117,7 +115,7 @@ impl Report {
         let says = format!(
             "process {}: {}: {}",
             number(finding.process),
-            finding.kind,
+            finding.kind.name(),
             first_sentence(&finding.text)
         );
         self.connections.push(((qp, peer), says));
@@ -176,8 +174,8 @@ fn first_sentence(text: &str) -> &str {
 
 fn json(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> Outcome<String> {
     let Finding { kind, text, process, command, .. } = finding;
-    let line =
-        Line { kind, text, process: number(*process), command, place: place(stacks), other_end, stacks };
+    let (kind, process, place) = (kind.name(), number(*process), place(stacks));
+    let line = Line { kind, text, process, command, place, other_end, stacks };
     Ok(paint::json(&serde_json::to_string(&line).during("a finding")?).into_owned() + "\n")
 }
 
@@ -185,7 +183,7 @@ fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String 
     let mut text = String::new();
     // What the processes and the debug information of the command say begins no line.
     let mut line = |words: String| text += &format!("{}\n", Printable(&words));
-    line(format!("roxie check: {}: {}", finding.kind, finding.text));
+    line(format!("roxie check: {}: {}", finding.kind.name(), finding.text));
     if let Some(other) = other_end {
         line(format!("    the other end, {other}"));
     }

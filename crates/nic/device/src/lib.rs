@@ -11,6 +11,7 @@ mod comp_counter;
 mod cq;
 mod engine;
 mod events;
+pub mod finding;
 mod fork;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use roxie::finding::FindingKind;
 use roxie::transport::{VerbsError, Wc};
 
 use crate::abi::cm::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
@@ -86,7 +87,7 @@ pub(crate) trait Public {
 /// The kinds of objects, in the order of findings: structures, what findings call the kind, the finding of a
 /// leak, and the function that destroys such an object.
 macro_rules! kinds {
-    ($($kind:ident($($structure:ty),+) $name:literal, $leak:literal, $ends_by:literal;)+) => {
+    ($($kind:ident($($structure:ty),+) $name:literal, $leak:ident, $ends_by:literal;)+) => {
         /// A kind of objects.
         #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
         pub(crate) enum Kind { $($kind),+ }
@@ -96,8 +97,8 @@ macro_rules! kinds {
                 match self { $(Self::$kind => $name),+ }
             }
 
-            pub(crate) fn leak(self) -> &'static str {
-                match self { $(Self::$kind => $leak),+ }
+            pub(crate) fn leak(self) -> FindingKind {
+                match self { $(Self::$kind => FindingKind::$leak),+ }
             }
 
             pub(crate) fn ends_by(self) -> &'static str {
@@ -112,24 +113,24 @@ macro_rules! kinds {
 }
 
 kinds! {
-    QueuePair(ibv_qp_ex) "queue pair", "leaked-qp", "ibv_destroy_qp";
-    CompletionQueue(ibv_cq_ex) "completion queue", "leaked-cq", "ibv_destroy_cq";
-    Region(ibv_mr) "memory region", "leaked-mr", "ibv_dereg_mr";
-    Domain(ibv_pd) "protection domain", "leaked-pd", "ibv_dealloc_pd";
-    AddressHandle(ibv_ah) "address handle", "leaked-ah", "ibv_destroy_ah";
-    SharedQueue(ibv_srq) "shared receive queue", "leaked-srq", "ibv_destroy_srq";
-    Channel(ibv_comp_channel) "completion channel", "leaked-channel", "ibv_destroy_comp_channel";
-    Window(ibv_mw) "memory window", "leaked-mw", "ibv_dealloc_mw";
-    DeviceMemory(ibv_dm) "device memory", "leaked-dm", "ibv_free_dm";
-    XrcDomain(ibv_xrcd) "XRC domain", "leaked-xrcd", "ibv_close_xrcd";
-    Context(verbs_context) "device context", "leaked-context", "ibv_close_device";
-    CmId(rdma_cm_id) "connection identifier", "leaked-cm-id", "rdma_destroy_id";
-    CmEvent(rdma_cm_event) "connection event", "unacknowledged-cm-event", "rdma_ack_cm_event";
-    EventChannel(rdma_event_channel) "event channel", "leaked-event-channel", "rdma_destroy_event_channel";
-    WorkQueue(ibv_wq) "work queue", "leaked-wq", "ibv_destroy_wq";
-    Flow(ibv_flow) "flow rule", "leaked-flow", "ibv_destroy_flow";
-    Buffer([u8; 0]) "object", "leaked-object", "its function";
-    Other(ibv_device, ibv_td, ibv_comp_cntr, ibv_rwq_ind_table) "object", "leaked-object", "its function";
+    QueuePair(ibv_qp_ex) "queue pair", LeakedQp, "ibv_destroy_qp";
+    CompletionQueue(ibv_cq_ex) "completion queue", LeakedCq, "ibv_destroy_cq";
+    Region(ibv_mr) "memory region", LeakedMr, "ibv_dereg_mr";
+    Domain(ibv_pd) "protection domain", LeakedPd, "ibv_dealloc_pd";
+    AddressHandle(ibv_ah) "address handle", LeakedAh, "ibv_destroy_ah";
+    SharedQueue(ibv_srq) "shared receive queue", LeakedSrq, "ibv_destroy_srq";
+    Channel(ibv_comp_channel) "completion channel", LeakedChannel, "ibv_destroy_comp_channel";
+    Window(ibv_mw) "memory window", LeakedMw, "ibv_dealloc_mw";
+    DeviceMemory(ibv_dm) "device memory", LeakedDm, "ibv_free_dm";
+    XrcDomain(ibv_xrcd) "XRC domain", LeakedXrcd, "ibv_close_xrcd";
+    Context(verbs_context) "device context", LeakedContext, "ibv_close_device";
+    CmId(rdma_cm_id) "connection identifier", LeakedCmId, "rdma_destroy_id";
+    CmEvent(rdma_cm_event) "connection event", UnacknowledgedCmEvent, "rdma_ack_cm_event";
+    EventChannel(rdma_event_channel) "event channel", LeakedEventChannel, "rdma_destroy_event_channel";
+    WorkQueue(ibv_wq) "work queue", LeakedWq, "ibv_destroy_wq";
+    Flow(ibv_flow) "flow rule", LeakedFlow, "ibv_destroy_flow";
+    Buffer([u8; 0]) "object", LeakedObject, "its function";
+    Other(ibv_device, ibv_td, ibv_comp_cntr, ibv_rwq_ind_table) "object", LeakedObject, "its function";
 }
 
 /// Objects of two devices do not mix: the observer then says where they come from.

@@ -17,6 +17,7 @@ mod order;
 
 use std::collections::{HashMap, VecDeque};
 
+use roxie::finding::FindingKind;
 use roxie::trace::Use;
 use sys::trace::Recording;
 
@@ -183,7 +184,7 @@ impl Race<'_> {
             Some(Stack { what: what.to_owned(), process: Some(pid).filter(|pid| *pid != process), ..place })
         });
         Finding {
-            kind: self.kind().to_owned(),
+            kind: self.kind(),
             text: self.text(),
             stacks: stacks.collect(),
             ends: None,
@@ -192,14 +193,14 @@ impl Race<'_> {
         }
     }
 
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> FindingKind {
         let is_local = self.areas.0.is_local || self.areas.1.is_local;
         match (self.fault, is_local) {
-            (Fault::NoFence | Fault::NoFenceRemote, _) => "missing-fence",
-            (Fault::Unordered, true) => "unordered-local",
-            (Fault::Unordered, false) => "unordered-remote",
-            (Fault::Together | Fault::Unfinished, true) => "race-local",
-            (Fault::Together | Fault::Unfinished, false) => "race-remote",
+            (Fault::NoFence | Fault::NoFenceRemote, _) => FindingKind::MissingFence,
+            (Fault::Unordered, true) => FindingKind::UnorderedLocal,
+            (Fault::Unordered, false) => FindingKind::UnorderedRemote,
+            (Fault::Together | Fault::Unfinished, true) => FindingKind::RaceLocal,
+            (Fault::Together | Fault::Unfinished, false) => FindingKind::RaceRemote,
         }
     }
 

@@ -85,7 +85,7 @@ fn kinds(operations: &[Operation]) -> Vec<&'static str> {
 fn kinds_beside(operations: &[Operation], others: HashMap<u32, Vec<u64>>) -> Vec<&'static str> {
     assert!(operations.is_sorted_by_key(|operation| operation.posted));
     let operations = Operations { list: operations.to_vec(), others, ..Operations::default() };
-    find(&operations).iter().map(Race::kind).collect()
+    find(&operations).iter().map(|race| race.kind().name()).collect()
 }
 
 #[test]

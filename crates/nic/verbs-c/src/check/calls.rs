@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use roxie::transport::VerbsError;
 
-use super::report::report;
+use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 
 /// Functions that correct programs call to find out what is possible, or when it may be too late. Their
@@ -56,8 +56,8 @@ pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) 
         return;
     }
     match refused.errno() {
-        libc::EBUSY => report("object-in-use", line, &[("refused", here())]),
-        libc::EINVAL => report("refused-call", line, &[("refused", here())]),
+        libc::EBUSY => report(FindingKind::ObjectInUse, line, &[("refused", here())]),
+        libc::EINVAL => report(FindingKind::RefusedCall, line, &[("refused", here())]),
         _ => {}
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn acknowledged(events: u32, surplus: u32) {
          ibv_get_cq_event has returned; ibv_destroy_cq then waits for ever. Acknowledge events, not \
          completions"
     );
-    report("acknowledged-too-often", &text, &[("acknowledged", here())]);
+    report(FindingKind::AcknowledgedTooOften, &text, &[("acknowledged", here())]);
 }
 
 /// Reports that a call to destroy an object waits for the acknowledgement of so many events, modulo 2^32.
@@ -87,5 +87,5 @@ pub(super) fn blocks(events: u32) {
              ibv_ack_async_event, rdma_ack_cm_event); if no other thread does that, it waits for ever"
         ),
     };
-    report("unacknowledged-events", &text, &[("waits", here())]);
+    report(FindingKind::UnacknowledgedEvents, &text, &[("waits", here())]);
 }

@@ -14,7 +14,7 @@ use crate::ibv::events::handed_out;
 use crate::observer::Kind;
 
 use super::objects::{alive, for_each_cq};
-use super::report::{process_started, report};
+use super::report::{FindingKind, process_started, report};
 use super::{pages, watch, work};
 
 /// The process that has opened the device last: a forked child counts as another one.
@@ -89,7 +89,7 @@ pub(super) fn look_at_queues() {
             "a completion queue of {capacity} entries overflowed: completions are lost, and the queue pair \
              is in the error state; it needs an entry for each work request that can complete before a poll"
         );
-        report("cq-overflow", &text, &[("created", created)]);
+        report(FindingKind::CqOverflow, &text, &[("created", created)]);
     }
 }
 
@@ -142,7 +142,7 @@ fn unpolled() {
             "the process ended with {received} received messages and {sent} completed sends in a completion \
              queue that no thread polled"
         );
-        report("unpolled-completions", &text, &[("created", created)]);
+        report(FindingKind::UnpolledCompletions, &text, &[("created", created)]);
     }
 }
 
@@ -162,6 +162,6 @@ fn unacknowledged() {
             "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
              (ibv_ack_cq_events); ibv_destroy_cq would wait for that"
         );
-        report("unacknowledged-cq-events", &text, &[("created", created)]);
+        report(FindingKind::UnacknowledgedCqEvents, &text, &[("created", created)]);
     }
 }

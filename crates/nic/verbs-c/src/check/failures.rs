@@ -9,25 +9,25 @@ use crate::ibv::strings::ibv_wc_status_str;
 
 use super::memory;
 use super::posted::Posted;
-use super::report::report_between;
+use super::report::{FindingKind, report_between};
 use super::stack::here;
 use super::work::Queue;
 
-/// The name of the finding about a cause.
-fn kind(cause: Option<Cause>) -> &'static str {
+/// The kind of the finding about a cause.
+fn kind(cause: Option<Cause>) -> FindingKind {
     match cause {
-        Some(Cause::SendKey | Cause::RecvKey) => "bad-lkey",
-        Some(Cause::SendPd | Cause::RecvPd) => "wrong-pd",
-        Some(Cause::SendBounds | Cause::RecvBounds) => "out-of-bounds",
-        Some(Cause::SendRights | Cause::RecvRights) => "missing-access",
-        Some(Cause::SendUnmapped | Cause::RecvUnmapped) => "memory-unmapped",
-        Some(Cause::NoReads) => "reads-disabled",
-        Some(Cause::RemoteAccess) => "remote-access",
-        Some(Cause::RemoteInvalidRequest) => "remote-invalid-request",
-        Some(Cause::NoAnswer) => "no-answer",
-        Some(Cause::NotReady) => "receiver-not-ready",
-        Some(Cause::RecvTooShort) => "receive-too-small",
-        _ => "completion-error",
+        Some(Cause::SendKey | Cause::RecvKey) => FindingKind::BadLkey,
+        Some(Cause::SendPd | Cause::RecvPd) => FindingKind::WrongPd,
+        Some(Cause::SendBounds | Cause::RecvBounds) => FindingKind::OutOfBounds,
+        Some(Cause::SendRights | Cause::RecvRights) => FindingKind::MissingAccess,
+        Some(Cause::SendUnmapped | Cause::RecvUnmapped) => FindingKind::MemoryUnmapped,
+        Some(Cause::NoReads) => FindingKind::ReadsDisabled,
+        Some(Cause::RemoteAccess) => FindingKind::RemoteAccess,
+        Some(Cause::RemoteInvalidRequest) => FindingKind::RemoteInvalidRequest,
+        Some(Cause::NoAnswer) => FindingKind::NoAnswer,
+        Some(Cause::NotReady) => FindingKind::ReceiverNotReady,
+        Some(Cause::RecvTooShort) => FindingKind::ReceiveTooSmall,
+        _ => FindingKind::CompletionError,
     }
 }
 
@@ -46,7 +46,8 @@ pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: 
         |posted| format!("{} of {} bytes", posted.operation, posted.bytes),
     );
     let (wr_id, number, kind) = (wc.wr_id, queue.number, kind(cause));
-    let unknown = found.filter(|_| kind == "bad-lkey").and_then(|posted| memory::unknown_key(&posted.list));
+    let unknown =
+        found.filter(|_| kind == FindingKind::BadLkey).and_then(|posted| memory::unknown_key(&posted.list));
     let key = unknown.map_or_else(String::new, |lkey| format!(" It is lkey {lkey:#x}."));
     let text = format!(
         "the {what} with wr_id {wr_id:#x} on queue pair {number:#08x} failed: {status}. {meaning}{key} \

@@ -17,7 +17,7 @@ use crate::observer::{Kind, Purpose, is_owned, is_quiet};
 
 use super::calls::has_reported;
 use super::options::lock;
-use super::report::report;
+use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 
 /// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not
@@ -96,7 +96,7 @@ pub(super) fn is_usable(kind: Kind, object: usize, purpose: Purpose) -> bool {
     }
     let (finding, text, record) = match found {
         None => (
-            "foreign-object",
+            FindingKind::ForeignObject,
             format!("the argument {object:#x} is no {} of this library", kind.name()),
             None,
         ),
@@ -108,7 +108,7 @@ pub(super) fn is_usable(kind: Kind, object: usize, purpose: Purpose) -> bool {
         },
     };
     let call = here();
-    let what = if finding == "foreign-object" { "passed" } else { "used" };
+    let what = if finding == FindingKind::ForeignObject { "passed" } else { "used" };
     let mut sites = vec![(what, call)];
     if let Some(record) = record {
         sites.extend(record.destroyed.map(|destroyed| ("destroyed", destroyed)));
@@ -120,21 +120,21 @@ pub(super) fn is_usable(kind: Kind, object: usize, purpose: Purpose) -> bool {
 }
 
 /// Why the application cannot use an object of this library as one of `kind`.
-fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(&'static str, String)> {
+fn objection(record: &Record, kind: Kind, purpose: Purpose) -> Option<(FindingKind, String)> {
     if record.kind != kind {
-        return Some(("foreign-object", format!("is no {}", kind.name())));
+        return Some((FindingKind::ForeignObject, format!("is no {}", kind.name())));
     }
     if record.destroyed.is_some() {
         return Some(match purpose {
-            Purpose::Use => ("use-after-destroy", "is used after its end".to_owned()),
-            Purpose::Destroy => ("double-destroy", "is destroyed twice".to_owned()),
+            Purpose::Use => (FindingKind::UseAfterDestroy, "is used after its end".to_owned()),
+            Purpose::Destroy => (FindingKind::DoubleDestroy, "is destroyed twice".to_owned()),
         });
     }
     // Threads that the child does not have may hold locks of the object.
     let is_parents = record.generation != generation() && !record.is_owned;
     is_parents.then(|| {
         let text = "belongs to the parent process; after fork the child must create its own";
-        ("use-after-fork", text.to_owned())
+        (FindingKind::UseAfterFork, text.to_owned())
     })
 }
 
@@ -153,7 +153,7 @@ pub(super) fn mixed(refused: &VerbsError, parts: &[(&str, usize)]) {
     let mut sites = vec![("passed", call)];
     sites.extend(created.iter().map(|(what, site)| (what.as_str(), *site)));
     has_reported(call);
-    report("foreign-object", &refused.to_string(), &sites);
+    report(FindingKind::ForeignObject, &refused.to_string(), &sites);
 }
 
 /// Objects of one kind that were created at one place, and are alive.

@@ -21,7 +21,7 @@ use sys::guarded::pages::{Fault, Protector, Rights, protect as set_rights, set_p
 use sys::{guarded, lock_until, page_size, without_signals};
 
 use super::options::{OPTIONS, lock};
-use super::report::report;
+use super::report::{FindingKind, report};
 use super::stack::{self, Captured, Site};
 use super::{memory, work};
 
@@ -303,13 +303,13 @@ impl Use {
                 "{memory} is written at offset {offset} before the completion was polled: the peer may get \
                  either content"
             );
-            report("send-buffer-changed", &text, &[("written", site), ("posted", user.posted)]);
+            report(FindingKind::SendBufferChanged, &text, &[("written", site), ("posted", user.posted)]);
         } else {
             let text = format!(
                 "{memory} is {verb} at offset {offset} before the completion was polled: the device may \
                  write it at any time until then"
             );
-            report("buffer-used-early", &text, &sites);
+            report(FindingKind::BufferUsedEarly, &text, &sites);
         }
     }
 }

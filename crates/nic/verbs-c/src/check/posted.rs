@@ -7,7 +7,7 @@ use sys::now_ns;
 use super::memory;
 use super::options::OPTIONS;
 use super::pages::{self, Protection, User};
-use super::report::report;
+use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 
 /// A posted work request.
@@ -69,7 +69,7 @@ pub(super) fn freed(work: &Posted, number: u32) -> bool {
              the completion, or is partly outside of an allocation (AddressSanitizer)",
             work.operation, work.wr_id, work.bytes
         );
-        report("memory-freed", &text, &[("posted", work.posted), ("completed", here())]);
+        report(FindingKind::MemoryFreed, &text, &[("posted", work.posted), ("completed", here())]);
     }
     is_freed
 }
@@ -83,8 +83,8 @@ pub(super) fn compare(send: &mut Posted, number: u32, success: bool) {
     let Some(sum) = send.sum.filter(|_| success && !is_told) else { return };
     let (kind, what) = match memory::checksum(&send.list) {
         Ok(now) if now == sum => return,
-        Ok(_) => ("send-buffer-changed", "changed"),
-        Err(memory::Unmapped) => ("memory-unmapped", "was unmapped"),
+        Ok(_) => (FindingKind::SendBufferChanged, "changed"),
+        Err(memory::Unmapped) => (FindingKind::MemoryUnmapped, "was unmapped"),
     };
     let text = format!(
         "the memory of the {} with wr_id {:#x} ({} bytes) on queue pair {number:#08x} {what} between the \
@@ -106,7 +106,7 @@ pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Pos
                 receive.wr_id, other.wr_id
             );
             let sites = [("posted", receive.posted), ("posted first", other.posted)];
-            return report("receive-overlap", &text, &sites);
+            return report(FindingKind::ReceiveOverlap, &text, &sites);
         }
     }
 }

@@ -9,7 +9,10 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
+pub(super) use roxie::finding::FindingKind;
 use roxie::status::QpStatus;
+use roxie::transport::{QpState, QpType};
+use roxie::verbs::Qp;
 use sys::{Dir, WriteSignals, now_ns, process_token};
 
 use super::options::{OPTIONS, lock};
@@ -19,20 +22,20 @@ use super::stack::{Module, Site, modules, stack};
 const FINDINGS_MAX: usize = 200;
 
 /// What makes two findings one: kind and call stacks.
-pub(super) type Key = (&'static str, Vec<Site>);
+pub(super) type Key = (FindingKind, Vec<Site>);
 
 pub(super) static REPORTED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(Mutex::default);
 
 /// Reports a mistake once. `sites` are call stacks, each with what happened there; the first one is the place
 /// to look at.
-pub(super) fn report(kind: &'static str, text: &str, sites: &[(&str, Site)]) {
+pub(super) fn report(kind: FindingKind, text: &str, sites: &[(&str, Site)]) {
     report_between(kind, text, sites, None);
 }
 
 /// As [`report`], about a connection: the numbers of the queue pair and of its peer, by which `roxie check`
 /// finds what happened at the other end.
 pub(super) fn report_between(
-    kind: &'static str,
+    kind: FindingKind,
     text: &str,
     sites: &[(&str, Site)],
     ends: Option<(u32, u32)>,
@@ -44,7 +47,7 @@ pub(super) fn report_between(
             return;
         }
     }
-    let mut line = format!("{{\"type\":\"finding\",\"kind\":\"{kind}\",\"text\":");
+    let mut line = format!("{{\"type\":\"finding\",\"kind\":\"{}\",\"text\":", kind.name());
     string(&mut line, text);
     if let Some((qp, peer)) = ends {
         let _ = write!(line, ",\"ends\":[{qp},{peer}]");
@@ -55,25 +58,27 @@ pub(super) fn report_between(
 }
 
 /// Writes the attributes of a connected queue pair, for the comparison with those of its peer.
-pub(super) fn connected(status: &QpStatus, min_rnr_timer: u8, site: Site) {
+pub(super) fn connected(qp: &Qp, site: Site) {
+    let Some(status) = qp.status() else { return };
+    let min_rnr_timer = qp.query().map_or(0, |attr| attr.min_rnr_timer);
     let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
         return;
     };
     let mut line = format!(
         "{{\"type\":\"end\",\"at\":{},\"qp\":{},\"peer\":{},\"local\":\"{local}\",\"remote\":\"{remote}\",\
-         \"state\":\"{}\",\"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\
+         \"is_rts\":{},\"path_mtu\":{},\"sq_psn\":{},\"rq_psn\":{},\"max_rd_atomic\":{},\
          \"max_dest_rd_atomic\":{},\"is_rc\":{},\"timeout\":{},\"rnr_retry\":{},\
          \"min_rnr_timer\":{min_rnr_timer}",
         now_ns(),
         status.qpn.value(),
         peer.value(),
-        status.state,
+        qp.state() == QpState::Rts,
         status.path_mtu,
         status.sq_psn.value(),
         status.rq_psn.value(),
         status.max_rd_atomic,
         status.max_dest_rd_atomic,
-        status.service == "RC",
+        qp.ty() == QpType::Rc,
         status.timeout,
         status.rnr_retry
     );

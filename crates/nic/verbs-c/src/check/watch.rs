@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use roxie::status::QpStatus;
+use roxie::transport::QpState;
 use roxie::verbs::Qp;
 use sys::{now_ns, spawn_without_signals};
 
@@ -13,7 +14,7 @@ use crate::ibv::qp::QpObject;
 use super::ending;
 use super::objects::for_each_cq;
 use super::options::{OPTIONS, lock};
-use super::report::report;
+use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 use super::work::{self, Queue};
 
@@ -105,7 +106,7 @@ fn look_at(
     queue: &mut Queue,
     status: &QpStatus,
     seen: &mut Seen,
-) -> Option<(&'static str, String, Site)> {
+) -> Option<(FindingKind, String, Site)> {
     if seen.moved_ns != queue.moved_ns || queue.sends.is_empty() {
         (seen.rnr_naks, seen.moved_ns) = (status.counters.rcvd_rnr_err, queue.moved_ns);
     }
@@ -113,7 +114,7 @@ fn look_at(
         (seen.rcvd_pkts, seen.heard_ns) = (status.counters.rcvd_pkts, now_ns());
     }
     let oldest = queue.sends.front()?;
-    let is_busy = status.in_flight + status.pending > 0 && status.state == "RTS";
+    let is_busy = status.in_flight + status.pending > 0 && object.tail.qp.state() == QpState::Rts;
     let since_ns = now_ns().saturating_sub(queue.moved_ns);
     let rnr_naks = status.counters.rcvd_rnr_err - seen.rnr_naks;
     let what = format!(
@@ -125,12 +126,12 @@ fn look_at(
             "{what} waits because the peer has no receive posted ({rnr_naks} RNR NAKs, no progress for more \
              than a second); post receives before the peer sends"
         );
-        return Some(("rnr-wait", text, oldest.posted));
+        return Some((FindingKind::RnrWait, text, oldest.posted));
     }
     // A long message makes progress with each ACK.
     let silent_ns = since_ns.min(now_ns().saturating_sub(seen.heard_ns));
     let hangs = is_busy && OPTIONS.hang_s > 0 && silent_ns > hang_ns();
-    hangs.then(|| ("hang", picture(&what, object, queue, status), oldest.posted))
+    hangs.then(|| (FindingKind::Hang, picture(&what, object, queue, status), oldest.posted))
 }
 
 /// What waits for what.
@@ -189,6 +190,6 @@ fn missed_events() {
             "the thread waits for a completion event, but {waits} completions are in the completion queue \
              and {event}; after ibv_req_notify_cq poll once more before you wait"
         );
-        report("missed-completion-event", &text, &[("waits", site), ("created", created)]);
+        report(FindingKind::MissedCompletionEvent, &text, &[("waits", site), ("created", created)]);
     }
 }

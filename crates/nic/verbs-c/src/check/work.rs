@@ -23,7 +23,7 @@ use super::options::{OPTIONS, lock};
 use super::pages::{self, User};
 use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_overlap, overlap};
 use super::races::Numbers;
-use super::report::{self, connected, disconnected, report};
+use super::report::{self, FindingKind, connected, disconnected, report};
 use super::stack::{Site, here};
 use super::{failures, memory, races};
 
@@ -172,7 +172,7 @@ pub(super) fn region_ends(region: usize, site: Site) {
         }
     });
     if let Some((text, posted)) = found {
-        report("dereg-in-use", &text, &[("deregistered", site), ("posted", posted)]);
+        report(FindingKind::DeregInUse, &text, &[("deregistered", site), ("posted", posted)]);
     }
 }
 
@@ -200,7 +200,8 @@ pub(super) fn is_ready(number: u32) -> bool {
     let Some((address, _)) = work.by_number.get(&number) else { return false };
     // SAFETY: as in `for_each`.
     let object: Option<&QpObject> = unsafe { Object::from_ptr(*address as *mut ibv_qp_ex) };
-    object.and_then(status).is_some_and(|status| status.state != "ERR")
+    let qp = object.and_then(|object| object.tail.qp.transport().ok());
+    qp.is_some_and(|qp| qp.state() != QpState::Err)
 }
 
 /// The number of the peer of a queue pair that is in the map; `WORK` is locked.
@@ -215,20 +216,13 @@ fn peer(address: usize) -> Option<u32> {
 #[cold]
 pub(super) fn moved(object: &QpObject) {
     let queue = of(object);
-    let Some(status) = status(object) else {
-        if object.tail.qp.state() == QpState::Reset {
-            lock(&queue).reset();
-        }
-        return;
-    };
-    match &*status.state {
-        "RESET" => lock(&queue).reset(),
-        "ERR" => lock(&queue).release(),
-        "INIT" => lock(&queue).q_key_set = Some(here()),
-        "RTR" | "RTS" => {
+    match (object.tail.qp.state(), object.tail.qp.transport()) {
+        (QpState::Reset, _) => lock(&queue).reset(),
+        (QpState::Err, Ok(_)) => lock(&queue).release(),
+        (QpState::Init, Ok(_)) => lock(&queue).q_key_set = Some(here()),
+        (QpState::Rtr | QpState::Rts, Ok(qp)) => {
             lock(&queue).is_connected = true;
-            let min_rnr_timer = object.tail.qp.query().map_or(0, |attr| attr.min_rnr_timer);
-            connected(&status, min_rnr_timer, here());
+            connected(qp, here());
         }
         _ => {}
     }
@@ -242,7 +236,7 @@ pub(super) fn look_at_q_keys() {
 }
 
 fn report_q_key((text, set): (String, Site)) {
-    report("wrong-qkey", &text, &[("Q_Key set", set)]);
+    report(FindingKind::WrongQkey, &text, &[("Q_Key set", set)]);
 }
 
 impl Work {
@@ -264,7 +258,7 @@ impl Work {
                     "a completion queue has {capacity} entries, and its queue pairs have room for \
                      {needed} work requests: it can overflow"
                 );
-                report("cq-can-overflow", &text, &[("created", created)]);
+                report(FindingKind::CqCanOverflow, &text, &[("created", created)]);
             }
         }
     }
@@ -355,7 +349,7 @@ impl Queue {
                  multiple of 8",
                 wr.wr_id
             );
-            report("misaligned-atomic", &text, &[("posted", posted)]);
+            report(FindingKind::MisalignedAtomic, &text, &[("posted", posted)]);
         }
         let is_inline = wr.flags.contains(SendFlags::INLINE);
         // The device may write what the peer sends to memory that is also sent, and with a fence the results
@@ -412,7 +406,11 @@ impl Queue {
                 self.max_send_wr,
                 self.sends.len()
             );
-            report("queue-full-unsignaled", &text, &[("refused", here()), ("oldest posted", oldest.posted)]);
+            report(
+                FindingKind::QueueFullUnsignaled,
+                &text,
+                &[("refused", here()), ("oldest posted", oldest.posted)],
+            );
         }
     }
 
@@ -426,7 +424,7 @@ impl Queue {
                      {GRH_BYTES} bytes more than its payload, for the GRH area",
                     self.number
                 );
-                report("ud-receive-without-grh", &text, &[("posted", here())]);
+                report(FindingKind::UdReceiveWithoutGrh, &text, &[("posted", here())]);
             }
         }
         let receive = Posted::receive(wr, Some(self.number));

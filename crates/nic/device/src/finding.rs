@@ -1,0 +1,56 @@
+//! The kinds of findings of `roxie check`: the C library writes them, and the command line program reads them
+//! and adds those that need two processes.
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal)+) => {
+        /// A kind of findings.
+        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+        pub enum FindingKind { $(#[doc = $name] $kind),+ }
+
+        impl FindingKind {
+            /// Its name, as in `docs/check.md`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$kind => $name),+ }
+            }
+
+            /// The kind with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$kind),)+ _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    UseAfterDestroy "use-after-destroy" DoubleDestroy "double-destroy" UseAfterFork "use-after-fork"
+    ForeignObject "foreign-object" ObjectInUse "object-in-use" RefusedCall "refused-call"
+    LeakedQp "leaked-qp" LeakedCq "leaked-cq" LeakedMr "leaked-mr" LeakedPd "leaked-pd" LeakedAh "leaked-ah"
+    LeakedSrq "leaked-srq" LeakedChannel "leaked-channel" LeakedMw "leaked-mw" LeakedDm "leaked-dm"
+    LeakedXrcd "leaked-xrcd" LeakedContext "leaked-context" LeakedCmId "leaked-cm-id"
+    LeakedEventChannel "leaked-event-channel" LeakedWq "leaked-wq" LeakedFlow "leaked-flow"
+    LeakedObject "leaked-object" UnacknowledgedCmEvent "unacknowledged-cm-event"
+    UnacknowledgedCqEvents "unacknowledged-cq-events" UnacknowledgedEvents "unacknowledged-events"
+    AcknowledgedTooOften "acknowledged-too-often" BadLkey "bad-lkey" WrongPd "wrong-pd"
+    OutOfBounds "out-of-bounds" MissingAccess "missing-access" MemoryUnmapped "memory-unmapped"
+    MemoryFreed "memory-freed" RemoteAccess "remote-access" RemoteInvalidRequest "remote-invalid-request"
+    ReceiveTooSmall "receive-too-small" ReceiverNotReady "receiver-not-ready" RnrWait "rnr-wait"
+    NoAnswer "no-answer" ReadsDisabled "reads-disabled" CompletionError "completion-error"
+    SendBufferChanged "send-buffer-changed" BufferUsedEarly "buffer-used-early" DeregInUse "dereg-in-use"
+    QueueFullUnsignaled "queue-full-unsignaled" CqOverflow "cq-overflow" CqCanOverflow "cq-can-overflow"
+    UnpolledCompletions "unpolled-completions" UdReceiveWithoutGrh "ud-receive-without-grh"
+    MisalignedAtomic "misaligned-atomic" WrongQkey "wrong-qkey" ReceiveOverlap "receive-overlap" Hang "hang"
+    MissedCompletionEvent "missed-completion-event" EndsPathMtu "ends-path-mtu" EndsPsn "ends-psn"
+    EndsReads "ends-reads" EndsQpn "ends-qpn" EndsGid "ends-gid" EndsTimeout "ends-timeout"
+    EndsRnr "ends-rnr" RaceRemote "race-remote" RaceLocal "race-local" UnorderedRemote "unordered-remote"
+    UnorderedLocal "unordered-local" MissingFence "missing-fence"
+}
+
+impl FindingKind {
+    /// Whether two places make the mistake, which is another one for each two.
+    #[must_use]
+    pub fn is_of_two(self) -> bool {
+        ["race-", "unordered-", "missing-fence", "ends-"].iter().any(|start| self.name().starts_with(start))
+    }
+}
