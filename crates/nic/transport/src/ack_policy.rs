@@ -58,7 +58,7 @@
 //! device reports (134 ms), from which connection managers derive timeouts; only a small `timeout` (5 is 131
 //! us, 10 is 4 ms) is shorter. A response to a READ or atomic, or a NAK, acknowledges in place of the ACK.
 
-use crate::requester::{PROBE_MIN_NS, full_packets};
+use crate::in_flight::{PROBE_MIN_NS, full_packets};
 use crate::time::Instant;
 
 /// At most this many packets leave from one AckReq to the next: two bursts of 62, so that an ACK is in flight

@@ -175,6 +175,7 @@ mod endpoint;
 mod error;
 mod event;
 mod fault;
+mod in_flight;
 mod memory;
 pub mod numbering;
 mod qp;

@@ -9,7 +9,7 @@
 //! of fixed size serves all queue pairs of a device without accounting.
 
 use crate::attr::{MAX_PACKET, PathMtu};
-use crate::requester::SPAN;
+use crate::in_flight::SPAN;
 
 /// Packets ahead of the expected one that may be kept; further ones are dropped. More than the send window of
 /// roxie.

@@ -17,7 +17,7 @@
 
 use wire::Psn;
 
-use crate::requester::SPAN;
+use crate::in_flight::SPAN;
 use crate::time::Instant;
 
 /// Guesses after which the connection distrusts. A packet that was delayed for seconds is a guess, too, so it

@@ -1,7 +1,7 @@
 //! What a queue pair has to send and what it waits for, as one value for the owner's scheduler.
 
 use super::Qp;
-use crate::requester::full_packets;
+use crate::in_flight::full_packets;
 
 /// State of a [`Qp`] that a scheduler needs to decide when its packets leave; a snapshot made by
 /// [`Qp::backlog`].

@@ -3,7 +3,7 @@
 
 use wire::{DropReason, NakCode, Opcode};
 
-use crate::requester::SPAN;
+use crate::in_flight::SPAN;
 use crate::testing::{Bench, PORT, Pkt, REMOTE, RKEY, ms, write};
 use crate::trust::{DISTRUST_NS, GUESSES_MAX, Half};
 use crate::{Instant, Qp, QpEvent};

@@ -18,8 +18,7 @@ mod transmit;
 mod window;
 
 pub(crate) use retransmit::GAP_UNIT;
-pub(crate) use rtt::PROBE_MIN_NS;
-pub(crate) use scoreboard::{PacketSet, SPAN};
+pub(crate) use scoreboard::PacketSet;
 pub(crate) use send_queue::SendWqe;
 
 use peer::Peer;
@@ -39,6 +38,7 @@ use crate::cause::Cause;
 use crate::completion_counts::CountedOp;
 use crate::emit::Transmit;
 use crate::endpoint::Endpoint;
+use crate::in_flight::{SPAN, full_packets};
 use crate::memory::Memory;
 use crate::refusal::VerbsError;
 use crate::refuse;
@@ -57,13 +57,6 @@ const WINDOW_BYTES: u64 = 320 * 1024;
 #[inline]
 fn window_pkts(mtu: usize) -> u64 {
     WINDOW_PKTS.min(full_packets(WINDOW_BYTES, mtu))
-}
-
-/// How many whole packets `bytes` fill. A path MTU is a power of two (IBA 9.2); a division per packet would
-/// show.
-#[inline]
-pub(crate) fn full_packets(bytes: u64, mtu: usize) -> u64 {
-    bytes >> mtu.trailing_zeros()
 }
 
 /// Result of one step of the requester.

@@ -9,10 +9,11 @@ use wire::{DropReason, NakCode, Operation, Packet, Position, Syndrome, rnr_timer
 
 use super::peer::Remedy;
 use super::retransmit::gap_of;
-use super::{PROBE_MIN_NS, Requester, Step, window_pkts};
+use super::{Requester, Step, window_pkts};
 use crate::cause::Cause;
 use crate::emit::psn_of;
 use crate::endpoint::Endpoint;
+use crate::in_flight::PROBE_MIN_NS;
 use crate::memory::Memory;
 use crate::recv_queue::scatter;
 use crate::time::Instant;

@@ -8,11 +8,11 @@
 
 use wire::{Msn, Psn};
 
-use super::scoreboard::SPAN;
 use super::segment::Part;
 use super::{Fetch, Requester, Step};
 use crate::emit::{Buffer, Transmit, psn_of};
 use crate::endpoint::Endpoint;
+use crate::in_flight::SPAN;
 use crate::memory::Memory;
 use crate::responder::REACH_MIN;
 use crate::time::Instant;

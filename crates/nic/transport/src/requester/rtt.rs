@@ -1,12 +1,9 @@
 //! The round-trip time, measured on packets that ask for an acknowledgement, and the timers derived from it
 //! (RFC 6298).
 
+use crate::in_flight::PROBE_MIN_NS;
 use crate::time::Instant;
 
-/// Shortest wait before the first probe (400 us). An acknowledgement may be delayed for 250 us
-/// (`ack_policy.rs`), and the peer may have to wake a thread (40 us) or hand its device to another thread
-/// (250 us).
-pub(crate) const PROBE_MIN_NS: u64 = 400_000;
 /// Wait before the first probe while nothing was measured: ten times what a LAN takes.
 const PROBE_FIRST_NS: u64 = 4_000_000;
 /// Shortest wait while packets are being retransmitted: the peer is awake then and delays nothing.

@@ -1,9 +1,8 @@
 //! What the requester knows about single packets of the window: sets of packet numbers.
 
+use crate::in_flight::SPAN;
 use crate::time::Instant;
 
-/// Consecutive packet numbers that a set tells apart; more than the send window.
-pub(crate) const SPAN: u64 = 768;
 const WORDS: u64 = SPAN / 64;
 /// Half periods that are remembered: a period and a half, so that each packet is remembered for at least one
 /// period.

@@ -4,10 +4,11 @@
 use wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, PKey, Reth, Xrceth};
 
 use super::send_queue::SendWqe;
-use super::{Fetch, Requester, full_packets};
+use super::{Fetch, Requester};
 use crate::cause::Cause;
 use crate::emit::{Buffer, Emitter, psn_of, rc_opcode};
 use crate::endpoint::Endpoint;
+use crate::in_flight::full_packets;
 use crate::memory::{Access, Memory};
 use crate::wr::{SendFlags, WrOp};
 

@@ -19,7 +19,8 @@
 //! double, each is longer than d.) So as many probes leave before each timeout as without pauses. Probes
 //! never restart the ACK timer: timeouts come when they came before, and each uses up one retry as before.
 
-use super::rtt::{DOUBLINGS, PROBE_MIN_NS, REPAIR_MIN_NS};
+use super::rtt::{DOUBLINGS, REPAIR_MIN_NS};
+use crate::in_flight::PROBE_MIN_NS;
 use crate::time::Instant;
 
 /// How long a pause or a loss is remembered (1 s). Half: a path without loss is probed twice as often.
