@@ -65,6 +65,8 @@ fn processes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let first = rows[0];
     for (field, wanted) in
         [("service", "RC"), ("state", "RTS"), ("command", "ib_write_bw"), ("remote", lab.address(place))]
+            .into_iter()
+            .chain([("device", "roxie0"), ("netdev", lab.netdev(place))])
     {
         if first[field] != wanted {
             return Err(format!("{field} is not {wanted}: {first}"));

@@ -25,15 +25,17 @@ struct Column {
 
 /// The columns in the order of the screen, each with the smallest width of the screen that shows it. A
 /// narrower screen leaves out the least important columns: a cut number would be wrong.
-const COLUMNS: [(u16, Column); 15] = [
+const COLUMNS: [(u16, Column); 17] = [
     (30, column("PID", 7, false, |row, _| row.pid().map_or_else(String::new, |pid| pid.to_string()))),
     (49, column("COMMAND", 11, true, |row, width| cut(&row.item.command, width))),
     (8, column("QP", 8, true, |row, _| format!("{:#08x}", row.item.status.qpn.value()))),
-    (106, column("TYPE", 4, true, |row, _| row.item.status.service.clone())),
-    (80, column("STATE", 5, true, |row, _| row.item.status.state.clone())),
-    (74, column("PEER", 12, true, |row, width| cut(&row.peer(false), width))),
+    (68, column("DEVICE", 6, true, |row, width| cut(&row.item.device, width))),
+    (113, column("NETDEV", 8, true, |row, width| cut(&row.item.netdev, width))),
+    (118, column("TYPE", 4, true, |row, _| row.item.status.service.clone())),
+    (86, column("STATE", 5, true, |row, _| row.item.status.state.clone())),
+    (80, column("PEER", 11, true, |row, width| cut(&row.peer(false), width))),
     (
-        115,
+        127,
         column("PEER QP", 8, true, |row, _| match row.item.status.dest_qpn {
             Some(qpn) => format!("{:#08x}", qpn.value()),
             None => String::new(),
@@ -49,9 +51,9 @@ const COLUMNS: [(u16, Column); 15] = [
     ),
     (37, column("RTT", 6, false, |row, _| time(row.item.status.round_trip_ns))),
     (55, column("RETX", 5, false, |row, _| short(row.rate(Metric::Retransmitted)))),
-    (100, column("NAK", 5, false, |row, _| short(row.rate(Metric::Naks)))),
-    (100, column("RNR", 5, false, |row, _| short(row.rate(Metric::RnrNaks)))),
-    (100, column("CNP", 5, false, |row, _| short(row.rate(Metric::Cnps)))),
+    (104, column("NAK", 5, false, |row, _| short(row.rate(Metric::Naks)))),
+    (104, column("RNR", 5, false, |row, _| short(row.rate(Metric::RnrNaks)))),
+    (104, column("CNP", 5, false, |row, _| short(row.rate(Metric::Cnps)))),
 ];
 
 const fn column(heading: &'static str, width: u16, left: bool, cell: fn(&Row, usize) -> String) -> Column {
@@ -231,6 +233,10 @@ fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
         Some(pid) => format!("process {pid} {}, queue pair {:#08x}", row.item.command, status.qpn.value()),
         None => format!("queue pair {:#08x}", status.qpn.value()),
     };
+    let place = match row.item.device.as_str() {
+        "" => row.item.netdev.clone(),
+        device => format!("{device} on {}", row.item.netdev),
+    };
     let state = if is_gone { "destroyed".to_owned() } else { status.state.clone() };
     let title = format!("{name}, {} {state}", status.service);
     let path = match (status.local, status.remote) {
@@ -245,6 +251,7 @@ fn attributes(row: &Row, is_gone: bool, width: usize) -> Vec<Line<'static>> {
     let rnr = if status.rnr_retry == 7 { "unlimited".to_owned() } else { status.rnr_retry.to_string() };
     let mut said = vec![
         path,
+        place,
         format!("path MTU {}", status.path_mtu),
         format!("traffic class {}", status.traffic_class),
         format!("round trip {}", time(status.round_trip_ns)),

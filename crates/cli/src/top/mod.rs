@@ -50,7 +50,7 @@ pub(crate) struct TopArgs {
     /// Sort by this value, largest first
     #[arg(long, value_enum, default_value_t, value_name = "KEY")]
     pub(crate) sort: Sort,
-    /// Only queue pairs with this text in their process, number, state, service or addresses
+    /// Only queue pairs with this text in their process, device, number, state, service or addresses
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) filter: String,
     /// Print one table, with the rates of one interval
@@ -77,7 +77,7 @@ pub(crate) enum Sort {
     RoundTrip,
     /// Packets retransmitted
     Retransmissions,
-    /// Process id and queue pair number
+    /// Process id, device and queue pair number
     Process,
 }
 

@@ -11,15 +11,14 @@ use crate::terminal::{self, Terminal, Tone};
 /// A column: its heading, and the text of a row.
 type Column = (&'static str, fn(&Row) -> String);
 
-const COLUMNS: [Column; 17] = [
+const COLUMNS: [Column; 19] = [
     ("PID", |row| row.pid().map_or_else(|| "-".to_owned(), |pid| pid.to_string())),
-    ("COMMAND", |row| if row.item.command.is_empty() { "-".into() } else { row.item.command.clone() }),
+    ("COMMAND", |row| or_dash(&row.item.command)),
+    ("DEVICE", |row| or_dash(&row.item.device)),
+    ("NETDEV", |row| or_dash(&row.item.netdev)),
     ("QP", |row| format!("{:#08x}", row.item.status.qpn.value())),
     ("TYPE", |row| row.item.status.service.clone()),
-    (
-        "STATE",
-        |row| if row.item.status.state.is_empty() { "-".into() } else { row.item.status.state.clone() },
-    ),
+    ("STATE", |row| or_dash(&row.item.status.state)),
     ("PEER", |row| row.peer(false)),
     ("PEER-QP", |row| match row.item.status.dest_qpn {
         Some(qpn) => format!("{:#08x}", qpn.value()),
@@ -37,7 +36,11 @@ const COLUMNS: [Column; 17] = [
     ("IN-FLIGHT", |row| short(f64::from(row.item.status.in_flight))),
 ];
 /// Columns of words, aligned left; the others are numbers, aligned right.
-const WORDS: std::ops::Range<usize> = 1..7;
+const WORDS: std::ops::Range<usize> = 1..9;
+
+fn or_dash(word: &str) -> String {
+    if word.is_empty() { "-".to_owned() } else { word.to_owned() }
+}
 
 /// Prints the table.
 pub(super) fn print(table: &Table, args: &TopArgs) {
@@ -66,7 +69,9 @@ pub(super) fn nothing_shown(args: &TopArgs) -> String {
                        For another one, as root: ip netns exec NAME roxie top, or nsenter -t PID -n roxie top"
             .to_owned(),
         (_, filter) => {
-            format!("no queue pair has '{filter}' in its process, number, state, service or addresses")
+            format!(
+                "no queue pair has '{filter}' in its process, device, number, state, service or addresses"
+            )
         }
     }
 }
@@ -120,6 +125,7 @@ fn named<T: Into<Value>>(values: [T; Metric::NAMES.len()]) -> Map<String, Value>
 fn queue_pair(row: &Row) -> Value {
     let (status, totals) = (&row.item.status, &row.item.totals);
     let mut object = json!({
+        "netdev": row.item.netdev,
         "qpn": status.qpn.value(),
         "service": status.service,
         "local": status.local,
@@ -135,6 +141,7 @@ fn queue_pair(row: &Row) -> Value {
         let more = json!({
             "pid": pid,
             "command": row.item.command,
+            "device": row.item.device,
             "slot": slot,
             "state": status.state,
             "path_mtu": status.path_mtu,

@@ -169,10 +169,13 @@ impl Engine {
 
     /// Takes its queue pairs, as rows of the table.
     pub(super) fn take_items(&mut self) -> impl Iterator<Item = Item> {
-        let Engine { pid, slot, ref command, ref mut queue_pairs, .. } = *self;
+        let Engine { pid, slot, ref command, ref mut queue_pairs, ref status } = *self;
+        let EngineStatus { device, netdev, .. } = status;
         std::mem::take(queue_pairs).into_iter().map(move |status| Item {
             key: Key::Process { pid, slot, qpn: status.qpn },
             command: command.clone(),
+            device: device.clone(),
+            netdev: netdev.clone(),
             totals: totals(&status),
             status,
         })

@@ -66,6 +66,10 @@ pub(super) struct Item {
     pub(super) key: Key,
     /// Name of the program.
     pub(super) command: String,
+    /// Name of the device; empty for a connection on the wire.
+    pub(super) device: String,
+    /// The network interface of the device, or the captured one.
+    pub(super) netdev: String,
     pub(super) status: QpStatus,
     pub(super) totals: Counts,
 }
@@ -104,11 +108,19 @@ impl Row {
         }
     }
 
+    /// Process, device and number. Names are compared by length first: roxie2 comes before roxie10.
+    fn place(&self) -> (Option<u32>, usize, &str, u32) {
+        let device = self.item.device.as_str();
+        (self.pid(), device.len(), device, self.item.status.qpn.value())
+    }
+
     fn has(&self, text: &str) -> bool {
         let status = &self.item.status;
         let words = [
             self.pid().map(|pid| pid.to_string()).unwrap_or_default(),
             self.item.command.to_lowercase(),
+            self.item.device.to_lowercase(),
+            self.item.netdev.to_lowercase(),
             format!("{:#08x}", status.qpn.value()),
             status.service.to_lowercase(),
             status.state.to_lowercase(),
@@ -189,7 +201,7 @@ impl Table {
         self.rows.iter().find(|row| row.item.key == *key)
     }
 
-    /// The queue pairs with `filter` in their text, sorted; equal ones by process and number.
+    /// The queue pairs with `filter` in their text, sorted; equal ones by process, device and number.
     pub(super) fn chosen(&self, sort: Sort, filter: &str) -> Vec<&Row> {
         let filter = filter.to_lowercase();
         let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.has(&filter)).collect();
@@ -200,10 +212,7 @@ impl Table {
                 _ => sum(SORTS[sort as usize].3),
             }
         };
-        rows.sort_by(|a, b| {
-            let names = |row: &Row| (row.pid(), row.item.status.qpn.value());
-            weight(b).total_cmp(&weight(a)).then_with(|| names(a).cmp(&names(b)))
-        });
+        rows.sort_by(|a, b| weight(b).total_cmp(&weight(a)).then_with(|| a.place().cmp(&b.place())));
         rows
     }
 }

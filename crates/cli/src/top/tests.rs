@@ -33,7 +33,8 @@ fn item(number: u32, tx_bytes: u64) -> Item {
     totals[Metric::TxBytes as usize] = tx_bytes;
     totals[Metric::Retransmitted as usize] = u64::from(number == 3) * tx_bytes;
     let command = if number.is_multiple_of(2) { "ib_write_bw" } else { "rping" }.to_owned();
-    Item { key: Key::Process { pid: 4711 + number, slot: 3, qpn }, command, status, totals }
+    let key = Key::Process { pid: 4711 + number, slot: 3, qpn };
+    Item { key, command, device: "roxie0".to_owned(), netdev: "eth0".to_owned(), status, totals }
 }
 
 /// A table with two updates a second apart, between which queue pair n has sent n MB.
@@ -89,6 +90,29 @@ fn rates_are_the_changes_between_two_updates() {
 }
 
 #[test]
+fn the_queue_pairs_of_a_process_are_listed_by_device() {
+    let mut table = Table::default();
+    let of = |(number, device): (u32, &str)| Item {
+        key: Key::Process { pid: 4711, slot: 3, qpn: Qpn::new(number) },
+        device: device.to_owned(),
+        netdev: format!("eth{}", &device[5..]),
+        ..item(number, 0)
+    };
+    // A second engine of the first device, and ten devices.
+    let all = [(0x1000, "roxie0"), (0x2000, "roxie10"), (0x3000, "roxie2"), (0x4000, "roxie0")];
+    table.take(all.map(of).to_vec(), Instant::now());
+    let devices = |filter| {
+        let rows = table.chosen(Sort::Process, filter);
+        rows.iter().map(|row| row.item.device.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(devices(""), ["roxie0", "roxie0", "roxie2", "roxie10"]);
+    assert_eq!((devices("ROXIE2"), devices("eth10")), (vec!["roxie2"], vec!["roxie10"]));
+    let json = once::json(&table, &table.chosen(Sort::Process, "eth2"));
+    let row = &json["queue_pairs"][0];
+    assert_eq!((&row["device"], &row["netdev"]), (&"roxie2".into(), &"eth2".into()));
+}
+
+#[test]
 fn keys_sort_filter_and_select() {
     let mut app = app(9);
     let first = |app: &App| app.chosen()[0].item.status.qpn.value() & 0xff;
@@ -128,10 +152,10 @@ fn the_list_fits_a_small_terminal_and_fills_a_large_one() {
     assert!(small[1].starts_with("tx 36.0MB/s") && small[1].trim_end().ends_with('█'), "{}", small[1]);
     assert_eq!(
         small[5].trim_end(),
-        "   4719 ib_write_bw 0x030008 RTS   10.77.0.2     8.00M      -     - 17.3us     -"
+        "   4719 ib_write_bw 0x030008 roxie0 10.77.0.2    8.00M      -     - 17.3us     -"
     );
     let large = screen(&app(9), 120, 40);
-    for heading in ["TYPE", "PEER QP", "NAK", "RNR", "CNP"] {
+    for heading in ["NETDEV", "TYPE", "STATE", "NAK", "RNR", "CNP"] {
         assert!(large[4].contains(heading) && !small[4].contains(heading), "{heading}");
     }
     // Sizes without room for anything do not panic.
@@ -144,10 +168,22 @@ fn the_list_fits_a_small_terminal_and_fills_a_large_one() {
 #[test]
 fn a_narrow_screen_has_fewer_columns_and_no_cut_numbers() {
     let app = app(9);
-    for width in 8..=120 {
+    for width in 8..=128 {
         let shown = screen(&app, width, 24);
-        let known =
-            ["4719", "ib_write_bw", "0x030008", "RC", "RTS", "10.77.0.2", "0x000012", "8.00M", "-", "17.3us"];
+        let known = [
+            "4719",
+            "ib_write_bw",
+            "0x030008",
+            "roxie0",
+            "eth0",
+            "RC",
+            "RTS",
+            "10.77.0.2",
+            "0x000012",
+            "8.00M",
+            "-",
+            "17.3us",
+        ];
         for word in shown[5].split_whitespace() {
             assert!(known.contains(&word), "{width}: {}", shown[5]);
         }
@@ -190,9 +226,9 @@ fn the_view_of_one_queue_pair_has_its_attributes() {
     press(&mut app, &[KeyCode::Enter]);
     let shown = screen(&app, 80, 24);
     assert!(shown[0].starts_with("process 4719 ib_write_bw, queue pair 0x030008, RC RTS"), "{}", shown[0]);
-    let words = "10.77.0.1 -> 10.77.0.2 0x12; path MTU 1024; traffic class 0; round trip 17.3us";
+    let words = "10.77.0.1 -> 10.77.0.2 0x12; roxie0 on eth0; path MTU 1024; traffic class 0";
     assert_eq!(shown[1].trim_end(), words);
-    let words = "ACK timeout 67.1 ms; retries 0; RNR retries unlimited";
+    let words = "round trip 17.3us; ACK timeout 67.1 ms; retries 0; RNR retries unlimited";
     assert_eq!(shown[2].trim_end(), words);
     // The queue pair is destroyed while it is shown.
     let View::One(detail) = &mut app.view else { panic!("one") };
@@ -220,6 +256,8 @@ fn the_columns_of_a_printed_table_are_aligned() {
         [
             "4713",
             "ib_write_bw",
+            "roxie0",
+            "eth0",
             "0x030002",
             "RC",
             "RTS",

@@ -67,7 +67,8 @@ impl Wire {
                 Some(peer) if peer < index => return None,
                 peer => peer.and_then(|peer| directions.get(peer)),
             };
-            Some(item(direction, back, is_received(direction.key.src, direction.key.dst, &self.own)))
+            let is_received = is_received(direction.key.src, direction.key.dst, &self.own);
+            Some(item(direction, back, is_received, &self.name))
         });
         Ok(each.collect())
     }
@@ -114,8 +115,8 @@ fn is_received(src: IpAddr, dst: IpAddr, own: &[IpAddr]) -> bool {
     own.contains(&dst) && !own.contains(&src)
 }
 
-/// A table row for a connection. `is_received`: `direction` leads to this host.
-fn item(direction: &Direction, back: Option<&Direction>, is_received: bool) -> Item {
+/// A table row for a connection seen on `netdev`. `is_received`: `direction` leads to this host.
+fn item(direction: &Direction, back: Option<&Direction>, is_received: bool, netdev: &str) -> Item {
     let key = direction.key;
     let (there, other) = (Some(key.qp), back.map(|back| back.key.qp));
     let (qpn, dest_qpn) = if is_received { (there, other) } else { (other, there) };
@@ -155,7 +156,7 @@ fn item(direction: &Direction, back: Option<&Direction>, is_received: bool) -> I
         both(|direction| direction.counts.ce),
     ];
     let key = Key::Wire { src: key.src, dst: key.dst, qpn: key.qp };
-    Item { key, command: String::new(), status, totals }
+    Item { key, command: String::new(), device: String::new(), netdev: netdev.to_owned(), status, totals }
 }
 
 #[cfg(test)]
