@@ -58,6 +58,26 @@ pub fn engines_of(pid: u32) -> Outcome<Vec<Remote>> {
     if engines.is_empty() { Err(absent(pid)) } else { Ok(engines) }
 }
 
+/// Name and interface of the device that an engine belongs to.
+///
+/// # Errors
+/// The process does not answer.
+pub fn device_of(remote: &Remote) -> Outcome<(String, String)> {
+    let status = remote.engine().map_err(|error| unanswered(remote.pid(), &error))?;
+    Ok((status.device, status.netdev))
+}
+
+/// For each engine a space and the name of its device; nothing if all are of one device.
+///
+/// # Errors
+/// A process does not answer.
+pub fn device_suffixes<'a>(engines: impl IntoIterator<Item = &'a Remote>) -> Outcome<Vec<String>> {
+    let names = engines.into_iter().map(|remote| Ok(format!(" {}", device_of(remote)?.0)));
+    let names = names.collect::<Outcome<Vec<_>>>()?;
+    let is_one = names.windows(2).all(|pair| pair[0] == pair[1]);
+    Ok(if is_one { vec![String::new(); names.len()] } else { names })
+}
+
 /// The engines of all processes of these users, and the number of other processes.
 ///
 /// # Errors

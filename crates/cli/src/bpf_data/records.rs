@@ -59,7 +59,7 @@ pub(crate) struct RecordOutput {
     number: u64,
 }
 
-/// The places of packets that a process receives and sends.
+/// The first words of the places of packets that a process receives and sends; a device may follow.
 const INGRESS: &str = "ingress";
 const EGRESS: &str = "egress";
 /// Most characters of a payload or of bytes in one line.
@@ -126,7 +126,9 @@ impl RecordOutput {
         }
         // The ICRC of a packet that is sent is computed later; here it is zeros.
         let is_whole = bytes.len() == header.len as usize;
-        let bytes = if place == EGRESS && is_whole { &bytes[..bytes.len().saturating_sub(4)] } else { bytes };
+        let point = place.split(' ').next().filter(|word| [INGRESS, EGRESS].contains(word));
+        let bytes =
+            if point == Some(EGRESS) && is_whole { &bytes[..bytes.len().saturating_sub(4)] } else { bytes };
         let seen = Seen::parse(LinkType::ETHERNET, bytes);
         let payload = seen.as_ref().ok().and_then(|seen| Some(text(seen.packet.as_ref().ok()?.payload())));
         if self.is_json {
@@ -148,9 +150,9 @@ impl RecordOutput {
             return Ok(());
         }
         if seen.is_err() {
-            let place = match place {
-                INGRESS | EGRESS => place.to_owned(),
-                _ => format!("queue {}, packet {} of its CPU", header.rx_queue, header.sequence),
+            let place = match point {
+                Some(_) => place.to_owned(),
+                None => format!("queue {}, packet {} of its CPU", header.rx_queue, header.sequence),
             };
             print_line(time_ns, header.len, &place, bytes);
             return Ok(());
@@ -159,6 +161,7 @@ impl RecordOutput {
             number: self.number,
             time_ns,
             interface: 0,
+            interface_name: None,
             link_type: LinkType::ETHERNET,
             data: bytes,
             original_len: header.len as usize,
@@ -169,9 +172,9 @@ impl RecordOutput {
         };
         let mut line = String::new();
         self.show.packet(&mut line, &record, &seen);
-        let place = match place {
-            INGRESS | EGRESS => place.to_owned(),
-            _ => format!("queue {}", header.rx_queue),
+        let place = match point {
+            Some(_) => place.to_owned(),
+            None => format!("queue {}", header.rx_queue),
         };
         self.line(&place, line.trim());
         if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {

@@ -33,25 +33,29 @@ pub(crate) fn run<T: Source>(args: &MapArgs<T>) -> Outcome {
             get(&target.subject(), &tables, key.as_deref(), *zeros, *json)
         }
         MapCommand::Set { target, map, key, value } => {
-            let table = only(target, map)?;
-            let key = entry::key(table.view(), key)?;
-            let Some((target, program)) = entry::split_program(table.view(), value) else {
-                return table.update(&key, &entry::value(table.view(), value)?);
-            };
-            let mut value = entry::value(table.view(), target)?;
-            // The map holds the program from the update on.
-            let program = table.entry_program(program)?;
-            entry::put_program(&mut value, &program)?;
-            table.update(&key, &value)
+            only(target, map)?.iter().try_for_each(|table| set(table.as_ref(), key, value))
         }
         MapCommand::Delete { target, map, key } => {
-            let table = only(target, map)?;
-            if table.delete(&entry::key(table.view(), key)?)? {
-                return Ok(());
+            let mut is_deleted = false;
+            for table in only(target, map)? {
+                is_deleted |= table.delete(&entry::key(table.view(), key)?)?;
             }
-            Err(Failure::new(format!("{}: there is no entry {key}", target.subject())))
+            let failure = || Failure::new(format!("{}: there is no entry {key}", target.subject()));
+            is_deleted.then_some(()).ok_or_else(failure)
         }
     }
+}
+
+fn set(table: &dyn Table, key: &str, value: &str) -> Outcome {
+    let key = entry::key(table.view(), key)?;
+    let Some((target, program)) = entry::split_program(table.view(), value) else {
+        return table.update(&key, &entry::value(table.view(), value)?);
+    };
+    let mut value = entry::value(table.view(), target)?;
+    // The map holds the program from the update on.
+    let program = table.entry_program(program)?;
+    entry::put_program(&mut value, &program)?;
+    table.update(&key, &value)
 }
 
 /// The maps of this name.
@@ -71,13 +75,17 @@ fn named<T: Source>(target: &T, name: &str) -> Outcome<Vec<Box<dyn Table>>> {
     Err(Failure::new(format!("{}: its program has no map '{name}'", target.subject())).hint(there))
 }
 
-/// The one map of this name.
-fn only<T: Source>(target: &T, name: &str) -> Outcome<Box<dyn Table>> {
-    let mut found = named(target, name)?;
-    if found.len() == 1 {
-        return Ok(found.swap_remove(0));
+/// The map of this name of one program; a process with several devices has one for each.
+fn only<T: Source>(target: &T, name: &str) -> Outcome<Vec<Box<dyn Table>>> {
+    let found = named(target, name)?;
+    let places: Vec<(String, String)> = found.iter().filter_map(|table| table.place()).collect();
+    let owner = |(program, at): &(String, String)| {
+        (program.clone(), at.split(' ').next().unwrap_or_default().to_owned())
+    };
+    if places.windows(2).all(|pair| owner(&pair[0]) == owner(&pair[1])) {
+        return Ok(found);
     }
-    let places: Vec<String> = found.iter().filter_map(|table| table.place()).map(|(_, at)| at).collect();
+    let places: Vec<String> = places.into_iter().map(|(_, at)| at).collect();
     let failure =
         format!("{}: several programs have a map '{name}': {}", target.subject(), places.join(", "));
     Err(Failure::new(failure).hint("choose one with --at ingress or --at egress").code(2))

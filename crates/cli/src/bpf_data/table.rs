@@ -60,6 +60,8 @@ pub(crate) struct Hooked {
     pub(crate) map: HookMap,
     /// The types of its program.
     pub(crate) types: Option<Rc<Types>>,
+    /// Stands behind the point: see [`device_suffixes`](crate::engines::device_suffixes).
+    device: String,
     view: MapView,
 }
 
@@ -72,11 +74,12 @@ const ENTRIES_MAX: usize = 1 << 24;
 const PAGES_MAX: u32 = 1 << 15;
 
 impl Hooked {
-    /// All maps of an engine.
+    /// All maps of an engine; `device` is its part of
+    /// [`device_suffixes`](crate::engines::device_suffixes).
     ///
     /// # Errors
     /// The process does not answer.
-    pub(crate) fn all(remote: &Rc<Remote>) -> Result<Vec<Hooked>, ControlError> {
+    pub(crate) fn all(remote: &Rc<Remote>, device: &str) -> Result<Vec<Hooked>, ControlError> {
         let mut tables: Vec<Hooked> = Vec::new();
         for map in remote.maps()?.into_iter().take(MAPS_MAX) {
             // The maps of one program come one after the other and have the same types.
@@ -88,9 +91,15 @@ impl Hooked {
                 None => parse(remote.types(map.id)?),
             };
             let view = MapView::new(map.def.clone(), types.as_ref());
-            tables.push(Hooked { remote: Rc::clone(remote), map, types, view });
+            let (remote, device) = (Rc::clone(remote), device.to_owned());
+            tables.push(Hooked { remote, map, types, device, view });
         }
         Ok(tables)
+    }
+
+    /// The point, with the device if the process has several.
+    pub(crate) fn at(&self) -> String {
+        format!("{}{}", self.map.point, self.device)
     }
 
     fn failed(&self, error: &ControlError) -> Failure {
@@ -111,7 +120,7 @@ impl Table for Hooked {
     }
 
     fn place(&self) -> Option<(String, String)> {
-        Some((self.map.program.clone(), self.map.point.to_string()))
+        Some((self.map.program.clone(), self.at()))
     }
 
     fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome {

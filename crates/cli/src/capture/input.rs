@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bpf::Tap;
-use clap::{Args, value_parser};
+use clap::{ArgGroup, Args, value_parser};
 use roxie_capture::analyse::Origin;
 use roxie_capture::filter::FilterOptions;
 use roxie_capture::live::{Attachment, CapturePoint, Options, PERCENT};
@@ -33,18 +33,21 @@ pub(super) struct InputArgs {
 
 /// A live capture on the command line.
 #[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("live").multiple(true))]
 pub(super) struct LiveArgs {
     /// Capture this network interface, both directions, until Ctrl-C (needs root)
     ///
     /// Captures packets that sockets send and that XDP programs pass to the network stack. AF_XDP sockets
     /// bypass the stack, and so this capture.
+    ///
+    /// With --pid: capture only the devices of the process on this interface.
     #[arg(short = 'i', long, value_name = "IF", group = "live")]
     interface: Option<String>,
     /// Capture a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
     ///
     /// Captures incoming packets before the process's hooks and outgoing packets after them, on every kind of
-    /// port.
-    #[arg(short = 'p', long, value_name = "PID", group = "live", conflicts_with = "interface")]
+    /// port. All its devices are captured, each as an interface of the file; --interface chooses one.
+    #[arg(short = 'p', long, value_name = "PID", group = "live")]
     pid: Option<u32>,
     /// Stop the capture after this time
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "live")]
@@ -66,9 +69,9 @@ pub(super) struct LiveArgs {
 impl LiveArgs {
     /// The interface or process to capture, if one is named.
     pub(super) fn point(&self) -> Option<CapturePoint> {
-        match (&self.interface, self.pid) {
-            (Some(netdev), _) => Some(CapturePoint::Netdev(netdev.clone())),
-            (None, Some(pid)) => Some(CapturePoint::Process(pid)),
+        match (self.pid, &self.interface) {
+            (Some(pid), _) => Some(CapturePoint::Process(pid)),
+            (None, Some(netdev)) => Some(CapturePoint::Netdev(netdev.clone())),
             (None, None) => None,
         }
     }
@@ -82,6 +85,7 @@ impl LiveArgs {
     ) -> Options {
         Options {
             snap_len,
+            netdev: self.interface.clone(),
             filter,
             sample,
             duration: self.seconds,
@@ -109,12 +113,13 @@ impl InputArgs {
 
     /// The source, for the command to run next: its name, and whether it is live.
     pub(super) fn with_origin<T>(&self, use_it: impl FnOnce(Origin<'_>) -> T) -> T {
-        match (&self.live.interface, self.live.pid) {
-            (Some(interface), _) => use_it(Origin::Live(&format!("-i {}", quote(interface)))),
-            (None, Some(pid)) => use_it(Origin::Live(&format!("-p {pid}"))),
-            (None, None) => {
-                use_it(Origin::File(&self.file.as_deref().unwrap_or(Path::new("-")).to_string_lossy()))
-            }
+        let point = [
+            self.live.pid.map(|pid| format!("-p {pid}")),
+            self.live.interface.as_ref().map(|name| format!("-i {}", quote(name))),
+        ];
+        match point.into_iter().flatten().collect::<Vec<_>>().join(" ").as_str() {
+            "" => use_it(Origin::File(&self.file.as_deref().unwrap_or(Path::new("-")).to_string_lossy())),
+            point => use_it(Origin::Live(point)),
         }
     }
 

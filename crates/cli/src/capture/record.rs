@@ -39,7 +39,7 @@ pub(super) struct RecordArgs {
     /// By an XDP program, which must be the only one on the interface and runs in the driver: 'roxie doctor'
     /// lists the receive hints of each interface. While it is attached, the kernel merges no received packets
     /// (GRO), which costs the receivers CPU time. Attaching it resets the queues of some NICs.
-    #[arg(long, requires = "interface")]
+    #[arg(long, requires = "interface", conflicts_with = "pid")]
     nic_time: bool,
     /// Also record the packets that hooks of the process do not pass, with the verdict
     ///

@@ -15,7 +15,7 @@ use super::args::{HookLogArgs, HookSamplesArgs, POINTS};
 use super::attachable;
 use crate::args::one_of;
 use crate::bpf_data::{Content, Hooked, RecordOutput, Source, Table, time_of};
-use crate::engines::{engines_of, unanswered};
+use crate::engines::{device_suffixes, engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
 use crate::terminal;
 
@@ -51,8 +51,8 @@ impl Source for ProcessArgs {
 
 fn hooked(pid: u32, engines: &[Rc<Remote>], at: Option<HookPoint>) -> Outcome<Vec<Hooked>> {
     let mut all = Vec::new();
-    for remote in engines {
-        let tables = Hooked::all(remote).map_err(|error| unanswered(pid, &error))?;
+    for (remote, device) in engines.iter().zip(device_suffixes(engines.iter().map(Rc::as_ref))?) {
+        let tables = Hooked::all(remote, &device).map_err(|error| unanswered(pid, &error))?;
         all.extend(tables.into_iter().filter(|table| at.is_none_or(|at| at == table.map.point)));
     }
     Ok(all)
@@ -71,6 +71,7 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
         }
     }
     let rings = rings(args, &engines)?;
+    let devices = device_suffixes(engines.iter().map(Rc::as_ref))?;
     let mut out = RecordOutput::open(args.records.write.as_deref(), args.records.json)?;
     let mut left = args.records.count.unwrap_or(u64::MAX);
     let mut lost: BTreeMap<usize, u64> = BTreeMap::new();
@@ -89,15 +90,15 @@ pub(super) fn samples(args: &HookSamplesArgs) -> Outcome {
         for (_, index, record) in found.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
             let (table, content) = &rings[*index];
             (any, left) = (true, left - 1);
-            out.put(content, &table.map.point.to_string(), record, offset)?;
+            out.put(content, &table.at(), record, offset)?;
         }
         if args.attach.is_some() {
-            for remote in &engines {
+            for (remote, device) in engines.iter().zip(&devices) {
                 match remote.log() {
                     Err(error) if has_ended(&error) => return ended(pid, &lost),
                     read => {
                         let (lines, _lost) = read.map_err(|error| unanswered(pid, &error))?;
-                        lines.iter().for_each(|line| print_line(line, offset, args.records.json));
+                        lines.iter().for_each(|line| print_line(line, device, offset, args.records.json));
                         any |= !lines.is_empty();
                     }
                 }
@@ -155,17 +156,18 @@ fn warn_of(lost: &BTreeMap<usize, u64>) {
 /// Prints lines of `bpf_printk` until enough have arrived or the process ends.
 pub(super) fn log(args: &HookLogArgs) -> Outcome {
     let engines = engines_of(args.pid)?;
+    let devices = device_suffixes(&engines)?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
         let (offset, mut any) = (realtime_offset(), false);
-        for remote in &engines {
+        for (remote, device) in engines.iter().zip(&devices) {
             let (lines, lost) = match remote.log() {
                 Err(error) if has_ended(&error) => return ended(args.pid, &BTreeMap::new()),
                 read => read.map_err(|error| unanswered(args.pid, &error))?,
             };
             for line in lines.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
                 (any, left) = (true, left - 1);
-                print_line(line, offset, args.json);
+                print_line(line, device, offset, args.json);
             }
             if lost > 0 {
                 say!("roxie: warning: {lost} lines were lost: the programs print faster than this reads");
@@ -178,12 +180,14 @@ pub(super) fn log(args: &HookLogArgs) -> Outcome {
     Ok(())
 }
 
-fn print_line(line: &roxie::hook::LogLine, offset: u64, is_json: bool) {
+/// `device`: one of [`device_suffixes`].
+fn print_line(line: &roxie::hook::LogLine, device: &str, offset: u64, is_json: bool) {
+    let point = format!("{}{device}", line.point);
     let time_ns = line.time_ns.saturating_add(offset);
     if is_json {
         let row = json!({
             "time_ns": time_ns,
-            "point": line.point.to_string(),
+            "point": point,
             "program": line.program,
             "line": line.text,
         });
@@ -192,7 +196,6 @@ fn print_line(line: &roxie::hook::LogLine, offset: u64, is_json: bool) {
     }
     let (seconds, rest) = (time_ns / 1_000_000_000 % 86_400, time_ns % 1_000_000_000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let point = line.point.to_string();
     terminal::print(&format!(
         "{point:<9} {hour:02}:{minute:02}:{second:02}.{:06} {}: {}",
         rest / 1000,

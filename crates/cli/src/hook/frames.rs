@@ -5,7 +5,7 @@ use std::time::Duration;
 use roxie_capture::live::realtime_offset;
 
 use super::args::HookFramesArgs;
-use crate::engines::{engines_of, unanswered};
+use crate::engines::{device_suffixes, engines_of, unanswered};
 use crate::failure::{During, Outcome};
 use crate::frames::FrameOutput;
 
@@ -15,16 +15,17 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Reads until enough frames have arrived.
 pub(super) fn frames(args: &HookFramesArgs) -> Outcome {
     let engines = engines_of(args.pid)?;
+    let devices = device_suffixes(&engines)?;
     let mut out = FrameOutput::open(args.write.as_deref())?;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
         let offset = realtime_offset();
         let mut any = false;
-        for remote in &engines {
+        for (remote, device) in engines.iter().zip(&devices) {
             let frames = remote.frames().map_err(|error| unanswered(args.pid, &error))?;
             for frame in frames.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
                 (any, left) = (true, left - 1);
-                let place = format!("{}, entry {}", frame.point, frame.key);
+                let place = format!("{}{device}, entry {}", frame.point, frame.key);
                 out.put(frame.time_ns + offset, frame.bytes.len() as u32, &place, &frame.bytes)
                     .during("writing frames")?;
             }

@@ -11,7 +11,7 @@ use roxie::hook::control::{ControlError, Remote};
 use roxie::hook::{HookError, HookPlan};
 use roxie::verbs::HookConfig;
 
-use crate::engines::{engines_of, unanswered};
+use crate::engines::{device_of, engines_of, unanswered};
 use crate::failure::{Failure, Outcome};
 use args::{HookArgs, HookCommand, HookToolArgs};
 
@@ -33,9 +33,13 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     }
 }
 
-/// Sends a request to all engines of a process.
+/// Sends a request to all engines of a process; a failure names the device.
 fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
-    engines_of(pid)?.iter().try_for_each(|remote| ask(remote).map_err(|error| unanswered(pid, &error)))
+    let engines = engines_of(pid)?;
+    let devices = engines.iter().map(device_of).collect::<Outcome<Vec<_>>>()?;
+    engines.iter().zip(devices).try_for_each(|(remote, (device, netdev))| {
+        ask(remote).map_err(|error| unanswered(pid, &error).of(&format!("{device} on {netdev}")))
+    })
 }
 
 impl HookArgs {

@@ -5,12 +5,12 @@ use roxie::hook::control::Remote;
 use serde_json::{Map, Value, json};
 
 use super::args::{HookListArgs, HookStatsArgs};
-use crate::engines::{all_engines, engines_of, unanswered};
+use crate::engines::{all_engines, device_of, engines_of, unanswered};
 use crate::failure::Outcome;
 use crate::terminal::{self, Terminal};
 
-/// An engine and its hooks.
-type Engine = (Remote, Vec<HookStatus>);
+/// An engine, the name and the interface of its device, and its hooks.
+type Engine = (Remote, (String, String), Vec<HookStatus>);
 
 /// Prints processes and the names of their hooks.
 pub(super) fn list(args: &HookListArgs) -> Outcome {
@@ -19,8 +19,8 @@ pub(super) fn list(args: &HookListArgs) -> Outcome {
         None => {
             let (engines, hidden) = all_engines(args.users.users())?;
             // One of several processes may have exited meanwhile.
-            let asked = engines.into_iter().filter_map(|remote| Some((remote.hooks().ok()?, remote)));
-            (asked.map(|(hooks, remote)| (remote, hooks)).collect(), args.users.hidden_note(hidden))
+            let asked = engines.into_iter().filter_map(|remote| ask_one(remote).ok());
+            (asked.collect(), args.users.hidden_note(hidden))
         }
     };
     if args.json {
@@ -28,14 +28,23 @@ pub(super) fn list(args: &HookListArgs) -> Outcome {
         return print_json(&engines);
     }
     let terminal = Terminal::stdout();
-    terminal.heading(&format!("{:>8} {:>4} {:<8} HOOK", "PROCESS", "SLOT", "WHERE"));
-    for (remote, hooks) in &engines {
-        let (pid, slot) = (remote.pid(), remote.slot());
+    let (device_width, netdev_width) =
+        engines.iter().fold(("DEVICE".len(), "NETDEV".len()), |most, engine| {
+            let (device, netdev) = &engine.1;
+            (most.0.max(device.chars().count()), most.1.max(netdev.chars().count()))
+        });
+    let line = |pid: &str, slot: &str, device: &str, netdev: &str, rest: &str| {
+        format!("{pid:>8} {slot:>4} {device:<device_width$} {netdev:<netdev_width$} {rest}")
+    };
+    terminal.heading(&line("PROCESS", "SLOT", "DEVICE", "NETDEV", "WHERE    HOOK"));
+    for (remote, (device, netdev), hooks) in &engines {
+        let (pid, slot) = (remote.pid().to_string(), remote.slot().to_string());
         if hooks.is_empty() {
-            terminal.line(&format!("{pid:>8} {slot:>4} -"));
+            terminal.line(&line(&pid, &slot, device, netdev, "-"));
         }
         for HookStatus { point, name, .. } in hooks {
-            terminal.line(&format!("{pid:>8} {slot:>4} {:<8} {name}", point.to_string()));
+            let hook = format!("{:<8} {name}", point.to_string());
+            terminal.line(&line(&pid, &slot, device, netdev, &hook));
         }
     }
     hidden.iter().for_each(|note| terminal.line(note));
@@ -49,8 +58,9 @@ pub(super) fn stats(args: &HookStatsArgs) -> Outcome {
         return print_json(&engines);
     }
     let terminal = Terminal::stdout();
-    for hook in engines.iter().flat_map(|(_, hooks)| hooks) {
-        terminal.heading(&format!("{}: {}", hook.point, hook.name));
+    let all = engines.iter().flat_map(|(_, place, hooks)| hooks.iter().map(move |hook| (place, hook)));
+    for ((device, netdev), hook) in all {
+        terminal.heading(&format!("{} of {device} on {netdev}: {}", hook.point, hook.name));
         for (name, value) in hook.counters.rows().into_iter().filter(|(_, value)| *value != 0) {
             terminal.line(&format!("  {name:<20} {value:>16}"));
         }
@@ -65,19 +75,22 @@ pub(super) fn stats(args: &HookStatsArgs) -> Outcome {
 }
 
 fn ask(pid: u32) -> Outcome<Vec<Engine>> {
-    let ask = |remote: Remote| match remote.hooks() {
-        Ok(hooks) => Ok((remote, hooks)),
-        Err(error) => Err(unanswered(pid, &error)),
-    };
-    engines_of(pid)?.into_iter().map(ask).collect()
+    engines_of(pid)?.into_iter().map(ask_one).collect()
+}
+
+fn ask_one(remote: Remote) -> Outcome<Engine> {
+    let hooks = remote.hooks().map_err(|error| unanswered(remote.pid(), &error))?;
+    let device = device_of(&remote)?;
+    Ok((remote, device, hooks))
 }
 
 fn print_json(engines: &[Engine]) -> Outcome {
     let rows: Vec<Value> = engines
         .iter()
-        .map(|(remote, hooks)| {
+        .map(|(remote, (device, netdev), hooks)| {
             let hooks: Vec<Value> = hooks.iter().map(hook).collect();
-            json!({ "pid": remote.pid(), "slot": remote.slot(), "hooks": hooks })
+            let (pid, slot) = (remote.pid(), remote.slot());
+            json!({ "pid": pid, "slot": slot, "device": device, "netdev": netdev, "hooks": hooks })
         })
         .collect();
     terminal::json_lines(&rows)

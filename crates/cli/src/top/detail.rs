@@ -126,6 +126,7 @@ impl Detail {
             number: self.seen,
             time_ns: packet.time_ns,
             interface: 0,
+            interface_name: None,
             link_type: LinkType::ETHERNET,
             data: packet.data,
             original_len: packet.original_len,

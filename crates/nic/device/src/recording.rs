@@ -46,19 +46,25 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Starts the tap if the variable names a socket. Without its reader the program runs uncaptured, which a
+    /// Starts the tap if the variable names a socket; `device`: name and interface of the device. Without its reader the program runs uncaptured, which a
     /// notice says.
-    pub(crate) fn from_env(hooks: &mut Hooks, slot: u16) -> Option<Recording> {
+    pub(crate) fn from_env(hooks: &mut Hooks, device: (&str, &str), slot: u16) -> Option<Recording> {
         let socket = std::env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
         let snap_len = std::env::var(SNAP_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         let filter = TapFilter { snap_len, ..TapFilter::default() };
-        let begun = Self::begin(hooks, Path::new(&socket), slot, filter);
+        let begun = Self::begin(hooks, Path::new(&socket), device, slot, filter);
         begun
             .inspect_err(|why| notice(format_args!("the packets of this process are not captured: {why}")))
             .ok()
     }
 
-    fn begin(hooks: &mut Hooks, socket: &Path, slot: u16, filter: TapFilter) -> Result<Recording, String> {
+    fn begin(
+        hooks: &mut Hooks,
+        socket: &Path,
+        (device, netdev): (&str, &str),
+        slot: u16,
+        filter: TapFilter,
+    ) -> Result<Recording, String> {
         let (copies, reader) = filter.memory().map_err(|error| error.to_string())?;
         let connection = sys::connect_seqpacket_file(socket).map_err(|error| error.to_string())?;
         // The variable may be of another user, as after su(1), and that user would read the packets.
@@ -67,8 +73,9 @@ impl Recording {
         if !matches!(listener.relation, Relation::Same | Relation::Root) && !is_private() {
             return Err(format!("user {} listens on {}", listener.credentials.uid, socket.display()));
         }
-        let name = std::fs::read("/proc/self/comm").unwrap_or_default();
-        sys::send_record(connection.as_fd(), &slot.to_le_bytes(), name.trim_ascii_end(), &[reader.as_fd()])
+        let mut name = std::fs::read("/proc/self/comm").unwrap_or_default().trim_ascii_end().to_vec();
+        name.extend_from_slice(format!(" {device} on {netdev}").as_bytes());
+        sys::send_record(connection.as_fd(), &slot.to_le_bytes(), &name, &[reader.as_fd()])
             .map_err(|error| error.to_string())?;
         hooks.record(filter, copies).map_err(|error| error.to_string())?;
         Ok(Recording { connection, has_failed: false, untold: 0 })

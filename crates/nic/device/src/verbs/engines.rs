@@ -136,7 +136,8 @@ impl Device {
         let membership = Membership::join(&domain)?;
         let control = Control::open(&domain, membership.slot()).ok();
         let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
-        let recording = Recording::from_env(&mut hooks, membership.slot());
+        let place = (self.0.name.as_str(), self.gids().netdev.clone());
+        let recording = Recording::from_env(&mut hooks, (place.0, &place.1), membership.slot());
         let (device, registry, gids) = (self.0.name.clone(), Box::new(membership), Arc::clone(&self.0.gids));
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
         let engine =

@@ -47,6 +47,15 @@ pub enum LiveError {
         /// The process.
         pid: u32,
     },
+    /// No device of this process is on the interface.
+    NoDeviceOn {
+        /// The process.
+        pid: u32,
+        /// The interface.
+        name: String,
+        /// The interfaces that it has devices on.
+        known: Vec<String>,
+    },
     /// The connection to a device of the process failed.
     Connect {
         /// The process.
@@ -69,6 +78,7 @@ impl LiveError {
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::NoInterface { known, .. } => Some(format!("interfaces: {}", known.join(", "))),
+            Self::NoDeviceOn { known, .. } => Some(format!("its devices are on {}", known.join(", "))),
             Self::IngressQdisc { .. } => Some(
                 "its queueing discipline for incoming packets is 'ingress', which has no egress filters: \
                  replace it by clsact"
@@ -99,6 +109,7 @@ impl fmt::Display for LiveError {
             Self::IngressQdisc { name, error } => write!(f, "attaching filters to {name}: {error}"),
             Self::Setup { step, error } => write!(f, "{step}: {error}"),
             Self::NoDevice { pid } => write!(f, "process {pid} has no device of roxie"),
+            Self::NoDeviceOn { pid, name, .. } => write!(f, "process {pid} has no device on {name}"),
             Self::Connect { pid, error } => write!(f, "process {pid}: {error}"),
             Self::Refused { pid, error } => write!(f, "process {pid}: {error}"),
         }

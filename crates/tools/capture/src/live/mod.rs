@@ -63,6 +63,8 @@ impl CapturePoint {
 pub struct Options {
     /// Bytes captured of each packet; all if `None`.
     pub snap_len: Option<u32>,
+    /// Capture only the devices of a process on this interface; all if `None`.
+    pub netdev: Option<String>,
     /// Which packets to capture. The capture point applies the conditions on headers, the reader all others.
     pub filter: FilterOptions,
     /// If `Some(n)`, capture only the first of every n packets.

@@ -4,6 +4,7 @@
 //! The capture needs the user of the process, or root. The engine stops copying when the connection to the
 //! capture closes, so also when the capture is killed.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use bpf::TapHeader;
@@ -11,6 +12,7 @@ use roxie::hook::TapFilter;
 use roxie::hook::control::{Remote, Users};
 use roxie::recording;
 use roxie::registry::DomainConfig;
+use roxie::status::EngineStatus;
 use sys::RecordReader;
 
 use super::error::{During, LiveError};
@@ -32,7 +34,7 @@ const BATCH_BYTES: usize = 128 << 10;
 /// Records between two comparisons with [`BATCH_BYTES`].
 const RECORDS: usize = 32;
 
-/// The taps of a process: one for each device, most processes have one.
+/// The taps of a process: one for each engine of each device, most processes have one.
 pub(super) struct Process {
     pid: u32,
     engines: Vec<Engine>,
@@ -43,12 +45,14 @@ pub(super) struct Process {
 struct Engine {
     /// The connection; `None` once the capture is stopped.
     remote: Option<Remote>,
+    /// Name and interface of its device: `roxie0 on eth0`.
+    device: String,
     slot: u16,
     copies: RecordReader,
 }
 
 impl Process {
-    /// Starts a tap in each device of the process.
+    /// Starts a tap in each device of the process, or in those on the interface of the options.
     pub(super) fn new(pid: u32, options: &Options) -> Result<Self, LiveError> {
         let buffer_mib = options.buffer_mib.unwrap_or(BUFFER_MIB);
         let is_short = options.snap_len.is_some_and(|snap| snap <= HEADERS_MAX);
@@ -64,17 +68,24 @@ impl Process {
             sample: options.sample.unwrap_or(1),
             verdicts: options.verdicts,
         };
-        let start = |remote: Remote| {
-            let copies = remote.tap(&filter).map_err(|error| LiveError::Refused { pid, error })?;
-            Ok(Engine { slot: remote.slot(), remote: Some(remote), copies })
-        };
-        let splitter = Splitter::new(options.snap_len, 1);
-        Ok(Self {
-            pid,
-            splitter,
-            wait_ns,
-            engines: connect(pid)?.into_iter().map(start).collect::<Result<_, LiveError>>()?,
-        })
+        let refused = |error| LiveError::Refused { pid, error };
+        let (mut engines, mut netdevs) = (Vec::new(), BTreeSet::new());
+        for remote in connect(pid)? {
+            let EngineStatus { device, netdev, .. } = remote.engine().map_err(refused)?;
+            if options.netdev.as_ref().is_none_or(|wanted| *wanted == netdev) {
+                let (copies, device) =
+                    (remote.tap(&filter).map_err(refused)?, format!("{device} on {netdev}"));
+                engines.push(Engine { slot: remote.slot(), remote: Some(remote), device, copies });
+            }
+            netdevs.insert(netdev);
+        }
+        match &options.netdev {
+            Some(name) if engines.is_empty() => {
+                let known = netdevs.into_iter().collect();
+                Err(LiveError::NoDeviceOn { pid, name: name.clone(), known })
+            }
+            _ => Ok(Self { pid, engines, splitter: Splitter::new(options.snap_len, 1), wait_ns }),
+        }
     }
 }
 
@@ -94,11 +105,12 @@ fn connect(pid: u32) -> Result<Vec<Remote>, LiveError> {
 
 impl Tap for Process {
     fn interfaces(&self) -> Vec<String> {
-        let slot = |engine: &Engine| match self.engines.len() {
-            1 => format!("process {}", self.pid),
-            _ => format!("process {} slot {}", self.pid, engine.slot),
+        let name = |engine: &Engine| {
+            let is_alone = self.engines.iter().filter(|other| other.device == engine.device).count() == 1;
+            let slot = if is_alone { String::new() } else { format!(" slot {}", engine.slot) };
+            format!("process {} {}{slot}", self.pid, engine.device)
         };
-        self.engines.iter().map(slot).collect()
+        self.engines.iter().map(name).collect()
     }
 
     fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize> {

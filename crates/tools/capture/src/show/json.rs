@@ -12,6 +12,9 @@ use crate::source::Record;
 
 pub(super) fn packet<'a>(out: &mut String, record: &Record<'a>, seen: &Result<Seen<'a>, NotRoce>) {
     let mut object = Map::new();
+    if let Some(name) = record.interface_name {
+        object.insert("frame.interface_name".to_owned(), name.into());
+    }
     for field in fields::layers(record, seen).into_iter().flat_map(|layer| layer.fields) {
         let value = match field.value {
             Value::Number(n) => n.into(),

@@ -9,7 +9,7 @@ mod tree;
 use wire::capture::{NotRoce, Seen};
 
 use crate::clock;
-use crate::paint::{Colours, Tone};
+use crate::paint::{Colours, Tone, text};
 use crate::source::Record;
 
 /// How a packet is shown.
@@ -83,6 +83,9 @@ impl Show {
         if let Some(time) = self.time(record.time_ns) {
             out.push_str(&time);
             out.push(' ');
+        }
+        if let Some(name) = record.interface_name {
+            out.push_str(&self.colours.paint(Tone::Faint, &format!("[{}] ", text(name.as_bytes()))));
         }
         line::packet(out, self.colours, record, seen);
         out.push('\n');

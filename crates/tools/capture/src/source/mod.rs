@@ -99,6 +99,8 @@ pub struct Record<'a> {
     pub time_ns: u64,
     /// Index into [`Source::interfaces`].
     pub interface: usize,
+    /// Name of the interface, if the file has described several so far.
+    pub interface_name: Option<&'a str>,
     /// The link layer that `data` begins with.
     pub link_type: LinkType,
     /// The captured bytes of the packet.
@@ -117,11 +119,22 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// The record without its bytes, its comment, and what devices have told.
+    /// The record without its bytes, its texts, and what devices have told.
     pub(crate) fn bare(&self) -> Record<'static> {
         let Self { number, time_ns, interface, link_type, original_len, outbound, verdict, .. } = *self;
-        let (data, comment, told) = (&[], None, &[]);
-        Record { number, time_ns, interface, link_type, data, original_len, outbound, verdict, comment, told }
+        Record {
+            number,
+            time_ns,
+            interface,
+            interface_name: None,
+            link_type,
+            data: &[],
+            original_len,
+            outbound,
+            verdict,
+            comment: None,
+            told: &[],
+        }
     }
 }
 

@@ -20,6 +20,7 @@ impl<R: Read> Source<R> {
             number: self.packets,
             time_ns: header.time_ns,
             interface: 0,
+            interface_name: None,
             link_type: self.interfaces[0].link_type,
             data: &self.buffer[data],
             original_len: header.original as usize,

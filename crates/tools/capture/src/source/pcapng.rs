@@ -132,6 +132,7 @@ impl<R: Read> Source<R> {
             number: self.packets,
             time_ns,
             interface: index,
+            interface_name: interface.name.as_deref().filter(|_| self.interfaces.len() > 1),
             link_type: interface.link_type,
             data: &self.buffer[found.data],
             original_len: found.original_len,
