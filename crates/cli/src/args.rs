@@ -168,11 +168,13 @@ pub(crate) struct TrafficArgs {
     /// Mark packets as ECN-capable, so that switches mark them on congestion instead of dropping them
     /// [default: off]
     ///
-    /// The peer must reply to marked packets with congestion notification packets (CNPs): RoCE NICs and
+    /// Without a value: on, for all devices. A list has the values of single devices, such as
+    /// mlx5_0=on,mlx5_1=on; so have those of --rate-limit and --flush-icrc. The peer must reply to marked packets with congestion notification packets (CNPs): RoCE NICs and
     /// roxie do, Linux rxe does not. The sender then reduces its rate (DCQCN). Also: environment variable
-    /// ROXIE_ECN, on or off.
-    #[arg(long)]
-    pub(crate) ecn: bool,
+    /// ROXIE_ECN.
+    #[arg(long, value_name = "on|off|NAME=on[,NAME=on...]", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = ecn)]
+    pub(crate) ecn: Option<String>,
     /// Limit the rate of each queue pair, in bits per second on the wire, such as 500M or 10G
     ///
     /// A rate limit that the program sets itself (ibv_modify_qp) takes precedence. Also: environment
@@ -183,7 +185,7 @@ pub(crate) struct TrafficArgs {
     ///
     /// rxe includes the headers twice, and drops a FLUSH with a standard ICRC. NICs use the standard ICRC.
     /// roxie accepts both. Also: environment variable ROXIE_FLUSH_ICRC.
-    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Traffic::FLUSH_ICRC_WORDS))]
+    #[arg(long, value_name = "KIND", value_parser = flush_icrc)]
     pub(crate) flush_icrc: Option<String>,
     /// Engines of the device, auto or 1 to 32; each has its own sockets, lock and thread [default: auto]
     ///
@@ -225,9 +227,23 @@ fn engines(text: &str) -> Result<Engines, String> {
     engines.ok_or_else(|| Engines::WORDS.concat())
 }
 
+fn ecn(text: &str) -> Result<String, String> {
+    traffic(text, [text, "", ""], Traffic::ECN_WORDS)
+}
+
 fn rate(text: &str) -> Result<String, String> {
-    let fits = !text.is_empty() && Traffic::from_words("", text, "").is_ok();
-    fits.then(|| text.to_owned()).ok_or_else(|| Traffic::RATE_WORDS.concat())
+    traffic(text, ["", text, ""], Traffic::RATE_WORDS)
+}
+
+fn flush_icrc(text: &str) -> Result<String, String> {
+    traffic(text, ["", "", text], Traffic::FLUSH_ICRC_WORDS)
+}
+
+/// Checks one of the words of [`Traffic::from_words`]. An empty variable means the default; an empty option is
+/// a mistake.
+fn traffic(text: &str, [ecn, rate, flush_icrc]: [&str; 3], words: &[&str]) -> Result<String, String> {
+    let fits = !text.is_empty() && Traffic::from_words("", ecn, rate, flush_icrc).is_ok();
+    fits.then(|| text.to_owned()).ok_or_else(|| words.join(", "))
 }
 
 /// When a command gets device files.

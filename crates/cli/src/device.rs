@@ -77,10 +77,11 @@ impl PortArgs {
 }
 
 impl TrafficArgs {
-    /// The environment variables that these options stand for, with their values if given.
-    pub(crate) fn words(&self) -> Outcome<[(&'static str, Option<String>); 4]> {
+    /// The environment variables that these options stand for, with their values if given; `devices` are those
+    /// that lists may name.
+    pub(crate) fn words(&self, devices: &DeviceArgs) -> Outcome<[(&'static str, Option<String>); 4]> {
         let variables = [
-            ("ROXIE_ECN", self.ecn.then(|| "on".to_owned())),
+            ("ROXIE_ECN", self.ecn.clone()),
             ("ROXIE_RATE_LIMIT", self.rate_limit.clone()),
             ("ROXIE_FLUSH_ICRC", self.flush_icrc.clone()),
             ("ROXIE_ENGINES", self.engines.map(|engines| engines.to_string())),
@@ -88,9 +89,20 @@ impl TrafficArgs {
         let [ecn, rate_limit, flush_icrc, engines] = variables
             .each_ref()
             .map(|(name, word)| word.clone().unwrap_or_else(|| std::env::var(name).unwrap_or_default()));
-        Traffic::from_words(&ecn, &rate_limit, &flush_icrc)
+        Traffic::from_words("", &ecn, &rate_limit, &flush_icrc)
             .and_then(|_| Engines::from_word(&engines))
             .map_err(|bad| Failure::new(bad.to_string()).code(2))?;
+        let lists = [ecn, rate_limit, flush_icrc];
+        let named = lists.iter().flat_map(|list| Traffic::named_devices(list)).collect::<Vec<_>>();
+        // Without a list nothing is read. Without interfaces there is no device, which the program finds out.
+        if let (false, Ok(devices)) = (named.is_empty(), devices.configs()) {
+            let names = devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>();
+            if let Some(unknown) = named.iter().find(|name| !names.contains(name)) {
+                let what =
+                    format!("--ecn, --rate-limit or --flush-icrc names '{unknown}', which is no device");
+                return Err(Failure::new(what).hint(format!("devices: {}", names.join(", "))).code(2));
+            }
+        }
         Ok(variables)
     }
 }

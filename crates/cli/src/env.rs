@@ -14,7 +14,7 @@ pub(crate) fn variables(nic: &NicArgs) -> Outcome<Vec<(&'static str, OsString)>>
     let NicArgs { device, port, hooks, traffic } = nic;
     device.check()?;
     port.choice()?;
-    let traffic = traffic.words()?;
+    let traffic = traffic.words(device)?;
     let (ingress, egress) = hooks.texts()?;
     let dir = Libraries::find()?.link()?;
     let mut variables = vec![

@@ -8,7 +8,7 @@ fn an_invalid_variable_is_refused_before_the_program_starts() {
     for (name, value, said) in [
         ("ROXIE_USERS", "bob", "ROXIE_USERS=bob is not a list of user ids"),
         ("ROXIE_DOMAIN", "x y", "is not NAME or NAME:PORT"),
-        ("ROXIE_ECN", "1", "ROXIE_ECN=1 is none of off, on"),
+        ("ROXIE_ECN", "1", "ROXIE_ECN=1 is none of off, on, NAME=on[,NAME=on...]"),
         ("ROXIE_NAME", "a/b", "'a/b' cannot name a device"),
         ("ROXIE_NETDEV", "lo,,lo", "--netdev (ROXIE_NETDEV) is 'lo,,lo', which has an empty part"),
         ("ROXIE_DEVICES", "33", "--devices (ROXIE_DEVICES) is '33', which is not a number of devices"),

@@ -22,46 +22,85 @@ const ECT_0: u8 = 2;
 
 impl Traffic {
     /// Valid values of `ROXIE_ECN`.
-    pub const ECN_WORDS: &[&str] = &["off", "on"];
+    pub const ECN_WORDS: &[&str] = &["off", "on", "NAME=on[,NAME=on...]"];
     /// Valid values of `ROXIE_FLUSH_ICRC`.
-    pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe"];
+    pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe", "NAME=rxe[,NAME=rxe...]"];
     /// Description of the valid values of `ROXIE_RATE_LIMIT`.
-    pub const RATE_WORDS: &[&str] = &["a rate from 1k to 4000G in bits per second, such as 500M"];
+    pub const RATE_WORDS: &[&str] =
+        &["a rate from 1k to 4000G in bits per second, such as 500M, or a list NAME=RATE[,NAME=RATE...]"];
 
-    /// Takes the settings from `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`; the defaults are
-    /// `off`, no limit and `iba`.
+    /// Takes the settings of the device of this name from `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and
+    /// `ROXIE_FLUSH_ICRC`; the defaults are `off`, no limit and `iba`.
     ///
     /// # Errors
     /// The variable that has an invalid value.
-    pub fn from_env() -> Result<Traffic, BadVariable> {
+    pub fn from_env(device: &str) -> Result<Traffic, BadVariable> {
         let get = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
-        Traffic::from_words(&get("ROXIE_ECN"), &get("ROXIE_RATE_LIMIT"), &get("ROXIE_FLUSH_ICRC"))
+        Traffic::from_words(device, &get("ROXIE_ECN"), &get("ROXIE_RATE_LIMIT"), &get("ROXIE_FLUSH_ICRC"))
     }
 
-    /// Parses the values of the three variables.
+    /// Parses the values of the three variables. Each is a value for all devices, or a list
+    /// `NAME=VALUE[,NAME=VALUE...]`; devices that a list does not name have the default.
     ///
     /// # Errors
-    /// The variable that has an invalid value.
-    pub fn from_words(ecn: &str, rate_limit: &str, flush_icrc: &str) -> Result<Traffic, BadVariable> {
-        let ecn = match ecn {
-            "" | "off" => false,
-            "on" => true,
-            _ => return Err(BadVariable::new("ROXIE_ECN", ecn, Self::ECN_WORDS)),
+    /// The variable that has an invalid value, be it that of another device.
+    pub fn from_words(
+        device: &str,
+        ecn: &str,
+        rate_limit: &str,
+        flush_icrc: &str,
+    ) -> Result<Traffic, BadVariable> {
+        let is_on = |word: &str| match word {
+            "off" => Some(false),
+            "on" => Some(true),
+            _ => None,
         };
-        let bad = || BadVariable::new("ROXIE_RATE_LIMIT", rate_limit, Self::RATE_WORDS);
-        let rate_limit_kbps = if rate_limit.is_empty() { 0 } else { kilobits(rate_limit).ok_or_else(bad)? };
-        let flush_icrc = match flush_icrc {
-            "" | "iba" => FlushIcrc::Iba,
-            "rxe" => FlushIcrc::Rxe,
-            _ => return Err(BadVariable::new("ROXIE_FLUSH_ICRC", flush_icrc, Self::FLUSH_ICRC_WORDS)),
+        let icrc = |word: &str| match word {
+            "iba" => Some(FlushIcrc::Iba),
+            "rxe" => Some(FlushIcrc::Rxe),
+            _ => None,
         };
-        Ok(Traffic { ecn, rate_limit_kbps, flush_icrc })
+        let bad = BadVariable::new;
+        Ok(Traffic {
+            ecn: of_device(device, ecn, is_on).ok_or_else(|| bad("ROXIE_ECN", ecn, Self::ECN_WORDS))?,
+            rate_limit_kbps: of_device(device, rate_limit, kilobits)
+                .ok_or_else(|| bad("ROXIE_RATE_LIMIT", rate_limit, Self::RATE_WORDS))?,
+            flush_icrc: of_device(device, flush_icrc, icrc)
+                .ok_or_else(|| bad("ROXIE_FLUSH_ICRC", flush_icrc, Self::FLUSH_ICRC_WORDS))?,
+        })
+    }
+
+    /// Returns the devices that the value of one of the variables names.
+    pub fn named_devices(text: &str) -> impl Iterator<Item = &str> {
+        text.split(',').filter_map(|part| Some(part.split_once('=')?.0))
     }
 
     /// Returns the traffic class to send with, for a connection with this traffic class.
     pub(crate) fn class(self, traffic_class: u8) -> u8 {
         if self.ecn && traffic_class & ECN == 0 { traffic_class | ECT_0 } else { traffic_class }
     }
+}
+
+/// Returns the value for a device: `text` is one for all devices, or a list of `NAME=VALUE`. An empty text and
+/// a device that the list does not name have the default; `None` for an invalid text.
+fn of_device<T: Default>(device: &str, text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    if text.is_empty() {
+        return Some(T::default());
+    }
+    if !text.contains('=') {
+        return parse(text);
+    }
+    let (mut names, mut value) = (Vec::new(), T::default());
+    for part in text.split(',') {
+        let (name, word) =
+            part.split_once('=').filter(|(name, _)| !name.is_empty() && !names.contains(name))?;
+        let parsed = parse(word)?;
+        if name == device {
+            value = parsed;
+        }
+        names.push(name);
+    }
+    Some(value)
 }
 
 /// Parses `1500k`, `500M`, `2.5G`, `8000000` (bits per second) into kbit/s; at least 1.
@@ -79,7 +118,7 @@ mod tests {
 
     #[test]
     fn rates_have_units_and_bounds() {
-        let kbps = |text| Traffic::from_words("", text, "").map(|traffic| traffic.rate_limit_kbps);
+        let kbps = |text| Traffic::from_words("", "", text, "").map(|traffic| traffic.rate_limit_kbps);
         assert_eq!(
             ["", "1k", "1500k", "500M", "2.5G", "8000000", "4000G"].map(|text| kbps(text).unwrap()),
             [0, 1, 1500, 500_000, 2_500_000, 8000, 4_000_000_000]
@@ -92,22 +131,36 @@ mod tests {
 
     #[test]
     fn only_a_traffic_class_without_ecn_bits_is_made_ecn_capable() {
-        let on = Traffic::from_words("on", "", "").unwrap();
+        let on = Traffic::from_words("", "on", "", "").unwrap();
         assert_eq!([0, 0x68, 0x69, 0x6a].map(|class| on.class(class)), [2, 0x6a, 0x69, 0x6a]);
-        assert_eq!(Traffic::from_words("off", "", "").unwrap().class(0x68), 0x68);
+        assert_eq!(Traffic::from_words("", "off", "", "").unwrap().class(0x68), 0x68);
         assert_eq!(
-            Traffic::from_words("yes", "", "").unwrap_err().to_string(),
-            "ROXIE_ECN=yes is none of off, on"
+            Traffic::from_words("", "yes", "", "").unwrap_err().to_string(),
+            "ROXIE_ECN=yes is none of off, on, NAME=on[,NAME=on...]"
         );
     }
 
     #[test]
+    fn a_list_has_values_of_single_devices() {
+        let of = |device| Traffic::from_words(device, "a=off,b=on", "b=1k", "a=rxe").unwrap();
+        let values = |traffic: Traffic| (traffic.ecn, traffic.rate_limit_kbps, traffic.flush_icrc);
+        assert_eq!(values(of("a")), (false, 0, FlushIcrc::Rxe));
+        assert_eq!(values(of("b")), (true, 1, FlushIcrc::Iba));
+        assert_eq!(of("c"), Traffic::default());
+        for wrong in ["a=", "=on", "a=on,", "a=on,off", "a=on,a=off", "b=on,a=yes"] {
+            assert!(Traffic::from_words("b", wrong, "", "").is_err(), "{wrong}");
+        }
+        assert_eq!(Traffic::named_devices("a=off,b=on").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(Traffic::named_devices("500M").count(), 0);
+    }
+
+    #[test]
     fn the_icrc_of_flush_follows_the_specification_or_rxe() {
-        let flush_icrc = |word| Traffic::from_words("", "", word).map(|traffic| traffic.flush_icrc);
+        let flush_icrc = |word| Traffic::from_words("", "", "", word).map(|traffic| traffic.flush_icrc);
         assert_eq!(["", "iba", "rxe"].map(|word| flush_icrc(word).unwrap()), {
             [FlushIcrc::Iba, FlushIcrc::Iba, FlushIcrc::Rxe]
         });
         let wrong = flush_icrc("right").unwrap_err().to_string();
-        assert_eq!(wrong, "ROXIE_FLUSH_ICRC=right is none of iba, rxe");
+        assert_eq!(wrong, "ROXIE_FLUSH_ICRC=right is none of iba, rxe, NAME=rxe[,NAME=rxe...]");
     }
 }

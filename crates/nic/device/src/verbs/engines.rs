@@ -119,7 +119,8 @@ impl Device {
     fn start(&self, beside: Option<(&Arc<Engine>, usize)>) -> io::Result<Arc<Engine>> {
         sys::memory_for(Refusal::ENGINE_MEMORY).map_err(|_| Refusal::NoMemory)?;
         let choice = self.choice().map_err(Refusal::BadVariable)?;
-        let traffic = self.0.traffic.map_or_else(Traffic::from_env, Ok).map_err(Refusal::BadVariable)?;
+        let traffic = self.0.traffic.map_or_else(|| Traffic::from_env(&self.0.name), Ok);
+        let traffic = traffic.map_err(Refusal::BadVariable)?;
         let keepalive_ns = interval_from_env().map_err(Refusal::BadVariable)?;
         let domain =
             self.0.domain.clone().map_or_else(DomainConfig::from_env, Ok).map_err(Refusal::BadVariable)?;
