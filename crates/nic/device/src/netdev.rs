@@ -12,7 +12,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
 
 use sys::{Epoll, NetEvent, NetEvents, PollFd};
@@ -49,6 +49,8 @@ struct Watch {
 /// The asynchronous events of a context.
 #[derive(Debug)]
 pub(crate) struct ContextEvents {
+    /// Number of the context in this process.
+    pub(crate) number: u32,
     pub(crate) queue: Arc<EventQueue<AsyncEvent>>,
     /// Readable while events are unread, or when the netdev has changed and no engine runs.
     readable: Epoll,
@@ -100,6 +102,13 @@ impl Gids {
         }
         watch.contexts.retain(|known| known.strong_count() > 0);
         watch.contexts.push(Arc::downgrade(context));
+    }
+
+    /// Returns the numbers of the contexts, in order.
+    pub(crate) fn contexts(&self) -> Vec<u32> {
+        let watch = self.watch();
+        let contexts = watch.iter().flat_map(|watch| watch.contexts.iter().filter_map(Weak::upgrade));
+        contexts.map(|context| context.number).collect()
     }
 
     /// Opens the monitor, unless it is open; returns its descriptor, or -1.
@@ -230,7 +239,9 @@ impl ContextEvents {
         // The application sets O_NONBLOCK on the other descriptor.
         queue.set_nonblocking()?;
         readable.add(queue.as_fd(), 0)?;
-        Ok(Arc::new(Self { queue: Arc::new(queue), readable }))
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Self { number, queue: Arc::new(queue), readable }))
     }
 
     /// Returns the descriptor for poll(2) and O_NONBLOCK.

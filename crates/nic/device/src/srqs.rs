@@ -10,6 +10,8 @@ use crate::cq::CompletionQueue;
 
 /// A shared receive queue, and its attributes in the engine.
 pub(crate) struct SrqEntry {
+    /// Its number among the objects of the device.
+    pub(crate) id: u32,
     pub(crate) queue: RecvQueue,
     /// Chosen by the creator; identifies the queue in its events.
     pub(crate) cookie: u64,

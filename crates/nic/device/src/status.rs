@@ -94,27 +94,40 @@ pub enum ObjectKind {
     Mr,
     /// Identifiers of connections.
     CmId,
+    /// Contexts.
+    Ctx,
+    /// Shared receive queues.
+    Srq,
 }
 
 impl ObjectKind {
     /// All kinds.
-    pub const ALL: [ObjectKind; 4] = [Self::Pd, Self::Cq, Self::Mr, Self::CmId];
+    pub const ALL: [ObjectKind; 6] = [Self::Pd, Self::Cq, Self::Mr, Self::CmId, Self::Ctx, Self::Srq];
+
+    /// Objects in one page of a reply (128 KiB): at most 120 bytes each, 600 of a shared receive queue.
+    pub(crate) fn page_max(self) -> usize {
+        if self == Self::Srq { 128 } else { 1000 }
+    }
 }
 
 /// An object of a device. Its number tells it from the others of its kind in the process.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ObjectStatus {
     /// A protection domain.
     Pd {
         /// Its number.
         id: u32,
-        /// Queue pairs and memory regions.
+        /// Number of its context.
+        ctx: u32,
+        /// Queue pairs, shared receive queues and memory regions.
         users: u64,
     },
     /// A completion queue.
     Cq {
         /// Its number.
         id: u32,
+        /// Number of its context.
+        ctx: u32,
         /// Completions that it has room for.
         entries: u32,
         /// Send and receive queues.
@@ -146,14 +159,38 @@ pub enum ObjectStatus {
         /// Address and port of the peer.
         remote: Option<SocketAddr>,
     },
+    /// An open device.
+    Ctx {
+        /// Its number.
+        id: u32,
+    },
+    /// A shared receive queue.
+    Srq {
+        /// Its number.
+        id: u32,
+        /// Number of its protection domain.
+        pd: u32,
+        /// Number of the completion queue of an XRC queue.
+        cq: Option<u32>,
+        /// The queue pairs that were created with it, at most [`SRQ_QPS_MAX`](Self::SRQ_QPS_MAX).
+        qps: Vec<Qpn>,
+    },
 }
 
 impl ObjectStatus {
+    /// Most queue pairs that are listed of a shared receive queue: `rdma` prints some 30.
+    pub const SRQ_QPS_MAX: usize = 128;
+
     /// Its number.
     #[must_use]
     pub fn id(&self) -> u32 {
         match self {
-            Self::Pd { id, .. } | Self::Cq { id, .. } | Self::Mr { id, .. } | Self::CmId { id, .. } => *id,
+            Self::Pd { id, .. }
+            | Self::Cq { id, .. }
+            | Self::Mr { id, .. }
+            | Self::CmId { id, .. }
+            | Self::Ctx { id }
+            | Self::Srq { id, .. } => *id,
         }
     }
 
@@ -178,9 +215,6 @@ impl ObjectPage {
         numbers().is_sorted_by(|one, next| one < next) && numbers().next().is_none_or(|first| first >= from)
     }
 }
-
-/// Objects in one page: at most 120 bytes of a reply each.
-pub(crate) const OBJECTS_MAX: usize = 1000;
 
 impl EngineStatus {
     pub(crate) fn new(device: String, netdev: String, port: String, rows: Vec<Row>) -> EngineStatus {

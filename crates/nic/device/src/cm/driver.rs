@@ -29,7 +29,7 @@ use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::locked::Locked;
 use crate::runtime::Runtime;
-use crate::status::{OBJECTS_MAX, ObjectStatus, Row};
+use crate::status::{ObjectKind, ObjectStatus, Row};
 use sys::KeptLock;
 
 /// Runs the connections of one process.
@@ -277,7 +277,7 @@ impl CmDriver {
             let all = state.ids.values().chain(state.placed.values()).chain(listening);
             all.filter_map(Weak::upgrade).map(|id| (id.number(), id)).collect()
         };
-        known.range(from..).filter_map(|(_, id)| id.status()).take(OBJECTS_MAX + 1).collect()
+        known.range(from..).filter_map(|(_, id)| id.status()).take(ObjectKind::CmId.page_max() + 1).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -121,7 +121,7 @@ pub(super) fn poll_engines(first: &Arc<Engine>, engine_mask: u32) {
 
 impl Cq {
     pub(super) fn new(
-        (device, engine): (&Device, Arc<Engine>),
+        (context, engine): (&Context, Arc<Engine>),
         cqe: u32,
         channel: Option<&CompChannel>,
         cookie: u64,
@@ -137,8 +137,8 @@ impl Cq {
             queue.set_chaos(chaos);
         }
         let engine_mask = AtomicU32::new(0);
-        let device = device.clone();
-        engine.objects.add_cq(&queue);
+        let device = context.device().clone();
+        engine.objects.add_cq(context.number(), &queue);
         Self(Arc::new(CqInner { queue, device, engine, engine_mask, vector, _share: share }))
     }
 

@@ -277,6 +277,11 @@ impl Context {
         &self.0.device
     }
 
+    /// Returns its number, which no other context of the process has.
+    pub(super) fn number(&self) -> u32 {
+        self.0.events.number
+    }
+
     pub(super) fn quotas(&self) -> &Quotas {
         &self.0.device.0.quotas
     }
@@ -417,7 +422,7 @@ impl Context {
         }
         memory_for(cqe as usize * size_of::<Wc>())?;
         let share = self.quotas().cqs.take()?;
-        Ok(Cq::new((device, engine), cqe, channel, cookie, vector, share))
+        Ok(Cq::new((self, engine), cqe, channel, cookie, vector, share))
     }
 
     /// Number of completion vectors, one for each engine that the device may have (`num_comp_vectors`).

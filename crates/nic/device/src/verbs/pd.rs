@@ -46,7 +46,7 @@ impl Td {
 impl Pd {
     pub(super) fn new(context: Context, engine: Arc<Engine>) -> Result<Self, VerbsError> {
         let _share = context.quotas().pds.take()?;
-        let id = engine.objects.add_pd();
+        let id = engine.objects.add_pd(context.number());
         Ok(Self(Arc::new(PdInner { context, engine, id, parent_of: None, _share })))
     }
 

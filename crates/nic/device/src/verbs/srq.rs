@@ -78,7 +78,7 @@ impl Srq {
         let scope = xrc.map(|(xrcd, cq)| XrcScope { domain: xrcd.id(), cq: Arc::clone(cq.queue()) });
         // An XRC SRQ is on engine 0, where the receiving queue pairs of XRC domains are.
         let index = if xrc.is_some() { 0 } else { pd.engine_for(Owner::this_thread()) };
-        let engine = Arc::clone(pd.engine().at(index));
+        let (engine, id) = (Arc::clone(pd.engine().at(index)), pd.engine().objects.next());
         let mut core = engine.lock();
         let srqs = &mut core.tables.srqs.entries;
         let index = match srqs.iter().position(Option::is_none) {
@@ -94,7 +94,7 @@ impl Srq {
             return Err(no_number(SLOT_QPNS));
         }
         core.tables.srqs.created += 1;
-        core.tables.srqs.entries[index] = Some(SrqEntry { queue, cookie: init.cookie, xrc: scope });
+        core.tables.srqs.entries[index] = Some(SrqEntry { id, queue, cookie: init.cookie, xrc: scope });
         drop(core);
         if let Some((_, cq)) = xrc {
             cq.add_engine(engine.index());

@@ -36,6 +36,8 @@ mod command {
     pub(super) const RES_MR_GET: u16 = 13;
     pub(super) const RES_PD_GET: u16 = 14;
     pub(super) const STAT_GET: u16 = 17;
+    pub(super) const RES_CTX_GET: u16 = 22;
+    pub(super) const RES_SRQ_GET: u16 = 23;
 }
 
 /// Bytes of a message after which a table continues in the next: `rdma` reads into a page.
@@ -81,7 +83,11 @@ fn messages(request: &Request<'_>, port_id: u32) -> Result<Vec<Message>, Refused
         command::SYS_GET => Ok(vec![system(reply())]),
         command::RES_GET => each(request, |device| Ok(vec![device.summary(reply())])),
         command::RES_QP_GET => each(request, |device| device.queue_pairs(request, reply)),
-        command @ command::RES_CM_ID_GET..=command::RES_PD_GET if request.is_dump() => {
+        command @ (command::RES_CM_ID_GET..=command::RES_PD_GET
+        | command::RES_CTX_GET
+        | command::RES_SRQ_GET)
+            if request.is_dump() =>
+        {
             each(request, |device| Ok(device.objects(command, reply)))
         }
         command::STAT_GET => each(request, |device| device.statistics(request, reply)),
@@ -172,12 +178,18 @@ impl Listed {
     fn summary(&self, mut message: Message) -> Message {
         let queue_pairs: usize = self.engines().iter().map(|(_, queue_pairs)| queue_pairs.len()).sum();
         let count = |kind| self.objects_of(kind).len();
-        let [pds, cqs, mrs, cm_ids] = ObjectKind::ALL.map(count);
+        let [pds, cqs, mrs, cm_ids, contexts, srqs] = ObjectKind::ALL.map(count);
         self.name(&mut message);
         message.nest(RES_SUMMARY, |message| {
-            for (name, count) in
-                [("pd", pds), ("cq", cqs), ("qp", queue_pairs), ("cm_id", cm_ids), ("mr", mrs)]
-            {
+            for (name, count) in [
+                ("pd", pds),
+                ("cq", cqs),
+                ("qp", queue_pairs),
+                ("cm_id", cm_ids),
+                ("mr", mrs),
+                ("ctx", contexts),
+                ("srq", srqs),
+            ] {
                 message.nest(RES_SUMMARY_ENTRY, |message| {
                     message.text(RES_SUMMARY_ENTRY_NAME, name);
                     message.u64(RES_SUMMARY_ENTRY_CURR, count as u64);
@@ -193,6 +205,8 @@ impl Listed {
             command::RES_PD_GET => (ObjectKind::Pd, RES_PD, RES_PD_ENTRY),
             command::RES_CQ_GET => (ObjectKind::Cq, RES_CQ, RES_CQ_ENTRY),
             command::RES_MR_GET => (ObjectKind::Mr, RES_MR, RES_MR_ENTRY),
+            command::RES_CTX_GET => (ObjectKind::Ctx, RES_CTX, RES_CTX_ENTRY),
+            command::RES_SRQ_GET => (ObjectKind::Srq, RES_SRQ, RES_SRQ_ENTRY),
             _ => (ObjectKind::CmId, RES_CM_ID, RES_CM_ID_ENTRY),
         };
         let all = self.objects_of(kind).into_iter();

@@ -1,5 +1,5 @@
 //! The attributes of one object in a table of rdma(8): a queue pair, protection domain, completion queue,
-//! memory region or identifier of a connection.
+//! memory region, context, shared receive queue or identifier of a connection.
 
 use std::net::SocketAddr;
 
@@ -40,14 +40,16 @@ pub(super) fn queue_pair(message: &mut Message, pid: u32, qp: &QpStatus) {
 /// Numbers as `rdma` knows them are those of the process; with several processes a number is not unique.
 pub(super) fn object(message: &mut Message, pid: u32, object: &ObjectStatus) {
     match *object {
-        ObjectStatus::Pd { id, users } => {
+        ObjectStatus::Pd { id, ctx, users } => {
             message.u64(RES_USECNT, users);
             message.u32(RES_PDN, id);
+            message.u32(RES_CTXN, ctx);
         }
-        ObjectStatus::Cq { id, entries, users } => {
+        ObjectStatus::Cq { id, ctx, entries, users } => {
             message.u32(RES_CQE, entries);
             message.u64(RES_USECNT, users);
             message.u32(RES_CQN, id);
+            message.u32(RES_CTXN, ctx);
         }
         ObjectStatus::Mr { id, key, len, pd } => {
             // The kernel shows keys to CAP_NET_ADMIN only.
@@ -73,6 +75,21 @@ pub(super) fn object(message: &mut Message, pid: u32, object: &ObjectStatus) {
                 }
             }
             message.u32(RES_CM_IDN, id);
+        }
+        ObjectStatus::Ctx { id } => message.u32(RES_CTXN, id),
+        ObjectStatus::Srq { id, pd, cq, ref qps } => {
+            message.u32(RES_SRQN, id);
+            message.u8(RES_TYPE, u8::from(cq.is_some()));
+            message.u32(RES_PDN, pd);
+            if let Some(cq) = cq {
+                message.u32(RES_CQN, cq);
+            }
+            // The kernel joins successive numbers; those of roxie are random.
+            message.nest(RES_QP, |message| {
+                for qpn in qps {
+                    message.nest(RES_QP_ENTRY, |message| message.u32(RES_LQPN, qpn.value()));
+                }
+            });
         }
     }
     message.u32(RES_PID, pid);

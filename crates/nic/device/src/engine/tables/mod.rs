@@ -31,7 +31,8 @@ use crate::keys::KeyTable;
 use crate::port::FlowId;
 use crate::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
 use crate::sched::{FlowShare, TransmitQueue};
-use crate::srqs::{SrqScope, Srqs};
+use crate::srqs::{SrqEntry, SrqScope, Srqs};
+use crate::status::ObjectStatus;
 use crate::trace;
 use crate::traffic::Traffic;
 
@@ -148,11 +149,33 @@ impl Tables {
         self.qps.iter().enumerate().filter_map(|(i, entry)| Some((i as QpIndex, entry.as_deref()?)))
     }
 
-    /// Calls `count` with the domain of each queue pair, and of each region if `has_regions`.
+    /// Calls `count` with the domain of each queue pair and shared receive queue, and of each region if
+    /// `has_regions`.
     pub(crate) fn count_users(&self, has_regions: bool, mut count: impl FnMut(PdId)) {
         self.qps().for_each(|(_, entry)| count(entry.qp.pd()));
+        self.srqs.entries.iter().flatten().for_each(|entry| count(entry.queue.pd()));
         let regions = self.mrs.regions(0).filter(|_| has_regions);
         regions.filter_map(|region| region.pd()).for_each(|pd| count(PdId(pd)));
+    }
+
+    /// Returns the status of the shared receive queues with numbers from `from` on; `number` is that of a
+    /// completion queue.
+    pub(crate) fn srq_status(
+        &self,
+        from: u32,
+        number: impl Fn(&Arc<CompletionQueue>) -> Option<u32>,
+    ) -> Vec<ObjectStatus> {
+        let status = |(index, entry): (u32, &SrqEntry)| {
+            let users = self.qps().filter(|(_, qp)| qp.srqs.own == Some(index));
+            let mut qps: Vec<Qpn> =
+                users.map(|(_, entry)| entry.qp.qpn()).take(ObjectStatus::SRQ_QPS_MAX).collect();
+            qps.sort_by_key(|qpn| qpn.value());
+            let cq = entry.xrc.as_ref().and_then(|scope| number(&scope.cq));
+            ObjectStatus::Srq { id: entry.id, pd: entry.queue.pd().0, cq, qps }
+        };
+        let entries =
+            (0..).zip(&self.srqs.entries).filter_map(|(index, entry)| Some((index, entry.as_ref()?)));
+        entries.filter(|(_, entry)| entry.id >= from).map(status).collect()
     }
 
     pub(crate) fn qps_mut(&mut self) -> impl Iterator<Item = (QpIndex, &mut QpEntry)> {

@@ -95,10 +95,12 @@ fn objects() -> Vec<ObjectStatus> {
     let (local, remote) = (Some("[fd00::1]:7174".parse().unwrap()), None);
     let (qpn, id) = (Some(Qpn::new(0x03_0011)), 3);
     vec![
-        ObjectStatus::Pd { id, users: 4 },
-        ObjectStatus::Cq { id, entries: 16, users: 2 },
+        ObjectStatus::Pd { id, ctx: 1, users: 4 },
+        ObjectStatus::Cq { id, ctx: 1, entries: 16, users: 2 },
         ObjectStatus::Mr { id, key: 0xffff_ffff, len: 1 << 40, pd: 1 },
         ObjectStatus::CmId { id, state: 5, port_space: 0x106, qpn, local, remote },
+        ObjectStatus::Ctx { id },
+        ObjectStatus::Srq { id, pd: 1, cq: Some(2), qps: vec![Qpn::new(7), Qpn::new(0x03_0011)] },
     ]
 }
 
@@ -356,7 +358,7 @@ fn lists_that_do_not_end_or_are_out_of_order_are_refused() {
             }
         });
         let ends = |ids: &[u32], next| {
-            let objects = ids.iter().map(|id| ObjectStatus::Pd { id: *id, users: 0 }).collect();
+            let objects = ids.iter().map(|id| ObjectStatus::Pd { id: *id, ctx: 1, users: 0 }).collect();
             *owner.page.lock().unwrap() = ObjectPage { objects, next };
             remote.objects(ObjectKind::Pd)
         };

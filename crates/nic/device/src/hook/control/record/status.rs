@@ -62,14 +62,16 @@ impl Writer {
 
     fn object(&mut self, object: &ObjectStatus) {
         match *object {
-            ObjectStatus::Pd { id, users } => {
+            ObjectStatus::Pd { id, ctx, users } => {
                 self.u8(ObjectKind::Pd as u8);
                 self.u32(id);
+                self.u32(ctx);
                 self.u64(users);
             }
-            ObjectStatus::Cq { id, entries, users } => {
+            ObjectStatus::Cq { id, ctx, entries, users } => {
                 self.u8(ObjectKind::Cq as u8);
                 self.u32(id);
+                self.u32(ctx);
                 self.u32(entries);
                 self.u64(users);
             }
@@ -88,6 +90,17 @@ impl Writer {
                 self.option(qpn.map(|qpn| u64::from(qpn.value())));
                 self.address(local);
                 self.address(remote);
+            }
+            ObjectStatus::Ctx { id } => {
+                self.u8(ObjectKind::Ctx as u8);
+                self.u32(id);
+            }
+            ObjectStatus::Srq { id, pd, cq, ref qps } => {
+                self.u8(ObjectKind::Srq as u8);
+                self.u32(id);
+                self.u32(pd);
+                self.option(cq.map(u64::from));
+                self.list(qps, |out, qpn| out.u32(qpn.value()));
             }
         }
     }
@@ -166,8 +179,11 @@ impl Reader<'_> {
     fn object(&mut self) -> Option<ObjectStatus> {
         let (kind, id) = (self.kind()?, self.u32()?);
         Some(match kind {
-            ObjectKind::Pd => ObjectStatus::Pd { id, users: self.u64()? },
-            ObjectKind::Cq => ObjectStatus::Cq { id, entries: self.u32()?, users: self.u64()? },
+            ObjectKind::Pd => ObjectStatus::Pd { id, ctx: self.u32()?, users: self.u64()? },
+            ObjectKind::Cq => {
+                let (ctx, entries) = (self.u32()?, self.u32()?);
+                ObjectStatus::Cq { id, ctx, entries, users: self.u64()? }
+            }
             ObjectKind::Mr => ObjectStatus::Mr { id, key: self.u32()?, len: self.u64()?, pd: self.u32()? },
             ObjectKind::CmId => ObjectStatus::CmId {
                 id,
@@ -176,6 +192,13 @@ impl Reader<'_> {
                 qpn: self.option()?.map(|qpn| Qpn::new(qpn as u32)),
                 local: self.address()?,
                 remote: self.address()?,
+            },
+            ObjectKind::Ctx => ObjectStatus::Ctx { id },
+            ObjectKind::Srq => ObjectStatus::Srq {
+                id,
+                pd: self.u32()?,
+                cq: self.option()?.map(|cq| cq as u32),
+                qps: self.list(|fields| Some(Qpn::new(fields.u32()?)))?,
             },
         })
     }
