@@ -17,6 +17,7 @@ mod containers;
 mod cycles;
 mod debuggers;
 mod devices;
+mod ends;
 mod engines;
 mod follow;
 mod holdings;
@@ -74,6 +75,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         debuggers::cases(),
         addresses::cases(),
         follow::cases(),
+        ends::cases(),
         several::cases(),
         mckey::cases(scale),
         ucmatose::cases(scale),

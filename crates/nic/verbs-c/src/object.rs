@@ -134,6 +134,11 @@ impl Living {
         }
     }
 
+    /// As [`for_each`](Self::for_each), and waits for the lock.
+    pub(crate) fn for_each_surely<P>(&self, f: impl FnMut(*mut P)) {
+        self.set().iter().map(|address| *address as *mut P).for_each(f);
+    }
+
     /// Returns the result of `f`, which runs while no thread can destroy the object; `None` if it is not
     /// alive.
     pub(crate) fn with<P, R>(&self, ptr: *mut P, f: impl FnOnce() -> R) -> Option<R> {

@@ -94,23 +94,23 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if there is nothing to accept, for depths above the device's limit or for too much private
-    /// data; the QP is then in ERR.
+    /// data; the QP is then in ERR. A call that fails with the connection manager ends the connection, and
+    /// the peer gets a rejection (Linux cma.c `rdma_accept`).
     pub fn accept(&self, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), VerbsError> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
         let accepted = if inner.qp_type == QpType::Ud {
             inner.answer(cm_id, param, private_data)
         } else if inner.is_active(cm_id) {
-            inner.send_rtu(private_data)
+            inner.or_reject(cm_id, inner.send_rtu(private_data))
         } else {
             inner.accept_connection(cm_id, param.copied().unwrap_or_default(), private_data)
         };
         if accepted.is_err() {
             inner.fail_qp();
         }
-        accepted?;
         inner.flush();
-        Ok(())
+        accepted
     }
 
     /// Rejects a request, or the peer's response to one. At most 148 bytes of private data (datagrams: 136).
@@ -120,15 +120,7 @@ impl Id {
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         let inner = &self.0;
         let cm_id = inner.connection()?;
-        let rejected = inner.host()?.driver().with(|driver| {
-            if inner.qp_type == QpType::Ud {
-                let status = SidrStatus::REJECT;
-                let answer = SidrAnswer { status, qpn: Qpn::new(0), q_key: QKey(0), private_data };
-                driver.cm.sidr_reply(cm_id, &answer)
-            } else {
-                driver.cm.reject(cm_id, RejReason::CONSUMER_DEFINED, private_data)
-            }
-        });
+        let rejected = inner.send_reject(cm_id, private_data);
         // Also a request that the peer has withdrawn is handled.
         inner.lock().is_rejected = true;
         inner.notify_handled();
@@ -234,7 +226,29 @@ impl IdInner {
         // From here on the application gets events: the peer may answer before this returns.
         self.lock().silent = false;
         self.notify_handled();
-        host.driver().with(|driver| driver.cm.accept(host.now(), cm_id, &params))
+        let accepted = host.driver().with(|driver| driver.cm.accept(host.now(), cm_id, &params));
+        self.or_reject(cm_id, accepted)
+    }
+
+    fn send_reject(&self, cm_id: CmId, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.host()?.driver().with(|driver| {
+            if self.qp_type == QpType::Ud {
+                let status = SidrStatus::REJECT;
+                let answer = SidrAnswer { status, qpn: Qpn::new(0), q_key: QKey(0), private_data };
+                driver.cm.sidr_reply(cm_id, &answer)
+            } else {
+                driver.cm.reject(cm_id, RejReason::CONSUMER_DEFINED, private_data)
+            }
+        })
+    }
+
+    /// Tells the peer if an answer was refused; the caller flushes.
+    fn or_reject(&self, cm_id: CmId, answered: Result<(), VerbsError>) -> Result<(), VerbsError> {
+        if answered.is_err() {
+            // In a state without anything to reject, the peer does not wait.
+            let _nothing = self.send_reject(cm_id, &[]);
+        }
+        answered
     }
 
     fn answer(&self, cm_id: CmId, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), VerbsError> {
@@ -244,7 +258,8 @@ impl IdInner {
         drop(state);
         self.notify_handled();
         let answer = SidrAnswer { status: SidrStatus::SUCCESS, qpn, q_key: UDP_QKEY, private_data };
-        self.host()?.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer))
+        let answered = self.host()?.driver().with(|driver| driver.cm.sidr_reply(cm_id, &answer));
+        self.or_reject(cm_id, answered)
     }
 
     fn path_of(&self, state: &IdState) -> Option<Path> {

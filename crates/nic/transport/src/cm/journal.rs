@@ -107,10 +107,16 @@ impl Cm {
 
     /// The process is about to end: agrees to every DREQ of a peer, and repeats its own unacknowledged ones
     /// at short intervals, until [`is_shutting_down`](Self::is_shutting_down) returns false. That takes
-    /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most. Connection requests that have not left do not leave any
-    /// more, and their connections report nothing.
+    /// [`SHUTDOWN_MAX`](Self::SHUTDOWN_MAX) at most. Connections that are not established, and requests
+    /// without an answer, are destroyed, which tells the peer. Connection requests that have not left do not
+    /// leave any more, and their connections report nothing.
     pub fn begin_shutdown(&mut self, now: Instant) {
         self.requests.forget_waiting();
+        let unanswered = self.conns.iter().filter(|(_, conn)| conn.state.may_reject());
+        let unanswered = unanswered.map(|(id, _)| *id).chain(self.exchanges.keys().copied());
+        for id in unanswered.collect::<Vec<_>>() {
+            self.destroy(now, id);
+        }
         let waiting = self.conns.iter().filter(|(_, conn)| conn.state == ConnState::DreqRcvd);
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
             let sent = self.drep(now, id, &[]);

@@ -118,7 +118,7 @@ fn ari(rej: &Rej) -> &[u8] {
 }
 
 impl ConnState {
-    fn may_reject(self) -> bool {
+    pub(super) fn may_reject(self) -> bool {
         use ConnState::*;
         matches!(
             self,

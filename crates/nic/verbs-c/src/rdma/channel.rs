@@ -13,7 +13,7 @@ use crate::observer::owned;
 use roxie::transport::refuse;
 
 use super::event::drop_own_event;
-use super::id::IdObject;
+use super::id::{IdObject, abandon_all};
 
 /// The threads that wait for events share the channel. If the application destroys the channel meanwhile,
 /// they keep waiting, as with the kernel: rping ends that way.
@@ -38,12 +38,17 @@ pub(crate) fn create() -> Result<*mut rdma_event_channel, Failure> {
     Ok(LIVING.insert(ChannelObject::export(public, Arc::new(channel))))
 }
 
-/// Destroys a channel; does nothing for NULL and for a destroyed channel.
+/// Destroys a channel; does nothing for NULL and for a destroyed channel. Its identifiers end, which tells their
+/// peers: the kernel ends them with the descriptor (ucma_close), which a thread that waits for events keeps open.
 pub(crate) fn destroy(channel: *mut rdma_event_channel) {
     if LIVING.remove(channel) {
         // SAFETY: it was alive, and no thread finds it any more.
-        let channel: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
-        channel.into_iter().for_each(GivenUp::free);
+        let object: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
+        let Some(object) = object else { return };
+        if Arc::strong_count(&object.tail) == 1 {
+            abandon_all(channel);
+        }
+        object.free();
     }
 }
 

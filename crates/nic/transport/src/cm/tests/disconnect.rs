@@ -213,6 +213,23 @@ fn processes_that_end_agree_to_crossing_dreqs() {
 }
 
 #[test]
+fn a_process_that_ends_rejects_what_is_not_established() {
+    for (start, reason) in [
+        (Net::requested as fn() -> (Net, CmId, CmId), [RejReason::TIMEOUT, RejReason::CONSUMER_DEFINED]),
+        (Net::responded, [RejReason::CONSUMER_DEFINED; 2]),
+    ] {
+        for (ends, stays) in [(A, B), (B, A)] {
+            let (mut net, ..) = start();
+            net.cm[ends].begin_shutdown(net.now);
+            net.run();
+            assert!(!net.cm[ends].is_shutting_down(), "no answer is waited for");
+            let CmEventKind::Rejected(rejection) = net.wait_event(stays).kind else { panic!("no REJ") };
+            assert_eq!((rejection.reason, net.now_ms()), (reason[ends], 0));
+        }
+    }
+}
+
+#[test]
 fn a_process_that_ends_does_not_wait_for_long() {
     let (mut net, a, _) = Net::established();
     net.lose.push((A, "DREQ", 9));

@@ -1,0 +1,49 @@
+//! A peer hears at once of a process that stops amid a connection: each step, both roles, and each way to stop.
+
+use roxie_tests::lab::{Lab, Side};
+use roxie_tests::place::{Family, Place, Topology, User};
+
+use crate::case::{Case, build, good, roxie};
+
+/// What the server has done, and what the client gets when it stops.
+const SERVER: [(&str, &str); 6] = [
+    ("a request is unread", "RDMA_CM_EVENT_REJECTED"),
+    ("a request is read", "RDMA_CM_EVENT_REJECTED"),
+    ("rdma_accept fails", "RDMA_CM_EVENT_REJECTED"),
+    // The client reads the reply after the rejection.
+    ("a reply is sent", "RDMA_CM_EVENT_CONNECT_ERROR"),
+    ("the server is established", "RDMA_CM_EVENT_DISCONNECTED"),
+    ("the client has disconnected", "RDMA_CM_EVENT_DISCONNECTED"),
+];
+const CLIENT: [(&str, &str); 4] = [
+    ("a request is sent", "accept fails"),
+    ("a reply is unread", "RDMA_CM_EVENT_REJECTED"),
+    ("the client is established", "RDMA_CM_EVENT_DISCONNECTED"),
+    ("the server has disconnected", "RDMA_CM_EVENT_DISCONNECTED"),
+];
+const WAYS: [&str; 3] = ["destroys its id", "exits", "closes its channel"];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    vec![Case::new(place, "a peer hears of each end of a connection", "cc", move |lab, name| {
+        ends(lab, &place, name)
+    })]
+}
+
+fn ends(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = build(lab, "ends.c", &["-libverbs", "-lrdmacm"])?;
+    let own = lab.own_address(place, Side::Server);
+    let words = ["run", "--netdev", lab.netdev(place), "--", program.path(), &own];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    let mut lines = ended.output.lines();
+    for (rows, role) in [(&SERVER[..], "server"), (&CLIENT[..], "client")] {
+        for ((step, event), way) in rows.iter().flat_map(|row| WAYS.map(|way| (row, way))) {
+            let wanted = format!("{step}, the {role} {way}: {event}");
+            let got = lines.next().unwrap_or_default();
+            if got != wanted {
+                return Err(format!("'{got}' instead of '{wanted}'\n{}", ended.describe()));
+            }
+        }
+    }
+    Ok(())
+}
