@@ -8,7 +8,7 @@ use roxie_tests::pair::start;
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Ended, eventually};
 
-use crate::case::{Case, LONG, SHORT};
+use crate::case::{Case, LONG, SHORT, build, good, roxie, says};
 
 /// Frames that a program must move, less than it does.
 const FRAMES: u64 = 500;
@@ -28,6 +28,9 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     let title = "each kind of flow rule gets its frames";
     cases.push(Case::new(root, title, PYVERBS, move |lab, name| rules(lab, &root, name)));
+    cases.push(Case::new(root, "frames to the device's own address come back", "cc", move |lab, name| {
+        own_address(lab, &root, name)
+    }));
     let ordinary = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     cases.push(Case::new(
         ordinary,
@@ -36,6 +39,13 @@ pub(crate) fn cases() -> Vec<Case> {
         move |lab, name| refused(lab, &ordinary, name),
     ));
     cases
+}
+
+fn own_address(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = build(lab, "raw_own.c", &["-libverbs"])?;
+    let words = ["run", "--netdev", lab.netdev(place), "--", program.path(), lab.netdev(place)];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    says(&ended, "to the own address: 1\nafter an event: 1\nto another address: 0\n")
 }
 
 fn run(lab: &Lab, place: &Place, name: &str, tool: &str, words: &[&str]) -> Result<(), String> {

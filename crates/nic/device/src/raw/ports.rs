@@ -14,6 +14,8 @@ use sys::{Netlink, PacketSocket};
 pub(crate) struct Ports {
     ifindex: u32,
     netdev: String,
+    /// Frames to this address come back, as from a NIC's internal switch. On `lo` the kernel returns frames.
+    own: Option<[u8; 6]>,
     frame_max: usize,
     sender: Option<PacketSocket>,
     receiver: Option<PacketReceiver>,
@@ -23,7 +25,8 @@ pub(crate) struct Ports {
 
 impl Ports {
     pub(super) fn new(ifindex: u32) -> Self {
-        Self { ifindex, netdev: String::new(), frame_max: 0, sender: None, receiver: None, oversize: 0 }
+        let (netdev, own) = (String::new(), None);
+        Self { ifindex, netdev, own, frame_max: 0, sender: None, receiver: None, oversize: 0 }
     }
 
     /// Opens the socket that sends, unless it is open.
@@ -41,6 +44,7 @@ impl Ports {
         }
         self.frame_max = link.mtu as usize + ETHERNET_LEN + VLAN_LEN;
         self.netdev = link.name;
+        self.own = (!link.is_loopback).then_some(link.mac);
         self.sender = Some(sender);
         Ok(())
     }
@@ -73,6 +77,11 @@ impl Ports {
             none => none.insert(PacketReceiver::open(self.ifindex, self.frame_max)?),
         };
         receiver.set(true, rules.has(FlowType::Sniffer))
+    }
+
+    /// The address of the netdev, if frames to it come back to rules of this process.
+    pub(super) fn own(&self) -> Option<[u8; 6]> {
+        self.own.filter(|_| self.receives())
     }
 
     /// Whether frames may arrive.

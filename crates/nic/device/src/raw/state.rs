@@ -28,6 +28,8 @@ pub(crate) struct State {
     staged: VecDeque<Staged>,
     /// Buffers of frames that were sent.
     spare: Vec<Vec<u8>>,
+    /// Frames that were sent to the device's own address, for the next [`poll`](Self::poll).
+    returning: Vec<Vec<u8>>,
     /// The queues that the present frame reaches.
     reached: Vec<QueueId>,
     /// Since when the kernel takes no frame.
@@ -93,6 +95,7 @@ impl State {
             ports: Ports::new(ifindex),
             staged: VecDeque::new(),
             spare: Vec::new(),
+            returning: Vec::new(),
             reached: Vec::new(),
             stalled: None,
             counters: Counters::default(),
@@ -105,8 +108,9 @@ impl State {
         self.ports.receives() || self.has_staged()
     }
 
+    /// Whether frames wait to be sent, or to return.
     pub(super) fn has_staged(&self) -> bool {
-        !self.staged.is_empty()
+        !self.staged.is_empty() || !self.returning.is_empty()
     }
 
     /// Closes the sockets, in a forked child.
@@ -255,12 +259,20 @@ impl State {
 
     /// Sends the frames that wait, in order, until the kernel takes no more.
     pub(super) fn transmit(&mut self, now: Instant) {
+        let own = self.ports.own();
+        let returns = |staged: &Staged| own.is_some_and(|own| staged.frame.starts_with(&own));
         while let Some(first) = self.staged.front() {
             if let Some(failure) = first.failure {
                 self.finish(now, Err(failure));
                 continue;
             }
-            let frames = self.staged.iter().take_while(|staged| staged.failure.is_none());
+            if returns(first) {
+                let frame = first.frame.clone();
+                self.turn_back(now, frame);
+                continue;
+            }
+            let leaves = |staged: &&Staged| staged.failure.is_none() && !returns(staged);
+            let frames = self.staged.iter().take_while(leaves);
             let mut frames = frames.map(|staged| staged.frame.as_slice()).take(SEND_FRAMES_MAX);
             match self.ports.send(&mut frames) {
                 Ok(count) if count > 0 => {
@@ -277,6 +289,19 @@ impl State {
                 Err(_) => self.drop_first(now),
             }
         }
+    }
+
+    /// The first staged frame is for the device itself.
+    fn turn_back(&mut self, now: Instant, frame: Vec<u8>) {
+        if frame.len() > self.ports.frame_max() {
+            return self.finish(now, Err(Cause::FrameLength));
+        }
+        if self.returning.len() >= SPARE_MAX {
+            return self.drop_first(now);
+        }
+        self.returning.push(frame);
+        self.counters.tx_frames += 1;
+        self.finish(now, Ok(()));
     }
 
     /// The kernel takes no frame now. After a while the first one counts as sent.
@@ -324,21 +349,23 @@ impl State {
         }
     }
 
-    /// Sends what waits, and delivers one batch of frames. Returns their number.
+    /// Sends what waits, and delivers one batch of frames and those that return. Returns their number.
     pub(super) fn poll(&mut self, engine: &Engine) -> usize {
         if self.has_staged() {
             self.transmit(engine.now());
         }
-        let count = self.ports.fetch();
-        if count == 0 {
+        let (count, returned) = (self.ports.fetch(), std::mem::take(&mut self.returning));
+        let all = count + returned.len();
+        if all == 0 {
             return 0;
         }
         let now = engine.now();
         let core = engine.lock();
         let mut reached = std::mem::take(&mut self.reached);
         let mut failed = Vec::new();
-        for i in 0..count {
-            let Some((frame, is_outgoing)) = self.ports.frame(i) else { continue };
+        for i in 0..all {
+            let returned = i.checked_sub(count).map(|i| (returned[i].as_slice(), false));
+            let Some((frame, is_outgoing)) = returned.or_else(|| self.ports.frame(i)) else { continue };
             let key = Key::of(frame);
             self.rules.decide(&key, is_outgoing, &mut reached);
             self.counters.rx_frames += 1;
@@ -354,7 +381,7 @@ impl State {
         drop(core);
         self.reached = reached;
         failed.into_iter().for_each(|id| self.set_state(now, id, QpState::Err));
-        count
+        all
     }
 
     /// Returns the values of [`COUNTERS`](Self::COUNTERS).
