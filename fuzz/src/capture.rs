@@ -35,10 +35,10 @@ pub fn run(data: &[u8]) {
     while let Some(record) = source.next_record().expect("damage is noted") {
         assert!(record.number > count && record.data.len() as u64 <= limit);
         count = record.number;
-        let seen = Seen::parse(record.link_type, record.data);
+        let seen = Seen::parse(record.decode_as, record.data);
         if let Ok(seen) = &seen {
             assert!(seen.udp_payload.len() <= seen.udp_payload_len);
-            let around = tunnels(record.link_type, record.data);
+            let around = tunnels(record.decode_as, record.data);
             assert_eq!(around.iter().flatten().count(), usize::from(seen.tunnels));
             let _ = filter.admits(seen);
         }

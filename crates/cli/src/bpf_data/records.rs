@@ -162,7 +162,7 @@ impl RecordOutput {
             time_ns,
             interface: 0,
             interface_name: None,
-            link_type: LinkType::ETHERNET,
+            decode_as: LinkType::ETHERNET.into(),
             data: bytes,
             original_len: header.len as usize,
             outbound: None,

@@ -9,7 +9,7 @@ use roxie_capture::analyse::Analysis;
 use roxie_capture::annotate;
 
 use super::analyse::with_progress;
-use super::{open, target};
+use super::{DecodeArgs, open, target};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -27,6 +27,8 @@ pub(super) struct AnnotateArgs {
     /// Where to write, or - for standard output
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    decode_as: DecodeArgs,
 }
 
 pub(super) fn run(args: &AnnotateArgs) -> Outcome {
@@ -35,7 +37,7 @@ pub(super) fn run(args: &AnnotateArgs) -> Outcome {
         return Err(failure.hint("write it to a file first"));
     }
     target::spare_input(&args.file, &args.output)?;
-    let mut source = open(&args.file)?;
+    let mut source = args.decode_as.apply(open(&args.file)?);
     let verdict = with_progress(&mut source, Analysis::new(), |_, _| {})?;
     target::check_end(&source, &args.file.display().to_string())?;
     let comments = annotate::comments(&verdict);

@@ -13,7 +13,7 @@ use roxie_capture::live::{Attachment, CapturePoint, Options, PERCENT};
 use roxie_capture::shell::quote;
 use roxie_capture::source::Source;
 
-use super::{Packets, cannot_open, open, start, target};
+use super::{DecodeArgs, Packets, cannot_open, open, start, target};
 use crate::failure::{Failure, Outcome};
 
 /// Bytes that `-s headers` captures.
@@ -29,6 +29,8 @@ pub(super) struct InputArgs {
     file: Option<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
+    #[command(flatten)]
+    decode_as: DecodeArgs,
 }
 
 /// A live capture on the command line.
@@ -105,10 +107,12 @@ impl InputArgs {
         sample: Option<u32>,
     ) -> Outcome<Packets> {
         let Some(point) = self.live.point() else {
-            return open(self.file.as_deref().ok_or_else(no_source)?);
+            return open(self.file.as_deref().ok_or_else(no_source)?)
+                .map(|source| self.decode_as.apply(source));
         };
         let capture = start(&point, self.live.options(snap_len, filter, sample))?;
-        Source::new(Box::new(capture) as Box<dyn Read + Send>).map_err(cannot_open)
+        let source = Source::new(Box::new(capture) as Box<dyn Read + Send>).map_err(cannot_open)?;
+        Ok(self.decode_as.apply(source))
     }
 
     /// The source, for the command to run next: its name, and whether it is live.

@@ -21,6 +21,7 @@ use nix::sys::signal::Signal;
 use roxie_capture::live::{CapturePoint, LiveCapture, LiveError, Options};
 use roxie_capture::source::{self, OpenError, Source};
 use sys::lower_priority;
+use wire::capture::DecodeRule;
 
 use crate::ending::Ending;
 use crate::engines::engines_of;
@@ -83,6 +84,25 @@ pub(crate) fn start_unattended(point: &CapturePoint, mut options: Options) -> Ou
     // set a lower priority already.
     let _ = lower_priority(NICE);
     LiveCapture::new(point, options).map_err(cannot_capture)
+}
+
+/// What the user says of packets that a file does not describe.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct DecodeArgs {
+    /// Decode as: udp.port==1021,rocev2 or linktype==147,ethernet (may be given several times)
+    ///
+    /// The form is that of tshark. A UDP port carries rocev2, vxlan, vxlan-gpe, geneve, mpls or gtp, in both
+    /// directions; a link type is ethernet, raw, sll, sll2, infiniband, ppp or erf.
+    #[arg(short = 'd', long = "decode-as", value_name = "RULE")]
+    rules: Vec<DecodeRule>,
+}
+
+impl DecodeArgs {
+    /// The same source, decoded by these rules.
+    pub(crate) fn apply(&self, mut source: Packets) -> Packets {
+        source.decode_as(&self.rules);
+        source
+    }
 }
 
 /// Opens a file, or standard input for `-`. Errors name it.

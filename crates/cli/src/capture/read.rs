@@ -17,8 +17,8 @@ use crate::terminal::{self, Terminal};
 /// Show the packets of a capture file, of an interface or of a process
 ///
 /// Reads pcap and pcapng, also compressed with gzip: either byte order, micro- and nanoseconds, several
-/// interfaces; Ethernet with VLAN tags, Linux cooked captures (tcpdump -i any) and raw IP; RoCEv1 and RoCEv2,
-/// also in VXLAN, GENEVE, GRE, ERSPAN, MPLS and IP tunnels. Shows all readable packets of a damaged or cut
+/// interfaces; Ethernet with VLAN tags, Linux cooked captures (tcpdump -i any), raw IP, PPP, ERF; RoCEv1, RoCEv2
+/// and InfiniBand, also in VXLAN, GENEVE, GRE, ERSPAN, MPLS, PPPoE, GTP-U, NSH and IP tunnels. Shows all readable packets of a damaged or cut
 /// file, and at the end a description of the damage. Other traffic in the file is counted, not shown.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/capture-read.txt"))]
@@ -106,9 +106,9 @@ pub(super) fn run(args: &ReadArgs) -> Outcome {
         }
         let whole = record.data;
         let record = cut(record, args.snap);
-        let seen = Seen::parse(record.link_type, record.data);
+        let seen = Seen::parse(record.decode_as, record.data);
         let is_cut = seen.is_err() && record.data.len() < whole.len();
-        counts.cut += u64::from(is_cut && Seen::parse(record.link_type, whole).is_ok());
+        counts.cut += u64::from(is_cut && Seen::parse(record.decode_as, whole).is_ok());
         if !is_shown(&mut filter, show_others, &seen, &mut counts) {
             continue;
         }

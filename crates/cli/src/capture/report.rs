@@ -8,7 +8,7 @@ use roxie_capture::analyse::{Analysis, Origin};
 use roxie_capture::report::{Report, Traces};
 
 use super::analyse::with_progress;
-use super::{open, target};
+use super::{DecodeArgs, open, target};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::Terminal;
 
@@ -26,6 +26,8 @@ pub(super) struct ReportArgs {
     /// The page to write, or the drawing if its name ends in .svg; - writes the page to standard output
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    decode_as: DecodeArgs,
 }
 
 /// Format of the output.
@@ -37,7 +39,7 @@ enum Format {
 pub(super) fn run(args: &ReportArgs) -> Outcome {
     let format = Format::of(&args.output)?;
     target::spare_input(&args.file, &args.output)?;
-    let mut source = open(&args.file)?;
+    let mut source = args.decode_as.apply(open(&args.file)?);
     let mut traces = Traces::default();
     let verdict = with_progress(&mut source, Analysis::with_messages(), |analysis, packet| {
         traces.add(analysis, packet);

@@ -127,7 +127,7 @@ impl Detail {
             time_ns: packet.time_ns,
             interface: 0,
             interface_name: None,
-            link_type: LinkType::ETHERNET,
+            decode_as: LinkType::ETHERNET.into(),
             data: packet.data,
             original_len: packet.original_len,
             outbound: packet.outbound,

@@ -94,7 +94,7 @@ fn start(point: &CapturePoint) -> Outcome<Source<LiveCapture>> {
 
 fn feed(source: &mut Source<LiveCapture>, analysis: &Mutex<Analysis>) {
     while let Ok(Some(record)) = source.next_record() {
-        let seen = Seen::parse(record.link_type, record.data);
+        let seen = Seen::parse(record.decode_as, record.data);
         analysis.lock().unwrap_or_else(PoisonError::into_inner).feed(&record, &seen);
     }
 }

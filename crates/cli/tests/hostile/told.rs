@@ -26,7 +26,7 @@ fn capture() -> Vec<u8> {
     let mut number = 0;
     while let Some(record) = source.next_record().expect("whole") {
         if number == 0 {
-            let link_type = record.link_type;
+            let link_type = record.decode_as.link_type;
             let hostile = Some(NAME);
             let interface = NewInterface { name: hostile, left_out: hostile, times: hostile, link_type };
             writer.interface(&interface).expect("memory");

@@ -47,7 +47,7 @@ pub fn each_packet<R: Read + Send>(
         loop {
             let offset = source.offset();
             let Some(record) = source.next_record()? else { return Ok(()) };
-            let seen = Seen::parse(record.link_type, record.data);
+            let seen = Seen::parse(record.decode_as, record.data);
             let icrc = check(&seen);
             if handle(&Decoded { record, seen, icrc, offset }).is_break() {
                 return Ok(());
@@ -91,7 +91,7 @@ fn handle_batches(
         let batch = batch?;
         for packet in &batch.packets {
             let record = packet.record(&batch.bytes);
-            let seen = Seen::parse(record.link_type, record.data);
+            let seen = Seen::parse(record.decode_as, record.data);
             let icrc = packet.icrc.unwrap_or_else(|| check(&seen));
             if handle(&Decoded { record, seen, icrc, offset: batch.offset }).is_break() {
                 return Ok(());
@@ -138,7 +138,7 @@ impl Batch {
                 break;
             };
             let whole = record.data.len() >= record.original_len;
-            let icrc = whole.then(|| check(&Seen::parse(record.link_type, record.data)));
+            let icrc = whole.then(|| check(&Seen::parse(record.decode_as, record.data)));
             let start = self.bytes.len();
             self.bytes.extend_from_slice(record.data);
             let (data, told) = (start..self.bytes.len(), record.told.to_vec());

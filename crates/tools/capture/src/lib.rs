@@ -28,7 +28,7 @@
 //! let mut show = Show::new(Style::Line, Times::Relative, Colours::None);
 //! let mut analysis = Analysis::new();
 //! while let Some(record) = source.next_record()? {
-//!     let seen = Seen::parse(record.link_type, record.data);
+//!     let seen = Seen::parse(record.decode_as, record.data);
 //!     let mut line = String::new();
 //!     show.packet(&mut line, &record, &seen);
 //!     print!("{}", Colours::None.lines(&line));

@@ -120,7 +120,7 @@ fn packets(args: &BenchArgs) -> Outcome<Vec<Vec<u8>>> {
     let mut source = open(path)?;
     let mut packets = Vec::new();
     while let Some(record) = source.next_record().map_err(|error| Failure::new(error.to_string()))? {
-        if record.link_type == wire::capture::LinkType::ETHERNET && record.data.len() >= 14 {
+        if record.decode_as.link_type == wire::capture::LinkType::ETHERNET && record.data.len() >= 14 {
             packets.push(record.data.to_vec());
         }
         if packets.len() == PACKETS_MAX {

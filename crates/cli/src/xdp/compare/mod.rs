@@ -54,7 +54,7 @@ pub(super) fn diff(args: &DiffArgs) -> Outcome {
         let record =
             packets.next_record().map_err(|error| Failure::new(error.to_string()).code(NOT_COMPARED))?;
         let Some(record) = record else { break };
-        let (number, is_ethernet) = (record.number, record.link_type == LinkType::ETHERNET);
+        let (number, is_ethernet) = (record.number, record.decode_as.link_type == LinkType::ETHERNET);
         let results = if is_ethernet { twins.run(record.data)? } else { None };
         let Some(results) = results else {
             sums.left_out += 1;

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::LinkType;
+use super::DecodeAs;
 use super::tunnel::{self, IpPacket};
 use crate::bytes::{u16_at, u32_at};
 use crate::ip::{Ip, Ipv6};
@@ -49,12 +49,14 @@ pub struct Fragment<'a> {
 impl<'a> Fragment<'a> {
     /// Finds the outermost IP fragment of a captured packet; `None` if no IP packet in it is a fragment.
     #[must_use]
-    pub fn find(link_type: LinkType, bytes: &'a [u8]) -> Option<Self> {
+    pub fn find(decode_as: impl Into<DecodeAs>, bytes: &'a [u8]) -> Option<Self> {
+        let DecodeAs { link_type, ports } = decode_as.into();
         let link = link_type.split(bytes)?;
         let mut found = None;
         // The rest of the packet is of no interest, nor why it cannot be decoded.
         let _rest = tunnel::find_ip(
             &link,
+            &ports,
             |_| {},
             |ip| {
                 if found.is_none() && (ip.is_first_fragment || ip.is_later_fragment) {
@@ -146,6 +148,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::capture::LinkType;
 
     /// An IPv6 frame with a hop-by-hop header, a fragment header and 16 bytes.
     fn frame(field: u16) -> Vec<u8> {

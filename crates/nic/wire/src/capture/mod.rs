@@ -5,21 +5,26 @@
 //! damaged files.
 
 mod conditions;
+mod decode_as;
+mod encap;
 mod fragment;
 mod link;
+mod not_roce;
 mod pcap;
 mod pcapng;
 mod seen;
 mod tunnel;
 
 pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
+pub use decode_as::{Carried, DecodeAs, DecodeRule, Ports};
 pub use fragment::{Fragment, FragmentKey};
-pub use link::{Link, LinkType};
+pub use link::{Link, LinkType, Lrh};
+pub use not_roce::NotRoce;
 pub use pcap::{FileHeader, RecordHeader};
 pub use pcapng::{
     Block, BlockHeader, EnhancedPacket, Interface, InterfaceStatistics, Options, Resolution, option,
 };
-pub use seen::{IcrcCheck, NotRoce, Seen};
+pub use seen::{IcrcCheck, Seen};
 pub use tunnel::{TUNNELS_MAX, Tunnel, TunnelKind, tunnels};
 
 use crate::bytes::array;

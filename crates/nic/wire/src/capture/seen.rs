@@ -1,13 +1,10 @@
 //! A captured RoCE packet. A receiver refuses an incomplete packet; this decoder returns the part that was
 //! captured.
 
-use core::fmt;
-
 use super::tunnel::{self, Carrier};
-use super::{Link, LinkType};
+use super::{DecodeAs, Link, NotRoce};
 use crate::bth::Bth;
 use crate::drop::DropReason;
-use crate::eth::EtherType;
 use crate::icrc::{ICRC_LEN, icrc_of_frame, icrc_of_grh};
 use crate::ip::Ip;
 use crate::packet::Packet;
@@ -18,9 +15,10 @@ use crate::udp::Udp;
 pub struct Seen<'a> {
     /// Link layer, outside of all tunnels.
     pub link: Link<'a>,
-    /// IP header inside of all tunnels; of RoCEv1 the GRH, which has the form of an IPv6 header.
+    /// IP header inside of all tunnels; of RoCEv1 the GRH, which has the form of an IPv6 header. Of an
+    /// InfiniBand packet without GRH, the addresses are its local identifiers: `::5`.
     pub ip: Ip,
-    /// UDP header; `None` for RoCEv1.
+    /// UDP header; `None` for RoCEv1 and InfiniBand.
     pub udp: Option<Udp>,
     /// BTH, extension headers and payload as far as captured. `Err` is the reason why a packet to the RoCE
     /// port is malformed.
@@ -59,45 +57,17 @@ pub enum IcrcCheck {
     Cut,
 }
 
-/// Reason why a captured packet is not a RoCEv2 packet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum NotRoce {
-    /// The link type of the capture is unknown, or the packet is shorter than its link layer.
-    Link,
-    /// The Ethernet type is this one, neither IPv4 nor IPv6.
-    EtherType(EtherType),
-    /// The IP header is malformed or was not captured.
-    Ip,
-    /// The packet is a fragment without the transport header.
-    Fragment,
-    /// The IP protocol number is this one, not UDP.
-    Protocol(u8),
-    /// The UDP destination port is this one, not 4791.
-    Port(u16),
-}
-
-impl fmt::Display for NotRoce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Link => f.write_str("no known link layer"),
-            Self::EtherType(ether_type) => write!(f, "Ethernet type {ether_type}"),
-            Self::Ip => f.write_str("an IP header that is malformed or cut"),
-            Self::Fragment => f.write_str("a later fragment of an IP datagram"),
-            Self::Protocol(protocol) => write!(f, "IP protocol {protocol}"),
-            Self::Port(port) => write!(f, "UDP port {port}"),
-        }
-    }
-}
-
 impl<'a> Seen<'a> {
     /// Decodes a captured packet.
     ///
     /// # Errors
-    /// [`NotRoce`] if it is neither a UDP datagram for the RoCE port nor a RoCEv1 packet, in any tunnel.
+    /// [`NotRoce`] if it is neither a UDP datagram for the RoCE port nor a packet of RoCEv1 or InfiniBand, in
+    /// any tunnel.
     #[inline]
-    pub fn parse(link_type: LinkType, bytes: &'a [u8]) -> Result<Self, NotRoce> {
-        let link = link_type.split(bytes).ok_or(NotRoce::Link)?;
-        let inside = tunnel::find(&link, |_| {})?;
+    pub fn parse(decode_as: impl Into<DecodeAs>, bytes: &'a [u8]) -> Result<Self, NotRoce> {
+        let DecodeAs { link_type, ports } = decode_as.into();
+        let link = link_type.split(bytes).ok_or_else(|| link_type.refusal(bytes))?;
+        let inside = tunnel::find(&link, &ports, |_| {})?;
         let (ip, rest) = (inside.ip, inside.rest);
         // The payload length that all headers allow. Ethernet padding or a frame check sequence may follow.
         let front = ip.bytes.len() - rest.len();
@@ -186,6 +156,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::capture::LinkType;
     use crate::opcode::Opcode;
     use crate::reth::Reth;
 

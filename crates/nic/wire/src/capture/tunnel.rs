@@ -1,11 +1,13 @@
-//! Finds the RoCE packet inside tunnels: VXLAN, GENEVE, GRE, ERSPAN, MPLS and IP in IP, in any nesting.
+//! Finds the RoCE packet inside tunnels, in any nesting. `encap` removes their headers.
 
 use core::fmt;
 use core::net::IpAddr;
 
-use super::link::{Link, LinkType};
-use super::seen::NotRoce;
-use crate::bytes::{u16_at, u32_at};
+use super::decode_as::{Carried, DecodeAs, Ports};
+use super::encap::{self, BRIDGED, is_in_llc};
+use super::link::{Link, LinkType, Lrh};
+use super::not_roce::{NotRoce, is_known_port};
+use crate::bytes::u16_at;
 use crate::eth::EtherType;
 use crate::ip::{Ip, Ipv4, Ipv6, PROTOCOL_UDP};
 use crate::udp::{ROCE_PORT, Udp};
@@ -20,21 +22,10 @@ const ROUTING: u8 = 43;
 pub(super) const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
+const MOBILITY: u8 = 135;
+const HOST_IDENTITY: u8 = 139;
+const SHIM6: u8 = 140;
 
-const VXLAN_PORT: u16 = 4789;
-/// VXLAN of Linux interfaces without `dstport`.
-const VXLAN_LINUX_PORT: u16 = 8472;
-const VXLAN_GPE_PORT: u16 = 4790;
-const GENEVE_PORT: u16 = 6081;
-/// MPLS in UDP (RFC 7510).
-const MPLS_PORT: u16 = 6635;
-/// Transparent Ethernet bridging: an Ethernet frame follows.
-const BRIDGED: EtherType = EtherType(0x6558);
-const MPLS: [EtherType; 2] = [EtherType(0x8847), EtherType(0x8848)];
-const ERSPAN_2: EtherType = EtherType(0x88be);
-const ERSPAN_3: EtherType = EtherType(0x22eb);
-/// RoCEv1: a GRH follows, which has the form of an IPv6 header.
-const ROCE_V1: EtherType = EtherType(0x8915);
 /// `next_header` of a GRH in front of a BTH (IBA 8.3).
 const GRH_NEXT_BTH: u8 = 0x1b;
 
@@ -51,6 +42,12 @@ pub enum TunnelKind {
     Erspan(u16),
     /// MPLS, with the label at the bottom of the stack.
     Mpls(u32),
+    /// A PPPoE session, with its number.
+    Pppoe(u16),
+    /// GTP-U (3GPP TS 29.281), with its tunnel endpoint.
+    Gtp(u32),
+    /// A network service header (RFC 8300), with its service path.
+    Nsh(u32),
     /// IP in IP.
     Ip,
 }
@@ -64,6 +61,9 @@ impl fmt::Display for TunnelKind {
             Self::Gre(None) => f.write_str("GRE"),
             Self::Erspan(session) => write!(f, "ERSPAN {session}"),
             Self::Mpls(label) => write!(f, "MPLS {label}"),
+            Self::Pppoe(session) => write!(f, "PPPoE {session}"),
+            Self::Gtp(teid) => write!(f, "GTP {teid:#x}"),
+            Self::Nsh(path) => write!(f, "NSH {path}"),
             Self::Ip => f.write_str("IP in IP"),
         }
     }
@@ -74,17 +74,18 @@ impl fmt::Display for TunnelKind {
 pub struct Tunnel {
     /// Kind and number.
     pub kind: TunnelKind,
-    /// The ends of the tunnel; `None` for MPLS without IP.
+    /// The ends of the tunnel; `None` without an IP header.
     pub ends: Option<(IpAddr, IpAddr)>,
 }
 
 /// Returns the tunnels around a packet, the outermost first.
 #[must_use]
-pub fn tunnels(link_type: LinkType, bytes: &[u8]) -> [Option<Tunnel>; TUNNELS_MAX] {
+pub fn tunnels(decode_as: impl Into<DecodeAs>, bytes: &[u8]) -> [Option<Tunnel>; TUNNELS_MAX] {
     let mut list = [None; TUNNELS_MAX];
+    let DecodeAs { link_type, ports } = decode_as.into();
     if let Some(link) = link_type.split(bytes) {
         let mut places = list.iter_mut();
-        let _ = find(&link, |tunnel| {
+        let _ = find(&link, &ports, |tunnel| {
             if let Some(place) = places.next() {
                 *place = Some(tunnel);
             }
@@ -97,7 +98,7 @@ pub fn tunnels(link_type: LinkType, bytes: &[u8]) -> [Option<Tunnel>; TUNNELS_MA
 pub(super) enum Carrier {
     /// RoCEv2: UDP.
     Udp(Udp),
-    /// RoCEv1: the GRH alone.
+    /// RoCEv1 and InfiniBand: the GRH alone, or the local route header.
     Grh,
 }
 
@@ -117,19 +118,28 @@ pub(super) struct Inside<'a> {
 
 /// Removes all tunnels. `visit` is called for each.
 #[inline]
-pub(super) fn find<'a>(link: &Link<'a>, visit: impl FnMut(Tunnel)) -> Result<Inside<'a>, NotRoce> {
-    find_ip(link, visit, |_| {})
+pub(super) fn find<'a>(
+    link: &Link<'a>,
+    ports: &Ports,
+    visit: impl FnMut(Tunnel),
+) -> Result<Inside<'a>, NotRoce> {
+    find_ip(link, ports, visit, |_| {})
 }
 
 /// As [`find`]; `visit_ip` is called for each IP packet, from the outside.
 #[inline]
 pub(super) fn find_ip<'a>(
     link: &Link<'a>,
+    ports: &Ports,
     mut visit: impl FnMut(Tunnel),
     mut visit_ip: impl FnMut(&IpPacket<'a>),
 ) -> Result<Inside<'a>, NotRoce> {
     let (mut ether_type, mut rest, mut tunnels, mut vni) = (link.ether_type, link.rest, 0, None);
     let mut is_fragment = false;
+    if let Some(lrh) = link.lrh.filter(|lrh| lrh.next == Lrh::NEXT_BTH) {
+        let ip = IpPacket::of_local(&lrh, rest);
+        return Ok(Inside { ip, carrier: Carrier::Grh, rest, tunnels, vni, is_fragment });
+    }
     // Every tunnel takes up to two rounds: its IP header and its Ethernet frame.
     for _ in 0..=2 * TUNNELS_MAX {
         let (kind, ends, next) = match ether_type {
@@ -138,20 +148,27 @@ pub(super) fn find_ip<'a>(
                 visit_ip(&ip);
                 is_fragment |= ip.is_first_fragment;
                 if ip.is_later_fragment {
-                    return Err(NotRoce::Fragment);
+                    let may_be = NotRoce::Protocol(ip.protocol);
+                    return Err(if may_be.is_other_traffic() { may_be } else { NotRoce::Fragment });
                 }
                 let ends = Some((ip.ip.src(), ip.ip.dst()));
                 if ip.protocol == PROTOCOL_UDP {
                     let (udp, behind) = ip.behind.split_first_chunk().ok_or(NotRoce::Ip)?;
                     let udp = Udp::parse(udp);
-                    if udp.dst_port == ROCE_PORT {
+                    let named = ports.get(udp);
+                    if udp.dst_port == ROCE_PORT || named == Some(Carried::Roce) {
                         let carrier = Carrier::Udp(udp);
                         return Ok(Inside { ip, carrier, rest: behind, tunnels, vni, is_fragment });
                     }
-                    let (kind, next) = in_udp(udp.dst_port, behind).ok_or(NotRoce::Port(udp.dst_port))?;
+                    let carried = named.or_else(|| Carried::of_port(udp.dst_port));
+                    let tunnel = carried.and_then(|carried| encap::in_udp(carried, behind));
+                    // A packet to any port may be the reply of a known service.
+                    let port = if is_known_port(udp.src_port) { udp.src_port } else { udp.dst_port };
+                    let (kind, next) = tunnel.ok_or(NotRoce::Port(port))?;
                     (kind, ends, next)
                 } else {
-                    let inside = in_ip(ip.protocol, ip.behind).ok_or(NotRoce::Protocol(ip.protocol))?;
+                    let inside = encap::in_ip(ip.protocol, ip.behind);
+                    let inside = inside.ok_or(NotRoce::Protocol(ip.protocol))?;
                     (inside.0, ends, inside.1)
                 }
             }
@@ -160,7 +177,7 @@ pub(super) fn find_ip<'a>(
                 (ether_type, rest) = (inner.ether_type, inner.rest);
                 continue;
             }
-            ROCE_V1 => {
+            EtherType::ROCE_V1 => {
                 let ip = IpPacket::parse(EtherType::IPV6, rest).ok_or(NotRoce::Ip)?;
                 if ip.protocol != GRH_NEXT_BTH {
                     return Err(NotRoce::Protocol(ip.protocol));
@@ -168,11 +185,17 @@ pub(super) fn find_ip<'a>(
                 let rest = ip.behind;
                 return Ok(Inside { ip, carrier: Carrier::Grh, rest, tunnels, vni, is_fragment });
             }
-            other if MPLS.contains(&other) => {
-                let (kind, next) = mpls(rest).ok_or(NotRoce::EtherType(other))?;
-                (kind, None, next)
+            length if is_in_llc(length) => match encap::snap(rest) {
+                Some(next) => {
+                    (ether_type, rest) = next;
+                    continue;
+                }
+                None => return Err(encap::llc(length, rest)),
+            },
+            other => {
+                let inside = encap::in_ethernet(other, rest).ok_or(NotRoce::EtherType(other))?;
+                (inside.0, None, inside.1)
             }
-            other => return Err(NotRoce::EtherType(other)),
         };
         visit(Tunnel { kind, ends });
         if usize::from(tunnels) == TUNNELS_MAX {
@@ -184,113 +207,7 @@ pub(super) fn find_ip<'a>(
         }
         (ether_type, rest) = next;
     }
-    Err(NotRoce::Link)
-}
-
-/// What a tunnel carries.
-type Next<'a> = (EtherType, &'a [u8]);
-
-fn in_udp(port: u16, bytes: &[u8]) -> Option<(TunnelKind, Next<'_>)> {
-    match port {
-        VXLAN_PORT | VXLAN_LINUX_PORT => {
-            let (header, rest) = bytes.split_first_chunk::<8>()?;
-            // Flag I: the identifier is valid.
-            let is_valid = header[0] & 0x08 != 0;
-            is_valid.then(|| (TunnelKind::Vxlan(u32_at(header, 4) >> 8), (BRIDGED, rest)))
-        }
-        VXLAN_GPE_PORT => {
-            let (header, rest) = bytes.split_first_chunk::<8>()?;
-            let next = match header[3] {
-                1 => EtherType::IPV4,
-                2 => EtherType::IPV6,
-                3 => BRIDGED,
-                5 => MPLS[0],
-                _ => return None,
-            };
-            Some((TunnelKind::Vxlan(u32_at(header, 4) >> 8), (next, rest)))
-        }
-        GENEVE_PORT => {
-            let (header, rest) = bytes.split_first_chunk::<8>()?;
-            // Version 0; the low six bits count the options in units of 4 bytes.
-            let options = usize::from(header[0] & 0x3f) * 4;
-            let next = (EtherType(u16_at(header, 2)), rest.get(options..)?);
-            (header[0] >> 6 == 0).then_some((TunnelKind::Geneve(u32_at(header, 4) >> 8), next))
-        }
-        MPLS_PORT => mpls(bytes),
-        _ => None,
-    }
-}
-
-fn in_ip(protocol: u8, bytes: &[u8]) -> Option<(TunnelKind, Next<'_>)> {
-    match protocol {
-        4 => Some((TunnelKind::Ip, (EtherType::IPV4, bytes))),
-        41 => Some((TunnelKind::Ip, (EtherType::IPV6, bytes))),
-        47 => gre(bytes),
-        137 => mpls(bytes),
-        _ => None,
-    }
-}
-
-fn gre(bytes: &[u8]) -> Option<(TunnelKind, Next<'_>)> {
-    const CHECKSUM: u16 = 0x8000;
-    const KEY: u16 = 0x2000;
-    const SEQUENCE: u16 = 0x1000;
-    let (header, mut rest) = bytes.split_first_chunk::<4>()?;
-    let (flags, ether_type) = (u16_at(header, 0), EtherType(u16_at(header, 2)));
-    // The version is in the low three bits.
-    if flags & 7 != 0 {
-        return None;
-    }
-    let mut word = || {
-        let (word, behind) = rest.split_first_chunk::<4>()?;
-        rest = behind;
-        Some(u32_at(word, 0))
-    };
-    if flags & CHECKSUM != 0 {
-        word()?;
-    }
-    let key = if flags & KEY != 0 { Some(word()?) } else { None };
-    let has_sequence = flags & SEQUENCE != 0;
-    if has_sequence {
-        word()?;
-    }
-    match ether_type {
-        // Type I has no sequence number, and no header of its own.
-        ERSPAN_2 if !has_sequence => Some((TunnelKind::Erspan(0), (BRIDGED, rest))),
-        ERSPAN_2 => {
-            let (header, rest) = rest.split_first_chunk::<8>()?;
-            Some((TunnelKind::Erspan(u16_at(header, 2) & 0x3ff), (BRIDGED, rest)))
-        }
-        ERSPAN_3 => {
-            let (header, rest) = rest.split_first_chunk::<12>()?;
-            // The last bit announces a subheader of 8 bytes.
-            let rest = rest.get(if header[11] & 1 != 0 { 8 } else { 0 }..)?;
-            Some((TunnelKind::Erspan(u16_at(header, 2) & 0x3ff), (BRIDGED, rest)))
-        }
-        _ => Some((TunnelKind::Gre(key), (ether_type, rest))),
-    }
-}
-
-/// Removes a label stack. No field says what follows: the first four bits tell IPv4 and IPv6 from a control
-/// word (0) with an Ethernet frame behind it (RFC 4385), and from an Ethernet frame without.
-fn mpls(bytes: &[u8]) -> Option<(TunnelKind, Next<'_>)> {
-    let mut rest = bytes;
-    loop {
-        let (entry, behind) = rest.split_first_chunk::<4>()?;
-        rest = behind;
-        let entry = u32_at(entry, 0);
-        if entry & 0x100 == 0 {
-            continue;
-        }
-        let kind = TunnelKind::Mpls(entry >> 12);
-        let next = match rest.first()? >> 4 {
-            4 => (EtherType::IPV4, rest),
-            6 => (EtherType::IPV6, rest),
-            0 => (BRIDGED, rest.get(4..)?),
-            _ => (BRIDGED, rest),
-        };
-        return Some((kind, next));
-    }
+    Err(NotRoce::Nested)
 }
 
 /// An IP packet as far as it was captured.
@@ -313,6 +230,23 @@ pub(super) struct IpPacket<'a> {
 }
 
 impl<'a> IpPacket<'a> {
+    /// The packet behind a local route header, as if the local identifiers were the addresses `::LID`.
+    fn of_local(lrh: &Lrh, bytes: &'a [u8]) -> Self {
+        let lid = |lid: u16| u128::from(lid).into();
+        let len = lrh.payload_len(bytes.len());
+        let ip = Ipv6 { next_header: GRH_NEXT_BTH, ..Ipv6::udp(lid(lrh.src), lid(lrh.dst), 0, len as u16) };
+        Self {
+            ip: Ip::V6(ip),
+            bytes,
+            len,
+            protocol: GRH_NEXT_BTH,
+            behind: bytes,
+            is_first_fragment: false,
+            is_later_fragment: false,
+            has_options: false,
+        }
+    }
+
     #[inline]
     fn parse(ether_type: EtherType, bytes: &'a [u8]) -> Option<Self> {
         if ether_type == EtherType::IPV4 {
@@ -367,7 +301,7 @@ impl<'a> IpPacket<'a> {
     #[inline]
     fn without_extensions(mut self) -> Option<Self> {
         for _ in 0..EXTENSIONS_MAX {
-            if !matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {
+            if extension_len(self.protocol, &[0; 2]).is_none() {
                 return Some(self);
             }
             let header = self.behind.first_chunk::<4>()?;
@@ -395,7 +329,9 @@ pub(super) fn extension_len(protocol: u8, header: &[u8; 2]) -> Option<usize> {
     match protocol {
         FRAGMENT => Some(8),
         AUTHENTICATION => Some((usize::from(header[1]) + 2) * 4),
-        HOP_BY_HOP | ROUTING | DESTINATION => Some((usize::from(header[1]) + 1) * 8),
+        HOP_BY_HOP | ROUTING | DESTINATION | MOBILITY | HOST_IDENTITY | SHIM6 => {
+            Some((usize::from(header[1]) + 1) * 8)
+        }
         _ => None,
     }
 }

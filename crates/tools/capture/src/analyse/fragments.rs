@@ -1,7 +1,7 @@
 //! Joins the fragments of IP datagrams. A receiver has a fragmented packet when it has the last fragment, so
 //! the analysis sees the joined packet then, and never a part of one.
 
-use wire::capture::{Fragment, FragmentKey, IcrcCheck, LinkType, NotRoce, Seen};
+use wire::capture::{DecodeAs, Fragment, FragmentKey, IcrcCheck, NotRoce, Seen};
 
 use super::Analysis;
 use super::finding::{At, Kind, subject};
@@ -88,11 +88,11 @@ impl Datagram {
     }
 
     /// Joins the fragments.
-    fn join(mut self, link_type: LinkType) -> Option<Joined> {
+    fn join(mut self, decode_as: DecodeAs) -> Option<Joined> {
         self.parts.sort_by_key(|part| part.offset);
         let payload_len = self.len?;
         let (first, others) = self.parts.split_first()?;
-        let head = Fragment::find(link_type, &first.bytes)?;
+        let head = Fragment::find(decode_as, &first.bytes)?;
         let mut front = head.front.to_vec();
         let kept = head.join_front(&mut front, payload_len)?;
         let mut frame = [&front[..kept], head.payload].concat();
@@ -122,7 +122,7 @@ impl Joined {
         let mut frame = self.frame.clone();
         let Some(flags) = frame.get_mut(at) else { return false };
         *flags |= DF;
-        Seen::parse(record.link_type, &frame).is_ok_and(|seen| seen.icrc() == IcrcCheck::Good)
+        Seen::parse(record.decode_as, &frame).is_ok_and(|seen| seen.icrc() == IcrcCheck::Good)
     }
 }
 
@@ -131,7 +131,7 @@ impl Analysis {
     pub(super) fn fragment(&mut self, at: At, record: &Record<'_>, seen: &Result<Seen<'_>, NotRoce>) {
         self.totals.fragments += 1;
         self.expire_fragments(at.ns);
-        let Some(fragment) = Fragment::find(record.link_type, record.data) else { return };
+        let Some(fragment) = Fragment::find(record.decode_as, record.data) else { return };
         let place = (fragment.key, record.interface, record.outbound);
         let list = &mut self.fragments.0;
         let index = list.iter().position(|datagram| datagram.place == place).unwrap_or_else(|| {
@@ -147,7 +147,7 @@ impl Analysis {
             self.report_missing(&datagram, "they overlap");
         } else if datagram.is_whole() {
             let datagram = list.remove(index);
-            if let Some(joined) = datagram.join(record.link_type) {
+            if let Some(joined) = datagram.join(record.decode_as) {
                 self.joined(at, record, &joined);
             }
         } else if list.len() > DATAGRAMS_MAX {
@@ -160,11 +160,11 @@ impl Analysis {
     fn joined(&mut self, at: At, record: &Record<'_>, joined: &Joined) {
         self.totals.fragments = self.totals.fragments.saturating_sub(joined.captured);
         let record = Record { data: &joined.frame, original_len: joined.len, ..*record };
-        let seen = Seen::parse(record.link_type, record.data);
+        let seen = Seen::parse(record.decode_as, record.data);
         match &seen {
             // The packet inside a tunnel that was fragmented may be a fragment itself.
             Err(NotRoce::Fragment) | Ok(Seen { is_fragment: true, .. }) => self.fragment(at, &record, &seen),
-            Err(_) => {}
+            Err(reason) => self.not_roce(at, &record, *reason),
             Ok(packet) => {
                 let text = format!(
                     "A packet was sent in {} IP fragments. RoCEv2 packets are not fragmented (DF is set, and \

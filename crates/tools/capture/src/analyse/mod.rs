@@ -23,6 +23,7 @@ mod repeat;
 mod request;
 mod sequence;
 mod summary;
+mod undecoded;
 mod verdict;
 mod window;
 
@@ -39,6 +40,7 @@ pub use handshake::{Connection, Handshake, Handshakes};
 pub use histogram::Histogram;
 pub use keys::{Access, Right};
 pub use quality::{Origin, Retake};
+pub use undecoded::Undecoded;
 pub use verdict::Verdict;
 
 use crate::decode::{self, Decoded};
@@ -95,6 +97,8 @@ pub struct Totals {
     pub judged: u64,
     /// Fragments of IP datagrams of which others were not captured. They are not decoded.
     pub fragments: u64,
+    /// Packets that may be RoCEv2 in a form that is not decoded.
+    pub undecoded: Undecoded,
     /// First packet.
     pub first: At,
     /// Last packet.
@@ -143,10 +147,10 @@ impl Analysis {
             self.totals.judged += 1;
             return;
         }
-        if matches!(seen, Err(NotRoce::Fragment) | Ok(Seen { is_fragment: true, .. })) {
-            self.fragment(at, record, seen);
-        } else if let Ok(seen) = seen {
-            self.packet(at, record, seen, icrc);
+        match seen {
+            Err(NotRoce::Fragment) | Ok(Seen { is_fragment: true, .. }) => self.fragment(at, record, seen),
+            Ok(seen) => self.packet(at, record, seen, icrc),
+            Err(reason) => self.not_roce(at, record, *reason),
         }
     }
 

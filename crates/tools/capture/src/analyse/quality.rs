@@ -51,6 +51,8 @@ pub enum Retake {
     BothDirections,
     /// Write the file to its end.
     WholeFile,
+    /// Say what the packets are that were not decoded.
+    Decode,
 }
 
 impl Retake {
@@ -67,6 +69,7 @@ impl Retake {
             Self::Everything => ("", "without --sample and conditions"),
             Self::BothDirections => ("", "on one of the two hosts; or -p PID"),
             Self::WholeFile => (" -s headers", "to the end of the file"),
+            Self::Decode => ("", "where packets are not encrypted or encapsulated"),
         };
         format!("roxie capture record {point}{options} -o new.pcapng   # {remark}")
     }
@@ -138,6 +141,17 @@ impl Analysis {
                  capture{more}"
             ));
             retake = retake.or(Some(Retake::BothDirections));
+        }
+        let is_all_undecoded = self.totals.roce == 0 && reasons.is_empty();
+        if is_all_undecoded && let Some(kinds) = self.totals.undecoded.text() {
+            reasons.push(kinds);
+            retake = Some(Retake::Decode);
+        } else if is_all_undecoded && self.totals.fragments > 0 {
+            reasons.push(format!(
+                "{} fragments of IP datagrams were not decoded: others of their datagrams are missing",
+                self.totals.fragments
+            ));
+            retake = Some(Retake::Everything);
         }
         if reasons.is_empty() {
             return None;

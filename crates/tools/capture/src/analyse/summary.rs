@@ -59,6 +59,9 @@ fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
             let _ = writeln!(out, "{count} {what}");
         }
     }
+    if let Some(kinds) = totals.undecoded.text() {
+        let _ = writeln!(out, "{kinds}");
+    }
     handshakes(&mut out, verdict, colours);
     connections(&mut out, verdict, colours);
     device::text(&mut out, &verdict.device, colours);
@@ -251,6 +254,11 @@ fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
         "headers_cut_packets": totals.headers_cut,
         "copies": totals.seen_twice,
         "fragments": totals.fragments,
+        "undecoded": totals.undecoded.kinds().iter().map(|(kind, count, at)| json!({
+            "kind": kind.to_string(),
+            "packets": count,
+            "first_packet": at.number,
+        })).collect::<Vec<_>>(),
         "not_passed_by_hooks": totals.judged,
         "open_requests": totals.open_requests,
         "connections": handshakes,

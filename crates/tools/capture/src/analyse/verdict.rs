@@ -51,16 +51,13 @@ impl Verdict {
     /// The verdict as one line: the first finding, and the number of others.
     #[must_use]
     pub fn text(&self) -> String {
-        if self.totals.roce == 0 {
-            return "There is no RoCEv2 traffic in this capture.".to_owned();
-        }
         let Some(first) = self.first() else {
-            return match self.totals.open_requests {
-                0 => "No problem was found in this capture.".to_owned(),
-                1 => "No problem was found, but the answer to a request is not in the capture.".to_owned(),
-                n => {
-                    format!("No problem was found, but the answers to {n} requests are not in the capture.")
-                }
+            if self.totals.roce == 0 {
+                return "There is no RoCEv2 traffic in this capture.".to_owned();
+            }
+            return match self.lacks_proof() {
+                lacks if lacks.is_empty() => "No problem was found in this capture.".to_owned(),
+                lacks => format!("No problem was found, but {}.", lacks.join("; ")),
             };
         };
         let others = match self.findings.len() - 1 {
@@ -76,14 +73,26 @@ impl Verdict {
         format!("First, at packet {}: {text}{times}{others}{doubt}", first.at.number)
     }
 
+    /// What a capture lacks that would prove the health of all connections.
+    fn lacks_proof(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        match self.totals.open_requests {
+            0 => {}
+            1 => lacks.push("the answer to a request is not in the capture".to_owned()),
+            n => lacks.push(format!("the answers to {n} requests are not in the capture")),
+        }
+        lacks.extend(self.totals.undecoded.text());
+        lacks
+    }
+
     /// How far the packets of the capture prove the verdict.
     #[must_use]
     pub fn confidence(&self) -> Confidence {
         match self.first() {
             Some(first) if first.kind == Kind::CaptureLoss => Confidence::Low,
             Some(first) => first.confidence,
-            None if self.totals.roce == 0 || self.totals.open_requests > 0 => Confidence::Medium,
-            None => Confidence::High,
+            None if self.totals.roce > 0 && self.lacks_proof().is_empty() => Confidence::High,
+            None => Confidence::Medium,
         }
     }
 
@@ -98,7 +107,10 @@ impl Verdict {
     pub fn next(&self, origin: Origin<'_>) -> String {
         let first = self.first();
         if let (Some(Kind::CaptureLoss), Some(retake)) = (first.map(|first| first.kind), self.retake) {
-            return retake.command(origin);
+            return match (retake, self.totals.undecoded.option()) {
+                (Retake::Decode, Some(option)) => format!("roxie capture analyse {origin} {option}"),
+                _ => retake.command(origin),
+            };
         }
         if let Origin::Live(point) = origin {
             return format!("roxie capture record {point} -o new.pcapng   # then analyse new.pcapng");

@@ -1,6 +1,6 @@
 //! Dissects the capture's record header, the link layer, IP and UDP.
 
-use wire::capture::{Link, Seen, Tunnel, TunnelKind, tunnels};
+use wire::capture::{Link, Lrh, Seen, Tunnel, TunnelKind, tunnels};
 use wire::{Ip, Ipv4, Ipv6};
 
 use super::{Layer, Value};
@@ -29,12 +29,14 @@ pub(super) fn frame<'a>(record: &Record<'a>) -> Layer<'a> {
 pub(super) fn headers<'a>(record: &Record<'a>, seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     link(&seen.link, layers);
     if seen.tunnels > 0 {
-        layers.extend(tunnels(record.link_type, record.data).into_iter().flatten().map(tunnel));
+        layers.extend(tunnels(record.decode_as, record.data).into_iter().flatten().map(tunnel));
     }
-    layers.push(match seen.ip {
-        Ip::V4(ip) => ipv4(&ip),
-        Ip::V6(ip) => ipv6(&ip),
-    });
+    match seen.ip {
+        Ip::V4(ip) => layers.push(ipv4(&ip)),
+        // These addresses stand for local identifiers.
+        Ip::V6(_) if seen.link.lrh.is_some_and(|lrh| lrh.next == Lrh::NEXT_BTH) => {}
+        Ip::V6(ip) => layers.push(ipv6(&ip)),
+    }
     let Some(udp) = seen.udp else { return };
     let mut layer = Layer::new(udp.to_string())
         .number("udp.srcport", "Source Port", udp.src_port)
@@ -59,6 +61,9 @@ fn tunnel<'a>(tunnel: Tunnel) -> Layer<'a> {
         TunnelKind::Gre(Some(key)) => layer.hex("gre.key", "Key", 8, key),
         TunnelKind::Erspan(session) => layer.number("erspan.spanid", "Session", session),
         TunnelKind::Mpls(label) => layer.number("mpls.label", "Label", label),
+        TunnelKind::Pppoe(session) => layer.hex("pppoe.session_id", "Session", 4, session),
+        TunnelKind::Gtp(teid) => layer.hex("gtp.teid", "Tunnel Endpoint", 8, teid),
+        TunnelKind::Nsh(path) => layer.number("nsh.spi", "Service Path", path),
         TunnelKind::Gre(None) | TunnelKind::Ip => layer,
     }
 }
@@ -69,6 +74,17 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
             .add("eth.dst", "Destination", Value::Mac(ethernet.dst))
             .add("eth.src", "Source", Value::Mac(ethernet.src))
             .hex("eth.type", "Type", 4, ethernet.ether_type.0);
+        layers.push(layer);
+    }
+    if let Some(lrh) = link.lrh {
+        let layer = Layer::new("Local Route Header")
+            .hex("infiniband.lrh.vl", "Virtual Lane", 2, lrh.vl)
+            .number("infiniband.lrh.lver", "Version", lrh.version)
+            .number("infiniband.lrh.sl", "Service Level", lrh.sl)
+            .hex("infiniband.lrh.lnh", "Next Header", 2, lrh.next)
+            .number("infiniband.lrh.dlid", "Destination LID", lrh.dst)
+            .number("infiniband.lrh.pktlen", "Packet Length", u64::from(lrh.len_words) * 4)
+            .number("infiniband.lrh.slid", "Source LID", lrh.src);
         layers.push(layer);
     }
     if let Some(kind) = link.packet_type {
@@ -86,7 +102,7 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
         }
         layers.push(layer);
     }
-    for tag in link.tags.iter().flatten() {
+    for tag in link.tags() {
         let layer = Layer::new(format!("VLAN {}", tag.id))
             .number("vlan.priority", "Priority", tag.priority)
             .flag("vlan.dei", "Drop Eligible", tag.drop_eligible)

@@ -29,13 +29,13 @@ pub(super) fn packet(
     // A write to a string cannot fail.
     out.push_str(arrow);
     if seen.tunnels > 0 {
-        for tunnel in tunnels(record.link_type, record.data).iter().flatten() {
+        for tunnel in tunnels(record.decode_as, record.data).iter().flatten() {
             let _ = write!(out, "[{}] ", tunnel.kind);
         }
     }
     let _ = write!(out, "{} > {} ", seen.ip.src(), seen.ip.dst());
     if seen.udp.is_none() {
-        out.push_str("RoCEv1 ");
+        out.push_str(if seen.link.lrh.is_some() { "InfiniBand " } else { "RoCEv1 " });
     }
     match &seen.packet {
         Ok(packet) => out.push_str(&colours.paint(tone(packet), &words(seen, packet))),

@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use wire::capture::{BlockHeader, FileHeader, LinkType, Order, Resolution};
+use wire::capture::{BlockHeader, DecodeAs, DecodeRule, FileHeader, LinkType, Order, Ports, Resolution};
 
 pub use error::{EndError, OpenError};
 
@@ -47,6 +47,9 @@ pub struct Source<R> {
     interfaces: Vec<Interface>,
     /// Index of the first interface of the current section.
     section: usize,
+    /// What the user says of UDP ports and of link types.
+    ports: Ports,
+    links: Vec<(LinkType, LinkType)>,
     drops: u64,
     statistics_drops: Vec<u64>,
     /// Indices of interfaces, and what the devices of their processes know.
@@ -101,8 +104,8 @@ pub struct Record<'a> {
     pub interface: usize,
     /// Name of the interface, if the file has described several so far.
     pub interface_name: Option<&'a str>,
-    /// The link layer that `data` begins with.
-    pub link_type: LinkType,
+    /// The link layer that `data` begins with, and what the user says of UDP ports.
+    pub decode_as: DecodeAs,
     /// The captured bytes of the packet.
     pub data: &'a [u8],
     /// Bytes of the packet on the wire.
@@ -121,13 +124,13 @@ pub struct Record<'a> {
 impl Record<'_> {
     /// The record without its bytes, its texts, and what devices have told.
     pub(crate) fn bare(&self) -> Record<'static> {
-        let Self { number, time_ns, interface, link_type, original_len, outbound, verdict, .. } = *self;
+        let Self { number, time_ns, interface, decode_as, original_len, outbound, verdict, .. } = *self;
         Record {
             number,
             time_ns,
             interface,
             interface_name: None,
-            link_type,
+            decode_as,
             data: &[],
             original_len,
             outbound,
@@ -206,6 +209,8 @@ impl<R: Read> Source<R> {
             last_ns: 0,
             interfaces: Vec::new(),
             section: 0,
+            ports: Ports::default(),
+            links: Vec::new(),
             drops: 0,
             statistics_drops: Vec::new(),
             device: Vec::new(),
@@ -321,6 +326,24 @@ impl<R: Read> Source<R> {
             self.note(format!("the file ends inside {what}"));
             self.consume(self.end - self.start);
         }
+    }
+
+    /// Decodes the packets that follow by what the user says of UDP ports and link types. Of more than
+    /// [`Ports::MAX`] ports the last ones are ignored.
+    pub fn decode_as(&mut self, rules: &[DecodeRule]) {
+        for rule in rules {
+            match *rule {
+                DecodeRule::Port(port, carried) => _ = self.ports.add(port, carried),
+                DecodeRule::Link(link, meant) => self.links.push((link, meant)),
+            }
+        }
+    }
+
+    /// How packets of an interface are decoded.
+    fn decoding(&self, interface: usize) -> DecodeAs {
+        let link_type = self.interfaces[interface].link_type;
+        let meant = self.links.iter().rev().find(|(link, _)| *link == link_type);
+        DecodeAs { link_type: meant.map_or(link_type, |(_, meant)| *meant), ports: self.ports }
     }
 
     /// The interfaces described so far, of all sections.

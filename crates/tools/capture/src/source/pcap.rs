@@ -21,7 +21,7 @@ impl<R: Read> Source<R> {
             time_ns: header.time_ns,
             interface: 0,
             interface_name: None,
-            link_type: self.interfaces[0].link_type,
+            decode_as: self.decoding(0),
             data: &self.buffer[data],
             original_len: header.original as usize,
             outbound: None,

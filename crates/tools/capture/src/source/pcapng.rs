@@ -127,13 +127,14 @@ impl<R: Read> Source<R> {
         let offset_ns = interface.offset_s.saturating_mul(1_000_000_000);
         let time_ns = interface.resolution.ns(found.ticks).saturating_add_signed(offset_ns);
         self.last_ns = time_ns;
+        let decode_as = self.decoding(index);
         let seen = mem::replace(&mut self.device_seen, self.device.len());
         Record {
             number: self.packets,
             time_ns,
             interface: index,
             interface_name: interface.name.as_deref().filter(|_| self.interfaces.len() > 1),
-            link_type: interface.link_type,
+            decode_as,
             data: &self.buffer[found.data],
             original_len: found.original_len,
             outbound: found.outbound,

@@ -67,7 +67,7 @@ pub(crate) fn read(file: &[u8]) -> (Vec<(u64, u64, String)>, Vec<String>) {
     let mut source = Source::new(file).expect("a capture");
     let mut packets = Vec::new();
     while let Some(record) = source.next_record().expect("reading memory does not fail") {
-        let words = match Seen::parse(record.link_type, record.data) {
+        let words = match Seen::parse(record.decode_as, record.data) {
             Ok(seen) => match seen.packet {
                 Ok(packet) => format!("{} > {} {packet}", seen.ip.src(), seen.ip.dst()),
                 Err(reason) => reason.to_string(),

@@ -107,7 +107,7 @@ fn a_compressed_file_is_read_like_the_file() {
         let mut source = source::open(&path).expect("a capture");
         let mut packets = Vec::new();
         while let Some(record) = source.next_record().expect("reads") {
-            let seen = Seen::parse(record.link_type, record.data).expect("RoCEv2");
+            let seen = Seen::parse(record.decode_as, record.data).expect("RoCEv2");
             packets.push(format!(
                 "{} > {} {}",
                 seen.ip.src(),

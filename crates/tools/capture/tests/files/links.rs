@@ -28,9 +28,32 @@ fn tagged(frame: &[u8], tags: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_link_layer_gives_the_same_packets() {
-    let links: [(&str, u32, Rewrite); 9] = [
+    let links: [(&str, u32, Rewrite); 18] = [
         ("VLAN", 1, |frame| tagged(frame, &[0x81, 0, 0x60, 7])),
         ("QinQ", 1, |frame| tagged(frame, &[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2])),
+        ("a tag of switches before 802.1ad", 1, |frame| tagged(frame, &[0x91, 0, 0, 1])),
+        ("four tags", 1, |frame| {
+            tagged(frame, &[0x92, 0, 0, 1, 0x93, 0, 0, 2, 0x88, 0xa8, 0, 3, 0x81, 0, 0, 4])
+        }),
+        ("802.2 and SNAP", 1, |frame| {
+            let len = (frame.len() as u16 - 6).to_be_bytes();
+            let llc = [&len[..], &[0xaa, 0xaa, 3, 0, 0, 0]].concat();
+            [&frame[..12], &llc, &frame[12..]].concat()
+        }),
+        ("PPP", 9, |frame| behind(if frame[12] == 8 { &[0, 0x21] } else { &[0, 0x57] }, frame)),
+        ("PPP, HDLC, short", 50, |frame| {
+            behind(if frame[12] == 8 { &[0xff, 3, 0x21] } else { &[0xff, 3, 0x57] }, frame)
+        }),
+        ("PPPoE without Ethernet", 51, |frame| {
+            let protocol = if frame[12] == 8 { 0x21 } else { 0x57 };
+            behind(&[0x11, 0, 0, 7, 0, 0, 0, protocol], frame)
+        }),
+        ("ERF", 197, |frame| [&erf(2)[..], &[0, 0], frame].concat()),
+        ("ERF, extended", 197, |frame| {
+            let extensions = [0x83, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+            [&erf(0x80 | 11)[..], &extensions, &[0, 0], frame].concat()
+        }),
+        ("ERF, IP", 197, |frame| [&erf(22)[..], &frame[14..]].concat()),
         ("raw", 101, |frame| behind(&[], frame)),
         ("raw, of BSD", 12, |frame| behind(&[], frame)),
         ("cooked", 113, |frame| {
@@ -61,15 +84,53 @@ fn every_link_layer_gives_the_same_packets() {
     }
 }
 
+/// The header of an ERF record of this type.
+fn erf(kind: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 1, 2, 3, 4, kind, 4, 0, 0, 0, 0, 0, 0]
+}
+
 #[test]
 fn an_unknown_link_type_gives_no_packets_and_no_panic() {
     let frames = golden::frames("rc-atomic-v4");
     let (packets, _) = read(&pcap(&frames, 147, Endianness::Little, TsResolution::MicroSecond));
-    assert!(packets.iter().all(|packet| packet.2 == "no known link layer"));
+    assert!(packets.iter().all(|packet| packet.2 == "link type 147"));
+}
+
+/// A local route header of service level 1 in front of a part of a frame over IPv6, and a VCRC behind it. The
+/// LIDs are the last bytes of the addresses.
+fn in_infiniband(next: u8, frame: &[u8], packet: &[u8]) -> Vec<u8> {
+    let [high, low] = (2 + packet.len() as u16 / 4).to_be_bytes();
+    [&[0x70, 0x10 | next, 0, frame[53], high, low, 0, frame[37]], packet, &[0xee, 0xee]].concat()
+}
+
+#[test]
+fn infiniband_packets_are_decoded_with_and_without_grh() {
+    let frames = golden::frames("rc-write-v6");
+    let file = |rewrite: Rewrite| {
+        let frames: Vec<Vec<u8>> = frames.iter().map(|frame| rewrite(frame)).collect();
+        pcap(&frames, 247, Endianness::Little, TsResolution::MicroSecond)
+    };
+    let global = file(|frame| {
+        let mut grh = frame[14..54].to_vec();
+        grh[4..6].copy_from_slice(&(frame.len() as u16 - 62).to_be_bytes());
+        grh[6] = 0x1b;
+        in_infiniband(3, frame, &[&grh, &frame[62..]].concat())
+    });
+    assert!(read(&global).0.iter().map(|packet| &packet.2).eq(&words(&frames)));
+    let local = file(|frame| in_infiniband(2, frame, &frame[62..]));
+    for (packet, want) in read(&local).0.iter().zip(words(&frames)) {
+        assert_eq!(packet.2, want.replace("fd99", ""));
+    }
+    for file in [global, local] {
+        assert!(shown(&file).iter().all(|line| line.contains("InfiniBand ")), "{:?}", shown(&file));
+        let verdict = analyse(&file);
+        assert_eq!(verdict.findings.len(), 0, "{}", verdict.text());
+        assert_eq!(verdict.totals.cut, 0);
+    }
 }
 
 /// An IPv4 header from 192.0.2.1 to 192.0.2.2 in front of a payload.
-fn in_ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn in_ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let ip = wire::Ipv4 {
         protocol,
         ..wire::Ipv4::udp([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 64, payload.len() as u16)
@@ -90,7 +151,7 @@ pub(crate) fn in_ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     [&header, payload].concat()
 }
 
-fn in_udp(port: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn in_udp(port: u16, payload: &[u8]) -> Vec<u8> {
     let len = (8 + payload.len() as u16).to_be_bytes();
     [&[0xc0, 1], &port.to_be_bytes()[..], &len, &[0, 0], payload].concat()
 }
@@ -99,7 +160,7 @@ pub(crate) fn in_ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 4, 2, 0, 0, 0, 0, 3], &ether_type.to_be_bytes()[..], payload].concat()
 }
 
-fn outer(protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn outer(protocol: u8, payload: &[u8]) -> Vec<u8> {
     in_ethernet(0x0800, &in_ipv4(protocol, payload))
 }
 
@@ -114,7 +175,7 @@ fn ip_in_ip(frame: &[u8]) -> u8 {
 
 #[test]
 fn every_tunnel_gives_the_same_packets() {
-    let tunnels: [(&str, Rewrite); 18] = [
+    let tunnels: [(&str, Rewrite); 26] = [
         ("[VXLAN 42]", vxlan),
         ("[VXLAN 42]", |frame| {
             let behind = [&[8, 0, 0, 0, 0, 0, 42, 0], frame].concat();
@@ -155,6 +216,33 @@ fn every_tunnel_gives_the_same_packets() {
         ("[MPLS 17]", |frame| in_ethernet(0x8847, &[&[0, 1, 0x11, 64, 0, 0, 0, 0], frame].concat())),
         ("[MPLS 17]", |frame| outer(17, &in_udp(6635, &[&[0, 1, 0x11, 64], &frame[14..]].concat()))),
         ("[MPLS 17]", |frame| outer(137, &[&[0, 1, 0x11, 64], &frame[14..]].concat())),
+        ("[PPPoE 7]", |frame| {
+            let protocol = if frame[12] == 8 { 0x21 } else { 0x57 };
+            in_ethernet(0x8864, &[&[0x11, 0, 0, 7, 0, 0, 0, protocol], &frame[14..]].concat())
+        }),
+        ("[GTP 0x2a]", |frame| {
+            outer(17, &in_udp(2152, &[&[0x30, 0xff, 0, 0, 0, 0, 0, 42], &frame[14..]].concat()))
+        }),
+        ("[GTP 0x2a]", |frame| {
+            // With sequence number and two extension headers, the first of 8 bytes.
+            let header =
+                [0x36, 0xff, 0, 0, 0, 0, 0, 42, 0, 1, 0, 0x85, 2, 0, 0, 0, 0, 0, 0, 0x40, 1, 0, 0, 0];
+            outer(17, &in_udp(2152, &[&header, &frame[14..]].concat()))
+        }),
+        ("[GTP 0x2a]", |frame| outer(17, &in_udp(2152, &[&[0x30, 0xff, 0, 0, 0, 0, 0, 42], frame].concat()))),
+        ("[NSH 5]", |frame| in_ethernet(0x894f, &[&[0x0f, 0xc2, 2, 3, 0, 0, 5, 255], frame].concat())),
+        ("[NSH 5]", |frame| {
+            let next = if frame[12] == 8 { 1 } else { 2 };
+            let header = [&[0x0f, 0xc6, 1, next, 0, 0, 5, 255], &[0; 16][..]].concat();
+            in_ethernet(0x894f, &[&header, &frame[14..]].concat())
+        }),
+        ("[VXLAN 42] [NSH 5]", |frame| {
+            let headers = [0x0c, 0, 0, 4, 0, 0, 42, 0, 0x0f, 0xc2, 2, 3, 0, 0, 5, 255];
+            outer(17, &in_udp(4790, &[&headers, frame].concat()))
+        }),
+        ("[GRE] [NSH 5]", |frame| {
+            outer(47, &[&[0, 0, 0x89, 0x4f, 0x0f, 0xc2, 2, 3, 0, 0, 5, 255], frame].concat())
+        }),
         ("[IP in IP]", |frame| outer(ip_in_ip(frame), &frame[14..])),
         ("[IP in IP]", |frame| in_ethernet(0x86dd, &in_ipv6(ip_in_ip(frame), &frame[14..]))),
         ("[IP in IP] [VXLAN 42]", |frame| outer(4, &vxlan(frame)[14..])),
@@ -184,7 +272,7 @@ pub(crate) fn shown(file: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some(record) = source.next_record().expect("reads") {
         let mut line = String::new();
-        show.packet(&mut line, &record, &Seen::parse(record.link_type, record.data));
+        show.packet(&mut line, &record, &Seen::parse(record.decode_as, record.data));
         lines.push(line);
     }
     lines

@@ -12,4 +12,5 @@ mod honest;
 mod links;
 mod styles;
 mod synth;
+mod undecoded;
 mod verdicts;

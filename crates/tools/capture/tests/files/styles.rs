@@ -15,7 +15,7 @@ fn show(name: &str, style: Style) -> Vec<String> {
     let mut packets = Vec::new();
     while let Some(record) = source.next_record().expect("reads") {
         let mut text = String::new();
-        show.packet(&mut text, &record, &Seen::parse(record.link_type, record.data));
+        show.packet(&mut text, &record, &Seen::parse(record.decode_as, record.data));
         packets.push(text);
     }
     packets

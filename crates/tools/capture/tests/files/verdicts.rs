@@ -18,7 +18,7 @@ fn analyse_incomplete(file: &[u8], drops: u64, left_out: Option<&str>) -> Verdic
     let mut source = Source::new(file).expect("a capture");
     let mut analysis = Analysis::new();
     while let Some(record) = source.next_record().expect("reads") {
-        analysis.feed(&record, &Seen::parse(record.link_type, record.data));
+        analysis.feed(&record, &Seen::parse(record.decode_as, record.data));
     }
     analysis.finish(source.drops() + drops, left_out.or(source.left_out()))
 }

@@ -96,7 +96,7 @@ fn golden(name: &str, mut handle: impl FnMut(&[u8])) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../tests/golden/{name}.pcap"));
     let mut source = source::open(&path).expect("a golden capture");
     while let Some(record) = source.next_record().expect("a readable capture") {
-        assert_eq!(record.link_type, LinkType::ETHERNET);
+        assert_eq!(record.decode_as, LinkType::ETHERNET.into());
         handle(record.data);
     }
 }

@@ -1,0 +1,128 @@
+//! Nothing is concluded from the absence of what was not understood.
+
+use pcap_file::{Endianness, TsResolution};
+use roxie_capture::analyse::{Analysis, Origin, Verdict, analyse as analyse_source};
+use roxie_capture::source::Source;
+use wire::capture::DecodeRule;
+
+use crate::build::pcap;
+use crate::golden;
+use crate::links::{in_ethernet, in_ipv4, in_udp, outer, vxlan};
+use crate::synth::Talk;
+use crate::verdicts::analyse;
+
+fn file(link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    pcap(frames, link, Endianness::Little, TsResolution::MicroSecond)
+}
+
+/// The verdict about a file with these rules of `--decode-as`.
+fn decoded_as(file: &[u8], rules: &[&str]) -> Verdict {
+    let rules: Vec<DecodeRule> = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
+    let mut source = Source::new(file).expect("a capture");
+    source.decode_as(&rules);
+    analyse_source(&mut source, Analysis::new(), |_, _| std::ops::ControlFlow::Continue(())).expect("memory")
+}
+
+/// The golden packets with another UDP destination port.
+fn on_port(port: u16) -> Vec<Vec<u8>> {
+    let mut frames = golden::frames("rc-write-v4");
+    for frame in &mut frames {
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        let icrc = wire::icrc_of_frame(&frame[14..]).expect("a whole packet").to_le_bytes();
+        let end = frame.len();
+        frame[end - 4..].copy_from_slice(&icrc);
+    }
+    frames
+}
+
+#[test]
+fn packets_of_an_unknown_kind_make_the_capture_inconclusive() {
+    let frames = golden::frames("rc-write-v4");
+    let all = |rewrite: fn(&[u8]) -> Vec<u8>| frames.iter().map(|frame| rewrite(frame)).collect::<Vec<_>>();
+    let cases: [(&str, u32, Vec<Vec<u8>>); 8] = [
+        ("link type 147", 147, frames.clone()),
+        ("link type 197 (ERF) with another kind", 197, all(|frame| [&[0; 8][..], &[3; 8], frame].concat())),
+        ("Ethernet type 0x88e5", 1, all(|frame| in_ethernet(0x88e5, frame))),
+        ("IP protocol 50", 1, all(|frame| outer(50, frame))),
+        ("UDP port 1021", 1, on_port(1021)),
+        ("UDP port 8473", 1, all(|frame| outer(17, &in_udp(8473, &vxlan(frame)[42..])))),
+        ("UDP port 4789", 1, all(|frame| outer(17, &in_udp(4789, frame)))),
+        (
+            "too many tunnels",
+            1,
+            all(|frame| {
+                let nested = (0..9).fold(frame[14..].to_vec(), |inner, _| in_ipv4(4, &inner));
+                in_ethernet(0x0800, &nested)
+            }),
+        ),
+    ];
+    for (kind, link, frames) in cases {
+        let verdict = analyse(&file(link, &frames));
+        let want =
+            format!("Inconclusive: {} packets of a kind that roxie does not decode: {kind}", frames.len());
+        assert!(verdict.text().starts_with(&want), "{}", verdict.text());
+        assert!(verdict.text().contains("e.g. packet 1"), "{}", verdict.text());
+        assert!(verdict.is_inconclusive() && !verdict.findings.is_empty());
+        assert_eq!(verdict.confidence().name(), "low");
+    }
+}
+
+#[test]
+fn known_other_traffic_proves_that_there_is_no_roce() {
+    let arp = in_ethernet(0x0806, &[0; 46]);
+    let tcp = outer(6, &[0; 20]);
+    let dns = outer(17, &in_udp(53, &[0; 20]));
+    let spanning_tree = in_ethernet(38, &[0x42, 0x42, 3, 0, 0, 0, 0, 0]);
+    let mut reply = outer(17, &in_udp(40_000, &[0; 20]));
+    reply[34..36].copy_from_slice(&53_u16.to_be_bytes());
+    let verdict = analyse(&file(1, &[arp, tcp, dns, spanning_tree, reply]));
+    assert_eq!(verdict.text(), "There is no RoCEv2 traffic in this capture.");
+    assert!(!verdict.is_inconclusive() && verdict.findings.is_empty());
+}
+
+#[test]
+fn a_capture_cut_in_front_of_the_transport_header_is_inconclusive() {
+    let mut talk = Talk::new();
+    talk.sends(0, 4);
+    for snap in [10, 20, 38] {
+        let verdict = analyse(&talk.file_cut(snap));
+        assert!(verdict.text().contains(&format!("first {snap} bytes")), "{}", verdict.text());
+    }
+}
+
+#[test]
+fn rules_of_the_user_decode_ports_and_link_types() {
+    let frames = golden::frames("rc-write-v4");
+    let tunneled: Vec<Vec<u8>> =
+        frames.iter().map(|frame| outer(17, &in_udp(8473, &vxlan(frame)[42..]))).collect();
+    let cases = [
+        (file(1, &on_port(1021)), "udp.port==1021,rocev2"),
+        (file(1, &tunneled), "udp.port==8473,vxlan"),
+        (file(147, &frames), "linktype==147,ethernet"),
+    ];
+    for (file, rule) in cases {
+        assert!(analyse(&file).is_inconclusive(), "{rule}");
+        let next = analyse(&file).next(Origin::File("x.pcap"));
+        let (option, _) = rule.split_once(',').expect("a rule");
+        assert!(next.contains(&format!("analyse x.pcap -d {option},")), "{next}");
+        let verdict = decoded_as(&file, &[rule]);
+        assert_eq!(verdict.totals.roce, frames.len() as u64, "{rule}");
+        assert_eq!(verdict.findings.len(), 0, "{rule}: {}", verdict.text());
+        assert!(verdict.directions.iter().all(|direction| direction.counts.intact > 0), "{rule}");
+    }
+}
+
+#[test]
+fn several_kinds_are_named_beside_the_decoded_packets() {
+    let mut frames = golden::frames("rc-write-v4");
+    frames.push(outer(50, &[0; 40]));
+    frames.extend(on_port(1021).drain(..2));
+    let verdict = analyse(&file(1, &frames));
+    assert!(!verdict.is_inconclusive(), "{}", verdict.text());
+    let summary = verdict.summary(roxie_capture::paint::Colours::None, Origin::File("x.pcap"));
+    assert!(
+        summary.contains("3 packets of kinds that roxie does not decode: 2 of UDP port 1021"),
+        "{summary}"
+    );
+    assert_eq!(verdict.confidence().name(), "medium");
+}
