@@ -70,15 +70,30 @@ impl<'a> Packet<'a> {
         Ok(Self { bth, row, bytes: udp_payload, payload, icrc: u32::from_le_bytes(*icrc) })
     }
 
+    /// As [`Packet::parse`], for a packet with a pad count that is larger than its payload, which then is empty.
+    fn parse_overpadded(udp_payload: &'a [u8]) -> Option<Self> {
+        let (rest, icrc) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
+        let bth = Bth::parse(rest.first_chunk()?);
+        let row = bth.opcode.row()?;
+        let padded = rest.get(row.header_len()..)?;
+        let payload = padded.get(..0).filter(|_| padded.len() < usize::from(bth.pad_cnt))?;
+        Some(Self { bth, row, bytes: udp_payload, payload, icrc: u32::from_le_bytes(*icrc) })
+    }
+
     /// Decodes the front of a captured datagram that was `len` bytes long. Headers beyond the captured part
-    /// are absent, the payload is the captured part of it, and the ICRC is 0 if it was not captured.
+    /// are absent, the payload is the captured part of it, and the ICRC is 0 if it was not captured. A pad count
+    /// that is larger than the payload leaves no payload: requesters accept such ACKs.
     ///
     /// # Errors
     /// As [`Packet::parse`]; also [`DropReason::TooShort`] if the BTH is incomplete.
     #[inline]
     pub fn parse_cut(captured: &'a [u8], len: usize) -> Result<Self, DropReason> {
         if captured.len() >= len {
-            return Self::parse(captured.get(..len).unwrap_or(captured));
+            let whole = captured.get(..len).unwrap_or(captured);
+            return match Self::parse(whole) {
+                Err(DropReason::TooShort) => Self::parse_overpadded(whole).ok_or(DropReason::TooShort),
+                parsed => parsed,
+            };
         }
         let bth = Bth::parse(captured.first_chunk().ok_or(DropReason::TooShort)?);
         let row = bth.opcode.row().ok_or(DropReason::UnknownOpcode)?;
@@ -86,8 +101,9 @@ impl<'a> Packet<'a> {
             return Err(DropReason::BadTver);
         }
         let payload_len = len
-            .checked_sub(row.header_len() + usize::from(bth.pad_cnt) + ICRC_LEN)
-            .ok_or(DropReason::TooShort)?;
+            .checked_sub(row.header_len() + ICRC_LEN)
+            .ok_or(DropReason::TooShort)?
+            .saturating_sub(bth.pad_cnt.into());
         let rest = captured.get(row.header_len()..).unwrap_or_default();
         let payload = rest.get(..payload_len).unwrap_or(rest);
         Ok(Self { bth, row, bytes: captured, payload, icrc: 0 })

@@ -1,5 +1,7 @@
 //! Follows the packets of responders: ACKs, NAKs, READ responses, atomic results.
 
+use std::cmp::Reverse;
+
 use wire::capture::Seen;
 use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 
@@ -44,7 +46,7 @@ impl Analysis {
     }
 
     /// The direction of the requests that a response with this number answers: one with the number in flight.
-    /// Among several, one with the same UDP source port is preferred.
+    /// Among several, one that waits for the answer is preferred, then one with the same UDP source port.
     fn find_peer(&mut self, direction: usize, psn: Psn) -> Option<usize> {
         let (key, sport) = (self.directions[direction].key, self.directions[direction].sport);
         let peer = self.peer_qp(key);
@@ -58,10 +60,13 @@ impl Analysis {
                     .is_some_and(|(read, most)| (0..most.cast_signed()).contains(&psn.distance_from(read)));
             ends && known && candidate.peer.is_none() && candidate.has_requests() && open
         };
-        let candidates = || self.directions.iter().enumerate().filter(|(_, candidate)| fits(candidate));
-        let best =
-            candidates().find(|(_, candidate)| candidate.sport == sport).or_else(|| candidates().next());
-        let index = best?.0;
+        let candidates = self.directions.iter().enumerate().filter(|(_, candidate)| fits(candidate));
+        // Neither the source ports nor the numbers of connections need differ: the request that waits longest
+        // is the likely one.
+        let (index, _) = candidates.max_by_key(|(_, candidate)| {
+            let sent = candidate.window.get(psn).map_or(u64::MAX, |slot| slot.sent.number);
+            (!psn.is_before(candidate.una), candidate.sport == sport, Reverse(sent))
+        })?;
         self.pair(direction, index);
         Some(index)
     }
@@ -109,6 +114,7 @@ impl Analysis {
         requests.last_ack = at;
         requests.pending_nak = None;
         requests.rnr = None;
+        self.accepted(index, at);
         while let Some(front) = self.directions[index].open.front() {
             // A message without a captured last packet is covered with the next one.
             let next = self.directions[index].open.get(1);
@@ -206,7 +212,7 @@ impl Analysis {
         direction.retransmission = None;
         let Some(slot) = direction.window.get(psn).copied() else { return self.unknown_nak(index, at, psn) };
         if slot.late || direction.is_reordering(at) {
-            return self.reordered(index, at, psn);
+            return self.reordered(index, at, psn, slot.ip_id);
         }
         // A packet that was never captured is judged when its retransmission arrives.
         if slot.sent.number == 0 {

@@ -176,14 +176,15 @@ impl Analysis {
         let direction = &self.directions[index];
         let counts = &direction.counts;
         let (bad, good) = (counts.damaged, counts.intact);
-        if bad < 2 || good > 0 {
+        let answered = direction.last_ack.number != 0;
+        if bad == 0 || bad == 1 && !answered || good > 0 {
             return;
         }
-        let answered = direction.last_ack.number != 0;
         let Some(finding) = self.findings.at(direction.damaged) else { return };
+        let all = if bad == 1 { "The only packet has".to_owned() } else { format!("All {bad} packets have") };
         let accepted = if answered { ", and were acknowledged" } else { "" };
         finding.text = format!(
-            "All {bad} packets of this direction have a wrong invariant CRC{accepted}. Probably the capture \
+            "{all} a wrong invariant CRC in this direction{accepted}. Probably the capture \
              sees them before the NIC computes the CRC, or a device on the path changed a field that the CRC \
              covers (address translation). Capture at the receiver to see what arrives."
         );

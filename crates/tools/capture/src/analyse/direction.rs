@@ -8,6 +8,7 @@ use wire::{Operation, Psn, Qpn, Service};
 use super::finding::At;
 use super::histogram::Histogram;
 use super::keys::{Access, Keys};
+use super::numbering::Numbering;
 use super::pause::Pauses;
 use super::sequence::{MsnSeen, Stray};
 use super::window::Window;
@@ -223,6 +224,8 @@ pub struct Direction {
     pub(super) first_hole: At,
     /// First and last number of responses that were passed over, by the packet that did.
     pub(super) passed: Vec<(Psn, Psn, At)>,
+    /// Steps by which the responder was seen to count messages.
+    pub(super) msn_steps: u32,
     /// The latest message sequence number of the responder, its packet, and the messages that it may count
     /// beyond.
     pub(super) msn: Option<MsnSeen>,
@@ -256,11 +259,9 @@ pub struct Direction {
     pub(super) mtu_finding: bool,
     /// The packet behind the latest gap, and its IP identification.
     pub(super) hole: Option<(At, u16)>,
-    /// IP identification of the latest packet in sequence.
-    pub(super) ip_id: u16,
-    /// IP identifications restart (they count the packets of a GSO burst), so they do not tell the order of
-    /// packets.
-    pub(super) ids_restart: bool,
+    pub(super) numbering: Numbering,
+    /// Findings that an acknowledgement of their packet refutes: its number, the packet, and the index.
+    pub(super) doubts: Vec<(Psn, At, usize)>,
     /// Time of the latest packet out of order.
     pub(super) late_ns: u64,
     pub(super) q_key: Option<u32>,

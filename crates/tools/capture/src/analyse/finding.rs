@@ -87,7 +87,7 @@ kinds! {
     /// An ACK for a request that was not captured.
     UnknownAck = "unknown-ack" Medium Absence,
     /// The message sequence number of the responder does not fit the captured messages.
-    WrongMsn = "wrong-msn" High Absence,
+    WrongMsn = "wrong-msn" Medium Absence,
     /// The opcodes of consecutive packets do not fit together.
     OpcodeSequence = "opcode-sequence" High,
     /// The length of a message is not the one that its first packet announces.

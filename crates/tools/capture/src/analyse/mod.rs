@@ -6,6 +6,7 @@
 //! `handshake` the connection manager, `sequence` and `pause` check what follows what. At the end, `conclude`
 //! adds what never came, and `quality` says what the capture lacks.
 
+mod acceptance;
 mod answer;
 mod conclude;
 mod copies;
@@ -17,6 +18,7 @@ mod handshake;
 mod histogram;
 mod keys;
 mod messages;
+mod numbering;
 mod pause;
 mod quality;
 mod repeat;
@@ -32,7 +34,7 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use wire::capture::{IcrcCheck, NotRoce, Seen};
-use wire::{Bth, DropReason, Operation, Packet, Qpn, Service};
+use wire::{Bth, Operation, Packet, Qpn, Service};
 
 pub use direction::{Counts, Direction, Key, Message};
 pub use finding::{At, Confidence, Finding, Kind};
@@ -97,6 +99,8 @@ pub struct Totals {
     pub judged: u64,
     /// Fragments of IP datagrams of which others were not captured. They are not decoded.
     pub fragments: u64,
+    /// Packets with opcodes of manufacturers, of which only the numbers are followed.
+    pub foreign: u64,
     /// Packets that may be RoCEv2 in a form that is not decoded.
     pub undecoded: Undecoded,
     /// First packet.
@@ -163,17 +167,7 @@ impl Analysis {
         }
         let packet = match &seen.packet {
             Ok(packet) => packet,
-            Err(reason) => {
-                let why = match reason {
-                    DropReason::TooShort => "it is too short for its headers",
-                    DropReason::UnknownOpcode => "its opcode is unknown",
-                    DropReason::BadTver => "its transport header has an unknown version",
-                    other => other.name(),
-                };
-                let text = format!("A packet is malformed: {why}. Its receiver drops it silently.");
-                self.report(Kind::Malformed, at, at.number, subject(seen), text);
-                return;
-            }
+            Err(reason) => return self.malformed(at, seen, *reason),
         };
         if !seen.is_whole() && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);

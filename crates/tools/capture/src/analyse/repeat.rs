@@ -8,7 +8,7 @@ use wire::{Opcode, Operation, Packet, Psn};
 
 use super::Analysis;
 use super::direction::{PendingNak, Timeout, verb};
-use super::finding::{At, Kind, packets};
+use super::finding::{At, Confidence, Kind, packets};
 use super::request::always_answered;
 use super::window::Slot;
 use crate::clock;
@@ -42,15 +42,15 @@ impl Analysis {
     ) {
         let direction = &mut self.directions[index];
         let psn = packet.bth.psn;
-        let ids_restart = direction.ids_restart;
+        let is_numbered = direction.numbering.tells(slot.ip_id);
         let Some(before) = direction.window.get_mut(psn) else { return };
         let (first, again, answered) = (before.sent, before.again, before.answered);
         let likeness = likeness(before, slot, seen);
-        // A host numbers its packets: a retransmission has another identification. Where it does not number
-        // them, only the time tells. Packets of one receive batch have one time.
+        // A sender that counts gives a retransmission another identification. Of others only the time tells.
+        // Packets of one receive batch have one time.
         let is_duplicate = match likeness {
             Likeness::Equal | Likeness::Again if at.ns == again.ns => true,
-            Likeness::Equal if slot.ip_id != 0 && !ids_restart => at.ns.abs_diff(again.ns) < SAME_ID_NS,
+            Likeness::Equal if is_numbered => at.ns.abs_diff(again.ns) < SAME_ID_NS,
             Likeness::Equal => at.ns.abs_diff(again.ns) < DUPLICATED_NS,
             _ => false,
         };
@@ -68,10 +68,10 @@ impl Analysis {
             direction.counts.late += 1;
             direction.late_ns = at.ns;
             self.findings.withdraw(finding);
-            return self.reordered(index, at, psn);
+            return self.reordered(index, at, psn, slot.ip_id);
         }
-        if is_duplicate && (slot.ip_id != 0 || !pending_nak && direction.retransmission.is_none()) {
-            return self.duplicated(index, at, again, slot.ip_id != 0);
+        if is_duplicate && (is_numbered || !pending_nak && direction.retransmission.is_none()) {
+            return self.duplicated(index, at, again, is_numbered || at.ns == again.ns);
         }
         if let Some(how) = likeness.changed() {
             self.changed(index, at, first, psn, &how);
@@ -180,21 +180,25 @@ impl Analysis {
     }
 
     /// Adds a duplicated packet to the finding of its direction.
-    fn duplicated(&mut self, index: usize, at: At, first: At, is_numbered: bool) {
+    fn duplicated(&mut self, index: usize, at: At, first: At, is_certain: bool) {
         let direction = &mut self.directions[index];
         direction.counts.duplicates += 1;
         if let Some(finding) = self.findings.at(direction.duplicates) {
             finding.count += 1;
             return;
         }
-        let or_resent = if is_numbered { "" } else { DUPLICATES_OR_RESENDS };
+        let or_resent = if is_certain { "" } else { DUPLICATES_OR_RESENDS };
         let text = format!(
             "Packets arrive twice: packet {} is the same as packet {}, {} later.{DUPLICATES}{or_resent}",
             at.number,
             first.number,
             clock::span(at.ns.saturating_sub(first.ns))
         );
-        self.directions[index].duplicates = self.report_on(index, Kind::Duplicated, at, at.number, text);
+        let finding = self.report_on(index, Kind::Duplicated, at, at.number, text);
+        if let Some(finding) = self.findings.at(finding).filter(|_| !is_certain) {
+            finding.confidence = Confidence::Low;
+        }
+        self.directions[index].duplicates = finding;
     }
 
     /// Reports a retransmission that carries other bytes than the first transmission.
@@ -220,6 +224,7 @@ impl Analysis {
         let Some(finding) = self.findings.at(direction.duplicates) else { return };
         let said = finding.text.find(DUPLICATES).unwrap_or(finding.text.len());
         finding.text.truncate(said);
+        finding.confidence = Kind::Duplicated.confidence();
         let _ = write!(
             finding.text,
             " Nearly all packets are there twice ({count} copies in {packets}): probably the capture point \

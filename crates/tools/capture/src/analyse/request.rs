@@ -1,11 +1,12 @@
 //! Follows new requests, and those that fill a gap. `repeat` follows those that were captured before.
 
 use wire::capture::Seen;
+use wire::icrc::ICRC_LEN;
 use wire::{Ip, Operation, Packet, Position, Psn, Service};
 
 use super::Analysis;
 use super::direction::{Direction, Inside, Message, PendingNak};
-use super::finding::{At, Kind};
+use super::finding::{At, Confidence, Kind};
 use super::keys::Access;
 use super::window::{Order, Slot};
 
@@ -33,12 +34,18 @@ impl Analysis {
             ..Slot::default()
         };
         self.size_read(index, psn);
+        let least = packet.row().header_len() + usize::from(packet.bth.pad_cnt) + ICRC_LEN;
+        if seen.udp_payload_len < least {
+            let text = "A packet is malformed: its pad count is larger than its payload. A receiver should drop \
+                        it silently.";
+            self.report_doubted(index, Kind::Malformed, at, psn, at, text.to_owned());
+        }
         let direction = &mut self.directions[index];
         match direction.window.order(psn) {
             Order::Repeated => return self.repeated(index, at, seen, packet, &slot),
             Order::FillsGap => return self.fill_gap(index, at, packet, slot),
             Order::TooOld if direction.window.reach_back(psn) => {
-                direction.hole.get_or_insert((direction.first, direction.ip_id));
+                direction.hole.get_or_insert((direction.first, slot.ip_id));
                 if direction.last_ack.number == 0 {
                     direction.una = psn;
                 }
@@ -93,9 +100,7 @@ impl Analysis {
         let (psn, row) = (packet.bth.psn, packet.row());
         let len = seen.payload_len() as u64;
         direction.retransmission = None;
-        direction.ids_restart |=
-            slot.ip_id.wrapping_sub(direction.ip_id).cast_signed() < 0 && direction.ip_id != 0;
-        direction.ip_id = slot.ip_id;
+        direction.numbering.add(slot.ip_id);
         let mut span = 1;
         let access = Access::of(packet);
         if row.operation == Operation::ReadRequest {
@@ -150,7 +155,7 @@ impl Analysis {
         if row.position.ends() {
             direction.size(bytes);
             if is_whole {
-                self.check_length(index, at);
+                self.check_length(index, at, psn);
             }
         }
         let direction = &mut self.directions[index];
@@ -162,11 +167,11 @@ impl Analysis {
         }
         let direction = &mut self.directions[index];
         direction.window.trim(direction.una);
-        self.check_mtu(index, at, seen, row.position);
+        self.check_mtu(index, at, seen, (row.position, psn));
     }
 
     /// Checks that full packets have the size of the path MTU.
-    fn check_mtu(&mut self, index: usize, at: At, seen: &Seen<'_>, position: Position) {
+    fn check_mtu(&mut self, index: usize, at: At, seen: &Seen<'_>, (position, psn): (Position, Psn)) {
         if !matches!(position, Position::First | Position::Middle) {
             return;
         }
@@ -180,16 +185,16 @@ impl Analysis {
         let text = if known == len {
             format!(
                 "Full packets carry {len} bytes, which is not a path MTU (256, 512, 1024, 2048 or 4096): \
-                 the receiver refuses such packets."
+                 a receiver should refuse such packets."
             )
         } else {
             format!(
-                "Packet {} carries {len} bytes, while the path MTU of the connection is {known}: the \
-                 receiver refuses such packets. Configure the same path MTU at both ends.",
+                "Packet {} carries {len} bytes, while the path MTU of the connection is {known}: a \
+                 receiver should refuse such packets. Configure the same path MTU at both ends.",
                 at.number
             )
         };
-        self.report_on(index, Kind::WrongMtu, at, at.number, text);
+        self.report_doubted(index, Kind::WrongMtu, at, psn, at, text);
     }
 
     /// Handles `count` numbers missing before the packet.
@@ -224,9 +229,8 @@ impl Analysis {
         let id_distance = slot.ip_id.wrapping_sub(opener_id).cast_signed();
         let pending_nak =
             matches!(direction.pending_nak, Some(PendingNak::Missing(missing, _)) if missing == psn);
-        // A host numbers its packets in the order in which it makes them.
-        let ids_tell = slot.ip_id != 0 && opener_id != 0 && !direction.ids_restart;
-        let late = if ids_tell {
+        // A sender that counts numbers its packets in the order in which it makes them.
+        let late = if direction.numbering.tells(slot.ip_id) {
             id_distance < 0
         } else {
             !pending_nak && at.ns.abs_diff(opened.ns) < OUT_OF_ORDER_NS
@@ -242,7 +246,7 @@ impl Analysis {
         if late {
             direction.counts.late += 1;
             direction.late_ns = at.ns;
-            return self.reordered(index, at, psn);
+            return self.reordered(index, at, psn, slot.ip_id);
         }
         direction.counts.resent += 1;
         let why = match direction.pending_nak.take() {
@@ -263,8 +267,8 @@ impl Analysis {
         self.directions[index].filled = Some((psn, finding));
     }
 
-    /// Adds an out-of-order packet to the finding of its direction.
-    pub(super) fn reordered(&mut self, index: usize, at: At, psn: Psn) {
+    /// Adds an out-of-order packet with this IPv4 identification to the finding of its direction.
+    pub(super) fn reordered(&mut self, index: usize, at: At, psn: Psn, id: u16) {
         let direction = &mut self.directions[index];
         if let Some(finding) = self.findings.at(direction.reordered) {
             finding.count += 1;
@@ -276,7 +280,12 @@ impl Analysis {
              between the hosts.",
             at.number
         );
-        self.directions[index].reordered = self.report_on(index, Kind::Reordered, at, at.number, text);
+        let is_certain = direction.numbering.tells(id);
+        let finding = self.report_on(index, Kind::Reordered, at, at.number, text);
+        if let Some(finding) = self.findings.at(finding).filter(|_| !is_certain) {
+            finding.confidence = Confidence::Medium;
+        }
+        self.directions[index].reordered = finding;
     }
 }
 

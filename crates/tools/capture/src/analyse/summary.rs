@@ -53,6 +53,7 @@ fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
             totals.fragments,
             "fragments of IP datagrams were not decoded: others of their datagrams are missing",
         ),
+        (totals.foreign, "packets have opcodes of manufacturers and were not decoded"),
         (totals.not_followed, "packets of further connections were not followed"),
     ] {
         if count > 0 {
@@ -260,6 +261,7 @@ fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
             "first_packet": at.number,
         })).collect::<Vec<_>>(),
         "not_passed_by_hooks": totals.judged,
+        "manufacturer_opcodes": totals.foreign,
         "open_requests": totals.open_requests,
         "connections": handshakes,
         "directions": directions,

@@ -10,6 +10,7 @@ mod formats;
 mod fragments;
 mod honest;
 mod links;
+mod senders;
 mod styles;
 mod synth;
 mod undecoded;

@@ -27,8 +27,9 @@ pub(crate) struct Talk {
     pub(crate) packets: Vec<Captured>,
     /// Time of the next packet.
     ns: u64,
-    /// IPv4 identification of the next packet; 0 stays 0.
+    /// IPv4 identification of the next packet, and what is added to it for the one after.
     id: u16,
+    id_step: u16,
     /// Queue pair of the requester and of the responder.
     qps: [u32; 2],
     /// What the devices tell before the first packet.
@@ -46,12 +47,27 @@ pub(crate) struct Captured {
 
 impl Talk {
     pub(crate) fn new() -> Self {
-        Self { packets: Vec::new(), ns: TIME_NS, id: 1, qps: QPS, told: Vec::new() }
+        Self { packets: Vec::new(), ns: TIME_NS, id: 1, id_step: 1, qps: QPS, told: Vec::new() }
     }
 
     /// All packets have identification 0, like those of unconnected UDP sockets.
     pub(crate) fn without_ids(self) -> Self {
-        Self { id: 0, ..self }
+        self.with_ids(0, 0)
+    }
+
+    /// The packets have the identifications `id`, `id + step` and so on.
+    pub(crate) fn with_ids(self, id: u16, step: u16) -> Self {
+        Self { id, id_step: step, ..self }
+    }
+
+    /// Changes the last packet, from its BTH on, and its ICRC.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut [u8])) -> &mut Self {
+        let frame = &mut self.packets.last_mut().expect("a packet").frame;
+        change(&mut frame[OUTER..]);
+        let icrc = wire::icrc_of_frame(&frame[14..]).expect("a whole packet").to_le_bytes();
+        let end = frame.len();
+        frame[end - 4..].copy_from_slice(&icrc);
+        self
     }
 
     /// The next packets are those of another connection.
@@ -132,9 +148,7 @@ impl Talk {
         let frame = datagram(HOSTS[from], HOSTS[to], self.id, &packet);
         self.packets.push(Captured { ns: self.ns, interface: 0, outbound: None, frame });
         self.ns += 5000;
-        if self.id != 0 {
-            self.id += 1;
-        }
+        self.id = self.id.wrapping_add(self.id_step);
         self
     }
 
