@@ -51,6 +51,9 @@ pub(crate) fn cases() -> Vec<Case> {
             wildcards(&lab.apart(), &place, name, first, later)
         }));
     }
+    cases.push(Case::new(place, "rsocket datagrams over two devices", "cc", move |lab, name| {
+        datagrams(&lab.apart(), &place, name)
+    }));
     cases
 }
 
@@ -72,6 +75,19 @@ fn wildcards(lab: &Lab, place: &Place, name: &str, first: &str, later: &str) -> 
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, &format!("{first}: a request at 0.0.0.0 on "))?;
     says(&ended, "10.79.0.1: a request at 0.0.0.0 on ")
+}
+
+/// Both devices carry datagrams of the same sockets.
+fn datagrams(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    for words in SETUP {
+        lab.ip(place, Side::Server, words).map_err(|error| error.to_string())?;
+    }
+    let program = build(lab, "datagrams.c", &["-lrdmacm"])?;
+    let words = ["run", "--", "env", "ROXIE_STATS=1", program.path(), "10.77.0.1", "10.78.0.1"];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    says(&ended, "8 messages each way over each of 2 addresses")?;
+    says(&ended, "device roxie0")?;
+    says(&ended, "device roxie1")
 }
 
 fn as_linux(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {

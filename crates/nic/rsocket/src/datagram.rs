@@ -1,5 +1,5 @@
-//! Datagram sockets: messages on a UD queue pair, and a UDP socket with the same address, over which the ends
-//! exchange the numbers of their queue pairs.
+//! Datagram sockets: messages on a UD queue pair of each device on the route to a peer, and a UDP socket with
+//! the same address, over which the ends exchange the numbers of their queue pairs.
 //!
 //! If the sender does not know the queue pair of the peer yet, the message goes over UDP, together with the
 //! sender's QPN; the receiver answers with its own QPN. So the first message needs no handshake and no
@@ -52,8 +52,8 @@ pub(super) struct Inner {
 }
 
 pub(super) struct State {
-    /// Created on first use.
-    messages: Option<Messages>,
+    /// The queue pairs, one for each device, in the order of their creation.
+    devices: Vec<Messages>,
     peers: HashMap<SocketAddr, Peer>,
     /// Unread messages.
     arrived: VecDeque<(SocketAddr, Payload)>,
@@ -67,7 +67,8 @@ pub(super) struct State {
 
 /// Where an unread message is stored.
 enum Payload {
-    Slot(Arrived),
+    /// A slot of the queue pair with this index.
+    Slot(usize, Arrived),
     Own(Vec<u8>),
 }
 
@@ -75,6 +76,8 @@ enum Payload {
 struct Peer {
     /// Local address on the route to the peer.
     local: IpAddr,
+    /// Index of the queue pair on the device with this address.
+    device: usize,
     /// GID index of the local address.
     sgid_index: u8,
     queue: Option<UdDest>,
@@ -90,8 +93,8 @@ impl Datagram {
         Self::of_any(Box::new(move |_| Ok(context.clone())), is_v6)
     }
 
-    /// As [`new`](Self::new); `choose` returns the device when the first local address is known, or `None`
-    /// for a wildcard address. The socket uses that device only.
+    /// As [`new`](Self::new); `choose` returns the device with a local address, which that of the route to a
+    /// peer is, or the first device for `None`: a wildcard address before there is a peer.
     ///
     /// # Errors
     /// The errors of creating a UDP socket.
@@ -99,7 +102,7 @@ impl Datagram {
         let udp = UdpSocket::from(sys::udp_socket(is_v6)?);
         udp.set_nonblocking(true)?;
         let state = State {
-            messages: None,
+            devices: Vec::new(),
             peers: HashMap::new(),
             arrived: VecDeque::new(),
             over_udp: 0,
@@ -131,7 +134,7 @@ impl Datagram {
     /// Sets the peer of [`send`](Self::send); messages of other peers are dropped (rconnect).
     ///
     /// # Errors
-    /// `ENETUNREACH` without a route; `ENODEV` if the source address on it does not belong to the device.
+    /// `ENETUNREACH` without a route; `ENODEV` if the source address on it does not belong to a device.
     pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
         let mut state = self.0.lock();
         let to = canonical(to);
@@ -180,7 +183,7 @@ impl Datagram {
     /// `EINVAL` once the socket has an address.
     pub fn set_sizes(&self, change: impl FnOnce(&mut Sizes)) -> io::Result<()> {
         let mut state = self.0.lock();
-        if state.messages.is_some() {
+        if !state.devices.is_empty() {
             return Err(errno(libc::EINVAL));
         }
         change(&mut state.sizes);
@@ -234,9 +237,9 @@ impl Datagram {
         let mut state = self.0.lock();
         state.closed = true;
         state.arrived.clear();
-        let messages = state.messages.take();
+        let devices = std::mem::take(&mut state.devices);
         drop(state);
-        drop(messages);
+        drop(devices);
         self.0.waiters.notify();
     }
 
@@ -256,21 +259,35 @@ impl Datagram {
 }
 
 impl Inner {
-    /// Creates the queue pair, and binds an ephemeral port if the socket has none.
+    /// Creates a queue pair, and binds an ephemeral port if the socket has none.
     fn begin(&self, state: &mut State, to: Option<SocketAddr>) -> io::Result<()> {
         if state.closed {
             return Err(errno(libc::EBADF));
         }
-        if state.messages.is_none() {
+        if state.devices.is_empty() {
             if self.udp.local_addr()?.port() == 0 {
                 let any: IpAddr =
                     if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
                 sys::bind(self.udp.as_fd(), &SockAddr::ip(any, 0, 0))?;
             }
             let context = (self.choose)(self.local_address(to).ok())?;
-            state.messages = Some(Messages::new(&context, &state.sizes)?);
+            state.devices.push(Messages::new(&context, &state.sizes)?);
         }
         Ok(())
+    }
+
+    /// Returns the index of the queue pair on the device with a local address, and the index of its GID.
+    /// Creates the queue pair if there is none.
+    fn device(&self, state: &mut State, local: IpAddr) -> io::Result<(usize, u8)> {
+        let gid_of = |context: &Context| context.device().gids().index_of(&Gid::from(local));
+        let known = |(index, messages): (usize, &Messages)| Some((index, gid_of(messages.context())?));
+        if let Some(found) = state.devices.iter().enumerate().find_map(known) {
+            return Ok(found);
+        }
+        let context = (self.choose)(Some(local))?;
+        let sgid_index = gid_of(&context).ok_or_else(|| errno(libc::ENODEV))?;
+        state.devices.push(Messages::new(&context, &state.sizes)?);
+        Ok((state.devices.len() - 1, sgid_index))
     }
 
     /// Converts an address to the socket's family.
@@ -285,13 +302,11 @@ impl Inner {
     fn peer<'a>(&self, state: &'a mut State, to: SocketAddr) -> io::Result<&'a mut Peer> {
         if !state.peers.contains_key(&to) {
             let local = self.local_address(Some(to))?;
-            let gids = state.messages.as_ref().map(|messages| messages.context().device().gids());
-            let own = gids.and_then(|gids| gids.index_of(&Gid::from(local)));
-            let sgid_index = own.ok_or_else(|| errno(libc::ENODEV))?;
+            let (device, sgid_index) = self.device(state, local)?;
             if state.peers.len() >= PEERS_MAX {
                 state.peers.clear();
             }
-            state.peers.insert(to, Peer { local, sgid_index, queue: None });
+            state.peers.insert(to, Peer { local, device, sgid_index, queue: None });
         }
         state.peers.get_mut(&to).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -321,9 +336,8 @@ impl Inner {
         if state.closed {
             return Err(errno(libc::EBADF));
         }
-        let peer = self.peer(state, to)?;
-        let (local, queue) = (peer.local, peer.queue);
-        let Some(messages) = state.messages.as_mut() else { return Err(errno(libc::EBADF)) };
+        let &mut Peer { local, device, queue, .. } = self.peer(state, to)?;
+        let Some(messages) = state.devices.get_mut(device) else { return Err(errno(libc::EBADF)) };
         if Source::len_of(local) + total > messages.len_max() {
             return Err(errno(libc::EMSGSIZE));
         }
@@ -366,7 +380,7 @@ impl Inner {
     fn receive_udp(&self, state: &mut State) -> bool {
         let mut any = false;
         let mut bytes = [0; UDP_LEN_MAX];
-        while state.messages.is_some() && state.over_udp < UDP_MAX {
+        while !state.devices.is_empty() && state.over_udp < UDP_MAX {
             let (len, from) = match self.udp.recv_from(&mut bytes) {
                 Ok(received) => received,
                 // The kernel reports a closed port of an earlier datagram.
@@ -395,7 +409,7 @@ impl Inner {
         let (sgid_index, hop_limit) = (peer.sgid_index, HOP_LIMIT);
         let av = AddressVector { dgid, sgid_index, hop_limit, ..AddressVector::default() };
         peer.queue = Some(UdDest { av, remote_qpn: introduction.qpn, remote_qkey: UDP_QKEY });
-        let local = peer.local;
+        let (local, device) = (peer.local, peer.device);
         if !introduction.with_message {
             return Ok(());
         }
@@ -403,7 +417,7 @@ impl Inner {
             state.arrived.push_back((from, Payload::Own(message.to_vec())));
             state.over_udp += 1;
         }
-        let Some(messages) = &state.messages else { return Ok(()) };
+        let Some(messages) = state.devices.get(device) else { return Ok(()) };
         self.introduce(messages, local, from, None)
     }
 }
@@ -420,16 +434,18 @@ impl Waitable for Inner {
     }
 
     fn progress(&self, state: &mut State) {
-        let State { messages, arrived, connected, .. } = state;
+        let State { devices, arrived, connected, .. } = state;
         let mut any = false;
-        if let Some(messages) = messages {
+        for (device, messages) in devices.iter_mut().enumerate() {
             let mut ignored = Vec::new();
             let reaped = messages.reap(|from, message| match canonical(from) {
-                from if accepts_from(*connected, from) => arrived.push_back((from, Payload::Slot(message))),
+                from if accepts_from(*connected, from) => {
+                    arrived.push_back((from, Payload::Slot(device, message)));
+                }
                 _ => ignored.push(message),
             });
             // The queue pair has failed; the next send reports the error.
-            any = reaped.unwrap_or(true);
+            any |= reaped.unwrap_or(true);
             for message in ignored {
                 let _failed = messages.release(message);
             }
@@ -441,9 +457,7 @@ impl Waitable for Inner {
 
     fn prepare(&self, state: &mut State) -> Vec<PollFd> {
         let mut fds = vec![PollFd::readable(self.udp.as_raw_fd())];
-        if let Some(messages) = &state.messages {
-            fds.push(messages.arm());
-        }
+        fds.extend(state.devices.iter().map(Messages::arm));
         self.progress(state);
         // While the limit of unread UDP messages is reached, the UDP socket is not read, so do not wait for
         // it.
@@ -457,7 +471,7 @@ impl Waitable for Inner {
         if state.closed {
             return libc::POLLNVAL;
         }
-        let room = state.messages.as_ref().is_none_or(Messages::has_room);
+        let room = state.devices.iter().all(Messages::has_room);
         let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
         let requested = |event: Ready, is: bool| if is { events & event } else { 0 };
         requested(readable, !state.arrived.is_empty()) | requested(writable, room)
@@ -468,7 +482,7 @@ impl State {
     /// Copies the oldest message to `to`; returns the number of bytes.
     fn peek(&self, to: &mut [IoSliceMut<'_>]) -> Option<usize> {
         match &self.arrived.front()?.1 {
-            Payload::Slot(message) => Some(self.messages.as_ref()?.read(message, to)),
+            Payload::Slot(device, message) => Some(self.devices.get(*device)?.read(message, to)),
             Payload::Own(bytes) => {
                 let mut left = bytes.as_slice();
                 for part in to {
@@ -484,8 +498,8 @@ impl State {
     /// Drops the oldest message.
     fn discard(&mut self) -> io::Result<()> {
         match self.arrived.pop_front().map(|(_, payload)| payload) {
-            Some(Payload::Slot(message)) => {
-                self.messages.as_ref().map_or(Ok(()), |messages| messages.release(message))
+            Some(Payload::Slot(device, message)) => {
+                self.devices.get(device).map_or(Ok(()), |messages| messages.release(message))
             }
             Some(Payload::Own(_)) => {
                 self.over_udp -= 1;
