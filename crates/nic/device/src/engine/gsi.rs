@@ -219,7 +219,7 @@ impl Engine {
     /// Forwards a request to the process that listens for it. False if there is none; `None` if too many
     /// requests were searched for: a peer that gets no reply repeats its request.
     fn hand_to_listener(&self, mad: &Mad, service: ServiceId, dst: Gid) -> Option<bool> {
-        if mad.packet.is_forwarded() {
+        if mad.packet.is_forwarded() || self.services.registry.is_alone() {
             return Some(false);
         }
         let (ps, port) = ((service.0 >> 16) as u16, service.port());

@@ -34,6 +34,10 @@ pub trait Registry: Send + Sync {
     fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         self.forward(slot, batch)
     }
+    /// Whether this process is known to be the only member.
+    fn is_alone(&self) -> bool {
+        false
+    }
     /// Forwards a batch to all other members; returns how many took it.
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
     /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other
@@ -122,6 +126,10 @@ impl Registry for Membership {
 
     fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
         Membership::take_silent_hosts(self)
+    }
+
+    fn is_alone(&self) -> bool {
+        Membership::is_alone(self)
     }
 
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {

@@ -204,6 +204,12 @@ impl Membership {
         owners.filter(|(slot, owner)| *owner == Some(*slot) && *slot != self.slot).map(|(slot, _)| slot)
     }
 
+    /// True if there is no other member. A member enters its slot before it can claim a service.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.others().next().is_none()
+    }
+
     /// Forwards a GRO batch to all other members; returns how many received it.
     pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.

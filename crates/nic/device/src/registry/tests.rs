@@ -244,6 +244,7 @@ fn batches_are_forwarded_to_slots_and_services() {
     assert_eq!(got, [Got { queue: RxQueue::Forwarded, ..Got::of(&sent) }]);
 
     // First no process listens; then b at any address; then c at one address.
+    assert!(!a.is_alone() && !c.is_alone());
     assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
     let claim = b.claim_service(0x106, 7174, ServiceAddress::Any4).unwrap();
     let ((), got) = while_serving(&[b], || {
@@ -270,6 +271,19 @@ fn batches_are_forwarded_to_slots_and_services() {
 
     let (taken, got) = while_serving(&[b, c], || a.forward_to_all(&sent));
     assert_eq!((taken, got.len()), (2, 2));
+}
+
+#[test]
+fn a_member_is_alone_until_another_joins_and_once_it_has_left() {
+    let config = new_domain();
+    let first = Membership::join(&config).unwrap();
+    // Its own further slots are no members.
+    let _further = first.claim_slot().unwrap();
+    assert!(first.is_alone());
+    let (second, _) = while_serving(&[&first], || Membership::join(&config).unwrap());
+    assert!(!first.is_alone() && !second.is_alone());
+    drop(second);
+    assert!(first.is_alone());
 }
 
 #[test]
