@@ -6,8 +6,8 @@ use wire::capture::Seen;
 use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 
 use super::Analysis;
-use super::direction::{Message, PendingNak};
-use super::finding::{At, Confidence, Kind};
+use super::direction::{Message, PendingNak, Reacknowledged};
+use super::finding::{At, Confidence, Kind, packets};
 use super::window::{Order, Window};
 use crate::clock;
 
@@ -29,6 +29,8 @@ impl Analysis {
             let acked = matches!(packet.aeth(), Some(aeth) if matches!(aeth.syndrome, Syndrome::Ack(_)));
             if acked && timeout.highest.is_before(psn) && psn.advance(1) == requests.window.next() {
                 self.findings.withdraw(timeout.finding);
+            } else if acked && timeout.lowest == psn && timeout.highest == psn {
+                requests.reacknowledged = Some(Reacknowledged { timeout, psn, first: at, count: 0 });
             }
         }
         let requests = &mut self.directions[index];
@@ -82,6 +84,7 @@ impl Analysis {
                     return self.ack_ahead(index, at, psn);
                 }
                 self.check_msn(index, at, packet);
+                self.reacknowledged(index, at, psn);
                 self.acknowledged(index, at, psn, false);
             }
             Syndrome::RnrNak(timer) => {
@@ -101,6 +104,28 @@ impl Analysis {
             }
             Syndrome::Reserved(_) => {}
         }
+    }
+
+    /// Counts the ACKs for a single packet that was retransmitted. If each transmission has one, none was lost.
+    /// (Of several packets, Linux rxe acknowledges each duplicate with the latest number.)
+    fn reacknowledged(&mut self, index: usize, at: At, psn: Psn) {
+        let requests = &mut self.directions[index];
+        let Some(seen) = requests.reacknowledged.as_mut().filter(|seen| seen.psn == psn) else { return };
+        seen.count += 1;
+        let Reacknowledged { timeout, first, count, .. } = *seen;
+        if count < timeout.attempts {
+            return;
+        }
+        requests.reacknowledged = None;
+        let dst = requests.key.dst;
+        let Some(finding) = self.findings.at(timeout.finding) else { return };
+        finding.kind = Kind::LateAnswer;
+        finding.text = format!(
+            "{dst} answered a request late: it was sent {count} times from packet {} on, and each transmission \
+             was acknowledged ({}), so none was lost. Check whether the hosts or their programs wait for a CPU.",
+            finding.at.number,
+            packets(first, at)
+        );
     }
 
     /// Handles the acknowledgement of all requests up to `psn`, explicit or implied. `own` says that the
@@ -143,7 +168,7 @@ impl Analysis {
     pub(super) fn done(&mut self, index: usize, message: Option<Message>, at: At) {
         let Some(message) = message else { return };
         let direction = &mut self.directions[index];
-        let took = at.ns.saturating_sub(message.last.ns);
+        let took = message.latency_ns(at.ns);
         if at.number != message.last.number {
             direction.counts.latency.add(took);
         }

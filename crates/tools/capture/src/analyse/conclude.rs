@@ -197,10 +197,11 @@ impl Analysis {
         if ce + cnps < CONGESTION_MIN {
             return;
         }
-        let first = direction.first;
+        let first = if cnps > 0 { direction.counts.first_cnp } else { direction.counts.first_ce };
         let text = if cnps > 0 {
+            let s = if cnps == 1 { "" } else { "s" };
             format!(
-                "{} was sent {cnps} congestion notifications (CNP) for its queue pair {}: packets that it \
+                "{} was sent {cnps} congestion notification{s} (CNP) for its queue pair {}: packets that it \
                  sends meet a full queue.",
                 direction.key.dst, direction.key.qp
             )

@@ -55,6 +55,8 @@ pub struct Message {
     pub last: At,
     /// Packets retransmitted.
     pub resent: u32,
+    /// Nanoseconds without packets of the requester before retransmissions inside the message.
+    pub stalled_ns: u64,
     /// Its last packet was captured.
     pub ended: bool,
     /// The access to the responder's memory; `None` for SENDs.
@@ -81,6 +83,13 @@ impl Message {
                 | Operation::Flush
                 | Operation::AtomicWrite
         )
+    }
+
+    /// Nanoseconds from its last request packet to its answer at `done_ns`, and the waits for retransmissions
+    /// before that packet.
+    #[must_use]
+    pub fn latency_ns(&self, done_ns: u64) -> u64 {
+        done_ns.saturating_sub(self.last.ns).saturating_add(self.stalled_ns)
     }
 
     /// Verb and size: `WRITE of 300 bytes`.
@@ -134,8 +143,19 @@ pub(super) struct Timeout {
     pub(super) finding: Option<usize>,
     /// Transmissions so far.
     pub(super) attempts: u32,
+    /// The lowest retransmitted number.
+    pub(super) lowest: Psn,
     /// The highest retransmitted number.
     pub(super) highest: Psn,
+}
+
+/// ACKs for a request that was retransmitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reacknowledged {
+    pub(super) timeout: Timeout,
+    pub(super) psn: Psn,
+    pub(super) first: At,
+    pub(super) count: u32,
 }
 
 /// Counters of one direction.
@@ -173,13 +193,17 @@ pub struct Counts {
     pub ce: u64,
     /// Congestion notification packets in this direction.
     pub cnps: u64,
+    /// The first packet with a congestion mark.
+    pub first_ce: At,
+    /// The first congestion notification packet.
+    pub first_cnp: At,
     /// Packets that were not captured although the responder or the requester has them.
     pub uncaptured: u64,
     /// Packets with a correct ICRC.
     pub intact: u64,
     /// Packets with a wrong ICRC.
     pub damaged: u64,
-    /// From the last request packet of a message to its answer.
+    /// [`Message::latency_ns`] of all messages.
     pub latency: Histogram,
 }
 
@@ -247,6 +271,7 @@ pub struct Direction {
     pub(super) keys: Keys,
     /// A request that was retransmitted without NAK and is unanswered.
     pub(super) timeout: Option<Timeout>,
+    pub(super) reacknowledged: Option<Reacknowledged>,
     /// The highest number of a request with AckReq.
     pub(super) ack_requested: Option<Psn>,
     /// Index of the finding about RNR NAKs without progress since, and their number.
@@ -342,6 +367,14 @@ impl Direction {
     #[must_use]
     pub(super) fn awaits_answer(&self) -> bool {
         self.ack_requested.is_some_and(|requested| !requested.is_before(self.una))
+    }
+
+    /// Notes that a retransmission begins at `now`, after a wait since packet `before` inside the message that is being sent.
+    pub(super) fn stalled(&mut self, before: At, now: At) {
+        let waited = now.ns.saturating_sub(before.ns);
+        if let Some(message) = self.open.back_mut().filter(|message| !message.ended) {
+            message.stalled_ns += waited;
+        }
     }
 
     /// The message in flight with this number.

@@ -56,6 +56,8 @@ macro_rules! kinds {
 kinds! {
     /// A request did not reach its receiver.
     LostRequest = "lost-request" Medium Absence,
+    /// A request was retransmitted, and both transmissions were answered: the answer was late.
+    LateAnswer = "late-answer" Medium Absence,
     /// An ACK did not reach the requester.
     LostAck = "lost-ack" Medium Absence,
     /// A READ response or an atomic's result did not reach the requester.
@@ -196,9 +198,25 @@ impl Finding {
         Self { kind, at, shown_by, subject, text, count: 1, also: Vec::new(), confidence }
     }
 
-    /// Its text without numbers: equal findings differ in their numbers only.
+    /// Its text without numbers, whatever their unit, form or grammatical number: equal findings differ in
+    /// these only.
     fn shape(&self) -> String {
-        self.text.chars().filter(|c| !c.is_ascii_digit()).collect()
+        const UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
+        let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
+        let mut shape = String::new();
+        let mut after_number = false;
+        for word in self.text.split(' ') {
+            let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
+            let is_unit = after_number && UNITS.contains(&bare);
+            // `packets 3 to 5` is `packet 3`.
+            let is_end = after_number && bare == "to" || shape.ends_with(" to") && is_number(bare);
+            after_number = is_number(bare);
+            if !after_number && !is_unit && !is_end {
+                shape.push(' ');
+                shape.push_str(bare.strip_suffix('s').unwrap_or(bare));
+            }
+        }
+        shape
     }
 
     /// `, 3 times` with further packets; empty if it occurred once.

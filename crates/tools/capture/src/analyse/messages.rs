@@ -22,7 +22,7 @@ impl Analysis {
             let answered = match done.number {
                 number if number == message.last.number => String::new(),
                 number => {
-                    let took = clock::span(done.ns.saturating_sub(message.last.ns));
+                    let took = clock::span(message.latency_ns(done.ns));
                     format!(", answered after {took} in packet {number}")
                 }
             };

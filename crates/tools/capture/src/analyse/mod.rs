@@ -47,6 +47,7 @@ pub use verdict::Verdict;
 
 use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
+use conclude::earliest;
 use copies::Copies;
 use device::Peers;
 use finding::{Findings, subject};
@@ -191,7 +192,9 @@ impl Analysis {
             Service::Ud => self.datagram(at, seen, packet),
             Service::Cnp => {
                 if let Some(direction) = self.direction(at, seen, Service::Rc) {
-                    self.directions[direction].counts.cnps += 1;
+                    let counts = &mut self.directions[direction].counts;
+                    counts.cnps += 1;
+                    counts.first_cnp = earliest([counts.first_cnp, at]);
                 }
             }
             service => {
@@ -302,7 +305,10 @@ impl Analysis {
         direction.last = at;
         direction.counts.packets += 1;
         direction.counts.bytes += seen.payload_len() as u64;
-        direction.counts.ce += u64::from(seen.ecn() == 3);
+        if seen.ecn() == 3 {
+            direction.counts.ce += 1;
+            direction.counts.first_ce = earliest([direction.counts.first_ce, at]);
+        }
     }
 
     /// Checks that all packets of a connection have the same partition.

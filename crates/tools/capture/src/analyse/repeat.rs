@@ -55,7 +55,7 @@ impl Analysis {
             _ => false,
         };
         before.again = at;
-        direction.last_request = at;
+        let before_request = std::mem::replace(&mut direction.last_request, at);
         let awaits_answer = direction.awaits_answer();
         if packet.bth.ack_req {
             direction.request_ack(psn);
@@ -92,6 +92,7 @@ impl Analysis {
             return;
         }
         direction.counts.episodes += 1;
+        direction.stalled(before_request, at);
         match direction.pending_nak.take() {
             Some(PendingNak::Missing(..) | PendingNak::NotReady(..)) => {}
             // Retransmissions arrive out of order as well; one finding describes it.
@@ -155,7 +156,7 @@ impl Analysis {
         {
             let text = format!(
                 "The READ in packet {} is requested again from PSN {psn} on in packet {} after {waited}: \
-                 the response with that number was not seen in this capture.",
+                 the response with that number was not seen in this capture until then.",
                 message.first.number, at.number
             );
             (Kind::LostResponse, message.first, text)
@@ -167,15 +168,16 @@ impl Analysis {
             let which = packets(first, last);
             let text = format!(
                 "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No \
-                 ACK or NAK was seen in this capture: the last packet or its answer did not arrive, or the \
-                 answer was late.",
+                 ACK or NAK was seen until then: the last packet or its answer did not arrive, or the answer \
+                 was late.",
                 at.number
             );
             (Kind::LostRequest, last, text)
         };
         let finding = self.report_on(index, kind, lost, at.number, text);
         if kind == Kind::LostRequest {
-            self.directions[index].timeout = Some(Timeout { finding, attempts: 2, highest: psn });
+            self.directions[index].timeout =
+                Some(Timeout { finding, attempts: 2, lowest: psn, highest: psn });
         }
     }
 

@@ -129,6 +129,7 @@ impl Analysis {
                 first: at,
                 last: at,
                 resent: 0,
+                stalled_ns: 0,
                 ended: row.position.ends(),
                 access,
                 response: psn,
@@ -242,13 +243,15 @@ impl Analysis {
         if let Some(message) = direction.message_at(psn) {
             message.packets += 1;
         }
-        direction.last_request = at;
         if late {
+            direction.last_request = at;
             direction.counts.late += 1;
             direction.late_ns = at.ns;
             return self.reordered(index, at, psn, slot.ip_id);
         }
         direction.counts.resent += 1;
+        direction.stalled(direction.last_request, at);
+        direction.last_request = at;
         let why = match direction.pending_nak.take() {
             Some(PendingNak::Missing(_, nak)) => {
                 format!(" because the responder's NAK in packet {} requested it", nak.number)

@@ -88,7 +88,7 @@ impl Traces {
         }
         for (_, message, done) in analysis.take_messages() {
             if done.number != message.last.number {
-                self.latency.add(done.ns, done.ns.saturating_sub(message.last.ns) as f64);
+                self.latency.add(done.ns, message.latency_ns(done.ns) as f64);
             }
         }
     }

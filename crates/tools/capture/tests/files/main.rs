@@ -9,6 +9,7 @@ mod damage;
 mod formats;
 mod fragments;
 mod honest;
+mod late;
 mod links;
 mod senders;
 mod styles;
