@@ -5,6 +5,7 @@
 //! damaged files.
 
 mod conditions;
+mod control;
 mod decode_as;
 mod encap;
 mod fragment;
@@ -16,6 +17,7 @@ mod seen;
 mod tunnel;
 
 pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
+pub use control::{Classes, Control, LinkControl};
 pub use decode_as::{Carried, DecodeAs, DecodeRule, Ports};
 pub use fragment::{Fragment, FragmentKey};
 pub use link::{Link, LinkType, Lrh};

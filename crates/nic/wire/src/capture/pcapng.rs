@@ -117,8 +117,12 @@ pub mod option {
     pub const STATISTICS_RECEIVED: u16 = 4;
     /// Statistics: packets that the interface dropped.
     pub const STATISTICS_INTERFACE_DROPS: u16 = 5;
+    /// Statistics: packets that the filter of the capture accepted.
+    pub const STATISTICS_ACCEPTED: u16 = 6;
     /// Statistics: packets that the operating system dropped.
     pub const STATISTICS_SYSTEM_DROPS: u16 = 7;
+    /// Statistics: packets that the capturing program received.
+    pub const STATISTICS_DELIVERED: u16 = 8;
 }
 
 /// Iterator over the options at the end of a block, as pairs of code and value.
@@ -229,6 +233,8 @@ pub struct EnhancedPacket<'a> {
     pub data: &'a [u8],
     /// Options: comments, direction, drops.
     pub options: Options<'a>,
+    /// Packets lost since the previous one, by the field of the obsolete form.
+    lost: u16,
 }
 
 impl<'a> EnhancedPacket<'a> {
@@ -241,19 +247,22 @@ impl<'a> EnhancedPacket<'a> {
             original: order.u32(body, 16)?,
             data,
             options,
+            lost: 0,
         })
     }
 
     fn simple(order: Order, body: &'a [u8]) -> Option<Self> {
         let original = order.u32(body, 0)?;
         let (data, _) = Self::data(order, body.get(4..)?, original);
-        Some(Self { interface: 0, ticks: 0, original, data, options: Options::new(order, &[]) })
+        Some(Self { interface: 0, ticks: 0, original, data, options: Options::new(order, &[]), lost: 0 })
     }
 
     fn obsolete(order: Order, body: &'a [u8]) -> Option<Self> {
         let packet = Self::parse(order, body)?;
         // The obsolete form has a 16-bit interface and a 16-bit drop count in place of the 32-bit interface.
-        Some(Self { interface: order.u16(body, 0)?.into(), ..packet })
+        // All ones: not known.
+        let lost = order.u16(body, 2).filter(|lost| *lost != u16::MAX).unwrap_or(0);
+        Some(Self { interface: order.u16(body, 0)?.into(), lost, ..packet })
     }
 
     fn data(order: Order, rest: &'a [u8], captured: u32) -> (&'a [u8], Options<'a>) {
@@ -285,7 +294,7 @@ impl<'a> EnhancedPacket<'a> {
     /// Returns the number of packets that the writer lost since the previous one.
     #[must_use]
     pub fn drops(&self) -> u64 {
-        self.options.u64(option::PACKET_DROPS).unwrap_or(0)
+        self.options.u64(option::PACKET_DROPS).unwrap_or(self.lost.into())
     }
 }
 
@@ -296,7 +305,8 @@ pub struct InterfaceStatistics<'a> {
     pub interface: u32,
     /// Packets that arrived at the interface, if the file says so.
     pub received: Option<u64>,
-    /// Packets dropped by the interface and by the operating system together.
+    /// Packets dropped by the interface and by the operating system together; more if the capturing program did
+    /// not receive others that its filter accepted.
     pub drops: u64,
     /// All options.
     pub options: Options<'a>,
@@ -305,11 +315,21 @@ pub struct InterfaceStatistics<'a> {
 impl<'a> InterfaceStatistics<'a> {
     fn parse(order: Order, body: &'a [u8]) -> Option<Self> {
         let options = Options::new(order, body.get(12..)?);
+        let counter = |code| options.u64(code);
+        let undelivered = match (counter(option::STATISTICS_ACCEPTED), counter(option::STATISTICS_DELIVERED))
+        {
+            (Some(accepted), Some(delivered)) => accepted.saturating_sub(delivered),
+            _ => 0,
+        };
         let drops = [option::STATISTICS_INTERFACE_DROPS, option::STATISTICS_SYSTEM_DROPS];
         Some(Self {
             interface: order.u32(body, 0)?,
             received: options.u64(option::STATISTICS_RECEIVED),
-            drops: drops.iter().filter_map(|code| options.u64(*code)).fold(0, u64::saturating_add),
+            drops: drops
+                .iter()
+                .filter_map(|code| options.u64(*code))
+                .fold(0, u64::saturating_add)
+                .max(undelivered),
             options,
         })
     }

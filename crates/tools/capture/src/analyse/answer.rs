@@ -171,7 +171,9 @@ impl Analysis {
         let took = message.latency_ns(at.ns);
         if at.number != message.last.number {
             direction.counts.latency.add(took);
+            self.links.add_latency(at.ns, took);
         }
+        let direction = &mut self.directions[index];
         if let Some(access) = &message.access {
             direction.keys.worked(access);
         }
@@ -190,9 +192,18 @@ impl Analysis {
             return;
         }
         let (what, dst) = (message.words(), direction.key.dst);
+        let why = match self.links.paused_since(at.ns.saturating_sub(took)) {
+            Some(pause) => format!(
+                "A link was paused meanwhile, the last pause frame is packet {}: that explains the delay",
+                pause.number
+            ),
+            None => format!(
+                "No packet of it was retransmitted, so the delay is probably at {dst}: check whether its program \
+                 waits for a CPU"
+            ),
+        };
         let text = format!(
-            "{dst} answered the {what} in packet {} only after {}. No packet of it was retransmitted, so \
-             the delay is probably at {dst}: check whether its program waits for a CPU.",
+            "{dst} answered the {what} in packet {} only after {}. {why}.",
             message.last.number,
             clock::span(took)
         );

@@ -50,6 +50,7 @@ impl Analysis {
             self.conclude_pauses(index);
             self.conclude_congestion(index);
         }
+        self.conclude_links();
         self.one_sided(&mut gaps, &hosts);
         gaps
     }

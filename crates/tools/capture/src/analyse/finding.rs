@@ -110,6 +110,10 @@ kinds! {
     NoCmAnswer = "no-cm-answer" Medium Absence Fatal,
     /// Congestion marks or congestion notifications.
     Congestion = "congestion" High Sign,
+    /// Pause frames stopped a link.
+    LinkPaused = "link-paused" High Sign,
+    /// Neighbours on a link announce a change, or different settings.
+    LinkChange = "link-change" High Sign,
     /// A part of a message or its answer took longer than a second.
     Slow = "slow" High Absence Sign,
     /// A busy connection had no request for more than a second.
@@ -294,6 +298,13 @@ impl Findings {
             }
         }
         (merged, self.unlisted)
+    }
+
+    /// Lowers the confidence of the findings that rest on times: those of the capture are wrong.
+    pub fn doubt_times(&mut self) {
+        for finding in self.list.iter_mut().filter(|f| matches!(f.kind, Kind::Slow | Kind::Pause)) {
+            finding.confidence = Confidence::Low;
+        }
     }
 
     /// Lowers the confidence of the findings that depend on missing packets: the capture lacks some.

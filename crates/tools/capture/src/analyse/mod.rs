@@ -9,6 +9,7 @@
 mod acceptance;
 mod answer;
 mod conclude;
+mod control;
 mod copies;
 mod device;
 mod direction;
@@ -48,6 +49,7 @@ pub use verdict::Verdict;
 use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
 use conclude::earliest;
+use control::Links;
 use copies::Copies;
 use device::Peers;
 use finding::{Findings, subject};
@@ -76,6 +78,9 @@ pub struct Analysis {
     totals: Totals,
     copies: Copies,
     fragments: Fragments,
+    links: Links,
+    /// Time of the latest packet of each interface.
+    clocks: Vec<u64>,
     /// Why the end of the file is missing.
     damage: Option<String>,
 }
@@ -100,6 +105,10 @@ pub struct Totals {
     pub judged: u64,
     /// Fragments of IP datagrams of which others were not captured. They are not decoded.
     pub fragments: u64,
+    /// Packets with an earlier time than the one before at their interface, and the first of them.
+    pub backwards: (u64, At),
+    /// Packets without a time.
+    pub untimed: u64,
     /// Packets with opcodes of manufacturers, of which only the numbers are followed.
     pub foreign: u64,
     /// Packets that may be RoCEv2 in a form that is not decoded.
@@ -146,6 +155,7 @@ impl Analysis {
         }
         self.totals.last = at;
         self.totals.packets += 1;
+        self.check_clock(at, record.interface);
         self.current = None;
         self.peers.learn(record.told);
         if record.verdict.is_some() {

@@ -95,6 +95,20 @@ impl fmt::Display for Origin<'_> {
 }
 
 impl Analysis {
+    /// Checks that the times of an interface go forward.
+    pub(super) fn check_clock(&mut self, at: At, interface: usize) {
+        if self.clocks.len() <= interface {
+            self.clocks.resize(interface + 1, 0);
+        }
+        self.totals.untimed += u64::from(at.ns == 0);
+        let before = std::mem::replace(&mut self.clocks[interface], at.ns);
+        if at.ns < before {
+            let (count, first) = &mut self.totals.backwards;
+            *count += 1;
+            *first = earliest([*first, at]);
+        }
+    }
+
     /// Adds the finding that the capture is incomplete, if it is. `drops` and `left_out` are as in
     /// [`Analysis::finish`].
     pub(super) fn conclude_quality(
@@ -141,6 +155,9 @@ impl Analysis {
                  capture{more}"
             ));
             retake = retake.or(Some(Retake::BothDirections));
+        }
+        if self.totals.backwards.0 > 0 || self.totals.untimed > 0 {
+            self.findings.doubt_times();
         }
         let is_all_undecoded = self.totals.roce == 0 && reasons.is_empty();
         if is_all_undecoded && let Some(kinds) = self.totals.undecoded.text() {

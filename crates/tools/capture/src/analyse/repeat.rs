@@ -169,8 +169,12 @@ impl Analysis {
             let text = format!(
                 "The {what} in {which} had no answer within {waited} and was retransmitted in packet {}. No \
                  ACK or NAK was seen until then: the last packet or its answer did not arrive, or the answer \
-                 was late.",
-                at.number
+                 was late.{}",
+                at.number,
+                self.links.paused_since(again.ns).map_or(String::new(), |pause| format!(
+                    " A link was paused meanwhile: the last pause frame is packet {}.",
+                    pause.number
+                ))
             );
             (Kind::LostRequest, last, text)
         };

@@ -53,6 +53,11 @@ fn text(verdict: &Verdict, colours: Colours, origin: Origin<'_>) -> String {
             totals.fragments,
             "fragments of IP datagrams were not decoded: others of their datagrams are missing",
         ),
+        (
+            totals.backwards.0,
+            "packets have an earlier time than the packet before: latencies are not reliable",
+        ),
+        (totals.untimed, "packets have no time"),
         (totals.foreign, "packets have opcodes of manufacturers and were not decoded"),
         (totals.not_followed, "packets of further connections were not followed"),
     ] {
@@ -261,6 +266,8 @@ fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
             "first_packet": at.number,
         })).collect::<Vec<_>>(),
         "not_passed_by_hooks": totals.judged,
+        "times_back": totals.backwards.0,
+        "untimed": totals.untimed,
         "manufacturer_opcodes": totals.foreign,
         "open_requests": totals.open_requests,
         "connections": handshakes,

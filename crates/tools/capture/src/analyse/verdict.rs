@@ -1,5 +1,7 @@
 //! The result of an analysis: findings, connections, and the verdict.
 
+use wire::Service;
+
 use super::Totals;
 use super::device::EngineNotes;
 use super::direction::Direction;
@@ -82,6 +84,21 @@ impl Verdict {
             n => lacks.push(format!("the answers to {n} requests are not in the capture")),
         }
         lacks.extend(self.totals.undecoded.text());
+        match self.totals.backwards {
+            (0, _) => {}
+            (1, at) => lacks.push(format!("the time of packet {} goes back", at.number)),
+            (n, at) => lacks.push(format!("the times of {n} packets go back, first in packet {}", at.number)),
+        }
+        if self.totals.untimed > 0 {
+            lacks.push(format!("{} packets have no time", self.totals.untimed));
+        }
+        let is_reliable = |direction: &&Direction| !matches!(direction.service, Service::Uc | Service::Ud);
+        let alone = |direction: &&Direction| direction.peer.is_none() && direction.has_requests();
+        if self.totals.open_requests == 0
+            && let Some(direction) = self.directions.iter().filter(is_reliable).find(alone)
+        {
+            lacks.push(format!("no answers to the requests {} are in the capture", direction.name()));
+        }
         lacks
     }
 

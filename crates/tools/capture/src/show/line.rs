@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use wire::capture::{IcrcCheck, NotRoce, Seen, tunnels};
+use wire::capture::{IcrcCheck, LinkControl, NotRoce, Seen, tunnels};
 use wire::{CmMessage, ExtHeader, Ieth, ImmDt, MadHeader, Operation, Packet, Qpn, Syndrome};
 
 use crate::paint::{Colours, Tone};
@@ -17,7 +17,9 @@ pub(super) fn packet(
     let seen = match seen {
         Ok(seen) => seen,
         Err(reason) => {
-            out.push_str(&colours.paint(Tone::Faint, &format!("not RoCEv2: {reason}")));
+            let control = LinkControl::find(record.decode_as, record.data);
+            let what = control.map_or_else(|| reason.to_string(), |control| control.to_string());
+            out.push_str(&colours.paint(Tone::Faint, &format!("not RoCEv2: {what}")));
             return;
         }
     };

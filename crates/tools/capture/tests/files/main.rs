@@ -5,6 +5,7 @@
 mod golden;
 
 mod build;
+mod causes;
 mod damage;
 mod formats;
 mod fragments;

@@ -152,6 +152,15 @@ impl Talk {
         self
     }
 
+    /// An Ethernet frame of the port 02:00:00:00:00:`port` to a group address.
+    pub(crate) fn control(&mut self, port: u8, ether_type: u16, body: &[u8]) -> &mut Self {
+        let header = [1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, port];
+        let frame = [&header[..], &ether_type.to_be_bytes(), body].concat();
+        self.packets.push(Captured { ns: self.ns, interface: 0, outbound: None, frame });
+        self.ns += 5000;
+        self
+    }
+
     /// The last packet once more, some time later, as captured elsewhere or duplicated in transit.
     pub(crate) fn again(&mut self, interface: usize, outbound: Option<bool>) -> &mut Self {
         let last = self.packets.last().expect("a packet").clone();
