@@ -5,8 +5,8 @@ use wire::{Gid, Qpn};
 
 use super::conn::{Arrival, Conn};
 use super::event::{CmResult, ConnectRequest, MadOutcome, PeerParams};
-use super::params::{AcceptParams, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
-use super::table::{check_private_data, in_state};
+use super::params::{AcceptParams, ListenerId, REP_PRIVATE_MAX, REQ_PRIVATE_MAX};
+use super::table::{Listener, check_private_data, in_state};
 use super::validate::{self, Checked};
 use super::{Cm, CmEventKind, CmId, ConnState, MadBytes, message};
 use crate::Instant;
@@ -36,7 +36,7 @@ impl Cm {
             return MadOutcome::Handled;
         }
         let asked = message::destination(req.ip_header(), from.dst);
-        let Some((listener, found)) = self.listeners.find(req.service_id, asked) else {
+        let Some((listener, found)) = self.find_listener(req.service_id, asked, from) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
         let checked = validate::req(req, from, found.params.transport, &self.gids, self.config.max_path_mtu);
@@ -89,19 +89,21 @@ impl Cm {
         MadOutcome::Handled
     }
 
-    /// Refuses a request that no process of this host listens for: REJ 8, or 28 if this process listens at
-    /// another address (as Linux's rdma_cm does); SIDR status 1.
+    /// The listener for a request; none for a request to an address of another device.
+    pub(super) fn find_listener(
+        &self,
+        service_id: ServiceId,
+        asked: Gid,
+        from: Arrival,
+    ) -> Option<(ListenerId, &Listener)> {
+        validate::is_ours(from.dst, &self.gids).then(|| self.listeners.find(service_id, asked))?
+    }
+
+    /// Refuses a request that no process of this host listens for: REJ 8; SIDR status 1.
     pub fn reject_no_listener(&mut self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) {
         let from = Arrival { src, dst };
         match CmMessage::parse(mad) {
-            Ok(CmMessage::Req(req)) => {
-                let reason = if self.listeners.knows(req.service_id) {
-                    RejReason::CONSUMER_DEFINED
-                } else {
-                    RejReason::INVALID_SERVICE_ID
-                };
-                self.refuse_req(now, &req, reason, from);
-            }
+            Ok(CmMessage::Req(req)) => self.refuse_req(now, &req, RejReason::INVALID_SERVICE_ID, from),
             Ok(CmMessage::SidrReq(req)) => self.refuse_sidr(now, &req, from),
             _ => self.counters.rx_unexpected += 1,
         }

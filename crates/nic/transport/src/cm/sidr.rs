@@ -105,7 +105,7 @@ impl Cm {
             return MadOutcome::Handled;
         }
         let asked = message::destination(req.ip_header(), dst);
-        let Some((listener, _)) = self.listeners.find(req.service_id, asked) else {
+        let Some((listener, _)) = self.find_listener(req.service_id, asked, from) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
         let Some(addresses) = validate::addresses(req.ip_header(), src, &self.gids) else {

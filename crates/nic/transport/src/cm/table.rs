@@ -135,11 +135,6 @@ impl Listeners {
         covering.max_by_key(|(_, l)| matches!(l.params.address, super::ListenAddress::Gid(_)))
     }
 
-    /// Whether this process listens for the service, at any address.
-    pub(super) fn knows(&self, service_id: ServiceId) -> bool {
-        self.by_service.contains_key(&service_id)
-    }
-
     /// Counts a request against the backlog; false if it is full.
     fn admit(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.by_id.get_mut(&id) else { return false };

@@ -34,8 +34,7 @@ pub(super) fn req(
     gids: &[Gid],
     max_path_mtu: PathMtu,
 ) -> Result<Checked, RejReason> {
-    let is_path_ours = req.primary.remote_gid == from.dst && is_ours(from.dst, gids);
-    if !is_path_ours || !PKey::DEFAULT.matches(req.p_key) {
+    if req.primary.remote_gid != from.dst || !PKey::DEFAULT.matches(req.p_key) {
         return Err(RejReason::INVALID_GID);
     }
     let addresses = addresses(req.ip_header(), from.src, gids).ok_or(RejReason::CONSUMER_DEFINED)?;
@@ -71,7 +70,8 @@ fn may_ask(src: IpAddr, gid: Gid, gids: &[Gid]) -> bool {
     !impossible && (!src.is_loopback() || is_ours(gid, gids))
 }
 
-fn is_ours(gid: Gid, gids: &[Gid]) -> bool {
+/// Whether an address is one of the device.
+pub(super) fn is_ours(gid: Gid, gids: &[Gid]) -> bool {
     gids.is_empty() || gids.contains(&gid)
 }
 

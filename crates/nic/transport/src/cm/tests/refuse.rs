@@ -71,7 +71,7 @@ fn a_bad_ip_header_is_a_consumer_reject() {
 }
 
 #[test]
-fn a_service_known_at_other_addresses_only_is_a_consumer_reject() {
+fn a_service_known_at_other_addresses_only_has_no_listener() {
     let mut net = Net::new();
     let service_id = ServiceId::from_port(ServiceId::TCP, PORT);
     let address = ListenAddress::AnyV6;
@@ -79,7 +79,18 @@ fn a_service_known_at_other_addresses_only_is_a_consumer_reject() {
     net.connect();
     net.run();
     let CmMessage::Rej(rej) = net.sent.last().unwrap().1 else { panic!() };
-    assert_eq!(rej.reason, RejReason::CONSUMER_DEFINED);
+    assert_eq!(rej.reason, RejReason::INVALID_SERVICE_ID);
+}
+
+#[test]
+fn a_request_to_an_address_of_another_device_is_for_another_process() {
+    let mut net = Net::listening();
+    net.connect();
+    let (src, dst, mad) = net.cm[A].poll_transmit().unwrap();
+    net.cm[B].set_gids(&[std::net::Ipv4Addr::new(10, 0, 0, 99).into()]);
+    let service_id = ServiceId::from_port(ServiceId::TCP, PORT);
+    let outcome = net.cm[B].handle_mad(net.now, &mad, src, dst);
+    assert_eq!(outcome, MadOutcome::NotOurs { service_id, dst_gid: dst });
 }
 
 #[test]
