@@ -14,7 +14,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use crate::cm::CmLocks;
 use crate::engine::gsi::HeldState;
@@ -23,16 +23,19 @@ use crate::hook::control::Control;
 use crate::port::DeadPort;
 use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
-use sys::{KeptLock, LimitLock, now_ns};
+use sys::{ForkHandlers, KeptLock, LimitLock, ProcessMutex, now_ns};
 
 /// Where a device keeps its engine.
-pub(crate) type EngineSlot = Mutex<Option<Arc<Engine>>>;
+pub(crate) type EngineSlot = ProcessMutex<Option<Arc<Engine>>>;
 
-/// The engine slots of all devices; `None` until the fork handlers are registered.
-static SLOTS: Mutex<Option<Vec<Weak<EngineSlot>>>> = Mutex::new(None);
+/// The engine slots of all devices.
+static SLOTS: ProcessMutex<Vec<Weak<EngineSlot>>> = ProcessMutex::new();
 
-/// Timeout of each lock: if a signal handler forks, the interrupted thread may hold the lock.
+/// Timeout of each lock: if a signal handler forks, the interrupted thread may hold the lock. The child then
+/// keeps descriptors of its parent.
 const LOCK_TIMEOUT_NS: u64 = 100_000_000;
+/// Timeout of an engine slot: more than the start of an engine takes, see [`Membership::join`].
+const SLOT_TIMEOUT_NS: u64 = 3_000_000_000;
 
 thread_local! {
     /// The locks that this thread holds during a fork.
@@ -42,15 +45,17 @@ thread_local! {
 struct Held {
     devices: Vec<DeviceLocks>,
     limit: LimitLock,
-    _slots: MutexGuard<'static, Option<Vec<Weak<EngineSlot>>>>,
+    slots: MutexGuard<'static, Vec<Weak<EngineSlot>>>,
 }
 
 /// The locks of one device.
 struct DeviceLocks {
     /// `None` if a lock was not available in time.
     engines: Option<Vec<EngineLocks>>,
-    slot: KeptLock<EngineSlot, Option<Arc<Engine>>>,
+    slot: SlotLock,
 }
+
+type SlotLock = KeptLock<EngineSlot, Option<Arc<Engine>>>;
 
 struct EngineLocks {
     _keys: KeptLock<Engine, ()>,
@@ -63,19 +68,27 @@ struct EngineLocks {
     engine: Arc<Engine>,
 }
 
-/// Registers the engine slot of a device for the fork handlers.
+/// Registers the fork handlers of the devices. A program with locks of its own that are held while a device is
+/// called registers its handlers afterwards: they then take its locks before those of the devices.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub(crate) fn watch(slot: &Arc<EngineSlot>) -> io::Result<()> {
-    let mut slots = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if slots.is_none() {
-        sys::at_fork(prepare, parent, child)?;
-    }
-    let slots = slots.get_or_insert_default();
-    slots.retain(|known| known.strong_count() > 0 && !Weak::ptr_eq(known, &Arc::downgrade(slot)));
-    slots.push(Arc::downgrade(slot));
-    Ok(())
+pub fn watch_forks() -> io::Result<()> {
+    static HANDLERS: ForkHandlers = ForkHandlers::new();
+    HANDLERS.register(prepare, parent, child)
+}
+
+/// Returns the engine slot of a new device. The fork handlers know it before a thread can lock it.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(crate) fn new_slot() -> io::Result<Arc<EngineSlot>> {
+    watch_forks()?;
+    let slot = Arc::default();
+    let mut slots = SLOTS.lock();
+    slots.retain(|known| known.strong_count() > 0);
+    slots.push(Arc::downgrade(&slot));
+    Ok(slot)
 }
 
 extern "C" fn prepare() {
@@ -92,26 +105,30 @@ extern "C" fn child() {
     sys::next_generation();
     if let Ok(Some(mut held)) = HELD.try_with(RefCell::take) {
         held.limit.restore();
+        *SLOTS.lock() = mem::take(&mut *held.slots);
         held.devices.into_iter().for_each(DeviceLocks::release_in_child);
     }
 }
 
 impl Held {
     fn take() -> Option<Held> {
-        let slots = sys::lock_until(&SLOTS, lock_deadline())?;
-        let known = slots.iter().flatten().filter_map(Weak::upgrade);
-        let devices = known.filter_map(|slot| DeviceLocks::take(&slot)).collect();
-        Some(Held { devices, limit: LimitLock::take(lock_deadline())?, _slots: slots })
+        let slots = sys::lock_until(SLOTS.get(), lock_deadline())?;
+        // All slots first: an engine that starts needs the answers of the others.
+        let known = slots.iter().filter_map(Weak::upgrade);
+        let taken: Vec<SlotLock> = known
+            .filter_map(|slot| KeptLock::take(&slot, |slot| slot.get(), now_ns() + SLOT_TIMEOUT_NS))
+            .collect();
+        let devices = taken.into_iter().map(DeviceLocks::take).collect();
+        Some(Held { devices, limit: LimitLock::take(lock_deadline())?, slots })
     }
 }
 
 impl DeviceLocks {
-    fn take(slot: &Arc<EngineSlot>) -> Option<DeviceLocks> {
-        let slot = KeptLock::take(slot, |slot| slot, lock_deadline())?;
+    fn take(slot: SlotLock) -> DeviceLocks {
         let engines = slot.as_ref().and_then(|first| {
             (0..first.all().count()).map(|index| EngineLocks::take(first.at(index))).collect()
         });
-        Some(DeviceLocks { engines, slot })
+        DeviceLocks { engines, slot }
     }
 
     fn release_in_child(mut self) {

@@ -13,17 +13,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLock, Weak};
 
-use sys::{Epoll, NetEvent, NetEvents, PollFd};
+use sys::{Epoll, NetEvent, NetEvents, PollFd, ProcessMutex};
 use transport::AsyncEventKind;
 
 use crate::events::{AsyncElement, AsyncEvent, EventQueue};
 use crate::gid::{GidRow, GidTable};
 
-/// Timeout for the lock of a new context: a thread that followed the netdev when the process forked has left
-/// it locked in the child.
-const LOCK_TIMEOUT_NS: u64 = 100_000_000;
 /// A context gets no more events of its port while so many are unread.
 const UNREAD_MAX: usize = 1000;
 
@@ -31,7 +28,8 @@ const UNREAD_MAX: usize = 1000;
 #[derive(Debug)]
 pub struct Gids {
     table: RwLock<Arc<GidTable>>,
-    watch: Mutex<Watch>,
+    /// A forked child has another monitor and other contexts.
+    watch: ProcessMutex<Watch>,
     is_removed: AtomicBool,
 }
 
@@ -42,8 +40,6 @@ struct Watch {
     contexts: Vec<Weak<ContextEvents>>,
     /// Changes were taken, and the table could not be read.
     is_stale: bool,
-    /// The process that has the monitor and the contexts; a forked child has others.
-    generation: u32,
 }
 
 /// The asynchronous events of a context.
@@ -62,7 +58,7 @@ impl Gids {
     pub fn new(table: GidTable) -> Gids {
         Gids {
             table: RwLock::new(Arc::new(table)),
-            watch: Mutex::default(),
+            watch: ProcessMutex::new(),
             is_removed: AtomicBool::new(false),
         }
     }
@@ -80,7 +76,7 @@ impl Gids {
 
     /// True if changes of the netdev are noticed: the device was opened.
     pub(crate) fn is_followed(&self) -> bool {
-        self.watch.try_lock().is_ok_and(|watch| watch.monitor.is_some())
+        self.watch.try_lock().is_some_and(|watch| watch.monitor.is_some())
     }
 
     /// Takes a table that was read now, unless changes are noticed anyway.
@@ -93,7 +89,7 @@ impl Gids {
     /// Adds a context. `has_engine`: the progress thread of an engine follows the netdev.
     pub(crate) fn add_context(&self, context: &Arc<ContextEvents>, has_engine: bool) {
         // Without netlink, or out of descriptors, the context gets no events of its port.
-        let Some(mut watch) = self.watch() else { return };
+        let mut watch = self.watch.lock();
         if !has_engine {
             self.open_monitor(&mut watch);
             if let Some(monitor) = &watch.monitor {
@@ -106,21 +102,21 @@ impl Gids {
 
     /// Returns the numbers of the contexts, in order.
     pub(crate) fn contexts(&self) -> Vec<u32> {
-        let watch = self.watch();
-        let contexts = watch.iter().flat_map(|watch| watch.contexts.iter().filter_map(Weak::upgrade));
+        let watch = self.watch.lock();
+        let contexts = watch.contexts.iter().filter_map(Weak::upgrade);
         contexts.map(|context| context.number).collect()
     }
 
     /// Opens the monitor, unless it is open; returns its descriptor, or -1.
     pub(crate) fn monitor(&self) -> RawFd {
-        let Some(mut watch) = self.watch() else { return -1 };
+        let mut watch = self.watch.lock();
         self.open_monitor(&mut watch);
         watch.monitor.as_ref().map_or(-1, |monitor| monitor.as_fd().as_raw_fd())
     }
 
     /// The progress thread of an engine follows the netdev from now on.
     pub(crate) fn leave_to_engine(&self) {
-        let Some(watch) = self.watch() else { return };
+        let watch = self.watch.lock();
         let Some(monitor) = &watch.monitor else { return };
         for context in watch.contexts.iter().filter_map(Weak::upgrade) {
             // The set has no monitor if there was none when the context was opened.
@@ -131,14 +127,8 @@ impl Gids {
     /// Takes the changes of the netdev. If the table changes, calls `apply` with the new one and whether the
     /// netdev was removed, and then tells the contexts. Does not wait for another thread that does the same.
     pub(crate) fn follow(&self, apply: impl FnOnce(&Arc<GidTable>, bool)) {
-        let mut watch = match self.watch.try_lock() {
-            Ok(watch) => watch,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if watch.generation != sys::generation() {
-            return;
-        }
+        let Some(mut watch) = self.watch.try_lock() else { return };
+        let watch = &mut *watch;
         let Some(monitor) = &mut watch.monitor else { return };
         let old = self.get();
         // A link that went down and up between two calls gives two events.
@@ -179,19 +169,6 @@ impl Gids {
         }
         let kinds = kinds(&old, &new, carriers, is_gone);
         watch.contexts.retain(|context| context.upgrade().inspect(|context| context.tell(&kinds)).is_some());
-    }
-
-    /// Locks the monitor and the contexts of this process.
-    fn watch(&self) -> Option<MutexGuard<'_, Watch>> {
-        let generation = sys::generation();
-        let mut watch = match generation {
-            0 => self.watch.lock().unwrap_or_else(PoisonError::into_inner),
-            _ => sys::lock_until(&self.watch, sys::now_ns() + LOCK_TIMEOUT_NS)?,
-        };
-        if watch.generation != generation {
-            *watch = Watch { generation, ..Watch::default() };
-        }
-        Some(watch)
     }
 
     fn open_monitor(&self, watch: &mut Watch) {

@@ -1,18 +1,20 @@
 //! fork(2): handlers (pthread_atfork(3)), locks held across it, and descriptors that the child
 //! disconnects.
 
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::now_ns;
 
-/// Number of forks of this process and its ancestors since they first called [`at_fork`].
+/// Number of forks of this process and its ancestors since they first called [`ForkHandlers::register`].
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of forks that led to this process; an object that an ancestor made has a smaller
@@ -48,16 +50,58 @@ pub fn process_token() -> u64 {
     }
 }
 
-/// Registers handlers for every fork of this process, run by the forking thread: `prepare` before it,
-/// `parent` and `child` after it.
-///
-/// # Errors
-/// `ENOMEM`.
-pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> io::Result<()> {
-    // SAFETY: the handlers live as long as the library, which is never unloaded, and do not unwind.
-    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
+/// Whether the handlers of a module are registered.
+pub struct ForkHandlers(AtomicU32);
+
+impl Default for ForkHandlers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ForkHandlers {
+    const REGISTERING: u32 = 1;
+    const REGISTERED: u32 = 2;
+    /// Longest wait for another thread that registers them; a process that was forked meanwhile does not have
+    /// that thread.
+    const WAIT_NS: u64 = 100_000_000;
+
+    /// None are registered yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Registers handlers for every fork of this process, unless they are. The forking thread runs them:
+    /// `prepare` before the fork, `parent` and `child` after it. Handlers that were registered later prepare
+    /// earlier.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn register(
+        &self,
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+    ) -> io::Result<()> {
+        let begin = || self.0.compare_exchange(0, Self::REGISTERING, Ordering::AcqRel, Ordering::Acquire);
+        match begin() {
+            Ok(_) => {}
+            Err(Self::REGISTERED) => return Ok(()),
+            Err(_) => {
+                let until = now_ns() + Self::WAIT_NS;
+                while now_ns() < until {
+                    if self.0.load(Ordering::Acquire) == Self::REGISTERED {
+                        return Ok(());
+                    }
+                    crate::pause(PAUSE);
+                }
+            }
+        }
+        // SAFETY: the handlers live as long as the library, which is never unloaded, and do not unwind.
+        let errno = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        self.0.store(if errno == 0 { Self::REGISTERED } else { 0 }, Ordering::Release);
+        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
 }
 
@@ -70,6 +114,89 @@ pub fn lock_until<T>(mutex: &Mutex<T>, until_ns: u64) -> Option<MutexGuard<'_, T
             Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
             Err(TryLockError::WouldBlock) if now_ns() < until_ns => crate::pause(PAUSE),
             Err(TryLockError::WouldBlock) => return None,
+        }
+    }
+}
+
+/// A mutex that each process has for itself: in a forked child it is unlocked and has the default value, even
+/// if another thread of the parent held it during the fork.
+pub struct ProcessMutex<T>(AtomicPtr<OfProcess<T>>);
+
+struct OfProcess<T> {
+    generation: u32,
+    mutex: Mutex<T>,
+}
+
+impl<T: Default> ProcessMutex<T> {
+    /// A mutex with the default value.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Returns the mutex of this process.
+    pub fn get(&self) -> &Mutex<T> {
+        let generation = generation();
+        let mut newest = self.0.load(Ordering::Acquire);
+        loop {
+            // SAFETY: NULL or from `Box::into_raw`, and freed with `self` at the earliest.
+            if let Some(own) = unsafe { newest.as_ref() }
+                && own.generation == generation
+            {
+                return &own.mutex;
+            }
+            let fresh = Box::into_raw(Box::new(OfProcess { generation, mutex: Mutex::default() }));
+            match self.0.compare_exchange(newest, fresh, Ordering::AcqRel, Ordering::Acquire) {
+                // The mutex of the parent stays: the child cannot know whether its value is whole.
+                Ok(_) => newest = fresh,
+                Err(other) => {
+                    // SAFETY: no other thread has seen it.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    newest = other;
+                }
+            }
+        }
+    }
+
+    /// Locks the mutex of this process.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.get().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the mutex of this process, unless a thread has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.get().try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<T: Default> Default for ProcessMutex<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> fmt::Debug for ProcessMutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProcessMutex")
+    }
+}
+
+// SAFETY: as `Mutex`, of which it owns one.
+unsafe impl<T: Send> Send for ProcessMutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for ProcessMutex<T> {}
+
+impl<T> Drop for ProcessMutex<T> {
+    fn drop(&mut self) {
+        let newest = *self.0.get_mut();
+        // SAFETY: as in `get`; no reference is left.
+        if unsafe { newest.as_ref() }.is_some_and(|newest| newest.generation == generation()) {
+            // SAFETY: as above.
+            drop(unsafe { Box::from_raw(newest) });
         }
     }
 }

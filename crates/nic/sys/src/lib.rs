@@ -46,7 +46,9 @@ pub use dir::{Dir, NamedFile, Untrusted, Walk};
 pub use epoll::Epoll;
 pub use ethtool::{driver_counters, transmit_checksums};
 pub use eventfd::EventFd;
-pub use fork::{KeptLock, at_fork, disconnect, generation, lock_until, next_generation, process_token};
+pub use fork::{
+    ForkHandlers, KeptLock, ProcessMutex, disconnect, generation, lock_until, next_generation, process_token,
+};
 pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;
 pub use mmap::{Mmap, is_dma_buf, memory_for};

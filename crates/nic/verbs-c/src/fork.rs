@@ -4,7 +4,8 @@
 use std::any::Any;
 use std::cell::RefCell;
 
-use sys::{at_fork, now_ns};
+use roxie::verbs::watch_forks;
+use sys::{ForkHandlers, now_ns};
 
 use crate::check;
 use crate::ibv::{device, events, handles};
@@ -13,17 +14,18 @@ use crate::rdma::{channel, device as cm_device};
 use crate::rsocket::table;
 
 /// Longest wait for each lock: if a signal handler forks, the thread that it interrupted may hold the lock.
-const LOCK_MAX_NS: u64 = 100_000_000;
+const LOCK_MAX_NS: u64 = 1_000_000_000;
 
 thread_local! {
     /// The locks that this thread holds while it forks.
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registers the handlers. Called when the device is opened.
+/// Registers the handlers, unless they are. Called before the list of devices is locked for the first time.
 pub(crate) fn register() {
+    static HANDLERS: ForkHandlers = ForkHandlers::new();
     // If memory is short, forks work without the handlers.
-    at_fork(prepare, release, release).ok();
+    watch_forks().and_then(|()| HANDLERS.register(prepare, release, release)).ok();
 }
 
 extern "C" fn prepare() {

@@ -24,11 +24,11 @@ mod signal;
 
 /// Runs when the library is loaded, before any function that the application calls.
 extern "C" fn at_load() {
-    let first_device = || {
-        exit::register();
-        fork::register();
+    let process = ibv::device::Process {
+        devices_listed: fork::register,
+        first_device: exit::register,
+        device_opened: signal::watch,
     };
-    let process = ibv::device::Process { first_device, device_opened: signal::watch };
     let _is_first = ibv::device::PROCESS.set(process).is_ok();
     check::start();
 }

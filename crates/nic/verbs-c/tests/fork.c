@@ -274,6 +274,44 @@ static void grandchild_lives_longer(void)
 	exit(0);
 }
 
+/* Opens the device and starts its engine. */
+static void *open_device(void *unused)
+{
+	struct ibv_device **devices = ibv_get_device_list(NULL);
+	struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
+	CHECK(context);
+	ibv_free_device_list(devices);
+	CHECK(ibv_alloc_pd(context) && listen_at(rdma_create_event_channel(), 0));
+	return unused;
+}
+
+/*
+ * Processes that fork while a thread of theirs opens the device, each a little later than the one before:
+ * the child opens the device, too.
+ */
+static void forks_while_a_thread_opens(void)
+{
+	for (int i = 0; i < FORKS; i++) {
+		pid_t pid = forked();
+		if (!pid) {
+			pthread_t thread;
+			CHECK(!pthread_create(&thread, NULL, open_device, NULL));
+			usleep(i * 400);
+			pid = forked();
+			if (!pid) {
+				/* The child ends by a signal if it waits for a lock. */
+				alarm(10);
+				open_device(NULL);
+				_exit(0);
+			}
+			succeeds(pid);
+			CHECK(!pthread_join(thread, NULL));
+			_exit(0);
+		}
+		succeeds(pid);
+	}
+}
+
 int main(void)
 {
 	int status;
@@ -284,6 +322,7 @@ int main(void)
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
 	if (WEXITSTATUS(status))
 		return WEXITSTATUS(status);
+	forks_while_a_thread_opens();
 
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	CHECK(ch);

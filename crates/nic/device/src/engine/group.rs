@@ -105,13 +105,18 @@ impl Engines {
     /// bound to a CPU counts only this one, and would refuse the completion vectors that others know.
     #[must_use]
     pub fn most(self) -> usize {
-        static AUTO_MOST: OnceLock<usize> = OnceLock::new();
-        self.0.unwrap_or_else(|| {
-            *AUTO_MOST.get_or_init(|| {
+        // 0 before the first call. Not a `OnceLock`, in which a forked child could wait for a thread that it does
+        // not have.
+        static AUTO_MOST: AtomicUsize = AtomicUsize::new(0);
+        self.0.unwrap_or_else(|| match AUTO_MOST.load(Ordering::Relaxed) {
+            0 => {
                 let cpus = std::thread::available_parallelism().map_or(1, usize::from);
                 let descriptors = sys::descriptor_limit() / DESCRIPTORS_SHARE / DESCRIPTORS_EACH;
-                cpus.min(descriptors as usize).clamp(1, Self::MAX)
-            })
+                let most = cpus.min(descriptors as usize).clamp(1, Self::MAX);
+                let first = AUTO_MOST.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
+                first.map_or_else(|first| first, |_| most)
+            }
+            most => most,
         })
     }
 

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use transport::chaos::{Chaos, ChaosPlan};
 use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc, refuse};
@@ -19,7 +20,7 @@ use crate::engine::Engine;
 use crate::engine::group::Engines;
 use crate::engine::multicast::MEMBERS_MAX;
 use crate::engine::tables::QP_MAX;
-use crate::fork::EngineSlot;
+use crate::fork::{self, EngineSlot};
 use crate::gid::{GID_TBL_LEN, GidTable};
 use crate::guard;
 use crate::interfaces::Interfaces;
@@ -123,7 +124,7 @@ impl Device {
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
         let DeviceConfig { port, traffic, engines, chaos: chaos_plan, ref domain, .. } = *config;
-        let (domain, engine, quotas) = (domain.clone(), Arc::default(), Quotas::default());
+        let (domain, engine, quotas) = (domain.clone(), fork::new_slot()?, Quotas::default());
         let chaos = OnceLock::new();
         Ok(Self(Arc::new(DeviceInner {
             name,
@@ -165,7 +166,7 @@ impl Device {
     fn follow_netdev(&self) {
         // Locked: another thread is starting the engine, which takes them. The lock is kept, so that no
         // engine starts with the table from before.
-        if let Ok(engine) = self.0.engine.try_lock()
+        if let Some(engine) = self.0.engine.try_lock()
             && engine.is_none()
         {
             self.0.gids.follow(|_, _| {});
@@ -175,7 +176,7 @@ impl Device {
     /// True if the device notices changes of its netdev, or has an engine.
     pub(crate) fn is_followed(&self) -> bool {
         // Locked: another thread is starting the engine.
-        self.0.engine.try_lock().map_or(true, |engine| engine.is_some()) || self.0.gids.is_followed()
+        self.0.engine.try_lock().is_none_or(|engine| engine.is_some()) || self.0.gids.is_followed()
     }
 
     /// True if the netdev was removed, or moved to another network namespace, while the device was open: the
@@ -198,7 +199,7 @@ impl Device {
     /// `EMFILE` if the process is out of descriptors.
     pub fn context(&self) -> io::Result<Context> {
         let events = ContextEvents::new()?;
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.0.engine.lock();
         self.0.gids.add_context(&events, engine.is_some());
         drop(engine);
         tell_command();
@@ -208,7 +209,7 @@ impl Device {
     /// Returns the name and value of every counter; empty if the engine has not started.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.0.engine.lock();
         let Some(engine) = &*engine else { return Vec::new() };
         engine.sum_of_rows()
     }
@@ -216,7 +217,7 @@ impl Device {
     /// Describes the kind and mode of the port as text; `None` if the engine has not started.
     #[must_use]
     pub fn port(&self) -> Option<String> {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.0.engine.lock();
         engine.as_ref().map(|engine| engine.lock().port.report().description)
     }
 
@@ -225,7 +226,7 @@ impl Device {
     #[must_use]
     pub fn is_running(&self) -> bool {
         let engine = self.0.engine.try_lock();
-        engine.is_ok_and(|engine| {
+        engine.is_some_and(|engine| {
             engine.as_ref().is_some_and(|engine| {
                 !engine.services.registry.membership().is_some_and(Membership::is_inherited)
             })
@@ -235,7 +236,7 @@ impl Device {
     /// Prepares for the end of the process while queue pairs are open: sends the ACKs that are owed to peers,
     /// then waits some milliseconds for the answers to disconnect requests.
     pub fn quiesce(&self) {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let engine = self.0.engine.lock().clone();
         if let Some(engine) = engine {
             engine.all().for_each(Engine::release_acks);
             engine.send_disconnects();
@@ -455,12 +456,13 @@ impl Context {
 
 /// Creates the file by which `roxie run` knows at the end of its command that a program opened the device.
 fn tell_command() {
-    static TOLD: std::sync::Once = std::sync::Once::new();
-    TOLD.call_once(|| {
-        if let Some(dir) = std::env::var_os("ROXIE_RUN") {
-            // A program of another user, or behind a chroot(2), cannot; then the command does not know.
-            let made = sys::Dir::own(dir.as_ref()).map(|dir| dir.create_new("opened".as_ref(), 0o600));
-            drop(made);
-        }
-    });
+    // Not a `Once`, in which a forked child could wait for a thread that it does not have.
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !IS_TOLD.swap(true, Ordering::Relaxed)
+        && let Some(dir) = std::env::var_os("ROXIE_RUN")
+    {
+        // A program of another user, or behind a chroot(2), cannot; then the command does not know.
+        let made = sys::Dir::own(dir.as_ref()).map(|dir| dir.create_new("opened".as_ref(), 0o600));
+        drop(made);
+    }
 }

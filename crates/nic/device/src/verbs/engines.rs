@@ -5,7 +5,7 @@
 //! So threads with queue pairs of their own share no lock, and a program with one thread has one engine.
 
 use std::io;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use transport::refusal::Os;
 use transport::{VerbsError, refuse};
 
@@ -18,7 +18,6 @@ use crate::engine::group::Engines;
 use crate::engine::owners::{Owner, Placement};
 use crate::engine::progress;
 use crate::engine::{Engine, Parts};
-use crate::fork;
 use crate::guard;
 use crate::hook::control::Control;
 use crate::hook::{HookPoint, Hooks};
@@ -63,7 +62,6 @@ impl Device {
         let engines = self.engines().map_err(Refusal::BadVariable)?;
         guard::from_env().map_err(Refusal::BadVariable)?;
         trace::start_from_env();
-        fork::watch(&self.0.engine)?;
         let first = self.start(None)?;
         if engines.is_auto() {
             // AF_XDP gives the whole interface to one engine.
@@ -106,7 +104,7 @@ impl Device {
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Arc<Engine>>> {
-        self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.engine.lock()
     }
 
     fn add_engine(&self, first: &Arc<Engine>) -> io::Result<()> {

@@ -89,7 +89,7 @@ impl Device {
         replace: bool,
     ) -> Result<Option<Hook>, HookError> {
         // No engine starts while the lock is held.
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.0.engine.lock();
         if let Some(engines) = engine.as_ref().and_then(|engine| engine.started_for_threads()) {
             return Err(HookError::SeveralEngines { engines });
         }
@@ -113,7 +113,7 @@ impl Device {
     }
 
     fn with_hooks<R>(&self, work: impl FnOnce(&mut Hooks) -> Result<R, HookError>) -> Result<R, HookError> {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.0.engine.lock();
         self.with_hooks_of(engine.as_deref(), work)
     }
 

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use wire::Gid;
 
@@ -83,13 +83,13 @@ impl Device {
         )?;
         engine.lock().tables.number_qps_from_zero();
         progress::spawn(&engine)?;
-        *device.0.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
+        *device.0.engine.lock() = Some(engine);
         Ok(device)
     }
 
     /// The netdev was removed, as the engine would find.
     pub fn lose_simulated_netdev(&self) {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let engine = self.0.engine.lock().clone();
         if let Some(engine) = engine {
             engine.lose_device();
         }
@@ -98,7 +98,7 @@ impl Device {
     /// The work that the engine has; `None` while a thread holds its lock, or before it is started.
     #[must_use]
     pub fn due(&self) -> Option<Due> {
-        let engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let engine = self.0.engine.lock().clone()?;
         engine.due()
     }
 }

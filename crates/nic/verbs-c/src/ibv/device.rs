@@ -50,6 +50,8 @@ static DEVICES: Mutex<Devices> = Mutex::new(Devices { list: DeviceList::new(), o
 /// What the process does when this library begins to have devices: the end of the process, fork(2) and
 /// signals concern all modules, so those that handle them are above this one.
 pub(crate) struct Process {
+    /// The devices are listed, and nothing is locked yet.
+    pub(crate) devices_listed: fn(),
     /// The first device is known.
     pub(crate) first_device: fn(),
     /// A device is opened.
@@ -111,6 +113,9 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
 /// # Errors
 /// Those of [`DeviceList::refresh`].
 pub(crate) fn devices(again: bool) -> io::Result<Vec<&'static DeviceObject>> {
+    if let Some(process) = PROCESS.get() {
+        (process.devices_listed)();
+    }
     let mut devices = lock();
     let mut list = devices.list.known();
     if again || list.is_empty() {
