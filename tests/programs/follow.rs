@@ -8,7 +8,7 @@ use roxie_tests::pair::{Pair, Ready, flowing, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Running, eventually};
 
-use crate::case::{Case, LONG, SHORT, build, good, says};
+use crate::case::{Case, LONG, SHORT, build, good, roxie, says};
 use crate::kill::{RETRY_EXCEEDED, STREAM_BYTES};
 
 /// The kernel notices a lost carrier up to a second late.
@@ -71,6 +71,13 @@ pub(crate) fn cases() -> Vec<Case> {
             move |lab, name| identifiers(&lab.apart(), &place, name, removal),
         ));
     }
+    let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    cases.push(Case::new(place, "50 interfaces that are removed leave nothing", "cc", move |lab, name| {
+        let lab = lab.apart();
+        let program = build(&lab, "removed.c", &["-libverbs", "-lrdmacm"])?;
+        let words = ["run", "--", program.path(), "50"];
+        says(&good(roxie(&lab, &place, Side::Server, name, &words)?)?, "rounds 10 to 50")
+    }));
     cases
 }
 

@@ -19,6 +19,7 @@ use sys::{Epoll, NetEvent, NetEvents, PollFd, ProcessMutex};
 use transport::AsyncEventKind;
 
 use crate::events::{AsyncElement, AsyncEvent, EventQueue};
+use crate::fork::EngineSlot;
 use crate::gid::{GidRow, GidTable};
 
 /// A context gets no more events of its port while so many are unread.
@@ -72,6 +73,19 @@ impl Gids {
     /// True if the netdev was removed, or moved to another network namespace.
     pub(crate) fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the engine of a device that was removed and has no context any more. If another thread uses the
+    /// device at the moment, the engine ends with the device.
+    pub(crate) fn end_unused(&self, slot: &EngineSlot) {
+        if !self.is_removed() {
+            return;
+        }
+        let is_closed = |watch: MutexGuard<'_, Watch>| watch.contexts.iter().all(|it| it.strong_count() == 0);
+        if self.watch.try_lock().is_some_and(is_closed) {
+            // Dropped without the lock.
+            let _engine = slot.try_lock().and_then(|mut engine| engine.take());
+        }
     }
 
     /// True if changes of the netdev are noticed: the device was opened.

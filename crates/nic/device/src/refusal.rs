@@ -32,6 +32,11 @@ pub enum Refusal {
         /// True for a loopback interface that is down, as `lo` is in a new network namespace.
         is_down_loopback: bool,
     },
+    /// The interface of the device was removed, and with it the engine.
+    Removed {
+        /// Its name.
+        netdev: String,
+    },
     /// The kernel does not list the interfaces.
     NoInterfaces(io::Error),
     /// Not a valid device name.
@@ -77,6 +82,9 @@ impl Refusal {
                 format!(
                     "as root: ip address add ADDRESS/PREFIX dev {netdev}, or choose another with --netdev"
                 )
+            }
+            Refusal::Removed { .. } => {
+                "list the devices again: an interface that was created since has another".to_owned()
             }
             Refusal::NoInterfaces(_) => {
                 "allow this process netlink sockets, if a sandbox (seccomp) forbids them".to_owned()
@@ -124,6 +132,9 @@ impl fmt::Display for Refusal {
                 write!(f, "no network interface is up, not even {netdev}")
             }
             Refusal::NoAddress { netdev, .. } => write!(f, "network interface {netdev} has no IP address"),
+            Refusal::Removed { netdev } => {
+                write!(f, "network interface {netdev} was removed, or moved to another network namespace")
+            }
             Refusal::NoInterfaces(error) => write!(f, "the network interfaces cannot be read: {error}"),
             Refusal::BadSetting(bad) => bad.fmt(f),
             Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
@@ -163,6 +174,7 @@ impl From<Refusal> for io::Error {
             | Refusal::BadHook(_) => io::ErrorKind::InvalidInput,
             Refusal::NoMemory => io::ErrorKind::OutOfMemory,
             Refusal::NoThread(error) => error.kind(),
+            Refusal::Removed { .. } => io::ErrorKind::NotFound,
             Refusal::NoXsk { error, .. } => io::Error::from_raw_os_error(error.errno()).kind(),
         };
         io::Error::new(kind, refusal)

@@ -10,7 +10,7 @@ use sys::{ForkHandlers, now_ns};
 use crate::check;
 use crate::ibv::{device, events, handles};
 use crate::object::{BUFFERS, IDS};
-use crate::rdma::{channel, device as cm_device};
+use crate::rdma::channel;
 use crate::rsocket::table;
 
 /// Longest wait for each lock: if a signal handler forks, the thread that it interrupted may hold the lock.
@@ -31,7 +31,6 @@ pub(crate) fn register() {
 extern "C" fn prepare() {
     let until = || now_ns() + LOCK_MAX_NS;
     let locks = vec![
-        cm_device::keep_locked(until()),
         device::keep_locked(until()),
         table::keep_locked(until()),
         IDS.keep_locked(until()),

@@ -315,6 +315,9 @@ impl<'a, W: WorkRequest> Wr<'a, W> {
 /// An object that the application gives up if the call succeeds.
 pub(crate) struct GivenUp<'a, O>(NonNull<O>, PhantomData<&'a O>);
 
+// SAFETY: an object is destroyed by any thread.
+unsafe impl<O: Sync> Send for GivenUp<'_, O> {}
+
 impl<P: Public, T> FromC<*mut P> for Option<GivenUp<'_, Object<P, T>>> {
     #[inline(always)]
     unsafe fn from_c(ptr: *mut P) -> Self {
@@ -336,7 +339,7 @@ impl<O> GivenUp<'_, O> {
         NonNull::new(ptr).map(|object| Self(object, PhantomData))
     }
 
-    /// The object that the application never got.
+    /// The object that the application never got, or that this library shares with it.
     pub(crate) fn never_given(object: Box<O>) -> Self {
         Self(NonNull::from(Box::leak(object)), PhantomData)
     }

@@ -27,6 +27,7 @@ extern "C" fn at_load() {
     let process = ibv::device::Process {
         devices_listed: fork::register,
         first_device: exit::register,
+        devices_looked_at: rdma::device::close_removed,
         device_opened: signal::watch,
     };
     let _is_first = ibv::device::PROCESS.set(process).is_ok();

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::HashSet;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sys::lock_until;
 
@@ -25,6 +25,9 @@ pub(crate) struct Object<P: Public, T> {
 // demand of C callers, which may call from any thread; the type of the tail is `Sync` itself.
 unsafe impl<P: Public, T: Sync> Sync for Object<P, T> {}
 
+// SAFETY: as above; an object is freed by any thread.
+unsafe impl<P: Public, T: Send> Send for Object<P, T> {}
+
 impl<P: Public, T> Object<P, T> {
     /// Allocates an object and gives it to C.
     pub(crate) fn export(public: P, tail: T) -> *mut P {
@@ -34,6 +37,15 @@ impl<P: Public, T> Object<P, T> {
     /// Allocates an object that C does not know yet.
     pub(crate) fn boxed(public: P, tail: T) -> Box<Self> {
         let object = Box::new(Self { public: UnsafeCell::new(public), tail });
+        if let Some(observer) = observer() {
+            (observer.born)(P::KIND, object.address());
+        }
+        object
+    }
+
+    /// Allocates an object that several lists and other objects share.
+    pub(crate) fn shared(public: P, tail: T) -> Arc<Self> {
+        let object = Arc::new(Self { public: UnsafeCell::new(public), tail });
         if let Some(observer) = observer() {
             (observer.born)(P::KIND, object.address());
         }

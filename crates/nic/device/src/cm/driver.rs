@@ -203,7 +203,14 @@ impl CmDriver {
         // take both.
         let targets: Vec<Arc<IdInner>> = {
             let state = self.lock();
-            state.ids.values().chain(state.placed.values()).filter_map(Weak::upgrade).collect()
+            let listening = state.listeners.values().map(|listening| &listening.id);
+            state
+                .ids
+                .values()
+                .chain(state.placed.values())
+                .chain(listening)
+                .filter_map(Weak::upgrade)
+                .collect()
         };
         targets.iter().for_each(|id| id.lose_device(self));
     }

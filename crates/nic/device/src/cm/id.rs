@@ -19,7 +19,7 @@ use super::host::Host;
 use super::out_of_phase;
 use super::place::{Devices, Of, Place, Places};
 use super::port::PortSpace;
-use super::state::{IdState, Phase};
+use super::state::{IdState, Listener, Phase};
 use crate::gid::GidTable;
 use crate::verbs::{Context, Qp};
 
@@ -358,6 +358,17 @@ impl Drop for IdInner {
     }
 }
 
+/// Ends listening at devices.
+fn unlisten(listeners: Vec<Listener>) {
+    for (host, listener) in listeners {
+        let listening = host.driver().with(|driver| {
+            driver.cm.unlisten(listener);
+            driver.listeners.remove(&listener)
+        });
+        drop(listening);
+    }
+}
+
 impl IdInner {
     /// Creates the identifier of a request. It shares the listener's channel and cookie.
     pub(super) fn child(listener: &Arc<Self>, place: Place, init: ChildInit) -> Arc<Self> {
@@ -492,14 +503,17 @@ impl IdInner {
     }
 
     /// The device of the identifier was removed. A listener on a wildcard address has none (Linux cma.c
-    /// cma_process_remove).
+    /// cma_process_remove): it ends to listen there, but keeps its port at the first device.
     pub(super) fn lose_device(self: &Arc<Self>, driver: &CmDriver) {
-        let is_its_own = self.place().is_some_and(|place| std::ptr::eq(place.host.driver(), driver));
+        let is_at = |host: &Arc<dyn Host>| std::ptr::eq(host.driver(), driver);
+        let is_its_own = self.place().is_some_and(|place| is_at(&place.host));
         let mut state = self.lock();
-        if !is_its_own
-            || state.local.is_none()
-            || matches!(state.phase, Phase::DeviceRemoval | Phase::Destroyed)
-        {
+        if !is_its_own {
+            let listened = state.listeners.extract_if(.., |(host, _)| is_at(host)).collect();
+            drop(state);
+            return unlisten(listened);
+        }
+        if state.local.is_none() || matches!(state.phase, Phase::DeviceRemoval | Phase::Destroyed) {
             return;
         }
         state.phase = Phase::DeviceRemoval;
@@ -578,13 +592,7 @@ impl IdInner {
         let (cm_id, listeners) = (state.cm_id.take(), std::mem::take(&mut state.listeners));
         let (bound, qp) = (state.bound.take(), state.qp.take());
         drop(state);
-        for (host, listener) in listeners {
-            let listening = host.driver().with(|driver| {
-                driver.cm.unlisten(listener);
-                driver.listeners.remove(&listener)
-            });
-            drop(listening);
-        }
+        unlisten(listeners);
         if let Some(Place { host, .. }) = self.place() {
             let now = host.now();
             host.driver().with(|driver| {

@@ -49,12 +49,15 @@ impl fmt::Display for Phase {
     }
 }
 
+/// A device where an identifier listens, and the number of the listener there.
+pub(super) type Listener = (Arc<dyn Host>, ListenerId);
+
 /// Protected by an identifier's lock.
 pub(super) struct IdState {
     pub(super) phase: Phase,
     pub(super) cm_id: Option<CmId>,
     /// On each device where the identifier listens.
-    pub(super) listeners: Vec<(Arc<dyn Host>, ListenerId)>,
+    pub(super) listeners: Vec<Listener>,
     pub(super) listening: Option<ListenParams>,
     /// A thread opens a further device for the identifier.
     pub(super) is_opening: bool,

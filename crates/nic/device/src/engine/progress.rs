@@ -8,18 +8,21 @@ use transport::Instant;
 
 use super::sleep::WaitFds;
 use crate::engine::Engine;
+use crate::fork::EngineSlot;
 use crate::port::RxQueues;
 use crate::runtime::{Point, Runtime};
 use crate::sched::governor::{Governor, State};
 
-/// Starts the thread. It ends when no other reference to the engine is left.
-pub(crate) fn spawn(engine: &Arc<Engine>) -> std::io::Result<()> {
-    let (weak, runtime) = (Arc::downgrade(engine), engine.runtime().clone());
-    runtime.clone().spawn("roxie-engine", move || Progress::run(&weak, runtime))
+/// Starts the thread of an engine of the device with this slot. It ends when no other reference to the engine
+/// is left.
+pub(crate) fn spawn(engine: &Arc<Engine>, slot: &Arc<EngineSlot>) -> std::io::Result<()> {
+    let (weak, runtime, slot) = (Arc::downgrade(engine), engine.runtime().clone(), Arc::downgrade(slot));
+    runtime.clone().spawn("roxie-engine", move || Progress::run(&weak, runtime, slot))
 }
 
 struct Progress {
     runtime: Runtime,
+    slot: Weak<EngineSlot>,
     governor: Governor,
     fds: WaitFds,
     /// Kept open: the engine signals it when it is dropped, and closes the other descriptors.
@@ -32,12 +35,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn run(weak: &Weak<Engine>, runtime: Runtime) {
+    fn run(weak: &Weak<Engine>, runtime: Runtime, slot: Weak<EngineSlot>) {
         let Some(engine) = weak.upgrade() else { return };
         let (governor, _kick) = (Governor::new(*engine.tuning()), engine.polling.progress.kick());
         drop(engine);
         let (fds, slice) = (WaitFds::default(), Slice::default());
-        let mut this = Self { runtime, governor, fds, _kick, slice, spins: 0, ran_ns: 0 };
+        let mut this = Self { runtime, slot, governor, fds, _kick, slice, spins: 0, ran_ns: 0 };
         while let Some(engine) = weak.upgrade() {
             this.round(engine, weak);
         }
@@ -73,8 +76,15 @@ impl Progress {
             engine.polling.set_watching(false);
             engine.polling.progress.spend_kicks();
             if netdev_changed {
-                engine.follow_netdev();
+                self.follow_netdev(&engine);
             }
+        }
+    }
+
+    fn follow_netdev(&self, engine: &Engine) {
+        engine.follow_netdev();
+        if let Some(slot) = self.slot.upgrade() {
+            engine.services.gids.end_unused(&slot);
         }
     }
 
@@ -111,7 +121,7 @@ impl Progress {
         if let Some(engine) = weak.upgrade() {
             engine.polling.progress.end(&engine);
             if netdev_changed {
-                engine.follow_netdev();
+                self.follow_netdev(&engine);
             }
         }
     }

@@ -11,7 +11,7 @@ use wire::Qpn;
 
 use super::cq::poll_engines;
 use super::quota::{COMP_COUNTER_MAX, Share};
-use super::{Context, Device, Qp};
+use super::{Context, Qp};
 use crate::comp_counter::CounterValues;
 use crate::engine::Engine;
 use crate::same_device;
@@ -32,7 +32,7 @@ pub struct CompCounter(Arc<Inner>);
 
 struct Inner {
     values: Arc<CounterValues>,
-    device: Device,
+    context: Context,
     /// The device's first engine.
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that update this counter.
@@ -55,8 +55,8 @@ impl Context {
         let engine = self.device().engine_or_refusal()?;
         let _share = self.quotas().comp_counters.take()?;
         let values = CounterValues { counts_bytes: ty == CompCounterType::Bytes, ..CounterValues::default() };
-        let (values, engine_mask, device) = (Arc::new(values), AtomicU32::new(0), self.device().clone());
-        Ok(CompCounter(Arc::new(Inner { values, device, engine, engine_mask, _share })))
+        let (values, engine_mask, context) = (Arc::new(values), AtomicU32::new(0), self.clone());
+        Ok(CompCounter(Arc::new(Inner { values, context, engine, engine_mask, _share })))
     }
 }
 
@@ -74,11 +74,11 @@ impl CompCounter {
     /// `EOPNOTSUPP` for an unknown kind, and for operations of the peer unless the counter counts bytes;
     /// `EBUSY` if a kind has a counter.
     pub fn attach(&self, qp: &Qp, op_mask: u32) -> Result<(), VerbsError> {
-        let Inner { values, device, engine_mask, .. } = &*self.0;
+        let Inner { values, context, engine_mask, .. } = &*self.0;
         if op_mask == 0 {
             return Err(refuse!(EINVAL, "completion counter", "op_mask"; op_mask; is "0: no operations"));
         }
-        same_device!("completion counter", "qp"; device, qp.pd().device())?;
+        same_device!("completion counter", "qp"; context.device(), qp.pd().device())?;
         let supported = if values.counts_bytes { Self::OPS } else { LOCAL_OPS };
         if op_mask & !supported != 0 {
             return Err(refuse!(EOPNOTSUPP, "completion counter", "op_mask"; op_mask, supported;

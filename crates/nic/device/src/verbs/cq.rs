@@ -87,7 +87,7 @@ pub struct Cq(Arc<CqInner>);
 
 struct CqInner {
     queue: Arc<CompletionQueue>,
-    device: Device,
+    context: Context,
     /// The device's first engine.
     engine: Arc<Engine>,
     /// Bit n is set if engine n has queue pairs that complete here.
@@ -137,9 +137,9 @@ impl Cq {
             queue.set_chaos(chaos);
         }
         let engine_mask = AtomicU32::new(0);
-        let device = context.device().clone();
+        let context = context.clone();
         engine.objects.add_cq(context.number(), &queue);
-        Self(Arc::new(CqInner { queue, device, engine, engine_mask, vector, _share: share }))
+        Self(Arc::new(CqInner { queue, context, engine, engine_mask, vector, _share: share }))
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
@@ -147,7 +147,7 @@ impl Cq {
     }
 
     pub(crate) fn device(&self) -> &Device {
-        &self.0.device
+        self.0.context.device()
     }
 
     /// Returns [`first_engine`](Self::first_engine); if there is none, `otherwise()` becomes the first

@@ -187,6 +187,12 @@ impl Device {
         self.0.gids.is_removed()
     }
 
+    /// As [`is_removed`](Self::is_removed), as far as it has been noticed.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.0.gids.is_removed()
+    }
+
     /// Returns the EUI-64 of the MAC that the netdev had when it was found, host byte order.
     #[must_use]
     pub fn node_guid(&self) -> u64 {
@@ -203,7 +209,7 @@ impl Device {
         self.0.gids.add_context(&events, engine.is_some());
         drop(engine);
         tell_command();
-        Ok(Context(Arc::new(ContextInner { device: self.clone(), events })))
+        Ok(Context(Arc::new(ContextInner { events, device: Opened(self.clone()) })))
     }
 
     /// Returns the name and value of every counter; empty if the engine has not started.
@@ -267,15 +273,32 @@ impl Eq for Device {}
 pub struct Context(pub(super) Arc<ContextInner>);
 
 pub(super) struct ContextInner {
-    pub(super) device: Device,
+    // Dropped first: from then on the context is not open.
     pub(super) events: Arc<ContextEvents>,
+    device: Opened,
+}
+
+/// The device of a context. If it was removed, its engine ends with its last context, which every object has.
+struct Opened(Device);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let DeviceInner { gids, engine, .. } = &*self.0.0;
+        gids.end_unused(engine);
+    }
 }
 
 impl Context {
+    /// Returns the number of handles of this context, with those that its objects and identifiers have.
+    #[must_use]
+    pub fn handles(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// Returns the device of this context.
     #[must_use]
     pub fn device(&self) -> &Device {
-        &self.0.device
+        &self.0.device.0
     }
 
     /// Returns its number, which no other context of the process has.
@@ -284,14 +307,14 @@ impl Context {
     }
 
     pub(super) fn quotas(&self) -> &Quotas {
-        &self.0.device.0.quotas
+        &self.device().0.quotas
     }
 
     /// Returns limits and identity.
     #[must_use]
     pub fn query_device(&self) -> DeviceAttr {
         DeviceAttr {
-            node_guid: self.0.device.node_guid(),
+            node_guid: self.device().node_guid(),
             vendor_id: 0x00_ffff,
             vendor_part_id: 1,
             fw_ver: env!("CARGO_PKG_VERSION"),
@@ -322,7 +345,7 @@ impl Context {
     /// AF_XDP was requested and is not possible. `None` while the engine runs.
     #[must_use]
     pub fn port_refusal(&self) -> Option<Refusal> {
-        let device = &self.0.device;
+        let device = self.device();
         let choice = device.choice().ok().filter(|choice| choice.kind != PortKind::Udp)?;
         if device.is_running() {
             return None;
@@ -337,7 +360,7 @@ impl Context {
     /// Returns the attributes of port 1, the only port.
     #[must_use]
     pub fn query_port(&self) -> PortAttr {
-        let gids = self.0.device.gids();
+        let gids = self.device().gids();
         PortAttr {
             active: gids.has_carrier && self.port_refusal().is_none(),
             is_enabled: gids.up,
@@ -351,7 +374,7 @@ impl Context {
     /// Returns the current GID table; every row is a usable address. Indices may be missing.
     #[must_use]
     pub fn gids(&self) -> Vec<GidEntry> {
-        let table = self.0.device.gids();
+        let table = self.device().gids();
         table.rows().map(|(index, row)| GidEntry { index, gid: row.gid, ifindex: row.ifindex }).collect()
     }
 
@@ -361,7 +384,7 @@ impl Context {
     /// The engine cannot start: UDP port 4791 is taken, or the process is out of descriptors. `ENOMEM` at the
     /// limit of the device.
     pub fn alloc_pd(&self) -> io::Result<Pd> {
-        let engine = self.0.device.engine()?;
+        let engine = self.device().engine()?;
         Pd::new(self.clone(), engine).map_err(io::Error::from)
     }
 
@@ -408,7 +431,7 @@ impl Context {
             return Err(refuse!(EINVAL, "completion queue", "cqe"; cqe;
                 "a CQ of {cqe} entries; it has 1 to {CQE_MAX}"));
         }
-        let device = &self.0.device;
+        let device = self.device();
         if let Some(channel) = channel {
             same_device!("completion queue", "channel"; device, channel.context().device())?;
         }
@@ -430,7 +453,7 @@ impl Context {
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
         // An invalid value is refused when the engines start.
-        self.0.device.engines().unwrap_or_default().most() as u32
+        self.device().engines().unwrap_or_default().most() as u32
     }
 
     /// Returns the descriptor that is readable while asynchronous events are unread; for poll(2), epoll(7)
@@ -445,7 +468,7 @@ impl Context {
     /// # Errors
     /// `WouldBlock` if the descriptor is non-blocking and there is no event; `Interrupted` on a signal.
     pub fn get_async_event(&self) -> io::Result<AsyncEvent> {
-        self.0.events.get(|| self.0.device.follow_netdev())
+        self.0.events.get(|| self.device().follow_netdev())
     }
 
     /// Drops the unread events of an object that is being destroyed.

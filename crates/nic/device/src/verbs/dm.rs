@@ -6,7 +6,7 @@ use std::sync::Arc;
 use transport::{Access, VerbsError, refuse};
 
 use super::quota::{Share, no_memory};
-use super::{Context, Device, Mr, Pd};
+use super::{Context, Mr, Pd};
 use crate::keys::Range;
 use crate::mr::DmaMemory;
 use crate::same_device;
@@ -17,7 +17,7 @@ use sys::Mmap;
 pub struct Dm(Arc<DmInner>);
 
 pub(super) struct DmInner {
-    device: Device,
+    context: Context,
     memory: DmaMemory,
     len: usize,
     _share: Share,
@@ -47,8 +47,8 @@ impl Context {
         let bytes = u32::try_from(len).map_err(|_| no_memory(len))?;
         let _share = self.quotas().dm_bytes.take_many(bytes)?;
         let memory = DmaMemory::zeroed_at(len, 1 << log_align).ok_or_else(|| no_memory(len))?;
-        let device = self.device().clone();
-        Ok(Dm(Arc::new(DmInner { device, memory, len, _share })))
+        let context = self.clone();
+        Ok(Dm(Arc::new(DmInner { context, memory, len, _share })))
     }
 }
 
@@ -113,7 +113,7 @@ impl Pd {
             return Err(refuse!(EINVAL, "memory region", "access"; access;
                 "regions of device memory need IBV_ACCESS_ZERO_BASED"));
         }
-        same_device!("memory region", "dm"; self.device(), &dm.0.device)?;
+        same_device!("memory region", "dm"; self.device(), dm.0.context.device())?;
         let at = dm.check(offset, len)?;
         let range = Range { base: dm.0.memory.addr() + at as u64, len: len as u64, iova: 0 };
         self.register_backed(range, access, Some(Backing::Device(Arc::clone(&dm.0))))
@@ -123,7 +123,7 @@ impl Pd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::DeviceConfig;
+    use crate::verbs::{Device, DeviceConfig};
     use transport::Errno;
 
     fn context() -> Context {

@@ -58,6 +58,9 @@ impl Device {
         if let Some(engine) = &*slot {
             return Ok(Arc::clone(engine));
         }
+        if self.0.gids.is_removed() {
+            return Err(Refusal::Removed { netdev: self.0.gids.get().netdev.clone() }.into());
+        }
         let choice = self.choice().map_err(Refusal::BadVariable)?;
         let engines = self.engines().map_err(Refusal::BadVariable)?;
         guard::from_env().map_err(Refusal::BadVariable)?;
@@ -148,7 +151,7 @@ impl Device {
         if let Some(chaos) = chaos {
             engine.set_chaos(chaos);
         }
-        progress::spawn(&engine).map_err(Refusal::NoThread)?;
+        progress::spawn(&engine, &self.0.engine).map_err(Refusal::NoThread)?;
         Ok(engine)
     }
 

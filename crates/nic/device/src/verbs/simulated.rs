@@ -82,7 +82,7 @@ impl Device {
             None,
         )?;
         engine.lock().tables.number_qps_from_zero();
-        progress::spawn(&engine)?;
+        progress::spawn(&engine, &device.0.engine)?;
         *device.0.engine.lock() = Some(engine);
         Ok(device)
     }

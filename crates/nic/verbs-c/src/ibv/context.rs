@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 use std::ptr;
+use std::sync::Arc;
 
 use roxie::verbs::{Context, Device};
 
@@ -9,6 +10,7 @@ use crate::abi::context::{ibv_context, verbs_context};
 use crate::handle::{FromC, GivenUp, typed};
 use crate::object::Object;
 
+use super::device::DeviceObject;
 use super::handles::Command;
 
 /// An open device: what precedes and follows the `ibv_context` that applications hold.
@@ -16,6 +18,8 @@ pub(crate) type ContextObject = Object<verbs_context, ContextTail>;
 
 pub(crate) struct ContextTail {
     pub(crate) context: Context,
+    /// What the public context points to.
+    pub(super) _device: Arc<DeviceObject>,
     /// Stands in for the uverbs descriptor, which applications duplicate and import.
     pub(crate) command: Command,
 }

@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
-use std::mem::{ManuallyDrop, offset_of};
+use std::mem::{self, ManuallyDrop, offset_of};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
@@ -16,9 +16,9 @@ use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
 use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
-use crate::handle::{GivenUp, Out, typed};
+use crate::handle::{FromC, GivenUp, Out, typed};
 use crate::object::Object;
-use crate::observer::owned;
+use crate::observer::{observer, owned};
 use crate::refusal;
 use roxie::transport::refuse;
 
@@ -39,13 +39,17 @@ pub(crate) struct DeviceTail {
     pub(crate) index: c_int,
 }
 
-/// The devices of this process, and the object that C sees of each: the same in every list, never freed.
+/// The devices of this process, and the object that C sees of each: the same in every list. Lists and open
+/// contexts share it, so that of a removed device is freed with the last of them.
 struct Devices {
     list: DeviceList,
-    objects: Vec<&'static DeviceObject>,
+    objects: Vec<Arc<DeviceObject>>,
+    /// The index of the next object.
+    next: c_int,
 }
 
-static DEVICES: Mutex<Devices> = Mutex::new(Devices { list: DeviceList::new(), objects: Vec::new() });
+static DEVICES: Mutex<Devices> =
+    Mutex::new(Devices { list: DeviceList::new(), objects: Vec::new(), next: 0 });
 
 /// What the process does when this library begins to have devices: the end of the process, fork(2) and
 /// signals concern all modules, so those that handle them are above this one.
@@ -54,6 +58,8 @@ pub(crate) struct Process {
     pub(crate) devices_listed: fn(),
     /// The first device is known.
     pub(crate) first_device: fn(),
+    /// The interfaces were looked at: devices may have been removed.
+    pub(crate) devices_looked_at: fn(),
     /// A device is opened.
     pub(crate) device_opened: fn(),
 }
@@ -63,27 +69,27 @@ pub(crate) static PROCESS: OnceLock<Process> = OnceLock::new();
 
 impl Devices {
     /// Returns the objects of devices, in the order of the devices.
-    fn objects_of(&mut self, devices: &[Device]) -> Vec<&'static DeviceObject> {
+    fn objects_of(&mut self, devices: &[Device]) -> Vec<Arc<DeviceObject>> {
         devices.iter().map(|device| self.object_of(device)).collect()
     }
 
-    fn object_of(&mut self, device: &Device) -> &'static DeviceObject {
+    fn object_of(&mut self, device: &Device) -> Arc<DeviceObject> {
         if let Some(object) = self.objects.iter().find(|object| object.tail.device == *device) {
-            return object;
+            return Arc::clone(object);
         }
-        if self.objects.is_empty()
+        if self.next == 0
             && let Some(process) = PROCESS.get()
         {
             (process.first_device)();
         }
-        let index = self.objects.len();
-        let object: &DeviceObject = Box::leak(owned(|| made(device.clone(), index)));
-        self.objects.push(object);
+        let object = owned(|| made(device.clone(), self.next));
+        self.next += 1;
+        self.objects.push(Arc::clone(&object));
         object
     }
 }
 
-fn made(device: Device, index: usize) -> Box<DeviceObject> {
+fn made(device: Device, index: c_int) -> Arc<DeviceObject> {
     let mut public = ibv_device::zeroed();
     public.node_type = IBV_NODE_CA;
     public.transport_type = IBV_TRANSPORT_IB;
@@ -91,7 +97,7 @@ fn made(device: Device, index: usize) -> Box<DeviceObject> {
     copy_name(&mut public.dev_name, &format!("uverbs{index}"));
     copy_name(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
     copy_name(&mut public.ibdev_path, &format!("/sys/class/infiniband/{}", device.name()));
-    DeviceObject::boxed(public, DeviceTail { rdma_core: [0; 16], device, index: index as c_int })
+    DeviceObject::shared(public, DeviceTail { rdma_core: [0; 16], device, index })
 }
 
 fn lock() -> MutexGuard<'static, Devices> {
@@ -99,7 +105,7 @@ fn lock() -> MutexGuard<'static, Devices> {
 }
 
 /// Returns the devices that were found so far; none if another thread looks for devices until `until_ns`.
-pub(crate) fn known_devices(until_ns: u64) -> Vec<&'static DeviceObject> {
+pub(crate) fn known_devices(until_ns: u64) -> Vec<Arc<DeviceObject>> {
     lock_until(&DEVICES, until_ns).map(|devices| devices.objects.clone()).unwrap_or_default()
 }
 
@@ -112,20 +118,32 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
 ///
 /// # Errors
 /// Those of [`DeviceList::refresh`].
-pub(crate) fn devices(again: bool) -> io::Result<Vec<&'static DeviceObject>> {
+pub(crate) fn devices(again: bool) -> io::Result<Vec<Arc<DeviceObject>>> {
     if let Some(process) = PROCESS.get() {
         (process.devices_listed)();
     }
     let mut devices = lock();
-    let mut list = devices.list.known();
-    if again || list.is_empty() {
-        list = devices.list.refresh()?;
+    let known = devices.list.known();
+    if !again && !known.is_empty() {
+        return Ok(devices.objects_of(&known));
     }
-    Ok(devices.objects_of(&list))
+    let list = devices.list.refresh()?;
+    let removed: Vec<_> =
+        devices.objects.extract_if(.., |object| !list.contains(&object.tail.device)).collect();
+    let objects = devices.objects_of(&list);
+    drop(devices);
+    if observer().is_some() {
+        // Their memory is kept, so that a later use is found.
+        removed.into_iter().for_each(mem::forget);
+    }
+    if let Some(process) = PROCESS.get() {
+        (process.devices_looked_at)();
+    }
+    Ok(objects)
 }
 
 /// Returns the object of a device.
-pub(crate) fn object_of(device: &Device) -> &'static DeviceObject {
+pub(crate) fn object_of(device: &Device) -> Arc<DeviceObject> {
     lock().object_of(device)
 }
 
@@ -141,9 +159,12 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut 
     // SAFETY: ibv_get_device_list(3).
     let number: Option<Out<c_int>> = unsafe { typed(number) };
     let devices = devices(true).inspect_err(refusal::explain).unwrap_or_default();
-    let devices: Vec<_> = devices.into_iter().map(DeviceObject::public).collect();
+    let given = devices.into_iter().map(|device| Arc::into_raw(device).cast_mut().cast());
+    let devices: Vec<*mut ibv_device> = given.collect();
     let list = null_terminated(&devices);
     if list.is_null() {
+        // SAFETY: the application has not got them.
+        unsafe { release(devices.into_iter()) };
         return null(no_memory!("device list"));
     }
     if let Some(number) = number {
@@ -164,9 +185,31 @@ pub(crate) fn null_terminated<T>(elements: &[*mut T]) -> *mut *mut T {
     }
 }
 
+/// Gives up the devices of a list.
+///
+/// # Safety
+/// `Arc::into_raw` returned each, and the application does not use them by this list any more.
+unsafe fn release(devices: impl Iterator<Item = *mut ibv_device>) {
+    // SAFETY: the contract is that of this function.
+    devices.for_each(|device| drop(unsafe { Arc::from_raw(device.cast::<DeviceObject>()) }));
+}
+
+/// Returns the elements of an array that ends with NULL.
+///
+/// # Safety
+/// `list` is NULL or such an array, which is not freed before the iterator has ended.
+pub(crate) unsafe fn elements<T>(list: *mut *mut T) -> impl Iterator<Item = *mut T> {
+    // SAFETY: the elements before NULL are inside the array.
+    let at = move |index: usize| (!list.is_null()).then(|| unsafe { *list.add(index) });
+    (0..).map_while(at).take_while(|element| !element.is_null())
+}
+
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     // SAFETY: the application passes what ibv_get_device_list returned.
-    unsafe { libc::free(list.cast()) };
+    unsafe {
+        release(elements(list));
+        libc::free(list.cast());
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
@@ -187,6 +230,20 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     // SAFETY: ibv_get_device_index(3).
     let device: Option<&DeviceObject> = unsafe { typed(device) };
     device.map_or_else(|| minus1(no_argument!("device")), |device| device.tail.index)
+}
+
+/// A share of a device object, or `None` for NULL.
+impl FromC<*mut ibv_device> for Option<Arc<DeviceObject>> {
+    unsafe fn from_c(device: *mut ibv_device) -> Self {
+        // SAFETY: the contract is that of this function.
+        let _known: &DeviceObject = unsafe { Option::from_c(device) }?;
+        let device = device.cast_const().cast();
+        // SAFETY: a device that is not freed, which a list or a context has from `Arc::into_raw`.
+        unsafe {
+            Arc::increment_strong_count(device);
+            Some(Arc::from_raw(device))
+        }
+    }
 }
 
 /// Returns a zeroed context with the operations that this library has.
@@ -242,7 +299,7 @@ fn operations() -> Box<verbs_context> {
 
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     // SAFETY: ibv_open_device(3).
-    let device: Option<&DeviceObject> = unsafe { typed(device) };
+    let device: Option<Arc<DeviceObject>> = unsafe { typed(device) };
     given!(null; device);
     match open(device) {
         Ok(context) => context.give_context(),
@@ -254,22 +311,23 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 }
 
 /// Opens a device.
-pub(crate) fn open(device: &DeviceObject) -> io::Result<Box<ContextObject>> {
+pub(crate) fn open(device: Arc<DeviceObject>) -> io::Result<Box<ContextObject>> {
     open_with(device, memory_file(c"roxie uverbs")?)
 }
 
 /// Makes a context with the command descriptor `cmd`.
-pub(crate) fn open_with(device: &DeviceObject, cmd: File) -> io::Result<Box<ContextObject>> {
+pub(crate) fn open_with(device: Arc<DeviceObject>, cmd: File) -> io::Result<Box<ContextObject>> {
     let context = device.tail.device.context()?;
     if let Some(process) = PROCESS.get() {
         (process.device_opened)();
     }
     let mut verbs = operations();
-    verbs.context.device = device.public();
+    verbs.context.device = Arc::as_ptr(&device).cast_mut().cast();
     verbs.context.cmd_fd = cmd.as_raw_fd();
     verbs.context.async_fd = context.async_fd();
     verbs.context.num_comp_vectors = context.comp_vectors() as c_int;
-    let tail = ContextTail { context, command: Command::new(cmd, device.tail.index)? };
+    let command = Command::new(cmd, device.tail.index)?;
+    let tail = ContextTail { context, _device: device, command };
     Ok(ContextObject::boxed(*verbs, tail))
 }
 
@@ -281,7 +339,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     }
     // SAFETY: ibv_import_device(3): the application gives the descriptor up, unless the call fails.
     let cmd = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
-    let device = Command::device_of(&cmd).and_then(|index| lock().objects.get(index as usize).copied());
+    let of_index = |index| lock().objects.iter().find(|object| object.tail.index == index).cloned();
+    let device = Command::device_of(&cmd).and_then(of_index);
     let Some(device) = device else {
         return null(refuse!(EINVAL, "context", "cmd_fd"; cmd_fd as i32;
             is "{cmd_fd}, no command descriptor of an open context of this process"));

@@ -144,11 +144,16 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         return code(busy!("protection domain";
             "the protection domain has queue pairs, SRQs, regions, windows or address handles"));
     }
+    dealloc(pd);
+    0
+}
+
+/// Frees a domain that no object uses.
+pub(crate) fn dealloc(pd: GivenUp<PdObject>) {
     if !pd.tail.is_import {
         handles::remove(pd.handle().get());
     }
     pd.free();
-    0
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr(

@@ -121,7 +121,7 @@ fn each(
 /// The devices of this process; none, with a line that says why, if they cannot be used.
 fn devices() -> Vec<Listed> {
     let devices = device::devices(true).inspect_err(refusal::explain).unwrap_or_default();
-    let opened = devices.into_iter().map(|device| Ok(Listed::new(device, device.tail.device.context()?)));
+    let opened = devices.into_iter().map(|device| Ok(Listed::new(&device, device.tail.device.context()?)));
     opened.collect::<io::Result<_>>().inspect_err(refusal::explain).unwrap_or_default()
 }
 

@@ -1,20 +1,20 @@
 //! The devices as the connection manager uses them (rdma_get_devices(3)): each opened once, with one
 //! protection domain.
 
-use std::any::Any;
 use std::ffi::c_int;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
-use sys::{generation, lock_until};
+use sys::ProcessMutex;
 
 use crate::abi::context::ibv_context;
+use crate::abi::objects::{ibv_pd, ibv_xrcd};
 use crate::errno::{Failure, failed, no_memory, null, set_errno};
-use crate::handle::{Out, typed};
+use crate::handle::{GivenUp, Out, typed};
 use crate::ibv::context::ContextObject;
 use crate::ibv::device::{self, DeviceObject, null_terminated};
-use crate::ibv::pd_mr::{PdObject, alloc_pd};
+use crate::ibv::pd_mr::{self, PdObject, alloc_pd};
 use crate::ibv::xrc::{self, XrcdObject};
 use crate::observer::owned;
 use crate::refusal;
@@ -23,43 +23,64 @@ use roxie::transport::refuse;
 use roxie::verbs::{Context, Device};
 use roxie::wire::Gid;
 
-/// What all identifiers of a device share; open for the life of the process. A forked child makes its own.
+/// What all identifiers of a device share; open for the life of the process, or of a device that is removed. A
+/// forked child makes its own.
 struct Shared {
-    generation: u32,
-    context: &'static ContextObject,
-    pd: Option<&'static PdObject>,
-    xrcd: Option<&'static XrcdObject>,
+    context: GivenUp<'static, ContextObject>,
+    pd: Option<GivenUp<'static, PdObject>>,
+    xrcd: Option<GivenUp<'static, XrcdObject>>,
+    /// Lists of rdma_get_devices that have it.
+    lists: usize,
 }
 
-static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+impl Shared {
+    fn is_removed(&self) -> bool {
+        self.context.device().is_lost()
+    }
+
+    /// True if the application uses neither the context nor the domains. Each identifier and each object has a
+    /// handle of the context; an XRC domain has two, of its protection domain and its CQ.
+    fn is_unused(&self) -> bool {
+        let own = 1 + usize::from(self.pd.is_some()) + 2 * usize::from(self.xrcd.is_some());
+        self.lists == 0
+            && self.context.tail.context.handles() == own
+            && self.pd.as_ref().is_none_or(|pd| !pd.tail.in_use())
+            && self.xrcd.as_ref().is_none_or(|xrcd| !xrcd.tail.in_use())
+    }
+}
+
+/// Closes the devices that were removed and that the application does not use any more.
+pub(crate) fn close_removed() {
+    let is_over = |shared: &mut Shared| shared.is_removed() && shared.is_unused();
+    let over: Vec<_> = lock().extract_if(.., is_over).collect();
+    for Shared { context, pd, xrcd, .. } in over {
+        xrcd.into_iter().for_each(GivenUp::free);
+        pd.into_iter().for_each(pd_mr::dealloc);
+        context.free();
+    }
+}
+
+static SHARED: ProcessMutex<Vec<Shared>> = ProcessMutex::new();
 
 fn lock() -> MutexGuard<'static, Vec<Shared>> {
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks the statics of this file until the returned value is dropped, or gives up at `until_ns`.
-pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
-    Box::new(lock_until(&SHARED, until_ns))
+    SHARED.lock()
 }
 
 /// Calls `f` with what the identifiers of a device share; opens the device at the first call.
-fn with<R>(device: &'static DeviceObject, f: impl FnOnce(&mut Shared) -> R) -> io::Result<R> {
-    let generation = generation();
-    let is_of = |shared: &Shared| {
-        shared.generation == generation && shared.context.tail.context.device() == &device.tail.device
-    };
+fn with<R>(device: &Device, f: impl FnOnce(&mut Shared) -> R) -> io::Result<R> {
+    let is_of = |shared: &Shared| shared.context.device() == device;
     let mut all = lock();
     if let Some(shared) = all.iter_mut().find(|shared| is_of(shared)) {
         return Ok(f(shared));
     }
     drop(all);
     // Without the lock, which calls for other devices need: another thread may be starting the engine.
-    let opened = owned(|| device::open(device))?;
+    let opened = owned(|| device::open(device::object_of(device)))?;
     let mut all = lock();
     let at = match all.iter().position(is_of) {
         Some(at) => at,
         None => {
-            all.push(Shared { generation, context: Box::leak(opened), pd: None, xrcd: None });
+            all.push(Shared { context: GivenUp::never_given(opened), pd: None, xrcd: None, lists: 0 });
             all.len() - 1
         }
     };
@@ -68,31 +89,30 @@ fn with<R>(device: &'static DeviceObject, f: impl FnOnce(&mut Shared) -> R) -> i
 
 /// As [`with`], for the device of an identifier.
 fn of<R>(context: &Context, f: impl FnOnce(&mut Shared) -> Result<R, Failure>) -> Result<R, Failure> {
-    with(device::object_of(context.device()), f)
+    with(context.device(), f)
         .map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))?
 }
 
-/// Returns the shared context of a device, and its protection domain.
-pub(crate) fn cm_device(context: &Context) -> Result<(&'static ContextObject, &'static PdObject), Failure> {
+/// Returns the shared context of a device, and its protection domain. Both stay as long as an identifier has
+/// the device.
+pub(crate) fn cm_device(context: &Context) -> Result<(*mut ibv_context, *mut ibv_pd), Failure> {
     of(context, |shared| {
-        let pd = match shared.pd {
+        let pd = match shared.pd.take() {
             Some(pd) => pd,
-            None => Box::leak(owned(|| alloc_pd(shared.context))?),
+            None => GivenUp::never_given(owned(|| alloc_pd(&shared.context))?),
         };
-        shared.pd = Some(pd);
-        Ok((shared.context, pd))
+        Ok((shared.context.public_context(), shared.pd.insert(pd).public()))
     })
 }
 
 /// Returns the XRC domain of a device, for identifiers for which the application names none.
-pub(crate) fn cm_xrcd(context: &Context) -> Result<&'static XrcdObject, Failure> {
+pub(crate) fn cm_xrcd(context: &Context) -> Result<*mut ibv_xrcd, Failure> {
     of(context, |shared| {
-        let xrcd = match shared.xrcd {
+        let xrcd = match shared.xrcd.take() {
             Some(xrcd) => xrcd,
-            None => Box::leak(owned(|| xrc::open(shared.context, None, libc::O_CREAT))?),
+            None => GivenUp::never_given(owned(|| xrc::open(&shared.context, None, libc::O_CREAT))?),
         };
-        shared.xrcd = Some(xrcd);
-        Ok(xrcd)
+        Ok(shared.xrcd.insert(xrcd).public())
     })
 }
 
@@ -106,7 +126,7 @@ impl roxie::cm::Devices for AllDevices {
     }
 
     fn context(&self, device: &Device) -> io::Result<Context> {
-        with(device::object_of(device), |shared| shared.context.tail.context.clone())
+        with(device, |shared| shared.context.tail.context.clone())
     }
 
     fn explain(&self, error: &io::Error) {
@@ -116,10 +136,10 @@ impl roxie::cm::Devices for AllDevices {
 
 /// Returns the shared context of the device with a local address; of the first device for `None`.
 pub(crate) fn context_at(local: Option<IpAddr>) -> io::Result<Context> {
-    let has = |object: &DeviceObject| {
+    let has = |object: &Arc<DeviceObject>| {
         local.is_none_or(|ip| object.tail.device.gids().index_of(&Gid::from(ip)).is_some())
     };
-    let find = |again| -> io::Result<Option<&DeviceObject>> {
+    let find = |again| -> io::Result<Option<Arc<DeviceObject>>> {
         let devices = device::devices(again).inspect_err(refusal::explain)?;
         Ok(devices.into_iter().find(|object| has(object)))
     };
@@ -128,7 +148,7 @@ pub(crate) fn context_at(local: Option<IpAddr>) -> io::Result<Context> {
         None => find(true)?,
     };
     let device = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
-    with(device, |shared| shared.context.tail.context.clone())
+    with(&device.tail.device, |shared| shared.context.tail.context.clone())
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
@@ -151,12 +171,23 @@ fn contexts() -> Result<Vec<*mut ibv_context>, Failure> {
         let os = Os::from(&error);
         refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device"; "'roxie doctor' may know why")
     })?;
-    let opened = devices.into_iter().map(|object| with(object, |shared| shared.context.public_context()));
+    let list = |shared: &mut Shared| {
+        shared.lists += 1;
+        shared.context.public_context()
+    };
+    let opened = devices.into_iter().map(|object| with(&object.tail.device, list));
     let opened = opened.collect::<io::Result<_>>().inspect_err(refusal::explain);
     opened.map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: the application passes what rdma_get_devices returned.
+    for context in unsafe { device::elements(list) } {
+        for shared in lock().iter_mut().filter(|shared| shared.context.public_context() == context) {
+            shared.lists = shared.lists.saturating_sub(1);
+        }
+    }
+    // SAFETY: as above; nothing uses the list any more.
     unsafe { libc::free(list.cast()) };
+    close_removed();
 }

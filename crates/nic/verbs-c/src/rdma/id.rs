@@ -35,7 +35,7 @@ use crate::observer::{BLOCKS_AFTER, observer, owned};
 use super::addr::to_c;
 use super::addrinfo::AddrInfo;
 use super::channel;
-use super::device::{AllDevices, cm_device};
+use super::device::{AllDevices, close_removed, cm_device};
 use super::event::drop_own_event;
 
 pub(crate) type IdObject = Object<rdma_cm_id, IdTail>;
@@ -272,9 +272,9 @@ pub(crate) fn refresh(id: &IdObject) {
     if let Some(context) = inner.context()
         && let Ok((context, pd)) = cm_device(&context)
     {
-        id.verbs().set(context.public_context());
+        id.verbs().set(context);
         if id.pd().get().is_null() {
-            id.pd().set(pd.public());
+            id.pd().set(pd);
         }
         id.port_num().set(PORT);
     }
@@ -345,7 +345,11 @@ pub(crate) fn destroy(id: GivenUp<IdObject>) {
         None => id.tail.id.destroy(),
     }
     let (channel, sync) = (id.channel().get(), id.tail.is_sync());
+    let is_removed = id.tail.id.context().is_some_and(|context| context.device().is_lost());
     id.free();
+    if is_removed {
+        close_removed();
+    }
     if sync {
         channel::destroy(channel);
     }

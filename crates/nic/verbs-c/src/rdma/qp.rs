@@ -46,7 +46,8 @@ pub(crate) fn create_qp<'a>(id: &'a IdObject, pd: Option<&'a PdObject>, init: &m
     create_with(id, pd, init, |init| {
         if init.qp_type == IBV_QPT_XRC_RECV {
             // The application's attributes stay as they are.
-            Ok(qp::create_target(id.context_object(), Some(xrcd_of(id)?), &mut init.clone())?)
+            let xrcd = xrcd_of(id)?;
+            Ok(qp::create_target(id.context_object(), xrcd, &mut init.clone())?)
         } else {
             Ok(qp::create(pd, init, None)?)
         }
@@ -66,7 +67,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     }
     let lacks_xrcd = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null();
     if attr.qp_type == IBV_QPT_XRC_RECV && lacks_xrcd {
-        attr.set_xrcd(Some(done!(minus1; xrcd_of(id))));
+        attr.set_xrcd(done!(minus1; xrcd_of(id)));
     }
     let mut init = attr.classic();
     let pd = attr.pd();
@@ -192,8 +193,10 @@ fn create_cq(
 }
 
 /// Returns the XRC domain of the device of an identifier.
-fn xrcd_of(id: &IdObject) -> Result<&'static XrcdObject, Failure> {
-    cm_xrcd(&id.tail.id.context().ok_or_else(|| no_argument!("verbs"))?)
+fn xrcd_of(id: &IdObject) -> Result<Option<&XrcdObject>, Failure> {
+    let xrcd = cm_xrcd(&id.tail.id.context().ok_or_else(|| no_argument!("verbs"))?)?;
+    // SAFETY: it stays as long as the identifier has the device.
+    Ok(unsafe { typed(xrcd) })
 }
 
 /// Destroys the CQs of an identifier, which no QP uses.
@@ -343,7 +346,7 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
 fn supply_xrc_scope(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
-        attr.xrcd = done!(minus1; xrcd_of(id)).public();
+        attr.xrcd = done!(minus1; xrcd_of(id)).map_or(ptr::null_mut(), XrcdObject::public);
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
         let made = if id.recv_cq().get().is_null() { create_cqs(id, 0, attr.attr.max_wr) } else { 0 };
