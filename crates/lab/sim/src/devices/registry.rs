@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use roxie::port::RxBatch;
-use roxie::registry::{ClaimedService, ForwardOutcome, Membership, Registry, ServiceAddress};
+use roxie::registry::{ClaimedService, ForwardOutcome, Membership, Registry, ServiceRequest};
 use roxie::runtime::{Point, World};
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
@@ -69,8 +69,8 @@ impl Registry for SimMember {
         Ok(self.members.forward_to_service(self.process, (ps, port), dst, batch))
     }
 
-    fn claim_service(&self, ps: u16, port: u16, address: ServiceAddress) -> io::Result<ClaimedService> {
-        Ok(Box::new(self.members.claim(self.process, (ps, port), address)?))
+    fn claim_service(&self, ps: u16, port: u16, request: ServiceRequest) -> io::Result<ClaimedService> {
+        Ok(Box::new(self.members.claim(self.process, (ps, port), request.address)?))
     }
 
     fn update_journal(&self, change: JournalChange) -> io::Result<()> {

@@ -45,7 +45,7 @@ impl Id {
         if state.phase != Phase::Idle {
             return Err(out_of_phase!(state.phase, "rdma_bind_addr comes first, and once"));
         }
-        self.0.bind(&mut state, addr, true)
+        self.0.bind(&mut state, addr)
     }
 
     /// Finds the local address and the neighbour for a destination. `AddrResolved` or `AddrError` follows.
@@ -91,10 +91,12 @@ impl Id {
             return Ok(());
         };
         if state.phase == Phase::Idle {
-            // A client's port needs no claim in the domain; servers claim theirs, see `bind_addr`.
-            self.0.take_port(&mut state, src, bound.is_none(), false)?;
+            self.0.take_port(&mut state, src, bound.is_none(), Some(dst))?;
         }
         self.0.set_local(&mut state, local)?;
+        state.bound.iter_mut().for_each(|bound| {
+            bound.update(|binding| (binding.ip, binding.is_wildcard) = (local.ip(), false));
+        });
         state.peer = Some(Gid::from(target));
         state.src = Some(with_scope_of(dst, SocketAddr::new(local.ip(), state.src_port())));
         state.dst = Some(dst);
@@ -141,12 +143,7 @@ struct Resolved {
 }
 
 impl IdInner {
-    pub(super) fn bind(
-        self: &Arc<Self>,
-        state: &mut IdState,
-        addr: SocketAddr,
-        claim: bool,
-    ) -> Result<(), VerbsError> {
+    pub(super) fn bind(self: &Arc<Self>, state: &mut IdState, addr: SocketAddr) -> Result<(), VerbsError> {
         let addr = canonical(addr);
         has_scope!(addr, "addr")?;
         let local = self.local_of(addr)?;
@@ -154,7 +151,7 @@ impl IdInner {
             // The first device keeps the port.
             self.choose(|_| Some(()))?.ok_or_else(no_device)?;
         }
-        self.take_port(state, addr, local.is_none(), claim)?;
+        self.take_port(state, addr, local.is_none(), None)?;
         local.map_or(Ok(()), |local| self.set_local(state, local))?;
         state.phase = Phase::Bound;
         Ok(())
@@ -165,12 +162,13 @@ impl IdInner {
         state: &mut IdState,
         addr: SocketAddr,
         is_wildcard: bool,
-        claim: bool,
+        dst: Option<SocketAddr>,
     ) -> Result<(), VerbsError> {
-        let ip = addr.ip();
-        let af_only = state.af_only.unwrap_or(ip.is_ipv4());
-        let binding = Binding { ip, is_wildcard, af_only, reuse: state.reuse };
-        let bound = port::bind(&self.host()?, self.port_space, addr.port(), binding, claim)?;
+        let (ip, scope) = (addr.ip(), scope(addr).unwrap_or(0));
+        let af_only = state.af_only.unwrap_or_else(|| ip.is_ipv4() || port::is_bound_v6_only());
+        let binding = Binding { ip, scope, is_wildcard, af_only, reuse: state.reuse, dst };
+        // A client's port needs no claim in the domain.
+        let bound = port::bind(&self.host()?, self.port_space, addr.port(), binding, dst.is_none())?;
         state.src = Some(with_scope_of(addr, SocketAddr::new(ip, bound.port)));
         state.bound = Some(bound);
         Ok(())

@@ -24,7 +24,7 @@ use super::id::{ChildInit, IdInner};
 use super::listen::RequestHost;
 use super::pace::Handled;
 use super::place::Place;
-use super::port::Ports;
+use super::port::SharedPorts;
 use super::resolve::Queries;
 use crate::gid::GidTable;
 use crate::locked::Locked;
@@ -47,7 +47,7 @@ pub(super) struct State {
     pub(super) listeners: HashMap<ListenerId, Listening>,
     /// The identifiers that have an address of the device.
     pub(super) placed: HashMap<PlacedId, Weak<IdInner>>,
-    pub(super) ports: Ports,
+    pub(super) ports: SharedPorts,
     pub(super) queries: Queries,
 }
 
@@ -86,7 +86,13 @@ impl CmDriver {
     /// Creates the driver of the process with `slot`. Communication ids start at a random number, so that
     /// peers do not mistake this process for the previous owner of the slot. Probes leave every
     /// `keepalive_ns`; 0 for none.
-    pub(crate) fn new(slot: u16, gids: &GidTable, runtime: Runtime, keepalive_ns: u64) -> Self {
+    pub(crate) fn new(
+        slot: u16,
+        gids: &GidTable,
+        runtime: Runtime,
+        keepalive_ns: u64,
+        ports: SharedPorts,
+    ) -> Self {
         let guid = u64::from_be_bytes(gids.node_guid);
         let tid_key = runtime.random_u64();
         // Peers see the communication ids, and must not learn the key from them.
@@ -99,7 +105,7 @@ impl CmDriver {
             ids: HashMap::new(),
             listeners: HashMap::new(),
             placed: HashMap::new(),
-            ports: Ports::default(),
+            ports,
             queries: Queries::default(),
         };
         Self { state: Mutex::new(state), order: Mutex::new(()), handled: Handled::default(), runtime }

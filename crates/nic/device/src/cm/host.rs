@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::outbox::Mad;
 use crate::gid::GidTable;
 use crate::port::Destination;
-use crate::registry::ServiceAddress;
+use crate::registry::ServiceRequest;
 use crate::runtime::Runtime;
 use sys::{Netlink, Route, SockAddr};
 
@@ -42,7 +42,7 @@ pub(crate) trait Host: GsiLink + Send + Sync {
         sys::random_u64()
     }
     fn gids(&self) -> Arc<GidTable>;
-    fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim>;
+    fn claim(&self, port_space: u16, port: u16, request: ServiceRequest) -> io::Result<Claim>;
     /// Takes a request for this device that another device of this process has received.
     fn take_mad(&self, mad: Mad);
     /// Returns the route from `src` to `dst`, through interface `oif` if it is not 0.
@@ -97,8 +97,8 @@ impl Host for Engine {
         self.services.gids.get()
     }
 
-    fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> io::Result<Claim> {
-        self.services.registry.claim_service(port_space, port, address)
+    fn claim(&self, port_space: u16, port: u16, request: ServiceRequest) -> io::Result<Claim> {
+        self.services.registry.claim_service(port_space, port, request)
     }
 
     fn take_mad(&self, mad: Mad) {

@@ -12,9 +12,9 @@ use super::connect::transport;
 use super::driver::Listening;
 use super::host::Host;
 use super::id::{Id, IdInner};
+use super::out_of_phase;
 use super::place::Place;
 use super::state::{IdState, Phase};
-use super::{out_of_phase, port};
 
 /// For how long requests to an address without a device are rejected without another look at the interfaces.
 /// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
@@ -40,20 +40,17 @@ impl Id {
         let inner = &self.0;
         let mut state = inner.lock();
         if state.phase == Phase::Idle {
-            inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), true)?;
+            inner.bind(&mut state, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         }
         if state.phase != Phase::Bound {
             return Err(out_of_phase!(state.phase, "rdma_listen needs a bound identifier, or a new one"));
         }
-        let af_only = state.af_only;
         let Some(bound) = state.bound.as_mut() else {
             return Err(out_of_phase!(Phase::Idle, "rdma_listen needs a bound identifier, or a new one"));
         };
-        bound.binding.af_only = af_only.unwrap_or(bound.binding.af_only);
         let (ps, port, binding) = (inner.port_space, bound.port, bound.binding);
         let place = inner.place().ok_or_else(|| out_of_phase!(Phase::Idle, "rdma_listen needs a device"))?;
-        bound.host.driver().with(|driver| driver.ports.check_listen(ps, port, bound.id, binding))?;
-        port::claim(bound)?;
+        bound.listen()?;
         let address = match binding.ip {
             ip if !binding.is_wildcard => ListenAddress::Gid(Gid::from(ip)),
             IpAddr::V4(_) => ListenAddress::AnyV4,

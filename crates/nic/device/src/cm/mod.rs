@@ -133,6 +133,7 @@ pub use id::{HOP_LIMIT, Id, PathInfo};
 pub(crate) use listen::RequestHost;
 pub use place::Devices;
 pub use port::PortSpace;
+pub(crate) use port::SharedPorts;
 pub use transport::cm::UDP_QKEY;
 
 pub(crate) use driver::{CmDriver, CmLocks};

@@ -42,6 +42,7 @@ impl Id {
                     ));
                 }
                 state.reuse = reuse;
+                state.bound.iter_mut().for_each(|bound| bound.update(|binding| binding.reuse = reuse));
             }
             (LEVEL_ID, ID_AFONLY) => {
                 if !matches!(state.phase, Phase::Idle | Phase::Bound) {
@@ -50,7 +51,9 @@ impl Id {
                         "RDMA_OPTION_ID_AFONLY is set before the identifier listens or connects"
                     ));
                 }
-                state.af_only = Some(int(value)? != 0);
+                let af_only = int(value)? != 0;
+                state.af_only = Some(af_only);
+                state.bound.iter_mut().for_each(|bound| bound.update(|binding| binding.af_only = af_only));
             }
             (LEVEL_ID, ID_ACK_TIMEOUT) => {
                 if self.0.port_space.is_datagram() {

@@ -13,11 +13,12 @@ use wire::{Gid, Qpn};
 
 use super::host::{Claim, GsiLink, Host};
 use super::place::Place;
+use super::port::SharedPorts;
 use super::resolve::Path;
 use super::*;
 use crate::engine::outbox::Mad;
 use crate::gid::{GidRow, GidTable};
-use crate::registry::ServiceAddress;
+use crate::registry::{ServiceAddress, ServiceRequest};
 use crate::runtime::Runtime;
 use sys::{PollFd, Route, poll};
 
@@ -65,8 +66,8 @@ impl Host for TestHost {
     fn gids(&self) -> Arc<GidTable> {
         Arc::clone(&self.gids)
     }
-    fn claim(&self, port_space: u16, port: u16, address: ServiceAddress) -> std::io::Result<Claim> {
-        let claim = (port_space, port, address);
+    fn claim(&self, port_space: u16, port: u16, request: ServiceRequest) -> std::io::Result<Claim> {
+        let claim = (port_space, port, request.address);
         let mut claims = self.claims.lock().unwrap();
         if claims.contains(&claim) {
             return Err(std::io::Error::from_raw_os_error(libc::EADDRINUSE));
@@ -75,7 +76,7 @@ impl Host for TestHost {
         Ok(Box::new(TestClaim(Arc::clone(&self.claims), claim)))
     }
     fn take_mad(&self, _mad: Mad) {}
-    fn route(&self, dst: IpAddr, _src: Option<IpAddr>, _oif: u32) -> std::io::Result<Route> {
+    fn route(&self, dst: IpAddr, src: Option<IpAddr>, _oif: u32) -> std::io::Result<Route> {
         let IpAddr::V4(v4) = dst else { return Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)) };
         let (oif, prefsrc, is_local) = match v4.octets() {
             [10, 0, 0, _] => (2, self.gids.entries[0].gid.ip(), false),
@@ -84,6 +85,9 @@ impl Host for TestHost {
             [10, 1, 0, _] => (3, Ipv4Addr::new(10, 1, 0, 1).into(), false),
             _ => return Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)),
         };
+        if src.is_some_and(|src| src.is_loopback()) && !is_local {
+            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        }
         Ok(Route { oif, prefsrc: Some(prefsrc), gateway: None, is_local })
     }
     fn knows_neighbour(&self, path: &Path) -> bool {
@@ -118,7 +122,7 @@ impl World {
                 ..GidTable::without_addresses()
             });
             Arc::new(TestHost {
-                driver: CmDriver::new(n.into(), &gids, Runtime::Kernel, 0),
+                driver: CmDriver::new(n.into(), &gids, Runtime::Kernel, 0, SharedPorts::default()),
                 gids,
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),

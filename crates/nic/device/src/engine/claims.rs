@@ -108,6 +108,7 @@ mod tests {
     use wire::Gid;
 
     use super::*;
+    use crate::cm::SharedPorts;
     use crate::engine::Parts;
     use crate::gid::GidTable;
     use crate::hook::Hooks;
@@ -115,7 +116,7 @@ mod tests {
     use crate::port::{
         DeadPort, Destination, FlowId, FlowKey, Headers, Port, PortProperties, PortReport, RxBatch, RxScope,
     };
-    use crate::registry::{ForwardOutcome, Membership, Registry, ServiceAddress};
+    use crate::registry::{ForwardOutcome, Membership, Registry, ServiceRequest};
     use crate::runtime::Runtime;
     use crate::sched::Tuning;
 
@@ -173,7 +174,7 @@ mod tests {
             Ok(false)
         }
 
-        fn claim_service(&self, _: u16, _: u16, _: ServiceAddress) -> io::Result<Box<dyn Any + Send>> {
+        fn claim_service(&self, _: u16, _: u16, _: ServiceRequest) -> io::Result<Box<dyn Any + Send>> {
             Ok(Box::new(()))
         }
 
@@ -258,6 +259,7 @@ mod tests {
             port: Box::new(port),
             registry: Box::new(Slots(Arc::clone(&asked))),
             gids: Arc::new(Gids::new(GidTable::without_addresses())),
+            ports: SharedPorts::default(),
             hooks: Hooks::new(1),
             control: None,
             runtime: Runtime::Kernel,

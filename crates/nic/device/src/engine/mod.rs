@@ -41,7 +41,7 @@ use wire::Qpn;
 
 pub(crate) use self::core::Core;
 
-use crate::cm::CmDriver;
+use crate::cm::{CmDriver, SharedPorts};
 use crate::hook::Hooks;
 use crate::hook::control::Control;
 use crate::locked::Locked;
@@ -80,6 +80,8 @@ pub(crate) struct Parts {
     pub(crate) port: Box<dyn Port>,
     pub(crate) registry: Box<dyn Registry>,
     pub(crate) gids: Arc<Gids>,
+    /// The RDMA ports of the domain.
+    pub(crate) ports: SharedPorts,
     pub(crate) hooks: Hooks,
     /// `None` if no descriptor was free; only this process can then attach hooks.
     pub(crate) control: Option<Control>,
@@ -126,7 +128,7 @@ impl Engine {
     /// An engine without its progress thread. `first`: the first engine of the device and the number of
     /// this one.
     pub(crate) fn new(parts: Parts, first: Option<(&Arc<Self>, usize)>) -> std::io::Result<Arc<Self>> {
-        let Parts { device, port, registry, gids, mut hooks, control, runtime, tuning } = parts;
+        let Parts { device, port, registry, gids, ports, mut hooks, control, runtime, tuning } = parts;
         let slot = registry.slot();
         let PortProperties { prefers_equal_packets, tells_destinations_apart, .. } = port.properties();
         // The first engine updates the others.
@@ -138,7 +140,7 @@ impl Engine {
         let core = Core::new(port, hooks, Tables::new(slot, &table), tuning);
         let services = Services {
             device,
-            cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns)),
+            cm: Arc::new(CmDriver::new(slot, &table, runtime.clone(), tuning.keepalive_ns, ports)),
             registry,
             control,
             gids,

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
-use super::{ForwardOutcome, FurtherSlot, Membership, ServiceAddress};
+use super::{ForwardOutcome, FurtherSlot, Membership, ServiceRequest};
 use crate::port::RxBatch;
 
 /// A claimed service name; dropping it releases the name.
@@ -68,7 +68,7 @@ pub trait Registry: Send + Sync {
         &self,
         port_space: u16,
         port: u16,
-        address: ServiceAddress,
+        request: ServiceRequest,
     ) -> io::Result<ClaimedService>;
     /// Writes down what the other members tell this process's peers if it dies.
     ///
@@ -150,9 +150,9 @@ impl Registry for Membership {
         &self,
         port_space: u16,
         port: u16,
-        address: ServiceAddress,
+        request: ServiceRequest,
     ) -> io::Result<ClaimedService> {
-        Ok(Box::new(Membership::claim_service(self, port_space, port, address)?))
+        Ok(Box::new(Membership::claim_service(self, port_space, port, request)?))
     }
 
     fn update_journal(&self, change: JournalChange) -> io::Result<()> {

@@ -17,7 +17,7 @@ use super::journal::{Journal, JournalFile};
 use super::record::Record;
 use super::rings::Rings;
 use super::serve::{OwnSlot, Server, Sockets};
-use super::service::{self, ServiceAddress, ServiceClaim};
+use super::service::{self, ServiceAddress, ServiceClaim, ServiceRequest};
 use super::slots::{self, FurtherSlot};
 use crate::port::RxBatch;
 use sys::KeptLock;
@@ -241,8 +241,13 @@ impl Membership {
     /// # Errors
     /// `EADDRINUSE` if another process has the same address, `EADDRNOTAVAIL` if a wildcard and an address,
     /// or two wildcards, collide.
-    pub fn claim_service(&self, ps: u16, port: u16, address: ServiceAddress) -> io::Result<ServiceClaim> {
-        service::claim(&self.server, ps, port, address)
+    pub fn claim_service(
+        &self,
+        ps: u16,
+        port: u16,
+        request: impl Into<ServiceRequest>,
+    ) -> io::Result<ServiceClaim> {
+        service::claim(&self.server, ps, port, &request.into())
     }
 
     /// Forwards a batch to the process that listens on (`ps`, `port`) at `dst`, or else at the wildcard of

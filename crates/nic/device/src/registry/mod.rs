@@ -59,7 +59,7 @@ pub(crate) use membership::RegistryLocks;
 #[cfg(feature = "fuzz")]
 pub use record::check as check_record;
 pub(crate) use rings::{RingEvent, RingLink, Rings};
-pub use service::{ServiceAddress, ServiceClaim};
+pub use service::{ServiceAddress, ServiceClaim, ServiceRequest};
 pub use slots::FurtherSlot;
 pub use transport::numbering::SLOTS;
 

@@ -40,12 +40,54 @@ impl ServiceAddress {
         }
     }
 
-    /// True if both cannot be claimed: a wildcard and an address of its family.
-    fn excludes(&self, last_part: &str) -> bool {
+    /// The address with this last part of a name.
+    fn parse(last_part: &str) -> Option<Self> {
+        let wildcard = [Self::Any4, Self::Any6].into_iter().find(|any| any.to_string() == last_part);
+        wildcard.or_else(|| parse_gid(last_part).map(Self::Gid))
+    }
+
+    fn is_wildcard(self) -> bool {
+        !matches!(self, Self::Gid(_))
+    }
+
+    fn is_ipv4(self) -> bool {
         match self {
-            ServiceAddress::Gid(gid) => last_part == Self::wildcard_of(*gid).to_string(),
-            wildcard => parse_gid(last_part).is_some_and(|gid| ServiceAddress::wildcard_of(gid) == *wildcard),
+            Self::Gid(gid) => gid.ip().is_ipv4(),
+            wildcard => wildcard == Self::Any4,
         }
+    }
+}
+
+/// A service address to claim, and what decides which others collide with it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ServiceRequest {
+    /// The address.
+    pub address: ServiceAddress,
+    /// The address is for its own family only (RDMA_OPTION_ID_AFONLY).
+    pub af_only: bool,
+    /// Claims of this process for the same port that do not collide.
+    pub compatible: Vec<ServiceAddress>,
+}
+
+impl From<ServiceAddress> for ServiceRequest {
+    /// The address as without an option: an IPv6 address is for both families (net.ipv6.bindv6only is 0). A
+    /// wildcard for both claims both.
+    fn from(address: ServiceAddress) -> Self {
+        let af_only = address.is_wildcard() || address.is_ipv4();
+        Self { address, af_only, compatible: Vec::new() }
+    }
+}
+
+impl ServiceRequest {
+    /// True if another claim collides, of which only the address is known (Linux cma.c cma_check_port; two
+    /// equal addresses have one name).
+    fn collides(&self, other: ServiceAddress) -> bool {
+        let are_apart =
+            self.af_only && Self::from(other).af_only && self.address.is_ipv4() != other.is_ipv4();
+        !are_apart
+            && (self.address.is_wildcard() || other.is_wildcard())
+            && self.address != other
+            && !self.compatible.contains(&other)
     }
 }
 
@@ -82,8 +124,9 @@ pub(super) fn claim(
     server: &Arc<Server>,
     ps: u16,
     port: u16,
-    address: ServiceAddress,
+    request: &ServiceRequest,
 ) -> io::Result<ServiceClaim> {
+    let address = request.address;
     let name = address.name(&server.group, ps, port);
     let listener = meeting::listen(&name, BACKLOG).map_err(|error| match address {
         // As in Linux (cma.c, cma_check_port).
@@ -94,7 +137,8 @@ pub(super) fn claim(
     })?;
     let prefix = server.group.services(ps, port);
     let others = sys::abstract_names(&prefix);
-    if others.iter().filter_map(|n| n.strip_prefix(&prefix)).any(|last| address.excludes(last)) {
+    let others = others.iter().filter_map(|name| ServiceAddress::parse(name.strip_prefix(&prefix)?));
+    if others.into_iter().any(|other| request.collides(other)) {
         return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
     }
     let (tokens, file) = server.add_service(&name, listener)?;

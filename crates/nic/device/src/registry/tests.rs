@@ -353,7 +353,11 @@ fn colliding_claims_are_refused_and_released_names_are_free() {
     let _any = b.claim_service(1, 2, ServiceAddress::Any4).unwrap();
     assert_eq!(error(a, v4), Some(libc::EADDRNOTAVAIL));
     assert_eq!(error(a, ServiceAddress::Any4), Some(libc::EADDRNOTAVAIL));
-    assert_eq!(error(a, v6), None);
+    assert_eq!(error(a, v6), Some(libc::EADDRNOTAVAIL), "an IPv6 address is for both families");
+    let v6_only = |compatible| ServiceRequest { address: v6, af_only: true, compatible };
+    assert!(a.claim_service(1, 2, v6_only(Vec::new())).is_ok());
+    let compatible = vec![ServiceAddress::Any4];
+    assert!(a.claim_service(1, 2, ServiceRequest { af_only: false, ..v6_only(compatible) }).is_ok());
 }
 
 #[test]

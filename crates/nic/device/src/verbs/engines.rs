@@ -13,7 +13,7 @@ use transport::chaos::Chaos;
 
 use super::{Device, Refusal, Traffic};
 use crate::chaos;
-use crate::cm::interval_from_env;
+use crate::cm::{SharedPorts, interval_from_env};
 use crate::engine::group::Engines;
 use crate::engine::owners::{Owner, Placement};
 use crate::engine::progress;
@@ -140,10 +140,13 @@ impl Device {
         let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
         let place = (self.0.name.as_str(), self.gids().netdev.clone());
         let recording = Recording::from_env(&mut hooks, (place.0, &place.1), membership.slot());
+        let ports = SharedPorts::of(&domain);
         let (device, registry, gids) = (self.0.name.clone(), Box::new(membership), Arc::clone(&self.0.gids));
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
-        let engine =
-            Engine::new(Parts { device, port, registry, gids, hooks, control, runtime, tuning }, beside)?;
+        let engine = Engine::new(
+            Parts { device, port, registry, gids, ports, hooks, control, runtime, tuning },
+            beside,
+        )?;
         let mut core = engine.lock();
         core.tables.traffic = traffic;
         core.tables.observer.record(recording);

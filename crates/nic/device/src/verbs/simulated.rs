@@ -10,6 +10,7 @@ use wire::Gid;
 use super::hooks::EarlyHooks;
 use super::quota::Quotas;
 use super::{Device, Due, HookConfig, Traffic};
+use crate::cm::SharedPorts;
 use crate::engine::progress;
 use crate::engine::{Engine, Parts};
 use crate::gid::{GidRow, GidTable};
@@ -78,7 +79,17 @@ impl Device {
         }));
         let (name, hooks) = (device.0.name.clone(), device.0.hooks.take(IFINDEX)?);
         let engine = Engine::new(
-            Parts { device: name, port, registry, gids, hooks, control: None, runtime, tuning },
+            Parts {
+                device: name,
+                port,
+                registry,
+                gids,
+                ports: SharedPorts::default(),
+                hooks,
+                control: None,
+                runtime,
+                tuning,
+            },
             None,
         )?;
         engine.lock().tables.number_qps_from_zero();
