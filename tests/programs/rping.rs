@@ -42,6 +42,12 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
         cases.push(Case::new(place, "rping to a host without a roxie process", "rping", move |lab, name| {
             no_process_there(&lab.apart(), &place, name)
         }));
+        cases.push(Case::new(
+            place,
+            "rping from a loopback address to another host",
+            "rping",
+            move |lab, name| from_loopback(lab, &place, name),
+        ));
     }
     cases
 }
@@ -64,6 +70,16 @@ fn no_process_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> 
         return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
     }
     says(&ended, "RDMA_CM_EVENT_UNREACHABLE, error -111")
+}
+
+/// The kernel has no route from a loopback address to another host; with IPv6 no device has the address.
+fn from_loopback(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let (source, says_why) = match place.family {
+        Family::V4 => ("127.0.0.1", "rdma_resolve_addr: Invalid argument"),
+        Family::V6 => ("::1", "RDMA_CM_EVENT_ADDR_ERROR, error -19"),
+    };
+    let words = ["rping", "-c", "-I", source, "-a", lab.address(place)];
+    says(&start(lab, place, Side::Client, name, &words)?.wait(SHORT), says_why)
 }
 
 fn one(place: Place, words: &[&'static str]) -> Case {

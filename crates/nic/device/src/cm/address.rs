@@ -85,7 +85,7 @@ impl Id {
         has_scope!(dst, "dst_addr")?;
         let bound = if state.phase == Phase::Idle { self.0.local_of(src)? } else { state.local };
         let target = destination(dst.ip());
-        let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound)? else {
+        let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound, src.ip())? else {
             drop(state);
             self.0.push(RawEvent::AddrError(libc::ENODEV));
             return Ok(());
@@ -204,12 +204,14 @@ impl IdInner {
     }
 
     /// Finds the source address of packets to `target` (`bound` if given), and chooses the device that has
-    /// it. Returns `None` if no device has the address that the route says.
+    /// it. Returns `None` if no device has the address that the route says. A loopback address as the source
+    /// names no device, but the kernel has no route from it to another host (Linux addr.c addr4_resolve).
     fn resolve(
         &self,
         target: IpAddr,
         dst: SocketAddr,
         bound: Option<Gid>,
+        src: IpAddr,
     ) -> Result<Option<Resolved>, VerbsError> {
         let (gid, scope) = (Gid::from(target), scope(dst));
         let within = |local| Ok(Some(Resolved { local, path: None }));
@@ -236,7 +238,9 @@ impl IdInner {
                 return Ok(None);
             }
         }
-        let route = self.route(target, bound.map(|gid| gid.ip()), scope.unwrap_or(0));
+        let is_loopback = bound.is_none() && src.is_loopback() && !target.is_multicast();
+        let from = if is_loopback { Some(src) } else { bound.map(|gid| gid.ip()) };
+        let route = self.route(target, from, scope.unwrap_or(0));
         if target.is_multicast() {
             // The device sends to groups itself: no route is needed, and no neighbour has to answer.
             let oif = route.map_or(0, |route| route.oif);
@@ -252,6 +256,10 @@ impl IdInner {
             refuse!((Errno::new(os.0)), "identifier", "dst_addr"; low, high, os as Os;
                 let ip = ip_of(low, high); "no route to {ip}: {os} (ip route get {ip})")
         })?;
+        if is_loopback && !route.is_local {
+            // IPv6 has a route, and no device has the address (cma.c addr_handler).
+            return Ok(None);
+        }
         let source = if route.is_local { Some(target) } else { route.prefsrc }.map(Gid::from);
         let local = match (bound, source) {
             (Some(bound), _) => Some(bound),
