@@ -98,6 +98,8 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
             return Err(format!("{start} ... {end}: {lines:?}\n{}", ended.describe()));
         }
     }
+    let few = shell(lab, place, name, "ulimit -n 64; ROXIE_LOG=errors rping -s -a 127.0.0.1")?;
+    says(&few, "rdma_bind_addr: ENODEV: the engine of the device does not start: Too many open files")?;
     let silent = good(shell(lab, place, name, &program)?)?;
     match silent.output.contains("roxie: ") {
         false => Ok(()),

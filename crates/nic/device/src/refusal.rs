@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use transport::chaos::{ChaosPlan, PlanError};
+use transport::refusal::Os;
 
 use crate::hook::HookError;
 use crate::port::XskError;
@@ -110,11 +111,27 @@ impl Refusal {
     }
 }
 
+/// Returns the system's error behind an error of [`Device::open`](crate::verbs::Device::open), or of a call
+/// that starts the engine.
+#[must_use]
+pub fn cause(error: &io::Error) -> Os {
+    let inner = error.get_ref();
+    match inner.and_then(|inner| inner.downcast_ref::<Refusal>()) {
+        Some(Refusal::NoMemory) => return Os(libc::ENOMEM),
+        Some(Refusal::NoThread(error) | Refusal::NoInterfaces(error)) => return Os::from(error),
+        _ => {}
+    }
+    match inner.and_then(|inner| inner.downcast_ref::<JoinError>()) {
+        Some(JoinError::TooFewDescriptors) => Os(libc::EMFILE),
+        _ => Os::from(error),
+    }
+}
+
 /// Returns what the user can do about an error of [`Device::open`](crate::verbs::Device::open), or of a call
 /// that starts the engine; `None` if there is no general advice.
 #[must_use]
 pub fn remedy(error: &io::Error) -> Option<String> {
-    if error.raw_os_error() == Some(libc::EMFILE) {
+    if cause(error).0 == libc::EMFILE {
         return Some(JoinError::TooFewDescriptors.remedy());
     }
     let inner = error.get_ref()?;

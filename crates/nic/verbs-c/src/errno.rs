@@ -7,6 +7,7 @@ use std::{io, ptr};
 
 use roxie::transport::refusal::{Os, Rule, Value};
 use roxie::transport::{Errno, VerbsError, refuse};
+use roxie::verbs::cause;
 
 use crate::refused::{self, Function};
 
@@ -210,7 +211,8 @@ pub(crate) fn status_minus1(result: Result<(), impl Into<Failure>>) -> c_int {
 
 /// Returns the errno of an I/O error; `EIO` for an error without one.
 fn of_io(error: &io::Error) -> c_int {
-    error.raw_os_error().unwrap_or(match error.kind() {
+    let own = Some(cause(error).0).filter(|number| *number != libc::EIO);
+    own.unwrap_or(match error.kind() {
         io::ErrorKind::WouldBlock => libc::EAGAIN,
         io::ErrorKind::Interrupted => libc::EINTR,
         io::ErrorKind::NotFound => libc::ENODEV,

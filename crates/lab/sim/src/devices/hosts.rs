@@ -77,14 +77,14 @@ impl HostDevices {
 }
 
 impl Devices for HostDevices {
-    fn devices(&self, again: bool) -> Vec<Device> {
+    fn devices(&self, again: bool) -> io::Result<Vec<Device>> {
         if again && !self.knows_all.load(Ordering::Relaxed) {
             self.threads.compute(self.opening_ns);
             self.knows_all.store(true, Ordering::Relaxed);
         }
         let known = if self.knows_all.load(Ordering::Relaxed) { self.processes.len() } else { 1 };
         let known = self.processes[..known].iter();
-        known.map(|process| process.channel.context().device().clone()).collect()
+        Ok(known.map(|process| process.channel.context().device().clone()).collect())
     }
 
     fn context(&self, device: &Device) -> io::Result<Context> {

@@ -10,7 +10,7 @@ use transport::{Errno, VerbsError, refuse};
 
 use super::host::Host;
 use crate::gid::GidTable;
-use crate::verbs::{Context, Device};
+use crate::verbs::{Context, Device, cause};
 use sys::{Netlink, Route};
 
 /// A device as an identifier uses it.
@@ -25,7 +25,10 @@ pub(super) struct Place {
 pub trait Devices: Send + Sync {
     /// Returns the devices, the first of which keeps the ports of wildcard addresses. Looks for devices that
     /// came later if `again`.
-    fn devices(&self, again: bool) -> Vec<Device>;
+    ///
+    /// # Errors
+    /// Those of [`DeviceList::refresh`](crate::verbs::DeviceList::refresh).
+    fn devices(&self, again: bool) -> io::Result<Vec<Device>>;
     /// Returns the context of a device that the identifiers share.
     ///
     /// # Errors
@@ -48,6 +51,18 @@ pub(super) trait Places: Send + Sync {
     fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route>;
 }
 
+/// True if the process or the host is out of descriptors or memory: there may be a device.
+fn is_short(error: &io::Error) -> bool {
+    matches!(cause(error), Os(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
+#[cold]
+fn no_device(error: &io::Error) -> VerbsError {
+    let os = cause(error);
+    refuse!(ENODEV, "device", "netdev"; os as Os; "the devices cannot be listed: {os}";
+        "'roxie doctor' may know why")
+}
+
 /// See [`Places`].
 pub(super) struct Of(pub(super) Arc<dyn Devices>);
 
@@ -56,9 +71,18 @@ impl Places for Of {
         let mut first = |again| {
             // The table of a device that is not open may be old.
             let is_known = |device: &Device| again || device.is_followed();
-            self.0.devices(again).into_iter().find(|device| is_known(device) && wanted(&device.gids()))
+            let devices = match self.0.devices(again) {
+                Err(error) if is_short(&error) => return Err(no_device(&error)),
+                // No interface has a device.
+                devices => devices.unwrap_or_default(),
+            };
+            Ok(devices.into_iter().find(|device| is_known(device) && wanted(&device.gids())))
         };
-        let Some(device) = first(false).or_else(|| first(true)) else { return Ok(None) };
+        let found = match first(false)? {
+            None => first(true)?,
+            found => found,
+        };
+        let Some(device) = found else { return Ok(None) };
         let host = device.engine().map_err(|error| {
             self.0.explain(&error);
             Device::without_engine(&error)

@@ -11,7 +11,7 @@ use transport::{VerbsError, refuse};
 
 use transport::chaos::Chaos;
 
-use super::{Device, Refusal, Traffic};
+use super::{Device, Refusal, Traffic, cause};
 use crate::chaos;
 use crate::cm::{SharedPorts, interval_from_env};
 use crate::engine::group::Engines;
@@ -47,8 +47,8 @@ impl Device {
     /// The refusal of a call that needs the engine.
     #[cold]
     pub(crate) fn without_engine(error: &io::Error) -> VerbsError {
-        let os = Os::from(error);
-        refuse!(ENODEV, "device", "engine"; os as Os; "the engine of the device does not start";
+        let os = cause(error);
+        refuse!(ENODEV, "device", "engine"; os as Os; "the engine of the device does not start: {os}";
             "'roxie doctor' may know why")
     }
 

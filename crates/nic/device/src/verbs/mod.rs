@@ -135,7 +135,7 @@ pub use crate::engine::Due;
 pub use crate::engine::group::Engines;
 pub use crate::events::{AsyncElement, AsyncEvent};
 pub use crate::fork::watch_forks;
-pub use crate::refusal::{Refusal, remedy};
+pub use crate::refusal::{Refusal, cause, remedy};
 pub use crate::setting::{BadSetting, DEVICES_MAX, DeviceSetting};
 pub use crate::traffic::Traffic;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};

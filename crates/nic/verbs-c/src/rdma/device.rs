@@ -20,7 +20,7 @@ use crate::observer::owned;
 use crate::refusal;
 use roxie::transport::refusal::Os;
 use roxie::transport::refuse;
-use roxie::verbs::{Context, Device};
+use roxie::verbs::{Context, Device, cause};
 use roxie::wire::Gid;
 
 /// What all identifiers of a device share; open for the life of the process, or of a device that is removed. A
@@ -120,9 +120,9 @@ pub(crate) fn cm_xrcd(context: &Context) -> Result<*mut ibv_xrcd, Failure> {
 pub(crate) struct AllDevices;
 
 impl roxie::cm::Devices for AllDevices {
-    fn devices(&self, again: bool) -> Vec<Device> {
-        let devices = device::devices(again).inspect_err(refusal::explain).unwrap_or_default();
-        devices.into_iter().map(|object| object.tail.device.clone()).collect()
+    fn devices(&self, again: bool) -> io::Result<Vec<Device>> {
+        let devices = device::devices(again).inspect_err(refusal::explain)?;
+        Ok(devices.into_iter().map(|object| object.tail.device.clone()).collect())
     }
 
     fn context(&self, device: &Device) -> io::Result<Context> {
@@ -168,8 +168,8 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mu
 
 fn contexts() -> Result<Vec<*mut ibv_context>, Failure> {
     let devices = device::devices(true).inspect_err(refusal::explain).map_err(|error| {
-        let os = Os::from(&error);
-        refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device"; "'roxie doctor' may know why")
+        let os = cause(&error);
+        refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device: {os}"; "'roxie doctor' may know why")
     })?;
     let list = |shared: &mut Shared| {
         shared.lists += 1;
