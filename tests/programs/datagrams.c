@@ -1,6 +1,7 @@
 /*
- * datagrams ADDRESS...: rsockets without an address of their own exchange datagrams over each of these addresses
- *     of this host, which are of several devices. The first goes over UDP, the others over queue pairs.
+ * datagrams ADDRESS...: rsockets without an address of their own exchange datagrams over each of these
+ *     addresses of this host, which are of several devices. The first goes over UDP, the others over queue
+ *     pairs.
  */
 #include <poll.h>
 #include <rdma/rsocket.h>

@@ -68,8 +68,8 @@ struct EngineLocks {
     engine: Arc<Engine>,
 }
 
-/// Registers the fork handlers of the devices. A program with locks of its own that are held while a device is
-/// called registers its handlers afterwards: they then take its locks before those of the devices.
+/// Registers the fork handlers of the devices. A program that holds locks of its own while it calls a device
+/// registers its handlers afterwards: they then take its locks before those of the devices.
 ///
 /// # Errors
 /// `ENOMEM`.

@@ -16,10 +16,11 @@ use super::channel::{EventChannel, Queue, Unread, take_unread};
 use super::driver::{CmDriver, PlacedId};
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
+use super::listen::unlisten;
 use super::out_of_phase;
 use super::place::{Devices, Of, Place, Places};
 use super::port::PortSpace;
-use super::state::{IdState, Listener, Phase};
+use super::state::{IdState, Phase};
 use crate::gid::GidTable;
 use crate::verbs::{Context, Qp};
 
@@ -355,17 +356,6 @@ impl Drop for IdInner {
         if let Some(Place { host, .. }) = self.place() {
             host.wake_before(host.driver().poll_timeout());
         }
-    }
-}
-
-/// Ends listening at devices.
-fn unlisten(listeners: Vec<Listener>) {
-    for (host, listener) in listeners {
-        let listening = host.driver().with(|driver| {
-            driver.cm.unlisten(listener);
-            driver.listeners.remove(&listener)
-        });
-        drop(listening);
     }
 }
 

@@ -14,7 +14,7 @@ use super::host::Host;
 use super::id::{Id, IdInner};
 use super::out_of_phase;
 use super::place::Place;
-use super::state::{IdState, Phase};
+use super::state::{IdState, Listener, Phase};
 
 /// For how long requests to an address without a device are rejected without another look at the interfaces.
 /// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
@@ -28,6 +28,17 @@ pub(crate) enum RequestHost {
     At(Arc<dyn Host>),
     /// The device is being opened: the request waits.
     Opening,
+}
+
+/// Ends listening at devices.
+pub(super) fn unlisten(listeners: Vec<Listener>) {
+    for (host, listener) in listeners {
+        let listening = host.driver().with(|driver| {
+            driver.cm.unlisten(listener);
+            driver.listeners.remove(&listener)
+        });
+        drop(listening);
+    }
 }
 
 impl Id {

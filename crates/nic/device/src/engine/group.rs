@@ -105,8 +105,8 @@ impl Engines {
     /// bound to a CPU counts only this one, and would refuse the completion vectors that others know.
     #[must_use]
     pub fn most(self) -> usize {
-        // 0 before the first call. Not a `OnceLock`, in which a forked child could wait for a thread that it does
-        // not have.
+        // 0 before the first call. Not a `OnceLock`, in which a forked child could wait for a thread that it
+        // does not have.
         static AUTO_MOST: AtomicUsize = AtomicUsize::new(0);
         self.0.unwrap_or_else(|| match AUTO_MOST.load(Ordering::Relaxed) {
             0 => {

@@ -23,8 +23,8 @@ use roxie::transport::refuse;
 use roxie::verbs::{Context, Device, cause};
 use roxie::wire::Gid;
 
-/// What all identifiers of a device share; open for the life of the process, or of a device that is removed. A
-/// forked child makes its own.
+/// What all identifiers of a device share; open for the life of the process, or of a device that is removed.
+/// A forked child makes its own.
 struct Shared {
     context: GivenUp<'static, ContextObject>,
     pd: Option<GivenUp<'static, PdObject>>,
@@ -38,8 +38,8 @@ impl Shared {
         self.context.device().is_lost()
     }
 
-    /// True if the application uses neither the context nor the domains. Each identifier and each object has a
-    /// handle of the context; an XRC domain has two, of its protection domain and its CQ.
+    /// True if the application uses neither the context nor the domains. Each identifier and each object has
+    /// a handle of the context; an XRC domain has two, of its protection domain and its CQ.
     fn is_unused(&self) -> bool {
         let own = 1 + usize::from(self.pd.is_some()) + 2 * usize::from(self.xrcd.is_some());
         self.lists == 0
@@ -169,7 +169,8 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mu
 fn contexts() -> Result<Vec<*mut ibv_context>, Failure> {
     let devices = device::devices(true).inspect_err(refusal::explain).map_err(|error| {
         let os = cause(&error);
-        refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device: {os}"; "'roxie doctor' may know why")
+        refuse!(ENODEV, "device", "netdev"; os as Os; "there is no device: {os}";
+            "'roxie doctor' may know why")
     })?;
     let list = |shared: &mut Shared| {
         shared.lists += 1;
