@@ -2,8 +2,8 @@
 //!
 //! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then global
 //! IPv6, then link-local. Every row is a valid source. The addresses of the VLAN, macvlan, bond and bridge
-//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c), unless the netdev has the address
-//! itself, as a VLAN has its link-local one.
+//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c). A VLAN often has the link-local address of
+//! its netdev; then each of both interfaces has a row.
 //!
 //! The connection manager also accepts 127.0.0.1 and ::1, over which processes of one host reach each other
 //! without a network. Unless the netdev is the loopback interface, these have indices behind the table
@@ -230,15 +230,19 @@ impl GidTable {
         Some(Source { ip, above: above.unwrap_or(0) })
     }
 
-    /// Returns the index of `gid`, which may be behind the table.
+    /// Returns the index of `gid`, which may be behind the table; that of the netdev if an interface above it
+    /// has the same address.
     #[must_use]
     pub fn index_of(&self, gid: &Gid) -> Option<u8> {
-        self.all_rows().find(|(_, row)| row.gid == *gid).map(|(index, _)| index)
+        let rows = self.all_rows().filter(|(_, row)| row.gid == *gid);
+        rows.min_by_key(|(_, row)| row.ifindex != self.ifindex).map(|(index, _)| index)
     }
 
-    /// True if `gid` is in the table, on the interface `scope` if that is given.
+    /// True if `gid` is in the table, and its [index](Self::index_of) is a row of the interface `scope` if that
+    /// is given.
     pub(crate) fn has(&self, gid: &Gid, scope: Option<u32>) -> bool {
-        self.rows().any(|(_, row)| row.gid == *gid && scope.is_none_or(|scope| scope == row.ifindex))
+        let row = self.index_of(gid).and_then(|index| self.entries.get(usize::from(index)));
+        row.is_some_and(|row| scope.is_none_or(|scope| scope == row.ifindex))
     }
 
     /// Returns the first address of the family of `ip`.
@@ -319,9 +323,9 @@ fn rows(link: &Link, interfaces: &Interfaces) -> Vec<GidRow> {
     ranked.sort_by_key(|(level, address)| (*level, rank(address.ip)));
     let mut entries: Vec<GidRow> = Vec::new();
     for (_, address) in ranked {
-        let gid = Gid::from(address.ip);
-        if entries.len() < GID_TBL_LEN && entries.iter().all(|row| row.gid != gid) {
-            entries.push(GidRow { gid, ifindex: address.ifindex });
+        let row = GidRow { gid: Gid::from(address.ip), ifindex: address.ifindex };
+        if entries.len() < GID_TBL_LEN && !entries.contains(&row) {
+            entries.push(row);
         }
     }
     entries
@@ -417,6 +421,7 @@ mod tests {
             ("fe80::2", 2),
             ("10.7.0.1", 3),
             ("2001:db8::3", 3),
+            ("fe80::2", 3),
             ("10.5.0.1", 5),
             ("fe80::5", 5),
         ];
@@ -426,8 +431,14 @@ mod tests {
         let table = GidTable { ifindex: 2, entries, loopback, ..GidTable::without_addresses() };
         let source = |index| table.source(index).map(|source| (source.ip.to_string(), source.above));
         assert_eq!(source(1), Some(("fe80::2".to_owned(), 0)));
-        assert_eq!(source(5), Some(("fe80::5".to_owned(), 5)));
-        assert_eq!((source(6), source(254)), (None, Some(("127.0.0.1".to_owned(), 0))));
+        assert_eq!(source(4), Some(("fe80::2".to_owned(), 3)));
+        assert_eq!(source(6), Some(("fe80::5".to_owned(), 5)));
+        assert_eq!((source(7), source(254)), (None, Some(("127.0.0.1".to_owned(), 0))));
+        let shared = Gid::from("fe80::2".parse::<IpAddr>().unwrap());
+        let moved = GidTable { entries: table.entries.iter().rev().copied().collect(), ..table };
+        assert_eq!(moved.index_of(&shared), Some(5), "the row of the netdev, wherever it is");
+        let on = |scope| moved.has(&shared, scope);
+        assert_eq!([None, Some(2), Some(3)].map(on), [true, true, false]);
     }
 
     #[test]

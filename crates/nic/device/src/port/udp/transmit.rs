@@ -62,6 +62,8 @@ pub(super) struct Flow {
 pub(super) struct TxSocket {
     fd: OwnedFd,
     src: IpAddr,
+    /// Interface of the source address, as in [`FlowKey`](crate::port::FlowKey).
+    above: u32,
     class: u8,
     tos: u8,
     ttl: u8,

@@ -104,7 +104,8 @@ impl Transmitter {
     /// flows set their own per datagram.
     fn socket_for(&mut self, key: &FlowKey) -> io::Result<usize> {
         let class = socket_class(key.dst_slot);
-        let find = |sockets: &[TxSocket]| sockets.iter().position(|s| s.src == key.src && s.class == class);
+        let wanted = (key.src, key.above, class);
+        let find = |sockets: &[TxSocket]| sockets.iter().position(|s| (s.src, s.above, s.class) == wanted);
         if let Some(index) = find(&self.sockets) {
             return Ok(index);
         }
@@ -137,6 +138,7 @@ impl Transmitter {
         self.sockets.push(TxSocket {
             fd,
             src: key.src,
+            above: key.above,
             class,
             tos: key.tos,
             ttl: key.ttl,
