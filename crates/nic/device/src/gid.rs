@@ -76,6 +76,8 @@ pub struct GidTable {
     pub node_guid: [u8; 8],
     /// The interfaces above the netdev, by index.
     pub(crate) above: Vec<u32>,
+    /// Index and MAC of each bond among the netdev and the interfaces above it.
+    pub(crate) bonds: Vec<(u32, [u8; 6])>,
 }
 
 #[cfg(test)]
@@ -93,6 +95,7 @@ impl GidTable {
             loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
             above: Vec::new(),
+            bonds: Vec::new(),
         }
     }
 }
@@ -171,7 +174,14 @@ impl GidTable {
             entries,
             removed: Vec::new(),
             above: interfaces.above(link).map(|upper| upper.index).collect(),
+            bonds: [link].into_iter().chain(interfaces.above(link)).filter_map(bond).collect(),
         }
+    }
+
+    /// Returns the MAC of the bond that has the address `gid`.
+    pub(crate) fn bond_mac(&self, gid: &Gid) -> Option<[u8; 6]> {
+        let mac_of = |row: GidRow| self.bonds.iter().find(|(bond, _)| *bond == row.ifindex);
+        self.rows().filter(|(_, row)| row.gid == *gid).find_map(|(_, row)| mac_of(row)).map(|(_, mac)| *mac)
     }
 
     /// The table of a netdev that does not exist any more.
@@ -341,6 +351,10 @@ fn loopback(link: &Link, interfaces: &Interfaces) -> [GidRow; 2] {
             _ => GidRow::EMPTY,
         }
     })
+}
+
+fn bond(link: &Link) -> Option<(u32, [u8; 6])> {
+    (link.kind.as_deref() == Some("bond")).then_some((link.index, link.mac))
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

@@ -138,9 +138,10 @@ impl Gids {
         }
     }
 
-    /// Takes the changes of the netdev. If the table changes, calls `apply` with the new one and whether the
-    /// netdev was removed, and then tells the contexts. Does not wait for another thread that does the same.
-    pub(crate) fn follow(&self, apply: impl FnOnce(&Arc<GidTable>, bool)) {
+    /// Takes the changes of the netdev. If the table changes, calls `apply` with the old one, the new one and
+    /// whether the netdev was removed, and then tells the contexts. Does not wait for another thread that does
+    /// the same.
+    pub(crate) fn follow(&self, apply: impl FnOnce(&GidTable, &Arc<GidTable>, bool)) {
         let Some(mut watch) = self.watch.try_lock() else { return };
         let watch = &mut *watch;
         let Some(monitor) = &mut watch.monitor else { return };
@@ -175,7 +176,7 @@ impl Gids {
                 // Fails only for a descriptor that is no socket.
                 let _kept = monitor.set_interfaces(&new.interfaces());
             }
-            apply(&new, is_gone);
+            apply(&old, &new, is_gone);
         }
         let new = self.get();
         if !watch.is_stale {

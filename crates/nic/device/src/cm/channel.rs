@@ -148,6 +148,7 @@ fn read(target: Arc<IdInner>, raw: RawEvent, before: &dyn Fn(&Id)) -> Option<CmE
         }
         RawEvent::RouteResolved => event.kind = CmEventKind::RouteResolved,
         RawEvent::DeviceRemoval => event.kind = CmEventKind::DeviceRemoval,
+        RawEvent::AddrChange => event.kind = CmEventKind::AddrChange,
         RawEvent::User { kind, status, argument } => {
             (event.kind, event.status) = (kind, status);
             event.param = Param::Own(argument);

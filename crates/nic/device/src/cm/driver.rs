@@ -205,26 +205,30 @@ impl CmDriver {
 
     /// Reports to the identifiers of the device that it was removed.
     pub(crate) fn lose_device(&self) {
-        // Collect the handles first: an identifier's lock comes before `state`, and dropping a handle may
-        // take both.
-        let targets: Vec<Arc<IdInner>> = {
-            let state = self.lock();
-            let listening = state.listeners.values().map(|listening| &listening.id);
-            state
-                .ids
-                .values()
-                .chain(state.placed.values())
-                .chain(listening)
-                .filter_map(Weak::upgrade)
-                .collect()
-        };
-        targets.iter().for_each(|id| id.lose_device(self));
+        self.of_device().iter().for_each(|id| id.lose_device(self));
+    }
+
+    /// Tells the identifiers with an address of a bond if that has another MAC than when they got the address.
+    pub(crate) fn tell_failover(&self, gids: &GidTable) {
+        self.of_device().iter().for_each(|id| id.tell_failover(gids));
+    }
+
+    /// Returns the identifiers of the device, and those that listen there. The handles are collected first: an
+    /// identifier's lock comes before `state`, and dropping a handle may take both.
+    fn of_device(&self) -> Vec<Arc<IdInner>> {
+        let state = self.lock();
+        let listening = state.listeners.values().map(|listening| &listening.id);
+        let known = state.ids.values().chain(state.placed.values()).chain(listening);
+        let mut all: Vec<_> = known.filter_map(Weak::upgrade).collect();
+        all.sort_by_key(|id| id.number());
+        all.dedup_by_key(|id| id.number());
+        all
     }
 
     /// Returns the device with the address `dst`, for a request to a service: a program that listens on a
     /// wildcard address listens on each device, and on some from their first request on.
     pub(crate) fn host_of_request(&self, service: ServiceId, dst: Gid) -> Option<RequestHost> {
-        // See `lose_device`.
+        // See `of_device`.
         let listening: Vec<Arc<IdInner>> = {
             let state = self.lock();
             let of_service = state.listeners.values().filter(|listening| listening.service == service);

@@ -44,7 +44,7 @@ pub enum CmEventKind {
     MulticastJoin = 12,
     /// The id could not join the multicast group, or is no longer a member.
     MulticastError = 13,
-    /// The address has moved to another device.
+    /// The bond with the local address has failed over and has another MAC. A hint: connections may go on.
     AddrChange = 14,
     /// The TIMEWAIT state of the connection has ended.
     TimewaitExit = 15,
@@ -173,6 +173,7 @@ pub(super) enum RawEvent {
     AddrError(i32),
     RouteResolved,
     DeviceRemoval,
+    AddrChange,
     /// Raised by the program itself.
     User {
         kind: CmEventKind,

@@ -368,6 +368,7 @@ impl IdInner {
         state.src = Some(SocketAddr::new(init.local.ip(), init.port));
         state.dst = Some(SocketAddr::new(init.peer.ip(), init.peer_port));
         state.local = Some(init.path.0);
+        state.bond_mac = place.host.gids().bond_mac(&init.path.0);
         state.peer = Some(init.path.1);
         state.silent = true;
         if let Some(params) = init.params {
@@ -407,9 +408,10 @@ impl IdInner {
 
     /// Sets the local address, with which the identifier is one of the device.
     pub(super) fn set_local(self: &Arc<Self>, state: &mut IdState, local: Gid) -> Result<(), VerbsError> {
+        let (host, id) = (self.host()?, Arc::downgrade(self));
         state.local = Some(local);
-        let id = Arc::downgrade(self);
-        self.host()?.driver().with(|driver| driver.placed.insert(self.key(), id));
+        state.bond_mac = host.gids().bond_mac(&local);
+        host.driver().with(|driver| driver.placed.insert(self.key(), id));
         Ok(())
     }
 
@@ -480,6 +482,7 @@ impl IdInner {
             | RawEvent::RouteResolved
             | RawEvent::Joined(_)
             | RawEvent::DeviceRemoval
+            | RawEvent::AddrChange
             | RawEvent::User { .. } => true,
         };
         if !wanted || state.silent {
@@ -510,6 +513,17 @@ impl IdInner {
         if !state.silent {
             drop(state);
             self.push(RawEvent::DeviceRemoval);
+        }
+    }
+
+    /// A bond has failed over. The bond may have a new MAC: a peer of the identifier may not find it any more
+    /// (Linux cma.c cma_netdev_change).
+    pub(super) fn tell_failover(self: &Arc<Self>, gids: &GidTable) {
+        let state = self.lock();
+        let Some((local, before)) = state.local.zip(state.bond_mac) else { return };
+        drop(state);
+        if gids.bond_mac(&local).is_some_and(|now| now != before) {
+            self.deliver(RawEvent::AddrChange);
         }
     }
 

@@ -69,6 +69,8 @@ pub(super) struct IdState {
     /// Set when the device is known: the local address and, once resolved, the peer's.
     pub(super) local: Option<Gid>,
     pub(super) peer: Option<Gid>,
+    /// The MAC that the bond with the local address had then.
+    pub(super) bond_mac: Option<[u8; 6]>,
     pub(super) qp: Option<Qp>,
     pub(super) groups: Vec<Join>,
     /// The PSN that the peer starts with.
@@ -102,6 +104,7 @@ impl IdState {
             dst: None,
             local: None,
             peer: None,
+            bond_mac: None,
             qp: None,
             groups: Vec::new(),
             starting_psn: Psn::new(random as u32),

@@ -119,6 +119,7 @@ impl World {
                 entries: vec![GidRow { gid: Ipv4Addr::new(10, 0, 0, n).into(), ifindex: 2 }],
                 loopback: [GidRow { gid: Ipv4Addr::LOCALHOST.into(), ifindex: 1 }, GidRow::EMPTY],
                 node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, n],
+                bonds: vec![(2, [2, 0, 0, 0, 0, n])],
                 ..GidTable::without_addresses()
             });
             Arc::new(TestHost {
@@ -571,5 +572,31 @@ fn each_identifier_of_a_removed_device_learns_of_it_once() {
     client.disconnect().unwrap();
     world.run();
     world.assert_no_event(B);
+    [bound, server, wildcard].iter().for_each(Id::destroy);
+}
+
+#[test]
+fn identifiers_with_an_address_of_a_bond_learn_of_a_failover_to_another_mac() {
+    let world = World::new();
+    let (client, server, wildcard) = world.established();
+    let bound = world.id(B, PortSpace::Tcp, 8);
+    bound.bind_addr(at(2, PORT + 1)).unwrap();
+    let fail_over = |mac: [u8; 6]| {
+        let TestHost { driver, gids, .. } = &*world.hosts[B];
+        driver.tell_failover(&GidTable { bonds: vec![(2, mac)], ..(**gids).clone() });
+    };
+    fail_over([2, 0, 0, 0, 0, 9]);
+    let mut told = [world.event(B), world.event(B)].map(|event| (event.kind, event.id.cookie()));
+    told.sort_by_key(|(_, cookie)| *cookie);
+    let change = CmEventKind::AddrChange;
+    assert_eq!(told, [(change, bound.cookie()), (change, server.cookie())]);
+    // Back to the MAC that they know.
+    fail_over([2, 0, 0, 0, 0, 2]);
+    world.assert_no_event(B);
+    // They can be used as before.
+    bound.listen(1).unwrap();
+    client.disconnect().unwrap();
+    world.run();
+    assert_eq!(world.event(B).kind, CmEventKind::Disconnected);
     [bound, server, wildcard].iter().for_each(Id::destroy);
 }

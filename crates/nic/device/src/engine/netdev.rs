@@ -5,9 +5,12 @@ use super::Engine;
 impl Engine {
     /// Takes the changes of the netdev.
     pub(crate) fn follow_netdev(&self) {
-        self.services.gids.follow(|table, is_removed| {
+        self.services.gids.follow(|before, table, is_removed| {
             self.services.cm.set_gids(table);
             self.all().for_each(|engine| engine.lock().tables.set_gids(table));
+            if table.bonds != before.bonds {
+                self.services.cm.tell_failover(table);
+            }
             if is_removed {
                 self.lose_device();
             }

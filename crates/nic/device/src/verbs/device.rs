@@ -169,7 +169,7 @@ impl Device {
         if let Some(engine) = self.0.engine.try_lock()
             && engine.is_none()
         {
-            self.0.gids.follow(|_, _| {});
+            self.0.gids.follow(|_, _, _| {});
         }
     }
 

@@ -59,6 +59,7 @@ impl Device {
             entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
             removed: Vec::new(),
             above: Vec::new(),
+            bonds: Vec::new(),
             loopback: [GidRow::EMPTY; 2],
             node_guid: [2, 0, 0, 0xff, 0xfe, 0, slot_high, slot_low],
         };
