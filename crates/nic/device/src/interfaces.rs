@@ -253,10 +253,12 @@ impl Interfaces {
             || levels > 0 && self.lowers(link).any(|lower| self.is_within(lower, index, levels - 1))
     }
 
-    /// The interfaces right below `link`, with the hardware of both.
+    /// The interfaces right below `link`, with the hardware of both. Packets leave and enter a bond with an
+    /// active port through that alone.
     fn lowers<'a>(&'a self, link: &'a Link) -> impl Iterator<Item = &'a Link> {
         let is_lower = move |lower: &&Link| match link.kind.as_deref() {
             Some("vlan" | "macvlan" | "ipvlan") => link.lower == Some(lower.index),
+            Some("bond") if link.active.is_some() => link.active == Some(lower.index),
             Some("bond" | "team" | "bridge") => lower.master == Some(link.index),
             _ => false,
         };
@@ -313,6 +315,7 @@ pub(crate) mod tests {
             kind: None,
             lower: None,
             master: None,
+            active: None,
             xdp: Vec::new(),
         }
     }
@@ -403,6 +406,14 @@ pub(crate) mod tests {
         };
         assert_eq!(above(&all, "eth0"), ["eth0.7", "mv0"]);
         assert_eq!((above(&all, "eth1"), above(&all, "v0")), (vec!["br0".to_owned()], Vec::new()));
+        // A bond is above its active port, if it has one.
+        let of_bond = |active| {
+            let port = |index, name| Link { master: Some(4), ..link(index, name) };
+            let bond = Link { active, ..of_kind("bond", link(4, "bond0")) };
+            with_addresses(vec![port(2, "eth0"), port(3, "eth1"), bond], None)
+        };
+        let both = |bond: &Interfaces| ["eth0", "eth1"].map(|port| above(bond, port).len());
+        assert_eq!([None, Some(3)].map(|active| both(&of_bond(active))), [[1, 1], [0, 1]]);
         // The port of a bridge usually has no address: then the bridge has the device.
         all.addresses.retain(|address| address.ifindex != 3);
         assert_eq!(chosen(&all), ["eth0", "br0", "v0"]);

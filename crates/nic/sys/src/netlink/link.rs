@@ -41,6 +41,8 @@ pub struct Link {
     pub lower: Option<u32>,
     /// The bridge, bond or VRF that it is a port of.
     pub master: Option<u32>,
+    /// Of a bond with an active port: that port.
+    pub active: Option<u32>,
     /// The XDP programs on it, at most one per mode.
     pub xdp: Vec<AttachedXdp>,
 }
@@ -87,6 +89,8 @@ impl std::fmt::Display for XdpMode {
     }
 }
 
+/// linux/if_link.h: nested in IFLA_INFO_DATA of a bond.
+const IFLA_BOND_ACTIVE_SLAVE: u16 = 2;
 /// linux/if_link.h: nested in IFLA_XDP.
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -214,6 +218,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         kind: None,
         lower: None,
         master: None,
+        active: None,
         xdp: Vec::new(),
     };
     let mut is_lower_elsewhere = false;
@@ -224,8 +229,17 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         libc::IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0).unwrap_or(1),
         libc::IFLA_GSO_MAX_SEGS => link.gso_max_segs = u32_at(value, 0).unwrap_or(1),
         libc::IFLA_LINKINFO => each_attribute(value, |kind, value| {
-            if kind == libc::IFLA_INFO_KIND {
-                link.kind = Some(text_of(value));
+            match kind {
+                libc::IFLA_INFO_KIND => link.kind = Some(text_of(value)),
+                // The kind comes first. Other kinds use the numbers for something else.
+                libc::IFLA_INFO_DATA if link.kind.as_deref() == Some("bond") => {
+                    each_attribute(value, |kind, value| {
+                        if kind == IFLA_BOND_ACTIVE_SLAVE {
+                            link.active = u32_at(value, 0);
+                        }
+                    });
+                }
+                _ => {}
             }
         }),
         libc::IFLA_LINK => link.lower = u32_at(value, 0).filter(|lower| *lower != 0 && *lower != link.index),
