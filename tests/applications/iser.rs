@@ -6,6 +6,7 @@ use std::process::Command;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
+use roxie_tests::process::Running;
 
 use crate::case::{Case, LIMIT, beside, carried, good, prepare, says};
 
@@ -14,7 +15,7 @@ const PORT: u16 = 3260;
 /// Size of the disk, and the bytes that the tests move at least: each of eight tests reads up to 256 blocks
 /// and sends them back, many times.
 const DISK: u64 = 64 << 20;
-const BYTES: u64 = 32 << 20;
+pub(crate) const BYTES: u64 = 32 << 20;
 const TARGET: &str = "iqn.2026-11.example:disk";
 const INITIATOR: &str = "iqn.2026-11.example:me";
 
@@ -29,6 +30,12 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn run(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let _target = target(lab, place, name)?;
+    check(start_test(lab, place, name, lab.address(place))?)
+}
+
+/// Starts a target with a disk, on all addresses of its host.
+pub(crate) fn target(lab: &Lab, place: &Place, name: &str) -> Result<Running, String> {
     let disk = beside(lab, "iser-disk");
     let made = File::create(&disk).and_then(|file| file.set_len(DISK));
     made.map_err(|error| format!("{}: {error}", disk.display()))?;
@@ -42,12 +49,22 @@ fn run(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     administer(&control, &["--mode", "logicalunit", "--op", "new", "--lun", "1", "-b", &disk_word])?;
     administer(&control, &["--mode", "target", "--op", "bind", "-I", "ALL"])?;
     administer(&control, &["--mode", "target", "--op", "bind", "-Q", INITIATOR])?;
-    let url = format!("iser://{}/{TARGET}/1", lab.address(place));
+    // tgtd ignores SIGTERM, and is killed.
+    Ok(server)
+}
+
+/// Starts the tests of an initiator at an address of the target.
+pub(crate) fn start_test(lab: &Lab, place: &Place, name: &str, address: &str) -> Result<Running, String> {
+    let url = format!("iser://{address}/{TARGET}/1");
     let tests = ["iscsi-test-cu", "-d", "-i", INITIATOR, "-t", "SCSI.Verify10", &url];
     let words = [&["env", "ROXIE_STATS=1"], &tests[..]].concat();
-    let client = good(start(lab, place, Side::Client, name, &words)?.wait(LIMIT))?;
+    start(lab, place, Side::Client, name, &words)
+}
+
+/// Waits for the tests to pass.
+pub(crate) fn check(mut tests: Running) -> Result<(), String> {
+    let client = good(tests.wait(LIMIT))?;
     says(&client, "Test: Mismatch ...passed")?;
-    // tgtd ignores SIGTERM, and is killed.
     carried(&client, BYTES)
 }
 

@@ -18,6 +18,7 @@ mod pypi;
 mod pyverbs;
 mod qemu;
 mod qperf;
+mod rails;
 mod rpma;
 mod sockets;
 mod ucx;
@@ -46,6 +47,7 @@ fn cases(full: bool) -> Vec<Case> {
     cases.extend(pyverbs::cases());
     cases.extend(sockets::cases());
     cases.extend(iser::cases());
+    cases.extend(rails::cases());
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());

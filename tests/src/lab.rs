@@ -41,6 +41,8 @@ pub struct Lab {
     logs: PathBuf,
     root: bool,
     nets: Mutex<HashMap<(Topology, User, u32), Arc<Net>>>,
+    /// Networks that join two hosts.
+    networks: usize,
     port: Arc<AtomicU16>,
 }
 
@@ -65,6 +67,7 @@ impl Lab {
             logs,
             root: is_root(),
             nets: Mutex::default(),
+            networks: 1,
             port: Arc::new(AtomicU16::new(PORT_MIN)),
         })
     }
@@ -77,8 +80,17 @@ impl Lab {
             logs: self.logs.clone(),
             root: self.root,
             nets: Mutex::default(),
+            networks: 1,
             port: Arc::clone(&self.port),
         }
+    }
+
+    /// As [`apart`](Self::apart), with two hosts on so many networks, at most four: each host has the
+    /// interfaces `veth0`, `veth1` and so on, with the addresses 10.77.0.1 or 10.77.0.2, 10.77.1.1 or
+    /// 10.77.1.2 and so on, and a device on each.
+    #[must_use]
+    pub fn with_networks(&self, networks: usize) -> Self {
+        Self { networks, ..self.apart() }
     }
 
     /// Directory of the outputs; created when the first program starts.
@@ -119,10 +131,15 @@ impl Lab {
         }
     }
 
-    /// The interface of the device.
+    /// The interfaces of the devices.
     #[must_use]
     pub fn netdev(&self, place: &Place) -> &'static str {
-        if place.topology == Topology::Loopback { "lo" } else { "veth0" }
+        match (place.topology, self.networks) {
+            (Topology::Loopback, _) => "lo",
+            (_, 1) => "veth0",
+            (_, 2) => "veth0,veth1",
+            _ => "veth0,veth1,veth2,veth3",
+        }
     }
 
     /// Starts `roxie run -- program` on one side; its output is kept under `name`.
@@ -175,6 +192,17 @@ impl Lab {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.net(place)?.holder(side).ip(words)
+    }
+
+    /// Returns the bytes that have passed each of the side's interfaces `veth0` and so on, both ways.
+    ///
+    /// # Errors
+    /// If the namespaces cannot be made; `Unsupported` without root.
+    pub fn carried(&self, place: &Place, side: Side) -> io::Result<Vec<u64>> {
+        let holder = self.holder(place, side)?.ok_or(io::ErrorKind::Unsupported)?;
+        let table = fs::read_to_string(format!("/proc/{holder}/net/dev"))?;
+        let of = |n: usize| table.lines().find_map(|line| interface_bytes(line, &format!("veth{n}")));
+        Ok((0..self.networks).map(|n| of(n).unwrap_or(0)).collect())
     }
 
     /// Writes a launch agent for MPI to `file`: called as `[-OPTION...] HOST COMMAND...`, as ssh is, it runs
@@ -261,14 +289,14 @@ impl Lab {
         if let Some(net) = nets.get(&key) {
             return Ok(Arc::clone(net));
         }
-        let net = Arc::new(Net::make(place)?);
+        let net = Arc::new(Net::make(place, self.networks)?);
         nets.insert(key, Arc::clone(&net));
         Ok(net)
     }
 }
 
 impl Net {
-    fn make(place: &Place) -> io::Result<Self> {
+    fn make(place: &Place, networks: usize) -> io::Result<Self> {
         let mut holders = vec![Holder::new()?];
         match place.topology {
             Topology::Loopback => {}
@@ -276,17 +304,19 @@ impl Net {
                 holders[0].ip("link add veth0 type veth peer name veth1")?;
                 holders[0].up("veth1", place.mtu)?;
                 holders[0].up("veth0", place.mtu)?;
-                holders[0].dress(1)?;
+                holders[0].dress(1, 0)?;
             }
             Topology::TwoHosts => {
                 holders.push(Holder::new()?);
                 let peer = holders[1].0.id();
-                holders[0].ip(&format!("link add veth0 type veth peer name veth0 netns {peer}"))?;
-                for holder in &holders {
-                    holder.up("veth0", place.mtu)?;
+                for n in 0..networks {
+                    holders[0].ip(&format!("link add veth{n} type veth peer name veth{n} netns {peer}"))?;
+                    for holder in &holders {
+                        holder.up(&format!("veth{n}"), place.mtu)?;
+                    }
+                    holders[0].dress(1, n)?;
+                    holders[1].dress(2, n)?;
                 }
-                holders[0].dress(1)?;
-                holders[1].dress(2)?;
             }
         }
         for holder in &holders {
@@ -331,12 +361,13 @@ impl Holder {
         self.ip(&format!("link set {netdev} mtu {mtu} up")).map(drop)
     }
 
-    /// Adds the addresses of host `n`. The links must be up: an IPv6 address that is older than its link's
+    /// Adds the addresses of a host on a network. The links must be up: an IPv6 address that is older than its link's
     /// carrier does not reply to the first neighbour solicitation, and the second one follows a second
     /// later.
-    fn dress(&self, n: u32) -> io::Result<()> {
-        self.ip(&format!("address add 10.77.0.{n}/24 dev veth0"))?;
-        self.ip(&format!("address add fd77::{n}/64 dev veth0 nodad")).map(drop)
+    fn dress(&self, host: u32, network: usize) -> io::Result<()> {
+        self.ip(&format!("address add 10.77.{network}.{host}/24 dev veth{network}"))?;
+        let v6 = if network == 0 { "fd77".to_owned() } else { format!("fd77:{network}") };
+        self.ip(&format!("address add {v6}::{host}/64 dev veth{network} nodad")).map(drop)
     }
 }
 
@@ -346,6 +377,14 @@ impl Drop for Holder {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The bytes both ways in the line of an interface (proc_pid_net(5), dev: eight receive counters and eight
+/// transmit counters, bytes first).
+fn interface_bytes(line: &str, interface: &str) -> Option<u64> {
+    let (name, counters) = line.split_once(':')?;
+    let counters: Vec<u64> = counters.split_whitespace().flat_map(str::parse).collect();
+    (name.trim() == interface).then_some(counters.first()? + counters.get(8)?)
 }
 
 /// Whether this process may create namespaces and change its user.
