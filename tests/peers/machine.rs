@@ -21,8 +21,10 @@ const MACHINES: &str = "/run/rxe-vm";
 const MINUTES: &str = "60";
 /// First port of the servers.
 const PORT_MIN: u16 = 20_000;
-/// Time limit for a command in the guest, in seconds.
-const COMMAND_SECONDS: &str = "20";
+/// Time limit for a command in the guest, in seconds: four times what the longest takes on an idle machine.
+const COMMAND_SECONDS: &str = "120";
+/// Programs of the cases, below this suite's directory; the guest has them in /root.
+const PROGRAMS: [&str; 2] = ["programs/several.c", "peers/failover.c"];
 /// The first kernel with a virtio_net that is known to bind AF_XDP sockets for zero-copy; 6.12 returns
 /// EOPNOTSUPP.
 const ZERO_COPY_KERNEL: [u32; 2] = [6, 18];
@@ -45,7 +47,7 @@ impl Machine {
         if !is_root() {
             return Some("root (network namespaces)");
         }
-        if let Some(program) = ["qemu-system-x86_64", "ip", "rping", "ib_write_bw", "ibv_rc_pingpong"]
+        if let Some(program) = ["qemu-system-x86_64", "ip", "cc", "rping", "ib_write_bw", "ibv_rc_pingpong"]
             .into_iter()
             .find(|program| binaries::find(program).is_none())
         {
@@ -67,7 +69,10 @@ impl Machine {
         let image = image(kind).ok_or("no image")?;
         let mut words =
             vec!["start", "--name", &name, "--netns", &name, "--minutes", MINUTES, "--image", &image];
-        let files: Vec<String> = binaries.files().iter().map(|file| file.display().to_string()).collect();
+        let programs =
+            PROGRAMS.iter().map(|source| build(source, &binaries)).collect::<Result<Vec<_>, _>>()?;
+        let files: Vec<String> =
+            binaries.files().iter().chain(&programs).map(|file| file.display().to_string()).collect();
         if kind == Kind::Wire {
             words.push("--wire");
         }
@@ -182,6 +187,17 @@ impl Drop for Machine {
         // If this fails, the machine stops by itself some minutes later.
         let _: Result<_, _> = rxe_vm(&["stop", "--name", &self.name]);
     }
+}
+
+/// Builds a program beside the binaries.
+fn build(source: &str, binaries: &Binaries) -> Result<PathBuf, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let program = binaries.roxie().with_file_name(source.file_stem().unwrap_or_default());
+    let mut compiler = Command::new("cc");
+    compiler.args(["-s", "-o"]).arg(&program).arg(source).args(["-lrdmacm", "-libverbs"]);
+    let built = compiler.output().map_err(|error| error.to_string())?;
+    let said = || String::from_utf8_lossy(&built.stderr).into_owned();
+    built.status.success().then_some(program).ok_or_else(said)
 }
 
 /// Requires exit code 0.

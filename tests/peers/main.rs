@@ -12,6 +12,7 @@ mod end;
 #[path = "../../crates/cli/src/interop/flows.rs"]
 #[allow(dead_code, unreachable_pub, reason = "`roxie interop` uses the rest")]
 mod flows;
+mod interfaces;
 mod machine;
 mod peer_capture;
 mod recorded;
@@ -47,9 +48,8 @@ fn main() -> ExitCode {
     for case in cases::all(full) {
         add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
     }
-    for (name, run) in
-        peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES).chain(several::CASES)
-    {
+    let on_rxe = peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES);
+    for (name, run) in on_rxe.chain(several::CASES).chain(interfaces::CASES) {
         add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {

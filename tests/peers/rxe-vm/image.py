@@ -39,7 +39,7 @@ PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info .
 # demand. The image has their dependencies too.
 LOADED = """virtio_pci virtio_console virtio_net ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm crc32c_intel
     crc32_pclmul crc32_generic rdma_rxe""".split()
-ON_DEMAND = "sch_netem sch_ingress cls_bpf nf_tables nft_numgen nft_limit veth 8021q"
+ON_DEMAND = "sch_netem sch_ingress cls_bpf nf_tables nft_numgen nft_limit veth 8021q bonding bridge"
 MODULES = LOADED + ON_DEMAND.split()
 
 
