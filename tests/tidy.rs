@@ -3,6 +3,8 @@
 
 #[path = "tidy/conformance.rs"]
 mod conformance;
+#[path = "tidy/events.rs"]
+mod events;
 #[path = "tidy/facts.rs"]
 mod facts;
 #[path = "tidy/links.rs"]
@@ -187,6 +189,11 @@ fn production_lines_do_not_grow() {
     let files = tree::files();
     println!("production lines: {}", lines::production(&files).join(", "));
     none("take lines away, or raise the number with a reason", &lines::too_many(&files));
+}
+
+#[test]
+fn every_asynchronous_event_has_a_test_or_a_line_in_the_deviations() {
+    none("an asynchronous event is tested, or is never raised", &events::violations());
 }
 
 #[test]
