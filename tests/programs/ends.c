@@ -1,6 +1,6 @@
 /*
- * ends ADDRESS: at each step of a connection, one end stops in each way, in a process of its own; the other end
- *     says what it gets within two seconds. ends ADDRESS ROLE STEP WAY PORT is the process that stops.
+ * ends ADDRESS: at each step of a connection, one end stops in each way, in a process of its own; the other
+ *     end says what it gets within two seconds. ends ADDRESS STEP WAY PORT is the process that stops.
  */
 #include <poll.h>
 #include <spawn.h>

@@ -1,4 +1,4 @@
-//! A peer hears at once of a process that stops amid a connection: each step, both roles, and each way to stop.
+//! A peer hears at once of a process that stops: at each step of a connection, in both roles, in each way.
 
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};

@@ -1,6 +1,6 @@
 /*
- * raw_own NETDEV: a raw packet queue pair gets the frames that it sends to its device's own Ethernet address, by
- *     polling and after an event, and none of those to another address.
+ * raw_own NETDEV: a raw packet queue pair gets the frames that it sends to its device's own Ethernet
+ *     address, by polling and after an event, and none of those to another address.
  */
 #include <errno.h>
 #include <net/if.h>

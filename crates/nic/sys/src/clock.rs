@@ -8,12 +8,12 @@ pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Returns by how much `CLOCK_REALTIME` is ahead of [`now_ns`], in nanoseconds: the same number until the time
-/// of day is set. An adjustment of the rate (adjtimex) changes both clocks alike.
+/// Returns by how much `CLOCK_REALTIME` is ahead of [`now_ns`], in nanoseconds: the same number until the
+/// time of day is set. An adjustment of the rate (adjtimex) changes both clocks alike.
 #[must_use]
 pub fn day_offset_ns() -> u64 {
     static KEPT: AtomicU64 = AtomicU64::new(0);
-    /// A kept offset is the best of this many, the only ones that are wrong by an interruption between clocks.
+    /// The best of this many is kept: an interruption between two clocks makes a measurement wrong.
     const TRIES: usize = 8;
     /// Two uninterrupted readings differ by some 50 ns. Half of it would take one for a new time of day on a
     /// slow machine; of double the size is a step that nobody notices.

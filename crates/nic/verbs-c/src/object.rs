@@ -147,7 +147,7 @@ impl Living {
     }
 
     /// As [`for_each`](Self::for_each), and waits for the lock.
-    pub(crate) fn for_each_surely<P>(&self, f: impl FnMut(*mut P)) {
+    pub(crate) fn for_each_locked<P>(&self, f: impl FnMut(*mut P)) {
         self.set().iter().map(|address| *address as *mut P).for_each(f);
     }
 

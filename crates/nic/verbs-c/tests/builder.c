@@ -482,7 +482,7 @@ static void xrc(struct ibv_cq *cq)
 	CHECK(!ibv_destroy_qp(ini) && !ibv_destroy_qp(tgt) && !ibv_destroy_srq(srq) && !ibv_close_xrcd(xrcd));
 }
 
-/* Readers return the same as often as they are called, and times do not go back. Some batches are left early. */
+/* Readers return the same each time, and times do not go back. Some batches are left early. */
 static void orders(struct pair *p)
 {
 	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(p->a);

@@ -36,7 +36,7 @@ static void device(struct ibv_device *d)
 {
 	char text[8];
 
-	row("ibv_device._ops", "nobody reads it", 1);
+	row("ibv_device._ops", "no program reads it", 1);
 	row("ibv_device.node_type", "the library writes it", d->node_type == IBV_NODE_CA);
 	row("ibv_device.transport_type", "the library writes it", d->transport_type == IBV_TRANSPORT_IB);
 	row("ibv_device.name", "the library writes it", !strcmp(d->name, ibv_get_device_name(d)));

@@ -150,6 +150,13 @@ impl Id {
         Ok(())
     }
 
+    /// Ends the identifier as [`destroy`](Self::destroy) does, and does not wait: the program has closed the
+    /// event channel. Later calls but `destroy` fail.
+    pub fn abandon(&self) {
+        self.0.end();
+        self.0.flush();
+    }
+
     /// Completes a connection after `ConnectResponse`, for programs that own their QP and have moved it.
     ///
     /// # Errors

@@ -284,17 +284,11 @@ impl Id {
         self.destroy_or_say(Duration::ZERO, |_| {});
     }
 
-    /// Ends the identifier as [`destroy`](Self::destroy) does, and does not wait: the program has closed the
-    /// event channel. Later calls but `destroy` fail.
-    pub fn abandon(&self) {
-        self.0.end();
-        self.0.flush();
-    }
-
     /// As [`destroy`](Self::destroy); calls `say` with the number of unacknowledged events if there are some
     /// after `patience`.
     pub fn destroy_or_say(&self, patience: Duration, say: impl FnOnce(u64)) {
-        self.abandon();
+        self.0.end();
+        self.0.flush();
         match self.0.acks.left_after(patience) {
             0 => return,
             left => say(left),
@@ -586,7 +580,7 @@ impl IdInner {
     }
 
     /// Removes the identifier from the tables; does nothing the second time.
-    fn end(&self) {
+    pub(super) fn end(&self) {
         self.leave_all();
         let mut state = self.lock();
         if state.phase == Phase::Destroyed {

@@ -170,3 +170,16 @@ fn a_guide_that_leads_nowhere_does_not_stop_a_join() {
         assert_eq!(guide(), Some(a.server.group.slot(a.slot())), "{text}");
     }
 }
+
+#[test]
+fn a_member_is_alone_until_another_joins_and_once_it_has_left() {
+    let config = new_domain();
+    let first = Membership::join(&config).unwrap();
+    // Its own further slots are no members.
+    let _further = first.claim_slot().unwrap();
+    assert!(first.is_alone());
+    let (second, _) = while_serving(&[&first], || Membership::join(&config).unwrap());
+    assert!(!first.is_alone() && !second.is_alone());
+    drop(second);
+    assert!(first.is_alone());
+}

@@ -274,19 +274,6 @@ fn batches_are_forwarded_to_slots_and_services() {
 }
 
 #[test]
-fn a_member_is_alone_until_another_joins_and_once_it_has_left() {
-    let config = new_domain();
-    let first = Membership::join(&config).unwrap();
-    // Its own further slots are no members.
-    let _further = first.claim_slot().unwrap();
-    assert!(first.is_alone());
-    let (second, _) = while_serving(&[&first], || Membership::join(&config).unwrap());
-    assert!(!first.is_alone() && !second.is_alone());
-    drop(second);
-    assert!(first.is_alone());
-}
-
-#[test]
 fn connections_end_with_the_services_they_lead_to() {
     let config = new_domain();
     let all = members_of(&config, 2);

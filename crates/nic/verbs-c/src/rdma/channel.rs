@@ -38,8 +38,9 @@ pub(crate) fn create() -> Result<*mut rdma_event_channel, Failure> {
     Ok(LIVING.insert(ChannelObject::export(public, Arc::new(channel))))
 }
 
-/// Destroys a channel; does nothing for NULL and for a destroyed channel. Its identifiers end, which tells their
-/// peers: the kernel ends them with the descriptor (ucma_close), which a thread that waits for events keeps open.
+/// Destroys a channel; does nothing for NULL and for a destroyed channel. Its identifiers end, which tells
+/// their peers: the kernel ends them with the descriptor (ucma_close), which a thread that waits for events
+/// keeps open.
 pub(crate) fn destroy(channel: *mut rdma_event_channel) {
     if LIVING.remove(channel) {
         // SAFETY: it was alive, and no thread finds it any more.

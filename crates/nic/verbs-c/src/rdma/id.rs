@@ -129,7 +129,7 @@ pub(crate) fn disconnect_all() {
 
 /// Ends the identifiers of a channel that is being destroyed. The application still destroys the objects.
 pub(crate) fn abandon_all(channel: *mut rdma_event_channel) {
-    IDS.for_each_surely(|id: *mut rdma_cm_id| {
+    IDS.for_each_locked(|id: *mut rdma_cm_id| {
         // SAFETY: as above.
         if let Some(object) = unsafe { IdObject::from_ptr(id) }
             && object.channel().get() == channel
