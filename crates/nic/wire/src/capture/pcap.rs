@@ -3,6 +3,9 @@
 //! ```text
 //! | magic | major, minor | 0 | 0 | snap_len | link_type |     24 bytes
 //! | seconds | fraction | captured | original | data ... |     16 bytes and the data
+//!
+//! Files of old tcpdumps for Linux have 8 more bytes in front of the data:
+//! | interface index | protocol, 16 bits | packet type, 8 bits | 0 |
 //! ```
 
 use super::{LinkType, Order};
@@ -18,6 +21,8 @@ pub struct FileHeader {
     pub snap_len: u32,
     /// Link type of every record.
     pub link_type: LinkType,
+    /// Whether records have the longer header of old tcpdumps for Linux.
+    pub is_extended: bool,
 }
 
 impl FileHeader {
@@ -26,20 +31,37 @@ impl FileHeader {
 
     const MICROSECONDS: u32 = 0xa1b2_c3d4;
     const NANOSECONDS: u32 = 0xa1b2_3c4d;
+    const EXTENDED: u32 = 0xa1b2_cd34;
 
     /// Decodes the header. Returns `None` if the magic number is not that of a pcap file.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         [Order::Little, Order::Big].into_iter().find_map(|order| {
-            let nanoseconds = match order.u32(bytes, 0)? {
-                Self::MICROSECONDS => false,
-                Self::NANOSECONDS => true,
-                _ => return None,
-            };
+            let magic = order.u32(bytes, 0)?;
+            let (nanoseconds, is_extended) = (magic == Self::NANOSECONDS, magic == Self::EXTENDED);
+            if magic != Self::MICROSECONDS && !nanoseconds && !is_extended {
+                return None;
+            }
             // The upper half of the last word describes frame check sequences, which this crate does not use.
             let link_type = LinkType(order.u32(bytes, 20)? as u16);
-            Some(Self { order, nanoseconds, snap_len: order.u32(bytes, 16)?, link_type })
+            Some(Self { order, nanoseconds, snap_len: order.u32(bytes, 16)?, link_type, is_extended })
         })
+    }
+
+    /// Decodes the header of a file that begins at `bytes`, behind another file. Its version must be that of
+    /// all files since 1998.
+    #[must_use]
+    pub fn of_next_file(bytes: &[u8]) -> Option<Self> {
+        let header = Self::parse(bytes.first_chunk()?)?;
+        let version = (header.order.u16(bytes, 4)?, header.order.u16(bytes, 6)?);
+        (version == (2, 4)).then_some(header)
+    }
+
+    /// Length of the header of a record, in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn record_len(&self) -> usize {
+        if self.is_extended { RecordHeader::LEN + 8 } else { RecordHeader::LEN }
     }
 }
 
@@ -96,8 +118,9 @@ mod tests {
         for order in [Order::Little, Order::Big] {
             for (magic, nanoseconds, fraction_ns) in [(0xa1b2_c3d4, false, 7000), (0xa1b2_3c4d, true, 7)] {
                 let file = FileHeader::parse(&header(order, magic)).unwrap();
+                let link_type = LinkType::ETHERNET;
                 let want =
-                    FileHeader { order, nanoseconds, snap_len: 262_144, link_type: LinkType::ETHERNET };
+                    FileHeader { order, nanoseconds, snap_len: 262_144, link_type, is_extended: false };
                 assert_eq!(file, want);
                 let mut record = [0; RecordHeader::LEN];
                 for (at, value) in [(0, 3u32), (4, 7), (8, 60), (12, 1500)] {

@@ -57,6 +57,8 @@ use fragments::Fragments;
 
 /// Directions followed; packets of further ones are counted in [`Totals::not_followed`].
 const DIRECTIONS_MAX: usize = 1 << 16;
+/// Descriptions of damage that the verdict names: a damaged place, and how much was skipped there.
+const NOTES_MAX: usize = 2;
 /// The bits of a P_Key that name the partition. The highest bit is the membership type.
 const PARTITION: u16 = 0x7fff;
 
@@ -478,8 +480,9 @@ pub fn analyse<R: Read + Send>(
         analysis.feed_checked(&packet.record, &packet.seen, packet.icrc);
         each(&mut analysis, packet)
     })?;
-    if let Some(damage) = source.notes().next() {
-        analysis.note_damage(damage);
+    let damage: Vec<String> = source.notes().take(NOTES_MAX).collect();
+    if !damage.is_empty() {
+        analysis.note_damage(damage.join("; "));
     }
     let verdict = analysis.finish(source.drops(), source.left_out());
     Ok(Verdict { device: device::engines(source.device()), ..verdict })

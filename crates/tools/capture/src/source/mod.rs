@@ -43,7 +43,6 @@ pub struct Source<R> {
     offset: u64,
     format: Format,
     packets: u64,
-    last_ns: u64,
     interfaces: Vec<Interface>,
     /// Index of the first interface of the current section.
     section: usize,
@@ -78,12 +77,14 @@ pub struct Interface {
     pub times: Option<String>,
     resolution: Resolution,
     offset_s: i64,
+    /// Bytes kept of each packet; 0 is no limit.
+    snap_len: usize,
 }
 
 impl Interface {
     /// An interface of which the file says nothing else.
     fn unnamed(link_type: LinkType, resolution: Resolution) -> Self {
-        Self { name: None, link_type, left_out: None, times: None, resolution, offset_s: 0 }
+        Self { name: None, link_type, left_out: None, times: None, resolution, offset_s: 0, snap_len: 0 }
     }
 }
 
@@ -93,12 +94,23 @@ enum Format {
     Pcapng(Order),
 }
 
+/// What comes next in a file.
+enum Next<T> {
+    /// A packet.
+    Packet(T),
+    /// The header of another file, which `cat` has appended, or the place to go on behind damage.
+    Elsewhere,
+    /// The end.
+    End,
+}
+
 /// One packet of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// Position in the file, from 1, as Wireshark counts.
     pub number: u64,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since 1970, 0 if the file has no time. Times before 1970 are negative numbers: the
+    /// differences are right if they are computed with wrapping.
     pub time_ns: u64,
     /// Index into [`Source::interfaces`].
     pub interface: usize,
@@ -206,7 +218,6 @@ impl<R: Read> Source<R> {
             offset: 0,
             format: Format::Pcapng(Order::Little),
             packets: 0,
-            last_ns: 0,
             interfaces: Vec::new(),
             section: 0,
             ports: Ports::default(),
@@ -237,9 +248,7 @@ impl<R: Read> Source<R> {
         if there < front.len() {
             return Err(OpenError::TruncatedHeader { len: there, whole: front.len() });
         }
-        source.format = Format::Pcap(header);
-        source.consume(FileHeader::LEN);
-        source.add_interface(Interface::unnamed(header.link_type, Resolution::NANOSECONDS));
+        source.begin_pcap(header);
         Ok(source)
     }
 
@@ -248,10 +257,59 @@ impl<R: Read> Source<R> {
     /// # Errors
     /// If reading fails. Damage inside a file is not an error: [`Source::notes`] describes it.
     pub fn next_record(&mut self) -> io::Result<Option<Record<'_>>> {
-        match self.format {
-            Format::Pcap(_) => self.next_pcap(),
-            Format::Pcapng(_) => self.next_pcapng(),
+        loop {
+            self.begin_file()?;
+            match self.format {
+                Format::Pcap(file) => match self.find_record(&file)? {
+                    Next::Packet((header, len)) => return Ok(Some(self.record(&file, header, len))),
+                    Next::Elsewhere => {}
+                    Next::End => return Ok(None),
+                },
+                Format::Pcapng(_) => match self.find_packet()? {
+                    Next::Packet((interface, found)) => return Ok(Some(self.emit(interface, found))),
+                    Next::Elsewhere => {}
+                    Next::End => return Ok(None),
+                },
+            }
         }
+    }
+
+    /// The format of the file that begins at `at` in the buffer.
+    fn file_at(&self, at: usize) -> Option<Format> {
+        let bytes = &self.buffer[at..self.end];
+        let section = || BlockHeader::section_order(bytes).map(Format::Pcapng);
+        FileHeader::of_next_file(bytes).map(Format::Pcap).or_else(section)
+    }
+
+    /// Changes the format if another file begins here: `cat` has joined them.
+    fn begin_file(&mut self) -> io::Result<()> {
+        while let Some(header) = self.next_pcap_header()? {
+            self.begin_pcap(header);
+        }
+        if let (Format::Pcap(_), Some(format @ Format::Pcapng(_))) = (self.format, self.file_at(self.start)) {
+            self.format = format;
+        }
+        Ok(())
+    }
+
+    /// The header of the pcap file that begins here.
+    fn next_pcap_header(&mut self) -> io::Result<Option<FileHeader>> {
+        self.ensure(BlockHeader::BLOCK_MIN as usize)?;
+        let mut front = [0; FileHeader::LEN];
+        let Some(magic) = self.buffer[self.start..self.end].first_chunk::<4>() else { return Ok(None) };
+        front[..4].copy_from_slice(magic);
+        // Only behind the magic number the rest is awaited: a pipe may give a shorter record first.
+        if FileHeader::parse(&front).is_none() || !self.ensure(FileHeader::LEN)? {
+            return Ok(None);
+        }
+        Ok(FileHeader::of_next_file(&self.buffer[self.start..self.end]))
+    }
+
+    fn begin_pcap(&mut self, header: FileHeader) {
+        self.format = Format::Pcap(header);
+        self.consume(FileHeader::LEN);
+        self.section = self.interfaces.len();
+        self.add_interface(Interface::unnamed(header.link_type, Resolution::NANOSECONDS));
     }
 
     /// Moves behind the present position to the next one where `found` holds. Returns `false` at the end of

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use wire::capture::{Block, BlockHeader, EnhancedPacket, LinkType, Resolution, option};
 
-use super::{DEVICE_BYTES_MAX, DEVICE_MAX, Format, Interface, RECORD_MAX, Record, Source};
+use super::{DEVICE_BYTES_MAX, DEVICE_MAX, Format, Interface, Next, RECORD_MAX, Record, Source};
 use crate::paint::text;
 use crate::write::{DEVICE, LEFT_OUT, TIMES};
 
@@ -14,7 +14,7 @@ use crate::write::{DEVICE, LEFT_OUT, TIMES};
 const ASSUMED_MAX: usize = 16;
 
 /// A packet's block, with its parts as ranges of the buffer, so that the block is decoded once.
-struct Found {
+pub(super) struct Found {
     ticks: u64,
     original_len: usize,
     outbound: Option<bool>,
@@ -41,10 +41,18 @@ impl Found {
 }
 
 impl<R: Read> Source<R> {
-    pub(super) fn next_pcapng(&mut self) -> io::Result<Option<Record<'_>>> {
+    /// The next packet, and the index of its interface.
+    pub(super) fn find_packet(&mut self) -> io::Result<Next<(usize, Found)>> {
         loop {
-            let Some((kind, len)) = self.find_block()? else { return Ok(None) };
-            let Format::Pcapng(order) = self.format else { return Ok(None) };
+            if self.next_pcap_header()?.is_some() {
+                return Ok(Next::Elsewhere);
+            }
+            let (kind, len) = match self.find_block()? {
+                Next::Packet(block) => block,
+                Next::Elsewhere => return Ok(Next::Elsewhere),
+                Next::End => return Ok(Next::End),
+            };
+            let Format::Pcapng(order) = self.format else { return Ok(Next::End) };
             let body_start = self.start + BlockHeader::LEN;
             // A block that the end of the file cuts has no second length.
             let body = body_start..(self.start + len).min(self.end).max(body_start);
@@ -52,12 +60,18 @@ impl<R: Read> Source<R> {
             match block {
                 Some(Block::Packet(packet)) => {
                     let (interface, drops) = (packet.interface as usize, packet.drops());
-                    let found = Found::new(&packet, &self.buffer);
+                    let mut found = Found::new(&packet, &self.buffer);
                     self.packets += 1;
                     if self.has_interface(interface) {
                         self.drops = self.drops.saturating_add(drops);
                         self.consume(len.min(self.end - self.start));
-                        break Ok(Some(self.emit(self.section + interface, found)));
+                        let index = self.section + interface;
+                        let snap_len = self.interfaces[index].snap_len;
+                        // A simple block does not say how many of its bytes are padding.
+                        if kind == BlockHeader::SIMPLE_PACKET && snap_len > 0 {
+                            found.data.end = found.data.end.min(found.data.start + snap_len);
+                        }
+                        break Ok(Next::Packet((index, found)));
                     }
                 }
                 Some(Block::Interface(described)) => {
@@ -74,6 +88,7 @@ impl<R: Read> Source<R> {
                         link_type: described.link_type,
                         resolution: described.resolution,
                         offset_s: described.offset_s,
+                        snap_len: described.snap_len as usize,
                     };
                     self.add_interface(interface);
                 }
@@ -122,11 +137,10 @@ impl<R: Read> Source<R> {
         self.interfaces.len() > self.section + interface
     }
 
-    fn emit(&mut self, index: usize, found: Found) -> Record<'_> {
+    pub(super) fn emit(&mut self, index: usize, found: Found) -> Record<'_> {
         let interface = &self.interfaces[index];
         let offset_ns = interface.offset_s.saturating_mul(1_000_000_000);
-        let time_ns = interface.resolution.ns(found.ticks).saturating_add_signed(offset_ns);
-        self.last_ns = time_ns;
+        let time_ns = interface.resolution.ns(found.ticks).wrapping_add_signed(offset_ns);
         let decode_as = self.decoding(index);
         let seen = mem::replace(&mut self.device_seen, self.device.len());
         Record {
@@ -145,31 +159,26 @@ impl<R: Read> Source<R> {
     }
 
     /// The kind and length of the next block.
-    fn find_block(&mut self) -> io::Result<Option<(u32, usize)>> {
+    fn find_block(&mut self) -> io::Result<Next<(u32, usize)>> {
         if !self.ensure(BlockHeader::BLOCK_MIN as usize)? {
             self.note_rest("a block header");
-            return Ok(None);
+            return Ok(Next::End);
         }
         if let Some(order) = BlockHeader::section_order(&self.buffer[self.start..self.end]) {
             self.format = Format::Pcapng(order);
         }
-        let mut header = self.block_header(self.start);
-        if !self.fits(header)? {
-            let beyond = self.at_end && self.end - self.start < header.len as usize;
-            let others = || (self.start + BlockHeader::LEN..self.end).any(|at| self.is_block(at));
-            if beyond && header.len_ok() && header.len as usize <= RECORD_MAX && !others() {
-                return Ok(Some(self.last_block(header)));
-            }
-            self.note(format!("the block behind packet {} is damaged", self.packets));
-            if !self.search(Self::is_block)? {
-                return Ok(None);
-            }
-            header = self.block_header(self.start);
-            if !self.ensure(header.len as usize)? {
-                return Ok(Some(self.last_block(header)));
-            }
+        let header = self.block_header(self.start);
+        if self.fits(header)? {
+            return Ok(Next::Packet((header.kind, header.len as usize)));
         }
-        Ok(Some((header.kind, header.len as usize)))
+        let beyond = self.at_end && self.end - self.start < header.len as usize;
+        let begins = |source: &Self, at| source.is_block(at) || source.file_at(at).is_some();
+        let others = || (self.start + BlockHeader::LEN..self.end).any(|at| begins(self, at));
+        if beyond && header.len_ok() && header.len as usize <= RECORD_MAX && !others() {
+            return Ok(Next::Packet(self.last_block(header)));
+        }
+        self.note(format!("the block behind packet {} is damaged", self.packets));
+        Ok(if self.search(begins)? { Next::Elsewhere } else { Next::End })
     }
 
     fn last_block(&mut self, header: BlockHeader) -> (u32, usize) {

@@ -10,6 +10,7 @@ mod damage;
 mod formats;
 mod fragments;
 mod honest;
+mod joined;
 mod late;
 mod links;
 mod senders;
