@@ -3,7 +3,7 @@
 
 use roxie_tests::lab::Lab;
 
-use crate::case::{Case, good, says};
+use crate::case::{Case, build, good, says};
 use crate::containers::{case, shell};
 
 /// Three networks e0, e1 and e2 with a host p0, p1 and p2 on each.
@@ -94,6 +94,53 @@ pair e2 br0 10.72 $host2 p2 10.72.0.2
 echo each used its interface
 "#;
 
+/// What the tools say of a process with eight devices on three interfaces.
+const SHOWN: &str = r#"
+export ROXIE_DEVICES=8 ROXIE_NAME=mlx5_
+"$ROXIE" run -- "$PROGRAM" >started & pid=$!; hosts="$hosts $pid"
+until [ -s started ]; do sleep 0.02; done
+"$ROXIE" top --once --interval 0.2 --sort process -p $pid | awk 'NR > 1 { print "top", $3, $4 }' | uniq -c
+"$ROXIE" hook attach $pid ingress count
+"$ROXIE" hook list $pid | awk '$5 == "ingress" { print "hook of", $3, $4 }' | sort
+"$ROXIE" hook attach $pid ingress count 2>&1 | grep -c 'mlx5_. on e.: process .* has a program already' || true
+named() {
+    "$ROXIE" capture read $1 --json | grep -o '"frame.interface_name":"[^"]*"' | sort -u |
+        sed 's/.*process [0-9]*/captured:/'
+}
+"$ROXIE" capture record -p $pid -o all.pcapng --seconds 0.3; named all.pcapng
+"$ROXIE" capture record -p $pid -i e1 -o one.pcapng --seconds 0.3; named one.pcapng >of_e1; cat of_e1 | wc -l
+"$ROXIE" capture read -p $pid -i p0 2>&1 | grep 'no device on p0' || true
+for tool in "srq" "ctx"; do "$ROXIE" run -- rdma resource show $tool pid $pid; done
+"#;
+
+/// Pairs over two devices, of which the second is ECN-capable. A socket at the other end of each wire shows
+/// the TOS of the first WRITE.
+const MARKED: &str = r#"
+SNIFF='
+import socket, sys
+port = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+port.bind((sys.argv[1], 0x0800))
+print("listens", flush=True)
+while True:
+    packet, address = port.recvfrom(2048)
+    if address[2] == socket.PACKET_HOST and packet[22:24] == bytes([0x12, 0xb7]) and 6 <= packet[28] <= 11:
+        print(sys.argv[1], "TOS", packet[1], flush=True)
+        break
+'
+for n in 0 1; do
+    eval host=\$host$n
+    nsenter -t $host -n python3 -c "$SNIFF" p$n >tos$n & sniffer=$!
+    until [ -s tos$n ]; do sleep 0.02; done
+    nsenter -t $host -n "$ROXIE" run --netdev p$n -- ib_write_bw -F -x 0 -n 100 & server=$!
+    until nsenter -t $host -n grep -Eqs ':4853 [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.02; done
+    "$ROXIE" run --ecn=roxie1=on --rate-limit roxie1=10G -- \
+        ib_write_bw -F -x 0 -n 100 -d roxie$n --tclass=$((104 + 80 * n)) 10.6$n.0.2
+    wait $server $sniffer
+    cat tos$n
+done
+"$ROXIE" run --ecn=roxie7=on -- true || echo refused
+"#;
+
 pub(crate) fn cases() -> Vec<Case> {
     let networks =
         |what: &str| case(&format!("several interfaces: {what}"), "", "").with_programs(&["nsenter"]);
@@ -106,6 +153,29 @@ pub(crate) fn cases() -> Vec<Case> {
             let ended = run(lab, name, &format!("{ABOVE}{EIGHT}"))?;
             ["8\n", "e0\nmv0\nmv0", "mlx5_7/device/net/e0"].iter().try_for_each(|line| says(&ended, line))
         }),
+        networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
+            let program = build(lab, "each_device.c", &["-libverbs"])?;
+            let ended = run(lab, name, &format!("PROGRAM='{}'\n{SHOWN}", program.path()))?;
+            for n in 0..8 {
+                let (device, netdev) = (format!("mlx5_{n}"), format!("e{}", n % 3));
+                says(&ended, &format!("2 top {device} {netdev}\n"))?;
+                says(&ended, &format!("hook of {device} {netdev}\n"))?;
+                says(&ended, &format!("captured: {device} on {netdev}\""))?;
+                says(&ended, &format!("\ndev {device} srqn "))?;
+                says(&ended, &format!("\ndev {device} ctxn "))?;
+            }
+            says(&ended, "\n1\n")?;
+            says(&ended, "\n3\n")?;
+            says(&ended, "has no device on p0")
+        }),
+        networks("ECN and DSCP of single devices").with_programs(&["ib_write_bw", "python3"]).running(
+            |lab, name| {
+                let ended = run(lab, name, MARKED)?;
+                ["p0 TOS 104\n", "p1 TOS 186\n", "names 'roxie7', which is no device", "refused"]
+                    .iter()
+                    .try_for_each(|line| says(&ended, line))
+            },
+        ),
         networks("addresses of interfaces above").with_programs(&["ibv_rc_pingpong", "awk"]).running(
             |lab, name| says(&run(lab, name, &format!("{ABOVE}{TRAFFIC}"))?, "each used its interface"),
         ),

@@ -39,6 +39,10 @@ pub(crate) fn busy_cases() -> Vec<Case> {
         [
             Case::new(place, "rdma resource", "ib_write_bw", run).with_programs(&["rdma"]),
             Case::new(place, "rdma resource show cm_id", "rping", listen).with_programs(&["rdma"]),
+            Case::new(place, "rdma resource show srq", "ibv_xsrq_pingpong", move |lab, name| {
+                shared_queues(lab, &place, name)
+            })
+            .with_programs(&["rdma", "ibv_srq_pingpong"]),
         ]
     };
     [User::Root, User::Ordinary].into_iter().flat_map(at).collect()
@@ -210,4 +214,40 @@ fn listener(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err(row.to_string()),
     }
+}
+
+/// Servers with a shared receive queue that no client has connected to.
+fn shared_queues(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    const QUEUE_PAIRS: usize = 16;
+    for (program, ty, queue_pairs) in
+        [("ibv_srq_pingpong", "BASIC", QUEUE_PAIRS), ("ibv_xsrq_pingpong", "XRC", 0)]
+    {
+        let port = lab.port();
+        let words = [program, "-d", "roxie0", "-g", "0", "-p", &port.to_string()];
+        let mut server = start(lab, place, Side::Client, name, &words)?;
+        wait_ready(&mut server, Ready::Tcp(port))?;
+        let name = &format!("{name} shown");
+        let queues = json(lab, place, name, &["-d", "resource", "show", "srq"])?;
+        let [queue] = &queues[..] else { return Err(format!("{queues:?}\n{}", server.output())) };
+        let listed = queue["lqpn"].as_array().map_or(0, Vec::len);
+        // The kernel keeps 15 characters.
+        let is_its = queue["comm"].as_str().is_some_and(|comm| program.starts_with(comm));
+        if queue["type"] != ty || !is_its || listed != queue_pairs {
+            return Err(queue.to_string());
+        }
+        let contexts = json(lab, place, name, &["resource", "show", "ctx"])?;
+        let context = &contexts.first().ok_or("no context")?["ctxn"];
+        for (kind, number) in [("pd", "pdn"), ("cq", "cqn")] {
+            let rows = json(lab, place, name, &["resource", "show", kind])?;
+            let row = rows.iter().find(|row| row[number] == queue[number]);
+            let is_ours = row.is_some_and(|row| row["ctxn"] == *context && row["pid"] == queue["pid"]);
+            // Only XRC queues have a completion queue of their own.
+            if !is_ours && !(kind == "cq" && ty == "BASIC") {
+                return Err(format!("{kind}: {rows:?} of {queue}, context {context}"));
+            }
+        }
+        let summary = good(tool(lab, place, name, &["rdma", "resource"])?)?;
+        says(&summary, " ctx 1 srq 1 ")?;
+    }
+    Ok(())
 }

@@ -82,7 +82,8 @@ fn processes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err(format!("the filter does not exclude {one}"));
     }
     let words = ["top", "--once", "--interval", "0.1", "-p", &pid];
-    says(&good(roxie(lab, place, Side::Client, "top", &words)?)?, "ib_write_bw 0x")?;
+    let device = format!("ib_write_bw roxie0 {} ", lab.netdev(place));
+    says(&good(roxie(lab, place, Side::Client, "top", &words)?)?, &device)?;
 
     let metrics = good(roxie(lab, place, Side::Client, "metrics", &["metrics", "--once"])?)?;
     let queue_pairs = sample(&metrics, "roxie_queue_pairs", &pid)?;
