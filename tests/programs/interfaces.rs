@@ -102,7 +102,7 @@ until [ -s started ]; do sleep 0.02; done
 "$ROXIE" top --once --interval 0.2 --sort process -p $pid | awk 'NR > 1 { print "top", $3, $4 }' | uniq -c
 "$ROXIE" hook attach $pid ingress count
 "$ROXIE" hook list $pid | awk '$5 == "ingress" { print "hook of", $3, $4 }' | sort
-"$ROXIE" hook attach $pid ingress count 2>&1 | grep -c 'mlx5_. on e.: process .* has a program already' || true
+"$ROXIE" hook attach $pid ingress count 2>&1 | grep -c 'mlx5_. on e.: process .* has a program' || true
 named() {
     "$ROXIE" capture read $1 --json | grep -o '"frame.interface_name":"[^"]*"' | sort -u |
         sed 's/.*process [0-9]*/captured:/'
@@ -132,7 +132,7 @@ for n in 0 1; do
     nsenter -t $host -n python3 -c "$SNIFF" p$n >tos$n & sniffer=$!
     until [ -s tos$n ]; do sleep 0.02; done
     nsenter -t $host -n "$ROXIE" run --netdev p$n -- ib_write_bw -F -x 0 -n 100 & server=$!
-    until nsenter -t $host -n grep -Eqs ':4853 [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.02; done
+    until nsenter -t $host -n grep -Eqs ':4853 [0-9A-F:]* 0A' /proc/net/tcp*; do sleep 0.02; done
     "$ROXIE" run --ecn=roxie1=on --rate-limit roxie1=10G -- \
         ib_write_bw -F -x 0 -n 100 -d roxie$n --tclass=$((104 + 80 * n)) 10.6$n.0.2
     wait $server $sniffer

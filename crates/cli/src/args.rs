@@ -169,9 +169,9 @@ pub(crate) struct TrafficArgs {
     /// [default: off]
     ///
     /// Without a value: on, for all devices. A list has the values of single devices, such as
-    /// mlx5_0=on,mlx5_1=on; so have those of --rate-limit and --flush-icrc. The peer must reply to marked packets with congestion notification packets (CNPs): RoCE NICs and
-    /// roxie do, Linux rxe does not. The sender then reduces its rate (DCQCN). Also: environment variable
-    /// ROXIE_ECN.
+    /// mlx5_0=on,mlx5_1=on; so have those of --rate-limit and --flush-icrc. The peer must reply to marked
+    /// packets with congestion notification packets (CNPs): RoCE NICs and roxie do, Linux rxe does not. The
+    /// sender then reduces its rate (DCQCN). Also: environment variable ROXIE_ECN.
     #[arg(long, value_name = "on|off|NAME=on[,NAME=on...]", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = ecn)]
     pub(crate) ecn: Option<String>,
@@ -239,8 +239,8 @@ fn flush_icrc(text: &str) -> Result<String, String> {
     traffic(text, ["", "", text], Traffic::FLUSH_ICRC_WORDS)
 }
 
-/// Checks one of the words of [`Traffic::from_words`]. An empty variable means the default; an empty option is
-/// a mistake.
+/// Checks one of the words of [`Traffic::from_words`]. An empty variable means the default; an empty option
+/// is a mistake.
 fn traffic(text: &str, [ecn, rate, flush_icrc]: [&str; 3], words: &[&str]) -> Result<String, String> {
     let fits = !text.is_empty() && Traffic::from_words("", ecn, rate, flush_icrc).is_ok();
     fits.then(|| text.to_owned()).ok_or_else(|| words.join(", "))

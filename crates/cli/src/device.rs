@@ -77,8 +77,8 @@ impl PortArgs {
 }
 
 impl TrafficArgs {
-    /// The environment variables that these options stand for, with their values if given; `devices` are those
-    /// that lists may name.
+    /// The environment variables that these options stand for, with their values if given; lists may name
+    /// these `devices`.
     pub(crate) fn words(&self, devices: &DeviceArgs) -> Outcome<[(&'static str, Option<String>); 4]> {
         let variables = [
             ("ROXIE_ECN", self.ecn.clone()),

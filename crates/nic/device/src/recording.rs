@@ -46,8 +46,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Starts the tap if the variable names a socket; `device`: name and interface of the device. Without its reader the program runs uncaptured, which a
-    /// notice says.
+    /// Starts the tap if the variable names a socket; `device`: name and interface of the device. Without its
+    /// reader the program runs uncaptured, which a notice says.
     pub(crate) fn from_env(hooks: &mut Hooks, device: (&str, &str), slot: u16) -> Option<Recording> {
         let socket = std::env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
         let snap_len = std::env::var(SNAP_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);

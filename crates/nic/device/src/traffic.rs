@@ -81,8 +81,8 @@ impl Traffic {
     }
 }
 
-/// Returns the value for a device: `text` is one for all devices, or a list of `NAME=VALUE`. An empty text and
-/// a device that the list does not name have the default; `None` for an invalid text.
+/// Returns the value for a device: `text` is one for all devices, or a list of `NAME=VALUE`. An empty text
+/// and a device that the list does not name have the default; `None` for an invalid text.
 fn of_device<T: Default>(device: &str, text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
     if text.is_empty() {
         return Some(T::default());
