@@ -236,7 +236,7 @@ mod tests {
         assert!(kinds(end(1, 2), end(2, 1)).is_empty());
         let other_host = End { local: IpAddr::from([10, 0, 0, 9]), path_mtu: 512, ..end(2, 1) };
         assert!(kinds(end(1, 2), other_host).is_empty());
-        let not_yet_sending = End { state: "RTR".to_owned(), sq_psn: 0, ..end(2, 1) };
+        let not_yet_sending = End { is_rts: false, sq_psn: 0, ..end(2, 1) };
         assert!(kinds(end(1, 2), not_yet_sending).is_empty());
     }
 

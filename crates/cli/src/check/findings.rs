@@ -389,7 +389,7 @@ mod tests {
         read(&mut findings).expect("readable");
         fs::write(&file, format!("{started}\n{finding}\n{finding}\n")).expect("written");
         read(&mut findings).expect("readable");
-        let one = (7, "leaked-mr".to_owned(), "./prog".to_owned());
+        let one = (7, FindingKind::LeakedMr, "./prog".to_owned());
         assert_eq!(seen, [one.clone(), one]);
         assert_eq!(findings.processes(), 1);
         fs::remove_dir_all(dir).expect("cleaned");
