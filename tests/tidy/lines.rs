@@ -40,7 +40,7 @@ fn of(files: &[File], folder: &str) -> usize {
             && below.is_some_and(|below| !below.split('/').any(|part| part == "tests"))
             && !name.ends_with("_tests")
     };
-    files.iter().filter(is_production).map(|file| count(file)).sum()
+    files.iter().filter(is_production).map(count).sum()
 }
 
 fn count(file: &File) -> usize {
@@ -85,8 +85,9 @@ mod tests {
 
     #[test]
     fn tests_comments_and_blank_lines_do_not_count() {
-        let text = "//! A.\n\nuse b::C;\n#[cfg(test)]\nuse d::E;\nenum G {\n    #[cfg(test)]\n    H,\n}\nfn f() {\n    g(\"{\");\n}\n\n\
-                    #[cfg(test)]\n#[allow(x)]\nmod tests {\n    fn t() {}\n}\n// z\nconst N: u8 = 1;\n";
+        let text = "//! A.\n\nuse b::C;\n#[cfg(test)]\nuse d::E;\nenum G {\n    #[cfg(test)]\n    H,\n}\n\
+                    fn f() {\n    g(\"{\");\n}\n\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n    fn t() {}\n}\n\
+                    // z\nconst N: u8 = 1;\n";
         let file = File { name: "crates/nic/a/src/b.rs".into(), text: text.into(), language: Language::Rust };
         let files = [file];
         assert_eq!((of(&files, "crates/nic/"), of(&files, "crates/xdp/")), (7, 0));
