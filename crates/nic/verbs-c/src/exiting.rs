@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Milliseconds that the signal handler stops the interrupted thread. The shutdown takes about 1 ms, unless it
-/// needs a lock that the interrupted thread holds; then that thread continues after this time and releases the
-/// lock.
+/// Milliseconds that the signal handler stops the interrupted thread. The shutdown takes about 1 ms, unless
+/// it needs a lock that the interrupted thread holds; then that thread continues after this time and releases
+/// the lock.
 pub(crate) const HOLD_MS: c_int = 20;
 
 /// Longest delay of an event that the disconnection of the peers makes (`withhold_event`): more than the exit
