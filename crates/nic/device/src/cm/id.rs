@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use sys::Route;
@@ -12,6 +12,7 @@ use transport::cm::{CmEventKind as Protocol, CmId, PeerParams};
 use transport::{AddressVector, PathMtu, QpType, VerbsError, refuse};
 use wire::Gid;
 
+use super::acks::Acks;
 use super::channel::{EventChannel, Queue, Unread, take_unread};
 use super::driver::{CmDriver, PlacedId};
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
@@ -95,40 +96,6 @@ pub struct PathInfo {
     pub traffic_class: u8,
     /// Packet life time n: 4.096 us * 2^n.
     pub packet_life_time: u8,
-}
-
-/// Counts events that were read and not acknowledged.
-#[derive(Debug, Default)]
-pub(super) struct Acks {
-    unacknowledged: Mutex<u64>,
-    none_left: Condvar,
-}
-
-impl Acks {
-    fn report(&self) {
-        *self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    }
-
-    pub(super) fn acknowledge(&self) {
-        let mut count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        *count -= 1;
-        if *count == 0 {
-            self.none_left.notify_all();
-        }
-    }
-
-    /// Returns how many events are not acknowledged after `patience`, or as soon as there are none.
-    fn left_after(&self, patience: Duration) -> u64 {
-        let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.none_left.wait_timeout_while(count, patience, |count| *count > 0);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn wait(&self) {
-        let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = self.none_left.wait_while(count, |count| *count > 0);
-        drop(done.unwrap_or_else(PoisonError::into_inner));
-    }
 }
 
 impl Id {

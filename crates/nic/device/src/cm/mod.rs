@@ -104,6 +104,7 @@
 //! }
 //! ```
 
+mod acks;
 mod address;
 mod channel;
 mod connect;

@@ -484,22 +484,6 @@ fn loopback_connects_identifiers_of_one_host() {
 }
 
 #[test]
-fn only_addresses_of_the_device_are_accepted() {
-    let world = World::new();
-    let bind = |ip: [u8; 4], port| world.id(A, PortSpace::Tcp, 0).bind_addr(SocketAddr::from((ip, port)));
-    assert_eq!(number(bind([10, 1, 0, 1], 0)), libc::ENODEV, "an address of another device of this host");
-    assert_eq!(number(bind([10, 0, 0, 77], 0)), libc::EADDRNOTAVAIL);
-    let resolve = |ip: [u8; 4]| {
-        let id = world.id(A, PortSpace::Tcp, 0);
-        id.resolve_addr(None, SocketAddr::from((ip, PORT)), RESOLVE_MAX).map(|()| id)
-    };
-    assert_eq!(number(resolve([192, 0, 2, 1])), libc::ENETUNREACH);
-    let _id = resolve([10, 1, 0, 9]).unwrap();
-    let event = world.event(A);
-    assert_eq!((event.kind, event.status), (CmEventKind::AddrError, -libc::ENODEV));
-}
-
-#[test]
 fn a_bound_port_is_exclusive() {
     let world = World::new();
     let first = world.id(A, PortSpace::Tcp, 0);

@@ -1,4 +1,4 @@
-//! Resolving a destination waits for its neighbour.
+//! Resolving a destination: which addresses are accepted; waiting for the neighbour.
 
 use super::*;
 
@@ -58,4 +58,20 @@ fn a_destroyed_identifier_leaves_no_query_behind() {
     world.wait_ms(5000);
     world.assert_no_event(A);
     assert_eq!(world.hosts[A].driver.poll_timeout(), None);
+}
+
+#[test]
+fn only_addresses_of_the_device_are_accepted() {
+    let world = World::new();
+    let bind = |ip: [u8; 4], port| world.id(A, PortSpace::Tcp, 0).bind_addr(SocketAddr::from((ip, port)));
+    assert_eq!(number(bind([10, 1, 0, 1], 0)), libc::ENODEV, "an address of another device of this host");
+    assert_eq!(number(bind([10, 0, 0, 77], 0)), libc::EADDRNOTAVAIL);
+    let resolve = |ip: [u8; 4]| {
+        let id = world.id(A, PortSpace::Tcp, 0);
+        id.resolve_addr(None, SocketAddr::from((ip, PORT)), RESOLVE_MAX).map(|()| id)
+    };
+    assert_eq!(number(resolve([192, 0, 2, 1])), libc::ENETUNREACH);
+    let _id = resolve([10, 1, 0, 9]).unwrap();
+    let event = world.event(A);
+    assert_eq!((event.kind, event.status), (CmEventKind::AddrError, -libc::ENODEV));
 }
