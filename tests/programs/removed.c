@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *listener;
 	struct holdings first = { 0 }, now;
-	int rounds = argc > 1 ? atoi(argv[1]) : 0, warm = 10, patience;
+	int rounds = argc > 1 ? atoi(argv[1]) : 0, warm = 10, tries;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	MUST(rounds > warm && channel && !rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
 		}
 	}
 	/* The last engine ends in its own thread. */
-	for (patience = 100; patience; patience--) {
+	for (tries = 100; tries; tries--) {
 		ibv_free_device_list(ibv_get_device_list(NULL));
 		now = holdings();
 		if (now.threads <= first.threads && now.descriptors <= first.descriptors && now.names <= first.names)
@@ -154,5 +154,5 @@ int main(int argc, char **argv)
 	       rounds, first.threads, now.threads, first.descriptors, now.descriptors, first.names, now.names,
 	       (now.bytes - first.bytes) / (rounds - warm));
 	/* A device has some 2 KiB, an engine 100 KiB. */
-	return !patience || now.bytes - first.bytes > 200 * (rounds - warm);
+	return !tries || now.bytes - first.bytes > 200 * (rounds - warm);
 }
