@@ -199,7 +199,7 @@ impl End {
         if config.shared {
             let queue = RecvQueue::new(16, 2, PD).expect("small");
             let xrc = is_target.then(|| XrcScope { domain: XRC_DOMAIN, cq: Arc::clone(&recv_cq) });
-            let entry = SrqEntry { queue, cookie: SRQ_COOKIE, xrc };
+            let entry = SrqEntry { id: 1, queue, cookie: SRQ_COOKIE, xrc };
             core.tables.srqs.entries.push(Some(entry));
         }
         let own = (config.shared && !is_target).then_some(0);
