@@ -17,7 +17,8 @@ const PORT: u16 = 3260;
 const DISK: u64 = 64 << 20;
 pub(crate) const BYTES: u64 = 32 << 20;
 const TARGET: &str = "iqn.2026-11.example:disk";
-const INITIATOR: &str = "iqn.2026-11.example:me";
+/// The initiator, and its name on the second path of two.
+const INITIATORS: [&str; 2] = ["iqn.2026-11.example:me", "iqn.2026-11.example:me2"];
 
 pub(crate) fn cases() -> Vec<Case> {
     let hosts = Place::new(Topology::TwoHosts, Family::V4, User::Root);
@@ -31,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn run(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let _target = target(lab, place, name)?;
-    check(start_test(lab, place, name, lab.address(place))?)
+    check(verify(lab, place, name, lab.address(place))?)
 }
 
 /// Starts a target with a disk, on all addresses of its host.
@@ -48,16 +49,33 @@ pub(crate) fn target(lab: &Lab, place: &Place, name: &str) -> Result<Running, St
     administer(&control, &["--mode", "target", "--op", "new", "--targetname", TARGET])?;
     administer(&control, &["--mode", "logicalunit", "--op", "new", "--lun", "1", "-b", &disk_word])?;
     administer(&control, &["--mode", "target", "--op", "bind", "-I", "ALL"])?;
-    administer(&control, &["--mode", "target", "--op", "bind", "-Q", INITIATOR])?;
+    for name in INITIATORS {
+        administer(&control, &["--mode", "target", "--op", "bind", "-Q", name])?;
+    }
     // tgtd ignores SIGTERM, and is killed.
     Ok(server)
 }
 
-/// Starts the tests of an initiator at an address of the target.
-pub(crate) fn start_test(lab: &Lab, place: &Place, name: &str, address: &str) -> Result<Running, String> {
-    let url = format!("iser://{address}/{TARGET}/1");
-    let tests = ["iscsi-test-cu", "-d", "-i", INITIATOR, "-t", "SCSI.Verify10", &url];
-    let words = [&["env", "ROXIE_STATS=1"], &tests[..]].concat();
+/// Starts the tests of SCSI VERIFY at an address of the target.
+pub(crate) fn verify(lab: &Lab, place: &Place, name: &str, address: &str) -> Result<Running, String> {
+    start_test(lab, place, name, "SCSI.Verify10", &[address])
+}
+
+/// Starts tests of an initiator at one or two addresses of the target.
+pub(crate) fn start_test(
+    lab: &Lab,
+    place: &Place,
+    name: &str,
+    test: &str,
+    addresses: &[&str],
+) -> Result<Running, String> {
+    let urls: Vec<String> = addresses.iter().map(|address| format!("iser://{address}/{TARGET}/1")).collect();
+    let [first, second] = INITIATORS;
+    let tests = ["iscsi-test-cu", "-d", "-i", first, "-I", second, "-t", test];
+    // When libiscsi connects again, it reads a field of the connection that it has not set. With this glibc sets
+    // new memory to zeroes.
+    let mut words = [&["env", "ROXIE_STATS=1", "MALLOC_PERTURB_=255"], &tests[..]].concat();
+    words.extend(urls.iter().map(String::as_str));
     start(lab, place, Side::Client, name, &words)
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, start, wait_ready};
-use roxie_tests::place::{Place, Topology};
+use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Ended, Running, eventually};
 
 use crate::case::{Case, LIMIT, carried, good, says, two_places};
 use crate::pypi::{PYTHON, need, script, shared};
+use crate::rails;
 
 const PACKAGE: &str = "mooncake";
 /// Time until the first side is ready.
@@ -31,6 +32,15 @@ pub(crate) fn cases() -> Vec<Case> {
             case("Mooncake, store", store),
         ]);
     }
+    let hosts = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    cases.push(
+        Case::new(hosts, "several devices: Mooncake, engine from Python", PYTHON, move |lab, name| {
+            let lab = lab.with_networks(2);
+            engine(&lab, &hosts, name)?;
+            rails::each_carried(&lab, &hosts, BYTES / 4)
+        })
+        .with(need(PACKAGE), "mooncake-transfer-engine-non-cuda"),
+    );
     cases
 }
 
@@ -90,6 +100,8 @@ fn two(
     master: Option<&str>,
 ) -> Result<(Ended, Ended), String> {
     let (path, script) = (format!("PYTHONPATH={}", shared(lab, PACKAGE)?), script(lab, file)?);
+    let several = lab.netdev(place).contains(',');
+    let devices = if several { "MOONCAKE_DEVICES=roxie0,roxie1" } else { "MOONCAKE_DEVICES=roxie0" };
     // A directory that every user may write to.
     let meeting = std::env::temp_dir().join(format!("roxie-mooncake-{}-{}", std::process::id(), lab.port()));
     let meeting_word = meeting.display().to_string();
@@ -99,7 +111,7 @@ fn two(
             _ => lab.address(place),
         };
         let mut words =
-            vec!["env", "ROXIE_STATS=1", &path, PYTHON, "-B", &script, roles[side as usize], host];
+            vec!["env", "ROXIE_STATS=1", devices, &path, PYTHON, "-B", &script, roles[side as usize], host];
         words.push("rdma");
         words.extend(master);
         words.push(&meeting_word);

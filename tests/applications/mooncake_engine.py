@@ -2,6 +2,8 @@
 
     mooncake_engine.py target HOST PROTOCOL FILE     # writes its address to FILE; ends with FILE
     mooncake_engine.py initiator HOST PROTOCOL FILE  # removes FILE at its end
+
+With MOONCAKE_DEVICES=roxie0,roxie1 in the environment the transfers use both.
 """
 import os
 import sys
@@ -14,8 +16,9 @@ SIZE = 4 << 20
 TIME_MAX = 60
 
 role, host, protocol, file = sys.argv[1:5]
+devices = os.environ.get("MOONCAKE_DEVICES", "roxie0")
 engine = TransferEngine()
-if engine.initialize(host, "P2PHANDSHAKE", protocol, "roxie0" if protocol == "rdma" else "") != 0:
+if engine.initialize(host, "P2PHANDSHAKE", protocol, devices if protocol == "rdma" else "") != 0:
     sys.exit("initialize failed")
 right = (np.arange(SIZE) * 7 % 251).astype(np.uint8)
 if role == "target":

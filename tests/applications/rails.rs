@@ -55,7 +55,7 @@ fn carried(lab: &Lab, place: &Place) -> Result<Vec<u64>, String> {
 }
 
 /// Requires that each network has carried so many bytes since it was made.
-fn each_carried(lab: &Lab, place: &Place, bytes: u64) -> Result<(), String> {
+pub(crate) fn each_carried(lab: &Lab, place: &Place, bytes: u64) -> Result<(), String> {
     let all = carried(lab, place)?;
     let error = || format!("the networks carried {all:?} bytes, not {bytes} each");
     all.iter().all(|one| *one >= bytes).then_some(()).ok_or_else(error)
@@ -166,13 +166,19 @@ fn each(lab: &Lab, name: &str, devices: usize) -> Result<(), String> {
     each_carried(lab, &HOSTS, devices as u64 / 2 * COUNT * SIZE)
 }
 
-/// The target listens on 0.0.0.0. An initiator comes over each network.
+/// The target listens on 0.0.0.0. An initiator comes over each network; then one uses both paths to the disk.
 fn sessions(lab: &Lab, name: &str) -> Result<(), String> {
     let _target = iser::target(lab, &HOSTS, name)?;
-    let session = |n| iser::start_test(lab, &HOSTS, &format!("{name}-{n}"), &format!("10.77.{n}.1"));
+    let session = |n| iser::verify(lab, &HOSTS, &format!("{name}-{n}"), &format!("10.77.{n}.1"));
     let sessions = [session(0)?, session(1)?];
     sessions.into_iter().try_for_each(iser::check)?;
-    each_carried(lab, &HOSTS, iser::BYTES)
+    each_carried(lab, &HOSTS, iser::BYTES)?;
+    let before = carried(lab, &HOSTS)?.into_iter().max().unwrap_or(0);
+    let paths = ["10.77.0.1", "10.77.1.1"];
+    let mut both = iser::start_test(lab, &HOSTS, name, "SCSI.MultipathIO.Simple", &paths)?;
+    says(&good(both.wait(LIMIT))?, "Test: Simple ...passed")?;
+    // 17 MB by each, both ways.
+    each_carried(lab, &HOSTS, before + (16 << 20))
 }
 
 /// Both devices carry the large messages, and the first one everything else.
