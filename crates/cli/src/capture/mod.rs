@@ -19,9 +19,8 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use roxie_capture::live::{CapturePoint, LiveCapture, LiveError, Options};
-use roxie_capture::source::{self, OpenError, Source};
+use roxie_capture::source::{self, DecodeRule, OpenError, Source};
 use sys::lower_priority;
-use wire::capture::DecodeRule;
 
 use crate::ending::Ending;
 use crate::engines::engines_of;

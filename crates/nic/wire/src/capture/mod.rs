@@ -18,7 +18,7 @@ mod tunnel;
 
 pub use conditions::{Conditions, OpcodeSet, PsnRange, is_nak};
 pub use control::{Classes, Control, LinkControl};
-pub use decode_as::{Carried, DecodeAs, DecodeRule, Ports};
+pub use decode_as::{Carried, DecodeAs, Ports};
 pub use fragment::{Fragment, FragmentKey};
 pub use link::{Link, LinkType, Lrh};
 pub use not_roce::NotRoce;

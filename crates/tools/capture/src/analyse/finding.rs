@@ -300,6 +300,15 @@ impl Findings {
         (merged, self.unlisted)
     }
 
+    /// Lowers the confidence of the findings that an answer was not seen: it may be among packets of `kinds`.
+    pub fn doubt_unanswered(&mut self, kinds: &str) {
+        let is_unanswered = |f: &&mut Finding| matches!(f.kind, Kind::NoAnswer | Kind::NoCmAnswer);
+        for finding in self.list.iter_mut().filter(is_unanswered) {
+            finding.confidence = Confidence::Low;
+            finding.text.push_str(&format!(" The answers may be among {kinds}."));
+        }
+    }
+
     /// Lowers the confidence of the findings that rest on times: those of the capture are wrong.
     pub fn doubt_times(&mut self) {
         for finding in self.list.iter_mut().filter(|f| matches!(f.kind, Kind::Slow | Kind::Pause)) {

@@ -156,6 +156,12 @@ impl Analysis {
             ));
             retake = retake.or(Some(Retake::BothDirections));
         }
+        if let Some(kinds) = self.totals.undecoded.text() {
+            self.findings.doubt_unanswered(&kinds);
+            if gaps.one_sided.is_some() {
+                reasons.push(kinds);
+            }
+        }
         if self.totals.backwards.0 > 0 || self.totals.untimed > 0 {
             self.findings.doubt_times();
         }

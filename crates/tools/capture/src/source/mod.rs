@@ -7,15 +7,17 @@
 mod error;
 mod pcap;
 mod pcapng;
+mod rule;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use wire::capture::{BlockHeader, DecodeAs, DecodeRule, FileHeader, LinkType, Order, Ports, Resolution};
+use wire::capture::{BlockHeader, DecodeAs, FileHeader, LinkType, Order, Ports, Resolution};
 
 pub use error::{EndError, OpenError};
+pub use rule::DecodeRule;
 
 /// Bytes requested by one read; larger reads are not faster.
 const BUFFER: usize = 1 << 20;

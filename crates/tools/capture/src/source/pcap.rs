@@ -12,8 +12,7 @@ impl<R: Read> Source<R> {
         /// The packet type, if the header has one, and its value for packets that the host sent.
         const PACKET_TYPE: (usize, u8) = (RecordHeader::LEN + 6, 4);
         let data = self.start + file.record_len()..self.start + file.record_len() + data_len;
-        let packet_type = self.buffer[self.start + PACKET_TYPE.0];
-        let outbound = file.is_extended.then_some(packet_type == PACKET_TYPE.1);
+        let outbound = file.is_extended.then(|| self.buffer[self.start + PACKET_TYPE.0] == PACKET_TYPE.1);
         self.consume(file.record_len() + data_len);
         self.packets += 1;
         let interface = self.section.min(self.interfaces.len() - 1);

@@ -2,8 +2,7 @@
 
 use pcap_file::{Endianness, TsResolution};
 use roxie_capture::analyse::{Analysis, Origin, Verdict, analyse as analyse_source};
-use roxie_capture::source::Source;
-use wire::capture::DecodeRule;
+use roxie_capture::source::{DecodeRule, Source};
 
 use crate::build::pcap;
 use crate::golden;
@@ -110,6 +109,21 @@ fn rules_of_the_user_decode_ports_and_link_types() {
         assert_eq!(verdict.findings.len(), 0, "{rule}: {}", verdict.text());
         assert!(verdict.directions.iter().all(|direction| direction.counts.intact > 0), "{rule}");
     }
+}
+
+#[test]
+fn answers_may_be_among_packets_that_were_not_decoded() {
+    let mut talk = Talk::new();
+    for n in 0..4 {
+        talk.send(0).wait_us(100_000);
+        let ack = talk.clone().ack(0, 0x1f, 1).packets.pop().expect("a packet");
+        talk.packets.push(ack);
+        talk.packets.last_mut().expect("a packet").frame[37] = 0x03 + n;
+    }
+    let verdict = analyse(&talk.file());
+    assert_eq!(verdict.first().map(|first| first.kind.name()), Some("no-answer"), "{}", verdict.text());
+    assert_eq!(verdict.confidence().name(), "low");
+    assert!(verdict.text().contains("may be among 4 packets of kinds that roxie does not decode"));
 }
 
 #[test]
