@@ -11,7 +11,8 @@ pub fn epoch(ns: u64) -> String {
     format!("{sign}{}.{:09}", ns / SECOND, ns % SECOND)
 }
 
-/// Days since 1970, seconds of the day, and nanoseconds of the second. Times before 1970 are negative numbers.
+/// Days since 1970, seconds of the day, and nanoseconds of the second. Times before 1970 are negative
+/// numbers.
 fn parts(ns: u64) -> (i64, u64, u64) {
     const DAY: i64 = 86_400 * SECOND as i64;
     let ns = ns.cast_signed();

@@ -185,9 +185,9 @@ impl Lrh {
             .then(|| Link { lrh: Some(lrh), ..Link::bare(EtherType::ROCE_V1, rest) })
     }
 
-    /// Bytes from the BTH to the ICRC of a packet without a GRH of which `there` bytes behind this header were
-    /// captured. The VCRC may be among them. A longer packet was cut by the capture, if it is longer by more
-    /// than writers miscount headers; a shorter length is wrong.
+    /// Bytes from the BTH to the ICRC of a packet without a GRH of which `there` bytes behind this header
+    /// were captured. The VCRC may be among them. A longer packet was cut by the capture, if it is longer by
+    /// more than writers miscount headers; a shorter length is wrong.
     pub(super) fn payload_len(&self, there: usize) -> usize {
         const VCRC_LEN: usize = 2;
         const MISCOUNT_MAX: usize = 16;

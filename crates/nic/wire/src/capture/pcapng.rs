@@ -305,8 +305,8 @@ pub struct InterfaceStatistics<'a> {
     pub interface: u32,
     /// Packets that arrived at the interface, if the file says so.
     pub received: Option<u64>,
-    /// Packets dropped by the interface and by the operating system together; more if the capturing program did
-    /// not receive others that its filter accepted.
+    /// Packets dropped by the interface and by the operating system together; more if the capturing program
+    /// did not receive others that its filter accepted.
     pub drops: u64,
     /// All options.
     pub options: Options<'a>,

@@ -8,7 +8,8 @@ use super::direction::Inside;
 use super::finding::{At, Confidence, Finding, Kind, subject};
 use super::window::{Order, Slot};
 
-/// Findings of a direction that wait for the answer of the receiver; of further ones the answer does not matter.
+/// Findings of a direction that wait for the answer of the receiver; of further ones the answer does not
+/// matter.
 const DOUBTS_MAX: usize = 64;
 /// Opcodes that the IBA leaves to manufacturers (IBA 9.2.1).
 const MANUFACTURER: u8 = 0xc0;

@@ -106,8 +106,8 @@ impl Analysis {
         }
     }
 
-    /// Counts the ACKs for a single packet that was retransmitted. If each transmission has one, none was lost.
-    /// (Of several packets, Linux rxe acknowledges each duplicate with the latest number.)
+    /// Counts the ACKs for a single packet that was retransmitted. If each transmission has one, none was
+    /// lost. (Of several packets, Linux rxe acknowledges each duplicate with the latest number.)
     fn reacknowledged(&mut self, index: usize, at: At, psn: Psn) {
         let requests = &mut self.directions[index];
         let Some(seen) = requests.reacknowledged.as_mut().filter(|seen| seen.psn == psn) else { return };
@@ -121,8 +121,9 @@ impl Analysis {
         let Some(finding) = self.findings.at(timeout.finding) else { return };
         finding.kind = Kind::LateAnswer;
         finding.text = format!(
-            "{dst} answered a request late: it was sent {count} times from packet {} on, and each transmission \
-             was acknowledged ({}), so none was lost. Check whether the hosts or their programs wait for a CPU.",
+            "{dst} answered a request late: it was sent {count} times from packet {} on, and each \
+             transmission was acknowledged ({}), so none was lost. Check whether the hosts or their \
+             programs wait for a CPU.",
             finding.at.number,
             packets(first, at)
         );
@@ -198,8 +199,8 @@ impl Analysis {
                 pause.number
             ),
             None => format!(
-                "No packet of it was retransmitted, so the delay is probably at {dst}: check whether its program \
-                 waits for a CPU"
+                "No packet of it was retransmitted, so the delay is probably at {dst}: check whether its \
+                 program waits for a CPU"
             ),
         };
         let text = format!(

@@ -114,8 +114,8 @@ impl Analysis {
             Control::Neighbour { pfc: Some(classes), .. } => match port.pfc.replace((classes, at)) {
                 Some((before, since)) if before != classes => {
                     change = Some(format!(
-                        "The port {src} changed the classes with priority flow control (DCBX): {} in packet {}, \
-                         {} in packet {}. Frames of a class without it are dropped, not paused.",
+                        "The port {src} changed the classes with priority flow control (DCBX): {} in \
+                         packet {}, {} in packet {}. Frames of a class without it are dropped, not paused.",
                         Classes(before),
                         since.number,
                         Classes(classes),
@@ -127,8 +127,8 @@ impl Analysis {
             Control::SpanningTree(changed) => {
                 if changed && !port.changing {
                     change = Some(format!(
-                        "The bridge port {src} says in packet {} that the topology of the spanning tree changed: \
-                         meanwhile packets are flooded, delayed or lost.",
+                        "The bridge port {src} says in packet {} that the topology of the spanning tree \
+                         changed: meanwhile packets are flooded, delayed or lost.",
                         at.number
                     ));
                 }
@@ -160,9 +160,9 @@ impl Analysis {
             let s = if port.frames == 1 { "" } else { "s" };
             let lasted = clock::span(port.last.ns.saturating_sub(port.first.ns));
             let text = format!(
-                "The port {} sent {} pause frame{s} ({classes}{both}) in {}, over {lasted}: its neighbour must \
-                 not send meanwhile.{effect} Find why the host or switch behind that port cannot receive: a slow \
-                 receiver, or congestion behind it.",
+                "The port {} sent {} pause frame{s} ({classes}{both}) in {}, over {lasted}: its neighbour \
+                 must not send meanwhile.{effect} Find why the host or switch behind that port cannot \
+                 receive: a slow receiver, or congestion behind it.",
                 port.src,
                 port.frames,
                 packets(port.first, port.last)
@@ -178,8 +178,9 @@ impl Analysis {
             && classes != others
         {
             let text = format!(
-                "The ports {a} and {b} announce priority flow control for different classes (DCBX): {} in packet \
-                 {}, {} in packet {}. Frames of a class that only one of them has are dropped, not paused.",
+                "The ports {a} and {b} announce priority flow control for different classes (DCBX): {} in \
+                 packet {}, {} in packet {}. Frames of a class that only one of them has are dropped, not \
+                 paused.",
                 Classes(classes),
                 at.number,
                 Classes(others),

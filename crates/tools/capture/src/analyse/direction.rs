@@ -369,7 +369,8 @@ impl Direction {
         self.ack_requested.is_some_and(|requested| !requested.is_before(self.una))
     }
 
-    /// Notes that a retransmission begins at `now`, after a wait since packet `before` inside the message that is being sent.
+    /// Notes that a retransmission begins at `now`, after a wait since packet `before` inside the message
+    /// that is being sent.
     pub(super) fn stalled(&mut self, before: At, now: At) {
         let waited = now.ns.saturating_sub(before.ns);
         if let Some(message) = self.open.back_mut().filter(|message| !message.ended) {

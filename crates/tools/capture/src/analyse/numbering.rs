@@ -1,6 +1,6 @@
-//! Whether a sender numbers its packets. The standard leaves the IPv4 identification of packets with DF to the
-//! sender: it may be constant, zero, random or counted for each burst (RFC 6864). It tells the order of packets,
-//! and packets from copies, only if the sender was seen to count.
+//! Whether a sender numbers its packets. The standard leaves the IPv4 identification of packets with DF to
+//! the sender: it may be constant, zero, random or counted for each burst (RFC 6864). It tells the order of
+//! packets, and packets from copies, only if the sender was seen to count.
 
 /// A larger step between two packets is no counting: other packets of the host have the numbers between them.
 /// Two random numbers follow each other by so little in one of 256 cases.

@@ -36,8 +36,8 @@ impl Analysis {
         self.size_read(index, psn);
         let least = packet.row().header_len() + usize::from(packet.bth.pad_cnt) + ICRC_LEN;
         if seen.udp_payload_len < least {
-            let text = "A packet is malformed: its pad count is larger than its payload. A receiver should drop \
-                        it silently.";
+            let text = "A packet is malformed: its pad count is larger than its payload. A receiver should \
+                        drop it silently.";
             self.report_doubted(index, Kind::Malformed, at, psn, at, text.to_owned());
         }
         let direction = &mut self.directions[index];

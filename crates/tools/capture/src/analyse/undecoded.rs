@@ -1,5 +1,5 @@
-//! Counts packets that roxie does not decode, by kind. Nothing is concluded from the absence of packets that may
-//! be among them.
+//! Counts packets that roxie does not decode, by kind. Nothing is concluded from the absence of packets that
+//! may be among them.
 
 use std::fmt::Write;
 
@@ -41,7 +41,8 @@ impl Undecoded {
         self.0.iter().map(|(_, count, _)| count).sum()
     }
 
-    /// `8 packets of a kind that roxie does not decode: UDP port 1021, e.g. packet 3`; `None` without packets.
+    /// `8 packets of a kind that roxie does not decode: UDP port 1021, e.g. packet 3`; `None` without
+    /// packets.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         let kinds = self.kinds();

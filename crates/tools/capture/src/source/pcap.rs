@@ -82,8 +82,8 @@ impl<R: Read> Source<R> {
         RecordHeader::parse(file, bytes)
     }
 
-    /// Whether a record header at `at` is plausible. Its time is not compared with that of others: either may be
-    /// damaged, and files have times of 1970 as well as of clocks that are years off.
+    /// Whether a record header at `at` is plausible. Its time is not compared with that of others: either may
+    /// be damaged, and files have times of 1970 as well as of clocks that are years off.
     fn plausible(&self, file: &FileHeader, at: usize) -> bool {
         let header = self.record_header(file, at);
         header.fraction_ok

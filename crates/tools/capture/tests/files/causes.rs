@@ -105,7 +105,8 @@ fn times_that_go_back_lower_the_confidence() {
     assert_eq!(analyse(&talk.file()).confidence().name(), "high");
 }
 
-/// The blocks of a pcapng file in little-endian order: a section, and an Ethernet interface with this snap length.
+/// The blocks of a pcapng file in little-endian order: a section, and an Ethernet interface with this snap
+/// length.
 pub(crate) fn section(snap: u32) -> Vec<u8> {
     let header = [0x1a2b_3c4d, 1, u32::MAX, u32::MAX].map(u32::to_le_bytes).concat();
     [block(0x0a0d_0d0a, &header), block(1, &[1, snap].map(u32::to_le_bytes).concat())].concat()

@@ -1,4 +1,5 @@
-//! Files that `cat` has joined, old forms of pcap, and times that are far off: recovery does not trust one record.
+//! Files that `cat` has joined, old forms of pcap, and times that are far off: recovery does not trust one
+//! record.
 
 use pcap_file::{Endianness, TsResolution};
 use roxie_capture::source::Source;
