@@ -147,10 +147,7 @@ pub(super) fn find_ip<'a>(
                 let ip = IpPacket::parse(ether_type, rest).ok_or(NotRoce::Ip)?;
                 visit_ip(&ip);
                 is_fragment |= ip.is_first_fragment;
-                if ip.is_later_fragment {
-                    let may_be = NotRoce::Protocol(ip.protocol);
-                    return Err(if may_be.is_other_traffic() { may_be } else { NotRoce::Fragment });
-                }
+                ip.check_fragment()?;
                 let ends = Some((ip.ip.src(), ip.ip.dst()));
                 if ip.protocol == PROTOCOL_UDP {
                     let (udp, behind) = ip.behind.split_first_chunk().ok_or(NotRoce::Ip)?;
@@ -283,6 +280,16 @@ impl<'a> IpPacket<'a> {
             has_options: false,
         };
         packet.without_extensions()
+    }
+
+    /// Refuses a fragment without the transport header. Its protocol may tell that it is other traffic.
+    fn check_fragment(&self) -> Result<(), NotRoce> {
+        let protocol = NotRoce::Protocol(self.protocol);
+        match (self.is_later_fragment, protocol.is_other_traffic()) {
+            (false, _) => Ok(()),
+            (true, true) => Err(protocol),
+            (true, false) => Err(NotRoce::Fragment),
+        }
     }
 
     /// Removes an IP Authentication Header (RFC 4302), the only extension header that IPv4 has, too.
