@@ -72,8 +72,8 @@ pub(crate) fn start_test(
     let urls: Vec<String> = addresses.iter().map(|address| format!("iser://{address}/{TARGET}/1")).collect();
     let [first, second] = INITIATORS;
     let tests = ["iscsi-test-cu", "-d", "-i", first, "-I", second, "-t", test];
-    // When libiscsi connects again, it reads a field of the connection that it has not set. With this glibc sets
-    // new memory to zeroes.
+    // When libiscsi connects again, it reads a field of the connection that it has not set. With this glibc
+    // sets new memory to zeroes.
     let mut words = [&["env", "ROXIE_STATS=1", "MALLOC_PERTURB_=255"], &tests[..]].concat();
     words.extend(urls.iter().map(String::as_str));
     start(lab, place, Side::Client, name, &words)

@@ -1,6 +1,6 @@
 /*
- * failover ADDRESS PEER COMMAND...: which identifiers get events when a COMMAND changes the interface of ADDRESS,
- *     one line for each command. PEER is a neighbour.
+ * failover ADDRESS PEER COMMAND...: which identifiers get events when a COMMAND changes the interface of
+ *     ADDRESS, one line for each command. PEER is a neighbour.
  */
 #define _GNU_SOURCE
 #include <poll.h>

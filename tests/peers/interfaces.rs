@@ -10,8 +10,8 @@ pub(crate) const CASES: [Case; 4] = [
     ("interfaces/failover of a bond that keeps its MAC as on rxe", |machine, _| failover(machine, "none")),
 ];
 
-/// A VLAN above the interface of rxe0, whose link-local address it has, too. Prints the GIDs of a device, each
-/// with its interface.
+/// A VLAN above the interface of rxe0, whose link-local address it has, too. Prints the GIDs of a device,
+/// each with its interface.
 const ROWS: &str = r#"
 cat >/tmp/rows <<'END'
 cd /sys/class/infiniband/$1/ports/1/gids
@@ -41,8 +41,8 @@ fn rows(machine: &Machine, _name: &str) -> Result<(), String> {
     }
 }
 
-/// Two hosts `va` and `vb` with a VLAN above the interface `v`. A pair for each GID of the VLAN, and one of the
-/// connection manager for each family; at last the numbers of RoCE packets with the tag, and without it.
+/// Two hosts `va` and `vb` with a VLAN above the interface `v`. A pair for each GID of the VLAN, and one of
+/// the connection manager for each family; at last the numbers of RoCE packets with the tag, and without it.
 const TRAFFIC: &str = r#"
 modprobe veth; modprobe 8021q
 ip netns add va; ip netns add vb
@@ -57,7 +57,9 @@ for host in va vb; do
     ip -n $host link set v.7 up
 done
 for host in va vb; do
-    until [ $(ip -n $host -6 address show scope link | grep fe80 | grep -vc tentative) = 2 ]; do sleep 0.1; done
+    until [ $(ip -n $host -6 address show scope link | grep fe80 | grep -vc tentative) = 2 ]; do
+        sleep 0.1
+    done
 done
 gid() { # host, start of the address
     ip netns exec $1 /root/roxie devinfo |
@@ -65,7 +67,7 @@ gid() { # host, start of the address
 }
 pair() { # arguments of the server, and of the client
     ip netns exec va /root/roxie run -- $1 >/tmp/server & server=$!
-    until ip netns exec va grep -Eqs '/svc/|:4853 [0-9A-F:]* 0A' /proc/net/unix /proc/net/tcp /proc/net/tcp6; do
+    until ip netns exec va sh -c "grep -Eqs '/svc/|:4853 [0-9A-F:]* 0A' /proc/net/unix /proc/net/tcp*"; do
         sleep 0.1
     done
     ip netns exec vb /root/roxie run -- $2
@@ -84,7 +86,8 @@ count() { tcpdump -Z root -r /tmp/packets "$1" 2>/dev/null | wc -l; }
 echo $(count 'vlan 7 and udp port 4791') with the tag, $(count 'udp port 4791') without
 ip netns del va; ip netns del vb
 "#;
-/// Packets of the pairs, at least: a ping and a pong of 4 KiB may each be one, which the kernel has not segmented.
+/// Packets of the pairs, at least: a ping of 4 KiB, and the pong, may each be one that the kernel
+/// has not segmented.
 const PACKETS: u64 = 3 * 20 * 2;
 
 fn traffic(machine: &Machine, _name: &str) -> Result<(), String> {

@@ -361,9 +361,9 @@ impl Holder {
         self.ip(&format!("link set {netdev} mtu {mtu} up")).map(drop)
     }
 
-    /// Adds the addresses of a host on a network. The links must be up: an IPv6 address that is older than its link's
-    /// carrier does not reply to the first neighbour solicitation, and the second one follows a second
-    /// later.
+    /// Adds the addresses of a host on a network. The links must be up: an IPv6 address that is older
+    /// than its link's carrier does not reply to the first neighbour solicitation, and the second one follows
+    /// a second later.
     fn dress(&self, host: u32, network: usize) -> io::Result<()> {
         self.ip(&format!("address add 10.77.{network}.{host}/24 dev veth{network}"))?;
         let v6 = if network == 0 { "fd77".to_owned() } else { format!("fd77:{network}") };

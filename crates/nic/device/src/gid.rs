@@ -2,8 +2,8 @@
 //!
 //! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then global
 //! IPv6, then link-local. Every row is a valid source. The addresses of the VLAN, macvlan, bond and bridge
-//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c). A VLAN often has the link-local address of
-//! its netdev; then each of both interfaces has a row.
+//! interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c). A VLAN often has the link-local
+//! address of its netdev; then each of both interfaces has a row.
 //!
 //! The connection manager also accepts 127.0.0.1 and ::1, over which processes of one host reach each other
 //! without a network. Unless the netdev is the loopback interface, these have indices behind the table
@@ -248,8 +248,8 @@ impl GidTable {
         rows.min_by_key(|(_, row)| row.ifindex != self.ifindex).map(|(index, _)| index)
     }
 
-    /// True if `gid` is in the table, and its [index](Self::index_of) is a row of the interface `scope` if that
-    /// is given.
+    /// True if `gid` is in the table, and its [index](Self::index_of) is a row of the interface `scope` if
+    /// that is given.
     pub(crate) fn has(&self, gid: &Gid, scope: Option<u32>) -> bool {
         let row = self.index_of(gid).and_then(|index| self.entries.get(usize::from(index)));
         row.is_some_and(|row| scope.is_none_or(|scope| scope == row.ifindex))

@@ -208,7 +208,7 @@ impl CmDriver {
         self.of_device().iter().for_each(|id| id.lose_device(self));
     }
 
-    /// Tells the identifiers with an address of a bond if that has another MAC than when they got the address.
+    /// Tells the identifiers with an address of a bond if that has another MAC than when they got it.
     pub(crate) fn tell_failover(&self, gids: &GidTable) {
         self.of_device().iter().for_each(|id| id.tell_failover(gids));
     }

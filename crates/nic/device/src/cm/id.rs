@@ -14,10 +14,9 @@ use wire::Gid;
 
 use super::acks::Acks;
 use super::channel::{EventChannel, Queue, Unread, take_unread};
-use super::driver::{CmDriver, PlacedId};
+use super::driver::PlacedId;
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
-use super::listen::unlisten;
 use super::out_of_phase;
 use super::place::{Devices, Of, Place, Places};
 use super::port::PortSpace;
@@ -454,38 +453,6 @@ impl IdInner {
         }
         drop(state);
         self.push(raw);
-    }
-
-    /// The device of the identifier was removed. A listener on a wildcard address has none (Linux cma.c
-    /// cma_process_remove): it ends to listen there, but keeps its port at the first device.
-    pub(super) fn lose_device(self: &Arc<Self>, driver: &CmDriver) {
-        let is_at = |host: &Arc<dyn Host>| std::ptr::eq(host.driver(), driver);
-        let is_its_own = self.place().is_some_and(|place| is_at(&place.host));
-        let mut state = self.lock();
-        if !is_its_own {
-            let listened = state.listeners.extract_if(.., |(host, _)| is_at(host)).collect();
-            drop(state);
-            return unlisten(listened);
-        }
-        if state.local.is_none() || matches!(state.phase, Phase::DeviceRemoval | Phase::Destroyed) {
-            return;
-        }
-        state.phase = Phase::DeviceRemoval;
-        if !state.silent {
-            drop(state);
-            self.push(RawEvent::DeviceRemoval);
-        }
-    }
-
-    /// A bond has failed over. The bond may have a new MAC: a peer of the identifier may not find it any more
-    /// (Linux cma.c cma_netdev_change).
-    pub(super) fn tell_failover(self: &Arc<Self>, gids: &GidTable) {
-        let state = self.lock();
-        let Some((local, before)) = state.local.zip(state.bond_mac) else { return };
-        drop(state);
-        if gids.bond_mac(&local).is_some_and(|now| now != before) {
-            self.deliver(RawEvent::AddrChange);
-        }
     }
 
     /// True for a connection request that has neither a QP nor an answer yet.

@@ -115,6 +115,7 @@ mod id;
 mod keepalive;
 mod listen;
 mod multicast;
+mod netdev;
 mod option;
 mod pace;
 mod place;
