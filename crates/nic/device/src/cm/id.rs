@@ -17,6 +17,7 @@ use super::channel::{EventChannel, Queue, Unread, take_unread};
 use super::driver::PlacedId;
 use super::event::{CmEventKind, ConnParam, Param, RawEvent, Receipt, UdParam};
 use super::host::Host;
+use super::listen::unlisten;
 use super::out_of_phase;
 use super::place::{Devices, Of, Place, Places};
 use super::port::PortSpace;
