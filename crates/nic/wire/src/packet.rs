@@ -70,7 +70,8 @@ impl<'a> Packet<'a> {
         Ok(Self { bth, row, bytes: udp_payload, payload, icrc: u32::from_le_bytes(*icrc) })
     }
 
-    /// As [`Packet::parse`], for a packet with a pad count that is larger than its payload, which then is empty.
+    /// As [`Packet::parse`], for a packet with a pad count that is larger than its payload, which then is
+    /// empty.
     fn parse_overpadded(udp_payload: &'a [u8]) -> Option<Self> {
         let (rest, icrc) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
         let bth = Bth::parse(rest.first_chunk()?);
@@ -81,8 +82,8 @@ impl<'a> Packet<'a> {
     }
 
     /// Decodes the front of a captured datagram that was `len` bytes long. Headers beyond the captured part
-    /// are absent, the payload is the captured part of it, and the ICRC is 0 if it was not captured. A pad count
-    /// that is larger than the payload leaves no payload: requesters accept such ACKs.
+    /// are absent, the payload is the captured part of it, and the ICRC is 0 if it was not captured. A pad
+    /// count that is larger than the payload leaves no payload: requesters accept such ACKs.
     ///
     /// # Errors
     /// As [`Packet::parse`]; also [`DropReason::TooShort`] if the BTH is incomplete.
