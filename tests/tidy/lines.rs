@@ -6,11 +6,11 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. Whoever adds lines takes as many away, or says in the
 /// commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 68_200),
+    ("crates/nic/", 69_500),
     ("crates/xdp/", 10_050),
-    ("crates/tools/", 8_300),
+    ("crates/tools/", 9_050),
     ("crates/lab/", 7_000),
-    ("crates/cli/", 17_500),
+    ("crates/cli/", 17_550),
     ("xtask/", 900),
 ];
 

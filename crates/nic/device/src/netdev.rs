@@ -138,9 +138,9 @@ impl Gids {
         }
     }
 
-    /// Takes the changes of the netdev. If the table changes, calls `apply` with the old one, the new one and
-    /// whether the netdev was removed, and then tells the contexts. Does not wait for another thread that does
-    /// the same.
+    /// Takes the changes of the netdev. If the table changes, calls `apply` with the old one, the new one
+    /// and whether the netdev was removed, and then tells the contexts. Does not wait for another thread that
+    /// does the same.
     pub(crate) fn follow(&self, apply: impl FnOnce(&GidTable, &Arc<GidTable>, bool)) {
         let Some(mut watch) = self.watch.try_lock() else { return };
         let watch = &mut *watch;

@@ -213,8 +213,8 @@ impl CmDriver {
         self.of_device().iter().for_each(|id| id.tell_failover(gids));
     }
 
-    /// Returns the identifiers of the device, and those that listen there. The handles are collected first: an
-    /// identifier's lock comes before `state`, and dropping a handle may take both.
+    /// Returns the identifiers of the device, and those that listen there. The handles are collected first:
+    /// an identifier's lock comes before `state`, and dropping a handle may take both.
     fn of_device(&self) -> Vec<Arc<IdInner>> {
         let state = self.lock();
         let listening = state.listeners.values().map(|listening| &listening.id);
