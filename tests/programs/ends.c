@@ -199,10 +199,9 @@ static void row(const char *address, enum step step, enum way way)
 	tell(step);
 	/* It has stopped, or has ended. */
 	MUST(read(from, &number, sizeof(number)) >= 0);
-	/* Its message has arrived. */
-	usleep(100000);
 	if (step == asked) {
 		/* A request that was withdrawn has no event before it is accepted; then accepting it fails. */
+		usleep(500000);
 		printf("%s, the client %s: %s\n", names[step], verbs[way], accepts(id, 0) ? "accept fails" :
 			"accept succeeds");
 	} else {

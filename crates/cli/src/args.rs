@@ -169,7 +169,7 @@ pub(crate) struct TrafficArgs {
     /// [default: off]
     ///
     /// Without a value: on, for all devices. A list has the values of single devices, such as
-    /// mlx5_0=on,mlx5_1=on; so have those of --rate-limit and --flush-icrc. The peer must reply to marked
+    /// mlx5_0=on,mlx5_1=on; --rate-limit and --flush-icrc take such lists, too. The peer must reply to marked
     /// packets with congestion notification packets (CNPs): RoCE NICs and roxie do, Linux rxe does not. The
     /// sender then reduces its rate (DCQCN). Also: environment variable ROXIE_ECN.
     #[arg(long, value_name = "on|off|NAME=on[,NAME=on...]", num_args = 0..=1, require_equals = true,

@@ -94,8 +94,10 @@ impl TrafficArgs {
             .map_err(|bad| Failure::new(bad.to_string()).code(2))?;
         let lists = [ecn, rate_limit, flush_icrc];
         let named = lists.iter().flat_map(|list| Traffic::named_devices(list)).collect::<Vec<_>>();
-        // Without a list nothing is read. Without interfaces there is no device, which the program finds out.
-        if let (false, Ok(devices)) = (named.is_empty(), devices.configs()) {
+        // Without interfaces there is no device, which the program finds out.
+        if !named.is_empty()
+            && let Ok(devices) = devices.configs()
+        {
             let names = devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>();
             if let Some(unknown) = named.iter().find(|name| !names.contains(name)) {
                 let what =
