@@ -114,7 +114,7 @@ causes! {
     RemoteAccess = 0x42, RemAccessErr,
         "The peer refused access to its memory (NAK remote access error).",
         "Check rkey, address, length and the access flags of the peer's region, and that it is still \
-         registered; on a peer with roxie, ROXIE_LOG=errors tells which.";
+         registered.";
     RemoteOperation = 0x43, RemOpErr,
         "The peer could not complete the request (NAK remote operational error).",
         "The memory of its receive work request cannot be written; look at the peer's completions.";

@@ -9,21 +9,13 @@ use super::stack::{Site, here};
 
 /// Functions that correct programs call to find out what is possible, or when it may be too late. Their
 /// refusals are answers.
-const QUESTIONS: [&str; 21] = [
-    "ibv_create_ah",
+const QUESTIONS: [&str; 13] = [
     "ibv_create_ah_from_wc",
-    "ibv_create_cq",
-    "ibv_create_cq_ex",
-    "ibv_create_flow",
-    "ibv_create_qp",
-    "ibv_create_qp_ex",
-    "ibv_create_srq",
     "ibv_get_pkey_index",
     "ibv_get_srq_num",
     "ibv_init_ah_from_wc",
     "ibv_qp_to_qp_ex",
     "ibv_set_ece",
-    "rdma_create_qp",
     "rdma_disconnect",
     "rdma_get_cm_event",
     "rdma_getaddrinfo",
@@ -31,6 +23,17 @@ const QUESTIONS: [&str; 21] = [
     "rdma_reject",
     "rdma_resolve_addr",
     "rdma_set_option",
+];
+/// Functions that correct programs call to find out which sizes, types, flags and destinations are possible.
+const CREATIONS: [&str; 8] = [
+    "ibv_create_ah",
+    "ibv_create_cq",
+    "ibv_create_cq_ex",
+    "ibv_create_flow",
+    "ibv_create_qp",
+    "ibv_create_qp_ex",
+    "ibv_create_srq",
+    "rdma_create_qp",
 ];
 
 thread_local! {
@@ -50,16 +53,30 @@ pub(super) fn has_reported(call: Site) {
 pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) {
     let reported = REPORTED.try_with(Cell::take).ok().flatten();
     let Some(function) = function.filter(|_| reported.is_none_or(|call| call != here())) else { return };
-    // The programs of rsockets are written for sockets, and try what is possible.
-    let is_socket_call = !function.starts_with("ibv_") && !function.starts_with("rdma_");
-    if QUESTIONS.contains(&function) || function.starts_with("ibv_query") || is_socket_call {
+    if is_answer(function, refused) {
         return;
     }
     match refused.errno() {
         libc::EBUSY => report(FindingKind::ObjectInUse, line, &[("refused", here())]),
         libc::EINVAL => report(FindingKind::RefusedCall, line, &[("refused", here())]),
+        // Memory that is not mapped, or not with the rights of the region.
+        libc::EFAULT if function.starts_with("ibv_reg_") => {
+            report(FindingKind::RefusedCall, line, &[("refused", here())]);
+        }
         _ => {}
     }
+}
+
+/// Whether a correct program may have asked for this refusal.
+fn is_answer(function: &str, refused: &VerbsError) -> bool {
+    // The programs of rsockets are written for sockets, and try what is possible.
+    let is_socket_call = !function.starts_with("ibv_") && !function.starts_with("rdma_");
+    // No program asks whether there can be an object of size 0, without its queue, or on another port.
+    let is_mistake = refused.value() == 0 || matches!(refused.field(), "port_num" | "sgid_index");
+    QUESTIONS.contains(&function)
+        || function.starts_with("ibv_query")
+        || is_socket_call
+        || CREATIONS.contains(&function) && !is_mistake
 }
 
 /// Reports the acknowledgement of `events` events of a completion queue: `surplus` more are then acknowledged

@@ -390,6 +390,29 @@ impl Queue {
             sum,
             pages,
         });
+        self.fits(posted);
+    }
+
+    /// Reports the first post for which a NIC has no place: it frees a place when the application polls a
+    /// completion that covers it (mlx5_wq_overflow of rdma-core). The device frees it with the ACK.
+    fn fits(&self, posted: Site) {
+        let (outstanding, places) = (self.sends.len(), self.max_send_wr as usize);
+        if outstanding != places + 1 || self.has_failed || self.is_counted {
+            return;
+        }
+        let signaled = self.sends.iter().filter(|send| send.is_signaled).count();
+        let why = match signaled {
+            0 => "none of them is signaled; set IBV_SEND_SIGNALED at least once per queue length",
+            _ => "completions of signaled ones were not polled",
+        };
+        let text = format!(
+            "{outstanding} work requests were posted to the send queue of queue pair {:#08x} ({places} places) \
+             since the last polled completion, and {why}. A NIC frees places when such a completion is \
+             polled, and refuses this post with ENOMEM",
+            self.number
+        );
+        let sites = [("posted", posted), ("oldest posted", self.sends[0].posted)];
+        report(FindingKind::QueueFullUnsignaled, &text, &sites);
     }
 
     /// The send queue refused the last post because it is full.
