@@ -3,8 +3,8 @@
 use crate::prose;
 use crate::tree::File;
 
-/// The folders, and the most production lines of each. A change that adds lines takes as many away, or says in
-/// its commit what they are for.
+/// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
+/// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
     ("crates/nic/", 69_500),
     ("crates/xdp/", 10_050),
