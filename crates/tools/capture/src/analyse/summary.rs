@@ -265,6 +265,7 @@ fn json(verdict: &Verdict, origin: Origin<'_>) -> Value {
             "packets": count,
             "first_packet": at.number,
         })).collect::<Vec<_>>(),
+        "undecoded_packets": totals.undecoded.count(),
         "not_passed_by_hooks": totals.judged,
         "times_back": totals.backwards.0,
         "untimed": totals.untimed,

@@ -8,29 +8,33 @@ use wire::capture::NotRoce;
 use super::finding::At;
 use super::{Analysis, Record};
 
-/// Kinds that are distinguished; packets of further ones count as the last of them.
+/// Kinds that are distinguished; packets of further ones are only counted.
 const KINDS_MAX: usize = 64;
 /// Kinds that a text names.
 const NAMED_MAX: usize = 3;
 
 /// The packets that may be RoCEv2 in a form that is not decoded.
 #[derive(Clone, Debug, Default)]
-pub struct Undecoded(Vec<(NotRoce, u64, At)>);
+pub struct Undecoded {
+    kinds: Vec<(NotRoce, u64, At)>,
+    /// Packets of further kinds.
+    further: u64,
+}
 
 impl Undecoded {
     fn add(&mut self, kind: NotRoce, at: At) {
-        let is_full = self.0.len() == KINDS_MAX;
-        match self.0.iter_mut().find(|(known, ..)| *known == kind) {
+        let is_full = self.kinds.len() == KINDS_MAX;
+        match self.kinds.iter_mut().find(|(known, ..)| *known == kind) {
             Some((_, count, _)) => *count += 1,
-            None if is_full => self.0[KINDS_MAX - 1].1 += 1,
-            None => self.0.push((kind, 1, at)),
+            None if is_full => self.further += 1,
+            None => self.kinds.push((kind, 1, at)),
         }
     }
 
-    /// Kinds with their numbers of packets and their first ones, the most frequent first.
+    /// The distinguished kinds with their numbers of packets and their first ones, the most frequent first.
     #[must_use]
     pub fn kinds(&self) -> Vec<(NotRoce, u64, At)> {
-        let mut kinds = self.0.clone();
+        let mut kinds = self.kinds.clone();
         kinds.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
         kinds
     }
@@ -38,7 +42,7 @@ impl Undecoded {
     /// Number of packets of all kinds.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.iter().map(|(_, count, _)| count).sum()
+        self.kinds.iter().map(|(_, count, _)| count).sum::<u64>() + self.further
     }
 
     /// `8 packets of a kind that roxie does not decode: UDP port 1021, e.g. packet 3`; `None` without
@@ -62,6 +66,9 @@ impl Undecoded {
         }
         if kinds.len() > NAMED_MAX {
             let _ = write!(text, "; and {} more kinds", kinds.len() - NAMED_MAX);
+        }
+        if self.further > 0 {
+            let _ = write!(text, "; and {} packets of further kinds", self.further);
         }
         Some(text)
     }

@@ -140,3 +140,20 @@ fn several_kinds_are_named_beside_the_decoded_packets() {
     );
     assert_eq!(verdict.confidence().name(), "medium");
 }
+
+#[test]
+fn packets_of_kinds_beyond_the_limit_count_for_no_kind() {
+    let kinds = (10_000..10_070).map(|port| outer(17, &in_udp(port, &[0; 20])));
+    let mut frames: Vec<Vec<u8>> = kinds.collect();
+    frames.extend(std::iter::repeat_n(outer(17, &in_udp(10_069, &[0; 20])), 100));
+    let verdict = analyse(&file(1, &frames));
+    assert!(
+        verdict.text().contains("and 61 more kinds; and 106 packets of further kinds"),
+        "{}",
+        verdict.text()
+    );
+    assert!(verdict.totals.undecoded.kinds().iter().all(|(_, count, _)| *count == 1));
+    let origin = Origin::File("x.pcap");
+    assert!(verdict.next(origin).contains("udp.port==10000,"), "{}", verdict.next(origin));
+    assert_eq!(verdict.json(origin)["undecoded_packets"], 170);
+}
