@@ -193,18 +193,16 @@ impl Analysis {
             return;
         }
         let (what, dst) = (message.words(), direction.key.dst);
-        let why = match self.links.paused_since(at.ns.saturating_sub(took)) {
-            Some(pause) => format!(
-                "A link was paused meanwhile, the last pause frame is packet {}: that explains the delay",
+        let pause = self.links.paused_since(at.ns.saturating_sub(took)).map_or(String::new(), |pause| {
+            format!(
+                " A link was paused meanwhile, the last pause frame is packet {}: that may explain the delay.",
                 pause.number
-            ),
-            None => format!(
-                "No packet of it was retransmitted, so the delay is probably at {dst}: check whether its \
-                 program waits for a CPU"
-            ),
-        };
+            )
+        });
+        let or = if pause.is_empty() { "" } else { "otherwise " };
         let text = format!(
-            "{dst} answered the {what} in packet {} only after {}. {why}.",
+            "{dst} answered the {what} in packet {} only after {}.{pause} No packet of it was retransmitted, \
+             so the delay is {or}probably at {dst}: check whether its program waits for a CPU.",
             message.last.number,
             clock::span(took)
         );
