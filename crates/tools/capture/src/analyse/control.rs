@@ -27,6 +27,8 @@ pub(super) struct Links {
 #[derive(Debug)]
 struct Port {
     src: Mac,
+    /// Where its frames were captured.
+    interface: usize,
     /// Classes paused by PFC frames, and whether there were frames for all classes.
     classes: u8,
     all: bool,
@@ -41,15 +43,17 @@ struct Port {
 }
 
 impl Links {
-    fn port(&mut self, src: Mac) -> Option<&mut Port> {
-        let known = self.ports.iter().position(|port| port.src == src);
+    fn port(&mut self, src: Mac, interface: usize) -> Option<&mut Port> {
+        let is_it = |port: &Port| (port.src, port.interface) == (src, interface);
+        let known = self.ports.iter().position(is_it);
         if known.is_none() && self.ports.len() < PORTS_MAX {
             let none = At::default();
             let (classes, all, frames, pfc, changing) = (0, false, 0, None, false);
-            self.ports.push(Port { src, classes, all, frames, first: none, last: none, pfc, changing });
+            let (first, last) = (none, none);
+            self.ports.push(Port { src, interface, classes, all, frames, first, last, pfc, changing });
         }
         let last = self.ports.len() - 1;
-        self.ports.get_mut(known.unwrap_or(last)).filter(|port| port.src == src)
+        self.ports.get_mut(known.unwrap_or(last)).filter(|port| is_it(port))
     }
 
     /// The latest pause frame since `ns`.
@@ -91,7 +95,7 @@ impl Analysis {
         let Some(LinkControl { src, what }) = LinkControl::find(record.decode_as, record.data) else {
             return;
         };
-        let Some(port) = self.links.port(src) else { return };
+        let Some(port) = self.links.port(src, record.interface) else { return };
         let (mut change, mut begins) = (None, false);
         match what {
             Control::Pause(quanta) => {
@@ -172,15 +176,19 @@ impl Analysis {
         for (at, shown, subject, text) in pauses {
             self.report(Kind::LinkPaused, at, shown, subject, text);
         }
-        let announced: Vec<_> =
-            self.links.ports.iter().filter_map(|port| Some((port.src, port.pfc?))).collect();
-        if let [(a, (classes, at)), (b, (others, by))] = announced[..]
-            && classes != others
-        {
+        let announced =
+            self.links.ports.iter().filter_map(|port| Some((port.interface, port.src, port.pfc?)));
+        let mut announced: Vec<_> = announced.collect();
+        announced.sort_by_key(|(interface, ..)| *interface);
+        for ends in announced.chunk_by(|a, b| a.0 == b.0) {
+            let [(_, a, (classes, at)), (_, b, (others, by))] = *ends else { continue };
+            if classes == others {
+                continue;
+            }
             let text = format!(
                 "The ports {a} and {b} announce priority flow control for different classes (DCBX): {} in \
-                 packet {}, {} in packet {}. Frames of a class that only one of them has are dropped, not \
-                 paused.",
+                 packet {}, {} in packet {}. If they are the ends of one link, frames of a class that only \
+                 one of them has are dropped, not paused.",
                 Classes(classes),
                 at.number,
                 Classes(others),

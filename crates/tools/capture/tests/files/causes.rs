@@ -74,10 +74,15 @@ fn neighbours_and_topology_changes_are_findings() {
     let mut talk = Talk::new();
     talk.control(8, 0x88cc, &lldp(120, 8)).sends(0, 2).control(9, 0x88cc, &lldp(120, 8));
     assert_eq!(kinds(&analyse(&talk.file())), []);
+    // A port of another link.
+    talk.control(7, 0x88cc, &lldp(120, 0)).packets.last_mut().expect("a packet").interface = 1;
+    assert_eq!(kinds(&analyse(&talk.file())), []);
+    talk.packets.pop();
     talk.control(9, 0x88cc, &lldp(120, 0)).control(9, 0x88cc, &lldp(0, 0));
     let verdict = analyse(&talk.file());
     // The ports differ, one of them changed, and it goes down.
     assert_eq!(kinds(&verdict), [("link-change", 1), ("link-change", 7), ("link-change", 8)]);
+    assert!(verdict.findings[0].text.contains("If they are the ends of one link"), "{:?}", verdict.findings);
     assert!(verdict.findings[1].text.contains("3 in packet 6, none in packet 7"), "{:?}", verdict.findings);
     let bpdu = |flags| vec![0x42, 0x42, 3, 0, 0, 2, 2, flags];
     let mut talk = Talk::new();
