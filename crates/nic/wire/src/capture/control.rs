@@ -34,7 +34,7 @@ pub enum Control {
     },
     /// An announcement of LLDP (IEEE 802.1AB).
     Neighbour {
-        /// Seconds that it is valid; 0 says that the port goes down.
+        /// Seconds that it is valid; 0 ends the announcements: the port goes down, or LLDP is switched off.
         ttl_s: u16,
         /// Classes with flow control, if DCBX announces them (IEEE 802.1Qaz, D.2.10).
         pfc: Option<u8>,

@@ -110,7 +110,8 @@ impl Analysis {
             }
             Control::Neighbour { ttl_s: 0, .. } => {
                 change = Some(format!(
-                    "The port {src} announced in packet {} that it goes down (LLDP).",
+                    "The port {src} ended its LLDP announcements in packet {}: the port goes down, or LLDP \
+                     is switched off.",
                     at.number
                 ));
             }
@@ -132,7 +133,7 @@ impl Analysis {
                 if changed && !port.changing {
                     change = Some(format!(
                         "The bridge port {src} says in packet {} that the topology of the spanning tree \
-                         changed: meanwhile packets are flooded, delayed or lost.",
+                         changed: meanwhile packets may be flooded, delayed or lost.",
                         at.number
                     ));
                 }

@@ -80,15 +80,17 @@ fn neighbours_and_topology_changes_are_findings() {
     talk.packets.pop();
     talk.control(9, 0x88cc, &lldp(120, 0)).control(9, 0x88cc, &lldp(0, 0));
     let verdict = analyse(&talk.file());
-    // The ports differ, one of them changed, and it goes down.
+    // The ports differ, one of them changed, and it ends its announcements.
     assert_eq!(kinds(&verdict), [("link-change", 1), ("link-change", 7), ("link-change", 8)]);
     assert!(verdict.findings[0].text.contains("If they are the ends of one link"), "{:?}", verdict.findings);
     assert!(verdict.findings[1].text.contains("3 in packet 6, none in packet 7"), "{:?}", verdict.findings);
+    assert!(verdict.findings[2].text.contains("or LLDP is switched off"), "{:?}", verdict.findings);
     let bpdu = |flags| vec![0x42, 0x42, 3, 0, 0, 2, 2, flags];
     let mut talk = Talk::new();
     talk.sends(0, 2).control(8, 39, &bpdu(0x3c)).control(8, 39, &bpdu(0x3d)).control(8, 39, &bpdu(0x3d));
     let verdict = analyse(&talk.file());
     assert_eq!(kinds(&verdict), [("link-change", 6)], "{}", verdict.text());
+    assert!(verdict.text().contains("packets may be flooded"), "{}", verdict.text());
 }
 
 #[test]
