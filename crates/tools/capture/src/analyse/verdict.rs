@@ -89,8 +89,16 @@ impl Verdict {
             (1, at) => lacks.push(format!("the time of packet {} goes back", at.number)),
             (n, at) => lacks.push(format!("the times of {n} packets go back, first in packet {}", at.number)),
         }
-        if self.totals.untimed > 0 {
-            lacks.push(format!("{} packets have no time", self.totals.untimed));
+        for (count, what) in [
+            (self.totals.untimed, "no time"),
+            (self.totals.foreign, "an opcode of a manufacturer"),
+            (self.totals.not_followed, "a connection beyond those that are followed"),
+        ] {
+            match count {
+                0 => {}
+                1 => lacks.push(format!("a packet has {what}")),
+                n => lacks.push(format!("{n} packets have {what}")),
+            }
         }
         let is_reliable = |direction: &&Direction| !matches!(direction.service, Service::Uc | Service::Ud);
         let alone = |direction: &&Direction| direction.peer.is_none() && direction.has_requests();

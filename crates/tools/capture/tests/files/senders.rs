@@ -99,6 +99,9 @@ fn acknowledged_packets_are_not_malformed() {
         let verdict = analyse(&talk.file());
         assert_eq!(kinds(&verdict), [] as [&str; 0], "{number}: {}", verdict.text());
         assert_eq!(verdict.totals.foreign, u64::from(number == 0));
+        // Nothing is known of the contents of a manufacturer's packet.
+        let confidence = if number == 0 { "medium" } else { "high" };
+        assert_eq!(verdict.confidence().name(), confidence, "{number}: {}", verdict.text());
     }
 }
 
