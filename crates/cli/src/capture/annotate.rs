@@ -37,7 +37,7 @@ pub(super) fn run(args: &AnnotateArgs) -> Outcome {
         return Err(failure.hint("write it to a file first"));
     }
     target::spare_input(&args.file, &args.output)?;
-    let mut source = args.decode_as.apply(open(&args.file)?);
+    let mut source = args.decode_as.apply(open(&args.file)?)?;
     let verdict = with_progress(&mut source, Analysis::new(), |_, _| {})?;
     target::check_end(&source, &args.file.display().to_string())?;
     let comments = annotate::comments(&verdict);

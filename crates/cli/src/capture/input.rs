@@ -108,11 +108,11 @@ impl InputArgs {
     ) -> Outcome<Packets> {
         let Some(point) = self.live.point() else {
             return open(self.file.as_deref().ok_or_else(no_source)?)
-                .map(|source| self.decode_as.apply(source));
+                .and_then(|source| self.decode_as.apply(source));
         };
         let capture = start(&point, self.live.options(snap_len, filter, sample))?;
         let source = Source::new(Box::new(capture) as Box<dyn Read + Send>).map_err(cannot_open)?;
-        Ok(self.decode_as.apply(source))
+        self.decode_as.apply(source)
     }
 
     /// The source, for the command to run next: its name, and whether it is live.

@@ -91,16 +91,17 @@ pub(crate) struct DecodeArgs {
     /// Decode as: udp.port==1021,rocev2 or linktype==147,ethernet (may be given several times)
     ///
     /// The form is that of tshark. A UDP port carries rocev2, vxlan, vxlan-gpe, geneve, mpls or gtp, in both
-    /// directions; a link type is ethernet, raw, sll, sll2, infiniband, ppp or erf.
+    /// directions; up to 8 ports, also registered ones. A link type is ethernet, raw, sll, sll2, infiniband,
+    /// ppp or erf.
     #[arg(short = 'd', long = "decode-as", value_name = "RULE")]
     rules: Vec<DecodeRule>,
 }
 
 impl DecodeArgs {
     /// The same source, decoded by these rules.
-    pub(crate) fn apply(&self, mut source: Packets) -> Packets {
-        source.decode_as(&self.rules);
-        source
+    pub(crate) fn apply(&self, mut source: Packets) -> Outcome<Packets> {
+        source.decode_as(&self.rules).map_err(|error| Failure::new(error.to_string()).code(2))?;
+        Ok(source)
     }
 }
 

@@ -39,7 +39,7 @@ enum Format {
 pub(super) fn run(args: &ReportArgs) -> Outcome {
     let format = Format::of(&args.output)?;
     target::spare_input(&args.file, &args.output)?;
-    let mut source = args.decode_as.apply(open(&args.file)?);
+    let mut source = args.decode_as.apply(open(&args.file)?)?;
     let mut traces = Traces::default();
     let verdict = with_progress(&mut source, Analysis::with_messages(), |analysis, packet| {
         traces.add(analysis, packet);

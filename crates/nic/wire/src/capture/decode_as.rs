@@ -1,7 +1,7 @@
 //! How to decode what a capture does not say by itself: UDP ports and link types that the user names.
 
 use super::LinkType;
-use crate::udp::Udp;
+use crate::udp::{ROCE_PORT, Udp};
 
 /// What the datagrams of a UDP port carry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +24,7 @@ impl Carried {
     /// Returns what a port carries by its registration.
     pub(super) const fn of_port(port: u16) -> Option<Self> {
         Some(match port {
+            ROCE_PORT => Self::Roce,
             // 8472 is that of Linux interfaces without `dstport`.
             4789 | 8472 => Self::Vxlan,
             4790 => Self::VxlanGpe,
@@ -49,13 +50,14 @@ impl Ports {
         free.map(|place| *place = Some((port, carried))).is_some()
     }
 
-    /// Returns what the datagram carries by its destination port, or else by its source port.
+    /// Returns what the datagram carries by its destination port, or else by its source port. The source port
+    /// of RoCEv2 may be any.
     #[inline]
     pub(super) fn get(&self, udp: Udp) -> Option<Carried> {
         self.0[0]?;
         let of =
             |port| self.0.iter().flatten().find(|(known, _)| *known == port).map(|(_, carried)| *carried);
-        of(udp.dst_port).or_else(|| of(udp.src_port))
+        of(udp.dst_port).or_else(|| of(udp.src_port).filter(|_| udp.dst_port != ROCE_PORT))
     }
 }
 
@@ -86,6 +88,7 @@ mod tests {
         assert!(ports.add(7, Carried::Vxlan) && ports.add(9, Carried::Gtp) && ports.add(7, Carried::Roce));
         assert_eq!(ports.get(udp(1, 7)), Some(Carried::Roce));
         assert_eq!(ports.get(udp(9, 1)), Some(Carried::Gtp));
+        assert_eq!(ports.get(udp(9, ROCE_PORT)), None);
         assert!((100..106).all(|port| ports.add(port, Carried::Mpls)) && !ports.add(200, Carried::Mpls));
     }
 }

@@ -10,7 +10,7 @@ use super::not_roce::{NotRoce, is_known_port};
 use crate::bytes::u16_at;
 use crate::eth::EtherType;
 use crate::ip::{Ip, Ipv4, Ipv6, PROTOCOL_UDP};
-use crate::udp::{ROCE_PORT, Udp};
+use crate::udp::Udp;
 
 /// Most tunnels inside each other.
 pub const TUNNELS_MAX: usize = 8;
@@ -152,12 +152,11 @@ pub(super) fn find_ip<'a>(
                 if ip.protocol == PROTOCOL_UDP {
                     let (udp, behind) = ip.behind.split_first_chunk().ok_or(NotRoce::Ip)?;
                     let udp = Udp::parse(udp);
-                    let named = ports.get(udp);
-                    if udp.dst_port == ROCE_PORT || named == Some(Carried::Roce) {
+                    let carried = ports.get(udp).or_else(|| Carried::of_port(udp.dst_port));
+                    if carried == Some(Carried::Roce) {
                         let carrier = Carrier::Udp(udp);
                         return Ok(Inside { ip, carrier, rest: behind, tunnels, vni, is_fragment });
                     }
-                    let carried = named.or_else(|| Carried::of_port(udp.dst_port));
                     let tunnel = carried.and_then(|carried| encap::in_udp(carried, behind));
                     // A packet to any port may be the reply of a known service.
                     let port = if is_known_port(udp.src_port) { udp.src_port } else { udp.dst_port };

@@ -17,7 +17,7 @@ use flate2::read::MultiGzDecoder;
 use wire::capture::{BlockHeader, DecodeAs, FileHeader, LinkType, Order, Ports, Resolution};
 
 pub use error::{EndError, OpenError};
-pub use rule::DecodeRule;
+pub use rule::{DecodeRule, TooManyPorts};
 
 /// Bytes requested by one read; larger reads are not faster.
 const BUFFER: usize = 1 << 20;
@@ -388,15 +388,20 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Decodes the packets that follow by what the user says of UDP ports and link types. Of more than
-    /// [`Ports::MAX`] ports the last ones are ignored.
-    pub fn decode_as(&mut self, rules: &[DecodeRule]) {
+    /// Decodes the packets that follow by what the user says of UDP ports and link types.
+    ///
+    /// # Errors
+    /// If more than [`Ports::MAX`] ports are named.
+    pub fn decode_as(&mut self, rules: &[DecodeRule]) -> Result<(), TooManyPorts> {
         for rule in rules {
             match *rule {
-                DecodeRule::Port(port, carried) => _ = self.ports.add(port, carried),
+                DecodeRule::Port(port, carried) => {
+                    self.ports.add(port, carried).then_some(()).ok_or(TooManyPorts)?;
+                }
                 DecodeRule::Link(link, meant) => self.links.push((link, meant)),
             }
         }
+        Ok(())
     }
 
     /// How packets of an interface are decoded.

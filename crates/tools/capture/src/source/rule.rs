@@ -1,8 +1,9 @@
 //! What the user says of packets that a file does not describe.
 
+use std::fmt;
 use std::str::FromStr;
 
-use wire::capture::{Carried, LinkType};
+use wire::capture::{Carried, LinkType, Ports};
 
 /// A statement of the user about a capture, in the form of tshark's `-d`: `udp.port==1021,rocev2`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,6 +52,18 @@ impl FromStr for DecodeRule {
         }
     }
 }
+
+/// The rules name more UDP ports than [`Ports::MAX`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TooManyPorts;
+
+impl fmt::Display for TooManyPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "more than {} UDP ports are named by -d udp.port==", Ports::MAX)
+    }
+}
+
+impl std::error::Error for TooManyPorts {}
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,8 @@
 
 use pcap_file::{Endianness, TsResolution};
 use roxie_capture::analyse::{Analysis, Origin, Verdict, analyse as analyse_source};
-use roxie_capture::source::{DecodeRule, Source};
+use roxie_capture::source::{DecodeRule, Source, TooManyPorts};
+use wire::capture::Carried;
 
 use crate::build::pcap;
 use crate::golden;
@@ -18,7 +19,7 @@ fn file(link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
 fn decoded_as(file: &[u8], rules: &[&str]) -> Verdict {
     let rules: Vec<DecodeRule> = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
     let mut source = Source::new(file).expect("a capture");
-    source.decode_as(&rules);
+    source.decode_as(&rules).expect("few ports");
     analyse_source(&mut source, Analysis::new(), |_, _| std::ops::ControlFlow::Continue(())).expect("memory")
 }
 
@@ -109,6 +110,20 @@ fn rules_of_the_user_decode_ports_and_link_types() {
         assert_eq!(verdict.findings.len(), 0, "{rule}: {}", verdict.text());
         assert!(verdict.directions.iter().all(|direction| direction.counts.intact > 0), "{rule}");
     }
+}
+
+#[test]
+fn the_user_may_name_the_port_of_roce_and_at_most_eight_ports() {
+    let frames = on_port(1021);
+    let tunneled: Vec<Vec<u8>> =
+        frames.iter().map(|frame| outer(17, &in_udp(4791, &vxlan(frame)[42..]))).collect();
+    let verdict = decoded_as(&file(1, &tunneled), &["udp.port==4791,vxlan", "udp.port==1021,rocev2"]);
+    assert_eq!((verdict.totals.roce, verdict.findings.len()), (frames.len() as u64, 0), "{}", verdict.text());
+    assert!(verdict.directions.iter().all(|direction| direction.key.vni == Some(42)));
+    let file = file(1, &frames);
+    let mut source = Source::new(&*file).expect("a capture");
+    let rules: Vec<DecodeRule> = (1..=9).map(|port| DecodeRule::Port(port, Carried::Roce)).collect();
+    assert_eq!((source.decode_as(&rules[..8]), source.decode_as(&rules)), (Ok(()), Err(TooManyPorts)));
 }
 
 #[test]
