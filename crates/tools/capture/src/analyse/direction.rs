@@ -374,7 +374,7 @@ impl Direction {
     pub(super) fn stalled(&mut self, before: At, now: At) {
         let waited = now.ns.saturating_sub(before.ns);
         if let Some(message) = self.open.back_mut().filter(|message| !message.ended) {
-            message.stalled_ns += waited;
+            message.stalled_ns = message.stalled_ns.saturating_add(waited);
         }
     }
 

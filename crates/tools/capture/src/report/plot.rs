@@ -128,7 +128,7 @@ pub(super) fn plot(
         );
     }
     for tick in ticks(0.0, duration) {
-        let (at, words) = (x(span.0 + tick as u64), escape(&clock::span(tick as u64)));
+        let (at, words) = (x(span.0.saturating_add(tick as u64)), escape(&clock::span(tick as u64)));
         let _ = writeln!(out, "<text class=\"x\" x=\"{at:.1}\" y=\"{:.1}\">{words}</text>", HEIGHT - 12.0);
     }
     for (ns, words) in events {

@@ -38,7 +38,7 @@ impl Series {
         let rate = |sum: u64| sum as f64 * 1e9 / self.width.max(1) as f64;
         (0..)
             .zip(&self.sums)
-            .map(|(at, sum)| (start + at * self.width + self.width / 2, rate(*sum)))
+            .map(|(at, sum)| ((start + at * self.width).saturating_add(self.width / 2), rate(*sum)))
             .collect()
     }
 }
@@ -88,6 +88,14 @@ mod tests {
         let rates = series.rates();
         // 3 in each microsecond.
         assert!(rates[..rates.len() - 1].iter().all(|(_, rate)| (*rate - 3e6).abs() < 1.0), "{rates:?}");
+    }
+
+    #[test]
+    fn a_series_may_end_at_the_last_nanosecond() {
+        let mut series = Series::default();
+        series.add(1, 3);
+        series.add(u64::MAX, 5);
+        assert_eq!(series.rates().last().map(|(ns, _)| *ns), Some(u64::MAX));
     }
 
     #[test]

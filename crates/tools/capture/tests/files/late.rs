@@ -77,3 +77,18 @@ fn the_latency_of_a_message_includes_the_wait_for_retransmissions_inside_it() {
         assert!((274_000_000..276_000_000).contains(&most), "{most}: {}", verdict.text());
     }
 }
+
+/// A file may have any times.
+#[test]
+fn waits_inside_a_message_do_not_overflow() {
+    let mut talk = Talk::new();
+    for (opcode, psn) in [(Opcode::RC_SEND_FIRST, 0), (Opcode::RC_SEND_MIDDLE, 1)] {
+        for ns in [1, u64::MAX - 1] {
+            talk.request(opcode, psn, false, &[], &[1; 256]);
+            talk.packets.last_mut().expect("a packet").ns = ns;
+        }
+    }
+    talk.request(Opcode::RC_SEND_LAST, 2, true, &[], &[1; 100]).ack(2, ACK, 1);
+    let verdict = analyse(&talk.file());
+    assert_eq!(verdict.directions[0].counts.latency.max(), u64::MAX, "{}", verdict.text());
+}
