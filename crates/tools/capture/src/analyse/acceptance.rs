@@ -52,9 +52,19 @@ impl Analysis {
         self.opaque(at, seen, finding);
     }
 
-    /// Follows the number of a request that cannot be decoded: the receiver may accept it.
+    /// Follows the number of a request of a connection that cannot be decoded: the receiver may accept it. An
+    /// unknown opcode counts as a request.
     fn opaque(&mut self, at: At, seen: &Seen<'_>, finding: Option<usize>) {
-        let (Some(index), Some(bth)) = (self.direction(at, seen, Service::Rc), seen.bth) else { return };
+        let Some(bth) = seen.bth else { return };
+        // The top three bits are the service.
+        let service = match (bth.opcode.row(), bth.opcode.0 >> 5) {
+            (Some(row), _) if row.is_response() => return,
+            (_, 0 | 6..) => Service::Rc,
+            (_, 1) => Service::Uc,
+            (_, 5) => Service::Xrc,
+            _ => return,
+        };
+        let Some(index) = self.direction(at, seen, service) else { return };
         let direction = &mut self.directions[index];
         let slot = Slot { sent: at, again: at, opcode: bth.opcode, ..Slot::default() };
         match direction.window.order(bth.psn) {

@@ -124,6 +124,29 @@ fn packets_that_the_receiver_does_not_acknowledge_are_malformed() {
     assert_eq!(kinds(&verdict), ["wrong-mtu", "request-refused"], "{}", verdict.text());
 }
 
+/// Only a request uses a sequence number.
+#[test]
+fn malformed_responses_and_datagrams_are_no_requests() {
+    for opcode in [Opcode::RC_ACKNOWLEDGE, Opcode::UD_SEND_ONLY, Opcode::CNP] {
+        // Both ends send requests.
+        let mut talk = Talk::new();
+        for psn in 0..4 {
+            talk.send(psn).ack(psn, ACK, psn + 1);
+            talk.answer(Opcode::RC_SEND_ONLY, psn, &[], &[9; 100]).change(|packet| packet[8] |= 0x80);
+            talk.request(Opcode::RC_ACKNOWLEDGE, psn, false, &aeth(ACK, psn + 1), &[]);
+            if psn == 2 {
+                // A header of another version.
+                talk.answer(opcode, 3, &aeth(ACK, 4), &[]).change(|packet| packet[1] |= 1);
+            }
+        }
+        let verdict = analyse(&talk.file());
+        assert_eq!(kinds(&verdict), ["malformed"], "{opcode}: {}", verdict.text());
+        let counts =
+            verdict.directions.iter().map(|direction| (direction.counts.begun(), direction.counts.resent));
+        assert_eq!(counts.collect::<Vec<_>>(), [(4, 0), (4, 0)], "{opcode}");
+    }
+}
+
 #[test]
 fn a_violated_rule_that_the_receiver_accepts_is_doubtful() {
     let mut talk = Talk::new();
