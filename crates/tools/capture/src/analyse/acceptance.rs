@@ -8,8 +8,7 @@ use super::direction::Inside;
 use super::finding::{At, Confidence, Finding, Kind, subject};
 use super::window::{Order, Slot};
 
-/// Findings of a direction that wait for the answer of the receiver; of further ones the answer does not
-/// matter.
+/// Findings of a direction that wait for the answer of the receiver; further ones have the confidence low.
 const DOUBTS_MAX: usize = 64;
 /// Opcodes that the IBA leaves to manufacturers (IBA 9.2.1).
 const MANUFACTURER: u8 = 0xc0;
@@ -25,10 +24,20 @@ impl Analysis {
         shown: At,
         text: String,
     ) {
-        let Some(finding) = self.report_on(index, kind, at, shown.number, text) else { return };
+        let finding = self.report_on(index, kind, at, shown.number, text);
+        self.doubt(index, psn, shown, finding);
+    }
+
+    /// Lets a finding wait for the answer to the packet `shown`.
+    fn doubt(&mut self, index: usize, psn: Psn, shown: At, finding: Option<usize>) {
         let doubts = &mut self.directions[index].doubts;
-        if doubts.len() < DOUBTS_MAX {
-            doubts.push((psn, shown, finding));
+        match finding {
+            Some(finding) if doubts.len() < DOUBTS_MAX => doubts.push((psn, shown, finding)),
+            _ => {
+                if let Some(finding) = self.findings.at(finding) {
+                    finding.confidence = Confidence::Low;
+                }
+            }
         }
     }
 
@@ -81,9 +90,7 @@ impl Analysis {
         if bth.ack_req {
             direction.request_ack(bth.psn);
         }
-        if let Some(finding) = finding.filter(|_| direction.doubts.len() < DOUBTS_MAX) {
-            direction.doubts.push((bth.psn, at, finding));
-        }
+        self.doubt(index, bth.psn, at, finding);
     }
 
     /// The receiver acknowledged all numbers before `una`, in packet `ack`.

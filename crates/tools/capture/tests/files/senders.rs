@@ -148,6 +148,18 @@ fn malformed_responses_and_datagrams_are_no_requests() {
 }
 
 #[test]
+fn findings_beyond_those_that_wait_for_the_receiver_are_doubtful() {
+    let mut talk = Talk::new();
+    for psn in 0..71 {
+        talk.request(Opcode(if psn == 0 { 4 } else { 0x1f }), psn, psn == 70, &[], &[1; 100]);
+    }
+    talk.ack(70, ACK, 71);
+    let verdict = analyse(&talk.file());
+    assert_eq!((kinds(&verdict), verdict.confidence()), (vec!["malformed"], Confidence::Low));
+    assert_eq!(verdict.findings[0].count, 6, "{}", verdict.text());
+}
+
+#[test]
 fn a_violated_rule_that_the_receiver_accepts_is_doubtful() {
     let mut talk = Talk::new();
     talk.request(Opcode::RC_WRITE_ONLY, 0, true, &reth(0x1000, 99), &[1; 64]).ack(0, ACK, 1);
