@@ -64,11 +64,12 @@ impl LinkType {
 
     /// Returns why [`LinkType::split`] refuses a packet.
     pub(super) fn refusal(self, packet: &[u8]) -> NotRoce {
-        const ERF_LEN: usize = 16;
-        let is_other_record = self == Self::ERF && packet.len() >= ERF_LEN
-            || self == Self::INFINIBAND && packet.len() >= Lrh::LEN;
-        let is_unknown = self.name().is_none() || is_other_record;
-        if is_unknown { NotRoce::LinkType(self) } else { NotRoce::Link }
+        match self {
+            Self::ERF => erf(packet).map_or_else(|reason| reason, |(inner, rest)| inner.refusal(rest)),
+            Self::INFINIBAND if packet.len() >= Lrh::LEN => NotRoce::LinkType(self),
+            _ if self.name().is_none() => NotRoce::LinkType(self),
+            _ => NotRoce::Link,
+        }
     }
 
     /// Removes the link layer from a packet. Returns `None` if the packet is too short or the link type is
@@ -117,29 +118,30 @@ impl LinkType {
                 Some(Link::bare(ether_type, rest))
             }
             Self::PPP_ETHER => Some(Link::bare(encap::PPPOE, packet)),
-            Self::ERF => erf(packet),
+            Self::ERF => erf(packet).ok().and_then(|(inner, rest)| inner.split(rest)),
             Self::INFINIBAND => Lrh::split(packet),
             _ => None,
         }
     }
 }
 
-/// Removes the header of an ERF record, and the link layer of the packet in it.
-fn erf(record: &[u8]) -> Option<Link<'_>> {
+/// Removes the header of an ERF record. Returns the link type of the packet in it, and the packet.
+fn erf(record: &[u8]) -> Result<(LinkType, &[u8]), NotRoce> {
     const HAS_EXTENSION: u8 = 0x80;
-    let (header, mut rest) = record.split_first_chunk::<16>()?;
+    let (header, mut rest) = record.split_first_chunk::<16>().ok_or(NotRoce::Link)?;
+    // Two bytes of padding are in front of an Ethernet header.
+    let (inner, padding) = match header[8] & !HAS_EXTENSION {
+        kind if ERF_ETHERNET.contains(&kind) => (LinkType::ETHERNET, 2),
+        kind if ERF_INFINIBAND.contains(&kind) => (LinkType::INFINIBAND, 0),
+        22 | 23 => (LinkType::RAW, 0),
+        _ => return Err(NotRoce::LinkType(LinkType::ERF)),
+    };
     let mut more = header[8] & HAS_EXTENSION != 0;
     while more {
-        let (extension, behind) = rest.split_first_chunk::<8>()?;
+        let (extension, behind) = rest.split_first_chunk::<8>().ok_or(NotRoce::Link)?;
         (more, rest) = (extension[0] & HAS_EXTENSION != 0, behind);
     }
-    match header[8] & !HAS_EXTENSION {
-        // Two bytes of padding are in front of the Ethernet header.
-        kind if ERF_ETHERNET.contains(&kind) => LinkType::ETHERNET.split(rest.get(2..)?),
-        kind if ERF_INFINIBAND.contains(&kind) => Lrh::split(rest),
-        22 | 23 => LinkType::RAW.split(rest),
-        _ => None,
-    }
+    Ok((inner, rest.get(padding..).ok_or(NotRoce::Link)?))
 }
 
 /// The local route header of InfiniBand (IBA 7.7).
@@ -264,6 +266,25 @@ mod tests {
         assert_eq!((link.ether_type, link.rest), (EtherType::IPV4, &[0x45][..]));
         assert!(link.tags().map(|tag| tag.id).eq([100, 9, 7]));
         assert!(LinkType::ETHERNET.split(&frame[..24]).is_none());
+    }
+
+    #[test]
+    fn the_type_of_an_erf_record_tells_another_kind_from_a_cut_one() {
+        let mut record = [0; 40];
+        for (kind, len, reason) in [
+            (3, 40, NotRoce::LinkType(LinkType::ERF)),
+            (0x83, 16, NotRoce::LinkType(LinkType::ERF)),
+            (2, 31, NotRoce::Link),
+            (0x80 | 11, 20, NotRoce::Link),
+            (21, 23, NotRoce::Link),
+            (21, 24, NotRoce::LinkType(LinkType::INFINIBAND)),
+            (22, 16, NotRoce::Link),
+            (3, 15, NotRoce::Link),
+        ] {
+            record[8] = kind;
+            assert!(LinkType::ERF.split(&record[..len]).is_none());
+            assert_eq!(LinkType::ERF.refusal(&record[..len]), reason, "{kind} {len}");
+        }
     }
 
     #[test]
