@@ -152,9 +152,10 @@ pub(super) fn snap(bytes: &[u8]) -> Option<Next<'_>> {
 /// What the frame of IEEE 802.2 is that carries no other one.
 pub(super) fn llc(length: EtherType, bytes: &[u8]) -> NotRoce {
     match bytes.first() {
-        // Spanning tree, IS-IS, IPX, NetBIOS, SNAP of vendors, the global address.
-        Some(sap @ (0x42 | 0xfe | 0xe0 | 0xf0 | 0xaa | 0xff)) if length.0 > 0 => NotRoce::Llc(*sap),
-        _ => NotRoce::EtherType(length),
+        // A frame of length 0 has no header.
+        _ if length.0 == 0 => NotRoce::EtherType(length),
+        Some(sap) => NotRoce::Llc(*sap),
+        None => NotRoce::Link,
     }
 }
 

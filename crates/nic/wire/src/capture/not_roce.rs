@@ -14,7 +14,7 @@ pub enum NotRoce {
     Link,
     /// The Ethernet type is this one, neither IPv4 nor IPv6.
     EtherType(EtherType),
-    /// A frame of IEEE 802.2 with this service access point: protocols of bridges.
+    /// A frame of IEEE 802.2 with this service access point.
     Llc(u8),
     /// The IP header is malformed or was not captured.
     Ip,
@@ -54,7 +54,8 @@ impl NotRoce {
     pub fn is_other_traffic(&self) -> bool {
         match self {
             Self::EtherType(ether_type) => is_known_type(ether_type.0),
-            Self::Llc(_) => true,
+            // Spanning tree, IS-IS, IPX, NetBIOS, SNAP of vendors, the global address.
+            Self::Llc(sap) => matches!(sap, 0x42 | 0xfe | 0xe0 | 0xf0 | 0xaa | 0xff),
             Self::Protocol(protocol) => is_known_protocol(*protocol),
             Self::Port(port) => is_known_port(*port),
             Self::LinkType(_) | Self::Link | Self::Ip | Self::Fragment | Self::Nested => false,
@@ -119,6 +120,7 @@ mod tests {
             NotRoce::LinkType(LinkType(147)),
             NotRoce::EtherType(EtherType(0x88e5)),
             NotRoce::EtherType(EtherType(0)),
+            NotRoce::Llc(6),
             NotRoce::Protocol(50),
             NotRoce::Port(1021),
             NotRoce::Fragment,

@@ -39,9 +39,10 @@ fn on_port(port: u16) -> Vec<Vec<u8>> {
 fn packets_of_an_unknown_kind_make_the_capture_inconclusive() {
     let frames = golden::frames("rc-write-v4");
     let all = |rewrite: fn(&[u8]) -> Vec<u8>| frames.iter().map(|frame| rewrite(frame)).collect::<Vec<_>>();
-    let cases: [(&str, u32, Vec<Vec<u8>>); 8] = [
+    let cases: [(&str, u32, Vec<Vec<u8>>); 9] = [
         ("link type 147", 147, frames.clone()),
         ("link type 197 (ERF) with another kind", 197, all(|frame| [&[0; 8][..], &[3; 8], frame].concat())),
+        ("LLC 0x06", 1, all(|frame| in_ethernet(38, &[&[6, 6, 3], frame].concat()))),
         ("Ethernet type 0x88e5", 1, all(|frame| in_ethernet(0x88e5, frame))),
         ("IP protocol 50", 1, all(|frame| outer(50, frame))),
         ("UDP port 1021", 1, on_port(1021)),
