@@ -186,7 +186,7 @@ impl Analysis {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
             let text = format!(
                 "A packet was cut in transit: its headers announce {len} bytes behind the UDP header, and \
-                 {there} are there. Its receiver drops it silently, like a lost packet."
+                 {there} are there. A receiver should drop it silently."
             );
             self.report(Kind::Malformed, at, at.number, subject(seen), text);
             return;
@@ -333,8 +333,8 @@ impl Analysis {
         direction.wrong_p_key = true;
         let text = format!(
             "Packet {} has the partition {key:#06x} (P_Key without its highest bit), while packet {} has \
-             {known:#06x} for this connection. A queue pair has one partition and drops packets of others \
-             silently: use the same P_Key at both ends.",
+             {known:#06x} for this connection. A queue pair has one partition and should drop packets of \
+             others silently: use the same P_Key at both ends.",
             at.number, since.number
         );
         self.report_on(index, Kind::WrongKey, at, at.number, text);
@@ -393,8 +393,8 @@ impl Analysis {
                 let first = direction.first;
                 let text = format!(
                     "Datagrams to one queue pair carry different Q_Keys: {key:#010x} in packet {}, {} in \
-                     packet {}. A queue pair has one Q_Key and drops datagrams with another one silently: \
-                     senders must use the receiver's.",
+                     packet {}. A queue pair has one Q_Key and should drop datagrams with another one \
+                     silently: senders must use the receiver's.",
                     first.number, deth.q_key, at.number
                 );
                 self.report_on(index, Kind::WrongKey, first, at.number, text);
@@ -461,8 +461,7 @@ impl Analysis {
 /// Describes a packet with a wrong ICRC.
 fn damaged(want: u32) -> String {
     format!(
-        "A packet is damaged: its invariant CRC should be {:#010x}. Its receiver drops it silently, like a \
-         lost packet.",
+        "A packet is damaged: its invariant CRC should be {:#010x}. A receiver should drop it silently.",
         want.swap_bytes()
     )
 }

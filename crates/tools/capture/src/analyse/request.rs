@@ -214,7 +214,7 @@ impl Analysis {
         if direction.service == Service::Uc {
             let text = format!(
                 "{count} packets before packet {} were not seen in this capture. A UC requester does not \
-                 repeat them: the receiver drops their message.",
+                 repeat them: a receiver should drop their message silently.",
                 at.number
             );
             self.report_on(index, Kind::LostUnreliable, at, at.number, text);

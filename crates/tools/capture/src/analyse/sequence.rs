@@ -49,7 +49,7 @@ impl Analysis {
         let direction = &self.directions[index];
         let (row, psn) = (packet.row(), packet.bth.psn);
         let refused =
-            "A responder should refuse such packets with NAK invalid request; on UC it drops the message.";
+            "A responder should refuse such packets with NAK invalid request, on UC drop their message.";
         let text = match (direction.inside, row.position.starts()) {
             (Inside::Begun, true) => {
                 let begun = direction.open.back().map_or(0, |message| message.first.number);

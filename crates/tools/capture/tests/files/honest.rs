@@ -242,6 +242,7 @@ fn wrong_checksums_are_one_finding_with_a_count() {
         verdict.findings.iter().filter(|f| f.kind.name() == "bad-icrc").map(|f| f.count).collect();
     assert_eq!(bad, [5], "{}", verdict.text());
     // All packets are wrong, and the responder accepts them.
+    assert!(verdict.text().contains("A receiver should drop it silently"), "{}", verdict.text());
     let mut talk = Talk::new();
     for n in 0..10 {
         talk.send(n).damage(1).ack(n, ACK, n + 1);
