@@ -122,7 +122,7 @@ impl Analysis {
         finding.kind = Kind::LateAnswer;
         finding.text = format!(
             "{dst} answered a request late: it was sent {count} times from packet {} on, and each \
-             transmission was acknowledged ({}), so none was lost. Check whether the hosts or their \
+             transmission was acknowledged ({}), so probably none was lost. Check whether the hosts or their \
              programs wait for a CPU.",
             finding.at.number,
             packets(first, at)
