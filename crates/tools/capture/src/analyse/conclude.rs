@@ -182,8 +182,11 @@ impl Analysis {
             return;
         }
         let Some(finding) = self.findings.at(direction.damaged) else { return };
-        let all = if bad == 1 { "The only packet has".to_owned() } else { format!("All {bad} packets have") };
-        let accepted = if answered { ", and were acknowledged" } else { "" };
+        let (all, were) = match bad {
+            1 => ("The only packet has".to_owned(), "was"),
+            n => (format!("All {n} packets have"), "were"),
+        };
+        let accepted = if answered { format!(", and {were} acknowledged") } else { String::new() };
         finding.text = format!(
             "{all} a wrong invariant CRC in this direction{accepted}. Probably the capture \
              sees them before the NIC computes the CRC, or a device on the path changed a field that the CRC \

@@ -250,6 +250,10 @@ fn wrong_checksums_are_one_finding_with_a_count() {
     let (kind, text) = first(&talk);
     assert_eq!(kind, "bad-icrc");
     assert!(text.contains("All 10 packets") && text.contains("were acknowledged"), "{text}");
+    let mut talk = Talk::new();
+    talk.send(0).damage(1).ack(0, ACK, 1);
+    let (_, text) = first(&talk);
+    assert!(text.contains("The only packet") && text.contains("and was acknowledged"), "{text}");
 }
 
 #[test]
