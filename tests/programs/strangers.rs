@@ -226,7 +226,7 @@ fn asked(lab: &Lab, name: &str) -> Result<(), String> {
         return Err(format!("hidden {hidden} times\n{}", ended.describe()));
     }
     let texts =
-        [&format!("{pid} ") as &str, "roxie_processes 1", "roxie_hidden_processes 0", "ingress: count"];
+        [&format!("{pid} ") as &str, "roxie_processes 1", "roxie_hidden_processes 0", "roxie0 on lo: count"];
     texts.iter().try_for_each(|text| match after.contains(text) {
         true => Ok(()),
         false => Err(format!("no '{text}'\n{}", ended.describe())),
