@@ -51,6 +51,20 @@ impl FindingKind {
     /// Whether two places make the mistake, which is another one for each two.
     #[must_use]
     pub fn is_of_two(self) -> bool {
-        ["race-", "unordered-", "missing-fence", "ends-"].iter().any(|start| self.name().starts_with(start))
+        matches!(
+            self,
+            Self::EndsPathMtu
+                | Self::EndsPsn
+                | Self::EndsReads
+                | Self::EndsQpn
+                | Self::EndsGid
+                | Self::EndsTimeout
+                | Self::EndsRnr
+                | Self::RaceRemote
+                | Self::RaceLocal
+                | Self::UnorderedRemote
+                | Self::UnorderedLocal
+                | Self::MissingFence
+        )
     }
 }
