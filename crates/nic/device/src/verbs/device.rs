@@ -187,12 +187,6 @@ impl Device {
         self.0.gids.is_removed()
     }
 
-    /// As [`is_removed`](Self::is_removed), as far as it has been noticed.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.0.gids.is_removed()
-    }
-
     /// Returns the EUI-64 of the MAC that the netdev had when it was found, host byte order.
     #[must_use]
     pub fn node_guid(&self) -> u64 {

@@ -35,7 +35,7 @@ struct Shared {
 
 impl Shared {
     fn is_removed(&self) -> bool {
-        self.context.device().is_lost()
+        self.context.device().is_removed()
     }
 
     /// True if the application uses neither the context nor the domains. Each identifier and each object has

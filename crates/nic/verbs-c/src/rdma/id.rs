@@ -345,7 +345,7 @@ pub(crate) fn destroy(id: GivenUp<IdObject>) {
         None => id.tail.id.destroy(),
     }
     let (channel, sync) = (id.channel().get(), id.tail.is_sync());
-    let is_removed = id.tail.id.context().is_some_and(|context| context.device().is_lost());
+    let is_removed = id.tail.id.context().is_some_and(|context| context.device().is_removed());
     id.free();
     if is_removed {
         close_removed();
