@@ -13,8 +13,7 @@ use crate::cq::CompletionQueue;
 use crate::status::{ObjectKind, ObjectPage, ObjectStatus};
 
 /// Protection domains and completion queues, and the numbers of these and of shared receive queues; used in
-/// the first engine of a device. An object needs no lock to
-/// leave the list, so a forked child can drop it.
+/// the first engine of a device. An object needs no lock to leave the list, so a forked child can drop it.
 #[derive(Debug)]
 pub(crate) struct ObjectList {
     next: AtomicU32,
