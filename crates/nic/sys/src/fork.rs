@@ -66,15 +66,18 @@ impl ForkHandlers {
     /// that thread.
     const WAIT_NS: u64 = 100_000_000;
 
-    /// None are registered yet.
+    /// Creates the state of handlers that are not registered.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Registers handlers for every fork of this process, unless they are. The forking thread runs them:
-    /// `prepare` before the fork, `parent` and `child` after it. Handlers that were registered later prepare
-    /// earlier.
+    /// Registers handlers for every fork of this process. Later calls do nothing. The forking thread runs the
+    /// handlers: `prepare` before the fork, `parent` and `child` after it. Handlers that were registered later
+    /// prepare earlier.
+    ///
+    /// The handlers must bear to be registered twice, and then run twice for a fork: a child does not know
+    /// whether the thread of its parent that was registering them had done so.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -84,22 +87,24 @@ impl ForkHandlers {
         parent: extern "C" fn(),
         child: extern "C" fn(),
     ) -> io::Result<()> {
-        let begin = || self.0.compare_exchange(0, Self::REGISTERING, Ordering::AcqRel, Ordering::Acquire);
-        match begin() {
-            Ok(_) => {}
-            Err(Self::REGISTERED) => return Ok(()),
-            Err(_) => {
-                let until = now_ns() + Self::WAIT_NS;
-                while now_ns() < until {
-                    if self.0.load(Ordering::Acquire) == Self::REGISTERED {
-                        return Ok(());
-                    }
-                    crate::pause(PAUSE);
-                }
+        // SAFETY: the handlers live as long as the library, which is never unloaded, and do not unwind.
+        self.register_by(Self::WAIT_NS, || unsafe {
+            libc::pthread_atfork(Some(prepare), Some(parent), Some(child))
+        })
+    }
+
+    /// Calls `atfork`, which returns 0 or an errno, until it has succeeded once.
+    fn register_by(&self, wait_ns: u64, atfork: impl FnOnce() -> libc::c_int) -> io::Result<()> {
+        let until = now_ns() + wait_ns;
+        loop {
+            match self.0.compare_exchange(0, Self::REGISTERING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(Self::REGISTERED) => return Ok(()),
+                Err(_) if now_ns() < until => crate::pause(PAUSE),
+                Err(_) => break,
             }
         }
-        // SAFETY: the handlers live as long as the library, which is never unloaded, and do not unwind.
-        let errno = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        let errno = atfork();
         self.0.store(if errno == 0 { Self::REGISTERED } else { 0 }, Ordering::Release);
         if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
@@ -245,4 +250,35 @@ pub fn disconnect(fd: impl AsFd) {
     let Ok(nowhere) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
     // SAFETY: both are descriptors of ours; dup3 takes no pointer.
     unsafe { libc::dup3(nowhere.as_raw_fd(), fd.as_fd().as_raw_fd(), libc::O_CLOEXEC) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    #[test]
+    fn threads_that_waited_for_a_failed_registration_register_the_handlers_once() {
+        let (handlers, successes) = (ForkHandlers::new(), AtomicUsize::new(0));
+        // Longer than this machine can delay a thread.
+        let wait_ns = 60_000_000_000;
+        let waiter = || {
+            handlers.register_by(wait_ns, || {
+                thread::sleep(Duration::from_millis(1));
+                successes.fetch_add(1, Ordering::Relaxed);
+                0
+            })
+        };
+        thread::scope(|scope| {
+            let failed = handlers.register_by(wait_ns, || {
+                scope.spawn(waiter);
+                scope.spawn(waiter);
+                thread::sleep(Duration::from_millis(2));
+                libc::ENOMEM
+            });
+            assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        });
+        assert_eq!(successes.into_inner(), 1);
+    }
 }
