@@ -11,7 +11,7 @@
 //! identifier, of a CQ) are not taken. A program that forks while another thread is inside a call cannot use
 //! that object in the child. The engine of the child is a new one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -40,6 +40,8 @@ const SLOT_TIMEOUT_NS: u64 = 3_000_000_000;
 thread_local! {
     /// The locks that this thread holds during a fork.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// The generation in which this thread last prepared a fork.
+    static PREPARED_IN: Cell<u32> = const { Cell::new(0) };
 }
 
 struct Held {
@@ -91,10 +93,15 @@ pub(crate) fn new_slot() -> io::Result<Arc<EngineSlot>> {
     Ok(slot)
 }
 
+// The handlers may be registered twice, and then the second run of each does nothing.
+
 extern "C" fn prepare() {
+    PREPARED_IN.set(sys::generation());
     // Fails at the end of a thread, when its thread-local storage is destroyed; the fork is then not
     // prepared.
-    let _unprepared = HELD.try_with(|held| held.replace(Held::take()));
+    if HELD.try_with(|held| held.borrow().is_none()) == Ok(true) {
+        HELD.set(Held::take());
+    }
 }
 
 extern "C" fn parent() {
@@ -102,6 +109,9 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    if PREPARED_IN.get() != sys::generation() {
+        return;
+    }
     sys::next_generation();
     if let Ok(Some(mut held)) = HELD.try_with(RefCell::take) {
         held.limit.restore();
@@ -178,4 +188,20 @@ impl EngineLocks {
 
 fn lock_deadline() -> u64 {
     now_ns() + LOCK_TIMEOUT_NS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_that_are_registered_twice_hold_the_locks_until_the_fork() {
+        let holds_locks = || HELD.with_borrow(Option::is_some);
+        prepare();
+        prepare();
+        assert!(holds_locks());
+        parent();
+        assert!(!holds_locks());
+        parent();
+    }
 }

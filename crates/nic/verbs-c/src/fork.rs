@@ -21,7 +21,7 @@ thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registers the handlers, unless they are. Called before the list of devices is locked for the first time.
+/// Registers the handlers at the first call. Called before the list of devices is locked for the first time.
 pub(crate) fn register() {
     static HANDLERS: ForkHandlers = ForkHandlers::new();
     // If memory is short, forks work without the handlers.
@@ -29,6 +29,10 @@ pub(crate) fn register() {
 }
 
 extern "C" fn prepare() {
+    // The handlers may be registered twice, and then the second run of each does nothing.
+    if HELD.try_with(|held| held.borrow().is_empty()) != Ok(true) {
+        return;
+    }
     let until = || now_ns() + LOCK_MAX_NS;
     let locks = vec![
         device::keep_locked(until()),
@@ -40,7 +44,7 @@ extern "C" fn prepare() {
         BUFFERS.keep_locked(until()),
         check::keep_locked(until()),
     ];
-    HELD.try_with(|held| held.replace(locks)).ok();
+    HELD.set(locks);
 }
 
 extern "C" fn release() {
