@@ -14,6 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem;
+use std::ptr;
 use std::sync::{Arc, MutexGuard, Weak};
 
 use crate::cm::CmLocks;
@@ -46,7 +47,7 @@ thread_local! {
 
 struct Held {
     devices: Vec<DeviceLocks>,
-    limit: LimitLock,
+    limit: Option<LimitLock>,
     slots: MutexGuard<'static, Vec<Weak<EngineSlot>>>,
 }
 
@@ -87,10 +88,19 @@ pub fn watch_forks() -> io::Result<()> {
 pub(crate) fn new_slot() -> io::Result<Arc<EngineSlot>> {
     watch_forks()?;
     let slot = Arc::default();
+    add_slot(&slot);
+    Ok(slot)
+}
+
+/// Tells the fork handlers of a slot, unless they know it. A child does not know the slots of its parent if
+/// the parent could not lock their list in time. The caller must not hold the lock of the slot, which the
+/// handlers take after that of the list.
+pub(crate) fn add_slot(slot: &Arc<EngineSlot>) {
     let mut slots = SLOTS.lock();
     slots.retain(|known| known.strong_count() > 0);
-    slots.push(Arc::downgrade(&slot));
-    Ok(slot)
+    if !slots.iter().any(|known| ptr::eq(known.as_ptr(), Arc::as_ptr(slot))) {
+        slots.push(Arc::downgrade(slot));
+    }
 }
 
 // The handlers may be registered twice, and then the second run of each does nothing.
@@ -114,7 +124,7 @@ extern "C" fn child() {
     }
     sys::next_generation();
     if let Ok(Some(mut held)) = HELD.try_with(RefCell::take) {
-        held.limit.restore();
+        held.limit.iter_mut().for_each(LimitLock::restore);
         *SLOTS.lock() = mem::take(&mut *held.slots);
         held.devices.into_iter().for_each(DeviceLocks::release_in_child);
     }
@@ -129,7 +139,7 @@ impl Held {
             .filter_map(|slot| KeptLock::take(&slot, |slot| slot.get(), now_ns() + SLOT_TIMEOUT_NS))
             .collect();
         let devices = taken.into_iter().map(DeviceLocks::take).collect();
-        Some(Held { devices, limit: LimitLock::take(lock_deadline())?, slots })
+        Some(Held { devices, limit: LimitLock::take(lock_deadline()), slots })
     }
 }
 
@@ -203,5 +213,17 @@ mod tests {
         parent();
         assert!(!holds_locks());
         parent();
+    }
+
+    #[test]
+    fn a_slot_that_the_parent_could_not_hand_over_is_added_once() {
+        let slot = new_slot().unwrap();
+        let count =
+            || SLOTS.lock().iter().filter(|known| ptr::eq(known.as_ptr(), Arc::as_ptr(&slot))).count();
+        assert_eq!(count(), 1);
+        SLOTS.lock().retain(|known| !ptr::eq(known.as_ptr(), Arc::as_ptr(&slot)));
+        add_slot(&slot);
+        add_slot(&slot);
+        assert_eq!(count(), 1);
     }
 }

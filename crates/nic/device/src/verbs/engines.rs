@@ -18,6 +18,7 @@ use crate::engine::group::Engines;
 use crate::engine::owners::{Owner, Placement};
 use crate::engine::progress;
 use crate::engine::{Engine, Parts};
+use crate::fork;
 use crate::guard;
 use crate::hook::control::Control;
 use crate::hook::{HookPoint, Hooks};
@@ -54,6 +55,10 @@ impl Device {
 
     /// Returns the first engine. The first call starts as many as there are at the beginning.
     pub(crate) fn engine(&self) -> io::Result<Arc<Engine>> {
+        if let Some(engine) = &*self.slot() {
+            return Ok(Arc::clone(engine));
+        }
+        fork::add_slot(&self.0.engine);
         let mut slot = self.slot();
         if let Some(engine) = &*slot {
             return Ok(Arc::clone(engine));
