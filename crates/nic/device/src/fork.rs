@@ -21,6 +21,7 @@ use crate::cm::CmLocks;
 use crate::engine::gsi::HeldState;
 use crate::engine::{Core, Engine};
 use crate::hook::control::Control;
+use crate::netdev::{Gids, NetdevLock};
 use crate::port::DeadPort;
 use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
@@ -29,8 +30,11 @@ use sys::{ForkHandlers, KeptLock, LimitLock, ProcessMutex, now_ns};
 /// Where a device keeps its engine.
 pub(crate) type EngineSlot = ProcessMutex<Option<Arc<Engine>>>;
 
-/// The engine slots of all devices.
-static SLOTS: ProcessMutex<Vec<Weak<EngineSlot>>> = ProcessMutex::new();
+/// The slots of all devices.
+static SLOTS: ProcessMutex<Vec<Slot>> = ProcessMutex::new();
+
+/// The engine of a device, and its monitor of the netdev.
+type Slot = (Weak<EngineSlot>, Weak<Gids>);
 
 /// Timeout of each lock: if a signal handler forks, the interrupted thread may hold the lock. The child then
 /// keeps descriptors of its parent.
@@ -48,13 +52,14 @@ thread_local! {
 struct Held {
     devices: Vec<DeviceLocks>,
     limit: Option<LimitLock>,
-    slots: MutexGuard<'static, Vec<Weak<EngineSlot>>>,
+    slots: MutexGuard<'static, Vec<Slot>>,
 }
 
 /// The locks of one device.
 struct DeviceLocks {
     /// `None` if a lock was not available in time.
     engines: Option<Vec<EngineLocks>>,
+    netdev: Option<NetdevLock>,
     slot: SlotLock,
 }
 
@@ -81,25 +86,26 @@ pub fn watch_forks() -> io::Result<()> {
     HANDLERS.register(prepare, parent, child)
 }
 
-/// Returns the engine slot of a new device. The fork handlers know it before a thread can lock it.
+/// Returns the engine slot of a new device with these GIDs. The fork handlers know it before a thread can
+/// lock it.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub(crate) fn new_slot() -> io::Result<Arc<EngineSlot>> {
+pub(crate) fn new_slot(gids: &Arc<Gids>) -> io::Result<Arc<EngineSlot>> {
     watch_forks()?;
     let slot = Arc::default();
-    add_slot(&slot);
+    add_slot(&slot, gids);
     Ok(slot)
 }
 
 /// Tells the fork handlers of a slot, unless they know it. A child does not know the slots of its parent if
 /// the parent could not lock their list in time. The caller must not hold the lock of the slot, which the
 /// handlers take after that of the list.
-pub(crate) fn add_slot(slot: &Arc<EngineSlot>) {
+pub(crate) fn add_slot(slot: &Arc<EngineSlot>, gids: &Arc<Gids>) {
     let mut slots = SLOTS.lock();
-    slots.retain(|known| known.strong_count() > 0);
-    if !slots.iter().any(|known| ptr::eq(known.as_ptr(), Arc::as_ptr(slot))) {
-        slots.push(Arc::downgrade(slot));
+    slots.retain(|(known, _)| known.strong_count() > 0);
+    if !slots.iter().any(|(known, _)| ptr::eq(known.as_ptr(), Arc::as_ptr(slot))) {
+        slots.push((Arc::downgrade(slot), Arc::downgrade(gids)));
     }
 }
 
@@ -134,24 +140,30 @@ impl Held {
     fn take() -> Option<Held> {
         let slots = sys::lock_until(SLOTS.get(), lock_deadline())?;
         // All slots first: an engine that starts needs the answers of the others.
-        let known = slots.iter().filter_map(Weak::upgrade);
-        let taken: Vec<SlotLock> = known
-            .filter_map(|slot| KeptLock::take(&slot, |slot| slot.get(), now_ns() + SLOT_TIMEOUT_NS))
+        let known = slots.iter().filter_map(|(slot, gids)| Some((slot.upgrade()?, gids.upgrade()?)));
+        let taken: Vec<(SlotLock, Arc<Gids>)> = known
+            .filter_map(|(slot, gids)| {
+                let until = now_ns() + SLOT_TIMEOUT_NS;
+                Some((KeptLock::take(&slot, |slot| slot.get(), until)?, gids))
+            })
             .collect();
-        let devices = taken.into_iter().map(DeviceLocks::take).collect();
+        let devices = taken.into_iter().map(|(slot, gids)| DeviceLocks::take(slot, &gids)).collect();
         Some(Held { devices, limit: LimitLock::take(lock_deadline()), slots })
     }
 }
 
 impl DeviceLocks {
-    fn take(slot: SlotLock) -> DeviceLocks {
+    fn take(slot: SlotLock, gids: &Arc<Gids>) -> DeviceLocks {
+        // Before the engines: a thread that takes a change of the netdev locks them while it holds this.
+        let netdev = gids.keep_locked(lock_deadline());
         let engines = slot.as_ref().and_then(|first| {
             (0..first.all().count()).map(|index| EngineLocks::take(first.at(index))).collect()
         });
-        DeviceLocks { engines, slot }
+        DeviceLocks { engines, netdev, slot }
     }
 
     fn release_in_child(mut self) {
+        self.netdev.into_iter().for_each(NetdevLock::release_in_child);
         let engine = self.slot.take();
         match self.engines {
             Some(locks) => locks.into_iter().for_each(EngineLocks::release_in_child),
@@ -203,6 +215,7 @@ fn lock_deadline() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gid::GidTable;
 
     #[test]
     fn handlers_that_are_registered_twice_hold_the_locks_until_the_fork() {
@@ -217,13 +230,14 @@ mod tests {
 
     #[test]
     fn a_slot_that_the_parent_could_not_hand_over_is_added_once() {
-        let slot = new_slot().unwrap();
-        let count =
-            || SLOTS.lock().iter().filter(|known| ptr::eq(known.as_ptr(), Arc::as_ptr(&slot))).count();
+        let gids = Arc::new(Gids::new(GidTable::without_addresses()));
+        let slot = new_slot(&gids).unwrap();
+        let is_it = |known: &Slot| ptr::eq(known.0.as_ptr(), Arc::as_ptr(&slot));
+        let count = || SLOTS.lock().iter().filter(|known| is_it(known)).count();
         assert_eq!(count(), 1);
-        SLOTS.lock().retain(|known| !ptr::eq(known.as_ptr(), Arc::as_ptr(&slot)));
-        add_slot(&slot);
-        add_slot(&slot);
+        SLOTS.lock().retain(|known| !is_it(known));
+        add_slot(&slot, &gids);
+        add_slot(&slot, &gids);
         assert_eq!(count(), 1);
     }
 }

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock, Weak};
 
-use sys::{Epoll, NetEvent, NetEvents, PollFd, ProcessMutex};
+use sys::{Epoll, KeptLock, NetEvent, NetEvents, PollFd, ProcessMutex};
 use transport::AsyncEventKind;
 
 use crate::events::{AsyncElement, AsyncEvent, EventQueue};
@@ -41,6 +41,16 @@ struct Watch {
     contexts: Vec<Weak<ContextEvents>>,
     /// Changes were taken, and the table could not be read.
     is_stale: bool,
+}
+
+/// Keeps the monitor unchanged during a fork.
+pub(crate) struct NetdevLock(KeptLock<Gids, Watch>);
+
+impl NetdevLock {
+    /// Closes the monitor in a forked child, which opens one of its own.
+    pub(crate) fn release_in_child(mut self) {
+        self.0.monitor = None;
+    }
 }
 
 /// The asynchronous events of a context.
@@ -184,6 +194,11 @@ impl Gids {
         }
         let kinds = kinds(&old, &new, carriers, is_gone);
         watch.contexts.retain(|context| context.upgrade().inspect(|context| context.tell(&kinds)).is_some());
+    }
+
+    /// Takes the lock, or returns `None` if that lasts until `until_ns`.
+    pub(crate) fn keep_locked(self: &Arc<Self>, until_ns: u64) -> Option<NetdevLock> {
+        KeptLock::take(self, |gids| gids.watch.get(), until_ns).map(NetdevLock)
     }
 
     fn open_monitor(&self, watch: &mut Watch) {

@@ -312,6 +312,32 @@ static void forks_while_a_thread_opens(void)
 	}
 }
 
+/* Returns the number of netlink sockets of this process. */
+static int netlink_sockets(void)
+{
+	int count = 0;
+	for (int fd = 0; fd < 1024; fd++) {
+		int domain;
+		socklen_t size = sizeof(domain);
+		count += !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_NETLINK;
+	}
+	return count;
+}
+
+/* Each of three generations opens the device, and has its own netlink socket and none of its parent. */
+static void children_open_the_device(int generations)
+{
+	pid_t pid = forked();
+	if (!pid) {
+		open_device(NULL);
+		CHECK(netlink_sockets() == 1);
+		if (generations > 1)
+			children_open_the_device(generations - 1);
+		_exit(0);
+	}
+	succeeds(pid);
+}
+
 int main(void)
 {
 	int status;
@@ -323,6 +349,7 @@ int main(void)
 	if (WEXITSTATUS(status))
 		return WEXITSTATUS(status);
 	forks_while_a_thread_opens();
+	children_open_the_device(3);
 
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	CHECK(ch);

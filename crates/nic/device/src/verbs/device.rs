@@ -124,7 +124,7 @@ impl Device {
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));
         let DeviceConfig { port, traffic, engines, chaos: chaos_plan, ref domain, .. } = *config;
-        let (domain, engine, quotas) = (domain.clone(), fork::new_slot()?, Quotas::default());
+        let (domain, engine, quotas) = (domain.clone(), fork::new_slot(&gids)?, Quotas::default());
         let chaos = OnceLock::new();
         Ok(Self(Arc::new(DeviceInner {
             name,

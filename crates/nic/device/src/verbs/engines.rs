@@ -58,7 +58,7 @@ impl Device {
         if let Some(engine) = &*self.slot() {
             return Ok(Arc::clone(engine));
         }
-        fork::add_slot(&self.0.engine);
+        fork::add_slot(&self.0.engine, &self.0.gids);
         let mut slot = self.slot();
         if let Some(engine) = &*slot {
             return Ok(Arc::clone(engine));
