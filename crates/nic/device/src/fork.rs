@@ -25,7 +25,7 @@ use crate::netdev::{Gids, NetdevLock};
 use crate::port::DeadPort;
 use crate::raw::{Raw, State};
 use crate::registry::RegistryLocks;
-use sys::{ForkHandlers, KeptLock, LimitLock, ProcessMutex, now_ns};
+use sys::{ForkHandlers, KeptLock, LimitLock, ProcessMutex};
 
 /// Where a device keeps its engine.
 pub(crate) type EngineSlot = ProcessMutex<Option<Arc<Engine>>>;
@@ -35,12 +35,6 @@ static SLOTS: ProcessMutex<Vec<Slot>> = ProcessMutex::new();
 
 /// The engine of a device, and its monitor of the netdev.
 type Slot = (Weak<EngineSlot>, Weak<Gids>);
-
-/// Timeout of each lock: if a signal handler forks, the interrupted thread may hold the lock. The child then
-/// keeps descriptors of its parent.
-const LOCK_TIMEOUT_NS: u64 = 100_000_000;
-/// Timeout of an engine slot: more than the start of an engine takes, see [`Membership::join`].
-const SLOT_TIMEOUT_NS: u64 = 3_000_000_000;
 
 thread_local! {
     /// The locks that this thread holds during a fork.
@@ -121,6 +115,7 @@ extern "C" fn prepare() {
 }
 
 extern "C" fn parent() {
+    sys::end_fork_deadline();
     let _unprepared = HELD.try_with(RefCell::take);
 }
 
@@ -128,6 +123,7 @@ extern "C" fn child() {
     if PREPARED_IN.get() != sys::generation() {
         return;
     }
+    sys::end_fork_deadline();
     sys::next_generation();
     if let Ok(Some(mut held)) = HELD.try_with(RefCell::take) {
         held.limit.iter_mut().for_each(LimitLock::restore);
@@ -138,26 +134,27 @@ extern "C" fn child() {
 
 impl Held {
     fn take() -> Option<Held> {
-        let slots = sys::lock_until(SLOTS.get(), lock_deadline())?;
+        // If a signal handler forks, the interrupted thread may hold a lock. The child then keeps descriptors
+        // of its parent.
+        let until_ns = sys::fork_deadline();
+        let slots = sys::lock_until(SLOTS.get(), until_ns)?;
         // All slots first: an engine that starts needs the answers of the others.
         let known = slots.iter().filter_map(|(slot, gids)| Some((slot.upgrade()?, gids.upgrade()?)));
         let taken: Vec<(SlotLock, Arc<Gids>)> = known
-            .filter_map(|(slot, gids)| {
-                let until = now_ns() + SLOT_TIMEOUT_NS;
-                Some((KeptLock::take(&slot, |slot| slot.get(), until)?, gids))
-            })
+            .filter_map(|(slot, gids)| Some((KeptLock::take(&slot, |slot| slot.get(), until_ns)?, gids)))
             .collect();
-        let devices = taken.into_iter().map(|(slot, gids)| DeviceLocks::take(slot, &gids)).collect();
-        Some(Held { devices, limit: LimitLock::take(lock_deadline()), slots })
+        let devices =
+            taken.into_iter().map(|(slot, gids)| DeviceLocks::take(slot, &gids, until_ns)).collect();
+        Some(Held { devices, limit: LimitLock::take(until_ns), slots })
     }
 }
 
 impl DeviceLocks {
-    fn take(slot: SlotLock, gids: &Arc<Gids>) -> DeviceLocks {
+    fn take(slot: SlotLock, gids: &Arc<Gids>, until_ns: u64) -> DeviceLocks {
         // Before the engines: a thread that takes a change of the netdev locks them while it holds this.
-        let netdev = gids.keep_locked(lock_deadline());
+        let netdev = gids.keep_locked(until_ns);
         let engines = slot.as_ref().and_then(|first| {
-            (0..first.all().count()).map(|index| EngineLocks::take(first.at(index))).collect()
+            (0..first.all().count()).map(|index| EngineLocks::take(first.at(index), until_ns)).collect()
         });
         DeviceLocks { engines, netdev, slot }
     }
@@ -174,19 +171,19 @@ impl DeviceLocks {
 }
 
 impl EngineLocks {
-    fn take(engine: &Arc<Engine>) -> Option<EngineLocks> {
+    fn take(engine: &Arc<Engine>, until_ns: u64) -> Option<EngineLocks> {
         Some(EngineLocks {
             // A claim of a further slot takes the locks of the engine and of the registry.
-            _claims: KeptLock::take(engine, |engine| &engine.services.claims.lock, lock_deadline())?,
-            _cm: engine.services.cm.keep_locked(lock_deadline())?,
-            held: KeptLock::take(engine, |engine| &engine.services.held.0, lock_deadline())?,
-            _keys: KeptLock::take(engine, |engine| &engine.place.keys, lock_deadline())?,
+            _claims: KeptLock::take(engine, |engine| &engine.services.claims.lock, until_ns)?,
+            _cm: engine.services.cm.keep_locked(until_ns)?,
+            held: KeptLock::take(engine, |engine| &engine.services.held.0, until_ns)?,
+            _keys: KeptLock::take(engine, |engine| &engine.place.keys, until_ns)?,
             raw: match engine.place.raw() {
-                Some(raw) => Some(KeptLock::take(raw, |raw| &raw.state, lock_deadline())?),
+                Some(raw) => Some(KeptLock::take(raw, |raw| &raw.state, until_ns)?),
                 None => None,
             },
-            core: KeptLock::take(engine, |engine| &engine.core, lock_deadline())?,
-            registry: engine.services.registry.membership()?.keep_locked(lock_deadline())?,
+            core: KeptLock::take(engine, |engine| &engine.core, until_ns)?,
+            registry: engine.services.registry.membership()?.keep_locked(until_ns)?,
             engine: Arc::clone(engine),
         })
     }
@@ -206,10 +203,6 @@ impl EngineLocks {
         }
         self.engine.services.control.iter().for_each(Control::disinherit);
     }
-}
-
-fn lock_deadline() -> u64 {
-    now_ns() + LOCK_TIMEOUT_NS
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! fork(2): handlers (pthread_atfork(3)), locks held across it, and descriptors that the child
 //! disconnects.
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
@@ -108,6 +109,32 @@ impl ForkHandlers {
         self.0.store(if errno == 0 { Self::REGISTERED } else { 0 }, Ordering::Release);
         if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
+}
+
+/// Longest time that a fork waits for all its locks together. A thread that starts an engine holds its slot
+/// for up to about 3 s while other members of its domain do not answer. With half of that, the child keeps the
+/// descriptors of such an engine. With twice that, a signal handler that forks while its thread holds a lock
+/// stops the program for 6 s.
+const LOCKS_MAX_NS: u64 = 3_000_000_000;
+
+thread_local! {
+    /// The deadline of the fork that this thread prepares; 0: it prepares none.
+    static LOCKS_UNTIL: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns when the locks of the fork that this thread prepares are given up (nanoseconds of [`now_ns`]). All
+/// handlers of a fork get the same time.
+#[must_use]
+pub fn fork_deadline() -> u64 {
+    if LOCKS_UNTIL.get() == 0 {
+        LOCKS_UNTIL.set(now_ns() + LOCKS_MAX_NS);
+    }
+    LOCKS_UNTIL.get()
+}
+
+/// The next fork of this thread has another deadline; called in the handlers after a fork.
+pub fn end_fork_deadline() {
+    LOCKS_UNTIL.set(0);
 }
 
 /// Locks a mutex; returns `None` if that takes until `until_ns`. The calling thread may hold it itself:

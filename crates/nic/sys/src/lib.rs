@@ -47,7 +47,8 @@ pub use epoll::Epoll;
 pub use ethtool::{driver_counters, transmit_checksums};
 pub use eventfd::EventFd;
 pub use fork::{
-    ForkHandlers, KeptLock, ProcessMutex, disconnect, generation, lock_until, next_generation, process_token,
+    ForkHandlers, KeptLock, ProcessMutex, disconnect, end_fork_deadline, fork_deadline, generation,
+    lock_until, next_generation, process_token,
 };
 pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;

@@ -5,16 +5,13 @@ use std::any::Any;
 use std::cell::RefCell;
 
 use roxie::verbs::watch_forks;
-use sys::{ForkHandlers, now_ns};
+use sys::ForkHandlers;
 
 use crate::check;
 use crate::ibv::{device, events, handles};
 use crate::object::{BUFFERS, IDS};
 use crate::rdma::channel;
 use crate::rsocket::table;
-
-/// Longest wait for each lock: if a signal handler forks, the thread that it interrupted may hold the lock.
-const LOCK_MAX_NS: u64 = 1_000_000_000;
 
 thread_local! {
     /// The locks that this thread holds while it forks.
@@ -33,16 +30,17 @@ extern "C" fn prepare() {
     if HELD.try_with(|held| held.borrow().is_empty()) != Ok(true) {
         return;
     }
-    let until = || now_ns() + LOCK_MAX_NS;
+    // If a signal handler forks, the thread that it interrupted may hold a lock.
+    let until_ns = sys::fork_deadline();
     let locks = vec![
-        device::keep_locked(until()),
-        table::keep_locked(until()),
-        IDS.keep_locked(until()),
-        channel::LIVING.keep_locked(until()),
-        events::keep_locked(until()),
-        handles::keep_locked(until()),
-        BUFFERS.keep_locked(until()),
-        check::keep_locked(until()),
+        device::keep_locked(until_ns),
+        table::keep_locked(until_ns),
+        IDS.keep_locked(until_ns),
+        channel::LIVING.keep_locked(until_ns),
+        events::keep_locked(until_ns),
+        handles::keep_locked(until_ns),
+        BUFFERS.keep_locked(until_ns),
+        check::keep_locked(until_ns),
     ];
     HELD.set(locks);
 }
