@@ -46,6 +46,10 @@ const BROADCASTS_PER_S: u64 = 1000;
 /// system calls, and any host can send requests for services that do not exist. Half: in a flood, requests
 /// for other processes wait longer. Double: a flood costs twice the CPU time.
 const SEARCHES_PER_S: u64 = 5000;
+/// How long (ns) it counts whether this process is the only one of its domain. A look reads a table of 8 KiB,
+/// and any host can send requests that need one. Half: a flood reads the table twice as often. Double: a
+/// listener in a process that joins meanwhile misses requests for twice the time.
+const ALONE_NS: u64 = 1_000_000;
 
 /// Requests that wait for their listener, and the limits of what requests and other messages cost.
 #[derive(Default)]
@@ -56,6 +60,8 @@ pub(crate) struct HeldState {
     requests: VecDeque<HeldRequest>,
     broadcasts: RateLimit,
     searches: RateLimit,
+    /// Whether this process is the only one of its domain, and until when this counts.
+    alone: (bool, Instant),
     /// Searches so far.
     searched: u64,
     /// Requests that found no space.
@@ -68,6 +74,7 @@ impl Default for HeldState {
             requests: VecDeque::new(),
             broadcasts: RateLimit::new(BROADCASTS_PER_S),
             searches: RateLimit::new(SEARCHES_PER_S),
+            alone: (false, Instant(0)),
             searched: 0,
             dropped: 0,
         }
@@ -125,6 +132,15 @@ impl Held {
         let may_search = held.searches.take(now);
         held.searched += u64::from(may_search);
         may_search
+    }
+
+    /// Whether this process is the only one of its domain; `look` finds out.
+    fn is_alone(&self, now: Instant, look: impl FnOnce() -> bool) -> bool {
+        let alone = &mut self.lock().alone;
+        if now >= alone.1 {
+            *alone = (look(), now.plus_ns(ALONE_NS));
+        }
+        alone.0
     }
 
     /// Names and values of the counters.
@@ -219,11 +235,35 @@ impl Engine {
     /// Forwards a request to the process that listens for it. False if there is none; `None` if too many
     /// requests were searched for: a peer that gets no reply repeats its request.
     fn hand_to_listener(&self, mad: &Mad, service: ServiceId, dst: Gid) -> Option<bool> {
-        if mad.packet.is_forwarded() || self.services.registry.is_alone() {
+        let is_alone = || self.services.held.is_alone(self.now(), || self.services.registry.is_alone());
+        if mad.packet.is_forwarded() || is_alone() {
             return Some(false);
         }
         let (ps, port) = ((service.0 >> 16) as u16, service.port());
         let forward = || self.services.registry.forward_to_service(ps, port, dst, &mad.packet.batch());
         self.services.held.may_search(self.now()).then(|| forward().unwrap_or(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_flood_of_requests_reads_the_table_of_slots_once_in_a_millisecond() {
+        let (held, looks) = (Held::default(), Cell::new(0));
+        let is_alone = |now_ns, answer| {
+            let look = || {
+                looks.set(looks.get() + 1);
+                answer
+            };
+            held.is_alone(Instant(now_ns), look)
+        };
+        assert!((0..1000).all(|packet| is_alone(5_000_000 + packet * 1000, true)));
+        assert_eq!(looks.get(), 1);
+        assert!((0..1000).all(|packet| !is_alone(6_000_000 + packet * 1000, false)));
+        assert_eq!(looks.get(), 2);
     }
 }

@@ -1,12 +1,15 @@
 //! Groups that grow, further slots, and the errors at the limits.
 
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use transport::numbering::qpn_at;
 
 use super::group::{Found, PAGE_SLOTS};
+use super::journal::JournalFile;
 use super::tests::{for_qp, members_of, new_domain, spawn_member, while_serving};
 use super::*;
 use sys::DescriptorLimit;
@@ -182,4 +185,12 @@ fn a_member_is_alone_until_another_joins_and_once_it_has_left() {
     assert!(!first.is_alone() && !second.is_alone());
     drop(second);
     assert!(first.is_alone());
+}
+
+#[test]
+fn a_member_that_cannot_read_the_table_of_slots_does_not_count_as_alone() {
+    let mut member = Membership::join(&new_domain()).unwrap();
+    let unreadable = File::options().write(true).open("/dev/null").unwrap();
+    member.journal_file = Arc::new(JournalFile::from(OwnedFd::from(unreadable)));
+    assert!(!member.is_alone());
 }
