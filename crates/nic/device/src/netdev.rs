@@ -128,7 +128,10 @@ impl Gids {
     pub(crate) fn contexts(&self) -> Vec<u32> {
         let watch = self.watch.lock();
         let contexts = watch.contexts.iter().filter_map(Weak::upgrade);
-        contexts.map(|context| context.number).collect()
+        let mut numbers: Vec<u32> = contexts.map(|context| context.number).collect();
+        // Two threads that open the device at once may add their contexts in the other order.
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Opens the monitor, unless it is open; returns its descriptor, or -1.
@@ -323,6 +326,15 @@ mod tests {
         assert_eq!(gone.rows().count(), 0);
         let want = [PortErr, GidChange, GidChange, DeviceFatal];
         assert_eq!(kinds(&there, &gone, vec![gone.has_carrier], true), want);
+    }
+
+    #[test]
+    fn contexts_that_two_threads_add_in_the_other_order_are_listed_in_order() {
+        let gids = Gids::new(GidTable::without_addresses());
+        let (first, second) = (ContextEvents::new().unwrap(), ContextEvents::new().unwrap());
+        gids.add_context(&second, true);
+        gids.add_context(&first, true);
+        assert_eq!(gids.contexts(), [first.number, second.number]);
     }
 
     #[test]
