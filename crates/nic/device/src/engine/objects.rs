@@ -2,7 +2,7 @@
 //! which are in no table of an engine, memory regions, shared receive queues, contexts, and identifiers of
 //! connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -97,7 +97,7 @@ impl Engine {
                 let numbers = self.services.gids.contexts().into_iter().filter(|id| *id >= from);
                 numbers.map(|id| ObjectStatus::Ctx { id }).collect()
             }
-            ObjectKind::Srq => self.srqs(from),
+            ObjectKind::Srq => self.srqs(from, page_max + 1),
         };
         let next = objects.get(page_max).map(ObjectStatus::id);
         objects.truncate(page_max);
@@ -127,16 +127,15 @@ impl Engine {
         queues.into_iter().map(status).collect()
     }
 
-    /// The shared receive queues of all engines, in the order of their numbers.
-    fn srqs(&self, from: u32) -> Vec<ObjectStatus> {
+    /// The shared receive queues of all engines in the order of their numbers, at least the first `most`.
+    fn srqs(&self, from: u32, most: usize) -> Vec<ObjectStatus> {
         // Before the engines: a completion queue is not destroyed while a shared receive queue has it.
         let queues: Vec<_> = lock(&self.objects.cqs).from(0).collect();
-        let number = |queue: &Arc<CompletionQueue>| {
-            queues.iter().find(|(.., known)| Arc::ptr_eq(known, queue)).map(|(id, ..)| *id)
-        };
-        let mut all = self.lock().tables.srq_status(from, number);
+        let numbers: HashMap<_, _> = queues.iter().map(|(id, _, queue)| (Arc::as_ptr(queue), *id)).collect();
+        let number = |queue: &Arc<CompletionQueue>| numbers.get(&Arc::as_ptr(queue)).copied();
+        let mut all = self.lock().tables.srq_status(from, most, number);
         for engine in self.others() {
-            all.extend(engine.lock().tables.srq_status(from, number));
+            all.extend(engine.lock().tables.srq_status(from, most, number));
         }
         all.sort_by_key(ObjectStatus::id);
         all
@@ -145,7 +144,24 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use transport::RecvQueue;
+
     use super::*;
+    use crate::engine::tables::Tables;
+    use crate::gid::GidTable;
+    use crate::srqs::SrqEntry;
+
+    #[test]
+    fn a_page_of_shared_receive_queues_has_no_more_entries_than_asked_for_in_the_order_of_their_numbers() {
+        let mut tables = Tables::new(1, &Arc::new(GidTable::without_addresses()));
+        // A destroyed queue leaves its place to one with a higher number.
+        for id in (1..=100).rev() {
+            let queue = RecvQueue::new(1, 1, PdId(0)).unwrap();
+            tables.srqs.entries.push(Some(SrqEntry { id, queue, cookie: 0, xrc: None }));
+        }
+        let ids: Vec<u32> = tables.srq_status(10, 5, |_| None).iter().map(ObjectStatus::id).collect();
+        assert_eq!(ids, [10, 11, 12, 13, 14]);
+    }
 
     #[test]
     fn destroyed_objects_leave_the_list() {

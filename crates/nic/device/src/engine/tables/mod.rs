@@ -4,7 +4,7 @@
 mod receive;
 mod route;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -158,24 +158,41 @@ impl Tables {
         regions.filter_map(|region| region.pd()).for_each(|pd| count(PdId(pd)));
     }
 
-    /// Returns the status of the shared receive queues with numbers from `from` on; `number` is that of a
-    /// completion queue.
+    /// Returns the status of the first `most` shared receive queues with numbers from `from` on, in order;
+    /// `number` is that of a completion queue.
     pub(crate) fn srq_status(
         &self,
         from: u32,
+        most: usize,
         number: impl Fn(&Arc<CompletionQueue>) -> Option<u32>,
     ) -> Vec<ObjectStatus> {
+        let mut entries: Vec<(u32, &SrqEntry)> = (0..)
+            .zip(&self.srqs.entries)
+            .filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
+            .collect();
+        entries.retain(|(_, entry)| entry.id >= from);
+        entries.sort_unstable_by_key(|(_, entry)| entry.id);
+        entries.truncate(most);
+        if entries.is_empty() {
+            return Vec::new();
+        }
+        // One pass over the queue pairs, of which there may be a million.
+        let mut users: HashMap<u32, Vec<Qpn>> =
+            entries.iter().map(|(index, _)| (*index, Vec::new())).collect();
+        for (_, entry) in self.qps() {
+            if let Some(qps) = entry.srqs.own.and_then(|index| users.get_mut(&index))
+                && qps.len() < ObjectStatus::SRQ_QPS_MAX
+            {
+                qps.push(entry.qp.qpn());
+            }
+        }
         let status = |(index, entry): (u32, &SrqEntry)| {
-            let users = self.qps().filter(|(_, qp)| qp.srqs.own == Some(index));
-            let mut qps: Vec<Qpn> =
-                users.map(|(_, entry)| entry.qp.qpn()).take(ObjectStatus::SRQ_QPS_MAX).collect();
+            let mut qps = users.remove(&index).unwrap_or_default();
             qps.sort_by_key(|qpn| qpn.value());
             let cq = entry.xrc.as_ref().and_then(|scope| number(&scope.cq));
             ObjectStatus::Srq { id: entry.id, pd: entry.queue.pd().0, cq, qps }
         };
-        let entries =
-            (0..).zip(&self.srqs.entries).filter_map(|(index, entry)| Some((index, entry.as_ref()?)));
-        entries.filter(|(_, entry)| entry.id >= from).map(status).collect()
+        entries.into_iter().map(status).collect()
     }
 
     pub(crate) fn qps_mut(&mut self) -> impl Iterator<Item = (QpIndex, &mut QpEntry)> {
