@@ -434,7 +434,7 @@ impl Waitable for Inner {
     }
 
     fn progress(&self, state: &mut State) {
-        let State { devices, arrived, connected, .. } = state;
+        let State { devices, peers, arrived, connected, .. } = state;
         let mut any = false;
         for (device, messages) in devices.iter_mut().enumerate() {
             let mut ignored = Vec::new();
@@ -445,7 +445,12 @@ impl Waitable for Inner {
                 _ => ignored.push(message),
             });
             // The queue pair has failed; the next send reports the error.
-            any |= reaped.unwrap_or(true);
+            let reaped = reaped.unwrap_or(true);
+            any |= reaped;
+            if reaped && messages.has_failed() {
+                // The next message to such a peer takes the route that there is then.
+                peers.retain(|_, peer| peer.device != device);
+            }
             for message in ignored {
                 let _failed = messages.release(message);
             }

@@ -26,6 +26,8 @@ pub(super) struct Messages {
     len_max: usize,
     /// Slots of `sends` without a message in flight.
     free: Vec<usize>,
+    /// The queue pair is in ERR: its device was removed.
+    has_failed: bool,
 }
 
 /// A received message in a slot. The owner returns the slot with [`Messages::release`].
@@ -59,7 +61,8 @@ impl Messages {
         }
         let sends = queues.alloc(send_slots * len_max, Access::empty())?;
         let receives = queues.alloc(receive_slots * (GRH_LEN + len_max), Access::LOCAL_WRITE)?;
-        let messages = Self { queues, sends, receives, len_max, free: (0..send_slots).collect() };
+        let free = (0..send_slots).collect();
+        let messages = Self { queues, sends, receives, len_max, free, has_failed: false };
         for slot in 0..receive_slots {
             messages.release(Arrived { slot, at: 0, len: 0 })?;
         }
@@ -84,6 +87,11 @@ impl Messages {
     /// True if [`send`](Self::send) has a free slot.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    /// True if [`reap`](Self::reap) has found a flushed work request: the device was removed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Requests an event at the next completion; returns the descriptor that becomes readable then.
@@ -120,6 +128,7 @@ impl Messages {
         while let Some(wc) = self.queues.cq.poll_one() {
             any = true;
             let slot = wc.wr_id as usize;
+            self.has_failed |= wc.status == WcStatus::WrFlushErr;
             if wc.opcode == WcOpcode::Send {
                 self.free.push(slot);
                 continue;
@@ -132,6 +141,8 @@ impl Messages {
                 Some((Source(from), header_len)) => {
                     arrived(from, Arrived { slot, at: GRH_LEN + header_len, len: len - header_len });
                 }
+                // Flushed again at once.
+                None if self.has_failed => {}
                 None => self.release(Arrived { slot, at: 0, len: 0 })?,
             }
         }
@@ -158,5 +169,38 @@ impl Messages {
 
     fn begin(&self, slot: usize) -> usize {
         slot * (GRH_LEN + self.len_max)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use roxie::registry::DomainConfig;
+    use roxie::verbs::{Device, DeviceConfig};
+    use transport::{QpAttr, QpAttrMask};
+
+    use super::*;
+    use crate::settings::Settings;
+
+    /// Opens a device on `lo` in a domain of its own.
+    pub(crate) fn context() -> Context {
+        let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let udp_port = probe.local_addr().unwrap().port();
+        drop(probe);
+        let name = format!("roxie-test/messages-{udp_port}");
+        let domain = Some(DomainConfig { name, udp_port, ..DomainConfig::default() });
+        let config = DeviceConfig { netdev: Some("lo".to_owned()), domain, ..DeviceConfig::default() };
+        Device::open(&config).and_then(|device| device.context()).unwrap()
+    }
+
+    #[test]
+    fn receives_that_a_removed_device_flushes_are_not_posted_again() {
+        let mut messages = Messages::new(&context(), &Settings::get().sizes).unwrap();
+        assert!(!messages.reap(|_, _| {}).unwrap() && !messages.has_failed());
+        let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        messages.queues.qp.modify(&error, QpAttrMask::STATE).unwrap();
+        assert!(messages.reap(|_, _| {}).unwrap() && messages.has_failed());
+        assert!(!messages.reap(|_, _| {}).unwrap());
     }
 }
