@@ -476,7 +476,12 @@ impl Waitable for Inner {
         if state.closed {
             return libc::POLLNVAL;
         }
-        let room = state.devices.iter().all(Messages::has_room);
+        let peer = state.connected.and_then(|to| state.peers.get(&to));
+        let room = match peer.and_then(|peer| state.devices.get(peer.device)) {
+            Some(messages) => messages.has_room(),
+            // Before the first message there is no device.
+            None => state.devices.is_empty() || state.devices.iter().any(Messages::has_room),
+        };
         let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
         let requested = |event: Ready, is: bool| if is { events & event } else { 0 };
         requested(readable, !state.arrived.is_empty()) | requested(writable, room)
@@ -518,4 +523,38 @@ impl State {
 /// True if a socket with this peer accepts messages from `from`; a socket without peer accepts all.
 fn accepts_from(connected: Option<SocketAddr>, from: SocketAddr) -> bool {
     connected.is_none_or(|peer| peer == from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::tests::context;
+
+    #[test]
+    fn a_full_queue_on_one_device_leaves_the_socket_writable_for_peers_on_another() {
+        let context = context();
+        let socket = Datagram::new(&context, false).unwrap();
+        let writable = || socket.0.ready(&socket.0.lock(), libc::POLLOUT) == libc::POLLOUT;
+        assert!(writable());
+        let mut state = socket.0.lock();
+        for _ in 0..2 {
+            let messages = Messages::new(&context, &state.sizes).unwrap();
+            state.devices.push(messages);
+        }
+        let (local, local_gid) = (IpAddr::from(Ipv4Addr::LOCALHOST), Gid::from(Ipv4Addr::LOCALHOST));
+        let av = AddressVector { dgid: local_gid, hop_limit: HOP_LIMIT, ..AddressVector::default() };
+        let to = UdDest { av, remote_qpn: state.devices[1].qpn(), remote_qkey: UDP_QKEY };
+        while state.devices[0].send(SocketAddr::new(local, 1), to, &[]).is_ok() {}
+        let on_device = |device: usize| {
+            let addr = SocketAddr::new(local, 100 + device as u16);
+            (addr, Peer { local, device, sgid_index: 0, queue: None })
+        };
+        state.peers = HashMap::from([0, 1].map(on_device));
+        drop(state);
+        assert!(writable());
+        for (device, is_writable) in [(0, false), (1, true)] {
+            socket.0.lock().connected = Some(on_device(device).0);
+            assert_eq!(writable(), is_writable, "the peer of device {device}");
+        }
+    }
 }
