@@ -77,15 +77,18 @@ fn wildcards(lab: &Lab, place: &Place, name: &str, first: &str, later: &str) -> 
     says(&ended, "10.79.0.1: a request at 0.0.0.0 on ")
 }
 
-/// Both devices carry datagrams of the same sockets.
+/// Both devices carry datagrams of the same sockets, and one goes on when the interface of the other one is
+/// removed.
 fn datagrams(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     for words in SETUP {
         lab.ip(place, Side::Server, words).map_err(|error| error.to_string())?;
     }
     let program = build(lab, "datagrams.c", &["-lrdmacm"])?;
-    let words = ["run", "--", "env", "ROXIE_STATS=1", program.path(), "10.77.0.1", "10.78.0.1"];
+    let words = ["run", "--", "env", "ROXIE_STATS=1", program.path(), "veth1", "10.77.0.1", "10.78.0.1"];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, "8 messages each way over each of 2 addresses")?;
+    says(&ended, "to a removed interface: Network is unreachable")?;
+    says(&ended, "the other interfaces go on")?;
     says(&ended, "device roxie0")?;
     says(&ended, "device roxie1")
 }
