@@ -73,9 +73,9 @@ impl ForkHandlers {
         Self(AtomicU32::new(0))
     }
 
-    /// Registers handlers for every fork of this process. Later calls do nothing. The forking thread runs the
-    /// handlers: `prepare` before the fork, `parent` and `child` after it. Handlers that were registered later
-    /// prepare earlier.
+    /// Registers handlers for every fork of this process. Later calls do nothing. The forking thread runs
+    /// the handlers: `prepare` before the fork, `parent` and `child` after it. Handlers that were registered
+    /// later prepare earlier.
     ///
     /// The handlers must bear to be registered twice, and then run twice for a fork: a child does not know
     /// whether the thread of its parent that was registering them had done so.
@@ -112,9 +112,9 @@ impl ForkHandlers {
 }
 
 /// Longest time that a fork waits for all its locks together. A thread that starts an engine holds its slot
-/// for up to about 3 s while other members of its domain do not answer. With half of that, the child keeps the
-/// descriptors of such an engine. With twice that, a signal handler that forks while its thread holds a lock
-/// stops the program for 6 s.
+/// for up to about 3 s while other members of its domain do not answer. With half of that, the child keeps
+/// the descriptors of such an engine. With twice that, a signal handler that forks while its thread holds a
+/// lock stops the program for 6 s.
 const LOCKS_MAX_NS: u64 = 3_000_000_000;
 
 thread_local! {
