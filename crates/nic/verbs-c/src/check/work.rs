@@ -406,9 +406,9 @@ impl Queue {
             _ => "completions of signaled ones were not polled",
         };
         let text = format!(
-            "{outstanding} work requests were posted to the send queue of queue pair {:#08x} ({places} places) \
-             since the last polled completion, and {why}. A NIC frees places when such a completion is \
-             polled, and refuses this post with ENOMEM",
+            "{outstanding} work requests were posted to the send queue of queue pair {:#08x} ({places} \
+             places) since the last polled completion, and {why}. A NIC frees places when such a completion \
+             is polled, and refuses this post with ENOMEM",
             self.number
         );
         let sites = [("posted", posted), ("oldest posted", self.sends[0].posted)];

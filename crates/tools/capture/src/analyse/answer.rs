@@ -195,7 +195,8 @@ impl Analysis {
         let (what, dst) = (message.words(), direction.key.dst);
         let pause = self.links.paused_since(at.ns.saturating_sub(took)).map_or(String::new(), |pause| {
             format!(
-                " A link was paused meanwhile, the last pause frame is packet {}: that may explain the delay.",
+                " A link was paused meanwhile, the last pause frame is packet {}: that may explain the \
+                 delay.",
                 pause.number
             )
         });
