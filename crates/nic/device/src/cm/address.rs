@@ -94,9 +94,11 @@ impl Id {
             self.0.take_port(&mut state, src, bound.is_none(), Some(dst))?;
         }
         self.0.set_local(&mut state, local)?;
-        state.bound.iter_mut().for_each(|bound| {
-            bound.update(|binding| (binding.ip, binding.is_wildcard) = (local.ip(), false));
-        });
+        if let Some(bound) = &mut state.bound {
+            let change = |binding: &mut Binding| (binding.ip, binding.is_wildcard) = (local.ip(), false);
+            // If it fails, the port stays claimed for more addresses than the client needs.
+            let _claimed = bound.update(change);
+        }
         state.peer = Some(Gid::from(target));
         state.src = Some(with_scope_of(dst, SocketAddr::new(local.ip(), state.src_port())));
         state.dst = Some(dst);

@@ -27,7 +27,8 @@ impl Id {
     /// Sets an option from the bytes that C programs pass.
     ///
     /// # Errors
-    /// `EINVAL` for a wrong length or state; `ENOSYS` for an option that does not exist.
+    /// `EINVAL` for a wrong length or state; `ENOSYS` for an option that does not exist; `EADDRNOTAVAIL` if
+    /// another process has the IPv4 addresses that a bound identifier would get by RDMA_OPTION_ID_AFONLY.
     pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), VerbsError> {
         let mut state = self.0.lock();
         match (level, name) {
@@ -42,7 +43,9 @@ impl Id {
                     ));
                 }
                 state.reuse = reuse;
-                state.bound.iter_mut().for_each(|bound| bound.update(|binding| binding.reuse = reuse));
+                if let Some(bound) = &mut state.bound {
+                    bound.update(|binding| binding.reuse = reuse)?;
+                }
             }
             (LEVEL_ID, ID_AFONLY) => {
                 if !matches!(state.phase, Phase::Idle | Phase::Bound) {
@@ -52,8 +55,15 @@ impl Id {
                     ));
                 }
                 let af_only = int(value)? != 0;
+                if let Some(bound) = &mut state.bound {
+                    let before = bound.binding.af_only;
+                    let changed = bound.update(|binding| binding.af_only = af_only);
+                    if changed.is_err() {
+                        bound.update(|binding| binding.af_only = before)?;
+                    }
+                    changed?;
+                }
                 state.af_only = Some(af_only);
-                state.bound.iter_mut().for_each(|bound| bound.update(|binding| binding.af_only = af_only));
             }
             (LEVEL_ID, ID_ACK_TIMEOUT) => {
                 if self.0.port_space.is_datagram() {

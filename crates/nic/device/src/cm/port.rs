@@ -118,8 +118,8 @@ pub(super) struct BindingId(u64);
 struct Owner {
     id: BindingId,
     binding: Binding,
-    /// Its names are claimed in the domain.
-    is_claimed: bool,
+    /// The names that are claimed in the domain for it.
+    claimed: Vec<ServiceAddress>,
 }
 
 /// The ports of this process.
@@ -204,8 +204,7 @@ impl Ports {
 
     /// The names that this process has claimed for a port.
     fn claimed(&self, ps: PortSpace, port: u16) -> Vec<ServiceAddress> {
-        let claimed = self.owners(ps, port).filter(|owner| owner.is_claimed);
-        claimed.flat_map(|owner| owner.binding.names()).collect()
+        self.owners(ps, port).flat_map(|owner| &owner.claimed).copied().collect()
     }
 
     fn release(&mut self, ps: PortSpace, port: u16, id: BindingId) {
@@ -224,7 +223,7 @@ impl Ports {
     fn add(&mut self, ps: PortSpace, port: u16, binding: Binding) -> BindingId {
         self.next += 1;
         let id = BindingId(self.next);
-        self.bound.entry((ps as u16, port)).or_default().push(Owner { id, binding, is_claimed: false });
+        self.bound.entry((ps as u16, port)).or_default().push(Owner { id, binding, claimed: Vec::new() });
         id
     }
 }
@@ -236,15 +235,13 @@ pub(super) struct Bound {
     pub(super) port: u16,
     id: BindingId,
     pub(super) binding: Binding,
-    claims: Vec<Claim>,
+    claims: Vec<(ServiceAddress, Claim)>,
 }
 
 impl Bound {
-    /// Claims the names of the binding, unless they are claimed.
+    /// Claims the names of the binding that are missing, then releases the other ones. If a name cannot be
+    /// claimed, the claims stay as they are.
     fn claim(&mut self) -> Result<(), VerbsError> {
-        if !self.claims.is_empty() {
-            return Ok(());
-        }
         let (ps, port, names) = (self.ps, self.port, self.binding.names());
         let mut compatible = self.ports(|ports| ports.claimed(ps, port));
         compatible.extend(&names);
@@ -253,17 +250,23 @@ impl Bound {
             af_only: self.binding.af_only,
             compatible: compatible.clone(),
         };
-        let claims = names.into_iter().map(|name| self.host.claim(ps as u16, port, request(name)));
-        let claims = claims.collect::<io::Result<_>>();
-        self.claims = claims.map_err(|error| taken(Errno::new(Os::from(&error).0), port))?;
-        self.ports(|ports| ports.update(ps, port, self.id, |owner| owner.is_claimed = true));
+        let missing = names.iter().filter(|name| self.claims.iter().all(|(claimed, _)| claimed != *name));
+        let claims = missing.map(|&name| Ok((name, self.host.claim(ps as u16, port, request(name))?)));
+        let claims: io::Result<Vec<_>> = claims.collect();
+        self.claims.extend(claims.map_err(|error| taken(Errno::new(Os::from(&error).0), port))?);
+        self.claims.retain(|(name, _)| names.contains(name));
+        self.ports(|ports| ports.update(ps, port, self.id, |owner| owner.claimed = names));
         Ok(())
     }
 
-    /// Changes the options of the binding.
-    pub(super) fn update(&mut self, change: impl FnOnce(&mut Binding)) {
+    /// Changes the binding, and its claims if it has any.
+    ///
+    /// # Errors
+    /// A name of the changed binding cannot be claimed: the binding is changed, and the claims are not.
+    pub(super) fn update(&mut self, change: impl FnOnce(&mut Binding)) -> Result<(), VerbsError> {
         change(&mut self.binding);
         self.ports(|ports| ports.update(self.ps, self.port, self.id, |owner| owner.binding = self.binding));
+        if self.claims.is_empty() { Ok(()) } else { self.claim() }
     }
 
     /// Prepares the port for a listener: claims it.

@@ -81,7 +81,7 @@ impl From<ServiceAddress> for ServiceRequest {
 impl ServiceRequest {
     /// True if another claim collides, of which only the address is known (Linux cma.c cma_check_port; two
     /// equal addresses have one name).
-    fn collides(&self, other: ServiceAddress) -> bool {
+    pub(crate) fn collides(&self, other: ServiceAddress) -> bool {
         let are_apart =
             self.af_only && Self::from(other).af_only && self.address.is_ipv4() != other.is_ipv4();
         !are_apart
