@@ -56,10 +56,11 @@ fn is_short(error: &io::Error) -> bool {
     matches!(cause(error), Os(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
+/// The refusal for a device that cannot be listed, with the errno that opening one has for the same cause.
 #[cold]
-fn no_device(error: &io::Error) -> VerbsError {
+fn not_listed(error: &io::Error) -> VerbsError {
     let os = cause(error);
-    refuse!(ENODEV, "device", "netdev"; os as Os; "the devices cannot be listed: {os}";
+    refuse!((Errno::new(os.0)), "device", "netdev"; os as Os; "the devices cannot be listed: {os}";
         "'roxie doctor' may know why")
 }
 
@@ -72,7 +73,7 @@ impl Places for Of {
             // The table of a device that is not open may be old.
             let is_known = |device: &Device| again || device.is_followed();
             let devices = match self.0.devices(again) {
-                Err(error) if is_short(&error) => return Err(no_device(&error)),
+                Err(error) if is_short(&error) => return Err(not_listed(&error)),
                 // No interface has a device.
                 devices => devices.unwrap_or_default(),
             };
@@ -96,5 +97,32 @@ impl Places for Of {
 
     fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
         Netlink::new()?.route(dst, src, oif)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Listing the devices fails with this errno.
+    struct Failing(i32);
+
+    impl Devices for Failing {
+        fn devices(&self, _again: bool) -> io::Result<Vec<Device>> {
+            Err(io::Error::from_raw_os_error(self.0))
+        }
+
+        fn context(&self, _device: &Device) -> io::Result<Context> {
+            unreachable!("no device")
+        }
+    }
+
+    #[test]
+    fn a_process_without_descriptors_is_told_so_when_it_looks_for_a_device() {
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            let found = Of(Arc::new(Failing(errno))).find(&mut |_| true);
+            assert_eq!(found.err().map(|refused| refused.errno()), Some(errno));
+        }
+        assert!(matches!(Of(Arc::new(Failing(libc::ENODEV))).find(&mut |_| true), Ok(None)));
     }
 }
