@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::cm::ServiceId;
 use transport::refusal::Os;
@@ -359,9 +359,13 @@ fn ephemeral_range() -> (u16, u16) {
     text.and_then(parse).unwrap_or((32_768, 60_999))
 }
 
-/// True if an IPv6 address is for IPv6 only unless an option says otherwise (net.ipv6.bindv6only).
+/// True if an IPv6 address is for IPv6 only unless an option says otherwise (net.ipv6.bindv6only). Read once:
+/// each identifier with an IPv6 address needs it.
 pub(super) fn is_bound_v6_only() -> bool {
-    std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "1")
+    static IS_V6_ONLY: LazyLock<bool> = LazyLock::new(|| {
+        std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "1")
+    });
+    *IS_V6_ONLY
 }
 
 /// True if CAP_NET_BIND_SERVICE is in the effective set.
