@@ -15,8 +15,8 @@ pub fn day_offset_ns() -> u64 {
     static KEPT: AtomicU64 = AtomicU64::new(0);
     /// The best of this many is kept: an interruption between two clocks makes a measurement wrong.
     const TRIES: usize = 8;
-    /// Two uninterrupted readings differ by some 50 ns. Half of it would take one for a new time of day on a
-    /// slow machine; of double the size is a step that nobody notices.
+    /// Two uninterrupted readings differ by some 50 ns. Half of it would take noise for a new time of day on
+    /// a slow machine; with double of it, a step of 2 us goes unnoticed.
     const NOISE_NS: u64 = 1000;
     let (offset, took) = measured_offset();
     let kept = KEPT.load(Ordering::Relaxed);

@@ -22,7 +22,7 @@ const LOCK_MAX_NS: u64 = 50_000_000;
 /// Longest delay of the exit with `ROXIE_STATS` set, when counters are printed.
 const REPORT_MAX: Duration = Duration::from_secs(2);
 
-/// Registers the exit handler. Called when the device is opened.
+/// Registers the exit handler. Called when the first device is listed.
 pub(crate) fn register() {
     // SAFETY: the handler takes no arguments and the library is never unloaded (-z nodelete).
     unsafe { libc::atexit(at_exit) };

@@ -18,7 +18,7 @@ thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registers the handlers at the first call. Called before the list of devices is locked for the first time.
+/// Registers the handlers at the first call. Called before each look at the list of devices.
 pub(crate) fn register() {
     static HANDLERS: ForkHandlers = ForkHandlers::new();
     // If memory is short, forks work without the handlers.

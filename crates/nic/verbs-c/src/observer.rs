@@ -53,7 +53,7 @@ pub(crate) struct Observer {
     pub(crate) counted: fn(usize),
     /// The thread waits for an event of a completion channel, until the returned value is dropped.
     pub(crate) waits: fn(usize) -> Box<dyn Any>,
-    /// So many events of a completion queue were acknowledged, by which so many more are than were taken.
+    /// So many events of a completion queue were acknowledged, and in all so many more than were taken.
     pub(crate) acknowledged: fn(u32, u32),
     /// A call to destroy an object waits for the acknowledgement of so many events, modulo 2^32.
     pub(crate) blocks: fn(u32),

@@ -25,10 +25,10 @@ impl Acks {
         }
     }
 
-    /// Returns how many events are not acknowledged after `patience`, or as soon as there are none.
-    pub(super) fn left_after(&self, patience: Duration) -> u64 {
+    /// Returns how many events are not acknowledged after `timeout`, or as soon as there are none.
+    pub(super) fn left_after(&self, timeout: Duration) -> u64 {
         let count = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.none_left.wait_timeout_while(count, patience, |count| *count > 0);
+        let waited = self.none_left.wait_timeout_while(count, timeout, |count| *count > 0);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 

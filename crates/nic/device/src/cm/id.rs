@@ -252,11 +252,11 @@ impl Id {
     }
 
     /// As [`destroy`](Self::destroy); calls `say` with the number of unacknowledged events if there are some
-    /// after `patience`.
-    pub fn destroy_or_say(&self, patience: Duration, say: impl FnOnce(u64)) {
+    /// after `timeout`.
+    pub fn destroy_or_say(&self, timeout: Duration, say: impl FnOnce(u64)) {
         self.0.end();
         self.0.flush();
-        match self.0.acks.left_after(patience) {
+        match self.0.acks.left_after(timeout) {
             0 => return,
             left => say(left),
         }

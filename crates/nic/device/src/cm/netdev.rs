@@ -12,7 +12,7 @@ use crate::gid::GidTable;
 
 impl IdInner {
     /// The device of the identifier was removed. A listener on a wildcard address has none (Linux cma.c
-    /// cma_process_remove): it ends to listen there, but keeps its port at the first device.
+    /// cma_process_remove): it stops listening there, but keeps its port at the first device.
     pub(super) fn lose_device(self: &Arc<Self>, driver: &CmDriver) {
         let is_at = |host: &Arc<dyn Host>| std::ptr::eq(host.driver(), driver);
         let is_its_own = self.place().is_some_and(|place| is_at(&place.host));
