@@ -369,6 +369,29 @@ static void destroyed_under_its_reader(void)
 	CHECK(!atomic_load(&ended_badly));
 }
 
+/* A thread waits on a destroyed channel, whose address a later channel gets: that one has no identifiers. */
+static void address_of_a_destroyed_channel(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel(), *later[64];
+	struct rdma_cm_id *id;
+	pthread_t thread;
+	int n = 0;
+
+	CHECK(channel && !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	atomic_store(&started, 0);
+	CHECK(!pthread_create(&thread, NULL, waits_for_events, channel));
+	while (!atomic_load(&started))
+		;
+	usleep(50000);
+	rdma_destroy_event_channel(channel);
+	do
+		CHECK((later[n] = rdma_create_event_channel()));
+	while (later[n++] != channel && n < 64);
+	while (n > 0)
+		rdma_destroy_event_channel(later[--n]);
+	CHECK(!rdma_bind_addr(id, loopback(0)));
+}
+
 /* Missing in older headers. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
@@ -441,6 +464,7 @@ int main(void)
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(ch);
 	rdma_destroy_event_channel(server);
+	address_of_a_destroyed_channel();
 	destroyed_under_its_reader();
 	printf("ok\n");
 	return 0;

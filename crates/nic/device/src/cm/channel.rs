@@ -48,6 +48,11 @@ impl EventChannel {
         self.0.set_nonblocking()
     }
 
+    /// True if an identifier has the channel.
+    pub fn has_identifiers(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// True if events are unread; makes no system call.
     pub fn has_events(&self) -> bool {
         !self.0.is_empty()

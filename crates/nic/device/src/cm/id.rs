@@ -263,6 +263,12 @@ impl Id {
         self.0.acks.wait();
     }
 
+    /// True if the events of the identifier are those of `channel`.
+    #[must_use]
+    pub fn is_on(&self, channel: &EventChannel) -> bool {
+        Arc::ptr_eq(&self.0.queue(), &channel.0)
+    }
+
     /// Moves the identifier and its unread events to another channel. First waits until the application has
     /// acknowledged the events read from the old channel.
     ///

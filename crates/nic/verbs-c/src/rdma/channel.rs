@@ -46,8 +46,8 @@ pub(crate) fn destroy(channel: *mut rdma_event_channel) {
         // SAFETY: it was alive, and no thread finds it any more.
         let object: Option<GivenUp<ChannelObject>> = unsafe { typed(channel) };
         let Some(object) = object else { return };
-        if Arc::strong_count(&object.tail) == 1 {
-            abandon_all(channel);
+        if Arc::strong_count(&object.tail) == 1 && object.tail.has_identifiers() {
+            abandon_all(&object.tail);
         }
         object.free();
     }

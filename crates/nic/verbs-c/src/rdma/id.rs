@@ -128,15 +128,16 @@ pub(crate) fn disconnect_all() {
 }
 
 /// Ends the identifiers of a channel that is being destroyed. The application still destroys the objects.
-pub(crate) fn abandon_all(channel: *mut rdma_event_channel) {
+/// Member `channel` does not tell the identifiers: a later channel may have the address of a destroyed one.
+pub(crate) fn abandon_all(channel: &EventChannel) {
+    let mut ids = Vec::new();
     IDS.for_each_locked(|id: *mut rdma_cm_id| {
         // SAFETY: as above.
-        if let Some(object) = unsafe { IdObject::from_ptr(id) }
-            && object.channel().get() == channel
-        {
-            object.tail.id.abandon();
-        }
+        let object = unsafe { IdObject::from_ptr(id) };
+        ids.extend(object.map(|object| &object.tail.id).filter(|id| id.is_on(channel)).cloned());
     });
+    // Without the lock of the set: this waits for the threads that use the identifiers.
+    ids.iter().for_each(Id::abandon);
 }
 
 /// What calls leave for later calls, and what public pointers lead to.
