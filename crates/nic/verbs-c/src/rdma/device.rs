@@ -158,6 +158,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mu
     let contexts = contexts().inspect_err(|failure| set_errno(failure.errno())).unwrap_or_default();
     let list = null_terminated(&contexts);
     if list.is_null() {
+        give_back(contexts);
         return null(no_memory!("device list"));
     }
     if let Some(number) = number {
@@ -176,19 +177,33 @@ fn contexts() -> Result<Vec<*mut ibv_context>, Failure> {
         shared.lists += 1;
         shared.context.public_context()
     };
-    let opened = devices.into_iter().map(|object| with(&object.tail.device, list));
-    let opened = opened.collect::<io::Result<_>>().inspect_err(refusal::explain);
-    opened.map_err(|error| failed!(error, "device", "context"; "the device cannot be opened"))
+    let mut contexts = Vec::new();
+    for object in devices {
+        match with(&object.tail.device, list) {
+            Ok(context) => contexts.push(context),
+            Err(error) => {
+                give_back(contexts);
+                refusal::explain(&error);
+                return Err(failed!(error, "device", "context"; "the device cannot be opened"));
+            }
+        }
+    }
+    Ok(contexts)
 }
 
-pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: the application passes what rdma_get_devices returned.
-    for context in unsafe { device::elements(list) } {
+/// Gives up the devices of a list; closes those that were removed.
+fn give_back(contexts: impl IntoIterator<Item = *mut ibv_context>) {
+    for context in contexts {
         for shared in lock().iter_mut().filter(|shared| shared.context.public_context() == context) {
             shared.lists = shared.lists.saturating_sub(1);
         }
     }
+    close_removed();
+}
+
+pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    // SAFETY: the application passes what rdma_get_devices returned.
+    give_back(unsafe { device::elements(list) });
     // SAFETY: as above; nothing uses the list any more.
     unsafe { libc::free(list.cast()) };
-    close_removed();
 }
