@@ -339,11 +339,14 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     }
     // SAFETY: ibv_import_device(3): the application gives the descriptor up, unless the call fails.
     let cmd = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
-    let of_index = |index| lock().objects.iter().find(|object| object.tail.index == index).cloned();
-    let device = Command::device_of(&cmd).and_then(of_index);
-    let Some(device) = device else {
+    let Some(index) = Command::device_of(&cmd) else {
         return null(refuse!(EINVAL, "context", "cmd_fd"; cmd_fd as i32;
             is "{cmd_fd}, no command descriptor of an open context of this process"));
+    };
+    let device = lock().objects.iter().find(|object| object.tail.index == index).cloned();
+    let Some(device) = device else {
+        return null(refuse!(ENODEV, "context", "cmd_fd"; cmd_fd as i32;
+            is "{cmd_fd}, of a context whose device was removed; close its contexts"));
     };
     match open_with(device, ManuallyDrop::into_inner(cmd)) {
         Ok(context) => context.give_context(),
