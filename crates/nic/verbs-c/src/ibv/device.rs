@@ -133,8 +133,8 @@ pub(crate) fn devices(again: bool) -> io::Result<Vec<Arc<DeviceObject>>> {
     let objects = devices.objects_of(&list);
     drop(devices);
     if observer().is_some() {
-        // Their memory is kept, so that a later use is found.
-        removed.into_iter().for_each(mem::forget);
+        // Their memory is kept, so that a use after the last share ends is found.
+        removed.iter().map(Arc::downgrade).for_each(mem::forget);
     }
     if let Some(process) = PROCESS.get() {
         (process.devices_looked_at)();
