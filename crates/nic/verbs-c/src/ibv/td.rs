@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use roxie::same_device;
-use roxie::verbs::Td;
+use roxie::verbs::{Context, Td};
 
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
@@ -11,18 +11,20 @@ use crate::abi::objects::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use crate::errno::{busy, code, done, given, known_bits, null};
-use crate::handle::{GivenUp, members, typed};
+use crate::handle::{GivenUp, typed};
 use crate::object::Object;
 use crate::observer::Between;
 
 use super::context::ContextObject;
 use super::pd_mr::{PdObject, export_pd};
 
-type TdObject = Object<ibv_td, Td>;
+type TdObject = Object<ibv_td, TdTail>;
 
-members! { TdObject {
-    context: context => ContextObject;
-} }
+struct TdTail {
+    td: Td,
+    /// The context stays open for it, also that of a removed device which identifiers share.
+    context: Context,
+}
 
 /// Implements `ibv_alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(
@@ -30,10 +32,11 @@ pub(crate) unsafe extern "C" fn alloc_td(
     init_attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     // SAFETY: ibv_alloc_td(3).
-    let attr: Option<&ibv_td_init_attr> = unsafe { typed(init_attr.cast_const()) };
-    given!(null; attr);
+    let (owner, attr): (Option<&ContextObject>, Option<&ibv_td_init_attr>) =
+        unsafe { typed((context, init_attr.cast_const())) };
+    given!(null; owner as "context", attr);
     known_bits!(null; EOPNOTSUPP, "thread domain", "comp_mask"; attr.comp_mask, 0);
-    TdObject::export(ibv_td { context }, Td::default())
+    TdObject::export(ibv_td { context }, TdTail { td: Td::default(), context: owner.tail.context.clone() })
 }
 
 /// Implements `ibv_dealloc_td`.
@@ -41,7 +44,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: ibv_dealloc_td(3).
     let td: Option<GivenUp<TdObject>> = unsafe { typed(td) };
     given!(code; td);
-    if td.tail.in_use() {
+    if td.tail.td.in_use() {
         return code(busy!("thread domain"; "protection domains use the thread domain"));
     }
     td.free();
@@ -67,13 +70,11 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     let (pd, td): (Option<&PdObject>, Option<&TdObject>) = unsafe { typed((attr.pd, attr.td)) };
     given!(null; pd);
     done!(null; pd.check_device(context));
-    if let Some(td) = td
-        && let Some(other) = td.context()
-    {
-        let same = same_device!("context", "td"; context.device(), other.device());
+    if let Some(td) = td {
+        let same = same_device!("context", "td"; context.device(), td.tail.context.device());
         done!(null; same.between(&[("context", context.address()), ("td", td.address())]));
     }
-    match pd.tail.parent(td.map(|td| &td.tail)) {
+    match pd.tail.parent(td.map(|td| &td.tail.td)) {
         Ok(parent) => export_pd(context, parent).give(),
         Err(error) => null(error),
     }
