@@ -100,7 +100,8 @@ impl JournalFile {
 
     /// The first slot of the engine that has each slot, or had it when it was killed; `None` for free slots.
     pub(super) fn owners(&self) -> io::Result<impl Iterator<Item = Option<u16>> + use<>> {
-        let mut table = [[0; 2]; OWNERS_LEN / 2];
+        // Not on the stack: threads of applications have stacks of 64 KiB.
+        let mut table = vec![[0; 2]; OWNERS_LEN / 2];
         // The file may end in the table; the slots behind its end are free.
         self.0.read_at(table.as_flattened_mut(), 0)?;
         let owner = |bytes| u16::from_le_bytes(bytes).checked_sub(1).filter(|slot| *slot < SLOTS);
