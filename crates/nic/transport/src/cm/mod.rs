@@ -147,7 +147,7 @@ pub struct Cm {
     journal: VecDeque<JournalChange>,
     notices: VecDeque<Pending>,
     shutdown: VecDeque<Pending>,
-    gids: Vec<Gid>,
+    gids: Option<Vec<Gid>>,
     next_id: u32,
     counters: CmCounters,
 }
@@ -174,16 +174,16 @@ impl Cm {
             journal: VecDeque::new(),
             notices: VecDeque::new(),
             shutdown: VecDeque::new(),
-            gids: Vec::new(),
+            gids: None,
             next_id,
             counters: CmCounters::default(),
         }
     }
 
     /// Sets the local addresses. A REQ to another address is rejected with the first one as the proposal.
-    /// While the list is empty every address counts as local.
+    /// Before the first call every address counts as local.
     pub fn set_gids(&mut self, gids: &[Gid]) {
-        self.gids = gids.to_vec();
+        self.gids = Some(gids.to_vec());
     }
 
     /// Sets the largest path MTU. A REQ with a larger one is refused from now on.

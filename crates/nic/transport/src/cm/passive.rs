@@ -39,7 +39,8 @@ impl Cm {
         let Some((listener, found)) = self.find_listener(req.service_id, asked, from) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
-        let checked = validate::req(req, from, found.params.transport, &self.gids, self.config.max_path_mtu);
+        let checked =
+            validate::req(req, from, found.params.transport, self.gids.as_deref(), self.config.max_path_mtu);
         let Checked { addresses, transport, path_mtu } = match checked {
             Ok(checked) => checked,
             Err(reason) => {
@@ -96,7 +97,7 @@ impl Cm {
         asked: Gid,
         from: Arrival,
     ) -> Option<(ListenerId, &Listener)> {
-        validate::is_ours(from.dst, &self.gids).then(|| self.listeners.find(service_id, asked))?
+        validate::is_ours(from.dst, self.gids.as_deref()).then(|| self.listeners.find(service_id, asked))?
     }
 
     /// Refuses a request that no process of this host listens for: REJ 8; SIDR status 1.
@@ -194,7 +195,7 @@ impl Cm {
 
     /// REJ to a REQ for which there is no connection; our "local id" is then 0.
     pub(super) fn refuse_req(&mut self, now: Instant, req: &Req, reason: RejReason, from: Arrival) {
-        let gid = self.gids.first().copied().unwrap_or(from.dst);
+        let gid = self.gids.iter().flatten().next().copied().unwrap_or(from.dst);
         let mtu = [self.config.max_path_mtu as u8];
         let ari: &[u8] = match reason {
             RejReason::INVALID_GID => &gid.0,

@@ -108,7 +108,7 @@ impl Cm {
         let Some((listener, _)) = self.find_listener(req.service_id, asked, from) else {
             return MadOutcome::NotOurs { service_id: req.service_id, dst_gid: asked };
         };
-        let Some(addresses) = validate::addresses(req.ip_header(), src, &self.gids) else {
+        let Some(addresses) = validate::addresses(req.ip_header(), src, self.gids.as_deref()) else {
             self.refuse_sidr_with(now, req, SidrStatus::REJECT, from);
             return MadOutcome::Handled;
         };

@@ -25,13 +25,13 @@ pub(super) struct Checked {
     pub(super) path_mtu: PathMtu,
 }
 
-/// Checks a REQ against the addresses of its MAD, our addresses (`gids`, empty: all are local), the
+/// Checks a REQ against the addresses of its MAD, our addresses (`gids`; `None`: all are local), the
 /// listener's service and the port's MTU. The error is the reason for a REJ.
 pub(super) fn req(
     req: &Req,
     from: Arrival,
     wanted: Transport,
-    gids: &[Gid],
+    gids: Option<&[Gid]>,
     max_path_mtu: PathMtu,
 ) -> Result<Checked, RejReason> {
     if req.primary.remote_gid != from.dst || !PKey::DEFAULT.matches(req.p_key) {
@@ -53,7 +53,7 @@ pub(super) fn req(
 }
 
 /// The addresses of an IP-CM header, if they are those of the sender (`src`) and of this host.
-pub(super) fn addresses(header: Option<IpCmHeader>, src: Gid, gids: &[Gid]) -> Option<Addresses> {
+pub(super) fn addresses(header: Option<IpCmHeader>, src: Gid, gids: Option<&[Gid]>) -> Option<Addresses> {
     let header = header?;
     let (local, peer) = (Gid::from(header.dst), Gid::from(header.src));
     let plausible = peer == src && may_ask(header.src, peer, gids) && is_ours(local, gids);
@@ -61,7 +61,7 @@ pub(super) fn addresses(header: Option<IpCmHeader>, src: Gid, gids: &[Gid]) -> O
 }
 
 /// Loopback addresses connect roxie processes on a device that has them.
-fn may_ask(src: IpAddr, gid: Gid, gids: &[Gid]) -> bool {
+fn may_ask(src: IpAddr, gid: Gid, gids: Option<&[Gid]>) -> bool {
     let impossible = src.is_multicast()
         || match src {
             IpAddr::V4(v4) => v4.octets()[0] == 0 || v4.is_broadcast(),
@@ -71,8 +71,8 @@ fn may_ask(src: IpAddr, gid: Gid, gids: &[Gid]) -> bool {
 }
 
 /// Whether an address is one of the device.
-pub(super) fn is_ours(gid: Gid, gids: &[Gid]) -> bool {
-    gids.is_empty() || gids.contains(&gid)
+pub(super) fn is_ours(gid: Gid, gids: Option<&[Gid]>) -> bool {
+    gids.is_none_or(|gids| gids.contains(&gid))
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
 
     fn check(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, gids: &[Gid]) -> bool {
         let header = IpCmHeader { src_port: 1, src: src.into(), dst: dst.into() };
-        addresses(Some(header), Gid::from(header.src), gids).is_some()
+        addresses(Some(header), Gid::from(header.src), Some(gids)).is_some()
     }
 
     #[test]
@@ -97,6 +97,7 @@ mod tests {
         assert!(!check(Ipv6Addr::UNSPECIFIED, us, &gids));
         assert!(!check([10, 0, 0, 1], [10, 0, 0, 3], &gids), "not our address");
         assert!(!check([10, 0, 0, 1], [127, 0, 0, 1], &gids));
+        assert!(!check([10, 0, 0, 1], us, &[]), "a device that was removed has no address");
     }
 
     #[test]
