@@ -50,7 +50,7 @@ impl Membership {
         }
         let next = next_scan_ns(self.noticed_at.load(Ordering::Relaxed), now);
         self.rescan_at.store(next.unwrap_or(0), Ordering::Relaxed);
-        for (slot, owner) in (0..).zip(self.journal_file.owners().into_iter().flatten()) {
+        for (slot, owner) in (0..).zip(self.journal_file.owners()) {
             let Some(owner) = owner.filter(|owner| *owner != self.slot) else { continue };
             if suspects.contains(&owner) || self.journal_file.has_rows(slot) {
                 notices.extend(self.take_over_journal(slot));
@@ -91,7 +91,7 @@ impl Membership {
     /// Connects to any other member, if there is one.
     fn find_neighbour(&self) {
         let config = &self.server.config;
-        let owners: Vec<_> = self.journal_file.owners().into_iter().flatten().collect();
+        let owners = self.journal_file.owners();
         let is_first = |slot: &u16| owners.get(usize::from(*slot)) == Some(&Some(*slot));
         let is_other = |slot: &u16| *slot != self.slot && !self.server.is_sibling(*slot);
         for slot in slots_at_random().filter(is_first).filter(is_other) {

@@ -99,13 +99,12 @@ impl JournalFile {
     }
 
     /// The first slot of the engine that has each slot, or had it when it was killed; `None` for free slots.
-    pub(super) fn owners(&self) -> io::Result<impl Iterator<Item = Option<u16>> + use<>> {
-        // Not on the stack: threads of applications have stacks of 64 KiB.
-        let mut table = vec![[0; 2]; OWNERS_LEN / 2];
-        // The file may end in the table; the slots behind its end are free.
-        self.0.read_at(table.as_flattened_mut(), 0)?;
-        let owner = |bytes| u16::from_le_bytes(bytes).checked_sub(1).filter(|slot| *slot < SLOTS);
-        Ok(table.into_iter().take(usize::from(SLOTS)).map(owner))
+    pub(super) fn owners(&self) -> Vec<Option<u16>> {
+        let mut table = [0; OWNERS_LEN];
+        // Without the table all slots count as free.
+        let _short = self.0.read_at(&mut table, 0);
+        let owner = |bytes: &[u8; 2]| u16::from_le_bytes(*bytes).checked_sub(1).filter(|slot| *slot < SLOTS);
+        table.as_chunks().0.iter().take(usize::from(SLOTS)).map(owner).collect()
     }
 
     /// The entry of one slot in the table of owners.

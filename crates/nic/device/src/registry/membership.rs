@@ -187,7 +187,7 @@ impl Membership {
     /// Tells all other members that the host `dst` answers no probes from `src`.
     pub fn tell_silent_host(&self, src: Gid, dst: Gid) {
         let record = Record::SilentHost { src: src.ip(), dst: dst.ip() };
-        for slot in self.others().into_iter().flatten() {
+        for slot in self.others() {
             // A member that does not get it finds out by its own probes.
             let _untold = self.links.send(self.server.group.slot(slot), &record);
         }
@@ -198,24 +198,29 @@ impl Membership {
         self.server.take_silent_hosts()
     }
 
-    /// The first slots of all other members.
-    fn others(&self) -> io::Result<impl Iterator<Item = u16>> {
-        let owners = (0..).zip(self.journal_file.owners()?);
-        Ok(owners.filter(|(slot, owner)| *owner == Some(*slot) && *slot != self.slot).map(|(slot, _)| slot))
+    /// The first slots of all members.
+    fn members(&self) -> impl Iterator<Item = u16> {
+        let owners = (0..).zip(self.journal_file.owners());
+        owners.filter(|(slot, owner)| *owner == Some(*slot)).map(|(slot, _)| slot)
     }
 
-    /// True if there is no other member; false if the table of slots cannot be read. A member enters its slot
-    /// before it can claim a service.
+    /// The first slots of all other members.
+    fn others(&self) -> impl Iterator<Item = u16> {
+        self.members().filter(|slot| *slot != self.slot)
+    }
+
+    /// True if this process is the only member; false if the table of slots cannot be read. A member enters
+    /// its slot before it can claim a service.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.others().is_ok_and(|mut others| others.next().is_none())
+        self.members().eq([self.slot])
     }
 
     /// Forwards a GRO batch to all other members; returns how many received it.
     pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.
         let delivered = |slot| matches!(self.links.forward(slot, batch), Ok(ForwardOutcome::Delivered));
-        self.others().into_iter().flatten().filter(|slot| delivered(*slot)).count()
+        self.others().filter(|slot| delivered(*slot)).count()
     }
 
     /// Number of connection attempts to other members, successful or not.

@@ -50,8 +50,7 @@ pub(super) fn take<T>(
     let start = now_ns();
     loop {
         let pages = set.pages()?;
-        // Without the table all slots count as free.
-        let owners: Vec<_> = journal_file.owners().into_iter().flatten().collect();
+        let owners = journal_file.owners();
         let there = |slot: &u16| set.has_slot(*slot, pages);
         let has_owner = |slot: u16| owners.get(usize::from(slot)).is_some_and(Option::is_some);
         // Slots of killed processes come last: their peers may still send.
