@@ -56,12 +56,7 @@ impl Id {
                 }
                 let af_only = int(value)? != 0;
                 if let Some(bound) = &mut state.bound {
-                    let before = bound.binding.af_only;
-                    let changed = bound.update(|binding| binding.af_only = af_only);
-                    if changed.is_err() {
-                        bound.update(|binding| binding.af_only = before)?;
-                    }
-                    changed?;
+                    bound.update(|binding| binding.af_only = af_only)?;
                 }
                 state.af_only = Some(af_only);
             }

@@ -262,11 +262,16 @@ impl Bound {
     /// Changes the binding, and its claims if it has any.
     ///
     /// # Errors
-    /// A name of the changed binding cannot be claimed: the binding is changed, and the claims are not.
+    /// A name of the changed binding cannot be claimed: nothing is changed.
     pub(super) fn update(&mut self, change: impl FnOnce(&mut Binding)) -> Result<(), VerbsError> {
+        let before = self.binding;
         change(&mut self.binding);
+        let claimed = if self.claims.is_empty() { Ok(()) } else { self.claim() };
+        if claimed.is_err() {
+            self.binding = before;
+        }
         self.ports(|ports| ports.update(self.ps, self.port, self.id, |owner| owner.binding = self.binding));
-        if self.claims.is_empty() { Ok(()) } else { self.claim() }
+        claimed
     }
 
     /// Prepares the port for a listener: claims it.
