@@ -142,9 +142,9 @@ impl Device {
         }
         let membership = Membership::join(&domain)?;
         let control = Control::open(&domain, membership.slot()).ok();
-        let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &self.gids())?;
-        let place = (self.0.name.as_str(), self.gids().netdev.clone());
-        let recording = Recording::from_env(&mut hooks, (place.0, &place.1), membership.slot());
+        let table = self.gids();
+        let port = crate::open_port::open(PortChoice { kind, ..choice }, &membership, &table)?;
+        let recording = Recording::from_env(&mut hooks, (&self.0.name, &table.netdev), membership.slot());
         let ports = SharedPorts::of(&domain);
         let (device, registry, gids) = (self.0.name.clone(), Box::new(membership), Arc::clone(&self.0.gids));
         let (runtime, tuning) = (Runtime::Kernel, Tuning { keepalive_ns, ..Tuning::default() });
