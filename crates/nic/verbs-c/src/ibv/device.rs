@@ -67,6 +67,13 @@ pub(crate) struct Process {
 /// Set when the library is loaded.
 pub(crate) static PROCESS: OnceLock<Process> = OnceLock::new();
 
+/// Calls a function of the process.
+fn tell(which: impl FnOnce(&Process) -> fn()) {
+    if let Some(process) = PROCESS.get() {
+        which(process)();
+    }
+}
+
 impl Devices {
     /// Returns the objects of devices, in the order of the devices.
     fn objects_of(&mut self, devices: &[Device]) -> Vec<Arc<DeviceObject>> {
@@ -77,10 +84,8 @@ impl Devices {
         if let Some(object) = self.objects.iter().find(|object| object.tail.device == *device) {
             return Arc::clone(object);
         }
-        if self.next == 0
-            && let Some(process) = PROCESS.get()
-        {
-            (process.first_device)();
+        if self.next == 0 {
+            tell(|process| process.first_device);
         }
         let object = owned(|| made(device.clone(), self.next));
         self.next += 1;
@@ -119,9 +124,7 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
 /// # Errors
 /// Those of [`DeviceList::refresh`].
 pub(crate) fn devices(again: bool) -> io::Result<Vec<Arc<DeviceObject>>> {
-    if let Some(process) = PROCESS.get() {
-        (process.devices_listed)();
-    }
+    tell(|process| process.devices_listed);
     let mut devices = lock();
     let known = devices.list.known();
     if !again && !known.is_empty() {
@@ -136,9 +139,7 @@ pub(crate) fn devices(again: bool) -> io::Result<Vec<Arc<DeviceObject>>> {
         // Their memory is kept, so that a use after the last share ends is found.
         removed.iter().map(Arc::downgrade).for_each(mem::forget);
     }
-    if let Some(process) = PROCESS.get() {
-        (process.devices_looked_at)();
-    }
+    tell(|process| process.devices_looked_at);
     Ok(objects)
 }
 
@@ -318,9 +319,7 @@ pub(crate) fn open(device: Arc<DeviceObject>) -> io::Result<Box<ContextObject>> 
 /// Makes a context with the command descriptor `cmd`.
 pub(crate) fn open_with(device: Arc<DeviceObject>, cmd: File) -> io::Result<Box<ContextObject>> {
     let context = device.tail.device.context()?;
-    if let Some(process) = PROCESS.get() {
-        (process.device_opened)();
-    }
+    tell(|process| process.device_opened);
     let mut verbs = operations();
     verbs.context.device = Arc::as_ptr(&device).cast_mut().cast();
     verbs.context.cmd_fd = cmd.as_raw_fd();
