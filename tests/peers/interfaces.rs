@@ -10,7 +10,7 @@ pub(crate) const CASES: [Case; 4] = [
     ("interfaces/failover of a bond that keeps its MAC as on rxe", |machine, _| failover(machine, "none")),
 ];
 
-/// A VLAN above the interface of rxe0, whose link-local address it has, too. Prints the GIDs of a device,
+/// A VLAN above the interface of rxe0; both have the same link-local address. Prints the GIDs of a device,
 /// each with its interface.
 const ROWS: &str = r#"
 cat >/tmp/rows <<'END'

@@ -67,8 +67,8 @@ impl EventChannel {
         self.get_event_after(|_| {})
     }
 
-    /// As [`get_event`](Self::get_event); calls `before` with an identifier whose QP the event may change. It
-    /// may then give the identifier another QP ([`Id::set_qp`]).
+    /// As [`get_event`](Self::get_event). If the event may change the QP of an identifier, calls `before`
+    /// with that identifier first. `before` may give it another QP ([`Id::set_qp`]).
     ///
     /// # Errors
     /// As for [`get_event`](Self::get_event).
