@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::hint;
 
 use roxie::verbs::watch_forks;
 use sys::ForkHandlers;
@@ -18,8 +19,12 @@ thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registers the handlers at the first call. Called before each look at the list of devices.
+/// Registers the handlers. Called when the library is loaded: a fork that has begun does not run handlers
+/// that another thread registers meanwhile, and that thread may then hold a lock.
 pub(crate) fn register() {
+    // The allocator's handlers are registered with its first allocation, and must hold its locks after these
+    // handlers have allocated memory: what is registered first prepares last.
+    drop(hint::black_box(Box::new(0_u8)));
     static HANDLERS: ForkHandlers = ForkHandlers::new();
     // If memory is short, forks work without the handlers.
     watch_forks().and_then(|()| HANDLERS.register(prepare, release, release)).ok();

@@ -25,12 +25,12 @@ mod signal;
 /// Runs when the library is loaded, before any function that the application calls.
 extern "C" fn at_load() {
     let process = ibv::device::Process {
-        devices_listed: fork::register,
         first_device: exit::register,
         devices_looked_at: rdma::device::close_removed,
         device_opened: signal::watch,
     };
     let _is_first = ibv::device::PROCESS.set(process).is_ok();
+    fork::register();
     check::start();
 }
 

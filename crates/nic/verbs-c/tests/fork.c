@@ -239,9 +239,11 @@ static void killed_listener(int out)
 		exit(0);
 	accept_one(&end, listener);
 	acknowledge(ch, RDMA_CM_EVENT_ESTABLISHED);
-	pid_t grandchild = forked();
-	if (grandchild)
+	/* The grandchild says when it no longer has the port. */
+	if (!forked()) {
+		pid_t grandchild = getpid();
 		CHECK(write(out, &grandchild, sizeof(grandchild)) == sizeof(grandchild));
+	}
 	for (;;)
 		pause();
 }
@@ -274,9 +276,29 @@ static void grandchild_lives_longer(void)
 	exit(0);
 }
 
+static atomic_int waits_for_fork, fork_began, fork_us;
+
+/* Runs after the library's handler: a thread that waits for a fork opens the device while the fork goes on. */
+static void in_fork(void)
+{
+	fork_began = 1;
+	if (waits_for_fork)
+		usleep(fork_us);
+}
+
+/* Runs before the library is loaded, which then registers its handlers. */
+static void at_start(void)
+{
+	CHECK(!pthread_atfork(in_fork, NULL, map_areas));
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = at_start;
+
 /* Opens the device and starts its engine. */
 static void *open_device(void *unused)
 {
+	while (waits_for_fork && !fork_began)
+		usleep(10);
 	struct ibv_device **devices = ibv_get_device_list(NULL);
 	struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
 	CHECK(context);
@@ -286,8 +308,8 @@ static void *open_device(void *unused)
 }
 
 /*
- * Processes that fork while a thread of theirs opens the device, each a little later than the one before:
- * the child opens the device, too.
+ * Processes that fork while a thread of theirs opens the device, each a little later than the one before: the
+ * child opens the device, too. In every second one the thread begins in the middle of the fork.
  */
 static void forks_while_a_thread_opens(void)
 {
@@ -295,8 +317,12 @@ static void forks_while_a_thread_opens(void)
 		pid_t pid = forked();
 		if (!pid) {
 			pthread_t thread;
+			fork_began = 0;
+			waits_for_fork = i % 2;
+			fork_us = i * 50;
 			CHECK(!pthread_create(&thread, NULL, open_device, NULL));
-			usleep(i * 400);
+			if (!waits_for_fork)
+				usleep(i * 400);
 			pid = forked();
 			if (!pid) {
 				/* The child ends by a signal if it waits for a lock. */
@@ -341,7 +367,6 @@ static void children_open_the_device(int generations)
 int main(void)
 {
 	int status;
-	CHECK(!pthread_atfork(NULL, NULL, map_areas));
 	pid_t pid = forked();
 	if (!pid)
 		grandchild_lives_longer();

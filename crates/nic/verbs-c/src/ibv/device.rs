@@ -51,11 +51,9 @@ struct Devices {
 static DEVICES: Mutex<Devices> =
     Mutex::new(Devices { list: DeviceList::new(), objects: Vec::new(), next: 0 });
 
-/// What the process does when this library begins to have devices: the end of the process, fork(2) and
-/// signals concern all modules, so those that handle them are above this one.
+/// What the process does when this library begins to have devices: the end of the process and signals
+/// concern all modules, so those that handle them are above this one.
 pub(crate) struct Process {
-    /// The devices are listed, and nothing is locked yet.
-    pub(crate) devices_listed: fn(),
     /// The first device is known.
     pub(crate) first_device: fn(),
     /// The interfaces were looked at: devices may have been removed.
@@ -124,7 +122,6 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
 /// # Errors
 /// Those of [`DeviceList::refresh`].
 pub(crate) fn devices(again: bool) -> io::Result<Vec<Arc<DeviceObject>>> {
-    tell(|process| process.devices_listed);
     let mut devices = lock();
     let known = devices.list.known();
     if !again && !known.is_empty() {
