@@ -154,9 +154,11 @@ impl CmDriver {
         self.lock().cm.send_notice(now, notice);
     }
 
-    /// Repeats the unanswered disconnects of a process that is about to end; see [`Cm::begin_shutdown`].
-    pub(crate) fn send_disconnects(&self, now: Instant) {
+    /// Sends what a process that is about to end tells its peers; see [`Cm::begin_shutdown`]. When this
+    /// returns, the MADs that other threads were sending are sent, too.
+    pub(crate) fn send_disconnects(&self, now: Instant, link: &dyn GsiLink) {
         self.lock().cm.begin_shutdown(now);
+        self.flush(now, link);
     }
 
     /// True while disconnects of [`send_disconnects`](Self::send_disconnects) are unanswered.

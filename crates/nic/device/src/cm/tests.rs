@@ -23,6 +23,7 @@ use crate::runtime::Runtime;
 use sys::{PollFd, Route, poll};
 
 mod bind;
+mod end;
 mod pace;
 mod resolve;
 
@@ -31,6 +32,8 @@ struct TestHost {
     gids: Arc<GidTable>,
     now_ms: Arc<AtomicU64>,
     outbox: Mutex<Vec<(Gid, Gid, MadBytes)>>,
+    /// Time that the next MAD takes to be sent; 0 when its sending has begun.
+    next_send_ms: AtomicU64,
     claims: Arc<Mutex<Vec<(u16, u16, ServiceAddress)>>>,
     /// Neighbours that are missing in the kernel's table, and how often the kernel had to solicit one.
     unresolved: Mutex<Vec<IpAddr>>,
@@ -47,6 +50,7 @@ impl Drop for TestClaim {
 
 impl GsiLink for TestHost {
     fn send_mad(&self, src: Gid, dst: Gid, mad: &MadBytes) {
+        thread::sleep(Duration::from_millis(self.next_send_ms.swap(0, Ordering::Relaxed)));
         self.outbox.lock().unwrap().push((src, dst, *mad));
     }
     fn update_journal(&self, _change: JournalChange) {}
@@ -132,6 +136,7 @@ impl World {
                 gids,
                 now_ms: Arc::clone(&now_ms),
                 outbox: Mutex::default(),
+                next_send_ms: AtomicU64::new(0),
                 claims: Arc::default(),
                 unresolved: Mutex::default(),
                 solicited: AtomicU64::new(0),

@@ -488,7 +488,7 @@ impl Engine {
     /// some milliseconds for the replies to its own.
     pub(crate) fn send_disconnects(&self) {
         let until = self.now() + (Cm::SHUTDOWN_MAX + CLOSING_SLACK);
-        self.services.cm.send_disconnects(self.now());
+        self.services.cm.send_disconnects(self.now(), self);
         self.poll_all();
         while self.services.cm.is_leaving() && self.now() < until {
             self.poll_all();
