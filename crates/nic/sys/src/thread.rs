@@ -1,7 +1,9 @@
 //! Threads that do not disturb the application.
 
+use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::thread::JoinHandleExt;
 
 /// Starts a named thread that blocks all signals but those of its own faults, so the application's
 /// handlers run in the application's threads.
@@ -9,20 +11,15 @@ use std::mem::MaybeUninit;
 /// # Errors
 /// `EAGAIN` when the system has no thread to spare.
 pub fn spawn_without_signals(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are ours; sigfillset initialises the first, pthread_sigmask the second. A new thread
-    // inherits the mask, so no signal can reach it between its start and a mask of its own.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
-        libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(512 * 1024);
+    // A new thread inherits the mask, so no signal can reach it between its start and a mask of its own.
+    let thread = without_signals(|| builder.spawn(f))?;
+    // The thread names itself when it first runs. A debugger may look before.
+    if let Ok(name) = CString::new(name) {
+        // SAFETY: the thread is neither joined nor detached while `thread` lives; the name is a C string.
+        unsafe { libc::pthread_setname_np(thread.as_pthread_t(), name.as_ptr()) };
     }
-    let spawned = std::thread::Builder::new().name(name.to_owned()).stack_size(512 * 1024).spawn(f);
-    // SAFETY: `before` was initialised by the call above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    spawned.map(drop)
+    Ok(())
 }
 
 /// Calls `f` while no signal interrupts this thread but those of its own faults: a handler cannot wait for a
@@ -172,7 +169,28 @@ fn set_slice(ns: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::mpsc::channel;
+
     use super::*;
+
+    #[test]
+    fn a_thread_has_its_name_before_it_runs() {
+        let is_named = || {
+            let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+            let mut names = tasks.flat_map(|task| fs::read_to_string(task.path().join("comm")));
+            names.any(|name| name == "roxie-named\n")
+        };
+        for _ in 0..200 {
+            let (end, ended) = channel::<()>();
+            spawn_without_signals("roxie-named", move || drop(ended.recv())).unwrap();
+            assert!(is_named());
+            drop(end);
+            while is_named() {
+                std::thread::yield_now();
+            }
+        }
+    }
 
     /// Both signals end a process, so the test would not return.
     #[test]
