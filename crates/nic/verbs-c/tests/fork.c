@@ -278,7 +278,7 @@ static void grandchild_lives_longer(void)
 
 static atomic_int waits_for_fork, fork_began, fork_us;
 
-/* Runs after the library's handler: a thread that waits for a fork opens the device while the fork goes on. */
+/* Runs after the library's handler. A thread that waits for a fork opens the device while it goes on. */
 static void in_fork(void)
 {
 	fork_began = 1;
