@@ -1,6 +1,7 @@
-//! `roxie explain`: what a status, vendor_err, errno, NAK, event or reject reason means.
+//! `roxie explain`: what a status, vendor_err, errno, NAK, event, reject reason or message means.
 
 mod table;
+mod text;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -10,16 +11,17 @@ use crate::terminal::{self, Terminal};
 
 use table::Entry;
 
-/// Explain a completion status, vendor_err, errno, NAK, event or reject reason
+/// Explain what a program printed: a status, vendor_err, errno, NAK, event, reject reason or message
 ///
 /// Takes names as a program or a header prints them (IBV_WC_RETRY_EXC_ERR, EINVAL, RDMA_CM_EVENT_REJECTED;
-/// the prefix may be left out, case does not matter) and numbers (0x51, 12). A number can mean several
-/// things: each is shown. Without WHAT, lists everything that it knows.
+/// the prefix may be left out, case does not matter), numbers (0x51, 12, -110), and whole lines of a
+/// program's output. A number alone can mean several things: each is shown. Without WHAT, lists everything
+/// that it knows.
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = include_str!("../help/explain.txt"))]
 pub(crate) struct ExplainArgs {
-    /// Names or numbers
-    #[arg(value_name = "WHAT")]
+    /// Names, numbers or a line of a program's output
+    #[arg(value_name = "WHAT", allow_negative_numbers = true)]
     what: Vec<String>,
     /// Print one JSON array: an object with kind, name, number, meaning and remedy for each meaning
     #[arg(long)]
@@ -29,17 +31,7 @@ pub(crate) struct ExplainArgs {
 /// Prints what each word means.
 pub(crate) fn run(args: &ExplainArgs) -> Outcome {
     let entries = table::all();
-    let mut found = Vec::new();
-    for word in &args.what {
-        let before = found.len();
-        found.extend(entries.iter().filter(|entry| entry.answers(word)));
-        if found.len() == before {
-            return Err(unknown(word, &entries));
-        }
-    }
-    if args.what.is_empty() {
-        found.extend(&entries);
-    }
+    let found = if args.what.is_empty() { entries.iter().collect() } else { named(&args.what, &entries)? };
     if args.json {
         let rows: Vec<Value> = found.into_iter().map(Entry::json).collect();
         return terminal::json_lines(&rows);
@@ -59,17 +51,52 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
     Ok(())
 }
 
-fn unknown(word: &str, entries: &[Entry]) -> Failure {
-    let wanted = table::bare(word);
-    let near =
-        entries.iter().filter(|entry| !wanted.is_empty() && table::bare(&entry.name).contains(&wanted));
-    let near: Vec<&str> = near.map(|entry| entry.name.as_str()).take(8).collect();
+/// Returns what the words mean: each for itself, or all together as a line that was not quoted.
+fn named<'a>(words: &[String], entries: &'a [Entry]) -> Result<Vec<&'a Entry>, Failure> {
+    let mut found = Vec::new();
+    for word in words {
+        let mut of_word: Vec<&Entry> = entries.iter().filter(|entry| entry.answers(word)).collect();
+        if of_word.is_empty() {
+            of_word = text::find(word, entries);
+        }
+        if of_word.is_empty() {
+            let line = words.join(" ");
+            found = text::find(&line, entries);
+            return if found.is_empty() { Err(unknown(&line, entries)) } else { Ok(found) };
+        }
+        found.extend(of_word);
+    }
+    Ok(found)
+}
+
+/// How like a name or text must be to be suggested, from 0 to 1. A letter more, less or other in a word of
+/// four letters is 0.75; words with nothing in common reach 0.4.
+const ALIKE: f64 = 0.6;
+
+fn unknown(line: &str, entries: &[Entry]) -> Failure {
+    let wanted = table::bare(line);
+    let likeness = |phrase: &str| {
+        let phrase = table::bare(phrase);
+        let contains = !wanted.is_empty() && phrase.contains(&wanted);
+        if contains { 1.0 } else { strsim::normalized_damerau_levenshtein(&phrase, &wanted) }
+    };
+    let likest = |entry: &Entry| {
+        entry.texts.iter().chain([&entry.name]).map(|phrase| likeness(phrase)).fold(0.0, f64::max)
+    };
+    let mut near: Vec<(f64, &str)> = entries
+        .iter()
+        .map(|entry| (likest(entry), entry.name.as_str()))
+        .filter(|near| near.0 >= ALIKE)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let near: Vec<&str> = near.into_iter().map(|(_, name)| name).take(8).collect();
     let hint = if near.is_empty() {
         "'roxie explain' lists what is known".to_owned()
     } else {
         format!("known are {}", near.join(", "))
     };
-    Failure::new(format!("no status, vendor_err, errno, NAK, event or reject reason '{word}'")).hint(hint)
+    Failure::new(format!("no status, vendor_err, errno, NAK, event, reject reason or message '{line}'"))
+        .hint(hint)
 }
 
 /// Columns of the explanations.
@@ -115,6 +142,7 @@ mod tests {
     #[test]
     fn a_number_has_each_of_its_meanings() {
         assert_eq!(meanings("0x51"), ["0x51 (NoAnswer)"]);
+        assert_eq!(meanings("-110"), ["ETIMEDOUT (110)"]);
         let twelve = meanings("12");
         for name in ["ENOMEM (12)", "IBV_WC_RETRY_EXC_ERR (12)", "IBV_EVENT_PKEY_CHANGE (12)"] {
             assert!(twelve.iter().any(|found| found == name), "{twelve:?}");
@@ -125,6 +153,10 @@ mod tests {
     fn an_unknown_word_gets_the_names_that_contain_it() {
         let failure = unknown("retry", &table::all()).to_string();
         assert!(failure.contains("IBV_WC_RETRY_EXC_ERR"), "{failure}");
+        for (near, name) in [("retry exceded", "IBV_WC_RETRY_EXC_ERR"), ("ENIVAL", "EINVAL")] {
+            let failure = unknown(near, &table::all()).to_string();
+            assert!(failure.contains(name), "{failure}");
+        }
         assert!(unknown("", &table::all()).to_string().contains("lists what is known"));
     }
 

@@ -1,9 +1,14 @@
 //! What `roxie explain` knows: the causes of this device, and the names of verbs.h (`enum ibv_wc_status`,
 //! `enum ibv_event_type`), rdma_cma.h (`enum rdma_cm_event_type`), errno(3) and IBA 9.7.5.2, which
-//! `table.txt` explains.
+//! `table.txt` explains, with the messages of docs/troubleshooting.md.
 
+use std::io;
+
+use nix::errno::Errno;
 use roxie::transport::Cause;
 use roxie::wire::cm::RejReason;
+
+use super::text;
 
 /// One meaning of a name or number.
 pub(super) struct Entry {
@@ -12,6 +17,8 @@ pub(super) struct Entry {
     /// As headers and programs write it.
     pub(super) name: String,
     pub(super) number: Option<u32>,
+    /// What programs print for it.
+    pub(super) texts: Vec<String>,
     /// Whether programs print the number in hexadecimal.
     pub(super) is_hex: bool,
     /// What happened.
@@ -21,25 +28,28 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Parses rows of `table.txt`: kind, number (`-` for none) and name; the meaning; the remedy, if any.
+    /// Parses rows of `table.txt`: kind, number (`-` for none) and name; `=` and what programs print for it,
+    /// if anything; the meaning; the remedy, if any.
     fn parse(rows: &'static str) -> Self {
-        let mut rows = rows.lines();
+        let mut rows = rows.lines().peekable();
         let mut head = rows.next().unwrap_or_default().splitn(3, ' ').map(str::trim);
         let mut word = || head.next().unwrap_or_default();
         let (kind, number, name) = (word(), word().parse().ok(), word().to_owned());
+        let texts = rows.next_if(|row| row.starts_with("= ")).map(|row| row[2..].split(" | "));
+        let texts = texts.into_iter().flatten().map(str::to_owned).collect();
         let meaning = rows.next().unwrap_or_default();
-        entry(kind, name, number, meaning, &rows.collect::<Vec<_>>().join(" "))
+        Self { texts, ..entry(kind, name, number, meaning, &rows.collect::<Vec<_>>().join(" ")) }
     }
 
     /// Whether a word of the user names this entry.
     pub(super) fn answers(&self, word: &str) -> bool {
-        let number = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
-            Some(hex) => u32::from_str_radix(hex, 16),
-            None => word.trim_start_matches('-').parse(),
-        };
-        match number {
-            Ok(number) => self.number == Some(number),
-            Err(_) => bare(word) == bare(&self.name),
+        match text::number(word) {
+            Some((number, is_negative)) => {
+                // Programs print an errno in decimal, and it alone with a sign.
+                let may_be = if self.kind == "errno" { !word.contains(['x', 'X']) } else { !is_negative };
+                self.number == Some(number) && may_be
+            }
+            None => bare(word) == bare(&self.name),
         }
     }
 }
@@ -77,9 +87,41 @@ pub(super) fn all() -> Vec<Entry> {
         let name = words.to_owned();
         Some(entry("reject reason", name, Some(reason.0.into()), &meaning, &remedy))
     });
-    causes.into_iter().chain(named).chain(reasons).collect()
+    let known: Vec<u32> =
+        named.iter().filter(|entry| entry.kind == "errno").filter_map(|entry| entry.number).collect();
+    for errno in named.iter_mut().filter(|entry| entry.kind == "errno") {
+        errno.texts.extend(errno.number.map(system_text));
+    }
+    let others = (1..ERRNO_END).filter(|number| !known.contains(number)).filter_map(other_errno);
+    let others: Vec<Entry> = others.collect();
+    causes.into_iter().chain(named).chain(others).chain(reasons).collect()
+}
+
+/// Linux has no errno from here on (errno(3)).
+const ERRNO_END: u32 = 134;
+
+/// The text of strerror(3).
+fn system_text(errno: u32) -> String {
+    let text = io::Error::from_raw_os_error(errno as i32).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// An errno that the device never gives, or that says what its text says.
+fn other_errno(number: u32) -> Option<Entry> {
+    let errno = Some(Errno::from_raw(number as i32)).filter(|errno| *errno != Errno::UnknownErrno)?;
+    let text = system_text(number);
+    let meaning = format!("The system's text: {text}.");
+    Some(Entry { texts: vec![text], ..entry("errno", format!("{errno:?}"), Some(number), &meaning, "") })
 }
 
 fn entry(kind: &'static str, name: String, number: Option<u32>, meaning: &str, remedy: &str) -> Entry {
-    Entry { kind, name, number, is_hex: false, meaning: meaning.to_owned(), remedy: remedy.to_owned() }
+    Entry {
+        kind,
+        name,
+        number,
+        texts: Vec::new(),
+        is_hex: false,
+        meaning: meaning.to_owned(),
+        remedy: remedy.to_owned(),
+    }
 }
