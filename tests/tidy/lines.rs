@@ -6,7 +6,7 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 69_650),
+    ("crates/nic/", 66_320),
     ("crates/xdp/", 10_050),
     ("crates/tools/", 9_060),
     ("crates/lab/", 7_000),

@@ -4,6 +4,7 @@
 //! libibverbs and librdmacm. The data path is in two folders: `engine/core` and `engine/tables`.
 
 #[cfg(test)]
+#[path = "tests/both_ends/mod.rs"]
 mod both_ends;
 pub mod chaos;
 pub mod cm;

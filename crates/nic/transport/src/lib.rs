@@ -187,6 +187,7 @@ mod responder;
 mod ring;
 mod split_mix;
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 mod testing;
 mod time;
 mod trust;
