@@ -181,10 +181,7 @@ impl Remote {
     /// # Errors
     /// The process does not answer.
     pub fn hooks(&self) -> Result<Vec<HookStatus>, ControlError> {
-        match self.ask(&Request::Status)? {
-            Reply::Status(hooks) => Ok(hooks),
-            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
-        }
+        expect!(self.ask(&Request::Status)?, Reply::Status(hooks) => hooks)
     }
 
     /// Returns the frames that its hooks redirected to an XSKMAP since the last call, the oldest first;
@@ -194,10 +191,7 @@ impl Remote {
     /// # Errors
     /// The process does not answer.
     pub fn frames(&self) -> Result<Vec<KeptFrame>, ControlError> {
-        match self.ask(&Request::Frames)? {
-            Reply::Frames(frames) => Ok(frames),
-            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
-        }
+        expect!(self.ask(&Request::Frames)?, Reply::Frames(frames) => frames)
     }
 
     /// Returns the status of the engine.
@@ -205,10 +199,7 @@ impl Remote {
     /// # Errors
     /// The process does not answer.
     pub fn engine(&self) -> Result<EngineStatus, ControlError> {
-        match self.ask(&Request::Engine)? {
-            Reply::Engine(engine) => Ok(engine),
-            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
-        }
+        expect!(self.ask(&Request::Engine)?, Reply::Engine(engine) => engine)
     }
 
     /// Returns its queue pairs, in the order of their numbers. Many are read in several requests, so they
@@ -288,10 +279,7 @@ impl Remote {
     }
 
     fn order(&self, request: &Request) -> Result<(), ControlError> {
-        match self.ask(request)? {
-            Reply::Done => Ok(()),
-            _ => Err(ControlError::Io(io::ErrorKind::InvalidData.into())),
-        }
+        expect!(self.ask(request)?, Reply::Done => ())
     }
 
     pub(super) fn ask(&self, request: &Request) -> Result<Reply, ControlError> {

@@ -1,7 +1,5 @@
 //! The client's requests for data of programs: maps, records, printed lines.
 
-use std::io;
-
 use bpf::{Page, UpdateMode};
 
 use super::client::{ControlError, Remote};
@@ -14,10 +12,7 @@ impl Remote {
     /// # Errors
     /// The process does not answer.
     pub fn maps(&self) -> Result<Vec<HookMap>, ControlError> {
-        match self.data(DataRequest::Maps)? {
-            DataReply::Maps(maps) => Ok(maps),
-            _ => Err(unexpected()),
-        }
+        expect!(self.data(DataRequest::Maps)?, DataReply::Maps(maps) => maps)
     }
 
     /// Returns the type information (BTF) of the program that has this map; empty if there is none, or if it
@@ -26,10 +21,7 @@ impl Remote {
     /// # Errors
     /// The hook was replaced, or the process does not answer.
     pub fn types(&self, map: MapId) -> Result<Vec<u8>, ControlError> {
-        match self.data(DataRequest::Types(map))? {
-            DataReply::Types(types) => Ok(types),
-            _ => Err(unexpected()),
-        }
+        expect!(self.data(DataRequest::Types(map))?, DataReply::Types(types) => types)
     }
 
     /// Returns entries of a map, as [`bpf::Map::page`] does. The lengths are those that the process reports.
@@ -37,11 +29,9 @@ impl Remote {
     /// # Errors
     /// The hook was replaced, an entry does not fit into a reply, or the process does not answer.
     pub fn page(&self, map: MapId, from: u32, with_zeros: bool) -> Result<Page, ControlError> {
-        match self.data(DataRequest::Page { map, from, with_zeros })? {
-            // A page that does not lead on would be read for ever.
-            DataReply::Page(page) if page.next.is_none_or(|next| next > from) => Ok(page),
-            _ => Err(unexpected()),
-        }
+        let reply = self.data(DataRequest::Page { map, from, with_zeros })?;
+        // A page that does not lead on would be read for ever.
+        expect!(reply, DataReply::Page(page) if page.next.is_none_or(|next| next > from) => page)
     }
 
     /// Returns the value of exactly this key.
@@ -49,10 +39,7 @@ impl Remote {
     /// # Errors
     /// As [`page`](Self::page); the map is a ring.
     pub fn lookup(&self, map: MapId, key: &[u8]) -> Result<Option<Vec<u8>>, ControlError> {
-        match self.data(DataRequest::Lookup { map, key: key.to_vec() })? {
-            DataReply::Value(value) => Ok(value),
-            _ => Err(unexpected()),
-        }
+        expect!(self.data(DataRequest::Lookup { map, key: key.to_vec() })?, DataReply::Value(value) => value)
     }
 
     /// Creates or replaces an entry.
@@ -77,10 +64,7 @@ impl Remote {
     /// # Errors
     /// The map is no ring, the hook was replaced, or the process does not answer.
     pub fn records(&self, map: MapId) -> Result<HookRecords, ControlError> {
-        match self.data(DataRequest::Records(map))? {
-            DataReply::Records(records) => Ok(records),
-            _ => Err(unexpected()),
-        }
+        expect!(self.data(DataRequest::Records(map))?, DataReply::Records(records) => records)
     }
 
     /// Takes the lines that programs printed since the last call, in order of time, and the number of lost
@@ -89,27 +73,14 @@ impl Remote {
     /// # Errors
     /// The process does not answer.
     pub fn log(&self) -> Result<(Vec<LogLine>, u64), ControlError> {
-        match self.data(DataRequest::Log)? {
-            DataReply::Log { lines, lost } => Ok((lines, lost)),
-            _ => Err(unexpected()),
-        }
+        expect!(self.data(DataRequest::Log)?, DataReply::Log { lines, lost } => (lines, lost))
     }
 
     fn done(&self, request: DataRequest) -> Result<(), ControlError> {
-        match self.data(request)? {
-            DataReply::Done => Ok(()),
-            _ => Err(unexpected()),
-        }
+        expect!(self.data(request)?, DataReply::Done => ())
     }
 
     fn data(&self, request: DataRequest) -> Result<DataReply, ControlError> {
-        match self.ask(&Request::Data(request))? {
-            Reply::Data(reply) => Ok(reply),
-            _ => Err(unexpected()),
-        }
+        expect!(self.ask(&Request::Data(request))?, Reply::Data(reply) => reply)
     }
-}
-
-fn unexpected() -> ControlError {
-    ControlError::Io(io::ErrorKind::InvalidData.into())
 }

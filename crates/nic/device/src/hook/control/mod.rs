@@ -5,6 +5,16 @@
 //! user of the process, or root (`registry/identity.rs`). Each record is one request or one reply. Programs
 //! are sent as instructions and map definitions: the process that runs them parses no object file.
 
+/// The value in a reply of the expected kind.
+macro_rules! expect {
+    ($reply:expr, $kind:pat $(if $is_it:expr)? => $value:expr) => {
+        match $reply {
+            $kind $(if $is_it)? => Ok($value),
+            _ => Err(ControlError::Io(std::io::ErrorKind::InvalidData.into())),
+        }
+    };
+}
+
 mod client;
 mod data;
 mod record;

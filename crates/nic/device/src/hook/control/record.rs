@@ -1,9 +1,14 @@
-//! Encoding of requests and replies: a version, a kind, then the fields, little-endian; texts and lists
-//! are preceded by their length. A record with trailing bytes is invalid.
+//! Encoding of requests and replies: a version, then the value. Numbers are little-endian; texts and lists are
+//! preceded by their length, optional values by 0 or 1, the fields of an enum by the number of its variant. A
+//! record with trailing bytes is invalid.
+//!
+//! One list of fields, by [`fields`] or [`kinds`], serves both directions.
 
 mod data;
 mod program;
 mod status;
+
+use std::net::{IpAddr, SocketAddr};
 
 use wire::capture::{Conditions, OpcodeSet, PsnRange};
 use wire::{Psn, Qpn};
@@ -13,151 +18,27 @@ use super::{Reply, Request};
 use crate::printable;
 
 /// Changes with every change of the layout.
-const VERSION: u32 = 0x524f_5809;
+const VERSION: u32 = 0x524f_580a;
 
 impl Request {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::new();
-        match self {
-            Request::Attach { point, plan, replace, held } => {
-                out.u8(1);
-                out.point(*point);
-                out.u8(u8::from(*replace));
-                out.u8(u8::from(*held));
-                out.plan(plan);
-            }
-            Request::Detach { point } => {
-                out.u8(2);
-                out.point(*point);
-            }
-            Request::Status => out.u8(3),
-            Request::Frames => out.u8(4),
-            Request::Tap(filter) => {
-                out.u8(5);
-                out.u32(filter.snap_len);
-                out.u32(filter.room);
-                out.list(&filter.hosts, |out, host| out.text(&host.to_string()));
-                out.list(&filter.qps, |out, qpn| out.u32(qpn.value()));
-                out.conditions(&filter.conditions);
-                out.u32(filter.sample);
-                out.u8(u8::from(filter.verdicts));
-            }
-            Request::Engine => out.u8(6),
-            Request::QueuePairs { from } => {
-                out.u8(7);
-                out.u32(*from);
-            }
-            Request::Objects { kind, from } => {
-                out.u8(9);
-                out.u8(*kind as u8);
-                out.u32(*from);
-            }
-            Request::Data(request) => {
-                out.u8(8);
-                out.data_request(request);
-            }
-        }
-        out.0
+        encoded(self)
     }
 
+    /// Decodes a request; `None` if it is malformed or of another version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Request> {
-        let mut fields = Reader::new(bytes)?;
-        let request = match fields.u8()? {
-            1 => {
-                let (point, replace, held) = (fields.point()?, fields.u8()? != 0, fields.u8()? != 0);
-                Request::Attach { point, plan: fields.plan()?, replace, held }
-            }
-            2 => Request::Detach { point: fields.point()? },
-            3 => Request::Status,
-            4 => Request::Frames,
-            5 => Request::Tap(TapFilter {
-                snap_len: fields.u32()?,
-                room: fields.u32()?,
-                hosts: fields.list(|fields| fields.text()?.parse().ok())?,
-                qps: fields.list(|fields| Some(Qpn::new(fields.u32()?)))?,
-                conditions: fields.conditions()?,
-                sample: fields.u32()?,
-                verdicts: fields.u8()? != 0,
-            }),
-            6 => Request::Engine,
-            7 => Request::QueuePairs { from: fields.u32()? },
-            8 => Request::Data(fields.data_request()?),
-            9 => Request::Objects { kind: fields.kind()?, from: fields.u32()? },
-            _ => return None,
-        };
-        fields.0.is_empty().then_some(request)
+        decoded(bytes)
     }
 }
 
 impl Reply {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::new();
-        match self {
-            Reply::Done => out.u8(1),
-            Reply::Refused { why, remedy } => {
-                out.u8(2);
-                out.text(why);
-                out.text(remedy.as_deref().unwrap_or_default());
-            }
-            Reply::Status(hooks) => {
-                out.u8(3);
-                out.list(hooks, |out, hook| {
-                    out.point(hook.point);
-                    out.text(&hook.name);
-                    hook.counters.values().into_iter().for_each(|value| out.u64(value));
-                    out.rows(&hook.rows);
-                    out.list(&hook.notes, |out, note| out.text(note));
-                });
-            }
-            Reply::Frames(frames) => {
-                out.u8(4);
-                out.list(frames, Writer::frame);
-            }
-            Reply::Engine(engine) => {
-                out.u8(5);
-                out.engine(engine);
-            }
-            Reply::QueuePairs(page) => {
-                out.u8(6);
-                out.page(page);
-            }
-            Reply::Objects(page) => {
-                out.u8(8);
-                out.objects(page);
-            }
-            Reply::Data(reply) => {
-                out.u8(7);
-                out.data_reply(reply);
-            }
-        }
-        out.0
+        encoded(self)
     }
 
+    /// Decodes a reply; `None` if it is malformed or of another version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Reply> {
-        let mut fields = Reader::new(bytes)?;
-        let reply = match fields.u8()? {
-            1 => Reply::Done,
-            2 => Reply::Refused {
-                why: fields.text()?,
-                remedy: Some(fields.text()?).filter(|text| !text.is_empty()),
-            },
-            3 => Reply::Status(fields.list(|fields| {
-                Some(HookStatus {
-                    point: fields.point()?,
-                    name: fields.text()?,
-                    counters: HookCounters::from_values(|| fields.u64())?,
-                    rows: fields.rows()?,
-                    notes: fields.list(Reader::text)?,
-                })
-            })?),
-            4 => Reply::Frames(fields.list(Reader::frame)?),
-            5 => Reply::Engine(fields.engine()?),
-            6 => Reply::QueuePairs(fields.page()?),
-            7 => Reply::Data(fields.data_reply()?),
-            8 => Reply::Objects(fields.objects()?),
-            _ => return None,
-        };
-        fields.0.is_empty().then_some(reply)
+        decoded(bytes)
     }
 }
 
@@ -197,148 +78,248 @@ pub fn check_reply(bytes: &[u8]) {
     assert_eq!(Reply::parse(&reply.to_bytes()), Some(reply));
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn new() -> Writer {
-        Writer(VERSION.to_le_bytes().to_vec())
-    }
-
-    fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.u32(bytes.len() as u32);
-        self.0.extend(bytes);
-    }
-
-    fn text(&mut self, text: &str) {
-        self.bytes(text.as_bytes());
-    }
-
-    fn list<T>(&mut self, items: &[T], mut put: impl FnMut(&mut Writer, &T)) {
-        self.u32(items.len() as u32);
-        items.iter().for_each(|item| put(self, item));
-    }
-
-    fn point(&mut self, point: HookPoint) {
-        self.u8(u8::from(point == HookPoint::Egress));
-    }
-
-    fn conditions(&mut self, conditions: &Conditions) {
-        conditions.opcodes.0.into_iter().for_each(|word| self.u64(word));
-        self.list(conditions.psns.as_slice(), |out, range| {
-            out.u32(range.first.value());
-            out.u32(range.last.value());
-        });
-        for flag in [conditions.naks, conditions.congestion, conditions.errors] {
-            self.u8(u8::from(flag));
-        }
-    }
-
-    fn rows(&mut self, rows: &[(String, u64)]) {
-        self.list(rows, |out, (name, value)| {
-            out.text(name);
-            out.u64(*value);
-        });
-    }
-
-    fn frame(&mut self, frame: &KeptFrame) {
-        self.u64(frame.time_ns);
-        self.point(frame.point);
-        self.u32(frame.key);
-        self.u32(frame.len);
-        self.bytes(&frame.bytes);
-    }
+fn encoded(value: &impl Field) -> Vec<u8> {
+    let mut out = Vec::new();
+    VERSION.put(&mut out);
+    value.put(&mut out);
+    out
 }
 
+fn decoded<T: Field>(bytes: &[u8]) -> Option<T> {
+    let mut from = Reader(bytes);
+    u32::get(&mut from).filter(|version| *version == VERSION)?;
+    let value = T::get(&mut from)?;
+    from.0.is_empty().then_some(value)
+}
+
+/// A value of a record.
+trait Field: Sized {
+    fn put(&self, out: &mut Vec<u8>);
+
+    /// Reads what `put` writes; `None` if the bytes are no such value.
+    fn get(from: &mut Reader<'_>) -> Option<Self>;
+}
+
+/// The bytes that were not read yet.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn new(bytes: &'a [u8]) -> Option<Reader<'a>> {
-        let mut reader = Reader(bytes);
-        (reader.u32()? == VERSION).then_some(reader)
-    }
-
     fn array<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(array)
     }
 
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| *byte)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(|bytes| u32::from_le_bytes(*bytes))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(|bytes| u64::from_le_bytes(*bytes))
-    }
-
     fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = self.u32()? as usize;
+        let len = u32::get(self)? as usize;
         let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(bytes)
     }
 
-    /// Text of the other process, which may be hostile: it is shown on terminals.
-    fn text(&mut self) -> Option<String> {
-        std::str::from_utf8(self.bytes()?).ok().map(printable)
-    }
-
-    /// Ends with the bytes, whatever length is announced: every item takes at least one byte.
-    fn list<T>(&mut self, get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
-        self.list_of(u32::MAX, get)
-    }
-
-    /// A list of at most `max` items.
-    fn list_of<T>(&mut self, max: u32, mut get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
-        let len = self.u32().filter(|len| *len <= max)?;
+    /// Returns a list of at most `max` items.
+    fn list<T>(&mut self, max: u32, mut get: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let len = u32::get(self).filter(|len| *len <= max)?;
+        // The length is not trusted with an allocation.
         let mut items = Vec::new();
         for _ in 0..len {
             items.push(get(self)?);
         }
         Some(items)
     }
+}
 
-    fn point(&mut self) -> Option<HookPoint> {
-        HookPoint::ALL.get(usize::from(self.u8()?)).copied()
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    (bytes.len() as u32).put(out);
+    out.extend(bytes);
+}
+
+fn put_list<T>(items: &[T], out: &mut Vec<u8>, put: impl Fn(&T, &mut Vec<u8>)) {
+    (items.len() as u32).put(out);
+    items.iter().for_each(|item| put(item, out));
+}
+
+/// Structs with these fields, in this order. The field behind a `;` is not written, and read as its default.
+macro_rules! fields {
+    ($($type:ident { $($field:ident),* $(; $other:ident)? })*) => {$(
+        impl Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                $(self.$field.put(out);)*
+            }
+
+            fn get(from: &mut Reader<'_>) -> Option<Self> {
+                Some(Self { $($field: Field::get(from)?,)* $($other: Default::default(),)? })
+            }
+        }
+    )*};
+}
+use fields;
+
+/// Enums: the number of each variant, and its fields.
+macro_rules! kinds {
+    ($($type:ident {
+        $($number:literal => $variant:ident $(($inner:ident))? $({ $($field:ident),* })?,)*
+    })*) => {$(
+        impl Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant $(($inner))? $({ $($field),* })? => {
+                        out.push($number);
+                        $($inner.put(out);)?
+                        $($($field.put(out);)*)?
+                    })*
+                }
+            }
+
+            fn get(reader: &mut Reader<'_>) -> Option<Self> {
+                Some(match u8::get(reader)? {
+                    $($number => {
+                        $(let $inner = Field::get(reader)?;)?
+                        $($(let $field = Field::get(reader)?;)*)?
+                        Self::$variant $(($inner))? $({ $($field),* })?
+                    })*
+                    _ => return None,
+                })
+            }
+        }
+    )*};
+}
+use kinds;
+
+kinds! {
+    Request {
+        1 => Attach { point, replace, held, plan },
+        2 => Detach { point },
+        3 => Status,
+        4 => Frames,
+        5 => Tap(filter),
+        6 => Engine,
+        7 => QueuePairs { from },
+        8 => Data(request),
+        9 => Objects { kind, from },
+    }
+    Reply {
+        1 => Done,
+        2 => Refused { why, remedy },
+        3 => Status(hooks),
+        4 => Frames(frames),
+        5 => Engine(engine),
+        6 => QueuePairs(page),
+        7 => Data(reply),
+        8 => Objects(page),
+    }
+    HookPoint {
+        0 => Ingress,
+        1 => Egress,
+    }
+}
+
+fields! {
+    TapFilter { snap_len, room, hosts, qps, conditions, sample, verdicts }
+    Conditions { opcodes, psns, naks, congestion, errors }
+    PsnRange { first, last }
+    HookStatus { point, name, counters, rows, notes }
+    KeptFrame { time_ns, point, key, len, bytes }
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {$(
+        impl Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+
+            fn get(from: &mut Reader<'_>) -> Option<Self> {
+                from.array().map(|bytes| Self::from_le_bytes(*bytes))
+            }
+        }
+    )*};
+}
+numbers! { u8 u16 u32 u64 }
+
+/// Types with a form that is a field itself.
+macro_rules! forms {
+    ($($type:ty: |$value:ident| $to:expr, |$form:ident: $as:ty| $from:expr;)*) => {$(
+        impl Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                let $value = self;
+                $to.put(out);
+            }
+
+            fn get(from: &mut Reader<'_>) -> Option<Self> {
+                let $form = <$as>::get(from)?;
+                $from
+            }
+        }
+    )*};
+}
+forms! {
+    bool: |flag| u8::from(*flag), |number: u8| Some(number != 0);
+    Qpn: |qpn| qpn.value(), |number: u32| Some(Qpn::new(number));
+    Psn: |psn| psn.value(), |number: u32| Some(Psn::new(number));
+    IpAddr: |address| address.to_string(), |text: String| text.parse().ok();
+    SocketAddr: |address| address.to_string(), |text: String| text.parse().ok();
+}
+
+/// What is read may be printed to a terminal.
+impl Field for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(self.as_bytes(), out);
     }
 
-    fn conditions(&mut self) -> Option<Conditions> {
-        let opcodes = OpcodeSet([self.u64()?, self.u64()?, self.u64()?, self.u64()?]);
-        let psn = |fields: &mut Self| Some(Psn::new(fields.u32()?));
-        let psns = self.list(|fields| Some(PsnRange { first: psn(fields)?, last: psn(fields)? }))?;
-        let mut flag = || Some(self.u8()? != 0);
-        let (naks, congestion, errors) = (flag()?, flag()?, flag()?);
-        // A valid request has at most one range.
-        Some(Conditions { opcodes, psns: psns.first().copied(), naks, congestion, errors })
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        std::str::from_utf8(from.bytes()?).ok().map(printable)
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        self.iter().for_each(|value| value.put(out));
     }
 
-    fn rows(&mut self) -> Option<Vec<(String, u64)>> {
-        self.list(|fields| Some((fields.text()?, fields.u64()?)))
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        if bool::get(from)? { T::get(from).map(Some) } else { Some(None) }
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(self, out, T::put);
     }
 
-    fn frame(&mut self) -> Option<KeptFrame> {
-        Some(KeptFrame {
-            time_ns: self.u64()?,
-            point: self.point()?,
-            key: self.u32()?,
-            len: self.u32()?,
-            bytes: self.bytes()?.to_vec(),
-        })
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        from.list(u32::MAX, T::get)
+    }
+}
+
+impl<A: Field, B: Field> Field for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        Some((A::get(from)?, B::get(from)?))
+    }
+}
+
+impl Field for OpcodeSet {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|word| word.put(out));
+    }
+
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self([u64::get(from)?, u64::get(from)?, u64::get(from)?, u64::get(from)?]))
+    }
+}
+
+impl Field for HookCounters {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.values().iter().for_each(|value| value.put(out));
+    }
+
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        Self::from_values(|| u64::get(from))
     }
 }

@@ -7,7 +7,7 @@
 use bpf::insn::decode_all;
 use bpf::{Btf, Imm64, Initial, Insn, Kfunc, MapDef, MapKind, Program, ProgramKind, Slot};
 
-use super::{Reader, Writer};
+use super::{Field, Reader, decoded, encoded, kinds, put_bytes, put_list};
 use crate::hook::plan::{HookPlan, PlannedStage};
 
 /// Most stages of a hook. Users write a few by hand.
@@ -39,142 +39,125 @@ impl HookPlan {
     /// Returns the plan in the form that [`from_bytes`](Self::from_bytes) takes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::new();
-        out.plan(self);
-        out.0
+        encoded(self)
     }
 
     /// Returns the plan; `None` if the bytes are none of this version, or exceed a limit.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<HookPlan> {
-        let mut fields = Reader::new(bytes).filter(|_| bytes.len() <= Self::BYTES_MAX)?;
-        let plan = fields.plan()?;
-        fields.0.is_empty().then_some(plan)
+        if bytes.len() <= Self::BYTES_MAX { decoded(bytes) } else { None }
     }
 }
 
-impl Writer {
-    pub(super) fn plan(&mut self, plan: &HookPlan) {
-        self.list(&plan.stages, |out, stage| match stage {
-            PlannedStage::Native(text) => {
-                out.u8(0);
-                out.text(text);
-            }
+impl Field for HookPlan {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.stages.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        let mut stages = from.list(STAGES_MAX, PlannedStage::get)?;
+        let mut copies_bytes = 0_usize;
+        let is_valid = |stage: &mut PlannedStage| match stage {
+            PlannedStage::Native(text) => text.len() <= TEXT_MAX,
             PlannedStage::Program(program) => {
-                out.u8(1);
-                out.program(program);
-            }
-        });
-    }
-
-    /// Writes a program and the programs in its program arrays, which have the same maps.
-    fn program(&mut self, program: &Program) {
-        self.code(program);
-        self.list(&program.maps, Writer::map);
-        self.list(&program.tails, Writer::code);
-        self.bytes(program.btf.as_ref().map_or(&[], |btf| &btf.blob));
-    }
-
-    fn code(&mut self, program: &Program) {
-        self.text(&program.name);
-        self.text(&program.license);
-        self.u8(u8::from(program.frags));
-        self.list(&program.slots, |out, slot| out.0.extend(slot.to_bytes()));
-        self.list(&program.kfuncs, |out, kfunc| out.text(&kfunc.name));
-    }
-
-    pub(super) fn map(&mut self, map: &MapDef) {
-        self.text(&map.name);
-        for field in [map.kind.number(), map.key_size, map.value_size, map.max_entries, map.flags] {
-            self.u32(field);
-        }
-        self.u64(map.extra);
-        self.bytes(&map.initial);
-        self.u8(u8::from(map.frozen));
-        self.list(&map.entries, |out, (key, initial)| {
-            out.u32(*key);
-            match initial {
-                Initial::Program(name) => {
-                    out.u8(0);
-                    out.text(name);
-                }
-                Initial::Map(index) => {
-                    out.u8(1);
-                    out.u32(*index);
+                let bytes: usize = program.maps.iter().map(memory_bytes).sum();
+                copies_bytes = copies_bytes.saturating_add(bytes.saturating_mul(program.tails.len()));
+                copies_bytes <= COPIES_BYTES_MAX && {
+                    program.tails.iter_mut().for_each(|tail| tail.maps.clone_from(&program.maps));
+                    refers_to_its_own(program) && program.tails.iter().all(refers_to_its_own)
                 }
             }
-        });
+        };
+        stages.iter_mut().all(is_valid).then_some(HookPlan { stages })
     }
 }
 
-impl Reader<'_> {
-    pub(super) fn plan(&mut self) -> Option<HookPlan> {
-        let mut copies_bytes = 0;
-        let stages = self.list_of(STAGES_MAX, |fields| match fields.u8()? {
-            0 => Some(PlannedStage::Native(fields.name()?)),
-            1 => Some(PlannedStage::Program(fields.program(&mut copies_bytes)?)),
-            _ => None,
-        });
-        Some(HookPlan { stages: stages? })
+kinds! {
+    PlannedStage {
+        0 => Native(text),
+        1 => Program(program),
+    }
+    Initial {
+        0 => Program(name),
+        1 => Map(index),
+    }
+}
+
+/// A program and the programs in its program arrays, which have the same maps.
+impl Field for Program {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_code(self, out);
+        self.maps.put(out);
+        put_list(&self.tails, out, put_code);
+        put_bytes(self.btf.as_ref().map_or(&[], |btf| &btf.blob), out);
     }
 
-    /// `copies_bytes`: see [`COPIES_BYTES_MAX`]; of the programs before this one.
-    fn program(&mut self, copies_bytes: &mut usize) -> Option<Program> {
-        let program = self.code()?;
-        let maps = self.list_of(MAPS_MAX, Reader::map)?;
-        let mut tails = self.list_of(TAILS_MAX, Reader::code)?;
-        let bytes: usize = maps.iter().map(memory_bytes).sum();
-        *copies_bytes = copies_bytes.saturating_add(bytes.saturating_mul(tails.len()));
-        if *copies_bytes > COPIES_BYTES_MAX {
-            return None;
-        }
-        tails.iter_mut().for_each(|tail| tail.maps.clone_from(&maps));
-        let blob = Some(self.bytes()?).filter(|blob| !blob.is_empty());
+    /// The programs of the program arrays do not have their maps yet.
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        let program = code(from)?;
+        let maps = from.list(MAPS_MAX, MapDef::get)?;
+        let tails = from.list(TAILS_MAX, code)?;
+        let blob = Some(from.bytes()?).filter(|blob| !blob.is_empty());
         let btf = blob.map(|blob| Btf { blob: blob.to_vec(), ..Btf::default() });
-        let program = Program { maps, tails, btf, ..program };
-        std::iter::once(&program).chain(&program.tails).all(refers_to_its_own).then_some(program)
+        Some(Program { maps, tails, btf, ..program })
+    }
+}
+
+fn put_code(program: &Program, out: &mut Vec<u8>) {
+    program.name.put(out);
+    program.license.put(out);
+    program.frags.put(out);
+    put_list(&program.slots, out, |slot, out| out.extend(slot.to_bytes()));
+    put_list(&program.kfuncs, out, |kfunc, out| kfunc.name.put(out));
+}
+
+fn code(from: &mut Reader<'_>) -> Option<Program> {
+    Some(Program {
+        name: name(from)?,
+        license: name(from)?,
+        frags: bool::get(from)?,
+        slots: from.list(SLOTS_MAX, |from| from.array().map(Slot::parse))?,
+        kfuncs: from.list(KFUNCS_MAX, |from| Some(Kfunc { name: name(from)?, id: None }))?,
+        kind: ProgramKind::Xdp,
+        ..Program::default()
+    })
+}
+
+impl Field for MapDef {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        for field in [self.kind.number(), self.key_size, self.value_size, self.max_entries, self.flags] {
+            field.put(out);
+        }
+        self.extra.put(out);
+        put_bytes(&self.initial, out);
+        self.frozen.put(out);
+        self.entries.put(out);
     }
 
-    fn code(&mut self) -> Option<Program> {
-        Some(Program {
-            name: self.name()?,
-            license: self.name()?,
-            frags: self.u8()? != 0,
-            slots: self.list_of(SLOTS_MAX, |fields| fields.array().map(Slot::parse))?,
-            kfuncs: self.list_of(KFUNCS_MAX, |fields| Some(Kfunc { name: fields.name()?, id: None }))?,
-            kind: ProgramKind::Xdp,
-            ..Program::default()
-        })
-    }
-
-    /// Returns the map; `None` if its initial contents do not fit into it. Its sizes are checked before it is
-    /// created.
-    pub(super) fn map(&mut self) -> Option<MapDef> {
-        let name = self.name()?;
-        let kind = MapKind::from_number(self.u32()?)?;
-        let (key_size, value_size) = (self.u32()?, self.u32()?);
-        let (max_entries, flags, extra) = (self.u32()?, self.u32()?, self.u64()?);
+    /// `None` if the initial contents do not fit into the map. Its sizes are checked before it is created.
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        let (name, kind) = (name(from)?, MapKind::from_number(u32::get(from)?)?);
+        let (key_size, value_size) = (u32::get(from)?, u32::get(from)?);
+        let (max_entries, flags, extra) = (u32::get(from)?, u32::get(from)?, u64::get(from)?);
+        let entry = |from: &mut Reader<'_>| {
+            let (key, initial) = <(u32, Initial)>::get(from)?;
+            let is_short = !matches!(&initial, Initial::Program(name) if name.len() > TEXT_MAX);
+            (key < max_entries && is_short).then_some((key, initial))
+        };
         Some(MapDef {
             flags,
             extra,
-            initial: self.bytes().filter(|initial| initial.len() <= value_size as usize)?.to_vec(),
-            frozen: self.u8()? != 0,
-            entries: self.list_of(ENTRIES_MAX, |fields| {
-                let key = fields.u32().filter(|key| *key < max_entries)?;
-                let initial = match fields.u8()? {
-                    0 => Initial::Program(fields.name()?),
-                    1 => Initial::Map(fields.u32()?),
-                    _ => return None,
-                };
-                Some((key, initial))
-            })?,
+            initial: from.bytes().filter(|initial| initial.len() <= value_size as usize)?.to_vec(),
+            frozen: bool::get(from)?,
+            entries: from.list(ENTRIES_MAX, entry)?,
             ..MapDef::new(&name, kind, key_size, value_size, max_entries)
         })
     }
+}
 
-    fn name(&mut self) -> Option<String> {
-        self.text().filter(|text| text.len() <= TEXT_MAX)
-    }
+fn name(from: &mut Reader<'_>) -> Option<String> {
+    String::get(from).filter(|text| text.len() <= TEXT_MAX)
 }
 
 /// Returns about how many bytes a copy of the definition takes.
