@@ -9,7 +9,7 @@ use crate::port::{
     XskPortConfig,
 };
 use crate::refusal::Refusal;
-use crate::registry::Membership;
+use crate::registry::{Membership, Registry};
 use crate::shm::ShmPort;
 
 /// Opens the port of a member of a domain. Prints a notice on standard error, once, if it is not as

@@ -14,7 +14,7 @@ use transport::cm::DisconnectNotice;
 use super::group::Found;
 use super::join::Neighbour;
 use super::slots::slots_at_random;
-use super::{Membership, group, meeting};
+use super::{Membership, Registry, group, meeting};
 use sys::now_ns;
 
 /// Shortest time between two scans of the journal after a death. Half: twice the system calls in the first
@@ -36,9 +36,8 @@ pub fn next_scan_ns(noticed_ns: u64, now_ns: u64) -> Option<u64> {
 
 impl Membership {
     /// Returns the disconnect notices of members that have died, and of the last owner of this slot. They are
-    /// now in this member's journal; the caller removes each one after it has been sent. Call this after
-    /// every [`poll_listener`](Self::poll_listener), and at [`rescan_at`](Self::rescan_at).
-    pub fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
+    /// now in this member's journal; the caller removes each one after it has been sent.
+    pub(super) fn take_dead_notices(&self) -> Vec<DisconnectNotice> {
         let mut notices = std::mem::take(&mut *self.inherited.lock().unwrap_or_else(PoisonError::into_inner));
         let (suspects, now) = (self.server.take_suspects(), now_ns());
         let rescan = self.rescan_at().is_some_and(|at| at <= now);
@@ -60,18 +59,6 @@ impl Membership {
             self.find_neighbour();
         }
         notices
-    }
-
-    /// Sets the slots of this process, including this one.
-    pub(crate) fn set_sibling_slots(&self, slots: Vec<u16>) {
-        *self.server.sibling_slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
-    }
-
-    /// When to call [`take_disconnect_notices`](Self::take_disconnect_notices) next (nanoseconds of
-    /// [`now_ns`]).
-    #[must_use]
-    pub fn rescan_at(&self) -> Option<u64> {
-        Some(self.rescan_at.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
     /// Takes over the journal of a slot after its owner died, and stops its socket from queueing datagrams.

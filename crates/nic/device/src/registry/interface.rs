@@ -20,28 +20,30 @@ pub trait Registry: Send + Sync {
     fn slot(&self) -> u16;
     /// Readable when [`poll_listener`](Self::poll_listener) has something to do; -1 if it never has.
     fn listener_fd(&self) -> RawFd;
-    /// Serves the other members, and gives the batches that they forwarded to `f`; returns their number.
+    /// Serves the other members, and gives the batches that they forwarded to `f`; returns their number, 0
+    /// also if another thread is serving.
     fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize;
     /// Forwards a batch to the member with `slot`.
     ///
     /// # Errors
     /// `EPERM` if a process of another user holds the slot's name, `EMFILE`.
     fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome>;
-    /// Forwards a batch to the member with `slot`, of which no more is known than that a packet named it.
+    /// Forwards a batch to the member with `slot`, of which no more is known than that a packet named it. The
+    /// member may have died; its journal is then taken over.
     ///
     /// # Errors
     /// Those of [`forward`](Self::forward).
     fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
         self.forward(slot, batch)
     }
-    /// Whether this process is known to be the only member.
+    /// Whether this process is known to be the only member. A member can be seen before it claims a service.
     fn is_alone(&self) -> bool {
         false
     }
     /// Forwards a batch to all other members; returns how many took it.
     fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize;
     /// Forwards a batch to the process that listens on (`port_space`, `port`) at `dst`; false if no other
-    /// process does.
+    /// process does; true also if the listener's queue is full and the batch is dropped.
     ///
     /// # Errors
     /// Those of [`forward`](Self::forward).
@@ -60,10 +62,12 @@ pub trait Registry: Send + Sync {
     fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
         Vec::new()
     }
-    /// Claims a service for this process.
+    /// Claims a service (port space, port, address) for this process.
+    /// [`poll_listener`](Self::poll_listener) passes on the requests that other members receive for it.
     ///
     /// # Errors
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`.
+    /// `EADDRINUSE` if another process has the same address, `EADDRNOTAVAIL` if a wildcard and an address,
+    /// or two wildcards, collide.
     fn claim_service(
         &self,
         port_space: u16,
@@ -75,17 +79,19 @@ pub trait Registry: Send + Sync {
     /// # Errors
     /// `ENOMEM`.
     fn update_journal(&self, change: JournalChange) -> io::Result<()>;
-    /// What dead members left to be told to their peers.
+    /// What dead members left to be told to their peers. To be called after every
+    /// [`poll_listener`](Self::poll_listener), and at [`rescan_at`](Self::rescan_at).
     fn take_disconnect_notices(&self) -> Vec<DisconnectNotice>;
     /// When to look for dead members again (nanoseconds).
     fn rescan_at(&self) -> Option<u64>;
-    /// The slots of the other engines of this device.
+    /// Sets the slots of all engines of this device.
     fn set_sibling_slots(&self, slots: Vec<u16>);
     /// Claims another slot for this engine, which has no QPNs left; takes some milliseconds. The slot is
     /// released with the registry, or by [`release_slot`](Self::release_slot).
     ///
     /// # Errors
-    /// Those of [`Membership::claim_slot`]; `EOPNOTSUPP` in a simulation.
+    /// A [`JoinError`](super::JoinError) inside if no slot is free and the group cannot grow; `EMFILE`;
+    /// `EOPNOTSUPP` in a simulation.
     fn claim_slot(&self) -> io::Result<FurtherSlot> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
@@ -97,93 +103,4 @@ pub trait Registry: Send + Sync {
     fn connects(&self) -> u64;
     /// The kernel's side of it; `None` in a simulation.
     fn membership(&self) -> Option<&Membership>;
-}
-
-impl Registry for Membership {
-    fn slot(&self) -> u16 {
-        Membership::slot(self)
-    }
-
-    fn listener_fd(&self) -> RawFd {
-        Membership::listener_fd(self)
-    }
-
-    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        Membership::poll_listener(self, f)
-    }
-
-    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        Membership::forward(self, slot, batch)
-    }
-
-    fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        Membership::forward_by_name(self, slot, batch)
-    }
-
-    fn tell_silent_host(&self, src: Gid, dst: Gid) {
-        Membership::tell_silent_host(self, src, dst);
-    }
-
-    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
-        Membership::take_silent_hosts(self)
-    }
-
-    fn is_alone(&self) -> bool {
-        Membership::is_alone(self)
-    }
-
-    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
-        Membership::forward_to_all(self, batch)
-    }
-
-    fn forward_to_service(
-        &self,
-        port_space: u16,
-        port: u16,
-        dst: Gid,
-        batch: &RxBatch<'_>,
-    ) -> io::Result<bool> {
-        Membership::forward_to_service(self, port_space, port, dst, batch)
-    }
-
-    fn claim_service(
-        &self,
-        port_space: u16,
-        port: u16,
-        request: ServiceRequest,
-    ) -> io::Result<ClaimedService> {
-        Ok(Box::new(Membership::claim_service(self, port_space, port, request)?))
-    }
-
-    fn update_journal(&self, change: JournalChange) -> io::Result<()> {
-        Membership::update_journal(self, change)
-    }
-
-    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
-        Membership::take_disconnect_notices(self)
-    }
-
-    fn rescan_at(&self) -> Option<u64> {
-        Membership::rescan_at(self)
-    }
-
-    fn set_sibling_slots(&self, slots: Vec<u16>) {
-        Membership::set_sibling_slots(self, slots);
-    }
-
-    fn claim_slot(&self) -> io::Result<FurtherSlot> {
-        Membership::claim_slot(self)
-    }
-
-    fn release_slot(&self, slot: u16) {
-        Membership::release_slot(self, slot);
-    }
-
-    fn connects(&self) -> u64 {
-        Membership::connects(self)
-    }
-
-    fn membership(&self) -> Option<&Membership> {
-        Some(self)
-    }
 }

@@ -12,12 +12,13 @@ use super::domain::DomainConfig;
 use super::forward::ForwardOutcome;
 use super::forward::{Links, OpenLinks};
 use super::group::{self, Common};
+use super::interface::{ClaimedService, Registry};
 use super::join::{self, Claim};
 use super::journal::{Journal, JournalFile};
 use super::record::Record;
 use super::rings::Rings;
 use super::serve::{OwnSlot, Server, Sockets};
-use super::service::{self, ServiceAddress, ServiceClaim, ServiceRequest};
+use super::service::{self, ServiceAddress, ServiceRequest};
 use super::slots::{self, FurtherSlot};
 use crate::port::RxBatch;
 use sys::KeptLock;
@@ -85,12 +86,6 @@ impl Membership {
         self.server.is_inherited()
     }
 
-    /// The first slot of this engine: bits 23..12 of its QPNs, bits 31..20 of its communication ids.
-    #[must_use]
-    pub fn slot(&self) -> u16 {
-        self.slot
-    }
-
     /// The UDP port of the domain.
     #[must_use]
     pub fn udp_port(&self) -> u16 {
@@ -113,28 +108,6 @@ impl Membership {
         self.queue.try_clone()
     }
 
-    /// Claims another slot, for more QPNs; takes some milliseconds. It is released with the membership, or by
-    /// [`release_slot`](Self::release_slot).
-    ///
-    /// # Errors
-    /// A [`JoinError`](super::JoinError) inside if no slot is free and the group cannot grow; `EMFILE`.
-    pub fn claim_slot(&self) -> io::Result<FurtherSlot> {
-        let Server { group, socket_set, config, .. } = &*self.server;
-        let (slot, name, queue) =
-            slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
-        let further = FurtherSlot { slot, queue: queue.try_clone()? };
-        group::enable_queue(queue.as_fd())?;
-        self.journal_file.set_owner(slot, Some(self.slot));
-        self.server.further().push(OwnSlot { slot, name, queue });
-        Ok(further)
-    }
-
-    /// Releases a slot that [`claim_slot`](Self::claim_slot) has claimed.
-    pub fn release_slot(&self, slot: u16) {
-        let mut further = self.server.further();
-        further.extract_if(.., |own| own.slot == slot).for_each(|own| self.disown(&own));
-    }
-
     /// Makes a slot free; the caller closes its name next.
     fn disown(&self, own: &OwnSlot) {
         // Fails only for a descriptor that is not a socket.
@@ -145,57 +118,6 @@ impl Membership {
     /// Returns the shared-memory rings of this member. From now on the member accepts ring offers.
     pub(crate) fn rings(&self) -> Rings {
         Rings::new(Arc::clone(&self.server), Arc::clone(&self.journal_file), self.slot)
-    }
-
-    /// Returns the descriptor that is readable when [`poll_listener`](Membership::poll_listener) has work.
-    #[must_use]
-    pub fn listener_fd(&self) -> RawFd {
-        self.server.epoll.as_raw_fd()
-    }
-
-    /// Serves other members without waiting: answers JOIN and PING, and passes forwarded batches to `f`.
-    /// Returns the number of batches; 0 also if another thread is serving.
-    pub fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        self.server.poll(f)
-    }
-
-    /// Forwards a GRO batch to the member that has `slot`, and returns what became of it. Does not wait.
-    ///
-    /// # Errors
-    /// `EPERM` if the slot's name belongs to a user that the domain does not admit, `EMFILE`.
-    pub fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        // Packets from the network name any slot, so the table is read before a name is searched for.
-        match self.journal_file.owner(slot) {
-            Some(first) => self.links.forward(first, batch),
-            None => Ok(ForwardOutcome::NoMember),
-        }
-    }
-
-    /// Forwards a batch to the member that has `slot`. The names decide if there is one, and not the table of
-    /// owners or an earlier search. The member may have died; its journal is then taken over.
-    ///
-    /// # Errors
-    /// Those of [`forward`](Self::forward).
-    pub fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        let outcome = self.links.send(self.server.group.slot(slot), &Record::Frame(*batch))?;
-        if outcome == ForwardOutcome::NoMember && self.journal_file.has_rows(slot) {
-            self.server.suspect(slot);
-        }
-        Ok(outcome)
-    }
-
-    /// Tells all other members that the host `dst` answers no probes from `src`.
-    pub fn tell_silent_host(&self, src: Gid, dst: Gid) {
-        let record = Record::SilentHost { src: src.ip(), dst: dst.ip() };
-        for slot in self.others() {
-            // A member that does not get it finds out by its own probes.
-            let _untold = self.links.send(self.server.group.slot(slot), &record);
-        }
-    }
-
-    /// Takes the pairs of addresses that other members have told of.
-    pub fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
-        self.server.take_silent_hosts()
     }
 
     /// The first slots of all members.
@@ -209,60 +131,63 @@ impl Membership {
         self.members().filter(|slot| *slot != self.slot)
     }
 
-    /// True if this process is the only member; false if the table of slots cannot be read. A member enters
-    /// its slot before it can claim a service.
-    #[must_use]
-    pub fn is_alone(&self) -> bool {
+    pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registry for Membership {
+    fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    fn listener_fd(&self) -> RawFd {
+        self.server.epoll.as_raw_fd()
+    }
+
+    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        self.server.poll(f)
+    }
+
+    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        // Packets from the network name any slot, so the table is read before a name is searched for.
+        match self.journal_file.owner(slot) {
+            Some(first) => self.links.forward(first, batch),
+            None => Ok(ForwardOutcome::NoMember),
+        }
+    }
+
+    fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        let outcome = self.links.send(self.server.group.slot(slot), &Record::Frame(*batch))?;
+        if outcome == ForwardOutcome::NoMember && self.journal_file.has_rows(slot) {
+            self.server.suspect(slot);
+        }
+        Ok(outcome)
+    }
+
+    fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        let record = Record::SilentHost { src, dst };
+        for slot in self.others() {
+            // A member that does not get it finds out by its own probes.
+            let _untold = self.links.send(self.server.group.slot(slot), &record);
+        }
+    }
+
+    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        self.server.take_silent_hosts()
+    }
+
+    fn is_alone(&self) -> bool {
         self.members().eq([self.slot])
     }
 
-    /// Forwards a GRO batch to all other members; returns how many received it.
-    pub fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
+    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
         // A member that cannot be connected to counts like an empty slot.
         let delivered = |slot| matches!(self.links.forward(slot, batch), Ok(ForwardOutcome::Delivered));
         self.others().filter(|slot| delivered(*slot)).count()
     }
 
-    /// Number of connection attempts to other members, successful or not.
-    #[must_use]
-    pub fn connects(&self) -> u64 {
-        self.links.connects.load(Ordering::Relaxed)
-    }
-
-    /// Records a change of the disconnect notices that other members send if this process dies.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn update_journal(&self, change: JournalChange) -> io::Result<()> {
-        self.journal().change(&self.journal_file, change)
-    }
-
-    pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Claims a service (port space, port, address) for this process.
-    /// [`poll_listener`](Membership::poll_listener) passes on the requests that other members receive for it.
-    ///
-    /// # Errors
-    /// `EADDRINUSE` if another process has the same address, `EADDRNOTAVAIL` if a wildcard and an address,
-    /// or two wildcards, collide.
-    pub fn claim_service(
-        &self,
-        ps: u16,
-        port: u16,
-        request: impl Into<ServiceRequest>,
-    ) -> io::Result<ServiceClaim> {
-        service::claim(&self.server, ps, port, &request.into())
-    }
-
-    /// Forwards a batch to the process that listens on (`ps`, `port`) at `dst`, or else at the wildcard of
-    /// its address family. Returns false if no *other* process listens. Returns true also if the listener's
-    /// queue is full and the batch is dropped.
-    ///
-    /// # Errors
-    /// `EPERM` if the name belongs to a user that the domain does not admit, `EMFILE`.
-    pub fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
+    fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
         for address in ServiceAddress::candidates(dst) {
             let name = address.name(&self.server.group, ps, port);
             if !self.server.owns(&name)
@@ -272,6 +197,55 @@ impl Membership {
             }
         }
         Ok(false)
+    }
+
+    fn claim_service(
+        &self,
+        port_space: u16,
+        port: u16,
+        request: ServiceRequest,
+    ) -> io::Result<ClaimedService> {
+        Ok(Box::new(service::claim(&self.server, port_space, port, &request)?))
+    }
+
+    fn update_journal(&self, change: JournalChange) -> io::Result<()> {
+        self.journal().change(&self.journal_file, change)
+    }
+
+    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
+        self.take_dead_notices()
+    }
+
+    fn rescan_at(&self) -> Option<u64> {
+        Some(self.rescan_at.load(Ordering::Relaxed)).filter(|at| *at != 0)
+    }
+
+    fn set_sibling_slots(&self, slots: Vec<u16>) {
+        *self.server.sibling_slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
+    }
+
+    fn claim_slot(&self) -> io::Result<FurtherSlot> {
+        let Server { group, socket_set, config, .. } = &*self.server;
+        let (slot, name, queue) =
+            slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
+        let further = FurtherSlot { slot, queue: queue.try_clone()? };
+        group::enable_queue(queue.as_fd())?;
+        self.journal_file.set_owner(slot, Some(self.slot));
+        self.server.further().push(OwnSlot { slot, name, queue });
+        Ok(further)
+    }
+
+    fn release_slot(&self, slot: u16) {
+        let mut further = self.server.further();
+        further.extract_if(.., |own| own.slot == slot).for_each(|own| self.disown(&own));
+    }
+
+    fn connects(&self) -> u64 {
+        self.links.connects.load(Ordering::Relaxed)
+    }
+
+    fn membership(&self) -> Option<&Membership> {
+        Some(self)
     }
 }
 

@@ -9,12 +9,12 @@
 //! ```
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::SLOTS;
 use crate::port::{Icrc, RxBatch, RxQueue};
 use transport::numbering::{ID_SHIFT, QPN_SHIFT};
+use wire::Gid;
 
 /// Length of the part that all records have.
 const COMMON_LEN: usize = 16;
@@ -71,7 +71,7 @@ pub(super) enum Record<'a> {
     /// Wakes a reader that sleeps while its ring has packets.
     Wake,
     /// The host `dst` answers no probes from `src`.
-    SilentHost { src: IpAddr, dst: IpAddr },
+    SilentHost { src: Gid, dst: Gid },
 }
 
 /// Why bytes are not a record.
@@ -156,8 +156,8 @@ impl<'a> Record<'a> {
             Record::Accept => ACCEPT,
             Record::Wake => WAKE,
             Record::SilentHost { src, dst } => {
-                writer.put(&mapped(*src));
-                writer.put(&mapped(*dst));
+                writer.put(&src.0);
+                writer.put(&dst.0);
                 SILENT_HOST
             }
         };
@@ -199,7 +199,7 @@ fn parse_welcome<'a>(body: &[u8]) -> Option<Record<'a>> {
 }
 
 fn parse_silent_host<'a>(body: &[u8]) -> Option<Record<'a>> {
-    Some(Record::SilentHost { src: ip_at(body, 0)?, dst: ip_at(body, 16)? })
+    Some(Record::SilentHost { src: gid_at(body, 0)?, dst: gid_at(body, 16)? })
 }
 
 /// u8 family, u8 TOS, u8 TTL, u8 flags, u32 interface (0: unknown), u16 source port, u16 segment, source,
@@ -215,8 +215,8 @@ fn put_frame(writer: &mut Writer<'_>, batch: &RxBatch<'_>) {
     writer.put(&0u32.to_le_bytes());
     writer.put(&batch.src_port.to_le_bytes());
     writer.put(&u16::try_from(batch.segment).unwrap_or(0).to_le_bytes());
-    writer.put(&mapped(batch.src));
-    writer.put(&mapped(batch.dst));
+    writer.put(&Gid::from(batch.src).0);
+    writer.put(&Gid::from(batch.dst).0);
 }
 
 fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxBatch<'a>> {
@@ -229,9 +229,9 @@ fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxBa
         segment => segment.min(packets.len()),
     };
     Some(RxBatch {
-        src: ip_at(body, 12)?,
+        src: gid_at(body, 12)?.ip(),
         src_port: u16_at(body, 8)?,
-        dst: ip_at(body, 28)?,
+        dst: gid_at(body, 28)?.ip(),
         dst_port: udp_port,
         tos: body[1],
         ttl: body[2],
@@ -256,16 +256,8 @@ impl Writer<'_> {
     }
 }
 
-fn mapped(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
-fn ip_at(bytes: &[u8], at: usize) -> Option<IpAddr> {
-    let octets = bytes.get(at..)?.first_chunk::<16>()?;
-    Some(IpAddr::V6(Ipv6Addr::from(*octets)).to_canonical())
+fn gid_at(bytes: &[u8], at: usize) -> Option<Gid> {
+    Some(Gid(*bytes.get(at..)?.first_chunk()?))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -278,6 +270,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn emitted(record: &Record<'_>) -> Vec<u8> {
@@ -329,7 +323,7 @@ mod tests {
     #[test]
     fn a_silent_host_is_parsed_as_it_was_emitted() {
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
-            let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+            let [src, dst] = [src, dst].map(|ip| Gid::from(ip.parse::<IpAddr>().unwrap()));
             let bytes = emitted(&Record::SilentHost { src, dst });
             let Ok(Record::SilentHost { src: from, dst: to }) = Record::parse(&bytes, 1) else {
                 panic!("another record")

@@ -140,8 +140,8 @@ impl Drop for RingLink {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Membership;
     use super::super::tests::{members_of, new_domain, while_serving};
+    use super::super::{Membership, Registry};
     use super::*;
 
     /// Waits for events of `rings`.

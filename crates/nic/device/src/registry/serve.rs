@@ -350,7 +350,7 @@ impl Server {
                     self.reply(fd, &Record::Accept);
                 }
                 Ok(Record::Accept) => self.push_ring_event(RingEvent::Accepted { token }),
-                Ok(Record::SilentHost { src, dst }) => self.hear_of_silent_host(src.into(), dst.into()),
+                Ok(Record::SilentHost { src, dst }) => self.hear_of_silent_host(src, dst),
                 // Receiving the record has woken the thread.
                 Ok(Record::Wake) => {}
                 Ok(Record::Welcome { .. } | Record::Refuse { .. } | Record::Pong | Record::Frame(_)) => {}

@@ -246,7 +246,7 @@ fn batches_are_forwarded_to_slots_and_services() {
     // First no process listens; then b at any address; then c at one address.
     assert!(!a.is_alone() && !c.is_alone());
     assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
-    let claim = b.claim_service(0x106, 7174, ServiceAddress::Any4).unwrap();
+    let claim = b.claim_service(0x106, 7174, ServiceAddress::Any4.into()).unwrap();
     let ((), got) = while_serving(&[b], || {
         assert!(a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
         assert!(c.forward_to_service(0x106, 7174, other, &sent).unwrap());
@@ -262,7 +262,7 @@ fn batches_are_forwarded_to_slots_and_services() {
     drop(claim);
     assert!(!a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
     // The name has a new owner: connections to the old one must not be used any more.
-    let _claim = c.claim_service(0x106, 7174, ServiceAddress::Gid(dst)).unwrap();
+    let _claim = c.claim_service(0x106, 7174, ServiceAddress::Gid(dst).into()).unwrap();
     let ((), got) = while_serving(&[c], || {
         assert!(a.forward_to_service(0x106, 7174, dst, &sent).unwrap());
         assert!(!a.forward_to_service(0x106, 7174, other, &sent).unwrap());
@@ -281,7 +281,7 @@ fn connections_end_with_the_services_they_lead_to() {
     let held = || a.server.sockets.lock().unwrap().len();
     let before = held();
     for port in 7000..7010 {
-        let claim = b.claim_service(0x106, port, ServiceAddress::Any4).unwrap();
+        let claim = b.claim_service(0x106, port, ServiceAddress::Any4.into()).unwrap();
         let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
         let (taken, _) =
             while_serving(&[b], || a.forward_to_service(0x106, port, dst, &batch(&[7; 20])).unwrap());
@@ -327,17 +327,19 @@ fn colliding_claims_are_refused_and_released_names_are_free() {
     let v4 = ServiceAddress::Gid(Gid::from(Ipv4Addr::new(192, 0, 2, 2)));
     let other_v4 = ServiceAddress::Gid(Gid::from(Ipv4Addr::new(192, 0, 2, 3)));
     let v6 = ServiceAddress::Gid(Gid::from(Ipv6Addr::LOCALHOST));
-    let error = |m: &Membership, address| m.claim_service(1, 2, address).err().and_then(|e| e.raw_os_error());
-    let claim = a.claim_service(1, 2, v4).unwrap();
+    let error = |m: &Membership, address: ServiceAddress| {
+        m.claim_service(1, 2, address.into()).err().and_then(|e| e.raw_os_error())
+    };
+    let claim = a.claim_service(1, 2, v4.into()).unwrap();
     assert_eq!(error(b, v4), Some(libc::EADDRINUSE));
     assert_eq!(error(a, v4), Some(libc::EADDRINUSE));
     assert_eq!(error(b, ServiceAddress::Any4), Some(libc::EADDRNOTAVAIL));
     for free in [other_v4, v6, ServiceAddress::Any6] {
         assert_eq!(error(b, free), None);
     }
-    assert!(b.claim_service(1, 3, v4).is_ok() && b.claim_service(2, 2, v4).is_ok());
+    assert!(b.claim_service(1, 3, v4.into()).is_ok() && b.claim_service(2, 2, v4.into()).is_ok());
     drop(claim);
-    let _any = b.claim_service(1, 2, ServiceAddress::Any4).unwrap();
+    let _any = b.claim_service(1, 2, ServiceAddress::Any4.into()).unwrap();
     assert_eq!(error(a, v4), Some(libc::EADDRNOTAVAIL));
     assert_eq!(error(a, ServiceAddress::Any4), Some(libc::EADDRNOTAVAIL));
     assert_eq!(error(a, v6), Some(libc::EADDRNOTAVAIL), "an IPv6 address is for both families");
@@ -409,7 +411,7 @@ fn member_process() {
         DomainConfig { name: name.to_owned(), udp_port: port.parse().unwrap(), ..DomainConfig::default() };
     let member = Membership::join(&config).unwrap();
     // Only one member gets the claim.
-    let _claim = member.claim_service(1, 2, ServiceAddress::Any4);
+    let _claim = member.claim_service(1, 2, ServiceAddress::Any4.into());
     member.update_journal(JournalChange::Add(notice_of(member.slot()))).unwrap();
     // Number of descriptors to leave free.
     let left: Option<usize> = std::env::var("ROXIE_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok());
@@ -467,7 +469,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     assert_eq!(found, want);
     a.poll_listener(&mut |_| {});
     assert_eq!(
-        a.claim_service(1, 2, ServiceAddress::Any4).unwrap_err().raw_os_error(),
+        a.claim_service(1, 2, ServiceAddress::Any4.into()).unwrap_err().raw_os_error(),
         Some(libc::EADDRNOTAVAIL)
     );
 
@@ -480,7 +482,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
         thread::yield_now();
     }
     a.poll_listener(&mut |_| {});
-    let _claim = a.claim_service(1, 2, ServiceAddress::Any4).unwrap();
+    let _claim = a.claim_service(1, 2, ServiceAddress::Any4.into()).unwrap();
     assert_eq!(a.forward(slot, &batch(&[1; 8])).unwrap(), ForwardOutcome::NoMember);
     // Steering works as before, and no living member gets datagrams for the dead one.
     let mut port = port_of(&a);

@@ -9,7 +9,7 @@ use wire::FlushIcrc;
 
 use super::*;
 use crate::port::{Icrc, RxQueue, TxRoom, UdpPort, UdpPortConfig};
-use crate::registry::{DomainConfig, Membership};
+use crate::registry::{DomainConfig, Membership, Registry};
 use sys::byte_ring::{Consumer, Producer, RING_BYTES};
 use sys::{PollFd, now_ns, poll, random_u64};
 

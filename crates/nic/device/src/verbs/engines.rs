@@ -25,7 +25,7 @@ use crate::hook::{HookPoint, Hooks};
 use crate::notice::notice;
 use crate::port::{PortChoice, PortKind};
 use crate::recording::Recording;
-use crate::registry::{DomainConfig, Membership};
+use crate::registry::{DomainConfig, Membership, Registry};
 use crate::runtime::Runtime;
 use crate::sched::Tuning;
 use crate::trace;
