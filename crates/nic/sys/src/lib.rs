@@ -28,6 +28,7 @@ mod random;
 mod record_queue;
 mod socket;
 #[cfg(any(test, feature = "testing"))]
+#[path = "tests/testing.rs"]
 pub mod testing;
 mod thread;
 pub mod trace;

@@ -326,6 +326,7 @@ impl fmt::Display for ObjectError {
 impl std::error::Error for ObjectError {}
 
 #[cfg(test)]
+#[path = "object/tests/clang.rs"]
 mod clang;
 #[cfg(test)]
 pub(crate) use clang::build;

@@ -1,6 +1,6 @@
 //! The programs in `xdp/`, built by clang for every version of the instruction set it knows.
 
-#[path = "../../../../xdp/bpf/src/object/clang.rs"]
+#[path = "../../../../xdp/bpf/src/object/tests/clang.rs"]
 mod clang;
 
 use bpf::object::programs_of;

@@ -6,7 +6,7 @@ use std::path::Path;
 use ::bpf::object::{Kernel, candidates};
 use ::bpf::{MapDef, MapKind};
 
-#[path = "../../../../xdp/bpf/src/object/clang.rs"]
+#[path = "../../../../xdp/bpf/src/object/tests/clang.rs"]
 mod clang;
 
 use super::*;
