@@ -10,22 +10,48 @@ use crate::queue_pair::SRQNS;
 use crate::rng::Rng;
 
 /// An operation and its operands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Kind {
+    #[default]
     Send,
-    SendImm { imm: [u8; 4] },
-    SendInv { key: u32 },
-    Write { to: usize },
-    WriteImm { to: usize, imm: [u8; 4] },
-    Read { from: usize },
-    CompareSwap { word: usize, compare: u64, swap: u64 },
-    FetchAdd { word: usize, add: u64 },
-    AtomicWrite { to: usize },
-    Flush { from: usize, whole: bool },
-    LocalInv { key: u32 },
+    SendImm {
+        imm: [u8; 4],
+    },
+    SendInv {
+        key: u32,
+    },
+    Write {
+        to: usize,
+    },
+    WriteImm {
+        to: usize,
+        imm: [u8; 4],
+    },
+    Read {
+        from: usize,
+    },
+    CompareSwap {
+        word: usize,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        word: usize,
+        add: u64,
+    },
+    AtomicWrite {
+        to: usize,
+    },
+    Flush {
+        from: usize,
+        whole: bool,
+    },
+    LocalInv {
+        key: u32,
+    },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// Offset of the local bytes: the source, or for READ and atomics the target.
@@ -370,20 +396,7 @@ pub(crate) fn word_at(region: &[u8], at: usize) -> u64 {
 }
 
 fn plain(kind: Kind, local: usize, len: usize) -> Op {
-    Op {
-        kind,
-        local,
-        len,
-        pieces: Vec::new(),
-        srqn: None,
-        signaled: false,
-        solicited: false,
-        fence: false,
-        inline: false,
-        fetched: Vec::new(),
-        read_later: false,
-        sent_later: false,
-    }
+    Op { kind, local, len, ..Op::default() }
 }
 
 impl Op {

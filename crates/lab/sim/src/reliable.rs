@@ -29,6 +29,7 @@ pub(crate) struct Peer {
 }
 
 /// The application of one end.
+#[derive(Default)]
 pub(crate) struct Reliable {
     pub(crate) half: Half,
     posted: usize,
@@ -50,18 +51,7 @@ pub(crate) struct Reliable {
 
 impl Reliable {
     pub(crate) fn new(half: Half) -> Self {
-        Self {
-            half,
-            posted: 0,
-            awaited: VecDeque::new(),
-            completed: 0,
-            returned: 0,
-            recvs_posted: 0,
-            recvs_done: 0,
-            flushing: None,
-            moved_ns: 0,
-            bytes: 0,
-        }
+        Self { half, ..Self::default() }
     }
 
     /// Returns whether there is something to post.

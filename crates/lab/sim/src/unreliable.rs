@@ -51,6 +51,7 @@ struct Seen {
 }
 
 /// The application of one queue pair.
+#[derive(Default)]
 pub(crate) struct Unreliable {
     pub(crate) messages: Vec<Message>,
     /// Memory at the start: sources of messages, receive buffers, targets of WRITEs.
@@ -71,7 +72,7 @@ pub(crate) struct Unreliable {
 }
 
 /// Receive buffers in local memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slots {
     pub(crate) at: usize,
     pub(crate) count: u64,
@@ -142,19 +143,7 @@ impl Unreliable {
             Slots { at: local.len() + 8, count: rng.pick(&[1, 4, 32]), room: grh + shape.len_max, gap: 8 };
         let end = slots.at + slots.count as usize * (slots.room + slots.gap);
         local.resize(end, 0x33);
-        Self {
-            messages,
-            local,
-            remote: Vec::new(),
-            posted: 0,
-            completed: 0,
-            slots,
-            recvs_posted: 0,
-            recvs_done: 0,
-            seen: BTreeMap::new(),
-            youngest: BTreeMap::new(),
-            bytes: 0,
-        }
+        Self { messages, local, slots, ..Self::default() }
     }
 
     pub(crate) fn has_work(&self) -> bool {

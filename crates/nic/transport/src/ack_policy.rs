@@ -174,8 +174,9 @@ impl AckRequests {
 }
 
 /// A plain ACK that is owed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Owed {
+    #[default]
     Nothing,
     /// Asked for in the present receive batch.
     InBatch,
@@ -185,7 +186,7 @@ enum Owed {
 }
 
 /// The responder's side: the ACK that is owed, and whether the two sides exchange ping-pong rounds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckDelay {
     owed: Owed,
     /// Number of the packet that the ACK names.
@@ -211,19 +212,7 @@ pub(crate) struct AckDelay {
 
 impl AckDelay {
     pub(crate) fn new() -> Self {
-        Self {
-            owed: Owed::Nothing,
-            position: 0,
-            deadline: None,
-            is_duplicate: false,
-            rounds: 0,
-            silent_rounds: 0,
-            asked_at: Instant::ZERO,
-            rounds_required: ROUNDS_MIN,
-            has_posted: false,
-            messages: 0,
-            messages_before_ask: 0,
-        }
+        Self { rounds_required: ROUNDS_MIN, ..Self::default() }
     }
 
     /// This side posted a request.

@@ -97,7 +97,7 @@ impl RecvQueue {
 
     /// Removes the next work request. The caller completes it.
     pub fn withdraw(&mut self) -> Option<RecvWqe> {
-        let mut wqe = RecvWqe::new();
+        let mut wqe = RecvWqe::default();
         self.take(&mut wqe).map(|_| wqe)
     }
 
@@ -259,7 +259,7 @@ pub(crate) struct Taken {
 }
 
 /// A receive work request that a message has taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RecvWqe {
     pub(crate) wr_id: u64,
     /// Bytes that fit.
@@ -270,10 +270,6 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    pub(crate) fn new() -> Self {
-        Self { wr_id: 0, room: 0, pd: PdId(0), num_sge: 0, sges: [Sge::default(); MAX_SGE] }
-    }
-
     /// The id that the application gave it.
     #[must_use]
     pub fn wr_id(&self) -> u64 {
@@ -375,7 +371,7 @@ mod tests {
     #[test]
     fn work_requests_come_out_in_order_and_the_queue_is_bounded() {
         let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
-        let mut wqe = RecvWqe::new();
+        let mut wqe = RecvWqe::default();
         for round in 0..10 {
             for i in 0..3 {
                 post(&mut queue, round * 3 + i).unwrap();
@@ -393,7 +389,7 @@ mod tests {
     #[test]
     fn posted_work_requests_and_the_limit_survive_a_resize() {
         let mut queue = RecvQueue::new(3, 2, PdId(1)).unwrap();
-        let mut wqe = RecvWqe::new();
+        let mut wqe = RecvWqe::default();
         (0..3).for_each(|i| post(&mut queue, i).unwrap());
         queue.take(&mut wqe).unwrap();
         post(&mut queue, 3).unwrap();
@@ -425,7 +421,7 @@ mod tests {
     #[test]
     fn the_limit_fires_once_when_fewer_are_left() {
         let mut queue = RecvQueue::new(4, 2, PdId(1)).unwrap();
-        let mut wqe = RecvWqe::new();
+        let mut wqe = RecvWqe::default();
         for i in 0..4 {
             post(&mut queue, i).unwrap();
         }

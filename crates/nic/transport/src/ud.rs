@@ -68,7 +68,7 @@ pub(crate) fn receive(
         ep.counters.rcvd_no_wqe += 1;
         return Err(DropReason::ReceiveTooSmall);
     }
-    let mut wqe = RecvWqe::new();
+    let mut wqe = RecvWqe::default();
     let taken = rq.take(&mut wqe).ok_or(DropReason::NoReceive)?;
     if taken.limit_reached && ep.srq {
         ep.events.push_limit(None);

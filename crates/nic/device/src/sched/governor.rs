@@ -32,7 +32,7 @@ pub(crate) enum State {
 }
 
 /// The progress thread's half of the governor. Times are nanoseconds of one clock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Governor {
     tuning: Tuning,
     /// The work of inline polls when the present mean began, and when that was.
@@ -58,21 +58,7 @@ pub(crate) struct Governor {
 
 impl Governor {
     pub(crate) fn new(tuning: Tuning) -> Self {
-        Self {
-            tuning,
-            seen_work: 0,
-            seen_at: 0,
-            was_inline: false,
-            steady_watches: 0,
-            unread_rounds: 0,
-            takeovers: 0,
-            takeover_until: 0,
-            spin_until: 0,
-            crowded_until: 0,
-            lost_ns: 0,
-            lost_at: 0,
-            brief_until: 0,
-        }
+        Self { tuning, ..Self::default() }
     }
 
     /// The state in which the thread runs now. `work` counts the inline polls of application threads, their

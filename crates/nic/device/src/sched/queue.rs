@@ -45,7 +45,7 @@ impl Default for Flow {
 }
 
 /// See the module documentation. Queue pairs are known by their index.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TransmitQueue {
     ready: VecDeque<QpIndex>,
     /// Queue pairs with messages that are held for a larger batch; they return to `ready` at the end of the
@@ -72,13 +72,8 @@ impl TransmitQueue {
         Self {
             ready: VecDeque::with_capacity(256),
             held: Vec::with_capacity(256),
-            listed: Marks::default(),
-            blocked: Marks::default(),
-            flows: Vec::new(),
             path_mtu_bytes,
-            is_port_full: false,
-            port_full_count: 0,
-            rounds: 0,
+            ..Self::default()
         }
     }
 

@@ -7,7 +7,7 @@ use super::Netlink;
 use super::message::{NLA_F_NESTED, each_attribute, put_attribute, text_of, u32_at};
 
 /// A network interface.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Link {
     /// Interface index.
     pub index: u32,
@@ -204,9 +204,6 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
     let flags = u32_at(header, 8)?;
     let mut link = Link {
         index: u32_at(header, 4)?,
-        name: String::new(),
-        mtu: 0,
-        mac: [0; 6],
         is_up: flags & libc::IFF_UP as u32 != 0,
         is_running: flags & libc::IFF_RUNNING as u32 != 0,
         has_carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
@@ -215,11 +212,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
         has_neighbours: flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0,
         rx_queues: 1,
         gso_max_segs: 1,
-        kind: None,
-        lower: None,
-        master: None,
-        active: None,
-        xdp: Vec::new(),
+        ..Link::default()
     };
     let mut is_lower_elsewhere = false;
     each_attribute(attributes, |kind, value| match kind {

@@ -1,13 +1,12 @@
 //! The active side: REQ out, REP in, RTU out (IBA 12.9.6; Linux cm.c cm_rep_handler).
 
+use wire::Qpn;
 use wire::cm::{Answered, Mra, RejReason, Rep};
-use wire::{Psn, Qpn};
 
 use super::conn::{Arrival, AwaitingResponse, Conn};
 use super::event::{CmResult, ConnectResponse, PeerParams};
 use super::params::{ConnectParams, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, Transport};
 use super::table::{check_private_data, in_state};
-use super::window::Request;
 use super::{Cm, CmEventKind, CmId, ConnState, message, timing};
 use crate::Instant;
 
@@ -23,11 +22,8 @@ impl Cm {
         let conn = Conn {
             state: ConnState::ReqSent,
             tid: self.fresh_tid(id),
-            remote_id: 0,
-            remote_guid: 0,
             transport: params.transport,
             local_qpn: params.qp.qpn,
-            remote_qpn: Qpn::new(0),
             src: params.path.src,
             dst: params.path.dst,
             hop_limit: params.path.hop_limit,
@@ -36,24 +32,13 @@ impl Cm {
             sl: params.path.sl,
             path_mtu: params.path_mtu,
             rq_psn: params.qp.starting_psn,
-            sq_psn: Psn::new(0),
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
             retry_count: params.retry_count.min(7),
-            rnr_retry_count: 0,
             ack_timeout: life + 1,
             timeout: timing::req_timeout(life),
             max_cm_retries: timing::MAX_CM_RETRIES,
-            backlog_of: None,
-            awaiting: None,
-            ask_again_at: None,
-            refused_since: None,
-            reply: None,
-            stale: None,
-            in_journal: false,
-            is_half_open: false,
-            request: Request::None,
-            deadline: None,
+            ..Conn::default()
         };
         let ack_timeout = timing::ack_timeout(self.config.ack_delay, life);
         let mad = message::req(&self.config, id, &conn, params, ack_timeout);

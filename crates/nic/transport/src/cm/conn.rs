@@ -24,7 +24,7 @@ pub(super) struct Arrival {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Conn {
     pub(super) state: ConnState,
     /// Transaction id of the exchange in progress.
@@ -98,7 +98,6 @@ impl Conn {
             remote_id: req.local_comm_id,
             remote_guid: req.local_ca_guid,
             transport,
-            local_qpn: Qpn::new(0),
             remote_qpn: req.local_qpn,
             src: path.remote_gid,
             dst: path.local_gid,
@@ -107,7 +106,6 @@ impl Conn {
             flow_label: path.flow_label,
             sl: path.sl,
             path_mtu,
-            rq_psn: Psn::new(0),
             sq_psn: req.starting_psn,
             responder_resources: req.initiator_depth,
             initiator_depth: req.responder_resources,
@@ -116,16 +114,7 @@ impl Conn {
             ack_timeout: path.ack_timeout,
             timeout: timing::wait(req.local_cm_response_timeout),
             max_cm_retries: req.max_cm_retries,
-            backlog_of: None,
-            awaiting: None,
-            ask_again_at: None,
-            refused_since: None,
-            reply: None,
-            stale: None,
-            in_journal: false,
-            is_half_open: false,
-            request: Request::None,
-            deadline: None,
+            ..Self::default()
         }
     }
 

@@ -89,9 +89,10 @@ impl CmConfig {
 }
 
 /// Service of a connection, as the two bits in a REQ and, for XRC, the three of its extension say it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Transport {
     /// Reliable connection.
+    #[default]
     Rc,
     /// Unreliable connection.
     Uc,

@@ -4,9 +4,10 @@
 ///
 /// As in Linux's rdma_cm, the MRA is delayed: a request that was reported to the owner is in `MraReqSent`,
 /// which only means that a duplicate gets an MRA.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ConnState {
     /// No exchange: refused, given up, or TIMEWAIT is over.
+    #[default]
     Idle,
     /// Active: the REQ was sent, or waits for a place (`window.rs`).
     ReqSent,

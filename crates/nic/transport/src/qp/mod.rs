@@ -92,7 +92,7 @@ impl Qp {
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>, mem: &impl Memory) -> Result<(), VerbsError> {
         self.requester.post(wr, mem, &mut self.ep)?;
-        self.responder.request_posted();
+        self.responder.ack.request_posted();
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Qp {
             self.established = true;
             ep.events.push_async(AsyncEventKind::CommEst);
         }
-        self.requester.peer_request_arrived();
+        self.requester.acks.peer_request_arrived();
         let rq = srqs.own().filter(|_| ep.srq).unwrap_or(&mut self.rq);
         let result = match ep.ty {
             QpType::Rc => self.responder.handle_request(now, packet, mem, &mut Some(rq), reorder, ep),
@@ -253,13 +253,13 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let deadline = Instant::earliest(self.requester.deadline(&self.ep), self.responder.deadline());
+        let deadline = Instant::earliest(self.requester.deadline(&self.ep), self.responder.ack.deadline());
         Instant::earliest(deadline, self.ep.congestion.deadline())
     }
 
     /// Handles every timer that is due; does nothing when none is.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.responder.handle_timeout(now);
+        self.responder.ack.handle_timeout(now);
         if let Some(pacer) = self.ep.congestion.pacer() {
             let was_holding = pacer.is_holding();
             pacer.handle_timeout(now);

@@ -165,8 +165,8 @@ impl Qp {
         self.note_sent(now, transmit, true);
         // The ACK follows the last packet of the request that it waited for: a peer that stops polling at its
         // ACK has then seen the request as well, and the shorter packet can end the same burst.
-        if self.responder.is_ack_delayed() && self.requester.pending_packets() == 0 {
-            self.ep.counters.ack_deferred += u64::from(self.responder.requests_left());
+        if self.responder.ack.is_delayed() && self.requester.pending_packets() == 0 {
+            self.ep.counters.ack_deferred += u64::from(self.responder.ack.requests_left());
         }
         Some(transmit)
     }

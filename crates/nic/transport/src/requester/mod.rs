@@ -141,7 +141,7 @@ pub(crate) struct Requester {
     peer: Peer,
     rtt: Rtt,
     silence: Silence,
-    acks: AckRequests,
+    pub(crate) acks: AckRequests,
     /// The work request at the cursor cannot be executed; it is reported when the earlier ones are complete.
     failed: Option<Cause>,
     unsignaled: UnsignaledRun,
@@ -226,12 +226,6 @@ impl Requester {
         self.sq.push(wr, length, ep.mtu, mem)?;
         self.unsignaled.posted(ep.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED));
         Ok(())
-    }
-
-    /// A request of the peer has arrived.
-    #[inline]
-    pub(crate) fn peer_request_arrived(&mut self) {
-        self.acks.peer_request_arrived();
     }
 
     /// Whether [`Requester::transmit`] would do something with an unlimited budget.

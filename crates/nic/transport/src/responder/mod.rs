@@ -38,9 +38,10 @@ use crate::trust::{self, GUESSES_MAX};
 use crate::wc::{Wc, WcOpcode, WcStatus};
 
 /// The message being received.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Message {
     /// Between messages.
+    #[default]
     None,
     /// Inside a SEND.
     Send,
@@ -49,7 +50,7 @@ enum Message {
 }
 
 /// The message being received, or the last one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Incoming {
     kind: Message,
     /// XRC: the shared receive queue that the message is for.
@@ -80,7 +81,7 @@ pub(crate) struct Responder {
     message: Incoming,
     replay: Replay,
     saved: SavedBytes,
-    ack: AckDelay,
+    pub(crate) ack: AckDelay,
     nak: NakState,
     early: EarlyRequests,
     arrivals: Arrivals,
@@ -91,18 +92,7 @@ impl Responder {
         Self {
             expected: 0,
             msn: Msn::new(0),
-            message: Incoming {
-                kind: Message::None,
-                srqn: None,
-                pd: PdId(0),
-                wqe: RecvWqe::new(),
-                holds_wqe: false,
-                received: 0,
-                va: 0,
-                r_key: Rkey(0),
-                dma_len: 0,
-                is_skipped: false,
-            },
+            message: Incoming::default(),
             replay: Replay::new(0),
             saved: SavedBytes::new(),
             ack: AckDelay::new(),
@@ -129,10 +119,7 @@ impl Responder {
     pub(crate) fn reset(&mut self) {
         self.expected = 0;
         self.msn = Msn::new(0);
-        self.message.kind = Message::None;
-        self.message.holds_wqe = false;
-        self.message.received = 0;
-        self.message.is_skipped = false;
+        self.message = Incoming::default();
         self.early = EarlyRequests::default();
         self.silence();
     }

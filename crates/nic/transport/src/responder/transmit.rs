@@ -59,24 +59,6 @@ impl Responder {
         self.nak.refuse(position, code);
     }
 
-    /// This side posted a request.
-    #[inline]
-    pub(crate) fn request_posted(&mut self) {
-        self.ack.request_posted();
-    }
-
-    /// Everything that this side posted has left. Returns whether an ACK was waiting for that.
-    #[inline]
-    pub(crate) fn requests_left(&mut self) -> bool {
-        self.ack.requests_left()
-    }
-
-    /// Whether an ACK waits for a request of this side.
-    #[inline]
-    pub(crate) fn is_ack_delayed(&self) -> bool {
-        self.ack.is_delayed()
-    }
-
     /// The receive batch is over. `may_delay`: this side could send a request and has sent all that was
     /// posted. `is_polled`: an application thread received the batch by polling.
     #[inline]
@@ -93,17 +75,6 @@ impl Responder {
         if self.msn != Msn::default() {
             self.ack.finish(self.expected.wrapping_sub(1));
         }
-    }
-
-    /// When [`Responder::handle_timeout`] must be called next.
-    #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.ack.deadline()
-    }
-
-    /// Makes a delayed ACK due when its time is over.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        self.ack.handle_timeout(now);
     }
 
     /// Writes the next packet that is due.

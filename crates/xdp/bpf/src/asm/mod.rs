@@ -34,7 +34,7 @@ pub struct Function(usize);
 /// assert!(program.listing().to_string().contains("if r2 != 0x0 goto pc+2"));
 /// # Ok::<(), roxie_bpf::AsmError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Asm {
     name: String,
     slots: Vec<Slot>,
@@ -71,13 +71,8 @@ impl Asm {
     pub fn new(name: &str) -> Asm {
         Asm {
             name: name.to_owned(),
-            slots: Vec::new(),
-            maps: Vec::new(),
-            kfuncs: Vec::new(),
-            labels: Vec::new(),
             functions: vec![FunctionDef { name: name.to_owned(), args: 1, slot: Some(0) }],
-            fixups: Vec::new(),
-            error: None,
+            ..Asm::default()
         }
     }
 
