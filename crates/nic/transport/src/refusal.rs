@@ -159,6 +159,13 @@ pub trait Value {
     fn pack(self) -> u64;
     /// The value that [`pack`](Self::pack) made the number of.
     fn unpack(number: u64) -> Self;
+    /// The value with this number; `None` if none has it.
+    fn known(number: u64) -> Option<Self>
+    where
+        Self: Copy,
+    {
+        Some(Self::unpack(number)).filter(|value| value.pack() == number)
+    }
 }
 
 macro_rules! integers {

@@ -34,8 +34,8 @@ impl QpStatus {
         let is_connected = has_path && !qp.ty().is_datagram();
         QpStatus {
             qpn: qp.qpn(),
-            service: service(qp.ty()).to_owned(),
-            state: state(attr.state).to_owned(),
+            service: service(qp.ty()),
+            state: attr.state.to_string(),
             local: gids.address(attr.av.sgid_index).filter(|_| is_connected),
             remote: is_connected.then(|| attr.av.dgid.ip()),
             dest_qpn: is_connected.then_some(attr.dest_qp),
@@ -59,24 +59,9 @@ impl QpStatus {
     }
 }
 
-fn service(ty: QpType) -> &'static str {
+fn service(ty: QpType) -> String {
     match ty {
-        QpType::Rc => "RC",
-        QpType::Uc => "UC",
-        QpType::Ud => "UD",
-        QpType::Gsi => "GSI",
-        QpType::XrcIni | QpType::XrcTgt => "XRC",
-    }
-}
-
-fn state(state: QpState) -> &'static str {
-    match state {
-        QpState::Reset => "RESET",
-        QpState::Init => "INIT",
-        QpState::Rtr => "RTR",
-        QpState::Rts => "RTS",
-        QpState::Sqd => "SQD",
-        QpState::Sqe => "SQE",
-        QpState::Err => "ERR",
+        QpType::XrcIni | QpType::XrcTgt => "XRC".to_owned(),
+        ty => ty.to_string(),
     }
 }

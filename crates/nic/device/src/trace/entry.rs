@@ -1,6 +1,7 @@
 //! The entries of a trace as values, and their places in an [`Event`].
 
 use sys::trace::Event;
+use transport::refusal::Value;
 use transport::{PostedSend, Progress, QpState, QpType, WcOpcode};
 use wire::cm::Req;
 use wire::{Gid, MAD_LEN, MadHeader, Qpn};
@@ -173,24 +174,6 @@ const WAITS: u8 = 7;
 const STATE: u8 = 8;
 const CM: u8 = 9;
 
-const QP_TYPES: [QpType; 6] =
-    [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcIni, QpType::XrcTgt];
-const STATES: [QpState; 7] =
-    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
-const OPCODES: [WcOpcode; 11] = [
-    WcOpcode::Send,
-    WcOpcode::RdmaWrite,
-    WcOpcode::RdmaRead,
-    WcOpcode::CompSwap,
-    WcOpcode::FetchAdd,
-    WcOpcode::BindMw,
-    WcOpcode::LocalInv,
-    WcOpcode::Tso,
-    WcOpcode::Flush,
-    WcOpcode::AtomicWrite,
-    WcOpcode::RegMr,
-];
-
 fn pair(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
@@ -239,7 +222,6 @@ impl Entry {
             Self::Waits { qpn, wait } => Event { flags: wait as u8, ..event(WAITS, qpn) },
             Self::State { qpn, state } => {
                 let State { ty, state, dest_qpn, local, remote } = state;
-                let ty = QP_TYPES.iter().position(|known| *known == ty).unwrap_or(QP_TYPES.len());
                 let [a, b] = halves(local);
                 let [c, d] = halves(remote);
                 Event {
@@ -266,7 +248,7 @@ impl Entry {
             POST => {
                 let send = PostedSend {
                     wr_id: args[0],
-                    opcode: *OPCODES.get(usize::from(event.flags))?,
+                    opcode: WcOpcode::known(event.flags.into())?,
                     index: (args[3] >> 32) as u32,
                     first: args[1],
                     end: args[2],
@@ -303,8 +285,8 @@ impl Entry {
             }
             STATE => {
                 let state = State {
-                    ty: *QP_TYPES.get(usize::from(event.count))?,
-                    state: *STATES.get(usize::from(event.flags))?,
+                    ty: QpType::known(event.count.into())?,
+                    state: QpState::known(event.flags.into())?,
                     dest_qpn: Qpn::new(args[0] as u32),
                     local: gid([args[1], args[2]]),
                     remote: gid([args[3], args[4]]),
