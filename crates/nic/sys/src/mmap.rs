@@ -13,7 +13,6 @@ use super::process::limit;
 pub struct Mmap {
     start: NonNull<u8>,
     len: usize,
-    huge: bool,
     /// [`generation`] of the process that has the mapping.
     generation: u32,
 }
@@ -36,10 +35,10 @@ impl Mmap {
     pub fn anonymous(len: usize) -> io::Result<Mmap> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let in_huge_pages = len.next_multiple_of(HUGE_PAGE);
-        if let Ok(map) = map(in_huge_pages, flags | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1, 0, true) {
+        if let Ok(map) = map(in_huge_pages, flags | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1, 0) {
             return Ok(map);
         }
-        let map = map(len, flags, -1, 0, false)?;
+        let map = map(len, flags, -1, 0)?;
         // SAFETY: the range is the mapping's own. A kernel without huge pages refuses, which does no
         // harm.
         unsafe { libc::madvise(map.start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
@@ -54,7 +53,7 @@ impl Mmap {
     /// What the driver says.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mmap> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        map(len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
+        map(len, flags, fd.as_raw_fd(), offset as libc::off_t)
     }
 
     /// Like [`shared`](Mmap::shared), but pages are populated on first use.
@@ -62,7 +61,7 @@ impl Mmap {
     /// # Errors
     /// What the driver says.
     pub fn shared_lazily(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mmap> {
-        map(len, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t, false)
+        map(len, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
     }
 
     /// Like [`shared`](Mmap::shared), read-only: writing to it kills the process.
@@ -71,7 +70,7 @@ impl Mmap {
     /// What the driver says.
     pub fn shared_read_only(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mmap> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        map_with(libc::PROT_READ, len, flags, fd.as_raw_fd(), offset as libc::off_t, false)
+        map_with(libc::PROT_READ, len, flags, fd.as_raw_fd(), offset as libc::off_t)
     }
 
     /// Returns the first byte; valid for [`len`](Mmap::len) bytes while `self` lives.
@@ -91,12 +90,6 @@ impl Mmap {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-
-    /// Whether the mapping consists of huge pages.
-    #[must_use]
-    pub fn is_huge(&self) -> bool {
-        self.huge
-    }
 }
 
 /// Fails if a limit of the process (RLIMIT_AS, RLIMIT_DATA) forbids `len` more bytes of memory: an allocation
@@ -108,7 +101,7 @@ pub fn memory_for(len: usize) -> io::Result<()> {
     if [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(limit).iter().all(|limit| *limit == libc::RLIM_INFINITY) {
         return Ok(());
     }
-    map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0, false).map(drop)
+    map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).map(drop)
 }
 
 /// Checks that a descriptor is a dma-buf (linux/dma-buf.h), and makes its content visible to the CPU.
@@ -133,8 +126,8 @@ pub fn is_dma_buf(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t, huge: bool) -> io::Result<Mmap> {
-    map_with(libc::PROT_READ | libc::PROT_WRITE, len, flags, fd, offset, huge)
+fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<Mmap> {
+    map_with(libc::PROT_READ | libc::PROT_WRITE, len, flags, fd, offset)
 }
 
 fn map_with(
@@ -143,7 +136,6 @@ fn map_with(
     flags: libc::c_int,
     fd: libc::c_int,
     offset: libc::off_t,
-    huge: bool,
 ) -> io::Result<Mmap> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
@@ -151,7 +143,7 @@ fn map_with(
         return Err(io::Error::last_os_error());
     }
     let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-    let map = Mmap { start, len, huge, generation: generation() };
+    let map = Mmap { start, len, generation: generation() };
     // SAFETY: the range is the mapping's own.
     unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
     Ok(map)

@@ -127,12 +127,6 @@ impl Umem {
         self.config
     }
 
-    /// Whether the memory consists of huge pages.
-    #[must_use]
-    pub fn is_huge(&self) -> bool {
-        self.memory.is_huge()
-    }
-
     /// The regions, in the order of [`Umem::new`].
     #[must_use]
     pub fn regions(&self) -> &[Arc<Region>] {
