@@ -19,7 +19,6 @@ use sys::{Epoll, KeptLock, NetEvent, NetEvents, PollFd, ProcessMutex};
 use transport::AsyncEventKind;
 
 use crate::events::{AsyncElement, AsyncEvent, EventQueue};
-use crate::fork::EngineSlot;
 use crate::gid::{GidRow, GidTable};
 
 /// A context gets no more events of its port while so many are unread.
@@ -87,7 +86,7 @@ impl Gids {
 
     /// Ends the engine of a device that was removed and has no context any more. If another thread uses the
     /// device at the moment, the engine ends with the device.
-    pub(crate) fn end_unused(&self, slot: &EngineSlot) {
+    pub(crate) fn end_unused<E>(&self, slot: &ProcessMutex<Option<E>>) {
         if !self.is_removed() {
             return;
         }
