@@ -170,7 +170,8 @@ impl PathMtu {
     }
 }
 
-/// Sizes of a queue pair.
+/// Sizes of a queue pair; laid out as `ibv_qp_cap`.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
 pub struct QpCap {
     /// Send work requests.

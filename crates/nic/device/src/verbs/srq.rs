@@ -12,7 +12,8 @@ use crate::engine::owners::Owner;
 use crate::same_device;
 use crate::srqs::{SrqEntry, XrcScope, srqn};
 
-/// Sizes of an SRQ.
+/// Sizes of an SRQ; laid out as `ibv_srq_attr`.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SrqAttr {
     /// Capacity in receives.

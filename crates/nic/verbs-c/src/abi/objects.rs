@@ -10,7 +10,8 @@ use super::device::ibv_gid;
 use super::steering::{ibv_rwq_ind_table, ibv_rx_hash_conf};
 use super::work::{ibv_ah, ibv_data_buf};
 use super::{M, constants, layouts};
-use roxie::transport::Sge;
+use roxie::transport::{QpCap, Sge};
+use roxie::verbs::SrqAttr;
 
 #[repr(C)]
 pub struct ibv_pd {
@@ -185,24 +186,18 @@ pub struct ibv_srq {
     pub events_completed: u32,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_srq_attr {
-    pub max_wr: u32,
-    pub max_sge: u32,
-    pub srq_limit: u32,
-}
+type ibv_srq_attr = SrqAttr;
 
 #[repr(C)]
 pub struct ibv_srq_init_attr {
     pub srq_context: *mut c_void,
-    pub attr: ibv_srq_attr,
+    pub attr: SrqAttr,
 }
 
 #[repr(C)]
 pub struct ibv_srq_init_attr_ex {
     pub srq_context: *mut c_void,
-    pub attr: ibv_srq_attr,
+    pub attr: SrqAttr,
     pub comp_mask: u32,
     pub srq_type: c_int,
     pub pd: *mut ibv_pd,
@@ -259,15 +254,7 @@ pub struct ibv_qp_ex {
     pub wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, size_t, u8, u8)>,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ibv_qp_cap {
-    pub max_send_wr: u32,
-    pub max_recv_wr: u32,
-    pub max_send_sge: u32,
-    pub max_recv_sge: u32,
-    pub max_inline_data: u32,
-}
+type ibv_qp_cap = QpCap;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -276,7 +263,7 @@ pub struct ibv_qp_init_attr {
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
     pub srq: *mut ibv_srq,
-    pub cap: ibv_qp_cap,
+    pub cap: QpCap,
     pub qp_type: c_int,
     pub sq_sig_all: c_int,
 }
@@ -290,7 +277,7 @@ impl ibv_qp_init_attr {
             send_cq: ptr::null_mut(),
             recv_cq: ptr::null_mut(),
             srq: ptr::null_mut(),
-            cap: ibv_qp_cap::default(),
+            cap: QpCap::default(),
             qp_type: IBV_QPT_XRC_RECV,
             sq_sig_all: 0,
         }
@@ -305,7 +292,7 @@ pub struct ibv_qp_init_attr_ex {
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
     pub srq: *mut ibv_srq,
-    pub cap: ibv_qp_cap,
+    pub cap: QpCap,
     pub qp_type: c_int,
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
@@ -380,7 +367,7 @@ pub struct ibv_qp_attr {
     pub sq_psn: u32,
     pub dest_qp_num: u32,
     pub qp_access_flags: u32,
-    pub cap: ibv_qp_cap,
+    pub cap: QpCap,
     pub ah_attr: ibv_ah_attr,
     pub alt_ah_attr: ibv_ah_attr,
     pub pkey_index: u16,

@@ -177,13 +177,9 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         unsafe { typed((context, wc.cast_const(), grh.cast_const().cast(), attr)) };
     given!(minus1; context, wc, attr);
     done!(minus1; check_port(port.into()));
-    match attr_from_wc(&context.tail.context, wc, area) {
-        Ok(filled) => {
-            attr.write(filled);
-            0
-        }
-        Err(errno) => minus1(errno),
-    }
+    let filled = done!(minus1; attr_from_wc(&context.tail.context, wc, area));
+    attr.write(filled);
+    0
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(

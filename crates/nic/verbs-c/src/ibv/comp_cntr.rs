@@ -12,7 +12,7 @@ use crate::abi::counters::{
     ibv_comp_cntr_init_attr, ibv_qp_attach_comp_cntr_attr,
 };
 use crate::abi::objects::ibv_qp;
-use crate::errno::{busy, code, given, known_bits, null, status};
+use crate::errno::{busy, code, done, given, known_bits, null, status};
 use crate::handle::{GivenUp, Out, OutBytes, typed};
 use crate::object::Object;
 use crate::observer::{Between, observer};
@@ -59,13 +59,9 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
                 is "{ty}; the device counts work requests and bytes"));
         }
     };
-    match context.tail.context.create_comp_counter(ty) {
-        Ok(counter) => {
-            let public = ibv_comp_cntr { context: context.public_context(), handle: new_handle() };
-            CompCntrObject::export(public, counter)
-        }
-        Err(error) => null(error),
-    }
+    let counter = done!(null; context.tail.context.create_comp_counter(ty));
+    let public = ibv_comp_cntr { context: context.public_context(), handle: new_handle() };
+    CompCntrObject::export(public, counter)
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {

@@ -175,13 +175,9 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
     let cq: Option<&CqObject> = unsafe { typed(cq) };
     given!(code; cq);
     let cqe = done!(code; check_size(cqe));
-    match cq.tail.cq.resize(cqe) {
-        Ok(()) => {
-            cq.cqe().set(cq.tail.cq.capacity() as c_int);
-            0
-        }
-        Err(error) => code(error),
-    }
+    done!(code; cq.tail.cq.resize(cqe));
+    cq.cqe().set(cq.tail.cq.capacity() as c_int);
+    0
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {

@@ -15,6 +15,7 @@ use crate::abi::objects::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
+use crate::abi::set;
 use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{Hot, Out, typed};
 use crate::refused::note_completions;
@@ -88,41 +89,25 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     if let Some(parent) = parent {
         done!(null; parent.check_device(context));
     }
-    match cq::create(context, attr.cqe, attr.cq_context, channel, attr.comp_vector) {
-        Ok(mut cq) => {
-            fill_operations(cq.public_mut());
-            cq.tail.parent = parent.map(|parent| Pd::clone(&parent.tail));
-            if attr.wc_flags & TIMESTAMPS != 0 {
-                cq.tail.cq.record_times();
-            }
-            let days = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-            cq.tail.cursor.has_days = attr.wc_flags & days != 0;
-            cq.give()
-        }
-        Err(errno) => null(errno),
+    let mut cq = done!(null; cq::create(context, attr.cqe, attr.cq_context, channel, attr.comp_vector));
+    fill_operations(cq.public_mut());
+    cq.tail.parent = parent.map(|parent| Pd::clone(&parent.tail));
+    if attr.wc_flags & TIMESTAMPS != 0 {
+        cq.tail.cq.record_times();
     }
+    let days = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    cq.tail.cursor.has_days = attr.wc_flags & days != 0;
+    cq.give()
 }
 
 /// Sets every operation, although applications call only those for the fields that they asked for.
 fn fill_operations(cq: &mut ibv_cq_ex) {
-    cq.start_poll = Some(start_poll);
-    cq.next_poll = Some(next_poll);
-    cq.end_poll = Some(end_poll);
-    cq.read_opcode = Some(read_opcode);
-    cq.read_vendor_err = Some(read_vendor_err);
-    cq.read_byte_len = Some(read_byte_len);
-    cq.read_imm_data = Some(read_imm_data);
-    cq.read_qp_num = Some(read_qp_num);
-    cq.read_src_qp = Some(read_src_qp);
-    cq.read_wc_flags = Some(read_wc_flags);
-    cq.read_slid = Some(read_slid);
-    cq.read_sl = Some(read_sl);
-    cq.read_dlid_path_bits = Some(read_dlid_path_bits);
-    cq.read_completion_ts = Some(read_completion_ts);
+    set!(cq;
+        start_poll, next_poll, end_poll, read_opcode, read_vendor_err, read_byte_len, read_imm_data,
+        read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl, read_dlid_path_bits, read_completion_ts,
+        read_tm_info, read_completion_wallclock_ns);
     cq.read_cvlan = Some(read_zero_u16);
     cq.read_flow_tag = Some(read_zero_u32);
-    cq.read_tm_info = Some(read_tm_info);
-    cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {

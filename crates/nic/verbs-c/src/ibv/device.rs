@@ -12,9 +12,9 @@ use libc::size_t;
 use roxie::verbs::{Device, DeviceList};
 use sys::{lock_until, memory_file};
 
-use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
+use crate::abi::{Zeroed, set};
 use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
 use crate::handle::{FromC, GivenUp, Out, typed};
 use crate::object::Object;
@@ -248,34 +248,15 @@ impl FromC<*mut ibv_device> for Option<Arc<DeviceObject>> {
 fn operations() -> Box<verbs_context> {
     // Zero is an initialised mutex, too.
     let mut verbs = Box::new(verbs_context::zeroed());
-    verbs.alloc_td = Some(td::alloc_td);
-    verbs.dealloc_td = Some(td::dealloc_td);
-    verbs.alloc_parent_domain = Some(td::alloc_parent_domain);
-    verbs.modify_cq = Some(cq::modify_cq);
-    verbs.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
-    verbs.advise_mr = Some(pd_mr::advise_mr);
-    verbs.alloc_null_mr = Some(pd_mr::alloc_null_mr);
+    set!(verbs;
+        td::alloc_td, td::dealloc_td, td::alloc_parent_domain, cq::modify_cq, qp::modify_qp_rate_limit,
+        pd_mr::advise_mr, pd_mr::alloc_null_mr, dm::reg_dm_mr, dm::alloc_dm, dm::free_dm, query::query_port,
+        query::query_device_ex, query::query_rt_values, cq_ex::create_cq_ex, qp::create_qp_ex,
+        srq::create_srq_ex, xrc::open_xrcd, xrc::close_xrcd, srq::get_srq_num, qp::open_qp, wq::create_wq,
+        wq::modify_wq, wq::destroy_wq, wq::create_rwq_ind_table, wq::destroy_rwq_ind_table);
     verbs.free_buf = Some(buf::ibv_free_buf);
     verbs.alloc_buf = Some(buf::ibv_alloc_buf);
     verbs.reg_mr_ex = Some(buf::ibv_reg_mr_ex);
-    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
-    verbs.alloc_dm = Some(dm::alloc_dm);
-    verbs.free_dm = Some(dm::free_dm);
-    verbs.query_port = Some(query::query_port);
-    verbs.query_device_ex = Some(query::query_device_ex);
-    verbs.query_rt_values = Some(query::query_rt_values);
-    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
-    verbs.create_qp_ex = Some(qp::create_qp_ex);
-    verbs.create_srq_ex = Some(srq::create_srq_ex);
-    verbs.open_xrcd = Some(xrc::open_xrcd);
-    verbs.close_xrcd = Some(xrc::close_xrcd);
-    verbs.get_srq_num = Some(srq::get_srq_num);
-    verbs.open_qp = Some(qp::open_qp);
-    verbs.create_wq = Some(wq::create_wq);
-    verbs.modify_wq = Some(wq::modify_wq);
-    verbs.destroy_wq = Some(wq::destroy_wq);
-    verbs.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
-    verbs.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
     verbs.ibv_create_flow = Some(flow::create_flow);
     verbs.ibv_destroy_flow = Some(flow::destroy_flow);
     verbs.sz = size_of::<verbs_context>();
@@ -284,14 +265,9 @@ fn operations() -> Box<verbs_context> {
     let ops = &mut context.ops;
     ops._compat_query_device = query::ibv_query_device as *const c_void;
     ops._compat_query_port = query::ibv_query_port as *const c_void;
-    ops.alloc_mw = Some(mw::alloc_mw);
-    ops.bind_mw = Some(post::bind_mw);
-    ops.dealloc_mw = Some(mw::dealloc_mw);
-    ops.poll_cq = Some(cq::poll_cq);
-    ops.req_notify_cq = Some(cq::req_notify_cq);
-    ops.post_send = Some(post::post_send);
-    ops.post_recv = Some(post::post_recv);
-    ops.post_srq_recv = Some(srq::post_srq_recv);
+    set!(ops;
+        mw::alloc_mw, post::bind_mw, mw::dealloc_mw, cq::poll_cq, cq::req_notify_cq, post::post_send,
+        post::post_recv, srq::post_srq_recv);
     verbs
 }
 

@@ -52,14 +52,10 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         unsafe { typed((context, attr.cast_const())) };
     given!(null; context, attr);
     known_bits!(null; EOPNOTSUPP, "device memory", "comp_mask"; attr.comp_mask, 0);
-    match context.tail.context.alloc_dm(attr.length, attr.log_align_req) {
-        Ok(dm) => {
-            let shared = Arc::new(dm);
-            let handle = context.tail.command.identity().add(Shared::Dm(Arc::clone(&shared)));
-            export(context, handle, DmTail { shared, is_import: false })
-        }
-        Err(error) => null(error),
-    }
+    let dm = done!(null; context.tail.context.alloc_dm(attr.length, attr.log_align_req));
+    let shared = Arc::new(dm);
+    let handle = context.tail.command.identity().add(Shared::Dm(Arc::clone(&shared)));
+    export(context, handle, DmTail { shared, is_import: false })
 }
 
 /// Implements `ibv_free_dm`.

@@ -45,13 +45,9 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
     // SAFETY: ibv_create_flow(3): `num_of_specs` specifications follow the attributes.
     let specs = unsafe { specs(specs_at, attr_of.num_of_specs) };
     let created = specs.and_then(|specs| raw.create_flow(&flow_attr(attr_of, specs)?));
-    match created {
-        Ok(flow) => {
-            let context = qp.context().map_or(std::ptr::null_mut(), ContextObject::public_context);
-            FlowObject::export(ibv_flow { comp_mask: 0, context, handle: new_handle() }, flow)
-        }
-        Err(error) => null(error),
-    }
+    let flow = done!(null; created);
+    let context = qp.context().map_or(std::ptr::null_mut(), ContextObject::public_context);
+    FlowObject::export(ibv_flow { comp_mask: 0, context, handle: new_handle() }, flow)
 }
 
 fn flow_attr(attr: &ibv_flow_attr, specs: FlowSpecs) -> Result<FlowAttr, VerbsError> {

@@ -9,7 +9,7 @@ use roxie::wire::{Lkey, Rkey};
 use crate::abi::objects::{
     IBV_ACCESS_OPTIONAL_RANGE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind_info, ibv_pd,
 };
-use crate::errno::{code, given, known_bits, null};
+use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::Object;
 
@@ -36,13 +36,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, ty: c_int) -> *mut ibv
             );
         }
     };
-    match pd.tail.alloc_mw(kind) {
-        Ok(mw) => {
-            let (context, rkey) = (pd.context().get(), mw.rkey().0);
-            MwObject::export(ibv_mw { context, pd: pd.public(), rkey, handle: new_handle(), r#type: ty }, mw)
-        }
-        Err(error) => null(error),
-    }
+    let mw = done!(null; pd.tail.alloc_mw(kind));
+    let (context, rkey) = (pd.context().get(), mw.rkey().0);
+    MwObject::export(ibv_mw { context, pd: pd.public(), rkey, handle: new_handle(), r#type: ty }, mw)
 }
 
 /// Implements `ibv_dealloc_mw`.

@@ -82,10 +82,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     // SAFETY: ibv_alloc_pd(3).
     let context: Option<&ContextObject> = unsafe { typed(context) };
     given!(null; context);
-    match alloc_pd(context) {
-        Ok(pd) => pd.give(),
-        Err(errno) => null(errno),
-    }
+    let pd = done!(null; alloc_pd(context));
+    pd.give()
 }
 
 /// Allocates a protection domain, or returns the errno after printing why the engine does not start.
@@ -191,19 +189,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         check_memory(addr, length, access)?;
         Ok(access)
     });
-    let access = match checked {
-        Ok(access) => access,
-        Err(errno) => return null(errno),
-    };
+    let access = done!(null; checked);
     let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
     // SAFETY: the application keeps the range mapped until it deregisters it (ibv_reg_mr(3)).
-    match unsafe { pd.tail.reg_mr(addr.cast(), length, iova, access) } {
-        Ok(mr) => {
-            let rkey = mr.rkey().0;
-            export(pd, addr, length, mr, rkey)
-        }
-        Err(error) => null(error),
-    }
+    let mr = done!(null; unsafe { pd.tail.reg_mr(addr.cast(), length, iova, access) });
+    let rkey = mr.rkey().0;
+    export(pd, addr, length, mr, rkey)
 }
 
 /// Implements `ibv_alloc_null_mr`. Its `rkey` is 0, which is no key: peers cannot reach the region.
@@ -211,10 +202,8 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: ibv_alloc_null_mr(3).
     let pd: Option<&PdObject> = unsafe { typed(pd) };
     given!(null; pd);
-    match pd.tail.alloc_null_mr() {
-        Ok(mr) => export(pd, ptr::null_mut(), size_t::MAX, mr, 0),
-        Err(error) => null(error),
-    }
+    let mr = done!(null; pd.tail.alloc_null_mr());
+    export(pd, ptr::null_mut(), size_t::MAX, mr, 0)
 }
 
 /// Makes the C object of a region.

@@ -18,7 +18,7 @@ use crate::abi::objects::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
     IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_srq,
 };
 use crate::errno::{code, done, given, known_bits, needed_bits, no_argument, null, status};
@@ -30,7 +30,7 @@ use super::context::ContextObject;
 use super::cq::CqObject;
 use super::events::{ObjectId, Queue, wait_acknowledged};
 use super::pd_mr::PdObject;
-use super::qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c};
+use super::qp_attr::{attr_from_c, attr_to_c};
 use super::queue_pair::QueuePair;
 use super::raw;
 use super::srq::SrqObject;
@@ -149,7 +149,7 @@ impl<'a> InitAttr<'a> {
         Self { attr, objects: PhantomData }
     }
 
-    pub(crate) fn set_cap(&mut self, cap: ibv_qp_cap) {
+    pub(crate) fn set_cap(&mut self, cap: QpCap) {
         self.attr.cap = cap;
     }
 
@@ -246,13 +246,9 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         unsafe { typed((pd, init_attr, init_attr)) };
     given!(null; init as "init_attr", room as "init_attr");
     let mut init = init;
-    match create(pd, &mut init, None) {
-        Ok(qp) => {
-            room.write(*init);
-            qp.give().cast()
-        }
-        Err(errno) => null(errno),
-    }
+    let qp = done!(null; create(pd, &mut init, None));
+    room.write(*init);
+    qp.give().cast()
 }
 
 /// Implements `ibv_create_qp_ex`.
@@ -349,14 +345,14 @@ pub(crate) fn create(
         send_cq: send_cq.tail.cq.clone(),
         recv_cq: recv_cq.tail.cq.clone(),
         srq: srq.map(|s| s.tail.srq.clone()),
-        cap: with_free_inline_data(cap_from_c(&init.cap)),
+        cap: with_free_inline_data(init.cap),
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
     let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
     let parts = [("pd", pd.address()), cqs[0], cqs[1], ("srq", srq.map_or(0, Object::address))];
     let qp = pd.tail.create_qp(&asked).between(&parts)?;
-    init.attr.cap = cap_to_c(&qp.cap());
+    init.attr.cap = qp.cap();
     Ok(export(pd.context().get(), pd.public(), init, QueuePair::Transport(qp), id, send_ops))
 }
 
@@ -399,10 +395,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     let xrcd: Option<&XrcdObject> = unsafe { typed(attr.xrcd) };
     given!(null; xrcd);
     done!(null; xrcd.check_device(context));
-    let qp = match xrcd.tail.open_qp(Qpn::new(attr.qp_num)) {
-        Ok(qp) => qp,
-        Err(error) => return null(error),
-    };
+    let qp = done!(null; xrcd.tail.open_qp(Qpn::new(attr.qp_num)));
     let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
     let init = InitAttr::target(if has_context { attr.qp_context } else { ptr::null_mut() });
     let qp = QueuePair::Transport(qp);
@@ -508,7 +501,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         unsafe { typed((qp, attr, init_attr)) };
     given!(code; qp, attr, init_attr);
     let mut now = attr_to_c(&done!(code; qp.tail.qp.query()));
-    now.cap = cap_to_c(&qp.tail.qp.cap());
+    now.cap = qp.tail.qp.cap();
     if QpAttrMask::from_bits_truncate(mask as u32).contains(QpAttrMask::STATE) {
         qp.state().set(now.qp_state);
     }

@@ -2,43 +2,18 @@
 
 use std::ffi::c_int;
 
-use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpCap, QpState, VerbsError, refuse};
+use roxie::transport::refusal::Value;
+use roxie::transport::{Access, PathMtu, QpAttr, QpAttrMask, QpState, VerbsError, refuse};
 use roxie::wire::{Psn, QKey, Qpn};
 
-use crate::abi::objects::{IBV_MIG_MIGRATED, ibv_qp_attr, ibv_qp_cap};
+use crate::abi::objects::{IBV_MIG_MIGRATED, ibv_qp_attr};
 use crate::errno::known_bits;
 
 use super::ah;
 
-pub(crate) fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
-    QpCap {
-        max_send_wr: cap.max_send_wr,
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_sge: cap.max_recv_sge,
-        max_inline_data: cap.max_inline_data,
-    }
-}
-
-pub(crate) fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
-    ibv_qp_cap {
-        max_send_wr: cap.max_send_wr,
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_sge: cap.max_recv_sge,
-        max_inline_data: cap.max_inline_data,
-    }
-}
-
-/// Returns the state of an `enum ibv_qp_state`; `None` for other numbers.
-pub(crate) fn state_from_c(state: c_int) -> Option<QpState> {
-    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-    [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].into_iter().find(|s| *s as c_int == state)
-}
-
-/// As [`state_from_c`], for the field `name`.
+/// Returns the state of an `enum ibv_qp_state` in the field `name`.
 pub(crate) fn state_of(name: &'static str, state: c_int) -> Result<QpState, VerbsError> {
-    state_from_c(state).ok_or_else(|| {
+    QpState::known(state as u64).ok_or_else(|| {
         if name == "cur_qp_state" {
             return refuse!(EINVAL, "queue pair", "cur_qp_state"; state as i32; is "{state}, no IBV_QPS_*");
         }
@@ -54,7 +29,7 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr
         rq_psn: Psn::new(attr.rq_psn),
         sq_psn: Psn::new(attr.sq_psn),
         dest_qp: Qpn::new(attr.dest_qp_num),
-        cap: cap_from_c(&attr.cap),
+        cap: attr.cap,
         pkey_index: attr.pkey_index,
         en_sqd_async_notify: attr.en_sqd_async_notify != 0,
         max_rd_atomic: attr.max_rd_atomic,
@@ -105,7 +80,7 @@ pub(crate) fn attr_to_c(attr: &QpAttr) -> ibv_qp_attr {
         sq_psn: attr.sq_psn.value(),
         dest_qp_num: attr.dest_qp.value(),
         qp_access_flags: attr.access.bits(),
-        cap: cap_to_c(&attr.cap),
+        cap: attr.cap,
         ah_attr: ah::ah_attr(&attr.av),
         pkey_index: attr.pkey_index,
         en_sqd_async_notify: u8::from(attr.en_sqd_async_notify),

@@ -11,7 +11,6 @@ use crate::observer::Between;
 use super::events::ObjectId;
 use super::pd_mr::PdObject;
 use super::qp::{self, InitAttr, QpObject};
-use super::qp_attr::{cap_from_c, cap_to_c};
 use super::queue_pair::QueuePair;
 use super::wq::TableObject;
 use super::wr;
@@ -35,13 +34,13 @@ pub(super) fn create(
     let attr = RawQpAttr {
         send_cq: send_cq.tail.cq.clone(),
         recv_cq: recv_cq.tail.cq.clone(),
-        cap: cap_from_c(&init.cap),
+        cap: init.cap,
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
     let cqs = [("send_cq", send_cq.address()), ("recv_cq", recv_cq.address())];
     let raw = RawQp::new(&pd.tail, &attr).between(&[("pd", pd.address()), cqs[0], cqs[1]])?;
-    init.set_cap(cap_to_c(&raw.cap()));
+    init.set_cap(raw.cap());
     Ok(export(pd, init, raw, id, send_ops))
 }
 

@@ -9,11 +9,11 @@ use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
 use crate::abi::objects::{
     IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
-    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_pd, ibv_srq, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_pd, ibv_srq, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex,
 };
 use crate::abi::work::ibv_recv_wr;
-use crate::errno::{busy, code, given, known_bits, needed_bits, no_argument, null, status};
+use crate::errno::{busy, code, done, given, known_bits, needed_bits, no_argument, null, status};
 use crate::handle::{GivenUp, Hot, Out, WrList, members, typed};
 use crate::object::Object;
 use crate::observer::Between;
@@ -101,7 +101,7 @@ pub(crate) unsafe fn create_ex(
 pub(crate) fn create(
     pd: Option<&PdObject>,
     srq_context: *mut c_void,
-    attr: &mut ibv_srq_attr,
+    attr: &mut SrqAttr,
     xrc: Option<(&XrcdObject, &CqObject)>,
 ) -> Result<Box<SrqObject>, VerbsError> {
     let pd = pd.ok_or_else(|| no_argument!("pd"))?;
@@ -126,13 +126,9 @@ pub(crate) fn create(
     Ok(object)
 }
 
-pub(crate) unsafe extern "C" fn ibv_modify_srq(
-    srq: *mut ibv_srq,
-    attr: *mut ibv_srq_attr,
-    mask: c_int,
-) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
     // SAFETY: ibv_modify_srq(3).
-    let (srq, attr): (Option<&SrqObject>, Option<&ibv_srq_attr>) = unsafe { typed((srq, attr.cast_const())) };
+    let (srq, attr): (Option<&SrqObject>, Option<&SrqAttr>) = unsafe { typed((srq, attr.cast_const())) };
     given!(code; srq, attr);
     known_bits!(code; EINVAL, "SRQ", "srq_attr_mask"; mask, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT);
     let srq = &srq.tail.srq;
@@ -141,17 +137,12 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     status(resized.and_then(|()| if sets_limit { srq.set_limit(attr.srq_limit) } else { Ok(()) }))
 }
 
-pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut SrqAttr) -> c_int {
     // SAFETY: ibv_query_srq(3).
-    let (srq, attr): (Option<&SrqObject>, Option<Out<ibv_srq_attr>>) = unsafe { typed((srq, attr)) };
+    let (srq, attr): (Option<&SrqObject>, Option<Out<SrqAttr>>) = unsafe { typed((srq, attr)) };
     given!(code; srq, attr);
-    match srq.tail.srq.query() {
-        Ok(SrqAttr { max_wr, max_sge, srq_limit }) => {
-            attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit });
-            0
-        }
-        Err(error) => code(error),
-    }
+    attr.write(done!(code; srq.tail.srq.query()));
+    0
 }
 
 /// Implements `ibv_get_srq_num`.

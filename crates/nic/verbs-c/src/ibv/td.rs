@@ -74,8 +74,6 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let same = same_device!("context", "td"; context.device(), td.tail.context.device());
         done!(null; same.between(&[("context", context.address()), ("td", td.address())]));
     }
-    match pd.tail.parent(td.map(|td| &td.tail.td)) {
-        Ok(parent) => export_pd(context, parent).give(),
-        Err(error) => null(error),
-    }
+    let parent = done!(null; pd.tail.parent(td.map(|td| &td.tail.td)));
+    export_pd(context, parent).give()
 }

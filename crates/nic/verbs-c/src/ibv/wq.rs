@@ -78,13 +78,9 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
     let state = |bit, value| has(bit).then(|| state_from_c(value)).transpose();
     let from = done!(code; state(IBV_WQ_ATTR_CURR_STATE, attr.curr_wq_state));
     let to = done!(code; state(IBV_WQ_ATTR_STATE, attr.wq_state)).unwrap_or(wq.tail.state());
-    match wq.tail.modify(from, to) {
-        Ok(()) => {
-            wq.state().set(to as c_int);
-            0
-        }
-        Err(error) => code(error),
-    }
+    done!(code; wq.tail.modify(from, to));
+    wq.state().set(to as c_int);
+    0
 }
 
 fn state_from_c(state: c_int) -> Result<WqState, VerbsError> {
@@ -147,19 +143,15 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             .map(|wq| unsafe { typed::<Option<&WqObject>, _>(*wq) }.map(|wq| wq.tail.clone()))
             .collect()
     });
-    match wqs.ok_or_else(|| no_argument!("ind_tbl")).and_then(IndTable::new) {
-        Ok(table) => {
-            let handle = new_handle() as c_int;
-            let public = ibv_rwq_ind_table {
-                context: context.public_context(),
-                ind_tbl_handle: handle,
-                ind_tbl_num: handle,
-                comp_mask: 0,
-            };
-            TableObject::export(public, table)
-        }
-        Err(error) => null(error),
-    }
+    let table = done!(null; wqs.ok_or_else(|| no_argument!("ind_tbl")).and_then(IndTable::new));
+    let handle = new_handle() as c_int;
+    let public = ibv_rwq_ind_table {
+        context: context.public_context(),
+        ind_tbl_handle: handle,
+        ind_tbl_num: handle,
+        comp_mask: 0,
+    };
+    TableObject::export(public, table)
 }
 
 /// Implements `ibv_destroy_rwq_ind_table`.

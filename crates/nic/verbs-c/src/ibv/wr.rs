@@ -16,6 +16,7 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
+use crate::abi::set;
 use crate::abi::work::{IBV_WR_TSO, ibv_ah, ibv_data_buf};
 use crate::errno::{code, known_bits, no_argument};
 use crate::handle::{Hot, typed};
@@ -233,28 +234,11 @@ impl Batch {
 
 /// Sets every function of the builder. Those that the device does not support make `wr_complete` fail.
 pub(crate) fn fill_operations(qp: &mut ibv_qp_ex) {
-    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
-    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
-    qp.wr_bind_mw = Some(wr_bind_mw);
-    qp.wr_local_inv = Some(wr_local_inv);
-    qp.wr_rdma_read = Some(wr_rdma_read);
-    qp.wr_rdma_write = Some(wr_rdma_write);
-    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
-    qp.wr_send = Some(wr_send);
-    qp.wr_send_imm = Some(wr_send_imm);
-    qp.wr_send_inv = Some(wr_send_inv);
-    qp.wr_send_tso = Some(wr_send_tso);
-    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
-    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
-    qp.wr_set_inline_data = Some(wr_set_inline_data);
-    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
-    qp.wr_set_sge = Some(wr_set_sge);
-    qp.wr_set_sge_list = Some(wr_set_sge_list);
-    qp.wr_start = Some(wr_start);
-    qp.wr_complete = Some(wr_complete);
-    qp.wr_abort = Some(wr_abort);
-    qp.wr_atomic_write = Some(wr_atomic_write);
-    qp.wr_flush = Some(wr_flush);
+    set!(qp;
+        wr_atomic_cmp_swp, wr_atomic_fetch_add, wr_bind_mw, wr_local_inv, wr_rdma_read, wr_rdma_write,
+        wr_rdma_write_imm, wr_send, wr_send_imm, wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn,
+        wr_set_inline_data, wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete,
+        wr_abort, wr_atomic_write, wr_flush);
 }
 
 /// Calls `f` with the batch that the calling thread builds; `None` for NULL and for a QP without a builder.

@@ -52,14 +52,10 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     // SAFETY: rdma_get_cm_event(3).
     let event: Option<Out<*mut rdma_cm_event>> = unsafe { typed(event) };
     given!(minus1; event);
-    match next(&channel) {
-        Ok(next) => {
-            exiting::withhold_event();
-            event.write(next.public());
-            0
-        }
-        Err(errno) => minus1(errno),
-    }
+    let next = done!(minus1; next(&channel));
+    exiting::withhold_event();
+    event.write(next.public());
+    0
 }
 
 /// As [`next`], for an event that a synchronous identifier keeps.

@@ -20,7 +20,7 @@ use crate::abi::objects::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_cq, ibv_pd,
     ibv_qp, ibv_srq,
 };
-use crate::errno::{Failure, given, minus1, no_argument};
+use crate::errno::{Failure, done, given, minus1, no_argument};
 use crate::handle::{GivenUp, Out, members, typed};
 use crate::ibv::context::ContextObject;
 use crate::ibv::cq::CqObject;
@@ -179,13 +179,9 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     let datagram = port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
     let qp_type = if datagram { IBV_QPT_UD } else { IBV_QPT_RC };
     given!(minus1; id);
-    match create(channel, context, port_space, qp_type) {
-        Ok(created) => {
-            id.write(created.give());
-            0
-        }
-        Err(errno) => minus1(errno),
-    }
+    let created = done!(minus1; create(channel, context, port_space, qp_type));
+    id.write(created.give());
+    0
 }
 
 /// Creates an identifier; NULL as the channel makes it synchronous. Returns an errno on failure.

@@ -265,14 +265,10 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     if id.qp_type().get() == IBV_QPT_XRC_RECV {
         return create_xrc_srq(id, pd, attr);
     }
-    match srq::create(pd, attr.srq_context, &mut attr.attr, None) {
-        Ok(srq) => {
-            id.srq().set(srq.give());
-            set_first_pd(id, pd.map_or(ptr::null_mut(), Object::public));
-            0
-        }
-        Err(errno) => minus1(errno),
-    }
+    let srq = done!(minus1; srq::create(pd, attr.srq_context, &mut attr.attr, None));
+    id.srq().set(srq.give());
+    set_first_pd(id, pd.map_or(ptr::null_mut(), Object::public));
+    0
 }
 
 /// Sets `id->pd`, unless the identifier has a domain.
@@ -331,14 +327,10 @@ unsafe fn create_srq_ex(id: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> c_int
         }
     }
     // SAFETY: the contract is the same; the supplied pointers are those of live objects or NULL.
-    match unsafe { srq::create_ex(id.context_object(), attr) } {
-        Ok(srq) => {
-            id.srq().set(srq.give());
-            set_first_pd(id, attr.pd);
-            0
-        }
-        Err(errno) => minus1(errno),
-    }
+    let srq = done!(minus1; unsafe { srq::create_ex(id.context_object(), attr) });
+    id.srq().set(srq.give());
+    set_first_pd(id, attr.pd);
+    0
 }
 
 /// Supplies the XRC domain and the CQ that the application left out. Returns 0, or -1 with `errno` set.
@@ -386,12 +378,8 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
         unsafe { typed((id, attr, mask)) };
     given!(minus1; id, attr, mask);
     let state = done!(minus1; state_of("qp_state", attr.qp_state));
-    match id.tail.id.init_qp_attr(state) {
-        Ok((filled, bits)) => {
-            *attr = attr_to_c(&filled);
-            mask.write(bits.bits() as c_int);
-            0
-        }
-        Err(refused) => minus1(refused),
-    }
+    let (filled, bits) = done!(minus1; id.tail.id.init_qp_attr(state));
+    *attr = attr_to_c(&filled);
+    mask.write(bits.bits() as c_int);
+    0
 }

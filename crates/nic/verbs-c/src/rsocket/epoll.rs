@@ -14,7 +14,7 @@ use sys::EventFd;
 use super::poll::entry;
 use super::socket::{no_buffer, refused};
 use super::table::no_fd;
-use crate::errno::{done, failed, known_bits, minus1};
+use crate::errno::{done, failed, known_bits, minus1, status_minus1};
 use crate::handle::typed;
 use roxie::transport::{VerbsError, refuse};
 
@@ -146,10 +146,7 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     }
     // SAFETY: rsocket(7), epoll_ctl(2).
     let event: Option<&epoll_event> = unsafe { typed(event.cast_const()) };
-    match Epoll::find(epfd).and_then(|epoll| epoll.control(op, fd, event)) {
-        Ok(()) => 0,
-        Err(errno) => minus1(errno),
-    }
+    status_minus1(Epoll::find(epfd).and_then(|epoll| epoll.control(op, fd, event)))
 }
 
 pub(crate) unsafe extern "C" fn repoll_wait(

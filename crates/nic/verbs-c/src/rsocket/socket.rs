@@ -174,10 +174,7 @@ pub(crate) unsafe extern "C" fn rconnect(socket: c_int, addr: *const sockaddr, l
 pub(crate) unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: rsocket(7), accept(2).
     let room: AddressRoom = unsafe { typed((addr, len)) };
-    let listener = match table::find(socket) {
-        Ok(listener) => listener,
-        Err(errno) => return minus1(errno),
-    };
+    let listener = done!(minus1; table::find(socket));
     match listener.stream().and_then(Stream::accept) {
         Ok(connection) => {
             if let Some(peer) = connection.peer_addr() {
@@ -205,14 +202,11 @@ pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
     if epoll::close(socket) {
         return 0;
     }
-    match table::remove(socket) {
-        Ok(socket) if !socket.rsocket.is_inherited() => {
-            socket.rsocket.close();
-            0
-        }
-        Ok(_) => 0,
-        Err(errno) => minus1(errno),
+    let socket = done!(minus1; table::remove(socket));
+    if !socket.rsocket.is_inherited() {
+        socket.rsocket.close();
     }
+    0
 }
 
 /// Gives an address of a socket to the application.
