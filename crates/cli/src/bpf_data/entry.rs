@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use bpf::MapKind;
 use bpf::recipe::{Access, source_key};
+use roxie_capture::filter::parse_number;
 use sys::bpf::Program;
 
 use super::MapView;
@@ -96,11 +97,7 @@ fn bytes(text: &str, len: usize) -> Option<Vec<u8>> {
         return None;
     }
     let number = |text: &str| {
-        let number = match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).ok()?,
-            None => text.parse().ok()?,
-        };
-        let bytes = number.to_le_bytes();
+        let bytes = parse_number(text)?.to_le_bytes();
         let fits = bytes.get(each..).is_none_or(|rest| rest.iter().all(|byte| *byte == 0));
         let mut bytes = bytes.to_vec();
         bytes.resize(each, 0);

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use bpf::{Btf, MapDef, Typed, Types};
+use roxie_capture::filter::parse_number;
 use serde_json::{Map as Object, Value, json};
 
 use crate::frames::hex_digits;
@@ -69,10 +70,9 @@ impl Shape {
     /// Parses a constant, or the members of a structure joined by `+`. `None` if the text has another form.
     pub(crate) fn parse(&self, text: &str, len: usize) -> Option<Vec<u8>> {
         let (types, id) = self.types.as_ref()?;
-        let number = |text: &str| match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).ok(),
-            None if text.starts_with('-') => text.parse::<i64>().ok().map(i64::cast_unsigned),
-            None => text.parse::<u64>().ok(),
+        let number = |text: &str| match text.starts_with('-') {
+            true => text.parse::<i64>().ok().map(i64::cast_unsigned),
+            false => parse_number(text),
         };
         let parts: Vec<&str> = text.split('+').collect();
         let leaves = types.leaves(*id).filter(|leaves| leaves.len() == parts.len())?;

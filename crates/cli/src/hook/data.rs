@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use roxie::hook::HookPoint;
 use roxie::hook::control::{ControlError, Remote};
+use roxie_capture::clock;
 use roxie_capture::live::realtime_offset;
 use serde_json::json;
 
@@ -194,12 +195,6 @@ fn print_line(line: &roxie::hook::LogLine, device: &str, offset: u64, is_json: b
         terminal::json(&row);
         return;
     }
-    let (seconds, rest) = (time_ns / 1_000_000_000 % 86_400, time_ns % 1_000_000_000);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    terminal::print(&format!(
-        "{point:<9} {hour:02}:{minute:02}:{second:02}.{:06} {}: {}",
-        rest / 1000,
-        line.program,
-        line.text
-    ));
+    let time = clock::time_of_day(time_ns);
+    terminal::print(&format!("{point:<9} {time} {}: {}", line.program, line.text));
 }

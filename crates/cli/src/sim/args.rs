@@ -8,6 +8,7 @@ use std::str::FromStr;
 use ::sim::{FaultList, NODES_MAX, NODES_MIN};
 use clap::Args as ClapArgs;
 use roxie::sched::Tuning;
+use roxie_capture::filter::parse_number;
 
 /// Run the transport or whole devices in virtual time with faults, and check every work request
 ///
@@ -104,11 +105,7 @@ impl fmt::Display for Scale {
 }
 
 fn seed(text: &str) -> Result<u64, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    number.map_err(|_| "a number below 2^64, decimal or 0x with hexadecimal digits".to_owned())
+    parse_number(text).ok_or_else(|| "a number below 2^64, decimal or 0x with hexadecimal digits".to_owned())
 }
 
 fn nodes(text: &str) -> Result<usize, String> {
