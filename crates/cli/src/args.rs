@@ -117,7 +117,6 @@ pub(crate) struct DeviceArgs {
 pub(crate) struct Pairs {
     pub(crate) names: String,
     pub(crate) netdevs: String,
-    pub(crate) count: usize,
 }
 
 fn pairs(list: &str) -> Result<Pairs, String> {
@@ -126,7 +125,7 @@ fn pairs(list: &str) -> Result<Pairs, String> {
         pairs.filter(|pairs| pairs.iter().all(|(name, netdev)| !name.is_empty() && !netdev.is_empty()));
     let pairs = pairs.ok_or("each part is NAME=IF, such as mlx5_0=eth0,mlx5_1=eth1")?;
     let (names, netdevs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-    Ok(Pairs { count: names.len(), names: names.join(","), netdevs: netdevs.join(",") })
+    Ok(Pairs { names: names.join(","), netdevs: netdevs.join(",") })
 }
 
 /// How packets get from the device to the network.
@@ -458,7 +457,7 @@ mod tests {
         let args = ["roxie", "run", "--device", "a=lo,b=eth0", "--", "true"];
         let Command::Run(run) = Args::parse_from(args).command else { panic!("run") };
         let pairs = run.nic.device.device.expect("given");
-        assert_eq!((&*pairs.names, &*pairs.netdevs, pairs.count), ("a,b", "lo,eth0", 2));
+        assert_eq!((&*pairs.names, &*pairs.netdevs), ("a,b", "lo,eth0"));
         let when = |words: &[&str]| match Args::parse_from([&["roxie", "run"], words].concat()).command {
             Command::Run(run) => (run.device_files, run.command.len()),
             _ => panic!("run"),

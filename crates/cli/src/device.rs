@@ -11,7 +11,8 @@ impl DeviceArgs {
     /// The environment variables that these options stand for, with their values if given.
     pub(crate) fn words(&self) -> [(DeviceSetting, Option<String>); 3] {
         let [netdev, name, devices] = match &self.device {
-            Some(pairs) => [pairs.netdevs.clone(), pairs.names.clone(), pairs.count.to_string()].map(Some),
+            // Each name is given, so no number is: names would be numbered.
+            Some(pairs) => [pairs.netdevs.clone(), pairs.names.clone(), String::new()].map(Some),
             None => [&self.netdev, &self.name, &self.devices].map(Clone::clone),
         };
         [(DeviceSetting::Netdev, netdev), (DeviceSetting::Name, name), (DeviceSetting::Devices, devices)]
@@ -25,7 +26,8 @@ impl DeviceArgs {
     fn chosen(&self) -> Result<Vec<DeviceConfig>, Refusal> {
         let words = self.words();
         // An empty variable means the default; an empty option is a mistake.
-        if let Some((setting, _)) = words.iter().find(|(_, word)| word.as_deref() == Some("")) {
+        let empty = words.iter().find(|(_, word)| word.as_deref() == Some(""));
+        if let Some((setting, _)) = empty.filter(|_| self.device.is_none()) {
             return Err(BadSetting::EmptyPart(*setting, String::new()).into());
         }
         let [netdev, name, devices] = words.map(|(_, word)| word);
@@ -112,6 +114,7 @@ impl TrafficArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Pairs;
 
     #[test]
     fn device_names_are_checked() {
@@ -137,6 +140,14 @@ mod tests {
         let names: Vec<_> =
             configs.iter().map(|config| (config.name.as_str(), config.netdev.as_deref())).collect();
         assert_eq!(names, [("rxe0", Some("lo")), ("rxe1", Some("lo"))]);
+        let pairs = |names: &str, netdevs: &str| {
+            let pairs = Pairs { names: names.to_owned(), netdevs: netdevs.to_owned() };
+            DeviceArgs { device: Some(pairs), ..DeviceArgs::default() }
+        };
+        let pair = pairs("B", "lo");
+        assert_eq!(pair.configs().unwrap()[0].name, "B", "the name is not numbered");
+        assert_eq!(pair.first_name().unwrap(), "B");
+        assert_eq!(pairs("A,B", "lo,lo").check().unwrap_err().code, 2);
         let unknown = DeviceArgs { netdev: Some("nonesuch".to_owned()), ..DeviceArgs::default() };
         assert_eq!(unknown.check().unwrap_err().code, 1);
     }
