@@ -62,6 +62,20 @@ const EIGHT: &str = r#"
     ls -d mlx5_*/device/net/*'
 "#;
 
+/// As many devices as there can be: each has all files, and the tools find it.
+const MANY: &str = r#"
+"$ROXIE" run --devices 32 --device-files -- sh -euc '
+    cd /sys/class/infiniband
+    for n in $(seq 0 31); do test -c /dev/infiniband/uverbs$n; done
+    ls roxie31/ports/1/gids | wc -l
+    find . -type f -size 0
+    find -L roxie31/ports roxie31/node_guid roxie31/fw_ver -type f -exec cat {} + >/dev/null
+    ibv_devices | grep -c roxie
+    ibv_devinfo -l | grep -c roxie
+    ibstat -l | wc -l
+    ibstat roxie31'
+"#;
+
 /// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
 const TRAFFIC: &str = r#"
 nsenter -t $host0 -n sh -euc 'ip address add 10.70.0.2/24 dev p0; ip address add fd70::2/64 dev p0 nodad'
@@ -153,6 +167,12 @@ pub(crate) fn cases() -> Vec<Case> {
             let ended = run(lab, name, &format!("{ABOVE}{EIGHT}"))?;
             ["8\n", "e0\nmv0\nmv0", "mlx5_7/device/net/e0"].iter().try_for_each(|line| says(&ended, line))
         }),
+        networks("32 devices with all files").with_programs(&["ibv_devinfo", "ibstat"]).running(
+            |lab, name| {
+                let ended = run(lab, name, MANY)?;
+                says(&ended, "254\n32\n32\n32\nCA 'roxie31'\n")
+            },
+        ),
         networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
             let program = build(lab, "each_device.c", &["-libverbs"])?;
             let ended = run(lab, name, &format!("PROGRAM='{}'\n{SHOWN}", program.path()))?;

@@ -85,7 +85,8 @@ fn cover(dir: &Path, ours: &Path) -> Outcome {
         .open(dir)
         .during(STEP)?;
     let entries: Vec<_> = fs::read_dir(dir).during(STEP)?.collect::<Result<_, _>>().during(STEP)?;
-    mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755,size=1m")).during(STEP)?;
+    // Its size has the default limit, half of the memory: 32 devices of 254 GIDs each need 32 MiB of it.
+    mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755")).during(STEP)?;
     let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
     for entry in entries.iter().filter(|entry| Path::new(&entry.file_name()) != ours) {
         let (from, to) = (below.join(entry.file_name()), dir.join(entry.file_name()));
