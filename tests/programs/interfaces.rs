@@ -76,6 +76,17 @@ const MANY: &str = r#"
     ibstat roxie31'
 "#;
 
+/// More addresses than a GID table has rows.
+const ADDRESSES: &str = r#"
+ip link set e0 addrgenmode none; ip address flush dev e0 scope link
+for n in $(seq 200); do echo address add 10.66.0.$n/16 dev e0; done >batch
+for n in $(seq 100); do printf 'address add fd66::%x/64 dev e0 nodad\n' $n; done >>batch
+ip -batch batch
+"$ROXIE" devinfo --netdev e0 | grep -c 'no row'
+"$ROXIE" run --netdev e0 -- ibv_devinfo -v 2>&1 | grep 'GID\[\|is full' >rows; wc -l <rows; head -n 1 rows
+"$ROXIE" run --netdev e0 -- rping -s -a fd66::1 2>&1 || true
+"#;
+
 /// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
 const TRAFFIC: &str = r#"
 nsenter -t $host0 -n sh -euc 'ip address add 10.70.0.2/24 dev p0; ip address add fd70::2/64 dev p0 nodad'
@@ -173,6 +184,11 @@ pub(crate) fn cases() -> Vec<Case> {
                 says(&ended, "254\n32\n32\n32\nCA 'roxie31'\n")
             },
         ),
+        networks("more addresses than GIDs").with_programs(&["ibv_devinfo", "rping"]).running(|lab, name| {
+            let ended = run(lab, name, ADDRESSES)?;
+            says(&ended, "47\n255\nroxie: the GID table of e0 is full: 47 addresses, such as fd66::2f, are no")?;
+            says(&ended, "rdma_bind_addr: No such device")
+        }),
         networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
             let program = build(lab, "each_device.c", &["-libverbs"])?;
             let ended = run(lab, name, &format!("PROGRAM='{}'\n{SHOWN}", program.path()))?;

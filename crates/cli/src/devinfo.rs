@@ -40,6 +40,9 @@ fn show(terminal: Terminal, context: &Context, value: &Value, is_verbose: bool) 
         let (index, bytes, ip) = (&gid["index"], text(&gid["gid"]), text(&gid["ip"]));
         terminal.line(&format!("  GID {index:<3}            {bytes}  {ip}{above}"));
     }
+    for ip in value["beyond"].as_array().into_iter().flatten() {
+        terminal.line(&format!("  no row             {}", text(ip)));
+    }
     if is_verbose {
         rows(terminal, &value["limits"]);
     }
@@ -90,6 +93,7 @@ fn describe(context: &Context, outlook: &Outlook, local: LocalPath) -> Value {
             "gid_tbl_len": port.gid_tbl_len,
         },
         "gids": gids,
+        "beyond": netdev.beyond.iter().map(|row| row.gid.ip().to_string()).collect::<Vec<_>>(),
         "limits": {
             "max_qp": device.max_qp,
             "max_qp_wr": device.max_qp_wr,

@@ -64,10 +64,14 @@ fn interface(link: &Link, reason: &str) -> Check {
         Ok(context) => {
             let (port, netdev) = (context.query_port(), context.device().gids());
             let text = format!(
-                "{name}: MTU {}, path MTU {}, {} GIDs{}; {reason}",
+                "{name}: MTU {}, path MTU {}, {} GIDs{}{}; {reason}",
                 netdev.mtu,
                 port.active_mtu.bytes(),
                 netdev.rows().count(),
+                match netdev.beyond.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} addresses for which the GID table has no row"),
+                },
                 if port.active { "" } else { ", down" }
             );
             if port.active { Check::ok(NAME, text) } else { Check::note(NAME, text) }

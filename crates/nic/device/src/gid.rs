@@ -13,6 +13,7 @@
 //! address is removed, the row becomes empty. An address that comes back gets its index again, if no other
 //! new address has taken it: the kernel removes IPv6 addresses while a link is down.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +22,7 @@ use wire::Gid;
 
 use crate::interfaces::Interfaces;
 use crate::refusal::Refusal;
-use sys::{Link, Netlink};
+use sys::{Address, Link, Netlink};
 
 /// The refusal of an index without an address.
 #[cold]
@@ -67,6 +68,8 @@ pub struct GidTable {
     pub has_carrier: bool,
     /// The rows in use, at most [`GID_TBL_LEN`]. Some may be empty ([`Gid::ZERO`]).
     pub entries: Vec<GidRow>,
+    /// The addresses for which the table has no row.
+    pub beyond: Vec<GidRow>,
     /// The last address that was removed from each row; may be shorter than the table.
     pub(crate) removed: Vec<GidRow>,
     /// The addresses 127.0.0.1 and ::1 of the loopback interface, at the two indices behind the table; empty
@@ -91,6 +94,7 @@ impl GidTable {
             up: true,
             has_carrier: true,
             entries: Vec::new(),
+            beyond: Vec::new(),
             removed: Vec::new(),
             loopback: [GidRow::EMPTY; 2],
             node_guid: [1; 8],
@@ -160,8 +164,10 @@ impl GidTable {
         Ok(Self::of(link, &interfaces))
     }
 
-    fn of(link: &Link, interfaces: &Interfaces) -> GidTable {
-        let entries = rows(link, interfaces);
+    /// The table of `link`, which may have no addresses.
+    pub(crate) fn of(link: &Link, interfaces: &Interfaces) -> GidTable {
+        let mut entries = rows(link, interfaces);
+        let beyond = entries.split_off(entries.len().min(GID_TBL_LEN));
         let first = entries.first().map_or(Gid::ZERO, |row| row.gid);
         GidTable {
             netdev: link.name.clone(),
@@ -172,6 +178,7 @@ impl GidTable {
             node_guid: node_guid(link, &first),
             loopback: loopback(link, interfaces),
             entries,
+            beyond,
             removed: Vec::new(),
             above: interfaces.above(link).map(|upper| upper.index).collect(),
             bonds: [link].into_iter().chain(interfaces.above(link)).filter_map(bond).collect(),
@@ -187,7 +194,8 @@ impl GidTable {
     /// The table of a netdev that does not exist any more.
     pub(crate) fn without_netdev(&self) -> GidTable {
         let entries = vec![GidRow::EMPTY; self.entries.len()];
-        GidTable { up: false, has_carrier: false, entries, loopback: [GidRow::EMPTY; 2], ..self.clone() }
+        let (beyond, loopback) = (Vec::new(), [GidRow::EMPTY; 2]);
+        GidTable { up: false, has_carrier: false, entries, beyond, loopback, ..self.clone() }
     }
 
     /// Returns the largest path MTU that fits the netdev's MTU.
@@ -289,6 +297,8 @@ impl GidTable {
     /// Merges a table that was read `now` into this one; `None` if nothing has changed.
     pub(crate) fn updated(&self, mut now: GidTable) -> Option<GidTable> {
         let (mut entries, mut removed) = (self.entries.clone(), self.removed.clone());
+        // Addresses with a row keep it, so that others are beyond the table than in one that is read anew.
+        now.entries.append(&mut now.beyond);
         for (index, row) in entries.iter_mut().enumerate() {
             if *row != GidRow::EMPTY && !now.entries.contains(row) {
                 removed.resize(removed.len().max(index + 1), GidRow::EMPTY);
@@ -298,6 +308,7 @@ impl GidTable {
         now.entries.retain(|row| !entries.contains(row));
         // Stable: addresses that come back first, so that no other one takes their index.
         now.entries.sort_by_key(|row| !removed.contains(row));
+        let mut beyond = Vec::new();
         for new in now.entries {
             let free = |(index, row): (usize, &GidRow)| (*row == GidRow::EMPTY).then_some(index);
             let own = |index: &usize| removed.get(*index) == Some(&new);
@@ -305,17 +316,17 @@ impl GidTable {
             match frees.clone().find(own).or_else(|| frees.next()) {
                 Some(index) => entries[index] = new,
                 None if entries.len() < GID_TBL_LEN => entries.push(new),
-                None => {}
+                None => beyond.push(new),
             }
         }
         // Peers identify the process by its GUID, so it stays, also when the MAC changes; rxe has the GUID of
         // the MAC that the netdev had when the device was made.
-        let table = GidTable { entries, removed, node_guid: self.node_guid, ..now };
+        let table = GidTable { entries, beyond, removed, node_guid: self.node_guid, ..now };
         (table != *self).then_some(table)
     }
 }
 
-/// Returns the rows for `link` and the interfaces above it.
+/// Returns the rows for `link` and the interfaces above it, also those that do not fit in a table.
 fn rows(link: &Link, interfaces: &Interfaces) -> Vec<GidRow> {
     let rank = |ip| match ip {
         IpAddr::V4(_) => 0,
@@ -331,14 +342,10 @@ fn rows(link: &Link, interfaces: &Interfaces) -> Vec<GidRow> {
     let mut ranked: Vec<_> = found.collect();
     // Stable sort: within a rank, the kernel's order has primary addresses first.
     ranked.sort_by_key(|(level, address)| (*level, rank(address.ip)));
-    let mut entries: Vec<GidRow> = Vec::new();
-    for (_, address) in ranked {
-        let row = GidRow { gid: Gid::from(address.ip), ifindex: address.ifindex };
-        if entries.len() < GID_TBL_LEN && !entries.contains(&row) {
-            entries.push(row);
-        }
-    }
-    entries
+    let mut seen = HashSet::new();
+    ranked.retain(|(_, address)| seen.insert((address.ip, address.ifindex)));
+    let row = |address: &Address| GidRow { gid: Gid::from(address.ip), ifindex: address.ifindex };
+    ranked.into_iter().map(|(_, address)| row(address)).collect()
 }
 
 /// Returns the two standard loopback addresses, unless `link` is the loopback interface.
@@ -377,8 +384,6 @@ fn node_guid(link: &Link, first: &Gid) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
-    use sys::Address;
-
     use super::*;
     use crate::interfaces::tests::{address, link, of_kind};
 
@@ -521,6 +526,36 @@ mod tests {
         let none = third.updated(GidTable { up: false, ..table(&[]) }).unwrap();
         assert_eq!((none.rows().count(), none.up), (0, false));
         assert_eq!(none.updated(table(&["127.0.0.1"])).unwrap().address(2), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn addresses_beyond_the_table_take_no_row_of_another_and_follow_when_one_is_free() {
+        let mut addresses: Vec<_> = (0..=255)
+            .map(|n| address(2, &format!("2001:db8::{n:x}")))
+            .chain([address(2, "fe80::1")])
+            .collect();
+        let mut read = |ips: &[&str]| {
+            addresses.splice(0..0, ips.iter().map(|ip| address(2, ip)));
+            let interfaces = Interfaces::new(vec![link(2, "eth0")], addresses.clone(), None);
+            GidTable::on(&interfaces, Some("eth0")).unwrap()
+        };
+        let beyond =
+            |table: &GidTable| shown(&table.beyond).into_iter().map(|(ip, _)| ip).collect::<Vec<_>>();
+        let first = read(&["10.0.0.1", "10.0.0.1"]);
+        assert_eq!(first.rows().count(), GID_TBL_LEN);
+        assert_eq!(beyond(&first), ["2001:db8::fd", "2001:db8::fe", "2001:db8::ff", "fe80::1"]);
+        // A new IPv4 address would be before the others in a new table.
+        let second = first.updated(read(&["10.0.0.2"])).unwrap();
+        assert_eq!(second.entries, first.entries);
+        assert_eq!(beyond(&second)[..2], ["10.0.0.2", "2001:db8::fd"]);
+        addresses.retain(|address| !["10.0.0.1", "2001:db8::7"].contains(&&*address.ip.to_string()));
+        let interfaces = Interfaces::new(vec![link(2, "eth0")], addresses, None);
+        let third = second.updated(GidTable::on(&interfaces, Some("eth0")).unwrap()).unwrap();
+        assert_eq!(
+            [0, 8].map(|index| third.address(index).unwrap().to_string()),
+            ["10.0.0.2", "2001:db8::fd"]
+        );
+        assert_eq!(beyond(&third), ["2001:db8::fe", "2001:db8::ff", "fe80::1"]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use transport::AsyncEventKind;
 
 use crate::events::{AsyncElement, AsyncEvent, EventQueue};
 use crate::gid::{GidRow, GidTable};
+use crate::notice::notice;
 
 /// A context gets no more events of its port while so many are unread.
 const UNREAD_MAX: usize = 1000;
@@ -31,6 +32,8 @@ pub struct Gids {
     /// A forked child has another monitor and other contexts.
     watch: ProcessMutex<Watch>,
     is_removed: AtomicBool,
+    /// The user was told of addresses beyond the table.
+    is_told: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +73,20 @@ impl Gids {
             table: RwLock::new(Arc::new(table)),
             watch: ProcessMutex::new(),
             is_removed: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells the user, once, that the interface has more addresses than the table has rows.
+    fn tell_beyond(&self) {
+        let table = self.get();
+        let (netdev, more) = (&table.netdev, table.beyond.len());
+        if more > 0 && !self.is_told.swap(true, Ordering::Relaxed) {
+            let first = table.beyond[0].gid.ip();
+            notice(format_args!(
+                "the GID table of {netdev} is full: {more} addresses, such as {first}, are no GIDs \
+                 ('roxie devinfo' lists them)"
+            ));
         }
     }
 
@@ -121,6 +138,8 @@ impl Gids {
         }
         watch.contexts.retain(|known| known.strong_count() > 0);
         watch.contexts.push(Arc::downgrade(context));
+        drop(watch);
+        self.tell_beyond();
     }
 
     /// Returns the numbers of the contexts, in order.
@@ -189,6 +208,7 @@ impl Gids {
                 let _kept = monitor.set_interfaces(&new.interfaces());
             }
             apply(&old, &new, is_gone);
+            self.tell_beyond();
         }
         let new = self.get();
         if !watch.is_stale {

@@ -57,6 +57,7 @@ impl Device {
             up: true,
             has_carrier: true,
             entries: vec![GidRow { gid: Gid::from(address), ifindex: IFINDEX }],
+            beyond: Vec::new(),
             removed: Vec::new(),
             above: Vec::new(),
             bonds: Vec::new(),
