@@ -118,9 +118,12 @@ impl CmDriver {
         state.cm.set_max_path_mtu(gids.active_mtu());
     }
 
-    /// Handles a MAD that arrived on QP1; the next [`poll`](Self::poll) delivers the resulting output.
-    pub(crate) fn handle_mad(&self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
-        self.lock().cm.handle_mad(now, mad, src, dst)
+    /// Handles a MAD that arrived on QP1, or that waits since then if it is not `new`; the next
+    /// [`poll`](Self::poll) delivers the resulting output.
+    pub(crate) fn handle_mad(&self, at: Instant, mad: (&MadBytes, bool), src: Gid, dst: Gid) -> MadOutcome {
+        let (mad, new) = mad;
+        let handle = if new { Cm::handle_mad } else { Cm::handle_again };
+        handle(&mut self.lock().cm, at, mad, src, dst)
     }
 
     /// The host `dst` has refused a MAD by ICMP; the next [`poll`](Self::poll) delivers the resulting output.

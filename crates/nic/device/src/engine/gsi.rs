@@ -81,10 +81,12 @@ impl Default for HeldState {
     }
 }
 
-/// A request that waits, and since when.
+/// A datagram, and since when it waits if it is a request.
 pub(crate) struct HeldRequest {
     mad: Mad,
     since: Instant,
+    /// The connection manager has it in its counters.
+    is_counted: bool,
 }
 
 impl HeldState {
@@ -166,23 +168,24 @@ impl Engine {
         {
             self.services.registry.forward_to_all(&mad.packet.batch());
         }
-        if !self.process_mad(&mad, 0) {
-            self.services.held.keep(HeldRequest { mad, since: self.now() });
+        let mut request = HeldRequest { mad, since: self.now(), is_counted: false };
+        if !self.process(&mut request) {
+            self.services.held.keep(request);
         }
     }
 
     /// Offers the waiting requests again.
     pub(crate) fn offer_held(&self) {
-        for request in self.services.held.take() {
-            let waited_ns = self.now().0.saturating_sub(request.since.0);
-            if !self.process_mad(&request.mad, waited_ns) {
+        for mut request in self.services.held.take() {
+            if !self.process(&mut request) {
                 self.services.held.keep_again(request);
             }
         }
     }
 
-    /// Delivers, forwards or rejects a datagram. False if it may wait longer than `waited_ns` for a listener.
-    fn process_mad(&self, mad: &Mad, waited_ns: u64) -> bool {
+    /// Delivers, forwards or rejects a datagram. False if it may wait longer for a listener.
+    fn process(&self, HeldRequest { mad, since, is_counted }: &mut HeldRequest) -> bool {
+        let waited_ns = self.now().0.saturating_sub(since.0);
         let (src, dst) = mad.packet.addresses();
         match self.host_of_request(mad, dst) {
             Some(RequestHost::At(host)) => {
@@ -192,7 +195,8 @@ impl Engine {
             Some(RequestHost::Opening) if waited_ns < OPENING_WAIT_NS => return false,
             Some(RequestHost::Opening) | None => {}
         }
-        match self.services.cm.handle_mad(self.now(), &mad.bytes, src, dst) {
+        let mad_of_cm = (&mad.bytes, !std::mem::replace(is_counted, true));
+        match self.services.cm.handle_mad(self.now(), mad_of_cm, src, dst) {
             MadOutcome::Handled => true,
             MadOutcome::OfSlot(slot) => {
                 self.hand_to_slot(mad, slot);

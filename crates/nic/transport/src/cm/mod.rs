@@ -77,7 +77,7 @@ pub(crate) struct Outgoing {
 /// Counters, named as in Linux's `cm_*_counters`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CmCounters {
-    /// Messages received; a request that waits for its listener counts each time it is handled.
+    /// Messages received.
     pub rx_msgs: u64,
     /// Messages received again.
     pub rx_duplicates: u64,
@@ -85,8 +85,7 @@ pub struct CmCounters {
     pub rx_malformed: u64,
     /// Messages that match no connection, or not its state.
     pub rx_unexpected: u64,
-    /// Requests not taken because a backlog was full, or because too many connections were half open; one
-    /// that waits counts each time it is handled.
+    /// Requests not taken at first because a backlog was full, or too many connections were half open.
     pub rx_backlog_full: u64,
     /// Messages about a connection that did not come from its peer's address, and requests in the name of
     /// another address.
@@ -214,6 +213,14 @@ impl Cm {
             CmMessage::Lap(_) | CmMessage::Apr(_) => self.counters.rx_unexpected += 1,
         }
         MadOutcome::Handled
+    }
+
+    /// As [`handle_mad`](Self::handle_mad), for a request that waits and is counted.
+    pub fn handle_again(&mut self, now: Instant, mad: &MadBytes, src: Gid, dst: Gid) -> MadOutcome {
+        let CmCounters { rx_msgs, rx_backlog_full, .. } = self.counters;
+        let outcome = self.handle_mad(now, mad, src, dst);
+        self.counters = CmCounters { rx_msgs, rx_backlog_full, ..self.counters };
+        outcome
     }
 
     /// The next MAD to send: from, to, bytes.

@@ -32,6 +32,19 @@ fn a_connection_is_three_messages_and_its_end_two() {
 }
 
 #[test]
+fn a_request_that_waits_for_its_listener_and_its_backlog_is_counted_once() {
+    let mut net = Net::new();
+    net.connect();
+    let (src, dst, mad) = net.cm[A].poll_transmit().unwrap();
+    assert!(matches!(net.cm[B].handle_mad(net.now, &mad, src, dst), MadOutcome::NotOurs { .. }));
+    let again = |net: &mut Net| net.cm[B].handle_again(net.now, &mad, src, dst);
+    assert!(matches!(again(&mut net), MadOutcome::NotOurs { .. }));
+    net.listen(0);
+    assert_eq!(again(&mut net), MadOutcome::Handled);
+    assert_eq!(counted(&net, B)[..5], [1, 0, 0, 0, 0]);
+}
+
+#[test]
 fn repetitions_are_counted_at_both_ends() {
     let (mut net, _, b) = Net::requested();
     net.accept(b);
