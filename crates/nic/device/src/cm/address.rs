@@ -45,7 +45,10 @@ impl Id {
         if state.phase != Phase::Idle {
             return Err(out_of_phase!(state.phase, "rdma_bind_addr comes first, and once"));
         }
-        self.0.bind(&mut state, addr)
+        self.0.bind(&mut state, addr)?;
+        drop(state);
+        self.0.lose_removed(&*self.0.host()?);
+        Ok(())
     }
 
     /// Finds the local address and the neighbour for a destination. `AddrResolved` or `AddrError` follows.
@@ -107,6 +110,7 @@ impl Id {
             state.phase = Phase::AddrResolved;
             drop(state);
             self.0.push(RawEvent::AddrResolved);
+            self.0.lose_removed(&*host);
             return Ok(());
         };
         state.phase = Phase::AddrQuery;
@@ -114,6 +118,7 @@ impl Id {
         let query = Query::new(&self.0, path, host.now(), timeout);
         host.driver().with(|driver| driver.queries.add(query));
         self.0.flush();
+        self.0.lose_removed(&*host);
         Ok(())
     }
 

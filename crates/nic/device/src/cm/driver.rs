@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) placed: HashMap<PlacedId, Weak<IdInner>>,
     pub(super) ports: SharedPorts,
     pub(super) queries: Queries,
+    /// The device was removed, and its identifiers are being told.
+    pub(super) is_removed: bool,
 }
 
 /// An identifier, by its address in memory.
@@ -107,6 +109,7 @@ impl CmDriver {
             placed: HashMap::new(),
             ports,
             queries: Queries::default(),
+            is_removed: false,
         };
         Self { state: Mutex::new(state), order: Mutex::new(()), handled: Handled::default(), runtime }
     }
@@ -210,6 +213,7 @@ impl CmDriver {
 
     /// Reports to the identifiers of the device that it was removed.
     pub(crate) fn lose_device(&self) {
+        self.lock().is_removed = true;
         self.of_device().iter().for_each(|id| id.lose_device(self));
     }
 
@@ -353,8 +357,8 @@ impl State {
         Output { silent_hosts, journal, mads, deliveries }
     }
 
-    /// Creates a child of the listener for a request. If the listener no longer exists, rejects the request
-    /// and returns `None`.
+    /// Creates a child of the listener for a request. If the listener or the device no longer exists, rejects
+    /// the request and returns `None`.
     fn request(
         &mut self,
         now: Instant,
@@ -363,7 +367,7 @@ impl State {
         private_data: &[u8],
     ) -> Option<Delivery> {
         let cm_id = init.cm_id;
-        let listening = self.listeners.get(&listener);
+        let listening = self.listeners.get(&listener).filter(|_| !self.is_removed);
         let Some((target, place)) = listening.and_then(|it| Some((it.id.upgrade()?, it.place.clone())))
         else {
             self.cm.destroy(now, cm_id);

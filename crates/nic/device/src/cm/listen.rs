@@ -139,8 +139,11 @@ impl IdInner {
         state.is_opening = false;
         let (listening, has_place) = (state.listening, place.is_some());
         if let (Some(params), Some(place), Phase::Listen) = (listening, place, state.phase) {
+            let host = Arc::clone(&place.host);
             // Fails if another identifier listens there; the request is then rejected.
             let _other_listens = self.listen_on(&mut state, place, params);
+            drop(state);
+            self.lose_removed(&*host);
         } else if !has_place && let Ok(host) = self.host() {
             let until = host.now().plus_ns(NO_DEVICE_NS);
             state.no_device.truncate(NO_DEVICE_MAX - 1);

@@ -11,24 +11,37 @@ use super::state::Phase;
 use crate::gid::GidTable;
 
 impl IdInner {
-    /// The device of the identifier was removed. A listener on a wildcard address has none (Linux cma.c
-    /// cma_process_remove): it stops listening there, but keeps its port at the first device.
+    /// The device of the identifier was removed. Its port is free, and it listens no more: rdma_ucm destroys
+    /// the kernel's identifier after the event (Linux ucma.c ucma_close_id). A listener on a wildcard address
+    /// has no device (cma.c cma_process_remove): it stops listening there, but keeps its port at the first
+    /// device.
     pub(super) fn lose_device(self: &Arc<Self>, driver: &CmDriver) {
         let is_at = |host: &Arc<dyn Host>| std::ptr::eq(host.driver(), driver);
         let is_its_own = self.place().is_some_and(|place| is_at(&place.host));
         let mut state = self.lock();
-        if !is_its_own {
-            let listened = state.listeners.extract_if(.., |(host, _)| is_at(host)).collect();
-            drop(state);
-            return unlisten(listened);
-        }
-        if state.local.is_none() || matches!(state.phase, Phase::DeviceRemoval | Phase::Destroyed) {
+        let is_over = matches!(state.phase, Phase::DeviceRemoval | Phase::Destroyed);
+        if is_its_own && (is_over || state.local.is_none()) {
             return;
         }
-        state.phase = Phase::DeviceRemoval;
-        if !state.silent {
-            drop(state);
+        let listened = state.listeners.extract_if(.., |(host, _)| is_at(host)).collect();
+        let is_told = is_its_own && !state.silent;
+        let bound = is_its_own.then(|| {
+            state.phase = Phase::DeviceRemoval;
+            state.bound.take()
+        });
+        drop(state);
+        unlisten(listened);
+        drop(bound);
+        if is_told {
             self.push(RawEvent::DeviceRemoval);
+        }
+    }
+
+    /// As [`lose_device`](Self::lose_device), if `host` was removed while the identifier was about to use it:
+    /// the driver may have told its identifiers before.
+    pub(super) fn lose_removed(self: &Arc<Self>, host: &dyn Host) {
+        if host.driver().with(|driver| driver.is_removed) {
+            self.lose_device(host.driver());
         }
     }
 

@@ -25,6 +25,7 @@ use sys::{PollFd, Route, poll};
 mod bind;
 mod end;
 mod pace;
+mod removed;
 mod resolve;
 
 struct TestHost {
@@ -537,29 +538,6 @@ fn options_are_checked_for_length_and_state() {
     id.connect(None, b"").unwrap();
     let udp = world.id(A, PortSpace::Udp, 0);
     assert_eq!(number(udp.set_option(0, 3, &[14])), libc::EINVAL);
-}
-
-#[test]
-fn each_identifier_of_a_removed_device_learns_of_it_once() {
-    let world = World::new();
-    let (client, server, wildcard) = world.established();
-    let bound = world.id(B, PortSpace::Tcp, 8);
-    bound.bind_addr(at(2, PORT + 1)).unwrap();
-    let removed = |side: usize, count: usize| {
-        (0..count).map(|_| world.event(side)).filter(|event| event.kind == CmEventKind::DeviceRemoval).count()
-    };
-    for _ in 0..2 {
-        world.hosts[B].driver.lose_device();
-    }
-    assert_eq!(removed(B, 2), 2, "the end of the connection, and the bound identifier");
-    world.assert_no_event(B);
-    assert_eq!(number(bound.listen(1)), libc::EINVAL);
-    assert_eq!(number(server.reject(&[])), libc::EINVAL);
-    // What the peer does afterwards raises no event.
-    client.disconnect().unwrap();
-    world.run();
-    world.assert_no_event(B);
-    [bound, server, wildcard].iter().for_each(Id::destroy);
 }
 
 #[test]
