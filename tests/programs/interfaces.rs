@@ -87,6 +87,31 @@ ip -batch batch
 "$ROXIE" run --netdev e0 -- rping -s -a fd66::1 2>&1 || true
 "#;
 
+/// e1 is removed and created again under a program that lists the devices meanwhile.
+const AGAIN: &str = r#"
+add='ip link add e1 type veth peer name q1; ip link set q1 up; ip link set e1 up
+ip address add 10.61.0.1/24 dev e1'
+for choice in '--device A=e0,B=e1' '--netdev e0,e1 --devices 4' '--devices 6' ''; do
+    "$ROXIE" run $choice -- "$PROGRAM" 'ip link delete e1' "$add"
+done
+"#;
+
+/// The devices that the program sees at the start, without e1, and with it again.
+const SEEN: [&str; 12] = [
+    "0: A=e0 B=e1\n",
+    "1: A=e0\n",
+    "2: A=e0 B=e1\n",
+    "0: roxie0=e0 roxie1=e1 roxie2=e0 roxie3=e1\n",
+    "1: roxie0=e0 roxie2=e0\n",
+    "2: roxie0=e0 roxie2=e0 roxie1=e1 roxie3=e1\n",
+    "0: roxie0=e0 roxie1=e2 roxie2=e1 roxie3=e0 roxie4=e2 roxie5=e1\n",
+    "1: roxie0=e0 roxie1=e2 roxie3=e0 roxie4=e2\n",
+    "2: roxie0=e0 roxie1=e2 roxie3=e0 roxie4=e2 roxie2=e1 roxie5=e1\n",
+    "0: roxie0=e0 roxie1=e2 roxie2=e1\n",
+    "1: roxie0=e0 roxie1=e2\n",
+    "2: roxie0=e0 roxie1=e2 roxie2=e1\n",
+];
+
 /// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
 const TRAFFIC: &str = r#"
 nsenter -t $host0 -n sh -euc 'ip address add 10.70.0.2/24 dev p0; ip address add fd70::2/64 dev p0 nodad'
@@ -186,8 +211,16 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         networks("more addresses than GIDs").with_programs(&["ibv_devinfo", "rping"]).running(|lab, name| {
             let ended = run(lab, name, ADDRESSES)?;
-            says(&ended, "47\n255\nroxie: the GID table of e0 is full: 47 addresses, such as fd66::2f, are no")?;
+            says(
+                &ended,
+                "47\n255\nroxie: the GID table of e0 is full: 47 addresses, such as fd66::2f, are no",
+            )?;
             says(&ended, "rdma_bind_addr: No such device")
+        }),
+        networks("one that is created again").with_programs(&["cc"]).running(|lab, name| {
+            let program = build(lab, "again.c", &["-libverbs"])?;
+            let ended = run(lab, name, &format!("PROGRAM='{}'\n{AGAIN}", program.path()))?;
+            SEEN.iter().try_for_each(|line| says(&ended, line))
         }),
         networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
             let program = build(lab, "each_device.c", &["-libverbs"])?;

@@ -192,7 +192,8 @@ impl Interfaces {
         self.links.iter().filter(move |upper| upper.index != index && self.is_on(upper, index))
     }
 
-    fn has_device(&self, link: &Link) -> bool {
+    /// Whether `link` has a device by the rule, and not as the last resort.
+    pub(crate) fn has_device(&self, link: &Link) -> bool {
         self.obstacle(link, NESTING_MAX).is_none()
     }
 

@@ -34,41 +34,57 @@ impl DeviceSettings {
     /// # Errors
     /// A setting is invalid, an interface of it does not exist, or the kernel does not list the interfaces.
     pub fn configs(&self) -> Result<Vec<DeviceConfig>, Refusal> {
-        self.configs_on(&Interfaces::read().map_err(Refusal::NoInterfaces)?)
+        self.configs_beside(None, &Interfaces::read().map_err(Refusal::NoInterfaces)?)
     }
 
-    /// As [`configs`](Self::configs), with the interfaces of this namespace.
+    /// Returns the configurations of the devices that come beside those that the process `has`, by name and
+    /// interface index; `None` at its start. An interface of the settings that does not exist any more has no
+    /// device until it is there again. Without such settings the names that are free go to the interfaces
+    /// that have no device.
     ///
     /// # Errors
-    /// A setting is invalid, or an interface of it does not exist.
-    pub fn configs_on(&self, interfaces: &Interfaces) -> Result<Vec<DeviceConfig>, Refusal> {
+    /// A setting is invalid, or an interface of it does not exist at the start.
+    pub(super) fn configs_beside(
+        &self,
+        has: Option<&[(String, u32)]>,
+        interfaces: &Interfaces,
+    ) -> Result<Vec<DeviceConfig>, Refusal> {
+        let (is_start, has) = (has.is_none(), has.unwrap_or_default());
         let named = parts(DeviceSetting::Netdev, &self.netdev)?;
-        if let Some(unknown) = named.iter().find(|name| interfaces.named(name).is_none()) {
+        let exists = |name: &str| interfaces.named(name).is_some();
+        if let Some(unknown) = named.iter().find(|name| is_start && !exists(name)) {
             return Err(interfaces.unknown(unknown));
         }
+        let count = self.count()?;
         let mut netdevs = named.clone();
         if named.is_empty() {
-            netdevs.extend(interfaces.with_devices().iter().map(|link| link.name.as_str()));
+            let mut links = interfaces.with_devices();
+            // A fixed number of devices waits for its interfaces, and does not move to the last resort.
+            links.retain(|link| is_start || count.is_none() || interfaces.has_device(link));
+            links.retain(|link| has.iter().all(|(_, ifindex)| *ifindex != link.index));
+            netdevs.extend(links.iter().map(|link| link.name.as_str()));
         }
-        let count = self.count()?;
-        if netdevs.is_empty() {
+        if is_start && netdevs.is_empty() {
             return Err(interfaces.unknown("lo"));
         }
-        let devices = count.unwrap_or(netdevs.len());
-        let names = self.names(devices, count.is_some())?;
+        let all = if named.is_empty() { has.len() + netdevs.len() } else { named.len() };
+        let devices = count.unwrap_or(all.min(DEVICES_MAX));
+        let mut names = self.names(devices, count.is_some())?;
         // Interfaces of the rule may come later, and take the names that are left.
         if names.len() > devices && (count.is_some() || !named.is_empty()) {
             return Err(BadSetting::NamesLeft { names: names.len(), devices }.into());
         }
-        let on_each = netdevs.len();
-        let configs = names.into_iter().zip(netdevs.iter().cycle()).take(devices).enumerate();
-        let configs = configs.map(|(number, (name, netdev))| DeviceConfig {
+        let is_free = |name: &String| has.iter().all(|(known, _)| known != name);
+        names.retain(|name| !named.is_empty() || is_free(name));
+        let configs = names.into_iter().zip(netdevs.iter().cycle()).enumerate();
+        let missing = configs.filter(|(_, (name, netdev))| is_free(name) && exists(netdev));
+        let configs = missing.map(|(number, (name, netdev))| DeviceConfig {
             name,
             netdev: Some((*netdev).to_owned()),
-            instance: (number / on_each) as u8,
+            instance: (number / netdevs.len()) as u8,
             ..DeviceConfig::default()
         });
-        Ok(configs.collect())
+        Ok(configs.take(devices.saturating_sub(has.len())).collect())
     }
 
     /// Returns the name of the first device, which depends on no interface.
@@ -152,7 +168,7 @@ mod tests {
 
     /// The devices as NAME=IF or NAME=IF/INSTANCE.
     fn devices(netdev: &str, name: &str, devices: &str) -> Result<Vec<String>, Refusal> {
-        let configs = settings(netdev, name, devices).configs_on(&interfaces())?;
+        let configs = settings(netdev, name, devices).configs_beside(None, &interfaces())?;
         let text = |config: DeviceConfig| {
             let instance = if config.instance > 0 { format!("/{}", config.instance) } else { String::new() };
             format!("{}={}{instance}", config.name, config.netdev.unwrap_or_default())
@@ -185,6 +201,43 @@ mod tests {
         ] {
             assert_eq!(settings("eth9", name, devices).first_name().unwrap(), first);
         }
+    }
+
+    #[test]
+    fn a_device_follows_its_interface_in_a_running_process() {
+        let beside = |given: [&str; 3], has: &[(&str, u32)], expected: &[&str]| {
+            let has: Vec<_> = has.iter().map(|(name, ifindex)| ((*name).to_owned(), *ifindex)).collect();
+            let settings = settings(given[0], given[1], given[2]);
+            let configs = settings.configs_beside(Some(&has), &interfaces()).unwrap();
+            let text = |config: &DeviceConfig| {
+                format!("{}={}/{}", config.name, config.netdev.clone().unwrap_or_default(), config.instance)
+            };
+            let configs: Vec<String> = configs.iter().map(text).collect();
+            assert_eq!(configs, expected, "{given:?} beside {has:?}");
+        };
+        // eth0 has come back with index 2.
+        beside(["eth0,eth1", "A,B", ""], &[("B", 3)], &["A=eth0/0"]);
+        beside(["eth0,eth1", "A,B", ""], &[], &["A=eth0/0", "B=eth1/0"]);
+        beside(["eth0,eth1", "A,B", ""], &[("A", 2), ("B", 3)], &[]);
+        beside(["eth9,eth1", "A,B", ""], &[], &["B=eth1/0"]);
+        beside(["eth9,eth1", "A,B", ""], &[("B", 3)], &[]);
+        beside(["eth0,eth1", "", "4"], &[("roxie0", 2), ("roxie2", 2)], &["roxie1=eth1/0", "roxie3=eth1/1"]);
+        beside(["eth0,eth1", "", ""], &[("roxie0", 2)], &["roxie1=eth1/0"]);
+        // The device on an interface that has another name by now keeps its own.
+        beside(["eth0,eth1", "", ""], &[("roxie0", 8), ("roxie1", 3)], &[]);
+        // Devices that only have a number go to interfaces without one.
+        beside(["", "", "2"], &[("roxie1", 3)], &["roxie0=eth0/0"]);
+        beside(["", "m", "5"], &[("m1", 3), ("m3", 3)], &["m0=eth0/0", "m2=eth0/1", "m4=eth0/2"]);
+        beside(["", "", "2"], &[("roxie0", 2), ("roxie1", 3)], &[]);
+        beside(["", "", "4"], &[("roxie0", 2), ("roxie2", 2)], &["roxie1=eth1/0", "roxie3=eth1/1"]);
+        beside(["", "", "4"], &[("roxie0", 2), ("roxie2", 3)], &[]);
+        // The rule.
+        beside(["", "", ""], &[("roxie1", 3)], &["roxie0=eth0/0"]);
+        beside(["", "", ""], &[("roxie0", 9)], &["roxie1=eth0/0", "roxie2=eth1/0"]);
+        beside(["", "", ""], &[("roxie0", 2), ("roxie1", 3)], &[]);
+        let alone = Interfaces::new(vec![link(1, "lo")], vec![address(1, "127.0.0.1")], None);
+        assert_eq!(settings("", "", "2").configs_beside(Some(&[]), &alone).unwrap(), []);
+        assert_eq!(settings("", "", "2").configs_beside(None, &alone).unwrap().len(), 2);
     }
 
     #[test]

@@ -147,14 +147,6 @@ impl Device {
         &self.0.name
     }
 
-    /// Gives another name to a device that no one else has yet.
-    pub(super) fn renamed(mut self, name: String) -> Self {
-        if let Some(device) = Arc::get_mut(&mut self.0) {
-            device.name = name;
-        }
-        self
-    }
-
     /// Returns the netdev and its current addresses.
     #[must_use]
     pub fn gids(&self) -> Arc<GidTable> {

@@ -2,25 +2,30 @@
 
 use std::io;
 
-use super::{Device, DeviceConfig, DeviceSettings};
+use super::{Device, DeviceSettings};
+use crate::gid::GidTable;
 use crate::interfaces::Interfaces;
 
 /// The devices that a process has, in a stable order. A device stays in the list as long as its interface
 /// exists; devices of interfaces that come later follow at the end.
 #[derive(Default)]
-pub struct DeviceList(Vec<Device>);
+pub struct DeviceList {
+    devices: Vec<Device>,
+    /// There has been a device.
+    is_started: bool,
+}
 
 impl DeviceList {
     /// An empty list: no interface has been looked at.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Vec::new())
+        Self { devices: Vec::new(), is_started: false }
     }
 
     /// Returns the devices of the last [`refresh`](Self::refresh), without those that were removed since.
     #[must_use]
     pub fn known(&self) -> Vec<Device> {
-        self.0.iter().filter(|device| !device.is_removed()).cloned().collect()
+        self.devices.iter().filter(|device| !device.is_removed()).cloned().collect()
     }
 
     /// Looks at the interfaces of the host, and returns the devices.
@@ -28,57 +33,31 @@ impl DeviceList {
     /// # Errors
     /// Those of [`Device::open`], if there is no device.
     pub fn refresh(&mut self) -> io::Result<Vec<Device>> {
-        let known = &mut self.0;
         let interfaces = Interfaces::read()?;
-        let mut list: Vec<Device> = Vec::new();
+        let known = &mut self.devices;
+        // A device that is no longer chosen stays while its interface exists.
+        known.retain(|device| {
+            let link = interfaces.of_index(device.gids().ifindex).filter(|_| !device.is_removed());
+            link.inspect(|link| device.0.gids.renew(&GidTable::of(link, &interfaces))).is_some()
+        });
+        let has: Vec<_> = known.iter().map(|it| (it.name().to_owned(), it.gids().ifindex)).collect();
+        let has = self.is_started.then_some(&has[..]);
+        let configs = match DeviceSettings::from_env().configs_beside(has, &interfaces) {
+            // The program has changed its settings.
+            Err(_) if self.is_started => Vec::new(),
+            configs => configs?,
+        };
         let mut refusal = None;
-        for config in configs(&interfaces, !known.is_empty())? {
+        for config in configs {
             match Device::open_on(&config, &interfaces) {
-                Ok(found) => list.push(known_or_new(known, &list, found)),
+                Ok(new) => known.push(new),
                 Err(error) => refusal = refusal.or(Some(error)),
             }
         }
-        let new: Vec<Device> = list.iter().filter(|device| !known.contains(device)).cloned().collect();
-        // A device that is no longer chosen stays while its interface exists.
-        known.retain(|device| {
-            list.contains(device)
-                || !device.is_removed() && interfaces.of_index(device.gids().ifindex).is_some()
-        });
-        known.extend(new);
+        self.is_started |= !known.is_empty();
         match refusal.filter(|_| known.is_empty()) {
             Some(error) => Err(error),
             None => Ok(known.clone()),
         }
-    }
-}
-
-/// Returns the known device on the interface of `found` that is not in `list` yet, or else `found`, with a
-/// name that no known device has.
-fn known_or_new(known: &[Device], list: &[Device], found: Device) -> Device {
-    let ifindex = found.gids().ifindex;
-    let is_same =
-        |device: &&Device| device.gids().ifindex == ifindex && !device.is_removed() && !list.contains(device);
-    if let Some(device) = known.iter().find(is_same) {
-        device.0.gids.renew(&found.gids());
-        return device.clone();
-    }
-    let is_named = |device: &Device, name: &str| device.name() == name && !device.is_removed();
-    let taken = |name: &str| known.iter().chain(list).any(|device| is_named(device, name));
-    if !taken(found.name()) {
-        return found;
-    }
-    let base = found.name().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
-    let free = (0..).map(|number| format!("{base}{number}")).find(|name| !taken(name));
-    free.map_or(found.clone(), |name| found.renamed(name))
-}
-
-/// Returns the configurations of the devices. A process that has devices already keeps them if an interface
-/// of the settings does not exist any more, and gets no more if their number is set.
-fn configs(interfaces: &Interfaces, has_devices: bool) -> io::Result<Vec<DeviceConfig>> {
-    let settings = DeviceSettings::from_env();
-    match settings.configs_on(interfaces) {
-        Ok(_) if has_devices && !settings.devices.is_empty() => Ok(Vec::new()),
-        Err(_) if has_devices => Ok(Vec::new()),
-        configs => Ok(configs?),
     }
 }
