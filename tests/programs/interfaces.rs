@@ -3,7 +3,7 @@
 
 use roxie_tests::lab::Lab;
 
-use crate::case::{Case, build, good, says};
+use crate::case::{Case, build, good, says, until_listening};
 use crate::containers::{case, shell};
 
 /// Three networks e0, e1 and e2 with a host p0, p1 and p2 on each.
@@ -111,6 +111,37 @@ const SEEN: [&str; 12] = [
     "1: roxie0=e0 roxie1=e2\n",
     "2: roxie0=e0 roxie1=e2 roxie2=e1\n",
 ];
+
+
+/// A server with three open devices is captured while clients connect to each. Any of its engines may receive
+/// a request. Prints each packet that is not at the device with its address, and packets behind younger ones.
+const RECORDED: &str = r#"
+"$ROXIE" run -- rping -s -P -a 0.0.0.0 -p 7174 >/dev/null 2>&1 & server=$!; hosts="$hosts $server"
+LISTENING
+connect() {
+    for n in 0 1 2; do
+        eval host=\$host$n
+        nsenter -t $host -n "$ROXIE" run --netdev p$n -- rping -c -a 10.6$n.0.1 -C 2 -p 7174
+    done
+}
+connect
+"$ROXIE" capture record -p $server -o three.pcapng & capture=$!
+until [ -s three.pcapng ]; do sleep 0.02; done
+connect; connect; connect; connect
+kill $server
+wait $capture
+"$ROXIE" capture read three.pcapng --json >three.json
+awk '{
+    match($0, /on e[0-9]"/); own = "10.6" substr($0, RSTART + 4, 1) ".0.1"
+    if (!index($0, "\"ip.src\":\"" own "\"") && !index($0, "\"ip.dst\":\"" own "\"")) print "wrong device:", $0
+    match($0, /time_epoch":"[0-9.]*/); time = substr($0, RSTART + 13, RLENGTH - 13)
+    if (time < last) print "out of order:", $0
+    last = time
+}' three.json
+echo "$(grep -c '"infiniband.mad.attributeid":"0x0010"' three.json) requests"
+"$ROXIE" capture analyse three.pcapng --no-pager | grep -E "TCP:7174: (connected|no answer)" |
+    sed 's/.*: \(connected\|no answer\).*/\1/' | sort | uniq -c
+"#;
 
 /// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
 const TRAFFIC: &str = r#"
@@ -221,6 +252,14 @@ pub(crate) fn cases() -> Vec<Case> {
             let program = build(lab, "again.c", &["-libverbs"])?;
             let ended = run(lab, name, &format!("PROGRAM='{}'\n{AGAIN}", program.path()))?;
             SEEN.iter().try_for_each(|line| says(&ended, line))
+        }),
+        networks("a capture of a process").with_programs(&["rping", "awk"]).running(|lab, name| {
+            let script = RECORDED.replace("LISTENING", &until_listening(7174));
+            let ended = run(lab, name, &script)?;
+            let wrong = ended.output.contains("wrong device") || ended.output.contains("out of order");
+            let lines = ["12 requests\n", " 12 connected\n"];
+            lines.iter().try_for_each(|line| says(&ended, line))?;
+            if wrong || ended.output.contains("no answer") { Err(ended.describe()) } else { Ok(()) }
         }),
         networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
             let program = build(lab, "each_device.c", &["-libverbs"])?;

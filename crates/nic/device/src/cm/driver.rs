@@ -3,7 +3,8 @@
 //! Locks, outermost first: `order` (one thread at a time delivers output, so that it stays in order), an
 //! identifier's state, `state` (the state machine and the tables), a channel's queue. The engine calls the
 //! driver without holding its own lock. The driver calls the engine (to send, or to modify a QP) without
-//! holding `state`. No `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
+//! holding `state`; only a tap copies a request under it, before the reply can leave. No `Arc` of an
+//! identifier is dropped under `state`: its destructor takes that lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -121,12 +122,23 @@ impl CmDriver {
         state.cm.set_max_path_mtu(gids.active_mtu());
     }
 
-    /// Handles a MAD that arrived on QP1, or that waits since then if it is not `new`; the next
-    /// [`poll`](Self::poll) delivers the resulting output.
-    pub(crate) fn handle_mad(&self, at: Instant, mad: (&MadBytes, bool), src: Gid, dst: Gid) -> MadOutcome {
-        let (mad, new) = mad;
-        let handle = if new { Cm::handle_mad } else { Cm::handle_again };
-        handle(&mut self.lock().cm, at, mad, src, dst)
+    /// Handles a MAD that arrived on QP1, or that waits since then if it is not new; the next
+    /// [`poll`](Self::poll) delivers the resulting output. Calls `record` before, unless another process or
+    /// device may be the one for it.
+    pub(crate) fn handle_mad(
+        &self,
+        now: Instant,
+        (mad, is_new): (&MadBytes, bool),
+        (src, dst): (Gid, Gid),
+        record: impl FnOnce(),
+    ) -> MadOutcome {
+        let handle = if is_new { Cm::handle_mad } else { Cm::handle_again };
+        let mut state = self.lock();
+        let outcome = handle(&mut state.cm, now, mad, src, dst);
+        if matches!(outcome, MadOutcome::Handled | MadOutcome::BacklogFull) {
+            record();
+        }
+        outcome
     }
 
     /// The host `dst` has refused a MAD by ICMP; the next [`poll`](Self::poll) delivers the resulting output.

@@ -205,7 +205,7 @@ impl World {
                     quiet = false;
                     let to = if host.gids.index_of(&dst).is_some() { host } else { other };
                     if matches!(
-                        to.driver.handle_mad(to.now(), (&mad, true), src, dst),
+                        to.driver.handle_mad(to.now(), (&mad, true), (src, dst), || {}),
                         MadOutcome::NotOurs { .. }
                     ) {
                         to.driver.reject_no_listener(to.now(), &mad, src, dst);

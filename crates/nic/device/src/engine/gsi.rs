@@ -5,6 +5,7 @@
 //! because the peer repeats it only after seconds, and does not repeat a rejected request at all.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transport::Instant;
@@ -87,6 +88,8 @@ pub(crate) struct HeldRequest {
     since: Instant,
     /// The connection manager has it in its counters.
     is_counted: bool,
+    /// The taps have it.
+    is_copied: bool,
 }
 
 impl HeldState {
@@ -168,7 +171,7 @@ impl Engine {
         {
             self.services.registry.forward_to_all(&mad.packet.batch());
         }
-        let mut request = HeldRequest { mad, since: self.now(), is_counted: false };
+        let mut request = HeldRequest { mad, since: self.now(), is_counted: false, is_copied: false };
         if !self.process(&mut request) {
             self.services.held.keep(request);
         }
@@ -184,7 +187,8 @@ impl Engine {
     }
 
     /// Delivers, forwards or rejects a datagram. False if it may wait longer for a listener.
-    fn process(&self, HeldRequest { mad, since, is_counted }: &mut HeldRequest) -> bool {
+    fn process(&self, request: &mut HeldRequest) -> bool {
+        let HeldRequest { mad, since, is_counted, is_copied } = request;
         let waited_ns = self.now().0.saturating_sub(since.0);
         let (src, dst) = mad.packet.addresses();
         match self.host_of_request(mad, dst) {
@@ -195,17 +199,28 @@ impl Engine {
             Some(RequestHost::Opening) if waited_ns < OPENING_WAIT_NS => return false,
             Some(RequestHost::Opening) | None => {}
         }
-        let mad_of_cm = (&mad.bytes, !std::mem::replace(is_counted, true));
-        match self.services.cm.handle_mad(self.now(), mad_of_cm, src, dst) {
+        let mut copy = || {
+            if !mem::replace(is_copied, true) {
+                self.lock().hooks.tap_request(&mad.packet.batch());
+            }
+        };
+        let mad_of_cm = (&mad.bytes, !mem::replace(is_counted, true));
+        match self.services.cm.handle_mad(self.now(), mad_of_cm, (src, dst), &mut copy) {
             MadOutcome::Handled => true,
             MadOutcome::OfSlot(slot) => {
-                self.hand_to_slot(mad, slot);
+                if self.hand_to_slot(mad, slot) == Some(false) {
+                    copy();
+                    self.services.cm.reply_without_process(self.now(), &mad.bytes, src, dst);
+                }
                 true
             }
             MadOutcome::BacklogFull => waited_ns >= BACKLOG_WAIT_NS,
             MadOutcome::NotOurs { service_id, dst_gid } => {
                 let over = waited_ns >= LISTENER_WAIT_NS;
                 let handed = self.hand_to_listener(mad, service_id, dst_gid);
+                if over && handed != Some(true) {
+                    copy();
+                }
                 if over && handed == Some(false) {
                     self.services.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);
                 }
@@ -223,17 +238,15 @@ impl Engine {
         self.services.cm.host_of_request(service, dst)
     }
 
-    /// Forwards a DREQ or probe to the process with `slot`, or replies that there is none.
-    fn hand_to_slot(&self, mad: &Mad, slot: u16) {
+    /// Forwards a DREQ or probe to the process with `slot`. False if there is none; `None` if too many were
+    /// searched for, or another process has looked already.
+    fn hand_to_slot(&self, mad: &Mad, slot: u16) -> Option<bool> {
         if mad.packet.is_forwarded() || !self.services.held.may_search(self.now()) {
-            return;
+            return None;
         }
         // An error means that a process of another user has the slot.
         let outcome = self.services.registry.forward_by_name(slot, &mad.packet.batch());
-        if outcome.is_ok_and(|outcome| outcome == ForwardOutcome::NoMember) {
-            let (src, dst) = mad.packet.addresses();
-            self.services.cm.reply_without_process(self.now(), &mad.bytes, src, dst);
-        }
+        Some(!matches!(outcome, Ok(ForwardOutcome::NoMember)))
     }
 
     /// Forwards a request to the process that listens for it. False if there is none; `None` if too many

@@ -28,7 +28,7 @@ impl Hooks {
     /// Judges a batch; packets that pass go to `deliver`.
     pub(crate) fn receive(&mut self, batch: &RxBatch<'_>, deliver: Deliver<'_>) {
         if !self.taps.is_empty() {
-            self.tap_incoming(batch);
+            self.tap_incoming(batch, false);
         }
         if self.ingress.hook.is_none() {
             return deliver(batch);
@@ -77,6 +77,9 @@ impl Hooks {
     /// Applies a verdict other than a plain pass. `packet` is a batch of one.
     #[cold]
     fn apply_ingress_verdict(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
+        if fate.verdict != Verdict::Pass {
+            self.tap_request(packet);
+        }
         if self.taps.want_verdicts()
             && let Some((body, icrc)) = packet.bytes.split_last_chunk::<ICRC_LEN>()
         {

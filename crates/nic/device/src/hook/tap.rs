@@ -2,14 +2,16 @@
 //!
 //! A tap is on the wire's side of the hooks: it sees received packets before the ingress hook, and sent
 //! packets after the egress hook. A packet of a burst has the identification and the ICRC that it will
-//! have after segmentation. A tap belongs to a connection to the control socket and ends with it. Its
-//! records (`copies.rs`) are in memory that the reader shares: unread records survive the end of the
-//! process, and records lost to a slow reader are counted.
+//! have after segmentation. A request or probe, which any device of the domain may receive, is copied by the
+//! one that handles it. A tap belongs to a connection to the control socket and ends with it. Its records
+//! (`copies.rs`) are in memory that the reader shares: unread records survive the end of the process, and
+//! records lost to a slow reader are counted.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use bpf::XdpAction;
+use transport::cm::is_for_one_process;
 use transport::numbering::slot_of;
 use wire::capture::Conditions;
 use wire::icrc::ICRC_LEN;
@@ -162,9 +164,17 @@ impl Hooks {
         self.taps.sender = qpn;
     }
 
-    /// Copies a received batch.
+    /// Copies a request that this device handles, or that a hook does not pass. Other packets were copied
+    /// when they arrived.
+    pub(crate) fn tap_request(&mut self, packet: &RxBatch<'_>) {
+        if !self.taps.is_empty() {
+            self.tap_incoming(packet, true);
+        }
+    }
+
+    /// Copies the requests of a received batch, or its other packets.
     #[cold]
-    pub(super) fn tap_incoming(&mut self, batch: &RxBatch<'_>) {
+    pub(super) fn tap_incoming(&mut self, batch: &RxBatch<'_>, requests: bool) {
         let key = batch.flow_key();
         let Some(mut outer) = Outer::new(&key, batch.src_port, batch.dst_port) else { return };
         if let Some([src, dst]) = batch.macs {
@@ -180,11 +190,12 @@ impl Hooks {
             let bodies = batch.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
             return self.taps.lose(bodies.filter(|(body, _)| is_ours(body)).count() as u64);
         }
+        let is_chosen = |bytes, body| (is_request(body) && outer.icrc.verify(0, bytes).is_ok()) == requests;
         let first_id = outer.first_id(batch, || self.taps.have_room(batch.segment));
         let mut id = first_id.unwrap_or(0);
         for bytes in batch.packets() {
             let Some((body, icrc)) = bytes.split_last_chunk::<ICRC_LEN>() else { continue };
-            if is_ours(body) {
+            if is_ours(body) && is_chosen(bytes, body) {
                 if first_id.is_none() {
                     // A damaged packet is shown with the expected identification.
                     id = outer.icrc.verify(id, bytes).unwrap_or(id);
@@ -393,4 +404,13 @@ impl Passing<'_> {
 fn dest_qp(body: &[u8]) -> Option<Qpn> {
     let bth = body.first_chunk::<{ wire::Bth::LEN }>()?;
     Some(wire::Bth::parse(bth).dest_qp)
+}
+
+/// Whether a packet is a request or a probe that any device of the domain may receive.
+fn is_request(body: &[u8]) -> bool {
+    if dest_qp(body) != Some(Qpn::GSI) {
+        return false;
+    }
+    let packet = Packet::parse_cut(body, body.len() + ICRC_LEN).ok();
+    packet.and_then(|packet| packet.payload().try_into().ok()).is_some_and(is_for_one_process)
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wire::Gid;
+use wire::{Gid, Mac};
 
 use super::{Icrc, RxBatch, RxQueue};
 
@@ -15,15 +15,16 @@ pub(crate) struct OwnedPacket {
     dst_port: u16,
     tos: u8,
     ttl: u8,
+    macs: Option<[Mac; 2]>,
     is_forwarded: bool,
     bytes: Vec<u8>,
 }
 
 impl OwnedPacket {
     pub(crate) fn new(batch: &RxBatch<'_>, bytes: &[u8]) -> Self {
-        let RxBatch { src, src_port, dst, dst_port, tos, ttl, .. } = *batch;
+        let RxBatch { src, src_port, dst, dst_port, tos, ttl, macs, .. } = *batch;
         let is_forwarded = batch.queue == RxQueue::Forwarded;
-        Self { src, src_port, dst, dst_port, tos, ttl, is_forwarded, bytes: bytes.to_vec() }
+        Self { src, src_port, dst, dst_port, tos, ttl, macs, is_forwarded, bytes: bytes.to_vec() }
     }
 
     /// Source and destination.
@@ -38,7 +39,7 @@ impl OwnedPacket {
 
     /// The packet as a batch of one.
     pub(crate) fn batch(&self) -> RxBatch<'_> {
-        let Self { src, src_port, dst, dst_port, tos, ttl, ref bytes, .. } = *self;
+        let Self { src, src_port, dst, dst_port, tos, ttl, macs, ref bytes, .. } = *self;
         let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
         RxBatch {
             src,
@@ -48,7 +49,7 @@ impl OwnedPacket {
             tos,
             ttl,
             segment,
-            macs: None,
+            macs,
             ip_id: None,
             bytes,
             queue,

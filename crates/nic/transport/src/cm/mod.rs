@@ -47,7 +47,7 @@ pub use params::{
     REP_PRIVATE_MAX, REQ_PRIVATE_MAX, RTU_PRIVATE_MAX, SIDR_REP_PRIVATE_MAX, SIDR_REQ_PRIVATE_MAX,
     SidrAnswer, SidrParams, Transport,
 };
-pub use passive::requested_service;
+pub use passive::{is_for_one_process, requested_service};
 pub use qp_attr::{QpStep, UDP_QKEY};
 pub use reject::is_for_every_process;
 pub use state::ConnState;

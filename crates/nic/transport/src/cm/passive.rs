@@ -22,6 +22,14 @@ pub fn requested_service(mad: &MadBytes) -> Option<ServiceId> {
     }
 }
 
+/// Whether a message is for one process or device, which only its content tells: a request, or a probe.
+#[must_use]
+pub fn is_for_one_process(mad: &MadBytes) -> bool {
+    let is_probe =
+        matches!(CmMessage::parse(mad), Ok(CmMessage::Dreq(dreq)) if dreq.remote_qpn == Qpn::new(0));
+    is_probe || requested_service(mad).is_some()
+}
+
 impl Cm {
     pub(super) fn handle_req(&mut self, now: Instant, req: &Req, from: Arrival) -> MadOutcome {
         if req.primary.local_gid != from.src {

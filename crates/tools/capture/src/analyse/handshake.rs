@@ -73,6 +73,13 @@ pub struct Connection {
     setup: usize,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Early {
+    /// The ConnectReply, and the passive side.
+    rep: Option<(At, IpAddr, Rep)>,
+    rtu: Option<At>,
+}
+
 /// All connection setups of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Handshakes {
@@ -82,6 +89,9 @@ pub struct Handshakes {
     /// Indices by address and communication id of the passive side.
     by_passive: HashMap<(IpAddr, u32), usize>,
     by_qp: HashMap<(IpAddr, Qpn), Connection>,
+    /// Replies and ReadyToUse messages in front of their request, by the active side: a file of several
+    /// interfaces may not be in the order of time.
+    early: HashMap<(IpAddr, u32), Early>,
     /// Service id requests (SIDR) without a reply so far, by address and request id of the sender.
     sidr_requests: HashMap<(IpAddr, u32), (At, String)>,
 }
@@ -115,9 +125,12 @@ impl Handshakes {
             CmMessage::Req(req) => self.req(&mut context, src, dst, &req),
             CmMessage::Rep(rep) => self.rep(&mut context, src, dst, &rep),
             CmMessage::Rtu(rtu) => {
-                let Some(handshake) = self.find(src, rtu.local_comm_id) else { return };
-                handshake.ready = handshake.ready.or(Some(at));
-                handshake.sent.rtu = Some(at);
+                if let Some(handshake) = self.find(src, rtu.local_comm_id) {
+                    handshake.ready = handshake.ready.or(Some(at));
+                    handshake.sent.rtu = Some(at);
+                } else if let Some(early) = self.early.get_mut(&(src, rtu.local_comm_id)) {
+                    early.rtu = Some(at);
+                }
             }
             CmMessage::Mra(mra) => {
                 if let Some(handshake) = self.find(dst, mra.remote_comm_id) {
@@ -181,7 +194,13 @@ impl Handshakes {
 
     fn rep(&mut self, context: &mut Context<'_>, src: IpAddr, dst: IpAddr, rep: &Rep) {
         let at = context.at;
-        let Some(index) = self.by_active.get(&(dst, rep.remote_comm_id)).copied() else { return };
+        let active = (dst, rep.remote_comm_id);
+        let Some(index) = self.by_active.get(&active).copied() else {
+            if self.early.len() < HANDSHAKES_MAX {
+                self.early.entry(active).or_default().rep = Some((at, src, *rep));
+            }
+            return;
+        };
         self.by_passive.insert((src, rep.local_comm_id), index);
         let handshake = &mut self.list[index];
         handshake.passive_id = rep.local_comm_id;
@@ -246,6 +265,15 @@ impl Handshakes {
             passive_id: 0,
             sent: Sent { req: Some(at), ..Sent::default() },
         });
+        let Some(Early { rep: Some((at, passive, rep)), rtu }) = self.early.remove(&(src, req.local_comm_id))
+        else {
+            return;
+        };
+        context.at = at;
+        self.rep(context, passive, src, &rep);
+        if let Some(handshake) = self.list.last_mut() {
+            (handshake.ready, handshake.sent.rtu) = (rtu, rtu);
+        }
     }
 
     fn rej(&mut self, context: &mut Context<'_>, dst: IpAddr, rej: &Rej) {

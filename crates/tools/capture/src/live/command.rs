@@ -3,24 +3,20 @@
 //! Each engine of the command connects to a socket and passes the memory of its tap (crate `roxie`,
 //! `recording.rs`). Engines wait for this reader, so no packet is lost while it reads.
 //!
-//! Packets are written in the order of their times, also those of several engines. A record is published
-//! before its packet leaves, or before its packet is processed. So every record that was read, and is not
-//! younger than a time before the reading began, can be written: what caused it was read as well. It is held
-//! for [`HOLD_NS`] longer, because an engine may lose its CPU between the time of a packet and its record.
-//! What engines tell is written at once: the peer of a queue pair stands before its first packet.
+//! Packets are written in the order of their times (`order.rs`). What engines tell is written at once: the
+//! peer of a queue pair stands before its first packet.
 
 use std::io;
 use std::mem;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use bpf::TapHeader;
 use roxie::recording::{FAILED, MESSAGE_MAX};
 use sys::{PollFd, RecordReader, now_ns, poll};
 use wire::capture::LinkType;
 
+use super::order::{HOLD_NS, Waiting};
 use super::split::Splitter;
 use crate::paint::text;
 use crate::write::{NewInterface, Writer};
@@ -32,10 +28,6 @@ mod hostile;
 
 /// Connections that may wait to be accepted (`net.core.somaxconn` is 4096).
 const BACKLOG: i32 = 4096;
-/// Bytes that are read of an engine at a time.
-const BATCH_BYTES: usize = 1 << 20;
-/// Records between two comparisons with [`BATCH_BYTES`].
-const RECORDS: usize = 64;
 /// Messages that are taken of an engine at a time; it has sent more of them only if it sends all the time.
 /// Half: a full socket is read in two parts. Double: their block may exceed what readers take (16 MiB).
 const MESSAGES: usize = 512;
@@ -46,12 +38,6 @@ const MEMORY_MAX: usize = 64 << 20;
 const BUSY_WAIT: Duration = Duration::from_millis(1);
 /// The same if there were no packets.
 const IDLE_WAIT: Duration = Duration::from_millis(5);
-/// How long a record waits for older ones of other engines: some time slices of the scheduler.
-const HOLD_NS: u64 = 50_000_000;
-/// How far a record may be ahead of the clock or behind it. A tap gives packets the time of a copy and waits
-/// for the reader a tenth of a second at most: other times are wrong, and would keep all packets waiting.
-const WRONG_NS: u64 = 1_000_000_000;
-
 /// A capture in progress, and the pcapng file that it produces.
 pub struct CommandCapture {
     listener: OwnedFd,
@@ -88,20 +74,6 @@ struct Engine {
     interface: usize,
     /// What it has told since the last reading.
     notes: Vec<String>,
-}
-
-/// Records in one memory.
-#[derive(Default)]
-struct Waiting {
-    bytes: Vec<u8>,
-    records: Vec<Record>,
-}
-
-#[derive(Clone)]
-struct Record {
-    time_ns: u64,
-    interface: usize,
-    place: Range<usize>,
 }
 
 impl CommandCapture {
@@ -147,7 +119,7 @@ impl CommandCapture {
     /// # Errors
     /// Those of poll(2).
     pub fn next_bytes(&mut self) -> io::Result<&[u8]> {
-        let wait = if self.waiting.records.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
+        let wait = if self.waiting.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
         if self.trouble.is_some() {
             // The listener stays readable.
             std::thread::sleep(wait);
@@ -203,7 +175,7 @@ impl CommandCapture {
                 let _never = self.writer.statistics(engine.interface, engine.copies.lost(), &engine.notes);
                 engine.notes.clear();
             }
-            match self.waiting.read(engine) {
+            match self.waiting.read(&mut engine.copies, engine.interface) {
                 Some(last_ns) => until_ns = until_ns.min(last_ns),
                 None if !is_there => ended.push(at),
                 None => {}
@@ -262,17 +234,11 @@ impl CommandCapture {
     /// Writes the packets up to this time.
     fn write_until(&mut self, until_ns: u64) {
         let Self { waiting, splitter, writer, count, .. } = self;
-        // Stable: the records of an engine are in order already.
-        waiting.records.sort_by_key(|record| record.time_ns);
-        let written = waiting.records.partition_point(|record| record.time_ns <= until_ns);
-        for record in waiting.records.drain(..written) {
-            splitter.packets(&waiting.bytes[record.place], record.interface, &mut |packet| {
-                count.packets += 1;
-                // Writing to memory fails only for packets of 4 GiB; these end at 64 KiB.
-                let _never = writer.packet(packet, None);
-            });
-        }
-        waiting.compact();
+        waiting.pass_until(until_ns, splitter, &mut |packet| {
+            count.packets += 1;
+            // Writing to memory fails only for packets of 4 GiB; these end at 64 KiB.
+            let _never = writer.packet(packet, None);
+        });
     }
 
     /// Writes the number of packets that an engine could not copy.
@@ -301,48 +267,11 @@ impl Engine {
     }
 }
 
-impl Waiting {
-    /// Reads records of an engine. If there may be more, returns the time of the last one.
-    fn read(&mut self, engine: &mut Engine) -> Option<u64> {
-        let Self { bytes, records } = self;
-        let now = now_ns();
-        let (oldest_ns, youngest_ns) = (now.saturating_sub(WRONG_NS), now + WRONG_NS);
-        let (mut taken_bytes, mut last_ns) = (0, oldest_ns);
-        loop {
-            let taken = engine.copies.read(RECORDS, |record| {
-                // A process could write records of no bytes as fast as they are read.
-                taken_bytes += record.len().max(TapHeader::LEN);
-                let Some((header, _)) = TapHeader::parse(record) else { return };
-                last_ns = header.time_ns.clamp(oldest_ns, youngest_ns);
-                let at = bytes.len();
-                bytes.extend_from_slice(record);
-                let (interface, place) = (engine.interface, at..bytes.len());
-                records.push(Record { time_ns: last_ns, interface, place });
-            });
-            if taken < RECORDS {
-                return None;
-            }
-            if taken_bytes >= BATCH_BYTES {
-                return Some(last_ns);
-            }
-        }
-    }
-
-    /// Frees the memory of the records that were written.
-    fn compact(&mut self) {
-        let mut bytes = Vec::new();
-        for record in &mut self.records {
-            let at = bytes.len();
-            bytes.extend_from_slice(&self.bytes[record.place.clone()]);
-            record.place = at..bytes.len();
-        }
-        self.bytes = bytes;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::order::WRONG_NS;
     use super::*;
+    use bpf::TapHeader;
     use sys::RecordWriter;
 
     /// An engine that has connected to the capture.
@@ -443,13 +372,11 @@ mod tests {
     #[test]
     fn records_of_no_bytes_are_read_in_batches() {
         let (mut writer, memory) = RecordWriter::new(1 << 18).expect("memory");
-        let copies = RecordReader::new(memory).expect("a queue");
-        let (connection, _other_end) = sys::seqpacket_pair().expect("descriptors");
-        let mut engine = Engine { connection, copies, interface: 0, notes: Vec::new() };
+        let mut copies = RecordReader::new(memory).expect("a queue");
         while writer.push(&[]) {}
         let mut waiting = Waiting::default();
-        assert!(waiting.read(&mut engine).is_some(), "there are more");
-        assert_eq!((waiting.read(&mut engine), waiting.records.len()), (None, 0));
+        assert!(waiting.read(&mut copies, 0).is_some(), "there are more");
+        assert_eq!((waiting.read(&mut copies, 0), waiting.len()), (None, 0));
     }
 
     /// More than one reading of an engine: the other engine's younger packets wait.

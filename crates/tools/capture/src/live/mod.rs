@@ -9,6 +9,7 @@ mod cpu_budget;
 mod error;
 mod netdev;
 mod nic_time;
+mod order;
 mod process;
 mod split;
 

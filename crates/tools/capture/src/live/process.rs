@@ -13,9 +13,10 @@ use roxie::hook::control::{Remote, Users};
 use roxie::recording;
 use roxie::registry::DomainConfig;
 use roxie::status::EngineStatus;
-use sys::RecordReader;
+use sys::{RecordReader, now_ns};
 
 use super::error::{During, LiveError};
+use super::order::{HOLD_NS, Waiting};
 use super::split::Splitter;
 use super::{Options, PacketSink, Tap};
 
@@ -38,6 +39,8 @@ const RECORDS: usize = 32;
 pub(super) struct Process {
     pid: u32,
     engines: Vec<Engine>,
+    /// Packets of several engines, which are written in the order of their times.
+    waiting: Waiting,
     splitter: Splitter,
     wait_ns: u64,
 }
@@ -84,7 +87,10 @@ impl Process {
                 let known = netdevs.into_iter().collect();
                 Err(LiveError::NoDeviceOn { pid, name: name.clone(), known })
             }
-            _ => Ok(Self { pid, engines, splitter: Splitter::new(options.snap_len, 1), wait_ns }),
+            _ => {
+                let splitter = Splitter::new(options.snap_len, 1);
+                Ok(Self { pid, engines, waiting: Waiting::default(), splitter, wait_ns })
+            }
         }
     }
 }
@@ -114,24 +120,34 @@ impl Tap for Process {
     }
 
     fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize> {
-        let Self { engines, splitter, .. } = self;
+        let Self { engines, splitter, waiting, .. } = self;
         splitter.update_clock();
-        let take = |(interface, engine): (usize, &mut Engine)| {
+        if let [engine] = &mut engines[..] {
             let (mut records, mut bytes) = (0, 0);
             while bytes < BATCH_BYTES {
                 let taken = engine.copies.read(RECORDS, |record| {
                     // The process could write records of no bytes as fast as they are read.
                     bytes += record.len().max(TapHeader::LEN);
-                    splitter.packets(record, interface, sink);
+                    splitter.packets(record, 0, sink);
                 });
                 if taken == 0 {
                     break;
                 }
                 records += taken;
             }
-            records
-        };
-        Ok(engines.iter_mut().enumerate().map(take).sum())
+            return Ok(records);
+        }
+        let is_stopped = engines.iter().all(|engine| engine.remote.is_none());
+        // Before the reading: see `order.rs`.
+        let mut until_ns = if is_stopped { u64::MAX } else { now_ns().saturating_sub(HOLD_NS) };
+        let before = waiting.len();
+        for (interface, engine) in engines.iter_mut().enumerate() {
+            until_ns =
+                waiting.read(&mut engine.copies, interface).map_or(until_ns, |last| last.min(until_ns));
+        }
+        let records = waiting.len() - before;
+        waiting.pass_until(until_ns, splitter, sink);
+        Ok(records)
     }
 
     fn wait_ns(&self) -> u64 {

@@ -5,6 +5,9 @@ use roxie_capture::analyse::{Analysis, Kind, Verdict};
 use roxie_capture::source::Source;
 use wire::capture::Seen;
 
+use pcap_file::{Endianness, TsResolution};
+
+use crate::build::pcap;
 use crate::golden;
 use crate::synth::{ACK, Talk};
 
@@ -178,4 +181,19 @@ fn a_keepalive_probe_is_no_disconnect_request() {
     }
     let text = analyse(&file).text();
     assert!(!text.contains("DisconnectRequest"), "{text}");
+}
+
+/// A file of several interfaces need not be in the order of time.
+#[test]
+fn a_request_behind_its_reply_in_the_file_is_answered() {
+    let mut frames = golden::frames("cm-rping-v4");
+    let setup = |frames: &[Vec<u8>]| {
+        let verdict = analyse(&pcap(frames, 1, Endianness::Little, TsResolution::MicroSecond));
+        let setup = verdict.connections.list()[0].clone();
+        (setup.answered.is_some(), setup.ready.is_some(), setup.passive_qp, verdict.findings.len())
+    };
+    let in_order = setup(&frames);
+    assert_eq!((in_order.0, in_order.1), (true, true));
+    frames[..3].rotate_left(1);
+    assert_eq!(setup(&frames), in_order);
 }
