@@ -61,7 +61,7 @@ impl Host {
 
     fn private_dir(&self) -> PrivateDir {
         let temporary = self.root.join("tmp");
-        PrivateDir::among(None, Some(&self.place), &[&temporary]).expect("there is another place")
+        PrivateDir::among(None, Some(&self.place), &[&temporary], Ok).expect("there is another place")
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
-use roxie::private_dir::PrivateDir;
+use roxie::private_dir::{FULL, PrivateDir, is_full};
 use sys::{Dir, Untrusted, Walk};
 
 use crate::command_dir;
@@ -137,9 +137,10 @@ impl Libraries {
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
             let target = file.canonicalize().at(file)?;
             for name in *names {
-                is_new |= dir
-                    .point(OsStr::new(name), &target)
-                    .during(&format!("linking {}", dir.path().join(name).display()))?;
+                is_new |= dir.point(OsStr::new(name), &target).map_err(|error| {
+                    let what = format!("linking {}: {error}", dir.path().join(name).display());
+                    Failure::new(what).hint_if(is_full(error.kind()).then_some(FULL))
+                })?;
             }
         }
         if is_new {
@@ -153,7 +154,7 @@ impl Libraries {
 /// The private directory of this user. Says once which directories of the environment are not used for it.
 pub(crate) fn base_dir() -> Outcome<PrivateDir> {
     static SAID: Once = Once::new();
-    let base = PrivateDir::open().map_err(|error| Failure::new(error.to_string()).hint_if(error.remedy()))?;
+    let base = PrivateDir::open().map_err(|error| Failure::new(error.to_string()).hint(error.remedy()))?;
     SAID.call_once(|| {
         for refused in base.refused() {
             roxie::notice(format_args!("{refused}; {} is used", base.dir().path().display()));
@@ -170,7 +171,7 @@ pub(crate) fn private_dir(name: &str) -> Outcome<Dir> {
 /// The failure to use a directory that others may control.
 pub(crate) fn not_trusted(why: &Untrusted) -> Failure {
     let hint = match why {
-        Untrusted::Failed { .. } => None,
+        Untrusted::Failed { error, .. } => is_full(error.kind()).then_some(FULL),
         Untrusted::Link { .. } => Some("name the directory that it leads to"),
         Untrusted::Owner { .. }
         | Untrusted::Writable { .. }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use roxie::private_dir::PrivateDir;
+use roxie::private_dir::{FULL, PrivateDir, is_full};
 use sys::{Dir, Untrusted, Walk};
 
 use super::Bundle;
@@ -82,9 +82,7 @@ fn may_execute(dir: &Dir) -> bool {
 
 fn not_unpacked(dir: &Path, error: &io::Error) -> Failure {
     let hint = match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            Some("free some space there, or set TMPDIR (without XDG_RUNTIME_DIR) to another directory")
-        }
+        kind if is_full(kind) => Some(FULL),
         ErrorKind::InvalidData => Some("copy the program again; 'strip' damages it"),
         _ => None,
     };

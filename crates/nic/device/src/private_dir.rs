@@ -17,6 +17,9 @@ const TEMPORARY_NAMES: u32 = 16;
 /// Where every machine has temporary files.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
+/// Returns a directory, or why it is not used.
+type Accept = fn(Dir) -> Result<Dir, Untrusted>;
+
 /// The private directory, and the places that were passed over for it.
 #[derive(Debug)]
 pub struct PrivateDir {
@@ -36,17 +39,21 @@ pub struct Refused {
 }
 
 impl PrivateDir {
-    /// Opens the private directory of this user. Makes it if necessary.
+    /// Opens the private directory of this user, in which it can make files. Makes it if necessary.
     ///
     /// # Errors
     /// No place can be used.
     pub fn open() -> Result<PrivateDir, NoPrivateDir> {
+        Self::find(Dir::writable)
+    }
+
+    fn find(accept: Accept) -> Result<PrivateDir, NoPrivateDir> {
         let temporary = TEMPORARY.map(Path::new);
-        Self::among(named("XDG_RUNTIME_DIR").as_deref(), named("TMPDIR").as_deref(), &temporary)
+        Self::among(named("XDG_RUNTIME_DIR").as_deref(), named("TMPDIR").as_deref(), &temporary, accept)
     }
 
     /// As [`Self::open`], with these places in place of `XDG_RUNTIME_DIR`, `TMPDIR`, and what every machine
-    /// has.
+    /// has; `accept` refuses a directory for another reason.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -54,29 +61,30 @@ impl PrivateDir {
         runtime: Option<&Path>,
         own: Option<&Path>,
         everywhere: &[&Path],
+        accept: Accept,
     ) -> Result<PrivateDir, NoPrivateDir> {
         let mut refused = Vec::new();
         let mut note = |variable, place: &Path, why: Untrusted| {
-            // Containers have variables without their directories.
-            if !why.is_missing() {
+            // A login without a session, and a container, have that variable without its directory.
+            if variable != "XDG_RUNTIME_DIR" || !why.is_missing() {
                 refused.push(Refused { variable, place: place.to_owned(), why });
             }
         };
         if let Some(place) = runtime {
-            match below_runtime_dir(place) {
+            match below_runtime_dir(place).and_then(accept) {
                 Ok(dir) => return Ok(PrivateDir { dir, refused }),
                 Err(why) => note("XDG_RUNTIME_DIR", place, why),
             }
         }
         if let Some(place) = own {
-            match temporary(place) {
+            match temporary(place).and_then(accept) {
                 Ok(dir) => return Ok(PrivateDir { dir, refused }),
                 Err(why) => note("TMPDIR", place, why),
             }
         }
         let mut tried = Vec::new();
         for place in everywhere.iter().filter(|place| Some(**place) != own) {
-            match temporary(place) {
+            match temporary(place).and_then(accept) {
                 Ok(dir) => return Ok(PrivateDir { dir, refused }),
                 Err(why) => tried.push(why),
             }
@@ -110,12 +118,13 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Opens the directory `name` of the private directory. Makes it if necessary.
+/// Opens the directory `name` of the private directory. Makes it if necessary. In a container its file system
+/// may be read-only.
 ///
 /// # Errors
 /// As [`PrivateDir::open`].
 pub fn private_dir(name: &str) -> Result<Dir, NoPrivateDir> {
-    let base = PrivateDir::open()?;
+    let base = PrivateDir::find(Ok)?;
     base.dir.private(OsStr::new(name)).map_err(|why| NoPrivateDir { tried: vec![why] })
 }
 
@@ -183,13 +192,27 @@ pub struct NoPrivateDir {
 }
 
 impl NoPrivateDir {
-    /// What the user can do about it, if anything is known.
+    /// What the user can do about it.
     #[must_use]
-    pub fn remedy(&self) -> Option<&'static str> {
-        let is_failure = |why: &Untrusted| why.kind().is_some();
-        (!self.tried.iter().all(is_failure))
-            .then_some("make the temporary directory sticky (chmod 1777), or set TMPDIR below your home")
+    pub fn remedy(&self) -> &'static str {
+        if self.tried.iter().any(|why| why.kind().is_none()) {
+            "make the temporary directory sticky (chmod 1777), or set TMPDIR below your home"
+        } else if self.tried.iter().any(|why| why.kind().is_some_and(is_full)) {
+            FULL
+        } else {
+            "make /tmp writable (mode 1777), or set TMPDIR to a directory of yours that exists"
+        }
     }
+}
+
+/// What to do if the file system of the private directory is full.
+pub const FULL: &str = "free some space there ('df' and 'df -i' show it), or set TMPDIR (without \
+                        XDG_RUNTIME_DIR) to another directory";
+
+/// Whether an error says that a file system or quota is full.
+#[must_use]
+pub fn is_full(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 impl fmt::Display for NoPrivateDir {
@@ -233,6 +256,28 @@ mod tests {
         assert_eq!(dir.path(), base.join("roxie"));
         assert_eq!(dir.own_metadata().expect("open").mode() & 0o777, 0o700);
         fs::remove_dir_all(base).expect("cleaned");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_passed_over() {
+        let (base, other) = (scratch("full"), scratch("free"));
+        let places = || {
+            PrivateDir::among(None, Some(&base), &[&other], |dir| {
+                let is_full = dir.path().starts_with("/tmp/roxie-private-")
+                    && dir.path().to_string_lossy().contains("-full/");
+                let error = io::Error::from_raw_os_error(libc::EROFS);
+                if is_full { Err(Untrusted::Failed { path: dir.path().to_owned(), error }) } else { Ok(dir) }
+            })
+        };
+        let found = places().expect("the other one");
+        assert!(found.dir().path().starts_with(&other) && found.refused().len() == 1);
+        assert!(found.refused()[0].to_string().ends_with("Read-only file system (os error 30)"));
+        fs::remove_dir_all(base).expect("cleaned");
+        let missing = places().expect("the other one");
+        assert!(missing.refused()[0].to_string().starts_with("TMPDIR is not used: "));
+        fs::remove_dir_all(&other).expect("cleaned");
+        let why = places().expect_err("there is none");
+        assert!(why.remedy().contains("TMPDIR to a directory of yours"), "{why}");
     }
 
     #[test]

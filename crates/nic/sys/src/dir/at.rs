@@ -71,6 +71,12 @@ pub(super) fn make_private_dir(dir: BorrowedFd<'_>, of: &OsStr) -> io::Result<()
     check(unsafe { libc::fchmodat(dir.as_raw_fd(), of.as_ptr(), 0o700, 0) }).map(drop)
 }
 
+/// Fails if this process may not make files in the directory, or its file system is read-only.
+pub(super) fn may_write(dir: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: a string that ends with a zero byte.
+    check(unsafe { libc::faccessat(dir.as_raw_fd(), c".".as_ptr(), libc::W_OK, libc::AT_EACCESS) }).map(drop)
+}
+
 pub(super) fn rename(dir: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> io::Result<()> {
     let (from, to, dir) = (name(from)?, name(to)?, dir.as_raw_fd());
     // SAFETY: both names end with a zero byte and outlive the call.

@@ -129,6 +129,17 @@ impl Dir {
         }
     }
 
+    /// Returns the directory if this process can make files in it.
+    ///
+    /// # Errors
+    /// `EROFS`, `EACCES`.
+    pub fn writable(self) -> Result<Dir, Untrusted> {
+        match at::may_write(self.as_fd()) {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Untrusted::Failed { path: self.path, error }),
+        }
+    }
+
     /// Makes a private directory that did not exist: `PREFIX-NUMBER-RANDOM`, and holds its lock. The number
     /// is for people.
     ///
