@@ -69,7 +69,7 @@ struct Report {
 
 /// Prints the report; fails if the device cannot work.
 pub(crate) fn print(args: &DoctorArgs) -> Outcome {
-    let mut checks = system::checks();
+    let mut checks = system::checks(args.device.configs().map_or(1, |devices| devices.len()));
     checks.extend(port::checks());
     checks.extend(xdp::checks());
     checks.extend(features::checks());

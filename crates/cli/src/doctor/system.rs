@@ -5,19 +5,19 @@ use std::net::UdpSocket;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
+use roxie::registry;
 
 use super::Check;
 
 /// UDP_GRO came with 5.0 (include/uapi/linux/udp.h), UDP_SEGMENT with 4.18.
 const KERNEL_MIN: (u32, u32) = (5, 0);
-/// Creating a socket group opens 65 sockets for a moment.
-const NOFILE_MIN: u64 = 110;
 /// Receive buffer below which bursts of six senders overflow: each has a window of 320 KiB in flight, which
 /// the kernel's accounting counts twice.
 const RMEM_WANTED: u64 = 4 << 20;
 
-pub(super) fn checks() -> Vec<Check> {
-    vec![kernel(), segmentation(), descriptors(), receive_buffer(), memlock(), user_namespaces()]
+/// Those of a process with so many devices.
+pub(super) fn checks(devices: usize) -> Vec<Check> {
+    vec![kernel(), segmentation(), descriptors(devices), receive_buffer(), memlock(), user_namespaces()]
 }
 
 fn kernel() -> Check {
@@ -60,21 +60,19 @@ fn segmentation() -> Check {
     }
 }
 
-fn descriptors() -> Check {
-    const NAME: &str = "RLIMIT_NOFILE";
-    match getrlimit(Resource::RLIMIT_NOFILE) {
-        Ok((soft, hard)) if hard < NOFILE_MIN => {
-            let remedy =
-                format!("raise it to {NOFILE_MIN}: ulimit -Hn, limits.conf, or the container's settings");
-            Check::bad(
-                NAME,
-                format!("{soft}, at most {hard}; the device opens {NOFILE_MIN} for a moment when it starts"),
-                remedy,
-            )
-        }
-        Ok((soft, hard)) => Check::ok(NAME, format!("{soft}, at most {hard}")),
-        Err(error) => Check::note(NAME, error.to_string()),
+fn descriptors(devices: usize) -> Check {
+    let ([soft, hard], needed) = (sys::descriptor_limits(), registry::descriptors(devices));
+    // For a moment a device raises the soft limit.
+    let kept = needed - registry::descriptors(0);
+    let text = format!("{soft}, at most {hard}");
+    if hard >= needed && soft > kept {
+        return Check::ok("RLIMIT_NOFILE", text);
     }
+    Check::bad(
+        "RLIMIT_NOFILE",
+        format!("{text}; {devices} device(s) open {needed} for a moment when they start, and keep {kept}"),
+        format!("raise both to {needed}: ulimit -n, limits.conf, or the container's settings"),
+    )
 }
 
 fn receive_buffer() -> Check {

@@ -62,8 +62,8 @@ pub use packet::{FrameBatch, FrameInfo, PacketSocket, SEND_FRAMES_MAX};
 pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{
-    DescriptorLimit, LimitLock, descriptor_limit, effective_uid, file_size_limit, is_stopped, lower_priority,
-    survive_file_size_limit, unblock_signals,
+    DescriptorLimit, LimitLock, descriptor_limit, descriptor_limits, effective_uid, file_size_limit,
+    is_stopped, lower_priority, survive_file_size_limit, unblock_signals,
 };
 pub use random::random_u64;
 pub use record_queue::{RecordReader, RecordWriter};

@@ -82,10 +82,15 @@ pub fn file_size_limit() -> u64 {
 
 /// The soft limit of a resource (getrlimit(2)).
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> u64 {
+    limits(resource)[0]
+}
+
+/// The soft and the hard limit of a resource.
+fn limits(resource: libc::__rlimit_resource_t) -> [u64; 2] {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid rlimit the kernel may write; the call cannot fail with these arguments.
     unsafe { libc::getrlimit(resource, &raw mut limit) };
-    limit.rlim_cur
+    [limit.rlim_cur, limit.rlim_max]
 }
 
 /// The soft limit of open descriptors. It also bounds the descriptors that an unprivileged user has in
@@ -93,6 +98,12 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> u64 {
 #[must_use]
 pub fn descriptor_limit() -> u64 {
     limit(libc::RLIMIT_NOFILE)
+}
+
+/// The soft and the hard limit of open descriptors.
+#[must_use]
+pub fn descriptor_limits() -> [u64; 2] {
+    limits(libc::RLIMIT_NOFILE)
 }
 
 /// Raises the soft limit of open descriptors while it lives, as far as the hard limit allows. Several

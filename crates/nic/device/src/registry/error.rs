@@ -65,6 +65,18 @@ pub enum JoinError {
     },
 }
 
+/// Descriptors that an engine keeps, and those of its first objects.
+pub(super) const EACH: u64 = 20;
+/// A limit of descriptors that is enough for all devices of a process, with an engine each.
+const ENOUGH: u64 = 1024;
+
+/// Descriptors that a process with so many devices has open for a moment when the last one starts: the 65 of
+/// the first page of the socket set, and what it has itself.
+#[must_use]
+pub const fn descriptors(devices: usize) -> u64 {
+    90 + EACH * devices as u64
+}
+
 /// Why a process is not taken for one of this user.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stranger {
@@ -124,7 +136,10 @@ impl JoinError {
                 "end that process, or try again when the machine has less to do".to_owned()
             }
             JoinError::TooFewDescriptors => {
-                "raise the limit: ulimit -n 1024, and ulimit -Hn if that is lower".to_owned()
+                let is_hard = sys::descriptor_limits()[1] < ENOUGH;
+                let above =
+                    if is_hard { "; as root, limits.conf or the settings of a container" } else { "" };
+                format!("raise it: ulimit -n {ENOUGH}{above}")
             }
             JoinError::TooManyInFlight => "raise the hard limit (ulimit -Hn) to 8192".to_owned(),
             JoinError::OtherVersion { .. } => format!("end all programs of that version, or {APART}"),
@@ -174,10 +189,15 @@ impl fmt::Display for JoinError {
                 f.write_str("another process adds slots and has not finished")
             }
             JoinError::Growing { pid, .. } => write!(f, "process {pid} adds slots and has not finished"),
-            JoinError::TooFewDescriptors => f.write_str(
-                "the limit of open descriptors (ulimit -n) is too low: 110 are needed for a moment, \
-                     and 20 for each further engine",
-            ),
+            JoinError::TooFewDescriptors => {
+                let [soft, hard] = sys::descriptor_limits();
+                let first = descriptors(1);
+                write!(
+                    f,
+                    "the limit of open descriptors (ulimit -n) is too low: it is {soft}, at most {hard}; a \
+                     process needs {first} for a moment, and {EACH} for each further device or engine"
+                )
+            }
             JoinError::TooManyInFlight => f.write_str(
                 "this user has too many descriptors in flight for further slots: the hard limit of open \
                      descriptors bounds them",

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::error::EACH;
 use super::group::{Common, SocketSet};
 use super::holder::PortHolder;
 use super::identity::{self, Peer, Relation};
@@ -94,6 +95,12 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             true => JoinError::OtherVersion { port },
             false => JoinError::PortBusy { port },
         });
+        // This process cannot accept its own connection.
+        let own = std::process::id().cast_signed();
+        let is_own = matches!(error, JoinError::Silent { member, .. } if member.pid == own);
+        if is_own && is_short_of_descriptors() {
+            return Err(JoinError::TooFewDescriptors.into());
+        }
         let waited_ns = now_ns() - start;
         let ends = match error {
             JoinError::Refused { .. } => true,
@@ -171,6 +178,11 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
         }
     }
     Ok(Scan::NoMember(reason))
+}
+
+fn is_short_of_descriptors() -> bool {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    open + EACH > sys::descriptor_limit()
 }
 
 /// Returns both ends of the socket set.

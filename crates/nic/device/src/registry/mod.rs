@@ -45,7 +45,7 @@ mod service;
 mod slots;
 
 pub use domain::DomainConfig;
-pub use error::{JoinError, Stranger};
+pub use error::{JoinError, Stranger, descriptors};
 pub use failure::next_scan_ns;
 pub use forward::ForwardOutcome;
 pub use holder::PortHolder;
