@@ -60,6 +60,7 @@ const EIGHT: &str = r#"
     done | sort -u | wc -l
     cat mlx5_1/ports/1/gid_attrs/ndevs/*
     ls -d mlx5_*/device/net/*'
+"$ROXIE" run --devices 8 --name mlx5_ --device-files -- "$PROGRAM"
 "#;
 
 /// As many devices as there can be: each has all files, and the tools find it.
@@ -230,9 +231,13 @@ pub(crate) fn cases() -> Vec<Case> {
             let ended = run(lab, name, &format!("{ABOVE}{TUNNEL}\"$ROXIE\" doctor"))?;
             RULE.iter().try_for_each(|line| says(&ended, line))
         }),
-        networks("eight devices").running(|lab, name| {
-            let ended = run(lab, name, &format!("{ABOVE}{EIGHT}"))?;
-            ["8\n", "e0\nmv0\nmv0", "mlx5_7/device/net/e0"].iter().try_for_each(|line| says(&ended, line))
+        networks("eight devices").with_programs(&["cc"]).running(|lab, name| {
+            let program = build(lab, "topology.c", &["-libverbs"])?;
+            let ended = run(lab, name, &format!("PROGRAM='{}'\n{ABOVE}{EIGHT}", program.path()))?;
+            ["8\n", "e0\nmv0\nmv0", "mlx5_7/device/net/e0", "mlx5_7 on e0, node -1, 100 Gb/sec (4X EDR)"]
+                .iter()
+                .chain(&["mlx5_0 on e1, ", "8 devices with 8 paths"])
+                .try_for_each(|line| says(&ended, line))
         }),
         networks("32 devices with all files").with_programs(&["ibv_devinfo", "ibstat"]).running(
             |lab, name| {
