@@ -113,7 +113,6 @@ const SEEN: [&str; 12] = [
     "2: roxie0=e0 roxie1=e2 roxie2=e1\n",
 ];
 
-
 /// A server with three open devices is captured while clients connect to each. Any of its engines may receive
 /// a request. Prints each packet that is not at the device with its address, and packets behind younger ones.
 const RECORDED: &str = r#"

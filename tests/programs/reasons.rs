@@ -47,7 +47,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn table() -> [(&'static str, &'static str); 10] {
     [
         ("ROXIE_NETDEV=nonesuch ibv_devices", "no network interface called 'nonesuch'"),
-        ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "choose one with --netdev or ROXIE_NETDEV: lo"),
+        ("ROXIE_NETDEV=nonesuch rping -c -a 127.0.0.1", "choose one of lo"),
         ("ROXIE_NAME=a/b ibv_devinfo", "'a/b' cannot name a device"),
         ("ROXIE_DOMAIN='x y' rping -c -a 127.0.0.1", "ROXIE_DOMAIN=x y is not NAME or NAME:PORT"),
         ("ROXIE_USERS=root rping -c -a 127.0.0.1", "ROXIE_USERS=root is not a list of user ids"),

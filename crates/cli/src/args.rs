@@ -115,17 +115,18 @@ pub(crate) struct DeviceArgs {
 /// The lists of `--device`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pairs {
+    pub(crate) given: String,
     pub(crate) names: String,
     pub(crate) netdevs: String,
 }
 
-fn pairs(list: &str) -> Result<Pairs, String> {
+pub(crate) fn pairs(list: &str) -> Result<Pairs, String> {
     let pairs: Option<Vec<(&str, &str)>> = list.split(',').map(|pair| pair.split_once('=')).collect();
     let pairs =
         pairs.filter(|pairs| pairs.iter().all(|(name, netdev)| !name.is_empty() && !netdev.is_empty()));
     let pairs = pairs.ok_or("each part is NAME=IF, such as mlx5_0=eth0,mlx5_1=eth1")?;
     let (names, netdevs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-    Ok(Pairs { names: names.join(","), netdevs: netdevs.join(",") })
+    Ok(Pairs { given: list.to_owned(), names: names.join(","), netdevs: netdevs.join(",") })
 }
 
 /// How packets get from the device to the network.
@@ -167,24 +168,24 @@ pub(crate) struct TrafficArgs {
     /// Mark packets as ECN-capable, so that switches mark them on congestion instead of dropping them
     /// [default: off]
     ///
-    /// Without a value: on, for all devices. A list has the values of single devices, such as
-    /// mlx5_0=on,mlx5_1=on; --rate-limit and --flush-icrc take such lists, too. The peer must reply to marked
-    /// packets with congestion notification packets (CNPs): RoCE NICs and roxie do, Linux rxe does not. The
-    /// sender then reduces its rate (DCQCN). Also: environment variable ROXIE_ECN.
-    #[arg(long, value_name = "on|off|NAME=on[,NAME=on...]", num_args = 0..=1, require_equals = true,
+    /// on or off; without a value: on, for all devices. A list has the values of single devices, such as
+    /// mlx5_0=on,mlx5_1=off; --rate-limit and --flush-icrc take such lists, too. The peer must reply to
+    /// marked packets with congestion notification packets (CNPs): RoCE NICs and roxie do, Linux rxe does
+    /// not. The sender then reduces its rate (DCQCN). Also: environment variable ROXIE_ECN.
+    #[arg(long, value_name = "VALUE|NAME=VALUE[,NAME=VALUE...]", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = ecn)]
     pub(crate) ecn: Option<String>,
     /// Limit the rate of each queue pair, in bits per second on the wire, such as 500M or 10G
     ///
     /// A rate limit that the program sets itself (ibv_modify_qp) takes precedence. Also: environment
     /// variable ROXIE_RATE_LIMIT.
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE|NAME=RATE[,NAME=RATE...]", value_parser = rate)]
     pub(crate) rate_limit: Option<String>,
     /// Compute the ICRC of FLUSH packets by the standard (iba) or as Linux rxe does (rxe) [default: iba]
     ///
     /// rxe includes the headers twice, and drops a FLUSH with a standard ICRC. NICs use the standard ICRC.
     /// roxie accepts both. Also: environment variable ROXIE_FLUSH_ICRC.
-    #[arg(long, value_name = "KIND", value_parser = flush_icrc)]
+    #[arg(long, value_name = "KIND|NAME=KIND[,NAME=KIND...]", value_parser = flush_icrc)]
     pub(crate) flush_icrc: Option<String>,
     /// Engines of the device, auto or 1 to 32; each has its own sockets, lock and thread [default: auto]
     ///
@@ -224,6 +225,33 @@ pub(crate) fn one_of<T: Copy + Send + Sync>(words: &'static [Word<T>]) -> impl T
 fn engines(text: &str) -> Result<Engines, String> {
     let engines = Engines::from_word(text).ok().filter(|_| !text.is_empty());
     engines.ok_or_else(|| Engines::WORDS.concat())
+}
+
+/// The words of a command line with `--ecn=VALUE` for `--ecn VALUE`: the parser takes that for a command,
+/// because the value is optional. `command` is the first word of the command, if one was found.
+pub(crate) fn with_ecn_value(words: &[OsString], command: Option<&OsString>) -> Option<Vec<OsString>> {
+    let is_value = |word: &OsString| word.to_str().is_some_and(|word| ecn(word).is_ok());
+    let is_it = |pair: &[OsString]| {
+        pair[0] == "--ecn" && is_value(&pair[1]) && command.is_none_or(|command| *command == pair[1])
+    };
+    let at = words.windows(2).take_while(|pair| pair[0] != "--").position(is_it)?;
+    let mut words = words.to_vec();
+    let value = words.remove(at + 1);
+    words[at].push("=");
+    words[at].push(value);
+    Some(words)
+}
+
+impl Command {
+    /// The program that is to be started, with its arguments.
+    pub(crate) fn program(&self) -> Option<&OsString> {
+        match self {
+            Command::Run(args) => args.command.first(),
+            Command::Check(args) => args.run.command.first(),
+            Command::Trace(args) => args.run.command.first(),
+            _ => None,
+        }
+    }
 }
 
 fn ecn(text: &str) -> Result<String, String> {
@@ -467,6 +495,20 @@ mod tests {
         assert_eq!(when(&["true"]), (When::Auto, 1));
         assert!(Args::try_parse_from(["roxie", "run", "--bogus", "--", "true"]).is_err());
         assert!(Args::try_parse_from(["roxie", "run", "--port", "tcp", "--", "true"]).is_err());
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let with_ecn =
+            |line, command: Option<&str>| with_ecn_value(&words(line), command.map(OsString::from).as_ref());
+        let joined = Some(words("roxie run --ecn=a=off,b=on -- true"));
+        assert_eq!(with_ecn("roxie run --ecn a=off,b=on -- true", Some("a=off,b=on")), joined);
+        assert_eq!(with_ecn("roxie env --ecn off", None), Some(words("roxie env --ecn=off")));
+        for (line, command) in [
+            ("roxie run --ecn true", "true"),
+            ("roxie run --ecn -- on", "on"),
+            ("roxie run ./prog --ecn on", "./prog"),
+            ("roxie run -- ./prog --ecn on", "./prog"),
+        ] {
+            assert_eq!(with_ecn(line, Some(command)), None, "{line}");
+        }
         for wrong in ["a", "a=", "=lo", "a=lo,", ",a=lo"] {
             assert!(
                 Args::try_parse_from(["roxie", "run", "--device", wrong, "--", "true"]).is_err(),

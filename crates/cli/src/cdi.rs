@@ -104,7 +104,7 @@ fn specification(dir: &Path, device: &DeviceArgs, name: &str) -> Value {
         format!("GLIBC_TUNABLES={}", env::tunables(None, env::STATIC_TLS).to_string_lossy()),
     ];
     let named = device.words().into_iter();
-    variables.extend(named.filter_map(|(setting, word)| Some(format!("{}={}", setting.variable(), word?))));
+    variables.extend(named.filter_map(|(variable, word)| Some(format!("{variable}={}", word?))));
     json!({
         "cdiVersion": CDI_VERSION,
         "kind": KIND,

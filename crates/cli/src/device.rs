@@ -4,18 +4,32 @@ use roxie::port::PortChoice;
 use roxie::registry::DomainConfig;
 use roxie::verbs::{BadSetting, DeviceConfig, DeviceSetting, DeviceSettings, Engines, Refusal, Traffic};
 
-use crate::args::{DeviceArgs, PortArgs, TrafficArgs};
+use crate::args::{DeviceArgs, Pairs, PortArgs, TrafficArgs};
 use crate::failure::{Failure, Outcome};
 
 impl DeviceArgs {
     /// The environment variables that these options stand for, with their values if given.
-    pub(crate) fn words(&self) -> [(DeviceSetting, Option<String>); 3] {
-        let [netdev, name, devices] = match &self.device {
-            // Each name is given, so no number is: names would be numbered.
-            Some(pairs) => [pairs.netdevs.clone(), pairs.names.clone(), String::new()].map(Some),
-            None => [&self.netdev, &self.name, &self.devices].map(Clone::clone),
-        };
-        [(DeviceSetting::Netdev, netdev), (DeviceSetting::Name, name), (DeviceSetting::Devices, devices)]
+    pub(crate) fn words(&self) -> [(&'static str, Option<String>); 3] {
+        let mut variables = DeviceSettings::VARIABLES.into_iter();
+        self.given().map(|given| (variables.next().unwrap_or_default(), given.map(|setting| setting.value)))
+    }
+
+    /// The settings of these options.
+    fn given(&self) -> [Option<DeviceSetting>; 3] {
+        if let Some(Pairs { names, netdevs, given }) = &self.device {
+            let setting = |value| Some(DeviceSetting { value, given: format!("--device '{given}'") });
+            // Each device has its name: none is to count on.
+            return [netdevs.clone(), names.clone(), String::new()].map(setting);
+        }
+        let options = [("--netdev", &self.netdev), ("--name", &self.name), ("--devices", &self.devices)];
+        options.map(|(option, value)| Some(DeviceSetting::of_option(option, value.clone()?)))
+    }
+
+    /// The settings of these options, and of the variables where options are missing.
+    pub(crate) fn settings(&self) -> DeviceSettings {
+        let DeviceSettings { netdev, name, devices } = DeviceSettings::from_env();
+        let mut variables = [netdev, name, devices].into_iter();
+        self.given().map(|given| given.unwrap_or(variables.next().unwrap_or_default())).into()
     }
 
     /// The devices to open, the first of which a program takes that names none.
@@ -24,32 +38,18 @@ impl DeviceArgs {
     }
 
     fn chosen(&self) -> Result<Vec<DeviceConfig>, Refusal> {
-        let words = self.words();
         // An empty variable means the default; an empty option is a mistake.
-        let empty = words.iter().find(|(_, word)| word.as_deref() == Some(""));
-        if let Some((setting, _)) = empty.filter(|_| self.device.is_none()) {
-            return Err(BadSetting::EmptyPart(*setting, String::new()).into());
+        let mut given = self.given().into_iter().flatten().filter(|_| self.device.is_none());
+        if let Some(empty) = given.find(|setting| setting.value.is_empty()) {
+            return Err(BadSetting::EmptyPart(empty.given).into());
         }
-        let [netdev, name, devices] = words.map(|(_, word)| word);
-        let env = DeviceSettings::from_env();
-        let settings = DeviceSettings {
-            netdev: netdev.unwrap_or(env.netdev),
-            name: name.unwrap_or(env.name),
-            devices: devices.unwrap_or(env.devices),
-        };
-        settings.configs()
+        self.settings().configs()
     }
 
     /// The name of the first device where only these options are set, no variables.
     pub(crate) fn first_name(&self) -> Outcome<String> {
-        let [netdev, name, devices] = self.words().map(|(_, word)| word.unwrap_or_default());
-        DeviceSettings { netdev, name, devices }.first_name().map_err(|refusal| failed(&refusal))
-    }
-
-    /// Whether a setting names the interfaces.
-    pub(crate) fn names_interfaces(&self) -> bool {
-        let [(_, netdev), ..] = self.words();
-        netdev.is_some() || !DeviceSettings::from_env().netdev.is_empty()
+        let settings = DeviceSettings::from(self.given().map(Option::unwrap_or_default));
+        settings.first_name().map_err(|refusal| failed(&refusal))
     }
 
     /// Checks interfaces, names, `ROXIE_DOMAIN`, `ROXIE_USERS` and `ROXIE_ENGINES`; the failure names valid
@@ -66,7 +66,7 @@ impl DeviceArgs {
 }
 
 fn failed(refusal: &Refusal) -> Failure {
-    let is_usage = matches!(refusal, Refusal::BadName(_) | Refusal::BadSetting(_));
+    let is_usage = matches!(refusal, Refusal::BadName { .. } | Refusal::BadSetting(_));
     Failure::new(refusal.to_string()).hint(refusal.remedy()).code(if is_usage { 2 } else { 1 })
 }
 
@@ -83,38 +83,43 @@ impl TrafficArgs {
     /// these `devices`.
     pub(crate) fn words(&self, devices: &DeviceArgs) -> Outcome<[(&'static str, Option<String>); 4]> {
         let variables = [
-            ("ROXIE_ECN", self.ecn.clone()),
-            ("ROXIE_RATE_LIMIT", self.rate_limit.clone()),
-            ("ROXIE_FLUSH_ICRC", self.flush_icrc.clone()),
-            ("ROXIE_ENGINES", self.engines.map(|engines| engines.to_string())),
+            ("ROXIE_ECN", "--ecn", self.ecn.clone()),
+            ("ROXIE_RATE_LIMIT", "--rate-limit", self.rate_limit.clone()),
+            ("ROXIE_FLUSH_ICRC", "--flush-icrc", self.flush_icrc.clone()),
+            ("ROXIE_ENGINES", "--engines", self.engines.map(|engines| engines.to_string())),
         ];
-        let [ecn, rate_limit, flush_icrc, engines] = variables
-            .each_ref()
-            .map(|(name, word)| word.clone().unwrap_or_else(|| std::env::var(name).unwrap_or_default()));
-        Traffic::from_words("", &ecn, &rate_limit, &flush_icrc)
-            .and_then(|_| Engines::from_word(&engines))
+        let settings = variables.each_ref().map(|(variable, option, word)| match word {
+            Some(word) => DeviceSetting::of_option(option, word.clone()),
+            None => DeviceSetting::from_env(variable),
+        });
+        let [ecn, rate_limit, flush_icrc, engines] = settings.each_ref().map(|setting| &*setting.value);
+        Traffic::from_words("", ecn, rate_limit, flush_icrc)
+            .and_then(|_| Engines::from_word(engines))
             .map_err(|bad| Failure::new(bad.to_string()).code(2))?;
-        let lists = [ecn, rate_limit, flush_icrc];
-        let named = lists.iter().flat_map(|list| Traffic::named_devices(list)).collect::<Vec<_>>();
+        let named = |setting: &DeviceSetting| {
+            Traffic::named_devices(&setting.value)
+                .map(|name| (setting.given.clone(), name.to_owned()))
+                .collect::<Vec<_>>()
+        };
+        let named: Vec<(String, String)> = settings.iter().flat_map(named).collect();
         // Without interfaces there is no device, which the program finds out.
         if !named.is_empty()
             && let Ok(devices) = devices.configs()
         {
             let names = devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>();
-            if let Some(unknown) = named.iter().find(|name| !names.contains(name)) {
-                let what =
-                    format!("--ecn, --rate-limit or --flush-icrc names '{unknown}', which is no device");
+            if let Some((given, unknown)) = named.iter().find(|(_, name)| !names.contains(&&**name)) {
+                let what = format!("{given} names '{unknown}', which is no device");
                 return Err(Failure::new(what).hint(format!("devices: {}", names.join(", "))).code(2));
             }
         }
-        Ok(variables)
+        Ok(variables.map(|(variable, _, word)| (variable, word)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Pairs;
+    use crate::args::pairs;
 
     #[test]
     fn device_names_are_checked() {
@@ -129,6 +134,21 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_names_the_option_as_given() {
+        let device = |list: &str| DeviceArgs { device: Some(pairs(list).unwrap()), ..DeviceArgs::default() };
+        let refused = |list: &str| device(list).check().unwrap_err().what;
+        assert_eq!(refused("a/b=lo"), "'a/b' cannot name a device (--device 'a/b=lo')");
+        assert_eq!(refused("a=lo,b=lo"), "--device 'a=lo,b=lo' has 'lo' twice");
+        assert_eq!(refused("a=no"), "no network interface called 'no' (--device 'a=no')");
+        let empty = DeviceArgs { name: Some(String::new()), ..DeviceArgs::default() };
+        assert_eq!(empty.check().unwrap_err().what, "--name '' has an empty part");
+        let ecn = TrafficArgs { ecn: Some("a=off".to_owned()), ..TrafficArgs::default() };
+        assert!(ecn.words(&device("a=lo")).is_ok());
+        let other = ecn.words(&device("b=lo")).unwrap_err();
+        assert_eq!(other.what, "--ecn 'a=off' names 'a', which is no device");
+    }
+
+    #[test]
     fn an_argument_wins_over_the_environment() {
         let args = DeviceArgs {
             name: Some("rxe".to_owned()),
@@ -140,14 +160,9 @@ mod tests {
         let names: Vec<_> =
             configs.iter().map(|config| (config.name.as_str(), config.netdev.as_deref())).collect();
         assert_eq!(names, [("rxe0", Some("lo")), ("rxe1", Some("lo"))]);
-        let pairs = |names: &str, netdevs: &str| {
-            let pairs = Pairs { names: names.to_owned(), netdevs: netdevs.to_owned() };
-            DeviceArgs { device: Some(pairs), ..DeviceArgs::default() }
-        };
-        let pair = pairs("B", "lo");
+        let pair = DeviceArgs { device: Some(pairs("B=lo").unwrap()), ..DeviceArgs::default() };
         assert_eq!(pair.configs().unwrap()[0].name, "B", "the name is not numbered");
         assert_eq!(pair.first_name().unwrap(), "B");
-        assert_eq!(pairs("A,B", "lo,lo").check().unwrap_err().code, 2);
         let unknown = DeviceArgs { netdev: Some("nonesuch".to_owned()), ..DeviceArgs::default() };
         assert_eq!(unknown.check().unwrap_err().code, 1);
     }

@@ -4,13 +4,14 @@ use roxie::port::{LocalPath, Outlook, PortChoice};
 use roxie::verbs::{Context, Device, DeviceConfig};
 use serde_json::{Value, json};
 
-use crate::args::{DeviceArgs, DevinfoArgs};
+use crate::args::{DeviceArgs, DevinfoArgs, TrafficArgs};
 use crate::failure::{During, Failure, Outcome};
 use crate::terminal::{self, Terminal};
 
 /// Prints what each device is.
 pub(crate) fn print(args: &DevinfoArgs) -> Outcome {
     let choice = args.port.choice()?;
+    TrafficArgs::default().words(&args.device)?;
     let terminal = Terminal::stdout();
     for (number, context) in open(&args.device, Some(choice))?.iter().enumerate() {
         let outlook = Outlook::new(choice, &context.device().gids()).during("the interface")?;

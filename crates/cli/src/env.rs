@@ -29,7 +29,7 @@ pub(crate) fn variables(nic: &NicArgs) -> Outcome<Vec<(&'static str, OsString)>>
         ("ROXIE_INGRESS", ingress),
         ("ROXIE_EGRESS", egress),
     ];
-    let devices = device.words().map(|(setting, word)| (setting.variable(), word));
+    let devices = device.words();
     variables.extend(
         devices.into_iter().chain(named).chain(traffic).filter_map(|(key, value)| Some((key, value?.into()))),
     );

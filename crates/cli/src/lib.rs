@@ -120,11 +120,20 @@ fn parse() -> Args {
 
 /// Parses the command line. Its errors contain no text that controls a terminal.
 fn try_parse() -> Result<Args, clap::Error> {
-    let error = match Args::try_parse() {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let mut parsed = Args::try_parse_from(&words);
+    let joined = match &parsed {
+        Ok(args) => args.command.program().and_then(|first| args::with_ecn_value(&words, Some(first))),
+        Err(_) => args::with_ecn_value(&words, None),
+    };
+    if let Some(joined) = joined {
+        parsed = Args::try_parse_from(&joined);
+        words = joined;
+    }
+    let error = match parsed {
         Err(error) if error.use_stderr() => error,
         parsed => return parsed,
     };
-    let words: Vec<OsString> = std::env::args_os().collect();
     let shown: Vec<OsString> = words.iter().map(|word| printable(&word.to_string_lossy()).into()).collect();
     if words == shown {
         return Err(error);

@@ -90,7 +90,7 @@ pub(crate) struct CheckArgs {
     #[arg(conflicts_with_all = ["chaos", "output", "capture"])]
     seeds: Option<u64>,
     #[command(flatten)]
-    run: RunArgs,
+    pub(crate) run: RunArgs,
 }
 
 /// What `--pages` protects, as the libraries name it.

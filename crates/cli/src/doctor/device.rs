@@ -1,7 +1,7 @@
 //! Libraries, network interfaces, and the device itself.
 
 use roxie::interfaces::{Interfaces, Standing};
-use roxie::verbs::{Device, DeviceConfig, DeviceSetting, remedy};
+use roxie::verbs::{Device, DeviceConfig, DeviceSettings, remedy};
 use sys::Link;
 
 use super::Check;
@@ -46,11 +46,12 @@ fn reason(args: &DeviceArgs, configs: &[DeviceConfig], all: &Interfaces, link: &
     let on_it = configs.iter().filter(|config| config.netdev.as_deref() == Some(&link.name));
     let names: Vec<&str> = on_it.map(|config| config.name.as_str()).collect();
     let standing = all.standing(link);
-    match (args.names_interfaces(), standing) {
+    let DeviceSettings { netdev, devices, .. } = args.settings();
+    match (!netdev.value.is_empty(), standing) {
         _ if !names.is_empty() => format!("has {}", names.join(", ")),
-        (true, _) => format!("no device, because {} names others", DeviceSetting::Netdev),
+        (true, _) => format!("no device, because {} names others", netdev.given),
         (false, Standing::Device | Standing::LastResort) => {
-            format!("no device, because {} is a smaller number", DeviceSetting::Devices)
+            format!("no device, because {} is a smaller number", devices.given)
         }
         (false, standing) => standing.to_string(),
     }
@@ -89,7 +90,7 @@ fn device(config: &DeviceConfig) -> Check {
             if gids.up {
                 return Check::ok(NAME, text);
             }
-            let remedy = format!("as root: ip link set {} up, or choose another with --netdev", gids.netdev);
+            let remedy = format!("as root: ip link set {} up, or choose another interface", gids.netdev);
             Check::bad(NAME, format!("{text}, which is down"), remedy)
         }
         Err(error) => Check::bad(NAME, error.to_string(), remedy(&error).unwrap_or_default()),

@@ -61,7 +61,7 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    run: RunArgs,
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Subcommand)]

@@ -129,7 +129,8 @@ impl GidTable {
             Some(name) => interfaces.named(name),
             None => interfaces.with_devices().first().copied(),
         };
-        let table = Self::of(link.ok_or_else(|| interfaces.unknown(netdev.unwrap_or("lo")))?, interfaces);
+        let unknown = || interfaces.unknown(netdev.unwrap_or("lo"), "");
+        let table = Self::of(link.ok_or_else(unknown)?, interfaces);
         if table.entries.is_empty() {
             let is_down_loopback = table.netdev == "lo" && !table.up;
             return Err(Refusal::NoAddress { netdev: table.netdev, is_down_loopback }.into());

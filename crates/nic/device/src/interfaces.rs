@@ -157,10 +157,10 @@ impl Interfaces {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// The refusal of the name of an interface that does not exist.
-    pub(crate) fn unknown(&self, name: &str) -> Refusal {
+    /// The refusal of the name of an interface that does not exist; `given` is what the user gave.
+    pub(crate) fn unknown(&self, name: &str, given: &str) -> Refusal {
         let known = self.links.iter().map(|link| link.name.clone()).collect();
-        Refusal::NoNetdev { name: name.to_owned(), known }
+        Refusal::NoNetdev { name: name.to_owned(), given: given.to_owned(), known }
     }
 
     /// Returns the interfaces that have a device by the rule: first that of the default route, or the one

@@ -23,6 +23,8 @@ pub enum Refusal {
     NoNetdev {
         /// The requested name.
         name: String,
+        /// The option or variable that has it, as the user gave it; empty if none has.
+        given: String,
         /// The existing interfaces.
         known: Vec<String>,
     },
@@ -41,7 +43,12 @@ pub enum Refusal {
     /// The kernel does not list the interfaces.
     NoInterfaces(io::Error),
     /// Not a valid device name.
-    BadName(String),
+    BadName {
+        /// The name.
+        name: String,
+        /// As of [`NoNetdev`](Self::NoNetdev).
+        given: String,
+    },
     /// A list or a number of devices is invalid.
     BadSetting(BadSetting),
     /// Another variable has an invalid value.
@@ -73,16 +80,12 @@ impl Refusal {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Refusal::NoNetdev { known, .. } => {
-                format!("choose one with --netdev or ROXIE_NETDEV: {}", known.join(", "))
-            }
+            Refusal::NoNetdev { known, .. } => format!("choose one of {}", known.join(", ")),
             Refusal::NoAddress { is_down_loopback: true, netdev } => {
                 format!("as root: ip link set {netdev} up, or bring up another interface")
             }
             Refusal::NoAddress { netdev, .. } => {
-                format!(
-                    "as root: ip address add ADDRESS/PREFIX dev {netdev}, or choose another with --netdev"
-                )
+                format!("as root: ip address add ADDRESS/PREFIX dev {netdev}, or choose another interface")
             }
             Refusal::Removed { .. } => {
                 "list the devices again: an interface that was created since has another".to_owned()
@@ -91,7 +94,7 @@ impl Refusal {
                 "allow this process netlink sockets, if a sandbox (seccomp) forbids them".to_owned()
             }
             Refusal::BadSetting(bad) => bad.remedy(),
-            Refusal::BadName(_) => {
+            Refusal::BadName { .. } => {
                 format!("use 1 to {} letters, digits, '_', '-' or '.'", NAME_MAX)
             }
             Refusal::NoMemory => "raise the limits: ulimit -v unlimited, ulimit -d unlimited".to_owned(),
@@ -141,10 +144,16 @@ pub fn remedy(error: &io::Error) -> Option<String> {
         .or_else(|| inner.downcast_ref::<JoinError>().map(JoinError::remedy))
 }
 
+fn in_brackets(given: &str) -> String {
+    if given.is_empty() { String::new() } else { format!(" ({given})") }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoNetdev { name, .. } => write!(f, "no network interface called '{name}'"),
+            Refusal::NoNetdev { name, given, .. } => {
+                write!(f, "no network interface called '{name}'{}", in_brackets(given))
+            }
             Refusal::NoAddress { netdev, is_down_loopback: true } => {
                 write!(f, "no network interface is up, not even {netdev}")
             }
@@ -154,7 +163,9 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoInterfaces(error) => write!(f, "the network interfaces cannot be read: {error}"),
             Refusal::BadSetting(bad) => bad.fmt(f),
-            Refusal::BadName(name) => write!(f, "'{name}' cannot name a device"),
+            Refusal::BadName { name, given } => {
+                write!(f, "'{name}' cannot name a device{}", in_brackets(given))
+            }
             Refusal::NoMemory => write!(
                 f,
                 "the limits of memory (ulimit -v, -d) are too low: {} MiB are needed beside what the program \
@@ -184,7 +195,7 @@ impl From<Refusal> for io::Error {
             Refusal::NoNetdev { .. } => io::ErrorKind::NotFound,
             Refusal::NoAddress { .. } => io::ErrorKind::AddrNotAvailable,
             Refusal::NoInterfaces(error) => error.kind(),
-            Refusal::BadName(_)
+            Refusal::BadName { .. }
             | Refusal::BadSetting(_)
             | Refusal::BadVariable(_)
             | Refusal::BadChaos(_)

@@ -6,58 +6,44 @@ use std::fmt;
 /// of them all would take half of 4,095 slots from 64 processes.
 pub const DEVICES_MAX: usize = 32;
 
-/// A setting that chooses devices: its option and its variable.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum DeviceSetting {
-    /// `--netdev`, `ROXIE_NETDEV`.
-    Netdev,
-    /// `--name`, `ROXIE_NAME`.
-    Name,
-    /// `--devices`, `ROXIE_DEVICES`.
-    Devices,
+/// A setting that chooses devices.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DeviceSetting {
+    /// Its value; an empty one is not set.
+    pub value: String,
+    /// What the user gave, for messages: `--device 'a=eth0'`, `ROXIE_NAME='a,b'`.
+    pub given: String,
 }
 
-/// Why the settings choose no devices.
+/// Why the settings choose no devices. The first part is what the user gave.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum BadSetting {
     /// The list has an empty part.
-    EmptyPart(DeviceSetting, String),
-    /// This part stands twice in the list, or is the name of two devices.
-    Twice(DeviceSetting, String),
+    EmptyPart(String),
+    /// This interface stands twice in the list.
+    NetdevTwice(String, String),
+    /// This is the name of two devices.
+    NameTwice(String, String),
     /// The list has this many parts, more than [`DEVICES_MAX`].
-    TooMany(DeviceSetting, usize),
+    TooMany(String, usize),
     /// The number of devices is not one from 1 to [`DEVICES_MAX`].
     NoNumber(String),
-    /// There are more names than devices.
-    NamesLeft {
-        /// The number of names.
-        names: usize,
-        /// The number of devices.
-        devices: usize,
-    },
+    /// There are this many names, more than this many devices.
+    NamesLeft(String, usize, usize),
 }
 
 impl DeviceSetting {
-    /// Returns the environment variable.
+    /// Returns the setting with this value of an option.
     #[must_use]
-    pub fn variable(self) -> &'static str {
-        match self {
-            DeviceSetting::Netdev => "ROXIE_NETDEV",
-            DeviceSetting::Name => "ROXIE_NAME",
-            DeviceSetting::Devices => "ROXIE_DEVICES",
-        }
+    pub fn of_option(option: &str, value: String) -> DeviceSetting {
+        DeviceSetting { given: format!("{option} '{value}'"), value }
     }
-}
 
-/// Both names of the setting: users may have set either.
-impl fmt::Display for DeviceSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let option = match self {
-            DeviceSetting::Netdev => "--netdev",
-            DeviceSetting::Name => "--name",
-            DeviceSetting::Devices => "--devices",
-        };
-        write!(f, "{option} ({})", self.variable())
+    /// Takes the setting from the environment.
+    #[must_use]
+    pub fn from_env(variable: &str) -> DeviceSetting {
+        let value = std::env::var(variable).unwrap_or_default();
+        DeviceSetting { given: format!("{variable}='{value}'"), value }
     }
 }
 
@@ -67,14 +53,14 @@ impl BadSetting {
     pub fn remedy(&self) -> String {
         match self {
             BadSetting::EmptyPart(..) => "separate the parts by one comma: a,b".to_owned(),
-            BadSetting::Twice(DeviceSetting::Netdev, _) => {
-                "name each interface once; --devices N makes several devices on one".to_owned()
+            BadSetting::NetdevTwice(..) => {
+                "name each interface once; --netdev IF --devices N makes several devices on one".to_owned()
             }
-            BadSetting::Twice(..) => "give each device a name of its own".to_owned(),
+            BadSetting::NameTwice(..) => "give each device a name of its own".to_owned(),
             BadSetting::TooMany(..) | BadSetting::NoNumber(_) => {
                 format!("a process has 1 to {DEVICES_MAX} devices")
             }
-            BadSetting::NamesLeft { .. } => "give at most one name for each device".to_owned(),
+            BadSetting::NamesLeft(..) => "give at most one name for each device".to_owned(),
         }
     }
 }
@@ -82,16 +68,14 @@ impl BadSetting {
 impl fmt::Display for BadSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadSetting::EmptyPart(setting, list) => {
-                write!(f, "{setting} is '{list}', which has an empty part")
+            BadSetting::EmptyPart(given) => write!(f, "{given} has an empty part"),
+            BadSetting::NetdevTwice(given, part) | BadSetting::NameTwice(given, part) => {
+                write!(f, "{given} has '{part}' twice")
             }
-            BadSetting::Twice(setting, part) => write!(f, "{setting} has '{part}' twice"),
-            BadSetting::TooMany(setting, parts) => write!(f, "{setting} lists {parts} devices"),
-            BadSetting::NoNumber(text) => {
-                write!(f, "{} is '{text}', which is not a number of devices", DeviceSetting::Devices)
-            }
-            BadSetting::NamesLeft { names, devices } => {
-                write!(f, "{} has {names} names for {devices} device(s)", DeviceSetting::Name)
+            BadSetting::TooMany(given, parts) => write!(f, "{given} lists {parts} devices"),
+            BadSetting::NoNumber(given) => write!(f, "{given} is not a number of devices"),
+            BadSetting::NamesLeft(given, names, devices) => {
+                write!(f, "{given} has {names} names for {devices} device(s)")
             }
         }
     }

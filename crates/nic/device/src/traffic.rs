@@ -22,9 +22,9 @@ const ECT_0: u8 = 2;
 
 impl Traffic {
     /// Valid values of `ROXIE_ECN`.
-    pub const ECN_WORDS: &[&str] = &["off", "on", "NAME=on[,NAME=on...]"];
+    pub const ECN_WORDS: &[&str] = &["off", "on", "NAME=VALUE[,NAME=VALUE...]"];
     /// Valid values of `ROXIE_FLUSH_ICRC`.
-    pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe", "NAME=rxe[,NAME=rxe...]"];
+    pub const FLUSH_ICRC_WORDS: &[&str] = &["iba", "rxe", "NAME=VALUE[,NAME=VALUE...]"];
     /// Description of the valid values of `ROXIE_RATE_LIMIT`.
     pub const RATE_WORDS: &[&str] =
         &["a rate from 1k to 4000G in bits per second, such as 500M, or a list NAME=RATE[,NAME=RATE...]"];
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(Traffic::from_words("", "off", "", "").unwrap().class(0x68), 0x68);
         assert_eq!(
             Traffic::from_words("", "yes", "", "").unwrap_err().to_string(),
-            "ROXIE_ECN=yes is none of off, on, NAME=on[,NAME=on...]"
+            "ROXIE_ECN=yes is none of off, on, NAME=VALUE[,NAME=VALUE...]"
         );
     }
 
@@ -161,6 +161,6 @@ mod tests {
             [FlushIcrc::Iba, FlushIcrc::Iba, FlushIcrc::Rxe]
         });
         let wrong = flush_icrc("right").unwrap_err().to_string();
-        assert_eq!(wrong, "ROXIE_FLUSH_ICRC=right is none of iba, rxe, NAME=rxe[,NAME=rxe...]");
+        assert_eq!(wrong, "ROXIE_FLUSH_ICRC=right is none of iba, rxe, NAME=VALUE[,NAME=VALUE...]");
     }
 }

@@ -5,27 +5,28 @@ use super::{DeviceConfig, Refusal};
 use crate::interfaces::Interfaces;
 use crate::setting::{BadSetting, DEVICES_MAX, DeviceSetting};
 
-/// The settings that choose devices, as texts; an empty one is not set.
+/// The settings that choose devices.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DeviceSettings {
     /// Interfaces, separated by commas: one device on each (`ROXIE_NETDEV`).
-    pub netdev: String,
+    pub netdev: DeviceSetting,
     /// Names of the devices, separated by commas; further devices count on from the last (`ROXIE_NAME`).
-    pub name: String,
+    pub name: DeviceSetting,
     /// Number of devices, distributed over the interfaces in turn (`ROXIE_DEVICES`).
-    pub devices: String,
+    pub devices: DeviceSetting,
 }
 
 /// The name of the first device unless a setting says otherwise.
 const FIRST_NAME: &str = "roxie0";
 
 impl DeviceSettings {
+    /// The environment variables of the settings.
+    pub const VARIABLES: [&str; 3] = ["ROXIE_NETDEV", "ROXIE_NAME", "ROXIE_DEVICES"];
+
     /// Takes the settings from the environment.
     #[must_use]
     pub fn from_env() -> DeviceSettings {
-        let [netdev, name, devices] = [DeviceSetting::Netdev, DeviceSetting::Name, DeviceSetting::Devices]
-            .map(|setting| std::env::var(setting.variable()).unwrap_or_default());
-        DeviceSettings { netdev, name, devices }
+        Self::VARIABLES.map(DeviceSetting::from_env).into()
     }
 
     /// Returns the configurations of the devices, the first of which a program takes that names none.
@@ -50,10 +51,10 @@ impl DeviceSettings {
         interfaces: &Interfaces,
     ) -> Result<Vec<DeviceConfig>, Refusal> {
         let (is_start, has) = (has.is_none(), has.unwrap_or_default());
-        let named = parts(DeviceSetting::Netdev, &self.netdev)?;
+        let named = parts(&self.netdev, BadSetting::NetdevTwice)?;
         let exists = |name: &str| interfaces.named(name).is_some();
         if let Some(unknown) = named.iter().find(|name| is_start && !exists(name)) {
-            return Err(interfaces.unknown(unknown));
+            return Err(interfaces.unknown(unknown, &self.netdev.given));
         }
         let count = self.count()?;
         let mut netdevs = named.clone();
@@ -65,14 +66,14 @@ impl DeviceSettings {
             netdevs.extend(links.iter().map(|link| link.name.as_str()));
         }
         if is_start && netdevs.is_empty() {
-            return Err(interfaces.unknown("lo"));
+            return Err(interfaces.unknown("lo", ""));
         }
         let all = if named.is_empty() { has.len() + netdevs.len() } else { named.len() };
         let devices = count.unwrap_or(all.min(DEVICES_MAX));
         let mut names = self.names(devices, count.is_some())?;
         // Interfaces of the rule may come later, and take the names that are left.
         if names.len() > devices && (count.is_some() || !named.is_empty()) {
-            return Err(BadSetting::NamesLeft { names: names.len(), devices }.into());
+            return Err(BadSetting::NamesLeft(self.name.given.clone(), names.len(), devices).into());
         }
         let is_free = |name: &String| has.iter().all(|(known, _)| known != name);
         names.retain(|name| !named.is_empty() || is_free(name));
@@ -96,18 +97,19 @@ impl DeviceSettings {
     }
 
     fn count(&self) -> Result<Option<usize>, BadSetting> {
-        if self.devices.is_empty() {
+        let DeviceSetting { value, given } = &self.devices;
+        if value.is_empty() {
             return Ok(None);
         }
-        let count = self.devices.parse().ok().filter(|count| (1..=DEVICES_MAX).contains(count));
-        count.map(Some).ok_or_else(|| BadSetting::NoNumber(self.devices.clone()))
+        let count = value.parse().ok().filter(|count| (1..=DEVICES_MAX).contains(count));
+        count.map(Some).ok_or_else(|| BadSetting::NoNumber(given.clone()))
     }
 
     /// The names of the setting, continued up to `count`: the number at the end of the last one counts on. A
     /// name without a number gets one from 0 on if `is_counted`, else from 1 on behind the name itself.
     fn names(&self, count: usize, is_counted: bool) -> Result<Vec<String>, Refusal> {
-        let given = parts(DeviceSetting::Name, &self.name)?;
-        let (last, before) = given.split_last().unwrap_or((&FIRST_NAME, &[]));
+        let listed = parts(&self.name, BadSetting::NameTwice)?;
+        let (last, before) = listed.split_last().unwrap_or((&FIRST_NAME, &[]));
         let mut names: Vec<String> = before.iter().map(|name| (*name).to_owned()).collect();
         let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
         let first: Option<u64> = last[stem.len()..].parse().ok();
@@ -122,30 +124,37 @@ impl DeviceSettings {
             });
         }
         for (index, name) in names.iter().enumerate() {
-            DeviceConfig { name: name.clone(), ..DeviceConfig::default() }.check_name()?;
+            let given = || self.name.given.clone();
+            DeviceConfig { name: name.clone(), ..DeviceConfig::default() }.check_name(given)?;
             if names[..index].contains(name) {
-                return Err(BadSetting::Twice(DeviceSetting::Name, name.clone()).into());
+                return Err(BadSetting::NameTwice(given(), name.clone()).into());
             }
         }
         Ok(names)
     }
 }
 
-/// The parts of a list.
-fn parts(setting: DeviceSetting, list: &str) -> Result<Vec<&str>, BadSetting> {
-    if list.is_empty() {
+impl From<[DeviceSetting; 3]> for DeviceSettings {
+    fn from([netdev, name, devices]: [DeviceSetting; 3]) -> DeviceSettings {
+        DeviceSettings { netdev, name, devices }
+    }
+}
+
+/// The parts of a list; `twice` makes the error for a part that stands twice.
+fn parts(setting: &DeviceSetting, twice: fn(String, String) -> BadSetting) -> Result<Vec<&str>, BadSetting> {
+    let DeviceSetting { value, given } = setting;
+    if value.is_empty() {
         return Ok(Vec::new());
     }
-    let parts: Vec<&str> = list.split(',').collect();
+    let parts: Vec<&str> = value.split(',').collect();
     if parts.contains(&"") {
-        return Err(BadSetting::EmptyPart(setting, list.to_owned()));
+        return Err(BadSetting::EmptyPart(given.clone()));
     }
     if parts.len() > DEVICES_MAX {
-        return Err(BadSetting::TooMany(setting, parts.len()));
+        return Err(BadSetting::TooMany(given.clone(), parts.len()));
     }
-    let twice = parts.iter().enumerate().find(|(index, part)| parts[..*index].contains(part));
-    match twice {
-        Some((_, part)) => Err(BadSetting::Twice(setting, (*part).to_owned())),
+    match parts.iter().enumerate().find(|(index, part)| parts[..*index].contains(part)) {
+        Some((_, part)) => Err(twice(given.clone(), (*part).to_owned())),
         None => Ok(parts),
     }
 }
@@ -156,8 +165,8 @@ mod tests {
     use crate::interfaces::tests::{address, link};
 
     fn settings(netdev: &str, name: &str, devices: &str) -> DeviceSettings {
-        let [netdev, name, devices] = [netdev, name, devices].map(str::to_owned);
-        DeviceSettings { netdev, name, devices }
+        let given = [("--netdev", netdev), ("--name", name), ("--devices", devices)];
+        given.map(|(option, value)| DeviceSetting::of_option(option, value.to_owned())).into()
     }
 
     /// eth0 and eth1, which have devices by the rule, and eth2, which has no address.
@@ -245,21 +254,21 @@ mod tests {
         let many = vec!["eth0"; DEVICES_MAX + 1].join(",");
         let long = "x".repeat(DeviceConfig::NAME_MAX);
         for (given, expected) in [
-            (["eth0,,eth1", "", ""], "--netdev (ROXIE_NETDEV) is 'eth0,,eth1', which has an empty part"),
-            (["eth0,", "", ""], "--netdev (ROXIE_NETDEV) is 'eth0,', which has an empty part"),
-            (["eth0,eth0", "", ""], "--netdev (ROXIE_NETDEV) has 'eth0' twice"),
-            ([&many, "", ""], "--netdev (ROXIE_NETDEV) lists 33 devices"),
-            (["eth0,eth9", "", ""], "no network interface called 'eth9'"),
-            (["", "a,b,a", ""], "--name (ROXIE_NAME) has 'a' twice"),
-            (["", "a1,a0", "3"], "--name (ROXIE_NAME) has 'a1' twice"),
-            (["", "a,,b", ""], "--name (ROXIE_NAME) is 'a,,b', which has an empty part"),
-            (["", "a/b", ""], "'a/b' cannot name a device"),
-            (["", &long, "2"], &format!("'{long}0' cannot name a device")),
-            (["eth0", "a,b", ""], "--name (ROXIE_NAME) has 2 names for 1 device(s)"),
-            (["", "a,b", "1"], "--name (ROXIE_NAME) has 2 names for 1 device(s)"),
-            (["", "", "0"], "--devices (ROXIE_DEVICES) is '0', which is not a number of devices"),
-            (["", "", "33"], "--devices (ROXIE_DEVICES) is '33', which is not a number of devices"),
-            (["", "", "two"], "--devices (ROXIE_DEVICES) is 'two', which is not a number of devices"),
+            (["eth0,,eth1", "", ""], "--netdev 'eth0,,eth1' has an empty part"),
+            (["eth0,", "", ""], "--netdev 'eth0,' has an empty part"),
+            (["eth0,eth0", "", ""], "--netdev 'eth0,eth0' has 'eth0' twice"),
+            ([&many, "", ""], &format!("--netdev '{many}' lists 33 devices")),
+            (["eth0,eth9", "", ""], "no network interface called 'eth9' (--netdev 'eth0,eth9')"),
+            (["", "a,b,a", ""], "--name 'a,b,a' has 'a' twice"),
+            (["", "a1,a0", "3"], "--name 'a1,a0' has 'a1' twice"),
+            (["", "a,,b", ""], "--name 'a,,b' has an empty part"),
+            (["", "a/b", ""], "'a/b' cannot name a device (--name 'a/b')"),
+            (["", &long, "2"], &format!("'{long}0' cannot name a device (--name '{long}')")),
+            (["eth0", "a,b", ""], "--name 'a,b' has 2 names for 1 device(s)"),
+            (["", "a,b", "1"], "--name 'a,b' has 2 names for 1 device(s)"),
+            (["", "", "0"], "--devices '0' is not a number of devices"),
+            (["", "", "33"], "--devices '33' is not a number of devices"),
+            (["", "", "two"], "--devices 'two' is not a number of devices"),
         ] {
             let refusal = devices(given[0], given[1], given[2]).unwrap_err();
             assert_eq!(refusal.to_string(), expected, "{given:?}");

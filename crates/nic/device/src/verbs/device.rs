@@ -68,22 +68,22 @@ impl DeviceConfig {
         let settings = DeviceSettings::from_env();
         let first = settings.configs().ok().and_then(|configs| configs.into_iter().next());
         first.unwrap_or_else(|| {
-            let netdev = Some(settings.netdev).filter(|netdev| !netdev.is_empty());
-            Self { name: settings.name, netdev, ..Self::default() }
+            let netdev = Some(settings.netdev.value).filter(|netdev| !netdev.is_empty());
+            Self { name: settings.name.value, netdev, ..Self::default() }
         })
     }
 
-    /// Checks that programs can use the name as part of a path.
+    /// Checks that programs can use the name as part of a path; `given` is what the user gave.
     ///
     /// # Errors
     /// [`Refusal::BadName`].
-    pub fn check_name(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_name(&self, given: impl FnOnce() -> String) -> Result<(), Refusal> {
         let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         // The empty name means the default.
         if self.name.len() <= Self::NAME_MAX && self.name.chars().all(good) {
             return Ok(());
         }
-        Err(Refusal::BadName(self.name.clone()))
+        Err(Refusal::BadName { name: self.name.clone(), given: given() })
     }
 }
 
@@ -118,7 +118,7 @@ impl Device {
 
     /// As [`open`](Self::open), with the interfaces of this namespace.
     pub(super) fn open_on(config: &DeviceConfig, interfaces: &Interfaces) -> io::Result<Self> {
-        config.check_name()?;
+        config.check_name(String::new)?;
         let table = GidTable::on(interfaces, config.netdev.as_deref())?;
         let gids = Arc::new(Gids::new(table.of_instance(config.instance)));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
