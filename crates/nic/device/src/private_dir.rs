@@ -272,7 +272,7 @@ mod tests {
         let found = places().expect("the other one");
         assert!(found.dir().path().starts_with(&other) && found.refused().len() == 1);
         assert!(found.refused()[0].to_string().ends_with("Read-only file system (os error 30)"));
-        fs::remove_dir_all(base).expect("cleaned");
+        fs::remove_dir_all(&base).expect("cleaned");
         let missing = places().expect("the other one");
         assert!(missing.refused()[0].to_string().starts_with("TMPDIR is not used: "));
         fs::remove_dir_all(&other).expect("cleaned");

@@ -62,17 +62,6 @@ macro_rules! layouts {
 }
 pub(crate) use layouts;
 
-/// Sets members of a structure to the functions with their names.
-macro_rules! set {
-    ($to:ident; $($module:ident::$name:ident),+) => {
-        $($to.$name = Some($module::$name);)+
-    };
-    ($to:ident; $($name:ident),+) => {
-        $($to.$name = Some($name);)+
-    };
-}
-pub(crate) use set;
-
 /// Defines constants under their C names, and lists them for the test.
 macro_rules! constants {
     ($($ty:ty { $($name:ident = $value:expr),* $(,)? })*) => {

@@ -15,7 +15,6 @@ use crate::abi::objects::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     IBV_WC_STANDARD_FLAGS, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
-use crate::abi::set;
 use crate::errno::{code, done, given, known_bits, null};
 use crate::handle::{Hot, Out, typed};
 use crate::refused::note_completions;

@@ -12,9 +12,9 @@ use libc::size_t;
 use roxie::verbs::{Device, DeviceList};
 use sys::{lock_until, memory_file};
 
+use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
-use crate::abi::{Zeroed, set};
 use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
 use crate::handle::{FromC, GivenUp, Out, typed};
 use crate::object::Object;

@@ -3,6 +3,16 @@
 //! Functions without the prefix `ibv_` are in the operation tables of a context (`abi::context`). Inline
 //! functions of verbs.h call them there.
 
+/// Sets members of a structure to the functions with their names.
+macro_rules! set {
+    ($to:ident; $($module:ident::$name:ident),+) => {
+        $($to.$name = Some($module::$name);)+
+    };
+    ($to:ident; $($name:ident),+) => {
+        $($to.$name = Some($name);)+
+    };
+}
+
 pub(crate) mod ah;
 pub(crate) mod async_events;
 pub(crate) mod buf;

@@ -16,7 +16,6 @@ use crate::abi::objects::{
     IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
 };
-use crate::abi::set;
 use crate::abi::work::{IBV_WR_TSO, ibv_ah, ibv_data_buf};
 use crate::errno::{code, known_bits, no_argument};
 use crate::handle::{Hot, typed};
