@@ -191,6 +191,7 @@ named() {
 "$ROXIE" capture record -p $pid -o all.pcapng --seconds 0.3; named all.pcapng
 "$ROXIE" capture record -p $pid -i e1 -o one.pcapng --seconds 0.3; named one.pcapng >of_e1; cat of_e1 | wc -l
 "$ROXIE" capture read -p $pid -i p0 2>&1 | grep 'no device on p0' || true
+(ulimit -Sn 64; "$ROXIE" run -- "$PROGRAM" || true) 2>&1 | grep 'of open descriptors'
 for tool in "srq" "ctx"; do "$ROXIE" run -- rdma resource show $tool pid $pid; done
 "#;
 
@@ -278,7 +279,8 @@ pub(crate) fn cases() -> Vec<Case> {
             }
             says(&ended, "\n1\n")?;
             says(&ended, "\n3\n")?;
-            says(&ended, "has no device on p0")
+            says(&ended, "has no device on p0")?;
+            says(&ended, "ulimit -n) is too low: it is 64, at most ")
         }),
         networks("ECN and DSCP of single devices").with_programs(&["ib_write_bw", "python3"]).running(
             |lab, name| {

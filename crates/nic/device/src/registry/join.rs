@@ -95,12 +95,6 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             true => JoinError::OtherVersion { port },
             false => JoinError::PortBusy { port },
         });
-        // This process cannot accept its own connection.
-        let own = std::process::id().cast_signed();
-        let is_own = matches!(error, JoinError::Silent { member, .. } if member.pid == own);
-        if is_own && is_short_of_descriptors() {
-            return Err(JoinError::TooFewDescriptors.into());
-        }
         let waited_ns = now_ns() - start;
         let ends = match error {
             JoinError::Refused { .. } => true,
@@ -111,6 +105,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             _ => waited_ns > BUSY_NS,
         };
         if ends {
+            let error = if is_short_of_descriptors() { JoinError::TooFewDescriptors } else { error };
             return Err(error.into());
         }
         sys::pause(if waited_ns > BUSY_NS { BUSY_PAUSE } else { PAUSE });
@@ -180,9 +175,13 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
     Ok(Scan::NoMember(reason))
 }
 
+/// Whether this process has none for another engine: it may not even accept its own connection, or read the
+/// names of members.
 fn is_short_of_descriptors() -> bool {
-    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
-    open + EACH > sys::descriptor_limit()
+    match std::fs::read_dir("/proc/self/fd") {
+        Ok(open) => open.count() as u64 + EACH > sys::descriptor_limit(),
+        Err(error) => error.raw_os_error() == Some(libc::EMFILE),
+    }
 }
 
 /// Returns both ends of the socket set.
