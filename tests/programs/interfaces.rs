@@ -128,7 +128,7 @@ connect
 "$ROXIE" capture record -p $server -o three.pcapng & capture=$!
 until [ -s three.pcapng ]; do sleep 0.02; done
 connect; connect; connect; connect
-kill $server
+kill $server; hosts=${hosts% *}
 wait $capture
 "$ROXIE" capture read three.pcapng --json >three.json
 awk '{
