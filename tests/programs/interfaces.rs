@@ -133,7 +133,8 @@ wait $capture
 "$ROXIE" capture read three.pcapng --json >three.json
 awk '{
     match($0, /on e[0-9]"/); own = "10.6" substr($0, RSTART + 4, 1) ".0.1"
-    if (!index($0, "\"ip.src\":\"" own "\"") && !index($0, "\"ip.dst\":\"" own "\"")) print "wrong device:", $0
+    own = "\":\"" own "\""
+    if (!index($0, "ip.src" own) && !index($0, "ip.dst" own)) print "wrong device:", $0
     match($0, /time_epoch":"[0-9.]*/); time = substr($0, RSTART + 13, RLENGTH - 13)
     if (time < last) print "out of order:", $0
     last = time

@@ -1,5 +1,5 @@
-/* Reads the files of each device as a program does that places traffic by topology: the path of its bus device,
- * the NUMA node, and what the port says. Prints a line for each, then how many paths and names differ. */
+/* Reads the files of each device as a program does that places traffic by topology: the path of its bus
+ * device, the NUMA node, and what the port says. Prints a line for each, then how many paths differ. */
 #include <infiniband/verbs.h>
 #include <limits.h>
 #include <stdio.h>

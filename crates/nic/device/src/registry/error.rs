@@ -65,16 +65,18 @@ pub enum JoinError {
     },
 }
 
+/// Descriptors that a process opens for a moment when its first engine starts: the 65 of the first page of
+/// the socket set, and what it has itself.
+const FIRST: u64 = 110;
 /// Descriptors that an engine keeps, and those of its first objects.
 pub(super) const EACH: u64 = 20;
 /// A limit of descriptors that is enough for all devices of a process, with an engine each.
 const ENOUGH: u64 = 1024;
 
-/// Descriptors that a process with so many devices has open for a moment when the last one starts: the 65 of
-/// the first page of the socket set, and what it has itself.
+/// Descriptors that a process with so many devices has open for a moment when the last one starts.
 #[must_use]
 pub const fn descriptors(devices: usize) -> u64 {
-    90 + EACH * devices as u64
+    FIRST - EACH + EACH * devices as u64
 }
 
 /// Why a process is not taken for one of this user.
@@ -191,11 +193,10 @@ impl fmt::Display for JoinError {
             JoinError::Growing { pid, .. } => write!(f, "process {pid} adds slots and has not finished"),
             JoinError::TooFewDescriptors => {
                 let [soft, hard] = sys::descriptor_limits();
-                let first = descriptors(1);
                 write!(
                     f,
                     "the limit of open descriptors (ulimit -n) is too low: it is {soft}, at most {hard}; a \
-                     process needs {first} for a moment, and {EACH} for each further device or engine"
+                     process needs {FIRST} for a moment, and {EACH} for each further device or engine"
                 )
             }
             JoinError::TooManyInFlight => f.write_str(
