@@ -7,6 +7,7 @@ use std::path::Path;
 use ::bpf::{MapDef, MapKind};
 
 use super::object::{self, MapInfo, info};
+use super::program::PINS;
 use super::{Attr, Command, call, call_fd, name, pointer, pointer_mut, text};
 
 /// A map. Dropping it drops this process's hold on it; programs that use it keep it alive.
@@ -139,6 +140,15 @@ impl Map {
         Ok(Map { fd, kind: self.kind, key_len: self.key_len, value_len: self.value_len })
     }
 
+    /// Its id.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn id(&self) -> io::Result<u32> {
+        let about: MapInfo = info(self.fd.as_fd())?;
+        Ok(about.id)
+    }
+
     /// Its name, at most 15 characters.
     ///
     /// # Errors
@@ -172,7 +182,10 @@ impl Map {
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                 let map = Map::create_with(def, types)?;
-                object::pin(map.fd.as_fd(), path)?;
+                object::pin(map.fd.as_fd(), path).map_err(|error| {
+                    let why = format!("{error}: pinning needs a bpf file system at {PINS}");
+                    io::Error::new(error.kind(), why)
+                })?;
                 Ok(map)
             }
             Err(error) => Err(error),

@@ -1,6 +1,7 @@
 //! Programs of object files in the kernel: types of maps, pins by name, tail calls, device-bound programs; as
 //! root and with clang, else skipped.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use ::bpf::object::{Kernel, candidates};
@@ -102,4 +103,52 @@ fn a_map_that_is_pinned_by_name_is_shared() {
         assert!(error.contains("another form is pinned at /sys/fs/bpf/roxie_shared"), "{error}");
     });
     shared.join().unwrap();
+}
+
+/// The kernel compares the attach types of programs. libbpf and aya set that of XDP; some loaders set none.
+#[test]
+fn programs_of_other_loaders_share_program_arrays_and_links() {
+    let Some(host) = Host::new() else { return };
+    let define = |name: &str| {
+        let mut asm = ::bpf::Asm::new(name);
+        let jumps = asm.map(MapDef::new("jumps", MapKind::ProgArray, 4, 4, 2));
+        asm.load_map(::bpf::Reg::R2, jumps).mov(::bpf::Reg::R3, 0).call(::bpf::Helper::TailCall);
+        asm.ret(::bpf::XdpAction::Pass);
+        asm.finish().unwrap()
+    };
+    let (theirs, ours) = (define("theirs"), define("ours"));
+    for attach_type in [37, 0] {
+        let maps = [Map::create(&theirs.maps[0]).unwrap()];
+        let job = program::Job::new(&theirs, &maps, None, None).unwrap();
+        let (other, _) = job.load([attach_type; 2]).unwrap_or_else(|error| panic!("{error}"));
+        let own = Program::load(&ours, &maps).unwrap_or_else(|error| panic!("type {attach_type}: {error}"));
+        for (key, one) in [(0_u32, &other), (1, &own)] {
+            maps[0].update(&key.to_ne_bytes(), &one.as_fd().as_raw_fd().to_ne_bytes()).unwrap();
+        }
+        host.visit(|| {
+            let link = XdpLink::attach(&other, 1, crate::XdpMode::Generic).unwrap();
+            link.replace(&own, Some(&other)).unwrap_or_else(|error| panic!("type {attach_type}: {error}"));
+        });
+    }
+}
+
+#[test]
+fn a_pinned_map_that_cannot_be_created_is_not_blamed_on_the_file_system() {
+    if Host::new().is_none() {
+        return;
+    }
+    let said = std::thread::spawn(|| {
+        mount_bpf_fs();
+        ["large", "dir/"].map(|name| {
+            let entries = if name == "large" { u32::MAX } else { 4 };
+            let mut asm = ::bpf::Asm::new("shares");
+            asm.map(MapDef { pinned: true, ..MapDef::new(name, MapKind::Hash, 4, 8, entries) });
+            asm.ret(::bpf::XdpAction::Pass);
+            Program::load_with_maps(&asm.finish().unwrap()).map(|_| ()).map_err(|error| error.to_string())
+        })
+    });
+    let [large, slash] = said.join().unwrap();
+    let large = large.unwrap_err();
+    assert!(large.contains("pinned at /sys/fs/bpf/large)") && !large.contains("file system"), "{large}");
+    assert_eq!(slash, Ok(()), "a slash in a name is no directory");
 }

@@ -147,7 +147,7 @@ impl Program {
     /// The kernel's error, and its verifier's log.
     pub fn load(program: &::bpf::Program, maps: &[Map]) -> Result<Program, LoadError> {
         let btf = program.btf.as_ref().map(|btf| load_btf(&btf.blob)).transpose()?;
-        Program::load_typed(program, maps, btf.as_ref(), None)
+        Job::new(program, maps, btf.as_ref(), None)?.load(attach_types(program)).map(|(program, _)| program)
     }
 
     /// Creates the maps of `program`, then loads it; returns the maps in order.
@@ -175,43 +175,14 @@ impl Program {
             maps.push(create(def, types)?);
         }
         enter_maps(program, &maps)?;
-        let loaded = Program::load_typed(program, &maps, btf.as_ref(), ifindex)?;
+        let job = |program| Job::new(program, &maps, btf.as_ref(), ifindex);
+        let (loaded, attach_type) = job(program)?.load(attach_types(program))?;
         for tail in &program.tails {
-            let program_of_entry = Program::load_typed(tail, &maps, btf.as_ref(), ifindex)?;
+            let (program_of_entry, _) = job(tail)?.load([attach_type, tail.kind.attach_type()])?;
             enter_program(&tail.name, &program_of_entry, program, &maps)?;
         }
         enter_program(&program.name, &loaded, program, &maps)?;
         Ok((loaded, maps))
-    }
-
-    fn load_typed(
-        program: &::bpf::Program,
-        maps: &[Map],
-        btf: Option<&OwnedFd>,
-        ifindex: Option<u32>,
-    ) -> Result<Program, LoadError> {
-        let fds: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-        let code = program.link(&fds).map_err(|error| LoadError {
-            map: None,
-            error: io::ErrorKind::InvalidInput.into(),
-            log: error.to_string(),
-        })?;
-        let bound = ifindex.filter(|_| program.is_device_bound());
-        let job = Job { program, code, btf, functions: functions(program), bound };
-        let error = match job.load(&mut []) {
-            Ok(program) => return Ok(program),
-            Err(error) => error,
-        };
-        // The kernel refused it: load it again with a log buffer.
-        let mut log = vec![0; LOG_LEN];
-        while log.len() < LOG_LEN_MAX {
-            match job.load(&mut log) {
-                Ok(program) => return Ok(program),
-                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => log = vec![0; log.len() * 2],
-                Err(_) => break,
-            }
-        }
-        Err(LoadError { map: None, error, log: explained(program, text(&log)) })
     }
 
     /// Opens the program with that id.
@@ -279,7 +250,7 @@ impl Program {
 }
 
 /// The arguments of one load.
-struct Job<'a> {
+pub(super) struct Job<'a> {
     program: &'a ::bpf::Program,
     code: Vec<u8>,
     btf: Option<&'a OwnedFd>,
@@ -291,7 +262,7 @@ struct Job<'a> {
 /// Load flag `BPF_F_XDP_DEV_BOUND_ONLY`.
 const DEVICE_BOUND: u32 = 1 << 6;
 /// Directory of maps that programs share by name (`LIBBPF_PIN_BY_NAME`).
-const PINS: &str = "/sys/fs/bpf";
+pub(super) const PINS: &str = "/sys/fs/bpf";
 
 /// Creates a map, or opens the one that is pinned by name.
 fn create(def: &MapDef, types: Option<BorrowedFd<'_>>) -> Result<Map, LoadError> {
@@ -303,7 +274,7 @@ fn create(def: &MapDef, types: Option<BorrowedFd<'_>>) -> Result<Map, LoadError>
         let pin = match error.raw_os_error() {
             _ if !def.pinned => String::new(),
             Some(libc::EEXIST) => format!(", a map of another form is pinned at {}", path.display()),
-            _ => format!(", pinned at {}: needs a bpf file system there", path.display()),
+            _ => format!(", pinned at {}", path.display()),
         };
         let map = Some(format!("{} ({}, {sizes}{pin})", def.name, def.kind));
         LoadError { map, error, log: String::new() }
@@ -365,8 +336,59 @@ fn explained(program: &::bpf::Program, mut log: String) -> String {
     log
 }
 
-impl Job<'_> {
-    fn load(&self, log: &mut [u8]) -> io::Result<Program> {
+/// The values of `expected_attach_type` to try. The kernel compares it between the programs of a program array,
+/// and between those of a bpf_link, so the first one is that of libbpf and aya. Kernels before 5.9 require 0 for
+/// programs on interfaces, and some loaders set it.
+fn attach_types(program: &::bpf::Program) -> [u32; 2] {
+    let own = program.kind.attach_type();
+    [own, if program.kind == ::bpf::ProgramKind::Xdp { 0 } else { own }]
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn new(
+        program: &'a ::bpf::Program,
+        maps: &[Map],
+        btf: Option<&'a OwnedFd>,
+        ifindex: Option<u32>,
+    ) -> Result<Job<'a>, LoadError> {
+        let fds: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = program.link(&fds).map_err(|error| LoadError {
+            map: None,
+            error: io::ErrorKind::InvalidInput.into(),
+            log: error.to_string(),
+        })?;
+        let bound = ifindex.filter(|_| program.is_device_bound());
+        Ok(Job { program, code, btf, functions: functions(program), bound })
+    }
+
+    /// Loads it with the first attach type, or with the other one if the kernel refuses that. Returns the type
+    /// too.
+    pub(super) fn load(&self, [first, other]: [u32; 2]) -> Result<(Program, u32), LoadError> {
+        let error = match self.try_load(first, &mut []) {
+            Ok(program) => return Ok((program, first)),
+            Err(error) => error,
+        };
+        if other != first
+            && error.raw_os_error() == Some(libc::EINVAL)
+            && let Ok(program) = self.try_load(other, &mut [])
+        {
+            return Ok((program, other));
+        }
+        // The kernel refused it: load it again with a log buffer.
+        let mut log = vec![0; LOG_LEN];
+        loop {
+            match self.try_load(first, &mut log) {
+                Ok(program) => return Ok((program, first)),
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && log.len() < LOG_LEN_MAX => {
+                    log = vec![0; log.len() * 2];
+                }
+                Err(_) => break,
+            }
+        }
+        Err(LoadError { map: None, error, log: explained(self.program, text(&log)) })
+    }
+
+    fn try_load(&self, attach_type: u32, log: &mut [u8]) -> io::Result<Program> {
         let license = CString::new(self.program.license.as_str()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut attr = LoadAttr {
             kind: self.program.kind.program_type(),
@@ -379,11 +401,7 @@ impl Job<'_> {
             flags: self.program.flags() | if self.bound.is_some() { DEVICE_BOUND } else { 0 },
             ifindex: self.bound.unwrap_or(0),
             name: name(&self.program.name),
-            // Kernels before 5.9 require 0 for programs on interfaces; later ones ignore the field.
-            expected_attach_type: match self.program.kind {
-                ::bpf::ProgramKind::Xdp => 0,
-                kind => kind.attach_type(),
-            },
+            expected_attach_type: attach_type,
             ..LoadAttr::default()
         };
         if let (Some(fd), Some(btf)) = (self.btf, &self.program.btf) {
