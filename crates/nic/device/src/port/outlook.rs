@@ -67,11 +67,16 @@ impl Outlook {
     }
 }
 
+/// A reason without the verifier's log.
+fn first_line(why: &XskError) -> String {
+    why.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
 impl fmt::Display for Outlook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outlook::Udp(None) => f.write_str("udp"),
-            Outlook::Udp(Some(why)) => write!(f, "udp (no AF_XDP: {why})"),
+            Outlook::Udp(Some(why)) => write!(f, "udp (no AF_XDP: {})", first_line(why)),
             Outlook::Xsk { mode, zero_copy } => {
                 let copying = if *zero_copy { "zero-copy, as the driver reports" } else { "copy" };
                 match mode {
@@ -81,7 +86,7 @@ impl fmt::Display for Outlook {
             }
             Outlook::None(why) => {
                 let remedy = why.remedy();
-                write!(f, "none: {why}")?;
+                write!(f, "none: {}", first_line(why))?;
                 if remedy.is_empty() { Ok(()) } else { write!(f, " ({remedy})") }
             }
         }
