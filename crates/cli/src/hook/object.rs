@@ -68,23 +68,29 @@ pub(super) fn program(text: &str) -> Outcome<Program> {
     let file = Path::new(path);
     let bytes = read(file).map_err(|failure| failure.hint(HookError::SYNTAX))?;
     let chosen = choose(programs_in(&bytes, file)?, name).map_err(|programs| {
-        Failure::new(format!("{path} has these programs: {}", programs.join(", ")))
-            .hint_if(programs.first().map(|first| format!("name one of them: {path}:{first}")))
+        Failure::new(format!("{path} has these programs: {}", list(&programs)))
+            .hint_if(programs.first().map(|first| format!("name one of them: {path}:{}", first.name)))
     })?;
     chosen.program.during(path)
 }
 
-/// Returns the program of this name, or the only one without a name. Else the names of all.
-fn choose(mut programs: Vec<Candidate>, name: Option<&str>) -> Result<Candidate, Vec<String>> {
+/// Returns the program of this name, or without a name the only one for interfaces. Else all.
+fn choose(mut programs: Vec<Candidate>, name: Option<&str>) -> Result<Candidate, Vec<Candidate>> {
     // A program for entries of maps is meant only if it is named: an egress hook is what an entry is to a
     // packet.
-    programs.retain(|program| program.kind == ProgramKind::Xdp || name == Some(&program.name));
-    let is_it = |program: &Candidate| name.is_none_or(|name| program.name == name);
+    let is_it =
+        |one: &Candidate| one.is(None, name) && (name.is_some() || one.kind == Some(ProgramKind::Xdp));
     let mut fitting = programs.iter().enumerate().filter(|(_, program)| is_it(program));
     match (fitting.next().map(|(at, _)| at), fitting.next()) {
         (Some(at), None) => Ok(programs.swap_remove(at)),
-        _ => Err(programs.into_iter().map(|program| program.name).collect()),
+        _ => Err(programs),
     }
+}
+
+/// Programs with their sections, for messages.
+pub(crate) fn list(programs: &[Candidate]) -> String {
+    let words: Vec<_> = programs.iter().map(|one| format!("{} ({})", one.name, one.section)).collect();
+    words.join(", ")
 }
 
 /// Splits off the program's name. A path may have colons; the text after the last one is a name only if
@@ -103,15 +109,16 @@ mod tests {
 
     fn named(name: &str, kind: ProgramKind) -> Candidate {
         let program = Recipe::verdict(XdpAction::Pass).program(name, kind).unwrap();
-        Candidate { name: name.to_owned(), section: "xdp".to_owned(), kind, program: Ok(program) }
+        Candidate { name: name.to_owned(), section: "xdp".to_owned(), kind: Some(kind), program: Ok(program) }
     }
 
     #[test]
     fn a_program_is_found_by_name_or_as_the_only_one() {
         let two = || vec![named("a", ProgramKind::Xdp), named("b", ProgramKind::Xdp)];
         assert_eq!(choose(two(), Some("b")).unwrap().name, "b");
-        assert_eq!(choose(two(), None).unwrap_err(), ["a", "b"]);
-        assert_eq!(choose(two(), Some("c")).unwrap_err(), ["a", "b"]);
+        for none in [None, Some("c")] {
+            assert_eq!(list(&choose(two(), none).unwrap_err()), "a (xdp), b (xdp)");
+        }
         let alone = vec![named("a", ProgramKind::XdpCpumap), named("b", ProgramKind::Xdp)];
         assert_eq!(choose(alone.clone(), None).unwrap().name, "b");
         assert_eq!(choose(alone, Some("a")).unwrap().name, "a");

@@ -99,10 +99,10 @@ pub(crate) struct SourceArgs {
     /// Build the program from a recipe; see below
     #[arg(long, short, value_name = "RECIPE")]
     pub(crate) recipe: Option<String>,
-    /// Section of the object file: xdp or xdp.frags, without the ending of xdp/NAME and xdp_NAME
+    /// Section of the object file with the program, of any name
     #[arg(long, short, value_name = "NAME", conflicts_with = "recipe")]
     pub(crate) section: Option<String>,
-    /// Function of the object file, if it has several programs
+    /// Function of the object file, in a section of any name
     #[arg(long, short, value_name = "NAME", conflicts_with = "recipe")]
     pub(crate) prog: Option<String>,
 }

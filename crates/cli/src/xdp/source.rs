@@ -9,7 +9,7 @@ use super::args::SourceArgs;
 use super::fill::Fill;
 use super::recipe;
 use crate::failure::{During, Failure, Outcome};
-use crate::hook::object::programs as candidates;
+use crate::hook::object::{list, programs as candidates};
 
 /// A program, and the initial entries of its maps.
 #[derive(Debug)]
@@ -44,9 +44,13 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
 pub(super) fn load_all(args: &SourceArgs) -> Outcome<Vec<Program>> {
     match &args.object {
         Some(path) if args.prog.is_none() && args.section.is_none() => {
-            let programs = candidates(path)?.into_iter().filter(|found| found.kind == ProgramKind::Xdp);
             let name = path.display().to_string();
-            programs.map(|found| found.program.during(&name)).collect()
+            let mut all = candidates(path)?;
+            if !all.iter().any(|one| one.kind == Some(ProgramKind::Xdp)) {
+                return choose(all, None, None).during(&name)?.program.during(&name).map(|one| vec![one]);
+            }
+            all.retain(|one| one.kind == Some(ProgramKind::Xdp));
+            all.into_iter().map(|found| found.program.during(&name)).collect()
         }
         _ => load(args).map(|source| vec![source.program]),
     }
@@ -56,18 +60,21 @@ pub(super) fn load_all(args: &SourceArgs) -> Outcome<Vec<Program>> {
 pub(crate) fn entry_program(text: &str, kind: ProgramKind) -> Outcome<Program> {
     let (path, name) = object_of(text)
         .ok_or_else(|| Failure::new(format!("{text}: no such object file (FILE.o or FILE.o:PROGRAM)")))?;
-    let mut found = candidates(path)?;
-    found.retain(|program| program.kind == kind && name.is_none_or(|name| name == program.name));
-    let section = if kind == ProgramKind::XdpCpumap { "xdp/cpumap" } else { "xdp/devmap" };
-    match found.len() {
-        1 => found.swap_remove(0).program.during(text),
-        0 => Err(Failure::new(format!("{text}: no such program in a section {section}"))),
-        _ => {
-            let names: Vec<String> = found.into_iter().map(|program| program.name).collect();
-            Err(Failure::new(format!("{text}: several programs in section {section}"))
-                .hint(format!("choose one with FILE.o:PROGRAM: {}", names.join(", "))))
-        }
+    let all = candidates(path)?;
+    let is_it = |one: &&Candidate| one.is(None, name) && (name.is_some() || one.kind == Some(kind));
+    let found: Vec<_> = all.iter().filter(is_it).cloned().collect();
+    if let [one] = &found[..] {
+        return Ok(Program { kind, ..one.program.clone().during(text)? });
     }
+    let (what, all) = if found.is_empty() { ("no such program", all) } else { ("several programs", found) };
+    let section = match kind {
+        ProgramKind::XdpCpumap => " in a section xdp/cpumap",
+        ProgramKind::XdpDevmap => " in a section xdp/devmap",
+        _ => "",
+    };
+    let section = if name.is_none() { section } else { "" };
+    Err(Failure::new(format!("{text}: {what}{section}"))
+        .hint(format!("name one of them, as in FILE.o:PROGRAM: {}", list(&all))))
 }
 
 /// Makes a program of recipes and object files that are joined by `+`.
@@ -152,41 +159,29 @@ fn one_of(path: &Path, section: Option<&str>, program: Option<&str>) -> Outcome<
     chosen.program.during(&name)
 }
 
-/// Finds the program with this section and name.
-fn choose(
-    all: Vec<Candidate>,
-    wanted_section: Option<&str>,
-    wanted: Option<&str>,
-) -> Result<Candidate, String> {
-    let (all, others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|program| program.kind == ProgramKind::Xdp);
-    let list = |programs: &[Candidate]| {
-        let words = programs.iter().map(|program| format!("{} ({})", program.name, program.section));
-        words.collect::<Vec<_>>().join(", ")
-    };
-    if let Some(program) = others.iter().find(|program| {
-        wanted_section.is_some_and(|wanted| wanted == program.section) || wanted == Some(&program.name)
-    }) {
-        return Err(format!(
-            "{} is for an entry of a map, not for an interface: 'roxie xdp map set IF MAP KEY \
-             TARGET,FILE.o:PROGRAM' enters it",
-            list(std::slice::from_ref(program))
-        ));
-    }
-    let mut found: Vec<Candidate> = all
+/// Finds the program with this section and name, whatever the section; without both, the one that is for
+/// interfaces by the name of its section.
+fn choose(all: Vec<Candidate>, section: Option<&str>, name: Option<&str>) -> Result<Candidate, String> {
+    let is_named = section.is_some() || name.is_some();
+    let mut found: Vec<_> = all
         .iter()
-        .filter(|program| wanted_section.is_none_or(|wanted| wanted == program.section))
-        .filter(|program| wanted.is_none_or(|wanted| wanted == program.name))
+        .filter(|one| one.is(section, name) && (is_named || one.kind == Some(ProgramKind::Xdp)))
         .cloned()
         .collect();
-    if found.len() == 1 {
+    if let [one] = &mut found[..] {
+        if let Ok(program) = &mut one.program {
+            program.kind = ProgramKind::Xdp;
+        }
         return Ok(found.swap_remove(0));
     }
-    Err(match (found.is_empty(), wanted_section, wanted) {
-        (true, Some(wanted), None) => {
-            format!("no program in a section '{wanted}'; there are: {}", list(&all))
+    Err(match (found.is_empty(), section, name) {
+        (true, Some(section), None) => {
+            format!("no program in a section '{section}'; there are: {}", list(&all))
         }
-        (true, ..) => format!("no such program; there are: {}", list(&all)),
+        (true, _, Some(name)) => format!("no such program '{name}'; there are: {}", list(&all)),
+        (true, None, None) => {
+            format!("no program is in a section of XDP, choose one with --prog: {}", list(&all))
+        }
         (false, ..) => format!("several programs, choose one with --prog: {}", list(&found)),
     })
 }
@@ -200,6 +195,7 @@ mod tests {
     fn programs() -> Vec<Candidate> {
         let program = |name: &str, kind, section: &str| {
             let program = Recipe::verdict(XdpAction::Pass).program(name, kind).unwrap();
+            let kind = (section != "prog").then_some(kind);
             Candidate { name: name.to_owned(), section: section.to_owned(), kind, program: Ok(program) }
         };
         vec![
@@ -207,6 +203,7 @@ mod tests {
             program("second", ProgramKind::Xdp, "xdp.frags"),
             program("third", ProgramKind::Xdp, "xdp.frags"),
             program("inner", ProgramKind::XdpCpumap, "xdp/cpumap"),
+            program("other", ProgramKind::Xdp, "prog"),
         ]
     }
 
@@ -216,12 +213,23 @@ mod tests {
         assert_eq!(name(Some("xdp"), None), Ok("first".to_owned()));
         assert_eq!(name(None, Some("third")), Ok("third".to_owned()));
         assert_eq!(name(Some("xdp.frags"), Some("second")), Ok("second".to_owned()));
+        // What the user names is meant, whatever the section says.
+        assert_eq!(name(Some("prog"), None), Ok("other".to_owned()));
+        let inner = choose(programs(), Some("xdp/cpumap"), None).unwrap();
+        assert_eq!((&inner.name[..], inner.program.unwrap().kind), ("inner", ProgramKind::Xdp));
+        let unnamed: Vec<_> = programs().drain(3..).collect();
+        let error = choose(unnamed, None, None).unwrap_err();
+        assert!(error.ends_with("with --prog: inner (xdp/cpumap), other (prog)"), "{error}");
         for (section, prog, want) in [
             (None, None, "choose one with --prog: first (xdp), second (xdp.frags), third (xdp.frags)"),
             (Some("xdp.frags"), None, "choose one with --prog: second (xdp.frags), third (xdp.frags)"),
             (Some("tc"), None, "no program in a section 'tc'; there are: first (xdp)"),
-            (Some("xdp"), Some("second"), "no such program"),
-            (None, Some("inner"), "inner (xdp/cpumap) is for an entry of a map"),
+            (
+                Some("xdp"),
+                Some("second"),
+                "no such program 'second'; there are: first (xdp), second (xdp.frags)",
+            ),
+            (None, Some("nonesuch"), "inner (xdp/cpumap), other (prog)"),
         ] {
             let error = name(section, prog).unwrap_err();
             assert!(error.contains(want), "{error}");

@@ -295,3 +295,29 @@ fn counters_of_other_programs_are_not_taken_for_verdicts() {
     let said = good(&["stats", "veth0"]);
     assert!(said.contains("rx_packets") && !said.contains("XDP_DROP"), "{said}");
 }
+
+#[test]
+fn a_program_in_a_section_of_any_name_is_attached_if_it_is_named() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp_devmap") int first(struct xdp_md *ctx) { return XDP_PASS; }
+        SEC("my prog") int second(struct xdp_md *ctx) { return XDP_PASS; }
+        SEC("?xdp.frags") int third(struct xdp_md *ctx) { return XDP_PASS; }
+        LICENSE;
+    "#;
+    let Some(file) = object("any-section", source) else { return };
+    for (words, name) in [
+        (["--section", "xdp_devmap"], "first"),
+        (["--section", "my prog"], "second"),
+        (["--prog", "second"], "second"),
+        (["--section", "xdp.frags"], "third"),
+    ] {
+        let said = good(&[&["attach", "veth0", &file, "--replace"][..], &words].concat());
+        assert!(said.contains(&format!("{name} attached")), "{words:?}: {said}");
+    }
+    let all = "first (xdp_devmap), second (my prog), third (?xdp.frags)";
+    refused(&["attach", "veth0", &file, "--prog", "nonesuch"], 1, &["no such program 'nonesuch'", all]);
+}

@@ -49,7 +49,9 @@ fn main() {
     for path in paths {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         match read(&path).and_then(|file| candidates(&file, &kernel).map_err(|error| error.to_string())) {
-            Ok(found) => found.into_iter().for_each(|candidate| report(&name, candidate)),
+            Ok(found) => {
+                found.into_iter().filter(|one| one.kind.is_some()).for_each(|one| report(&name, one));
+            }
             Err(why) => println!("{name}\t-\tno\tno\t-\t{}", one_line(&why)),
         }
     }

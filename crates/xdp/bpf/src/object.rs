@@ -4,8 +4,8 @@
 //! Each program is linked on its own: its functions, their references to maps and global data, and the
 //! adaptation to the kernel's structures (CO-RE). What is wrong with one program does not affect another one
 //! ([`candidates`]). Maps come from section `.maps` and the older `maps`. A data section becomes an array
-//! with one entry that starts with the section's contents; `.rodata` is constant. Programs of types other
-//! than XDP are skipped. A malformed file gives an error, never a panic.
+//! with one entry that starts with the section's contents; `.rodata` is constant. A malformed file gives an
+//! error, never a panic.
 //!
 //! ```
 //! use roxie_bpf::object::{programs_of, write};
@@ -82,22 +82,34 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// An XDP program of an object file.
+/// A program of an object file.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// Its name.
     pub name: String,
     /// Name of its section.
     pub section: String,
-    /// Place where it runs.
-    pub kind: ProgramKind,
-    /// The program, or why it cannot be linked.
+    /// Place where it runs, if the section has a name of XDP.
+    pub kind: Option<ProgramKind>,
+    /// The program, or why it cannot be linked. Without `kind` it is one for interfaces.
     pub program: Result<Program, ObjectError>,
+}
+
+impl Candidate {
+    /// Returns whether a user means this program by a section, a name, or both. The `?` in front of a section's
+    /// name only says that libbpf does not load the program by itself.
+    #[must_use]
+    pub fn is(&self, section: Option<&str>, name: Option<&str>) -> bool {
+        let own = self.section.strip_prefix('?').unwrap_or(&self.section);
+        section.is_none_or(|section| section == own || section == self.section)
+            && name.is_none_or(|name| name == self.name)
+    }
 }
 
 /// Returns the XDP programs of an object file, sorted by name. Each has all maps of the file in the same
 /// order, so that programs that share a map agree on its index. Programs that cannot be linked are left out
-/// if there is another one; [`candidates`] returns them too.
+/// if there is another one, and so are programs in sections without a name of XDP; [`candidates`] returns them
+/// too.
 ///
 /// `kernel_types` is the type information of the running kernel (`/sys/kernel/btf/vmlinux`). Programs that
 /// adapt to the layout of kernel structures need it.
@@ -107,7 +119,7 @@ pub struct Candidate {
 pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Program>, ObjectError> {
     let kernel = Kernel { types: kernel_types, ..Kernel::default() };
     let (mut programs, mut first_error) = (Vec::new(), ObjectError::NoPrograms);
-    for candidate in candidates(elf, &kernel)? {
+    for candidate in candidates(elf, &kernel)?.into_iter().filter(|one| one.kind.is_some()) {
         match candidate.program {
             Ok(program) => programs.push(program),
             Err(error) if first_error == ObjectError::NoPrograms => first_error = error,
@@ -117,11 +129,11 @@ pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Progra
     if programs.is_empty() { Err(first_error) } else { Ok(programs) }
 }
 
-/// Returns the XDP programs of an object file, sorted by name, also those that cannot be linked. Each has
-/// all maps of the file in the same order.
+/// Returns all programs of an object file, sorted by name, also those that cannot be linked. Each has all maps
+/// of the file in the same order.
 ///
 /// # Errors
-/// [`ObjectError`] if the file or its type information is malformed, or contains no XDP program.
+/// [`ObjectError`] if the file or its type information is malformed, or contains no program.
 pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, ObjectError> {
     let file = elf::File::parse(elf).map_err(ObjectError::Parse)?;
     let data =
@@ -174,7 +186,7 @@ pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, Obj
             }
             Ok(Program {
                 name: name.clone(),
-                kind,
+                kind: kind.unwrap_or_default(),
                 slots: linked.slots,
                 maps: defs.clone(),
                 license: license.clone(),
@@ -191,37 +203,33 @@ pub fn candidates(elf: &[u8], kernel: &Kernel<'_>) -> Result<Vec<Candidate>, Obj
     Ok(all)
 }
 
-/// A symbol that is the main function of an XDP program.
+/// A symbol that is the main function of a program.
 struct Entry {
     name: String,
     section: String,
-    kind: ProgramKind,
+    kind: Option<ProgramKind>,
     frags: bool,
     function: Function,
 }
 
 fn entries(file: &elf::File<'_>) -> Result<Vec<Entry>, ObjectError> {
-    let (mut entries, mut similar) = (Vec::new(), None);
+    let mut entries = Vec::new();
     for symbol in file.symbols.iter().filter(|symbol| symbol.is_function && !symbol.is_local) {
         let Some(number) = symbol.section else { continue };
         let section = &file.sections[number];
         if !section.is_code || section.name.starts_with(".text") {
             continue;
         }
-        let Some((kind, frags)) = sections::place_of(section.name) else {
-            similar = similar.or(Some(section.name).filter(|name| name.starts_with("xdp")));
-            continue;
-        };
+        let (kind, frags) = sections::place_of(section.name);
         let end = symbol.value.checked_add(symbol.size);
         let end = end.ok_or_else(|| ObjectError::Parse(format!("{}: its size is wrong", symbol.name)))?;
         let function = Function { section: number, start: symbol.value, end };
         let (name, section) = (symbol.name.to_owned(), section.name.to_owned());
         entries.push(Entry { name, section, kind, frags, function });
     }
-    match (entries.len(), similar) {
-        (0, Some(name)) => Err(ObjectError::Parse(format!("section {name} has no name of an XDP section"))),
-        (0, None) => Err(ObjectError::NoPrograms),
-        (count, _) if count > PROGRAMS_MAX => {
+    match entries.len() {
+        0 => Err(ObjectError::NoPrograms),
+        count if count > PROGRAMS_MAX => {
             Err(ObjectError::Parse(format!("it has more than {PROGRAMS_MAX} programs")))
         }
         _ => Ok(entries),

@@ -189,7 +189,7 @@ fn programs_that_name_each_other_are_counted() {
                 let (name, slots, maps) = (name.clone(), slots.clone(), vec![steps.clone()]);
                 let program = Program { name: name.clone(), slots, maps, ..program.clone() };
                 let section = "xdp".to_owned();
-                Candidate { name, section, kind: ProgramKind::Xdp, program: Ok(program) }
+                Candidate { name, section, kind: Some(ProgramKind::Xdp), program: Ok(program) }
             })
             .collect();
         add_tails(&mut all, bytes_max);

@@ -2,35 +2,33 @@
 
 use crate::program::ProgramKind;
 
-/// Place where a program runs, and whether it supports packets of several fragments.
-pub(super) type Place = (ProgramKind, bool);
-
-/// Returns where the programs of a section run; `None` if the name is not one of XDP. Names are those of
-/// libbpf (`xdp`, `xdp.frags`, `xdp/devmap`, `xdp.frags/cpumap`, `?xdp`) and the older ones with any ending
-/// (`xdp/NAME`, `xdp_NAME`, `xdp_devmap/NAME`, `xdp1`).
-pub(super) fn place_of(name: &str) -> Option<Place> {
+/// Returns where the programs of a section run, `None` if the name is not one of XDP, and whether they support
+/// packets of several fragments. Names are those of libbpf (`xdp`, `xdp.frags`, `xdp/devmap`,
+/// `xdp.frags/cpumap`, `?xdp`) and the older ones with any ending (`xdp/NAME`, `xdp_NAME`, `xdp_devmap/NAME`,
+/// `xdp1`).
+pub(super) fn place_of(name: &str) -> (Option<ProgramKind>, bool) {
     let name = name.strip_prefix('?').unwrap_or(name);
     let (rest, frags) = match name.strip_prefix("xdp.frags") {
         Some(rest) => (rest, true),
-        None => (name.strip_prefix("xdp")?, false),
+        None => match name.strip_prefix("xdp") {
+            Some(rest) => (rest, false),
+            None => return (None, false),
+        },
     };
-    let ending = match rest.strip_prefix(if frags { &['/'][..] } else { &['/', '_'] }) {
-        Some(ending) => ending,
-        None => {
-            let is_number = rest.bytes().all(|byte| byte.is_ascii_digit());
-            return is_number.then_some((ProgramKind::Xdp, frags));
-        }
+    let kind = match rest.strip_prefix(if frags { &['/'][..] } else { &['/', '_'] }) {
+        Some(ending) => match ending.split('/').next() {
+            Some("devmap") => Some(ProgramKind::XdpDevmap),
+            Some("cpumap") => Some(ProgramKind::XdpCpumap),
+            _ => Some(ProgramKind::Xdp),
+        },
+        None => rest.bytes().all(|byte| byte.is_ascii_digit()).then_some(ProgramKind::Xdp),
     };
-    let kind = match ending.split('/').next() {
-        Some("devmap") => ProgramKind::XdpDevmap,
-        Some("cpumap") => ProgramKind::XdpCpumap,
-        _ => ProgramKind::Xdp,
-    };
-    Some((kind, frags))
+    (kind, frags)
 }
+
 #[cfg(test)]
 mod tests {
-    use super::super::{programs_of, write};
+    use super::super::{Kernel, ObjectError, candidates, programs_of, write};
     use crate::program::ProgramKind;
     use crate::{Recipe, XdpAction};
 
@@ -81,10 +79,16 @@ mod tests {
     }
 
     #[test]
-    fn a_section_that_only_begins_like_xdp_is_refused_by_name() {
+    fn a_program_in_a_section_of_any_name_is_found_if_it_is_named() {
         let program = Recipe::verdict(XdpAction::Pass).program("pass", ProgramKind::Xdp).unwrap();
-        let file = write::write_section(&program, "xdpx").unwrap();
-        let error = programs_of(&file, None).unwrap_err().to_string();
-        assert!(error.contains("xdpx"), "{error}");
+        for (section, frags) in [("xdpx", false), ("prog", false), ("xdp my", false), ("xdp.frags_x", true)] {
+            let file = write::write_section(&program, section).unwrap();
+            assert_eq!(programs_of(&file, None), Err(ObjectError::NoPrograms), "{section}");
+            let [found] = &candidates(&file, &Kernel::default()).unwrap()[..] else { panic!("{section}") };
+            assert!(found.is(Some(section), None) && found.is(None, Some("pass")), "{section}");
+            assert!(!found.is(Some("xdp"), None) && !found.is(Some(section), Some("other")), "{section}");
+            let linked = found.program.as_ref().unwrap();
+            assert_eq!((found.kind, linked.kind, linked.frags), (None, ProgramKind::Xdp, frags));
+        }
     }
 }
