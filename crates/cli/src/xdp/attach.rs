@@ -131,7 +131,7 @@ pub(super) fn load(program: &bpf::Program, link: Option<&Link>) -> Outcome<(Prog
         }
         done => done,
     }
-    .map_err(|error| unloaded(&program.name, &error))
+    .map_err(|error| unloaded(program, &error))
 }
 
 /// The kernel empties a program array when no process and no pin holds it.
@@ -145,17 +145,31 @@ fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
     }
 }
 
+/// Name of libxdp's program that calls several others.
+const DISPATCHER: &str = "xdp_dispatcher";
 const INVALID: i32 = nix::errno::Errno::EINVAL as i32;
+const NOT_SUPPORTED: i32 = nix::errno::Errno::EOPNOTSUPP as i32;
 
-fn unloaded(name: &str, error: &LoadError) -> Failure {
+fn unloaded(program: &bpf::Program, error: &LoadError) -> Failure {
     let is_denied = error.error.kind() == io::ErrorKind::PermissionDenied && error.log.is_empty();
     let missing = is_denied.then(|| ability::missing(&[Capability::Bpf, Capability::NetAdmin]));
-    Failure::new(format!("{name}: {error:#}")).log(&error.log).hint_if(missing.flatten())
+    let failure = Failure::new(format!("{}: {error:#}", program.name));
+    if program.is_device_bound() && error.error.raw_os_error() == Some(NOT_SUPPORTED) {
+        return failure.hint(
+            "it asks for receive hints, which the driver of this interface does not give; 'roxie doctor' lists \
+             those that do",
+        );
+    }
+    failure.log(&error.log).hint_if(missing.flatten())
 }
 
 fn refused(error: AttachError, link: &Link) -> Failure {
     let failure = Failure::new(format!("{}: {error}", link.name));
     match &error {
+        AttachError::Occupied { name, .. } if name == DISPATCHER => failure.hint(format!(
+            "it runs several programs: 'xdp-loader load {} FILE.o' adds one; --replace takes all of them off",
+            link.name
+        )),
         AttachError::Occupied { .. } => {
             failure.hint(format!("use --replace, or 'roxie xdp detach {}'", link.name))
         }
@@ -165,11 +179,12 @@ fn refused(error: AttachError, link: &Link) -> Failure {
         AttachError::Refused { .. } => {
             let now = Netlink::new().and_then(|mut netlink| netlink.link(link.index));
             let there = now.map(|link| link.xdp).unwrap_or_default();
-            let modes: Vec<_> = there.iter().map(|xdp| xdp.mode.to_string()).collect();
-            failure.hint_if(
-                (!modes.is_empty())
-                    .then(|| format!("the program that is there runs in {} mode", modes.join(" and "))),
-            )
+            failure.hint_if(there.first().map(|there| {
+                format!(
+                    "the program that is there runs in {0} mode: use --mode {0}, or 'roxie xdp detach {1}' first",
+                    there.mode, link.name
+                )
+            }))
         }
         AttachError::Load(_) | AttachError::Setup(_) => failure,
     }

@@ -49,6 +49,105 @@ fn differences_are_shown_and_the_exit_code_tells_them() {
 }
 
 #[test]
+fn a_large_array_is_compared_where_a_run_touches_it() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        static u32 (*random)(void) = (void *)7;
+        MAP(large, ARRAY, u32, u64, 3000000);
+        SEC("xdp") int same(struct xdp_md *ctx) { u32 k = 5000; u64 v = 7; map_update(&large, &k, &v, 0); return 2; }
+        SEC("xdp") int other(struct xdp_md *ctx)
+        {
+            u32 k = 5000;
+            u64 *v = map_lookup(&large, &k);
+            if (v)
+                *v = random();
+            return XDP_PASS;
+        }
+        LICENSE;
+    "#;
+    let Some(file) = object("large", source) else { return };
+    let said = good(&["diff", &file, "--prog", "same", "--capture", CAPTURE]);
+    assert!(said.contains("same verdicts, bytes and maps"), "{said}");
+    let ended = roxie(&["diff", &file, "--prog", "other", "--capture", CAPTURE]);
+    assert!(ended.out.contains("packet 1 differs\n  map large, key 88130000"), "{ended:?}");
+}
+
+#[test]
+fn programs_with_receive_hints_are_compared_without_them() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        extern int bpf_xdp_metadata_rx_hash(const struct xdp_md *ctx, u32 *hash, u32 *kind) SEC(".ksyms");
+        MAP(results, ARRAY, u32, long, 1);
+        SEC("xdp") int hashed(struct xdp_md *ctx)
+        {
+            u32 hash = 0, kind = 0, key = 0;
+            long result = bpf_xdp_metadata_rx_hash(ctx, &hash, &kind);
+            map_update(&results, &key, &result, 0);
+            return XDP_PASS;
+        }
+        LICENSE;
+    "#;
+    let Some(file) = object("hashed", source) else { return };
+    let said = good(&["diff", &file, "--capture", CAPTURE]);
+    assert!(said.contains("no packet has receive hints") && said.contains("same verdicts"), "{said}");
+    let said = good(&["bench", &file, "--repeat", "1000"]);
+    assert!(said.contains("no packet has receive hints"), "{said}");
+    // lo has no driver that gives them.
+    refused(&["attach", "lo", &file], 1, &["it asks for receive hints", "roxie doctor"]);
+}
+
+#[test]
+fn loops_by_helpers_and_iterators_are_as_in_the_kernel() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        static long (*loop)(u32 rounds, void *body, void *ctx, u64 flags) = (void *)181;
+        MAP(results, ARRAY, u32, long, 1);
+        static int body(u32 round, void *ctx) { return round == 99; }
+        SEC("xdp") int loops(struct xdp_md *ctx)
+        {
+            u32 key = 0;
+            long result = loop(1 << 24, body, 0, 0) + loop(1 << 23, body, 0, 0);
+            map_update(&results, &key, &result, 0);
+            return XDP_PASS;
+        }
+        struct bpf_iter_num { u64 words; } __attribute__((aligned(8)));
+        extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) SEC(".ksyms");
+        extern int *bpf_iter_num_next(struct bpf_iter_num *it) SEC(".ksyms");
+        extern void bpf_iter_num_destroy(struct bpf_iter_num *it) SEC(".ksyms");
+        SEC("xdp") int iterates(struct xdp_md *ctx)
+        {
+            struct bpf_iter_num it;
+            int *value;
+            u32 key = 0;
+            long result = 0;
+            bpf_iter_num_new(&it, -2, 5);
+            while ((value = bpf_iter_num_next(&it)))
+                result = result * 10 + *value;
+            bpf_iter_num_destroy(&it);
+            // Too many.
+            result = result * 100 + bpf_iter_num_new(&it, -5000000, 5000000);
+            bpf_iter_num_destroy(&it);
+            map_update(&results, &key, &result, 0);
+            return XDP_PASS;
+        }
+        LICENSE;
+    "#;
+    let Some(file) = object("loops", source) else { return };
+    for program in ["loops", "iterates"] {
+        good(&["diff", &file, "--prog", program, "--capture", CAPTURE, "--count", "1"]);
+    }
+}
+
+#[test]
 fn both_places_are_measured() {
     if !enter() {
         return;

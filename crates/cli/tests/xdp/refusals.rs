@@ -13,10 +13,29 @@ fn a_second_program_is_refused_and_the_first_is_named() {
     refused(&["attach", "veth0", "--recipe", "drop"], 1, &[&says, "use --replace"]);
     refused(&["attach", "veth0", "--recipe", "drop", "--foreground"], 1, &[&says]);
     let other_mode = ["attach", "veth0", "--recipe", "drop", "--mode", "generic", "--replace"];
-    refused(&other_mode, 1, &["no XDP in generic mode", "runs in native mode"]);
+    refused(&other_mode, 1, &["no XDP in generic mode", "use --mode native"]);
     refused(&["detach", "veth0", "--mode", "generic"], 1, &["there is one in native mode"]);
     assert_eq!(programs("veth0")[0]["id"].to_string(), id);
     refused(&["detach", "veth1"], 1, &["no XDP program to detach"]);
+}
+
+#[test]
+fn a_dispatcher_of_libxdp_is_refused_with_the_command_that_joins_it() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp") int xdp_dispatcher(struct xdp_md *ctx) { return XDP_PASS; }
+        LICENSE;
+    "#;
+    let Some(file) = object("dispatcher", source) else { return };
+    good(&["attach", "veth0", &file]);
+    refused(
+        &["attach", "veth0", "--recipe", "drop"],
+        1,
+        &["xdp-loader load veth0 FILE.o", "--replace takes"],
+    );
 }
 
 #[test]

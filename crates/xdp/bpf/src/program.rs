@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::btf::Btf;
+use crate::insn::slot::{ALU64, CALL_KFUNC, JMP, OP_CALL, OP_MOV};
 use crate::insn::{DecodeError, Imm64, Insn, Slot, decode_all, encode};
 use crate::map::{MapDef, MapRef};
 
@@ -76,6 +77,9 @@ pub(crate) const POISON: i32 = 195_896_080;
 /// `bpf_ksym_exists()` first, so that the verifier finds the call unreachable.
 pub(crate) const NO_KFUNC: i32 = 2_002_000_000;
 
+/// Error number of a hint that the driver does not have for a packet.
+const ENODATA: i32 = 61;
+
 /// A function of the kernel that programs can call (kfunc).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Kfunc {
@@ -110,6 +114,25 @@ impl Program {
     #[must_use]
     pub fn is_device_bound(&self) -> bool {
         self.kfuncs.iter().any(Kfunc::is_device_bound)
+    }
+
+    /// Returns the program with no receive hint for any packet (`ENODATA`): the kernel makes test runs only of
+    /// programs that are not bound to a device.
+    #[must_use]
+    pub fn without_hints(&self) -> Program {
+        let mut program = self.clone();
+        let is_call = |slot: &&mut Slot| slot.opcode == OP_CALL | JMP && slot.src == CALL_KFUNC;
+        for slot in program.slots.iter_mut().filter(is_call) {
+            let before = self.kfuncs.get(..slot.imm as usize).unwrap_or_default();
+            if self.kfuncs.get(before.len()).is_some_and(Kfunc::is_device_bound) {
+                *slot = Slot { opcode: ALU64 | OP_MOV, imm: -ENODATA, ..Slot::default() };
+            } else {
+                slot.imm -= before.iter().filter(|kfunc| kfunc.is_device_bound()).count() as i32;
+            }
+        }
+        program.kfuncs.retain(|kfunc| !kfunc.is_device_bound());
+        program.tails = self.tails.iter().map(Program::without_hints).collect();
+        program
     }
 
     /// Returns the map with this name.

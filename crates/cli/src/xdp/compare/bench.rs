@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::args::BenchArgs;
 use super::super::source;
-use super::{NOT_COMPARED, Twins, verdict_name};
+use super::{NO_HINTS, NOT_COMPARED, Twins, verdict_name};
 use crate::capture::open;
 use crate::cpu;
 use crate::failure::{Failure, Outcome};
@@ -40,9 +40,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Outcome {
         terminal.heading(&head);
     }
     let mut rows = Vec::new();
-    let mut refused = 0;
+    let (mut refused, mut lacks_hints) = (0, false);
     for program in programs {
         let name = program.name.clone();
+        lacks_hints |= program.is_device_bound();
         match measure(args, program, &packets) {
             Ok(measured) => {
                 if !args.json {
@@ -70,6 +71,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Outcome {
         let from = args.capture.as_ref().map_or_else(String::new, |path| format!(" of {}", path.display()));
         terminal.line(&format!("nanoseconds per packet: {} {plural}{from},", packets.len()));
         terminal.line(&format!("{} runs each, the fastest of {ROUNDS} rounds", args.repeat));
+        if lacks_hints {
+            terminal.line(NO_HINTS);
+        }
     }
     match refused {
         0 => Ok(()),

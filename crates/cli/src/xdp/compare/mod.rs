@@ -18,14 +18,14 @@ use crate::cpu;
 use crate::failure::{Failure, Outcome};
 use crate::frames::hex_digits;
 use crate::terminal::{self, Terminal, Tone};
-use twins::{MapDifference, NOT_COMPARED, Results, Twins, verdict_name};
+use twins::{ENTRIES_EACH, MapDifference, NOT_COMPARED, Results, Twins, verdict_name};
 
 pub(super) use bench::bench;
 
 /// Differences that are shown; further ones are counted.
 const SHOWN_MAX: usize = 20;
-/// Largest map that is compared after each packet; larger ones are compared at the end.
-const ENTRIES_EACH: u32 = 4096;
+/// What is said of a program that asks for receive hints.
+const NO_HINTS: &str = "no packet has receive hints: the kernel's test run gives none (ENODATA)";
 /// Bytes of a value or packet in a line.
 const BYTES_SHOWN: usize = 24;
 
@@ -194,6 +194,7 @@ fn conclude(args: &DiffArgs, name: &str, twins: &Twins, sums: &Sums, at_end: &[M
             "differences": sums.shown,
             "maps_at_end": at_end.iter().map(of_map).collect::<Vec<_>>(),
             "maps_not_compared": skipped,
+            "receive_hints": !twins.lacks_hints,
         });
         terminal::json(&report);
     } else {
@@ -211,6 +212,9 @@ fn conclude(args: &DiffArgs, name: &str, twins: &Twins, sums: &Sums, at_end: &[M
                 "{} packets left out: the kernel's test run does not take them",
                 sums.left_out
             ));
+        }
+        if twins.lacks_hints {
+            terminal.line(NO_HINTS);
         }
         for (map, why) in &not_compared {
             terminal.line(&format!("map {map} was not compared: {why}"));

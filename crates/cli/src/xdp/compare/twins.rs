@@ -1,6 +1,7 @@
 //! One program loaded twice: in the kernel, and in roxie's machine, each with maps of its own.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bpf::vm::{Env, Image, Machine, XdpBuff};
@@ -17,6 +18,9 @@ const HEADROOM: usize = 256;
 const FRAGMENT_LEN: usize = 4096;
 /// The receiving interface of test frames is `lo`.
 const LO: u32 = 1;
+/// Largest map that is compared after each packet; larger ones are compared at the end, but arrays as far as a
+/// run touches them.
+pub(super) const ENTRIES_EACH: u32 = 4096;
 /// Values of a per-CPU map; one of them is used.
 const CPUS: u32 = 1;
 
@@ -29,6 +33,10 @@ pub(super) struct Twins {
     image: Image,
     maps: Vec<Arc<Map>>,
     machine: Machine,
+    /// Array entries that the last run in the machine looked up or updated.
+    touched: Vec<(usize, Range<u32>)>,
+    /// The program asks for receive hints, which are absent in both places.
+    pub(super) lacks_hints: bool,
 }
 
 /// What a run did to a packet.
@@ -72,6 +80,8 @@ impl Env for World {
 impl Twins {
     /// Loads the program in both places.
     pub(super) fn new(program: Program) -> Outcome<Twins> {
+        let lacks_hints = program.is_device_bound();
+        let program = if lacks_hints { program.without_hints() } else { program };
         let (kernel, kernel_maps) = super::super::attach::load(&program, None)?;
         let refused = |error: &dyn std::fmt::Display| {
             Failure::new(format!("{}: roxie's machine refuses it: {error}", program.name)).code(NOT_COMPARED)
@@ -86,7 +96,8 @@ impl Twins {
             .map(|map| (map.kind() == MapKind::Ringbuf).then(|| kernel::RingReader::new(map)).transpose())
             .collect::<io::Result<_>>()
             .map_err(|error| Failure::new(format!("ring buffer: {error}")).code(NOT_COMPARED))?;
-        Ok(Twins { program, kernel, kernel_maps, rings, image, maps, machine: Machine::new(0) })
+        let (machine, touched) = (Machine::new(0), Vec::new());
+        Ok(Twins { program, kernel, kernel_maps, rings, image, maps, machine, touched, lacks_hints })
     }
 
     /// Runs both on a packet. `None` if the kernel takes no packet of this length.
@@ -101,7 +112,8 @@ impl Twins {
         };
         let mut frame = Frame::new(packet);
         let (outcome, bytes) = frame.with(|buff| {
-            let outcome = self.machine.run(&self.image, buff, &mut World);
+            self.touched.clear();
+            let outcome = self.machine.run_noting(&self.image, buff, &mut World, &mut self.touched);
             (outcome, [buff.metadata(), buff.packet()].concat())
         });
         let machine = Done {
@@ -151,8 +163,8 @@ impl Twins {
         maps.filter_map(|def| Some((def.name.clone(), obstacle(def.kind)?))).collect()
     }
 
-    /// Compares the contents of all maps with at most `entries_max` entries; returns at most `limit`
-    /// differences.
+    /// Compares the contents of all maps with at most `entries_max` entries, and of larger arrays the entries
+    /// that the last run touched; returns at most `limit` differences.
     pub(super) fn compare_maps(&mut self, entries_max: u32, limit: usize) -> Outcome<Vec<MapDifference>> {
         let mut differences = Vec::new();
         for index in 0..self.maps.len() {
@@ -161,8 +173,20 @@ impl Twins {
                 |error: io::Error| Failure::new(format!("map {}: {error}", def.name)).code(NOT_COMPARED);
             match def.kind {
                 MapKind::Ringbuf => self.compare_ring(index, &mut differences),
-                kind if obstacle(kind).is_some() || def.max_entries > entries_max => {}
-                _ => self.compare_entries(index, &mut differences).map_err(failed)?,
+                kind if obstacle(kind).is_some() || is_constant(kind) => {}
+                MapKind::Array | MapKind::PercpuArray if def.max_entries > ENTRIES_EACH => {
+                    let touched = self.touched.iter().filter(|(map, _)| *map == index);
+                    let entries = touched.flat_map(|(_, entries)| entries.clone());
+                    let keys =
+                        entries.filter(|entry| *entry < def.max_entries).map(|entry| entry.to_ne_bytes());
+                    let keys = keys.map(Vec::from).collect();
+                    self.compare_keys(index, keys, &mut differences).map_err(failed)?;
+                }
+                _ if def.max_entries > entries_max => {}
+                _ => {
+                    let keys = self.all_keys(index).map_err(failed)?;
+                    self.compare_keys(index, keys, &mut differences).map_err(failed)?;
+                }
             }
             if differences.len() >= limit {
                 break;
@@ -189,14 +213,24 @@ impl Twins {
         }
     }
 
-    fn compare_entries(&self, index: usize, out: &mut Vec<MapDifference>) -> io::Result<()> {
-        let (def, kernel, ours) = (&self.program.maps[index], &self.kernel_maps[index], &self.maps[index]);
-        let mut keys = ours.keys();
+    fn all_keys(&self, index: usize) -> io::Result<Vec<Vec<u8>>> {
+        let kernel = &self.kernel_maps[index];
+        let mut keys = self.maps[index].keys();
         let (mut key, mut next) = (None, vec![0; kernel.key_size()]);
         while kernel.next_key(key.as_deref(), &mut next)? {
             keys.push(next.clone());
             key = Some(next.clone());
         }
+        Ok(keys)
+    }
+
+    fn compare_keys(
+        &self,
+        index: usize,
+        mut keys: Vec<Vec<u8>>,
+        out: &mut Vec<MapDifference>,
+    ) -> io::Result<()> {
+        let (def, kernel, ours) = (&self.program.maps[index], &self.kernel_maps[index], &self.maps[index]);
         keys.sort_unstable();
         keys.dedup();
         let len = def.value_size as usize;
@@ -220,6 +254,11 @@ impl Twins {
         }
         Ok(())
     }
+}
+
+/// Whether programs cannot change entries.
+fn is_constant(kind: MapKind) -> bool {
+    kind.holds_maps() || matches!(kind, MapKind::Devmap | MapKind::DevmapHash)
 }
 
 /// Why maps of a kind cannot be compared.

@@ -205,6 +205,8 @@ fn complete(def: &mut MapDef) {
             def.key_size = if def.key_size == 0 { 4 } else { def.key_size };
             def.value_size = if def.value_size == 0 { 4 } else { def.value_size };
         }
+        // The kernel takes no other ones.
+        MapKind::LpmTrie => def.flags |= MapDef::NO_PREALLOC,
         _ => {}
     }
     if !def.kind.has_types() {

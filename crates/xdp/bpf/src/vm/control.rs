@@ -14,7 +14,7 @@ use crate::map::MapKind;
 
 /// Most tail calls of one run, and most iterations of one loop (`MAX_TAIL_CALL_CNT`, `BPF_MAX_LOOPS`).
 const TAIL_CALLS_MAX: u32 = 33;
-const ITERATIONS_MAX: u64 = 1 << 23;
+pub(super) const ITERATIONS_MAX: u64 = 1 << 23;
 
 /// Entry numbers that `bpf_for_each_map_elem` examines for the price of one operation. Fewer: a walk of a
 /// large map with few entries exceeds the budget. More: it takes longer than the budget says.
@@ -79,7 +79,7 @@ impl Frames<'_, '_, '_> {
         let [r1, r2, r3, r4] = [self.r[1], self.r[2], self.r[3], self.r[4]];
         let (count, map) = match Helper::from_id(id) {
             Some(Helper::TailCall) => return self.tail_call(next),
-            Some(Helper::Loop) => (r1 & 0xffff_ffff, None),
+            Some(Helper::Loop) => (r1, None),
             Some(Helper::ForEachMapElem) => {
                 let index = handle(r1).ok_or(FaultKind::Argument)?;
                 let map = self.image.maps.get(index).ok_or(FaultKind::Argument)?;
@@ -105,7 +105,9 @@ impl Frames<'_, '_, '_> {
             return Ok(next);
         }
         if map.is_none() && count > ITERATIONS_MAX {
-            self.r[0] = failed(E2BIG);
+            // The kernel's verifier puts the loop in place of the call (`inline_bpf_loop`): it compares all 64
+            // bits, and its error number has 32.
+            self.r[0] = failed(E2BIG) & 0xffff_ffff;
             return Ok(next);
         }
         self.start(Iteration { callback, len, ctx: r3, done: 0, count, map }, next)

@@ -1,5 +1,7 @@
 //! The interpreter.
 
+use std::ops::Range;
+
 use super::buff::XdpBuff;
 use super::call::Scratch;
 use super::control::{Frames, Return, Then};
@@ -7,7 +9,7 @@ use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory, Stack};
 use super::op::{self, Code, operations};
 use super::outcome::{Fault, FaultKind, Outcome};
-use super::record::Watch;
+use super::record::{Touched, Watch};
 use super::replay::{Context, Replay};
 use super::space;
 use super::{Env, call, extra};
@@ -76,6 +78,19 @@ impl Machine {
             return Outcome { returned, redirect: None, fault: None };
         }
         self.run_watched(image, buff, env, &mut ())
+    }
+
+    /// As [`run`](Self::run), and adds the array entries that the program looks up or updates to `touched`: the
+    /// index of the map, and that of the entry, which may be beyond the map's size. Of a map that it walks,
+    /// every entry.
+    pub fn run_noting(
+        &mut self,
+        image: &Image,
+        buff: &mut XdpBuff<'_>,
+        env: &mut dyn Env,
+        touched: &mut Vec<(usize, Range<u32>)>,
+    ) -> Outcome {
+        self.run_watched(image, buff, env, &mut Touched(touched))
     }
 
     /// As [`run`](Self::run), but uses a recorded run if the result follows from an earlier packet. Always

@@ -1,7 +1,8 @@
 //! Helpers besides maps, packets and records: queues, spin locks, MTU, text; and functions of the kernel.
 
 use super::Env;
-use super::call::{Call, EINVAL, failed};
+use super::call::{Call, E2BIG, EINVAL, failed};
+use super::control::ITERATIONS_MAX;
 use super::memory::Memory;
 use super::outcome::FaultKind;
 use super::space;
@@ -108,12 +109,45 @@ pub(super) fn strncmp(call: &mut Call<'_, '_, '_>) -> Answer {
 
 /// Returns whether the machine has this function of the kernel.
 pub(super) fn has_kfunc(kfunc: &Kfunc) -> bool {
-    kfunc.is_device_bound() || matches!(kfunc.name.as_str(), "bpf_rcu_read_lock" | "bpf_rcu_read_unlock")
+    kfunc.is_device_bound()
+        || matches!(kfunc.name.as_str(), "bpf_rcu_read_lock" | "bpf_rcu_read_unlock")
+        || kfunc.name.starts_with(NUMBERS)
+}
+
+/// `bpf_iter_num_new`, `_next` and `_destroy`: the iterator of `bpf_for` is the number before the next one, and
+/// the one behind the last.
+const NUMBERS: &str = "bpf_iter_num_";
+
+fn numbers(what: &str, args: &[u64], memory: &mut Memory<'_, '_>) -> Answer {
+    let [at, start, end] = *args else { return Err(FaultKind::Argument) };
+    let fault = FaultKind::Access { address: at };
+    let (start, end) = (start as i32, end as i32);
+    let put = |memory: &mut Memory<'_, '_>, current: i32, end: i32| {
+        let word = u64::from(current.cast_unsigned()) | u64::from(end.cast_unsigned()) << 32;
+        memory.store::<8>(at, word)
+    };
+    let (stored, result) = match what {
+        "new" if start > end => (put(memory, 0, 0), failed(EINVAL)),
+        "new" if i64::from(end) - i64::from(start) > ITERATIONS_MAX as i64 => {
+            (put(memory, 0, 0), failed(E2BIG))
+        }
+        "new" => (put(memory, start.wrapping_sub(1), end), 0),
+        "next" => {
+            let word = memory.load::<8>(at).ok_or(fault)?;
+            let (next, end) = ((word as i32).wrapping_add(1), (word >> 32) as i32);
+            if next < end { (put(memory, next, end), at) } else { (put(memory, 0, 0), 0) }
+        }
+        _ => (put(memory, 0, 0), 0),
+    };
+    stored.map(|()| result).ok_or(fault)
 }
 
 /// Calls it with the first three of `args`. A hint that the host does not give is one that the driver gives
 /// for other packets only.
 pub(super) fn kfunc(kfunc: &Kfunc, args: &[u64], memory: &mut Memory<'_, '_>, env: &mut dyn Env) -> Answer {
+    if let Some(what) = kfunc.name.strip_prefix(NUMBERS) {
+        return numbers(what, args, memory);
+    }
     if !kfunc.is_device_bound() {
         return Ok(0);
     }

@@ -5,6 +5,8 @@
 //! from is an effect. A counter that is used in any other way becomes fixed, and a guard records the word.
 //! Other inputs (time, random numbers, changed packets, hash maps) end the recording, but not the run.
 
+use std::ops::Range;
+
 use super::image::Image;
 use super::memory::{FRAME_LEN, FRAMES, Memory};
 use super::op::{self, Code, Op, reads_src};
@@ -16,13 +18,40 @@ use crate::helper::Helper;
 /// Observes a program while it runs.
 pub(super) trait Watch {
     /// Is called before the operation at `at` is executed.
-    fn step(&mut self, image: &Image, at: usize, r: &[u64; 16], memory: &Memory<'_, '_>);
+    fn step(&mut self, image: &Image, at: usize, r: &[u64; 16], memory: &mut Memory<'_, '_>);
 }
 
 /// Observes nothing.
 impl Watch for () {
     #[inline(always)]
-    fn step(&mut self, _: &Image, _: usize, _: &[u64; 16], _: &Memory<'_, '_>) {}
+    fn step(&mut self, _: &Image, _: usize, _: &[u64; 16], _: &mut Memory<'_, '_>) {}
+}
+
+/// Notes the array entries that a program looks up or updates.
+pub(super) struct Touched<'a>(pub(super) &'a mut Vec<(usize, Range<u32>)>);
+
+impl Watch for Touched<'_> {
+    fn step(&mut self, image: &Image, at: usize, r: &[u64; 16], memory: &mut Memory<'_, '_>) {
+        let op = &image.ops[at];
+        let helper = match op.code {
+            Code::LookupElem => Some(Helper::MapLookupElem),
+            Code::CallHelper | Code::Control => Helper::from_id(op.imm as i32),
+            _ => None,
+        };
+        let index = space::offset(r[1]);
+        let Some(map) = image.maps.get(index).filter(|_| r[1] >> space::SEGMENT_BITS == space::HANDLES)
+        else {
+            return;
+        };
+        match helper {
+            Some(Helper::ForEachMapElem) => self.0.push((index, 0..map.def().max_entries)),
+            Some(Helper::MapLookupElem | Helper::MapLookupPercpuElem | Helper::MapUpdateElem) => {
+                let key = memory.load::<4>(r[2]).map(|key| key as u32);
+                self.0.extend(key.map(|key| (index, key..key.saturating_add(1))));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Maximum number of recorded inputs and effects of each kind. With more, a replay would not be cheaper than
@@ -408,7 +437,7 @@ impl Recorder {
 }
 
 impl Watch for Recorder {
-    fn step(&mut self, image: &Image, at: usize, r: &[u64; 16], memory: &Memory<'_, '_>) {
+    fn step(&mut self, image: &Image, at: usize, r: &[u64; 16], memory: &mut Memory<'_, '_>) {
         if !self.is_over && (self.is_full() || self.follow(image, at, r, memory).is_err()) {
             self.is_over = true;
         }
