@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, Subcommand};
 ///
 /// Values are shown by the types of the program (BTF, clang -g), otherwise as numbers or bytes. Keys and
 /// values are given as numbers (12, 0x1f), several of 4 or 8 bytes or the members of a structure in order
-/// (1+2), constants of an enumeration, addresses, prefixes, interface names (eth0, in device maps), or bytes
+/// (1+2, 10.0.0.1+80), constants of an enumeration, addresses, prefixes, interface names (eth0, in device maps), or bytes
 /// (hex:00ff).
 #[derive(Debug, ClapArgs)]
 pub(crate) struct MapArgs<T: ClapArgs> {
@@ -34,9 +34,9 @@ pub(crate) enum MapCommand<T: ClapArgs> {
     Get {
         #[command(flatten)]
         target: T,
-        /// Name of the map
+        /// Name of the map, or its number in the kernel
         map: String,
-        /// Key of one entry
+        /// Key of one entry; an address in a table of prefixes finds the longest one that has it
         key: Option<String>,
         /// Show all entries of an array, also those that are zero
         #[arg(long)]
@@ -50,18 +50,18 @@ pub(crate) enum MapCommand<T: ClapArgs> {
     Set {
         #[command(flatten)]
         target: T,
-        /// Name of the map
+        /// Name of the map, or its number in the kernel
         map: String,
         /// Key of the entry
         key: String,
-        /// New value; in a per-CPU map it is set for every CPU
+        /// New value; in a per-CPU map it is set for every CPU. Of a program array FILE.o:PROGRAM
         value: String,
     },
     /// Delete an entry
     Delete {
         #[command(flatten)]
         target: T,
-        /// Name of the map
+        /// Name of the map, or its number in the kernel
         map: String,
         /// Key of the entry
         key: String,

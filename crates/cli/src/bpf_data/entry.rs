@@ -34,6 +34,22 @@ pub(super) fn key(map: &MapView, text: &str) -> Outcome<Vec<u8>> {
     found.ok_or_else(|| wrong("key", text, len))
 }
 
+/// Length of a prefix in bits, which a key of a table of prefixes begins with.
+pub(super) fn bits(key: &[u8]) -> u32 {
+    key.first_chunk().map_or(0, |bits| u32::from_ne_bytes(*bits))
+}
+
+/// Whether the prefix `key` is within `prefix`, or the same.
+pub(super) fn is_within(key: &[u8], prefix: &[u8]) -> bool {
+    let len = bits(prefix) as usize;
+    let is_same = |(at, (a, b)): (usize, (&u8, &u8))| {
+        let unused = 8_usize.saturating_sub(len - at * 8) as u32;
+        u32::from(a ^ b) >> unused == 0
+    };
+    let bytes = key.iter().skip(4).zip(prefix.iter().skip(4)).enumerate().take(len.div_ceil(8));
+    bits(prefix) <= bits(key) && bytes.map(is_same).all(|is_same| is_same)
+}
+
 /// Parses a value of this map, as one CPU has it.
 pub(super) fn value(map: &MapView, text: &str) -> Outcome<Vec<u8>> {
     let len = map.def.value_size as usize;

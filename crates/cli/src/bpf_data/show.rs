@@ -1,6 +1,7 @@
 //! `roxie xdp map` and `roxie hook map`.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -33,7 +34,8 @@ pub(crate) fn run<T: Source>(args: &MapArgs<T>) -> Outcome {
             get(&target.subject(), &tables, key.as_deref(), *zeros, *json)
         }
         MapCommand::Set { target, map, key, value } => {
-            only(target, map)?.iter().try_for_each(|table| set(table.as_ref(), key, value))
+            only(target, map)?.iter().try_for_each(|table| set(table.as_ref(), key, value))?;
+            is_kept(target, map, key)
         }
         MapCommand::Delete { target, map, key } => {
             let mut is_deleted = false;
@@ -48,6 +50,10 @@ pub(crate) fn run<T: Source>(args: &MapArgs<T>) -> Outcome {
 
 fn set(table: &dyn Table, key: &str, value: &str) -> Outcome {
     let key = entry::key(table.view(), key)?;
+    if table.view().def.kind == bpf::MapKind::ProgArray {
+        let program = table.entry_program(value)?;
+        return table.update(&key, &program.as_fd().as_raw_fd().to_ne_bytes());
+    }
     let Some((target, program)) = entry::split_program(table.view(), value) else {
         return table.update(&key, &entry::value(table.view(), value)?);
     };
@@ -58,11 +64,38 @@ fn set(table: &dyn Table, key: &str, value: &str) -> Outcome {
     table.update(&key, &value)
 }
 
+/// Fails if the kernel has emptied a program array: it does so when the last descriptor is closed.
+fn is_kept<T: Source>(target: &T, map: &str, key: &str) -> Outcome {
+    for table in only(target, map)? {
+        if table.view().def.kind == bpf::MapKind::ProgArray
+            && table.lookup(&entry::key(table.view(), key)?)?.is_none()
+        {
+            let what =
+                format!("{}: the kernel emptied {map}: no process and no pin has it", target.subject());
+            return Err(Failure::new(what).hint("attach the program with --pin DIR or --foreground"));
+        }
+    }
+    Ok(())
+}
+
 /// The maps of this name.
 fn named<T: Source>(target: &T, name: &str) -> Outcome<Vec<Box<dyn Table>>> {
     let tables = target.tables()?;
     let mut names: Vec<String> = tables.iter().map(|table| table.view().def.name.clone()).collect();
-    let found: Vec<_> = tables.into_iter().filter(|table| table.view().def.name == name).collect();
+    let mut found: Vec<_> = tables.into_iter().filter(|table| table.is_called(name)).collect();
+    let mut prefer = |is_meant: &dyn Fn(&dyn Table) -> bool| {
+        if found.iter().filter(|table| is_meant(table.as_ref())).count() == 1 {
+            found.retain(|table| is_meant(table.as_ref()));
+        }
+    };
+    prefer(&|table| table.view().def.name == name);
+    prefer(&|table| table.place().is_none());
+    if found.len() > 1 && found.iter().all(|table| table.id().is_some()) {
+        let all = found.iter().map(|table| format!("{} {}", table.id().unwrap_or(0), table.view().def.name));
+        let all: Vec<String> = all.collect();
+        let failure = format!("{}: several maps are called '{name}': {}", target.subject(), all.join(", "));
+        return Err(Failure::new(failure).hint("choose one by its number").code(2));
+    }
     if !found.is_empty() {
         return Ok(found);
     }
@@ -107,6 +140,9 @@ fn list(tables: &[Box<dyn Table>], is_json: bool) -> Outcome {
                 row["program"] = json!(program);
                 row["point"] = json!(point);
             }
+            if let Some(id) = table.id() {
+                row["id"] = json!(id);
+            }
             row
         };
         terminal::json(&Value::Array(tables.iter().map(|table| row(table.as_ref())).collect()));
@@ -116,6 +152,7 @@ fn list(tables: &[Box<dyn Table>], is_json: bool) -> Outcome {
     for table in tables {
         let def = &table.view().def;
         let place = table.place().map(|(program, at)| format!("{at:<8} {program:<15} ")).unwrap_or_default();
+        let place = table.id().map_or(String::new(), |id| format!("{id:<6} ")) + &place;
         let sizes = match (def.key_size, def.value_size) {
             (0, 0) => format!("{} bytes", def.max_entries),
             (key, value) => format!("{key:>3} bytes to {value:>4} bytes"),
@@ -148,6 +185,17 @@ fn get(subject: &str, tables: &[Box<dyn Table>], key: Option<&str>, zeros: bool,
             Ok(())
         };
         match key {
+            // An address is looked up as by a program, a prefix as it is.
+            Some(text) if view.def.kind == bpf::MapKind::LpmTrie && !text.contains('/') => {
+                let (key, mut best) = (entry::key(view, text)?, None);
+                table.each(true, &mut |entries| {
+                    let fits = entries.into_iter().filter(|(prefix, _)| entry::is_within(&key, prefix));
+                    best = fits.chain(best.take()).max_by_key(|(prefix, _)| entry::bits(prefix));
+                    Ok(())
+                })?;
+                found |= best.is_some();
+                best.map_or(Ok(()), |entry| take(vec![entry]))?;
+            }
             Some(text) => {
                 let key = entry::key(view, text)?;
                 if let Some(values) = table.lookup(&key)? {

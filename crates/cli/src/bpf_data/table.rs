@@ -1,5 +1,6 @@
 //! A map of a hook or of the kernel, behind one interface.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
@@ -29,6 +30,16 @@ pub(crate) trait Table {
     /// Passes entries to `take`, in pieces. Entries of arrays that are all zero are left out unless
     /// `zeros` is set.
     fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome;
+
+    /// The id, of a map in the kernel.
+    fn id(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether a user means this map by `text`.
+    fn is_called(&self, text: &str) -> bool {
+        self.view().def.name == text
+    }
 
     /// The values of exactly this key.
     fn lookup(&self, key: &[u8]) -> Outcome<Option<Vec<Vec<u8>>>>;
@@ -180,40 +191,108 @@ impl Table for Hooked {
     }
 }
 
-/// A map of the kernel, of the program on an interface.
+/// A map of the kernel, of the program on an interface, or of one that entries of its maps name.
 pub(crate) struct Kernel {
     netdev: String,
     /// The map itself.
     pub(crate) map: Map,
+    id: u32,
+    /// The name in the kernel, which may be cut.
+    cut_name: String,
+    /// The other program that has it.
+    program: Option<String>,
     view: MapView,
 }
 
+/// Most entries of a map that are searched for programs.
+const ENTRIES_SEARCHED: usize = 1 << 12;
+
 impl Kernel {
-    /// All maps of the program on `netdev` that roxie knows the kinds of, and the types of the program.
+    /// All maps of the program on `netdev` that roxie knows the kinds of, and the types of the program. Those of
+    /// programs in entries of its maps follow.
     ///
     /// # Errors
     /// The kernel refuses to show them.
     pub(crate) fn all(netdev: &str, program: &Program) -> io::Result<(Vec<Kernel>, Option<Rc<Types>>)> {
+        let mut tables: Vec<Kernel> = Vec::new();
+        let types = Kernel::add(&mut tables, netdev, program, None)?;
+        let mut seen = BTreeSet::from([program.info()?.id]);
+        let mut at = 0;
+        while let Some(table) = tables.get(at) {
+            at += 1;
+            for id in table.programs().into_iter().filter(|id| seen.insert(*id)) {
+                // It may be gone.
+                let Ok(other) = Program::by_id(id) else { continue };
+                let name = other.info()?.name;
+                Kernel::add(&mut tables, netdev, &other, Some(name))?;
+            }
+        }
+        Ok((tables, types))
+    }
+
+    /// Adds the maps of a program that are not among `tables`, and returns its types.
+    fn add(
+        tables: &mut Vec<Kernel>,
+        netdev: &str,
+        program: &Program,
+        owner: Option<String>,
+    ) -> io::Result<Option<Rc<Types>>> {
         // A program without types is shown without.
         let types = program.types().ok().flatten().and_then(parse);
-        let mut tables = Vec::new();
+        let lines = program.map_lines().unwrap_or_default();
         for id in program.map_ids()? {
+            if tables.iter().any(|table| table.id == id) {
+                continue;
+            }
             let map = match Map::by_id(id) {
                 Ok(map) => map,
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => continue,
                 Err(error) => return Err(error),
             };
+            let cut_name = map.name()?;
+            let name = types.as_ref().and_then(|types| full_name(types, &cut_name, id, &lines));
             let def = MapDef::new(
-                &map.name()?,
+                name.as_deref().unwrap_or(&cut_name),
                 map.kind(),
                 map.key_size() as u32,
                 map.value_len() as u32,
                 map.max_entries()?,
             );
             let view = MapView::new(def, types.as_ref());
-            tables.push(Kernel { netdev: netdev.to_owned(), map, view });
+            tables.push(Kernel {
+                netdev: netdev.to_owned(),
+                map,
+                id,
+                cut_name,
+                program: owner.clone(),
+                view,
+            });
         }
-        Ok((tables, types))
+        Ok(types)
+    }
+
+    /// Ids of the programs in its entries.
+    fn programs(&self) -> Vec<u32> {
+        let at = match (self.map.kind(), self.map.value_len()) {
+            (MapKind::ProgArray, 4) => 0,
+            (MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap, 8) => 4,
+            _ => return Vec::new(),
+        };
+        let (mut found, mut key) = (Vec::new(), None);
+        let (mut next, mut value) = (vec![0; self.map.key_size()], vec![0; self.map.value_len()]);
+        for _ in 0..ENTRIES_SEARCHED {
+            if !self.map.next_key(key.as_deref(), &mut next).unwrap_or(false) {
+                break;
+            }
+            if self.map.lookup(&next, &mut value).unwrap_or(false)
+                && let Some(id) = value.get(at..).and_then(|id| id.first_chunk())
+            {
+                found.push(u32::from_ne_bytes(*id));
+            }
+            key = Some(next.clone());
+        }
+        found.retain(|id| *id != 0);
+        found
     }
 
     /// Whether there is an entry with exactly this key: a look-up in a table of prefixes also finds a shorter
@@ -246,7 +325,10 @@ impl Kernel {
         }
         let failure = Failure::new(format!("{netdev}: {what}: {error}"));
         match kind {
-            MapKind::Xskmap | MapKind::ProgArray => failure
+            MapKind::ProgArray => {
+                failure.hint("all its programs must support multi-buffer packets (xdp.frags), or none")
+            }
+            MapKind::Xskmap => failure
                 .hint(format!("a map of kind {} can be read only by the process that made it", kind.name())),
             MapKind::Ringbuf | MapKind::PerfEventArray => {
                 failure.hint(format!("it has records: 'roxie xdp samples {netdev} --map NAME' reads them"))
@@ -259,13 +341,39 @@ impl Kernel {
     }
 }
 
+/// The full name of the map with this id, which the kernel shows as `cut`: the only one that begins so, or the
+/// one that the program's source has where the code loads the map.
+fn full_name(types: &Types, cut: &str, id: u32, lines: &[(u32, u32, u32)]) -> Option<String> {
+    let all = types.maps_like(cut);
+    if let [name] = all[..] {
+        return Some(name.to_owned());
+    }
+    let mut named = lines.iter().filter(|(map, ..)| *map == id).filter_map(|(_, text, column)| {
+        let line = types.text(*text)?;
+        let line = line.get((*column as usize).saturating_sub(1)..).unwrap_or(line);
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        let words = line.split(|c: char| !c.is_ascii() || !is_word(c as u8));
+        words.into_iter().find_map(|word| all.iter().find(|name| **name == word))
+    });
+    let name = named.next()?;
+    named.all(|other| other == name).then(|| (*name).to_owned())
+}
+
 impl Table for Kernel {
     fn view(&self) -> &MapView {
         &self.view
     }
 
     fn place(&self) -> Option<(String, String)> {
-        None
+        self.program.clone().map(|program| (program, "entry".to_owned()))
+    }
+
+    fn id(&self) -> Option<u32> {
+        Some(self.id)
+    }
+
+    fn is_called(&self, text: &str) -> bool {
+        text == self.view.def.name || text == self.cut_name || text.parse() == Ok(self.id)
     }
 
     fn each(&self, zeros: bool, take: &mut dyn FnMut(Entries) -> Outcome) -> Outcome {
@@ -313,6 +421,7 @@ impl Table for Kernel {
     fn entry_program(&self, file: &str) -> Outcome<Program> {
         let kind = match self.map.kind() {
             MapKind::Cpumap => ProgramKind::XdpCpumap,
+            MapKind::ProgArray => ProgramKind::Xdp,
             _ => ProgramKind::XdpDevmap,
         };
         let program = entry_program(file, kind)?;
@@ -325,7 +434,8 @@ impl Table for Kernel {
             None => (Vec::new(), None),
         };
         let same = |def: &MapDef| {
-            shared.iter().find(|table| {
+            // Constants of another object file may have the same name.
+            shared.iter().filter(|_| !def.frozen).find(|table| {
                 let there = &table.view.def;
                 (&there.name, there.kind, there.key_size, there.value_size)
                     == (&def.name, def.kind, def.key_size, def.value_size)

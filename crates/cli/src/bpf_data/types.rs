@@ -1,6 +1,7 @@
 //! Shows bytes by the types of a program (BTF), as text and as JSON. Types and bytes may come from a hostile
 //! process.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use bpf::{Btf, MapDef, Typed, Types};
@@ -67,17 +68,33 @@ impl Shape {
         self.types.as_ref().map(|(types, id)| types.decode(*id, bytes))
     }
 
-    /// Parses a constant, or the members of a structure joined by `+`. `None` if the text has another form.
+    /// Parses a constant, or the members of a structure joined by `+`, in which an address stands for the members
+    /// that have it. `None` if the text has another form.
     pub(crate) fn parse(&self, text: &str, len: usize) -> Option<Vec<u8>> {
         let (types, id) = self.types.as_ref()?;
         let number = |text: &str| match text.starts_with('-') {
             true => text.parse::<i64>().ok().map(i64::cast_unsigned),
             false => parse_number(text),
         };
-        let parts: Vec<&str> = text.split('+').collect();
-        let leaves = types.leaves(*id).filter(|leaves| leaves.len() == parts.len())?;
+        let leaves = types.leaves(*id)?;
+        let mut left = &leaves[..];
         let mut bytes = vec![0; len];
-        for (leaf, part) in leaves.iter().zip(&parts) {
+        for part in text.split('+') {
+            let (leaf, rest) = left.split_first()?;
+            left = rest;
+            if let Ok(address) = part.parse::<IpAddr>() {
+                let address = match address {
+                    IpAddr::V4(ip) => ip.octets().to_vec(),
+                    IpAddr::V6(ip) => ip.octets().to_vec(),
+                };
+                let end = leaf.at + address.len();
+                // The members that are exactly these bytes.
+                let others = rest.iter().take_while(|one| one.at < end && one.len == leaf.len).count();
+                let last = others.checked_sub(1).map_or(leaf, |last| &rest[last]);
+                bytes.get_mut(leaf.at..end).filter(|_| last.at + last.len == end)?.copy_from_slice(&address);
+                left = &rest[others..];
+                continue;
+            }
             let word = number(part).or_else(|| types.constant(*id, part))?;
             let word = word.to_le_bytes();
             let (low, high) = word.split_at_checked(leaf.len)?;
@@ -87,7 +104,7 @@ impl Shape {
             }
             bytes.get_mut(leaf.at..)?.get_mut(..leaf.len)?.copy_from_slice(low);
         }
-        Some(bytes)
+        left.is_empty().then_some(bytes)
     }
 }
 

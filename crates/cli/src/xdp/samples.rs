@@ -59,7 +59,7 @@ pub(super) fn samples(args: &SamplesArgs) -> Outcome {
     for table in &tables {
         let def = &table.view().def;
         let is_ring = matches!(def.kind, MapKind::Ringbuf | MapKind::PerfEventArray);
-        if is_ring && args.records.map.as_ref().is_none_or(|name| *name == def.name) {
+        if is_ring && args.records.map.as_ref().is_none_or(|name| table.is_called(name)) {
             let content = Content::of(&def.name, types.as_ref(), args.records.type_name.as_deref())?;
             readers.push((Reader::open(table)?, content, def.name.clone()));
         }

@@ -65,33 +65,40 @@ unsafe impl Info for MapInfo {}
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct ProgramRaw {
-    kind: u32,
+    pub(super) kind: u32,
     pub(super) id: u32,
     pub(super) tag: [u8; 8],
-    jited_len: u32,
-    xlated_len: u32,
-    jited: u64,
-    xlated: u64,
-    load_time_ns: u64,
+    pub(super) jited_len: u32,
+    pub(super) code_len: u32,
+    pub(super) jited: u64,
+    pub(super) code: u64,
+    pub(super) load_time_ns: u64,
     pub(super) uid: u32,
-    map_count: u32,
-    map_ids: u64,
+    pub(super) map_count: u32,
+    pub(super) map_ids: u64,
     pub(super) name: [u8; 16],
-    ifindex: u32,
-    flags: u32,
-    netns_dev: u64,
-    netns_ino: u64,
+    pub(super) ifindex: u32,
+    pub(super) flags: u32,
+    pub(super) netns_dev: u64,
+    pub(super) netns_ino: u64,
     /// Counts and pointers of symbols and lengths.
-    symbols: [u64; 3],
+    pub(super) symbols: [u64; 3],
     pub(super) btf_id: u32,
-    func_info_len: u32,
-    /// Functions, source lines, tags.
-    between: [u64; 7],
+    pub(super) func_info_len: u32,
+    pub(super) func_info: u64,
+    pub(super) func_info_count: u32,
+    pub(super) line_count: u32,
+    pub(super) lines: u64,
+    pub(super) jited_lines: u64,
+    pub(super) jited_line_count: u32,
+    pub(super) line_len: u32,
+    /// Tags.
+    pub(super) between: [u64; 2],
     pub(super) run_time_ns: u64,
     pub(super) run_count: u64,
 }
 
-// SAFETY: plain integers; the pointers among them are private and zero except in `map_ids_of`.
+// SAFETY: plain integers; the pointers among them are zero except in `map_ids_of` and `Program::map_lines`.
 unsafe impl Info for ProgramRaw {}
 
 const _: () = assert!(mem::offset_of!(ProgramRaw, run_time_ns) == 192);

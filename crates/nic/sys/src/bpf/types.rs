@@ -15,6 +15,13 @@ struct BtfInfo {
     id: u32,
 }
 
+/// `struct bpf_line_info`: slot, file, text, line and column.
+type LineInfo = [u32; 4];
+/// Opcode of a load of 64 bits, and `BPF_PSEUDO_MAP_FD` in the upper half of the byte behind it. For user space
+/// the kernel puts the id of the map there.
+const LOAD_IMM64: u8 = 0x18;
+const OF_MAP: u8 = 1;
+
 // SAFETY: plain integers; `blob` is zero except in `Program::types`.
 unsafe impl Info for BtfInfo {}
 
@@ -39,5 +46,33 @@ impl Program {
         let mut about = BtfInfo { blob: pointer, len: blob.len() as u32, ..BtfInfo::default() };
         info_into(btf.as_fd(), &mut about)?;
         Ok(Some(blob))
+    }
+
+    /// Returns where the code loads the address of a map: the id of the map, the place of the source line in the
+    /// strings of its types, and the column in it. Nothing for a program without source lines.
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_SYS_ADMIN.
+    pub fn map_lines(&self) -> io::Result<Vec<(u32, u32, u32)>> {
+        let size: ProgramRaw = info(self.as_fd())?;
+        let mut code = vec![[0_u8; 8]; size.code_len as usize / 8];
+        let mut lines: Vec<LineInfo> = vec![[0; 4]; size.line_count as usize];
+        // The vectors outlive the call, and their lengths are beside them.
+        let mut raw = ProgramRaw {
+            code_len: size.code_len / 8 * 8,
+            code: super::pointer_mut(&mut code),
+            line_count: size.line_count,
+            lines: super::pointer_mut(&mut lines),
+            line_len: size_of::<LineInfo>() as u32,
+            ..ProgramRaw::default()
+        };
+        info_into(self.as_fd(), &mut raw)?;
+        let loads = (0..).zip(&code).filter(|(_, slot)| slot[0] == LOAD_IMM64 && slot[1] >> 4 == OF_MAP);
+        let found = loads.filter_map(|(at, [.., a, b, c, d])| {
+            let before = lines.partition_point(|line| line[0] <= at);
+            let [_, _, text, place] = *lines.get(before.checked_sub(1)?)?;
+            Some((u32::from_ne_bytes([*a, *b, *c, *d]), text, place & 0x3ff))
+        });
+        Ok(found.collect())
     }
 }

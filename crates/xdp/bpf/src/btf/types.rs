@@ -4,6 +4,7 @@
 //! and nesting, the number of types and the number of decoded values are limited.
 
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::Btf;
 use super::reader::{self, kind};
@@ -14,6 +15,7 @@ pub struct Types {
     /// By id, which begins with 1.
     types: Vec<Type>,
     by_name: HashMap<String, Vec<u32>>,
+    strings: Vec<u8>,
 }
 
 /// Types of the keys and values of a map.
@@ -83,6 +85,7 @@ enum Kind {
     Struct {
         len: usize,
         members: Vec<Member>,
+        is_union: bool,
     },
     Enum {
         len: usize,
@@ -131,7 +134,22 @@ impl Types {
         for (id, one) in (1..).zip(&types).filter(|(_, one)| !one.name.is_empty()) {
             by_name.entry(one.name.clone()).or_default().push(id);
         }
-        Some(Types { types, by_name })
+        Some(Types { types, by_name, strings: read.parts().1.to_vec() })
+    }
+
+    /// Returns the full names of the maps in section `.maps` that the kernel shows by this name.
+    #[must_use]
+    pub fn maps_like(&self, name: &str) -> Vec<&str> {
+        let variables = self.types.iter().filter(|one| matches!(one.kind, Kind::Variable { .. }));
+        let names = variables.map(|one| &one.name[..]).filter(|full| *full == name || is_cut(name, full));
+        names.filter(|full| self.definition(full).is_some()).collect()
+    }
+
+    /// Returns a text by its place, such as a source line.
+    #[must_use]
+    pub fn text(&self, at: u32) -> Option<&str> {
+        let text = self.strings.get(at as usize..)?.split(|byte| *byte == 0).next()?;
+        std::str::from_utf8(text).ok()
     }
 
     /// Returns the types of a map's keys and values: those that its definition in section `.maps` names, or
@@ -216,10 +234,23 @@ impl Types {
         id
     }
 
+    /// Whether values of the type are IP addresses: 4 bytes in the byte order of the network, or `in6_addr`.
+    fn is_address(&self, id: u32) -> bool {
+        let one = (id as usize).checked_sub(1).and_then(|at| self.types.get(at));
+        one.is_some_and(|one| match one.kind {
+            Kind::Alias { .. } => one.name == "__be32",
+            Kind::Struct { len, .. } => one.name == "in6_addr" && len == 16,
+            _ => false,
+        })
+    }
+
     /// The members of a map's definition.
     fn definition(&self, name: &str) -> Option<&[Member]> {
+        // The name in the kernel may be cut; then others may begin with it.
+        let is_exact = self.by_name.contains_key(name);
         let is_it = |one: &&Type| {
-            matches!(one.kind, Kind::Variable { .. }) && (one.name == name || is_cut(name, &one.name))
+            let is_named = one.name == name || !is_exact && is_cut(name, &one.name);
+            matches!(one.kind, Kind::Variable { .. }) && is_named
         };
         self.types.iter().filter(is_it).find_map(|one| match one.kind {
             Kind::Variable { of } => match self.kind(self.resolved(of)) {
@@ -255,6 +286,10 @@ impl Types {
         let depth = depth.checked_sub(1)?;
         *left = left.checked_sub(1)?;
         Some(match self.kind(id)? {
+            _ if self.is_address(id) => Typed::Text(match self.len_of(id) {
+                Some(4) => Ipv4Addr::from(*bytes.first_chunk::<4>()?).to_string(),
+                _ => Ipv6Addr::from(*bytes.first_chunk::<16>()?).to_string(),
+            }),
             Kind::Alias { of } | Kind::Variable { of } => {
                 return self.decode_within(*of, bytes, depth, left);
             }
@@ -349,6 +384,11 @@ impl Types {
                     self.leaves_within(*of, at.checked_add(len.checked_mul(index)?)?, depth, left, out)
                 })
             }
+            // Of a union, the first member with its length.
+            Kind::Struct { len, members, is_union: true } => {
+                let is_whole = |one: &&Member| self.len_within(one.of, depth) == Some(*len);
+                self.leaves_within(members.iter().find(is_whole)?.of, at, depth, left, out)
+            }
             Kind::Struct { members, .. } => members.iter().try_for_each(|member| {
                 let whole = member.bits == 0 && member.bit.is_multiple_of(8);
                 whole.then_some(())?;
@@ -403,7 +443,8 @@ impl Type {
                     let reader::Member { name, ty: of, at: bit, bits } = member;
                     Some(Member { name: string(types, name)?, of, bit, bits })
                 };
-                Kind::Struct { len, members: ty.members().map(member).collect::<Option<_>>()? }
+                let members = ty.members().map(member).collect::<Option<_>>()?;
+                Kind::Struct { len, members, is_union: ty.kind == kind::UNION }
             }
             kind::ENUM | kind::ENUM64 => {
                 let mask = if len >= 8 { u64::MAX } else { (1 << (len * 8)) - 1 };

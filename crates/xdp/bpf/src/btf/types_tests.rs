@@ -111,6 +111,27 @@ fn types_that_contain_themselves_end() {
 }
 
 #[test]
+fn addresses_are_shown_and_a_union_is_written_once() {
+    // 1: u32. 2: __be32. 3: u8. 4: u8[16]. 5: a union of 4 and 2. 6: in6_addr with 5. 7: a structure of 2 and 6.
+    let words = [
+        [1, 1 << 24, 4, 32].as_slice(),
+        &[3, 8 << 24, 1],
+        &[1, 1 << 24, 1, 8],
+        &[0, 3 << 24, 0, 3, 1, 16],
+        &[0, 5 << 24 | 2, 16, 1, 4, 0, 1, 2, 0],
+        &[10, STRUCT | 1, 16, 1, 5, 0],
+        &[0, STRUCT | 2, 20, 1, 2, 0, 1, 6, 32],
+    ]
+    .concat();
+    let types = Types::parse(&blob(&words, "\0t\0__be32\0in6_addr\0")).unwrap();
+    let bytes: Vec<u8> = [10, 0, 0, 1, 0xfd].into_iter().chain([0; 14]).chain([1]).collect();
+    let text = |text: &str| ("t".to_owned(), Typed::Text(text.to_owned()));
+    assert_eq!(types.decode(7, &bytes), Typed::Struct(vec![text("10.0.0.1"), text("fd00::1")]));
+    let leaves = types.leaves(7).unwrap();
+    assert_eq!(leaves.iter().map(|leaf| leaf.len).sum::<usize>(), 20, "{leaves:?}");
+}
+
+#[test]
 fn malformed_blobs_are_refused_and_never_panic() {
     let strings = "\0a\0";
     for words in [&[1, 1 << 24][..], &[9, 1 << 24, 4, 32], &[1, 31 << 24, 0], &[1, STRUCT | 5, 8, 1, 1, 0]] {
