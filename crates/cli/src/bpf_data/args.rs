@@ -8,8 +8,8 @@ use clap::{Args as ClapArgs, Subcommand};
 ///
 /// Values are shown by the types of the program (BTF, clang -g), otherwise as numbers or bytes. Keys and
 /// values are given as numbers (12, 0x1f), several of 4 or 8 bytes or the members of a structure in order
-/// (1+2, 10.0.0.1+80), constants of an enumeration, addresses, prefixes, interface names (eth0, in device maps), or bytes
-/// (hex:00ff).
+/// (1+2, 10.0.0.1+80), constants of an enumeration, addresses, prefixes, interface names (eth0, in device
+/// maps), or bytes (hex:00ff).
 #[derive(Debug, ClapArgs)]
 pub(crate) struct MapArgs<T: ClapArgs> {
     /// The subcommand.

@@ -208,8 +208,8 @@ pub(crate) struct Kernel {
 const ENTRIES_SEARCHED: usize = 1 << 12;
 
 impl Kernel {
-    /// All maps of the program on `netdev` that roxie knows the kinds of, and the types of the program. Those of
-    /// programs in entries of its maps follow.
+    /// All maps of the program on `netdev` that roxie knows the kinds of, and the types of the program.
+    /// Those of programs in entries of its maps follow.
     ///
     /// # Errors
     /// The kernel refuses to show them.
@@ -341,8 +341,8 @@ impl Kernel {
     }
 }
 
-/// The full name of the map with this id, which the kernel shows as `cut`: the only one that begins so, or the
-/// one that the program's source has where the code loads the map.
+/// The full name of the map with this id, which the kernel shows as `cut`: the only one that begins so, or
+/// the one that the program's source has where the code loads the map.
 fn full_name(types: &Types, cut: &str, id: u32, lines: &[(u32, u32, u32)]) -> Option<String> {
     let all = types.maps_like(cut);
     if let [name] = all[..] {

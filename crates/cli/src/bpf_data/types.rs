@@ -68,8 +68,8 @@ impl Shape {
         self.types.as_ref().map(|(types, id)| types.decode(*id, bytes))
     }
 
-    /// Parses a constant, or the members of a structure joined by `+`, in which an address stands for the members
-    /// that have it. `None` if the text has another form.
+    /// Parses a constant, or the members of a structure joined by `+`, in which an address stands for the
+    /// members that have it. `None` if the text has another form.
     pub(crate) fn parse(&self, text: &str, len: usize) -> Option<Vec<u8>> {
         let (types, id) = self.types.as_ref()?;
         let number = |text: &str| match text.starts_with('-') {

@@ -157,9 +157,9 @@ pub(crate) struct StatsArgs {
 
 /// Run a program on packets in the kernel and in roxie's machine, and compare verdicts, bytes and maps
 ///
-/// Loads the program into the kernel without attaching it (BPF_PROG_TEST_RUN), and into the machine that runs
-/// hooks. Each packet goes through both, without receive hints; maps begin empty. After a difference in a map the
-/// comparison ends, because later ones follow from it. Needs root.
+/// Loads the program into the kernel without attaching it (BPF_PROG_TEST_RUN), and into the machine that
+/// runs hooks. Each packet goes through both, without receive hints; maps begin empty. After a difference
+/// in a map the comparison ends, because later ones follow from it. Needs root.
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("packets").required(true).args(["capture", "interface"]))]
 #[command(after_long_help = include_str!("../help/xdp-diff.txt"))]

@@ -156,8 +156,8 @@ fn unloaded(program: &bpf::Program, error: &LoadError) -> Failure {
     let failure = Failure::new(format!("{}: {error:#}", program.name));
     if program.is_device_bound() && error.error.raw_os_error() == Some(NOT_SUPPORTED) {
         return failure.hint(
-            "it asks for receive hints, which the driver of this interface does not give; 'roxie doctor' lists \
-             those that do",
+            "it asks for receive hints, which the driver of this interface does not give; 'roxie doctor' \
+             lists those that do",
         );
     }
     failure.log(&error.log).hint_if(missing.flatten())
@@ -181,7 +181,8 @@ fn refused(error: AttachError, link: &Link) -> Failure {
             let there = now.map(|link| link.xdp).unwrap_or_default();
             failure.hint_if(there.first().map(|there| {
                 format!(
-                    "the program that is there runs in {0} mode: use --mode {0}, or 'roxie xdp detach {1}' first",
+                    "the program that is there runs in {0} mode: use --mode {0}, or first \
+                     'roxie xdp detach {1}'",
                     there.mode, link.name
                 )
             }))

@@ -57,7 +57,13 @@ fn a_large_array_is_compared_where_a_run_touches_it() {
         #include "xdp.h"
         static u32 (*random)(void) = (void *)7;
         MAP(large, ARRAY, u32, u64, 3000000);
-        SEC("xdp") int same(struct xdp_md *ctx) { u32 k = 5000; u64 v = 7; map_update(&large, &k, &v, 0); return 2; }
+        SEC("xdp") int same(struct xdp_md *ctx)
+        {
+            u32 k = 5000;
+            u64 v = 7;
+            map_update(&large, &k, &v, 0);
+            return XDP_PASS;
+        }
         SEC("xdp") int other(struct xdp_md *ctx)
         {
             u32 k = 5000;

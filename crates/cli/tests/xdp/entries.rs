@@ -102,7 +102,7 @@ fn a_program_is_set_into_a_program_array_that_a_process_keeps() {
     let source = r#"
         #include "xdp.h"
         static long (*tail_call)(void *ctx, void *map, u32 index) = (void *)12;
-        struct { UINT(type, 3); UINT(key_size, 4); UINT(value_size, 4); UINT(max_entries, 4); } jumps SEC(".maps");
+        MAP(jumps, 3, u32, u32, 4);
         MAP(seen, ARRAY, u32, u64, 1);
         SEC("xdp") int first(struct xdp_md *ctx) { tail_call(ctx, &jumps, 2); return XDP_PASS; }
         SEC("later") int second(struct xdp_md *ctx)
@@ -147,7 +147,8 @@ fn maps_are_found_by_their_full_names_and_ids() {
         SEC("xdp") int names(struct xdp_md *ctx)
         {
             u32 k = 0; struct flow flow = {}; u64 lpm = 0;
-            u64 *udp = map_lookup(&packets_by_protocol_udp, &k), *tcp = map_lookup(&packets_by_protocol_tcp, &k);
+            u64 *udp, *tcp;
+            udp = map_lookup(&packets_by_protocol_udp, &k), tcp = map_lookup(&packets_by_protocol_tcp, &k);
             if (tcp) *tcp += 1;
             if (udp) *udp += 10;
             return map_lookup(&packets_by_flow, &flow) || map_lookup(&prefixes, &lpm) ? XDP_DROP : XDP_PASS;

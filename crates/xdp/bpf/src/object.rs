@@ -96,8 +96,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns whether a user means this program by a section, a name, or both. The `?` in front of a section's
-    /// name only says that libbpf does not load the program by itself.
+    /// Returns whether a user means this program by a section, a name, or both. The `?` in front of a
+    /// section's name only says that libbpf does not load the program by itself.
     #[must_use]
     pub fn is(&self, section: Option<&str>, name: Option<&str>) -> bool {
         let own = self.section.strip_prefix('?').unwrap_or(&self.section);
@@ -108,8 +108,8 @@ impl Candidate {
 
 /// Returns the XDP programs of an object file, sorted by name. Each has all maps of the file in the same
 /// order, so that programs that share a map agree on its index. Programs that cannot be linked are left out
-/// if there is another one, and so are programs in sections without a name of XDP; [`candidates`] returns them
-/// too.
+/// if there is another one, and so are programs in sections without a name of XDP; [`candidates`] returns
+/// them too.
 ///
 /// `kernel_types` is the type information of the running kernel (`/sys/kernel/btf/vmlinux`). Programs that
 /// adapt to the layout of kernel structures need it.
@@ -129,8 +129,8 @@ pub fn programs_of(elf: &[u8], kernel_types: Option<&[u8]>) -> Result<Vec<Progra
     if programs.is_empty() { Err(first_error) } else { Ok(programs) }
 }
 
-/// Returns all programs of an object file, sorted by name, also those that cannot be linked. Each has all maps
-/// of the file in the same order.
+/// Returns all programs of an object file, sorted by name, also those that cannot be linked. Each has all
+/// maps of the file in the same order.
 ///
 /// # Errors
 /// [`ObjectError`] if the file or its type information is malformed, or contains no program.

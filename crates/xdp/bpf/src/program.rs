@@ -116,8 +116,8 @@ impl Program {
         self.kfuncs.iter().any(Kfunc::is_device_bound)
     }
 
-    /// Returns the program with no receive hint for any packet (`ENODATA`): the kernel makes test runs only of
-    /// programs that are not bound to a device.
+    /// Returns the program with no receive hint for any packet (`ENODATA`): the kernel makes test runs only
+    /// of programs that are not bound to a device.
     #[must_use]
     pub fn without_hints(&self) -> Program {
         let mut program = self.clone();

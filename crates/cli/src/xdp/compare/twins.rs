@@ -18,8 +18,8 @@ const HEADROOM: usize = 256;
 const FRAGMENT_LEN: usize = 4096;
 /// The receiving interface of test frames is `lo`.
 const LO: u32 = 1;
-/// Largest map that is compared after each packet; larger ones are compared at the end, but arrays as far as a
-/// run touches them.
+/// Largest map that is compared after each packet; larger ones are compared at the end, but arrays as far
+/// as a run touches them.
 pub(super) const ENTRIES_EACH: u32 = 4096;
 /// Values of a per-CPU map; one of them is used.
 const CPUS: u32 = 1;

@@ -336,9 +336,9 @@ fn explained(program: &::bpf::Program, mut log: String) -> String {
     log
 }
 
-/// The values of `expected_attach_type` to try. The kernel compares it between the programs of a program array,
-/// and between those of a bpf_link, so the first one is that of libbpf and aya. Kernels before 5.9 require 0 for
-/// programs on interfaces, and some loaders set it.
+/// The values of `expected_attach_type` to try. The kernel compares it between the programs of a program
+/// array, and between those of a bpf_link, so the first one is that of libbpf and aya. Kernels before 5.9
+/// require 0 for programs on interfaces, and some loaders set it.
 fn attach_types(program: &::bpf::Program) -> [u32; 2] {
     let own = program.kind.attach_type();
     [own, if program.kind == ::bpf::ProgramKind::Xdp { 0 } else { own }]
@@ -361,8 +361,8 @@ impl<'a> Job<'a> {
         Ok(Job { program, code, btf, functions: functions(program), bound })
     }
 
-    /// Loads it with the first attach type, or with the other one if the kernel refuses that. Returns the type
-    /// too.
+    /// Loads it with the first attach type, or with the other one if the kernel refuses that. Returns the
+    /// type too.
     pub(super) fn load(&self, [first, other]: [u32; 2]) -> Result<(Program, u32), LoadError> {
         let error = match self.try_load(first, &mut []) {
             Ok(program) => return Ok((program, first)),

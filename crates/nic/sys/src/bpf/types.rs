@@ -17,8 +17,8 @@ struct BtfInfo {
 
 /// `struct bpf_line_info`: slot, file, text, line and column.
 type LineInfo = [u32; 4];
-/// Opcode of a load of 64 bits, and `BPF_PSEUDO_MAP_FD` in the upper half of the byte behind it. For user space
-/// the kernel puts the id of the map there.
+/// Opcode of a load of 64 bits, and `BPF_PSEUDO_MAP_FD` in the upper half of the byte behind it. For user
+/// space the kernel puts the id of the map there.
 const LOAD_IMM64: u8 = 0x18;
 const OF_MAP: u8 = 1;
 
@@ -48,8 +48,8 @@ impl Program {
         Ok(Some(blob))
     }
 
-    /// Returns where the code loads the address of a map: the id of the map, the place of the source line in the
-    /// strings of its types, and the column in it. Nothing for a program without source lines.
+    /// Returns where the code loads the address of a map: the id of the map, the place of the source line
+    /// in the strings of its types, and the column in it. Nothing for a program without source lines.
     ///
     /// # Errors
     /// `EPERM` without CAP_SYS_ADMIN.

@@ -112,7 +112,8 @@ fn types_that_contain_themselves_end() {
 
 #[test]
 fn addresses_are_shown_and_a_union_is_written_once() {
-    // 1: u32. 2: __be32. 3: u8. 4: u8[16]. 5: a union of 4 and 2. 6: in6_addr with 5. 7: a structure of 2 and 6.
+    // 1: u32. 2: __be32. 3: u8. 4: u8[16]. 5: a union of 4 and 2. 6: in6_addr with 5. 7: a structure of 2
+    // and 6.
     let words = [
         [1, 1 << 24, 4, 32].as_slice(),
         &[3, 8 << 24, 1],

@@ -2,10 +2,10 @@
 
 use crate::program::ProgramKind;
 
-/// Returns where the programs of a section run, `None` if the name is not one of XDP, and whether they support
-/// packets of several fragments. Names are those of libbpf (`xdp`, `xdp.frags`, `xdp/devmap`,
-/// `xdp.frags/cpumap`, `?xdp`) and the older ones with any ending (`xdp/NAME`, `xdp_NAME`, `xdp_devmap/NAME`,
-/// `xdp1`).
+/// Returns where the programs of a section run, `None` if the name is not one of XDP, and whether they
+/// support packets of several fragments. Names are those of libbpf (`xdp`, `xdp.frags`, `xdp/devmap`,
+/// `xdp.frags/cpumap`, `?xdp`) and the older ones with any ending (`xdp/NAME`, `xdp_NAME`,
+/// `xdp_devmap/NAME`, `xdp1`).
 pub(super) fn place_of(name: &str) -> (Option<ProgramKind>, bool) {
     let name = name.strip_prefix('?').unwrap_or(name);
     let (rest, frags) = match name.strip_prefix("xdp.frags") {

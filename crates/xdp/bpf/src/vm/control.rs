@@ -105,8 +105,8 @@ impl Frames<'_, '_, '_> {
             return Ok(next);
         }
         if map.is_none() && count > ITERATIONS_MAX {
-            // The kernel's verifier puts the loop in place of the call (`inline_bpf_loop`): it compares all 64
-            // bits, and its error number has 32.
+            // The kernel's verifier puts the loop in place of the call (`inline_bpf_loop`): it compares all
+            // 64 bits, and its error number has 32.
             self.r[0] = failed(E2BIG) & 0xffff_ffff;
             return Ok(next);
         }

@@ -80,9 +80,9 @@ impl Machine {
         self.run_watched(image, buff, env, &mut ())
     }
 
-    /// As [`run`](Self::run), and adds the array entries that the program looks up or updates to `touched`: the
-    /// index of the map, and that of the entry, which may be beyond the map's size. Of a map that it walks,
-    /// every entry.
+    /// As [`run`](Self::run), and adds the array entries that the program looks up or updates to `touched`:
+    /// the index of the map, and that of the entry, which may be beyond the map's size. Of a map that it
+    /// walks, every entry.
     pub fn run_noting(
         &mut self,
         image: &Image,

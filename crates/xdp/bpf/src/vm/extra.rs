@@ -114,8 +114,8 @@ pub(super) fn has_kfunc(kfunc: &Kfunc) -> bool {
         || kfunc.name.starts_with(NUMBERS)
 }
 
-/// `bpf_iter_num_new`, `_next` and `_destroy`: the iterator of `bpf_for` is the number before the next one, and
-/// the one behind the last.
+/// `bpf_iter_num_new`, `_next` and `_destroy`: the iterator of `bpf_for` is the number before the next one,
+/// and the one behind the last.
 const NUMBERS: &str = "bpf_iter_num_";
 
 fn numbers(what: &str, args: &[u64], memory: &mut Memory<'_, '_>) -> Answer {
