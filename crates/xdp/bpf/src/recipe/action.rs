@@ -4,7 +4,7 @@ use super::emit::{Emit, eth, net16};
 use super::{RecipeError, Select, forward, frame, in_range};
 use crate::helper::Helper;
 use crate::insn::{AluOp, Cond, Reg, Size};
-use crate::map::{MapDef, MapKind};
+use crate::map::{MapDef, MapKind, MapRef};
 use crate::xdp::{XdpAction, XdpMd};
 
 /// Last step of a program.
@@ -138,6 +138,9 @@ impl Action {
                 in_range(entries > 0, "the size of the redirect map")?;
                 pick.emit(select, emit)?;
                 let map = emit.asm.map(target.map(entries));
+                if emit.checks_mtu && target == Target::Dev {
+                    check_mtu(emit, map);
+                }
                 emit.asm.load_map(Reg::R1, map).mov(Reg::R3, miss.number() as i32).call(Helper::RedirectMap);
             }
             Action::Forward { ports } => {
@@ -148,6 +151,20 @@ impl Action {
         }
         Ok(())
     }
+}
+
+/// Emits code that passes the packet if it is longer than the MTU of the interface in entry R2 of `devices`.
+/// R2 stays. The length is that of all fragments, without the VLAN tag that the kernel allows in addition.
+fn check_mtu(emit: &mut Emit, devices: MapRef) {
+    let (pass, empty) = (emit.pass(), emit.asm.label());
+    emit.asm.store(Size::W, Reg::R10, frame::KEY, Reg::R2);
+    emit.lookup(devices, frame::KEY);
+    emit.if_null(empty);
+    emit.asm.load(Size::W, Reg::R7, Reg::R0, 0).mov(Reg::R1, Reg::R6).call(Helper::XdpGetBuffLen);
+    emit.asm.add(Reg::R0, -(eth::LEN + 4)).store(Size::W, Reg::R10, frame::VALUE, Reg::R0);
+    emit.asm.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R7).mov(Reg::R3, Reg::R10);
+    emit.asm.add(Reg::R3, i32::from(frame::VALUE)).mov(Reg::R4, 0).mov(Reg::R5, 0).call(Helper::CheckMtu);
+    emit.asm.branch(Cond::Ne, Reg::R0, 0, pass).bind(empty).load(Size::W, Reg::R2, Reg::R10, frame::KEY);
 }
 
 fn reflect(emit: &mut Emit) {

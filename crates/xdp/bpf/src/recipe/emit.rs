@@ -32,18 +32,21 @@ pub(super) struct Emit {
     done: Label,
     /// Whether a stage needs the destination address.
     pub(super) wants_destination: bool,
+    /// Whether packets beyond the MTU of their target pass.
+    pub(super) checks_mtu: bool,
 }
 
 impl Emit {
     pub(super) fn new(name: &str) -> Emit {
         let mut asm = Asm::new(name);
         let done = asm.label();
-        Emit { asm, pass: None, drop: None, done, wants_destination: false }
+        Emit { asm, pass: None, drop: None, done, wants_destination: false, checks_mtu: false }
     }
 
     /// Emits code that saves the context, unless the program only returns a verdict.
     pub(super) fn prologue(&mut self, recipe: &Recipe) {
         self.wants_destination = recipe.stages.contains(&Stage::Addressed);
+        self.checks_mtu = recipe.stages.contains(&Stage::Mtu);
         let bare = matches!(recipe.action, Action::Verdict(_))
             && recipe.select == Select::All
             && recipe.stages.is_empty()

@@ -86,6 +86,9 @@ pub enum Stage {
     /// Completes TCP and UDP checksums of packets that leave by a redirect or go back, which a local socket
     /// left to the device. For programs in the driver only: in the network stack the device completes them.
     Checksum,
+    /// Passes packets that are longer than the MTU of the interface that they are redirected to. For programs
+    /// in the network stack only: the kernel drops such packets there, but not in the driver.
+    Mtu,
     /// Drops packets of a source that sends faster than allowed. Needs [`Select::Ip`] or [`Select::Roce`].
     Police(Police),
 }
@@ -136,8 +139,8 @@ impl Recipe {
             match stage {
                 Stage::Addressed => select::addressed(self.select, &mut emit)?,
                 Stage::Owned => select::owned(self.select, &mut emit)?,
-                // At the end, when the verdict is known.
-                Stage::Checksum => {}
+                // At the end, when the verdict is known; with the redirect, when its target is known.
+                Stage::Checksum | Stage::Mtu => {}
                 Stage::Sample(sample) => sample.emit(&mut emit)?,
                 Stage::Access(access) => access.emit(self.select, &mut emit)?,
                 Stage::Lose(lose) => lose.emit(&mut emit)?,
