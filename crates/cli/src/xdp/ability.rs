@@ -1,15 +1,16 @@
 //! Checks what interface, driver and this process support, before a program is attached.
 
-use bpf::{Action, MapKind};
+use bpf::recipe::Target;
+use bpf::{Action, MapDef, MapKind};
 use roxie::xdp::Mode;
 use sys::{Capabilities, Capability, Link, XdpFeatures, XdpMode, xdp_features};
 
-use super::interface;
 use super::source::Source;
 use crate::failure::{Failure, Outcome};
 
-/// Checks that a program can run on the interface; warns of actions that will fail.
-pub(super) fn check(link: &Link, mode: Mode, source: &Source) -> Outcome {
+/// Checks that a program can run on the interface; warns of actions that will fail. Returns where it should
+/// run.
+pub(super) fn check(link: &Link, mode: Mode, source: &Source) -> Outcome<Mode> {
     if let Some(queues) = source.queues.filter(|queues| *queues > link.rx_queues) {
         let (name, has) = (&link.name, link.rx_queues);
         let plural = if has == 1 { "" } else { "s" };
@@ -26,36 +27,38 @@ pub(super) fn check(link: &Link, mode: Mode, source: &Source) -> Outcome {
     }
     driver(link, mode)?;
     // Kernels before 6.3 do not report features.
-    let Ok(features) = xdp_features(link.index) else { return Ok(()) };
+    let Ok(features) = xdp_features(link.index) else { return Ok(mode) };
     let native = features.native() && mode != Mode::Only(XdpMode::Generic);
-    let targets = source.fill.iter().flat_map(|(_, fill)| fill.targets());
-    for name in targets {
-        let target = interface(name)?;
-        if native && xdp_features(target.index).is_ok_and(|features| !features.xmit()) {
-            say!(
-                "roxie: warning: the driver of {name} takes no redirected packets now (no ndo_xmit); \
-                 a veth takes them once its peer has an XDP program, or GRO on"
-            );
-        }
-    }
     // A veth needs the same for XDP_TX as for redirected packets; other drivers always send back what they
     // received.
     if native && source.actions.contains(&Action::Reflect) && is_veth(link) && !features.xmit() {
+        let (what, to) = match mode {
+            Mode::Auto => ("would drop", "; it runs in generic mode"),
+            Mode::Only(_) => ("drops", ""),
+        };
         say!(
-            "roxie: warning: {} drops packets that are sent back: the peer of a veth takes them once it has \
-             an XDP program itself, or GRO on ('ethtool -K PEER gro on')",
+            "roxie: warning: in native mode {} {what} packets that are sent back: the peer of a veth takes \
+             them once it has an XDP program itself, or GRO on ('ethtool -K PEER gro on'){to}",
             link.name
         );
+        if mode == Mode::Auto {
+            return Ok(Mode::Only(XdpMode::Generic));
+        }
     }
     let leaves = source
         .program
         .maps
         .iter()
         .any(|map| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash | MapKind::Cpumap));
-    if !native && leaves_for_device(source) && is_veth(link) && leaves_segmentation(link) {
+    if !native && loses_segments(source, link) && is_veth(link) && leaves_segmentation(link) {
+        let fate = if source.has_object {
+            "drops those"
+        } else {
+            "leaves those to the network stack, which may have no way for them"
+        };
         say!(
-            "roxie: warning: {0}'s peer sends several TCP or UDP packets as one (GSO), and a redirect in \
-             generic mode drops those; at the peer: ip link set PEER gso_max_segs 1",
+            "roxie: warning: {}'s peer sends several TCP or UDP packets as one (GSO), and a redirect in \
+             generic mode {fate}; at the peer: ip link set PEER gso_max_segs 1",
             link.name
         );
     }
@@ -73,7 +76,7 @@ pub(super) fn check(link: &Link, mode: Mode, source: &Source) -> Outcome {
             link.mtu
         );
     }
-    Ok(())
+    Ok(mode)
 }
 
 /// Number of CPUs that packets can be redirected to; `None` where /sys is hidden.
@@ -115,12 +118,16 @@ fn peer_here(link: &Link) -> Option<Link> {
     here.filter(|one| peer_of(one) == Some(u64::from(link.index)))
 }
 
-/// Whether the program redirects to interfaces: the network stack refuses packets longer than their MTU.
-fn leaves_for_device(source: &Source) -> bool {
-    source.program.maps.iter().any(|map| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash))
+/// Whether the program loses packets that are longer than the MTU of the interface that it redirects them to:
+/// in the network stack no interface takes those. Recipes leave them to the stack, which a bridge forwards.
+fn loses_segments(source: &Source, link: &Link) -> bool {
+    let is_device = |map: &MapDef| matches!(map.kind, MapKind::Devmap | MapKind::DevmapHash);
+    let redirects = |action: &Action| matches!(action, Action::Redirect { target: Target::Dev, .. });
+    source.has_object && source.program.maps.iter().any(is_device)
+        || link.master.is_none() && source.actions.iter().any(redirects)
 }
 
-fn is_veth(link: &Link) -> bool {
+pub(super) fn is_veth(link: &Link) -> bool {
     link.kind.as_deref() == Some("veth")
 }
 

@@ -12,6 +12,7 @@ use sys::{Capability, Dir, Link, Netlink, Untrusted, Walk, XdpMode};
 
 use super::args::AttachArgs;
 use super::source;
+use super::targets::Targets;
 use super::{ability, interface};
 use crate::failure::{During, Failure, Outcome};
 use crate::library::not_trusted;
@@ -25,28 +26,30 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
         return Ok(());
     }
     let link = interface(&args.netdev)?;
-    ability::check(&link, args.mode, &source)?;
-    let native = ability::runs_in_driver(&link, args.mode);
+    let mode = ability::check(&link, args.mode, &source)?;
+    let native = ability::runs_in_driver(&link, mode);
     let chosen = source.plain.as_ref().filter(|_| !native).unwrap_or(&source.program);
     let (program, maps) = filled(&link, &source, chosen)?;
+    let mut targets = Targets::enter(&source, &maps, native)?;
     warn_of_tail_calls(args, chosen);
     let pins = args.pin.as_deref().map(|dir| Pins::make(dir, chosen, &maps)).transpose()?;
     let mut info = program.info().during("program")?;
     if args.foreground {
-        let attached = attach_loaded(link.index, program, maps, args.mode).map_err(|e| refused(e, &link))?;
+        let attached = attach_loaded(link.index, program, maps, mode).map_err(|e| refused(e, &link))?;
         if let Some(pins) = pins {
             pins.keep();
         }
+        targets.attached(true);
         said(&link, &info, attached.mode(), attached.not_native(), ", until this command ends");
-        return stay(&attached, &link);
+        return stay(&attached, &link, &mut targets);
     }
-    let mut installed =
-        install(link.index, &program, args.mode, args.replace).map_err(|e| refused(e, &link))?;
+    let mut installed = install(link.index, &program, mode, args.replace).map_err(|e| refused(e, &link))?;
     // The driver refused it, so the program for the network stack takes its place.
     if let (Some(plain), true, sys::XdpMode::Generic) =
         (&source.plain, native && pins.is_none(), installed.mode)
     {
-        let (program, _maps) = filled(&link, &source, plain)?;
+        let (program, maps) = filled(&link, &source, plain)?;
+        targets = Targets::enter(&source, &maps, false)?;
         info = program.info().during("program")?;
         let generic = Mode::Only(XdpMode::Generic);
         let again = install(link.index, &program, generic, true).map_err(|e| refused(e, &link))?;
@@ -56,6 +59,7 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
     if let Some(pins) = pins {
         pins.keep();
     }
+    targets.attached(false);
     let replaced = installed.replaced.map_or_else(String::new, |id| format!(", in the place of id {id}"));
     said(&link, &info, installed.mode, installed.not_native.as_deref(), &replaced);
     if let Some(id) = installed.link {
@@ -83,12 +87,14 @@ fn filled(link: &Link, source: &source::Source, program: &bpf::Program) -> Outco
     Ok((program, maps))
 }
 
-/// Waits until a signal ends this command (and its bpf_link), or the program is detached.
-fn stay(attached: &Attached, link: &Link) -> Outcome {
+/// Waits until a signal ends this command (and its bpf_link), or the program is detached. Meanwhile its map
+/// follows the targets.
+fn stay(attached: &Attached, link: &Link, targets: &mut Targets) -> Outcome {
     let name = &link.name;
     let mut replaced_by = None;
     loop {
         std::thread::sleep(LOOK_INTERVAL);
+        targets.follow();
         match attached.presence().during(name)? {
             Presence::On => {}
             Presence::Off => {
@@ -116,8 +122,9 @@ fn stay(attached: &Attached, link: &Link) -> Outcome {
     }
 }
 
-/// Interval of the check: the kernel sends no notification when a program is detached.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of the check: the kernel sends no notification when a program is detached. When the driver of a
+/// target begins to refuse packets, they are lost during it. Half: twice the CPU time. Double: more are lost.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Loads the program; kernels before 5.18 get one without fragments.
 pub(super) fn load(program: &bpf::Program, link: Option<&Link>) -> Outcome<(Program, Vec<Map>)> {

@@ -8,7 +8,6 @@ use bpf::{ProgramKind, Recipe, XdpAction};
 use sys::bpf::{Map, Program};
 use sys::{Link, Netlink};
 
-use super::interface;
 use crate::failure::{During, Outcome};
 
 /// Initial entries of one map.
@@ -77,13 +76,8 @@ impl Fill {
             Fill::Access(prefixes) => prefixes
                 .iter()
                 .try_for_each(|(address, len, let_in)| put(&Access::key(*address, *len), u32::from(*let_in))),
-            Fill::Ports(names) => names.iter().try_for_each(|name| {
-                let index = interface(name)?.index;
-                put(&index.to_ne_bytes(), index)
-            }),
-            Fill::Devices(names) => {
-                (0u32..).zip(names).try_for_each(|(at, name)| put(&at.to_ne_bytes(), interface(name)?.index))
-            }
+            // `Targets` enters those that take packets.
+            Fill::Ports(_) | Fill::Devices(_) => Ok(()),
             Fill::Cpus { count, queue } => {
                 let program = counter_on_cpu(frags);
                 let fd = program.as_ref().map_or(0, |program| program.as_fd().as_raw_fd() as u32);

@@ -14,6 +14,7 @@ mod recipe;
 mod samples;
 mod source;
 mod stats;
+mod targets;
 mod test;
 
 use args::{XdpArgs, XdpCommand};

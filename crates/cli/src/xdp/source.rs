@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bpf::object::Candidate;
+use bpf::recipe::Target;
 use bpf::{Action, Program, ProgramKind, Stage};
 
 use super::args::SourceArgs;
@@ -16,7 +17,7 @@ use crate::hook::object::{list, programs as candidates};
 pub(super) struct Source {
     pub(super) program: Program,
     /// The same for the network stack, where `program` would complete checksums that are completed later, or
-    /// lose what it redirects to a CPU; `None` if it does neither.
+    /// lose what it redirects to a CPU, or what is longer than an interface takes; `None` if it does neither.
     pub(super) plain: Option<Program>,
     /// Whether a part is an object file, which completes no checksums.
     pub(super) has_object: bool,
@@ -98,6 +99,9 @@ fn parts(text: &str) -> Outcome<Source> {
         programs.push(make(&cooked.recipe)?);
         let mut plain = cooked.recipe.clone();
         plain.stages.retain(|stage| *stage != Stage::Checksum);
+        if matches!(plain.action, Action::Redirect { target: Target::Dev, .. }) {
+            plain.stages.push(Stage::Mtu);
+        }
         // In the network stack, the kernel (6.18) loses packets that a multi-buffer program redirects to
         // another CPU: a UDP datagram arrives there with an invalid IP header.
         plain.frags &= cooked.fill.iter().all(|fill| fill.cpus().is_none());

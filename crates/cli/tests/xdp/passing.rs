@@ -3,7 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -21,33 +22,71 @@ const TCP_BYTES: usize = 256 << 10;
 /// Longest wait for an answer.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// A client, a server and what is between them: the thread of the test.
-fn hosts(is_routed: bool) -> (Host, Host, &'static str) {
+/// Port of rping, which is bound to /svc/PORT/ of the registry.
+const RPING_PORT: &str = "7174";
+
+/// A client, a server and what is between them: the thread of the test, as a router or a bridge. `gro`: on at
+/// client and server: the veths here then take redirected packets.
+fn hosts(is_routed: bool, gro: bool) -> (Host, Host, &'static str) {
     let (client, server) = (Host::new(), Host::new());
     for (near, far) in [("ra", "a0"), ("rb", "b0")] {
         ip(&["link", "add", near, "type", "veth", "peer", "name", far]);
         ip(&["link", "set", near, "up"]);
     }
-    if !is_routed {
+    let address = if is_routed {
+        ip(&["address", "add", "10.1.0.1/24", "dev", "ra"]);
+        ip(&["address", "add", "10.2.0.1/24", "dev", "rb"]);
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        client.take("a0", "10.1.0.2/24", Some("10.1.0.1"));
+        server.take("b0", "10.2.0.2/24", Some("10.2.0.1"));
+        "10.2.0.2"
+    } else {
+        ip(&["link", "add", "br0", "type", "bridge"]);
+        ip(&["link", "set", "br0", "up"]);
+        ["ra", "rb"].iter().for_each(|port| ip(&["link", "set", port, "master", "br0"]));
         client.take("a0", "10.3.0.2/24", None);
         server.take("b0", "10.3.0.3/24", None);
-        take_redirected(&client, &server);
-        return (client, server, "10.3.0.3");
+        "10.3.0.3"
+    };
+    for (host, netdev) in [(&client, "a0"), (&server, "b0")] {
+        host.run(move || set_gro(netdev, gro));
     }
-    ip(&["address", "add", "10.1.0.1/24", "dev", "ra"]);
-    ip(&["address", "add", "10.2.0.1/24", "dev", "rb"]);
-    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-    client.take("a0", "10.1.0.2/24", Some("10.1.0.1"));
-    server.take("b0", "10.2.0.2/24", Some("10.2.0.1"));
-    take_redirected(&client, &server);
-    (client, server, "10.2.0.2")
+    (client, server, address)
 }
 
-/// A veth takes redirected packets only while its peer has a program.
-fn take_redirected(client: &Host, server: &Host) {
-    for (host, netdev) in [(client, "a0"), (server, "b0")] {
-        host.run(move || good(&["attach", netdev, "--recipe", "pass", "--mode", "native"]));
-    }
+/// `ethtool -K NETDEV gro on|off`: ETHTOOL_SGRO of linux/ethtool.h by SIOCETHTOOL.
+fn set_gro(netdev: &str, on: bool) {
+    const SET: &str = "import array, fcntl, socket, struct, sys\n\
+        value = array.array('I', [0x2c, int(sys.argv[2])])\n\
+        request = struct.pack('16sP', sys.argv[1].encode(), value.buffer_info()[0])\n\
+        fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8946, request)\n";
+    let done = Command::new("python3").args(["-c", SET, netdev, if on { "1" } else { "0" }]).status();
+    assert!(done.unwrap().success(), "GRO of {netdev}");
+}
+
+/// Whether rping can run: it needs the libraries of roxie beside the program.
+fn has_rping() -> bool {
+    let library = Path::new(env!("CARGO_BIN_EXE_roxie")).with_file_name("librdmacm.so");
+    library.exists() && Command::new("rping").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// One end of rping: the connection manager, SEND, READ and WRITE.
+fn rping(netdev: &str, words: &[&str]) -> Child {
+    let mut command = Command::new("timeout");
+    command.args(["20", env!("CARGO_BIN_EXE_roxie"), "run", "--netdev", netdev, "--", "rping"]);
+    command.args(words).args(["-p", RPING_PORT, "-C", "5", "-V"]).env("ROXIE_SHM", "off");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// The server of rping, once it listens.
+fn rping_server(address: &str) -> Child {
+    let server = rping("b0", &["-s", "-a", address]);
+    let part = format!("/{:04x}/", RPING_PORT.parse::<u16>().unwrap());
+    eventually("a server of rping", || {
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap();
+        sockets.lines().any(|line| line.contains("/svc/") && line.contains(&part))
+    });
+    server
 }
 
 /// What passed, by name.
@@ -58,6 +97,7 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
         let socket = UdpSocket::bind((address, 5001)).unwrap();
         let mut rdma = demo("demo-server", "udp", "b0", address, 0);
         let port = listening_port(&mut rdma).expect("the server listens");
+        let mut rping = has_rping().then(|| rping_server(address));
         ready.send(port).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
         let echo = spawn({
@@ -77,7 +117,7 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
         let mut all = Vec::new();
         let start = std::time::Instant::now();
         // The client connects last: it may have waited for everything else.
-        while start.elapsed() < 6 * WAIT {
+        while start.elapsed() < 16 * WAIT {
             if let Ok((mut stream, _)) = listener.accept() {
                 stream.set_nonblocking(false).unwrap();
                 stream.set_read_timeout(Some(WAIT)).unwrap();
@@ -89,9 +129,11 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
         }
         is_over.store(true, Ordering::Relaxed);
         echo.join().unwrap();
-        // It has ended with the client, unless nothing passed.
-        let _ended = rdma.kill();
-        rdma.wait().unwrap();
+        // They have ended with the client, unless nothing passed.
+        for server in [Some(&mut rdma), rping.as_mut()].into_iter().flatten() {
+            let _ended = server.kill();
+            server.wait().unwrap();
+        }
         all.len()
     });
     let rdma_port = is_ready.recv_timeout(2 * WAIT).unwrap();
@@ -108,14 +150,15 @@ fn passes(client: &Host, server: &Host, address: &'static str) -> Vec<(&'static 
         };
         let udp = echoed(5001);
         let rdma = demo("demo-client", "udp", "a0", address, rdma_port).wait().unwrap().success();
+        let rping = !has_rping() || rping("a0", &["-c", "-a", address]).wait().unwrap().success();
         let stream = TcpStream::connect_timeout(&SocketAddr::new(address.parse().unwrap(), 5000), WAIT / 2);
         if let Ok(mut stream) = stream {
             stream.set_write_timeout(Some(WAIT)).unwrap();
             let _sent = stream.write_all(&vec![7; TCP_BYTES]);
         }
-        vec![("ping", ping), ("UDP", udp), ("RDMA", rdma)]
+        vec![("ping", ping), ("UDP", udp), ("RDMA", rdma), ("rping", rping)]
     });
-    let received = received.recv_timeout(7 * WAIT).unwrap();
+    let received = received.recv_timeout(18 * WAIT).unwrap();
     passed.push(("TCP", received == TCP_BYTES));
     passed
 }
@@ -140,119 +183,117 @@ fn is_pinged(address: &str) -> bool {
     })
 }
 
-fn attach(netdev: &str, recipe: &str) {
-    good(&["attach", netdev, "--recipe", recipe, "--replace", "--mode", "native"]);
-}
+const ALL: [(&str, bool); 5] =
+    [("ping", true), ("UDP", true), ("RDMA", true), ("rping", true), ("TCP", true)];
 
-/// Attaches a recipe to both interfaces, which may have a program in the other mode.
-fn attach_again(recipe: &str, mode: &str) {
-    for netdev in ["ra", "rb"] {
-        roxie(&["detach", netdev]);
-        good(&["attach", netdev, "--recipe", recipe, "--mode", mode]);
-    }
-}
+/// On both ports of a router.
+const ROUTED: [&str; 14] = [
+    "pass",
+    "tx:only=roce,port=9",
+    "steer",
+    "drop:only=roce,port=9",
+    "police:rate=10G,burst=1G",
+    "access:deny=192.0.2.0/24",
+    "access:allow=10.0.0.0/8",
+    "lose:ppm=1",
+    "sample:every=1",
+    "lb:to=xsk",
+    "lb:to=cpu,ways=1",
+    "sample:every=10+lb:to=cpu,ways=1",
+    "forward:to=ra+rb",
+    "access:deny=192.0.2.0/24+police:rate=10G,burst=1G+forward:to=ra+rb",
+];
+/// On one port of a bridge, and on the other one.
+const BRIDGED: [[&str; 2]; 2] = [["redirect:to=rb", "redirect:to=ra"], ["lb:to=rb", "lb:to=ra"]];
 
-const ALL: [(&str, bool); 4] = [("ping", true), ("UDP", true), ("RDMA", true), ("TCP", true)];
-
-#[test]
-fn everything_passes_through_recipes_that_route_and_that_spread_over_cpus() {
+/// Sends everything through every recipe. Packets are redirected if the targets take them, and otherwise the
+/// network stack forwards them.
+fn every_recipe_passes(mode: &str, gro: bool) {
     if !enter() {
         return;
     }
-    let (client, server, address) = hosts(true);
-    for recipe in [
-        "forward:to=ra+rb",
-        "lb:to=cpu,ways=1",
-        "access:deny=192.0.2.0/24+police:rate=10G,burst=1G+forward:to=ra+rb",
-        "sample:every=10+lb:to=cpu,ways=1",
-    ] {
-        ["ra", "rb"].iter().for_each(|netdev| attach(netdev, recipe));
-        assert_eq!(passes(&client, &server, address), ALL, "{recipe}");
+    if !has_rping() {
+        println!("skipped: rping, which needs librdmacm.so of roxie beside the program");
     }
-    arrives_at_cpus();
-    for recipe in ["lb:to=cpu,ways=1", "sample:every=10+lb:to=cpu,ways=1"] {
-        attach_again(recipe, "generic");
-        assert_eq!(passes(&client, &server, address), ALL, "{recipe} in generic mode");
-        arrives_at_cpus();
-    }
-}
-
-/// Packets were spread over CPUs, and are counted where they arrive.
-fn arrives_at_cpus() {
-    let stats: Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
-    let sent = &stats["verdicts"]["XDP_REDIRECT.packets"];
-    assert!(sent.as_u64() > Some(0) && stats["cpumap"]["arrived.packets"] == *sent, "{stats}");
-    assert_eq!(stats["cpumap"]["not_arrived.packets"], 0, "{stats}");
+    let through = |hosts: &(Host, Host, &'static str), [one, other]: [&str; 2]| {
+        for (netdev, recipe) in [("ra", one), ("rb", other)] {
+            good(&["attach", netdev, "--recipe", recipe, "--mode", mode]);
+        }
+        let case = format!("{one}, {mode}, GRO {gro}");
+        assert_eq!(passes(&hosts.0, &hosts.1, hosts.2), ALL, "{case}");
+        let stats: Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
+        let redirected = stats["verdicts"]["XDP_REDIRECT.packets"].as_u64();
+        if one.contains("to=cpu") {
+            let arrived = stats["cpumap"]["arrived.packets"].as_u64();
+            assert!(redirected > Some(0) && arrived == redirected, "{case}: {stats}");
+        } else if one.contains("to=r") {
+            assert_eq!(redirected > Some(0), gro || mode == "generic", "{case}: {stats}");
+        }
+        ["ra", "rb"].iter().for_each(|netdev| drop(good(&["detach", netdev])));
+    };
+    let routed = hosts(true, gro);
+    ROUTED.iter().for_each(|recipe| through(&routed, [recipe; 2]));
+    ["ra", "rb"].iter().for_each(|netdev| ip(&["link", "delete", netdev]));
+    let bridged = hosts(false, gro);
+    BRIDGED.into_iter().for_each(|recipes| through(&bridged, recipes));
 }
 
 #[test]
-fn everything_passes_through_recipes_that_leave_packets_to_the_network_stack() {
-    passes_to_the_network_stack("native");
+fn everything_passes_through_native_recipes_between_plain_veths() {
+    every_recipe_passes("native", false);
 }
 
 #[test]
-fn everything_passes_through_generic_recipes_that_leave_packets_to_the_network_stack() {
-    passes_to_the_network_stack("generic");
+fn everything_passes_through_native_recipes_between_veths_with_gro() {
+    every_recipe_passes("native", true);
 }
 
-fn passes_to_the_network_stack(mode: &str) {
+#[test]
+fn everything_passes_through_generic_recipes_between_plain_veths() {
+    every_recipe_passes("generic", false);
+}
+
+#[test]
+fn everything_passes_through_generic_recipes_between_veths_with_gro() {
+    every_recipe_passes("generic", true);
+}
+
+#[test]
+fn the_map_of_a_command_that_stays_follows_what_drivers_take() {
     if !enter() {
         return;
     }
-    let (client, server, address) = hosts(true);
-    for recipe in [
-        "pass",
-        "steer",
-        "drop:only=roce,port=9",
-        "police:rate=10G,burst=1G",
-        "access:deny=192.0.2.0/24",
-        "access:allow=10.0.0.0/8",
-        "lose:ppm=1",
-        "sample:every=1",
-        "lb:to=xsk",
-    ] {
-        attach_again(recipe, mode);
-        assert_eq!(passes(&client, &server, address), ALL, "{recipe}, {mode}");
-    }
-}
-
-/// The bridge passes on what `lb` does not redirect.
-#[test]
-fn everything_passes_through_a_bridge_whose_roce_packets_are_redirected_to_its_ports() {
-    if !enter() {
-        return;
-    }
-    let (client, server, address) = hosts(false);
-    ip(&["link", "add", "br0", "type", "bridge"]);
-    ip(&["link", "set", "br0", "up"]);
-    for (netdev, to) in [("ra", "lb:to=rb"), ("rb", "lb:to=ra")] {
-        ip(&["link", "set", netdev, "master", "br0"]);
-        attach(netdev, to);
-    }
-    assert_eq!(passes(&client, &server, address), ALL);
-    let stats: Value = serde_json::from_str(&good(&["stats", "ra", "--json"])).unwrap();
-    assert!(stats["verdicts"]["XDP_REDIRECT.packets"].as_u64() > Some(0), "{stats}");
-}
-
-#[test]
-fn everything_passes_through_a_redirect_to_another_interface() {
-    if !enter() {
-        return;
-    }
-    let (client, server, address) = hosts(false);
-    attach("ra", "redirect:to=rb");
-    attach("rb", "redirect:to=ra");
-    assert_eq!(passes(&client, &server, address), ALL);
-    // In the network stack the device completes checksums; the programs must not.
-    for (netdev, to) in [("ra", "redirect:to=rb"), ("rb", "redirect:to=ra")] {
-        good(&["detach", netdev]);
-        let ended = roxie(&["attach", netdev, "--recipe", to, "--mode", "generic"]);
-        assert!(ended.code == Some(0) && ended.err.contains("ip link set PEER gso_max_segs 1"), "{ended:?}");
-    }
-    // The kernel drops several TCP packets in one there, and TCP would wait for a timer after every loss.
-    client.run(|| ip(&["link", "set", "a0", "gso_max_segs", "1"]));
-    server.run(|| ip(&["link", "set", "b0", "gso_max_segs", "1"]));
-    assert_eq!(passes(&client, &server, address), ALL, "generic mode");
+    let (client, server, address) = hosts(true, false);
+    let recipe = ["attach", "ra", "--recipe", "forward:to=ra+rb", "--mode", "native"];
+    let said = roxie(&recipe).err;
+    assert!(
+        said.contains("packets for ra, rb go through the network stack") && said.contains("--foreground")
+    );
+    good(&["detach", "ra"]);
+    let mut running = command(&[&recipe[..], &["--foreground"]].concat()).spawn().unwrap();
+    let entries = |what: &str, wanted: &[&str]| {
+        eventually(what, || {
+            let map = roxie(&["map", "get", "ra", "ports"]).out;
+            map.lines().count() == wanted.len() && wanted.iter().all(|name| map.contains(name))
+        });
+        let pings = client.run(move || is_pinged(address));
+        assert!(pings, "{what}");
+    };
+    entries("attached without a target", &[]);
+    server.run(|| drop(good(&["attach", "b0", "--recipe", "pass", "--mode", "native"])));
+    entries("followed by a target when its peer has a program", &["rb"]);
+    client.run(|| set_gro("a0", true));
+    entries("followed by a target when its peer has GRO on", &["ra", "rb"]);
+    let said = roxie(&["attach", "rb", "--recipe", "forward:to=ra+rb", "--mode", "native"]).err;
+    assert!(said.contains("redirected packets for ra, rb are lost once the peer has neither"), "{said}");
+    good(&["detach", "rb"]);
+    server.run(|| drop(good(&["detach", "b0"])));
+    entries("left by a target when its peer has no program", &["ra"]);
+    ip(&["link", "delete", "rb"]);
+    eventually("left by a removed target", || !good(&["map", "get", "ra", "ports"]).contains("rb"));
+    assert!(running.try_wait().unwrap().is_none(), "the command stays");
+    running.kill().unwrap();
+    running.wait().unwrap();
 }
 
 #[test]
@@ -266,7 +307,8 @@ fn a_redirect_in_generic_mode_warns_of_a_peer_that_leaves_segmentation_to_the_de
         assert_eq!(ended.code, Some(0), "{ended:?}");
         ended.err
     };
-    assert!(attach().contains("drops those; at the peer: ip link set PEER gso_max_segs 1"));
+    let said = attach();
+    assert!(said.contains("leaves those to the network stack") && said.contains("gso_max_segs 1"), "{said}");
     ip(&["link", "set", "veth1", "gso_max_segs", "1"]);
     assert_eq!(attach(), "");
 }

@@ -153,6 +153,13 @@ fn a_warning_names_packets_that_a_veth_will_drop() {
         ended.err
     };
     let said = warned(&["veth0", "--recipe", "tx"]);
+    assert!(
+        said.contains("veth0 would drop packets that are sent back") && said.contains("generic"),
+        "{said}"
+    );
+    assert_eq!(programs("veth0")[0]["mode"], "generic");
+    good(&["detach", "veth0"]);
+    let said = warned(&["veth0", "--recipe", "tx", "--mode", "native"]);
     assert!(said.contains("veth0 drops packets that are sent back: the peer of a veth"), "{said}");
     // veth0 has no receiver for its packets, but its program lets veth1 send to it.
     assert_eq!(warned(&["veth1", "--recipe", "tx"]), "");
