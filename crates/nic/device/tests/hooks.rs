@@ -299,6 +299,33 @@ fn packets_redirected_to_another_process_reach_their_queue_pair() {
 }
 
 #[test]
+fn packets_redirected_to_a_slot_without_a_process_pass_if_the_program_says_so() {
+    domain::on_both_paths(
+        "packets_redirected_to_a_slot_without_a_process_pass_if_the_program_says_so",
+        || {
+            let ends = pair(LONG_ACK_TIMEOUT);
+            let slots = ends.each_ref().map(|end| slot_of(end.qp.qpn()));
+            let empty = (1..).find(|slot| !slots.contains(slot)).expect("a slot without a process");
+            let detour = program("detour", |asm| {
+                let slots_map = asm.map(MapDef::cpumap("slots", 4096));
+                asm.load_map(Reg::R1, slots_map).mov(Reg::R2, empty as i32);
+                asm.mov(Reg::R3, XdpAction::Pass.number() as i32).call(Helper::RedirectMap).exit();
+            });
+            ends[1].device.attach_hook(HookPoint::Ingress, hook(&detour), false).expect("a free point");
+            assert_eq!(ends[0].write_and_read(&ends[1], 1000), WcStatus::Success);
+            assert_eq!(ends[0].counter("retransmitted_pkts"), 0);
+            let passed = ends[1].counter("rx_xdp_redirect_nobody");
+            assert!(passed >= 2 && passed == ends[1].counter("rx_xdp_redirect"));
+            let domain = DomainConfig::from_env().expect("set by `alone`");
+            let remote =
+                Remote::connect(&domain, std::process::id(), slots[1], Users::Own).expect("it listens");
+            let row = ("redirect_nobody".to_owned(), passed);
+            assert!(remote.hooks().expect("the engine answers")[0].rows.contains(&row));
+        },
+    );
+}
+
+#[test]
 fn hooks_are_attached_to_a_running_process_from_outside() {
     domain::on_both_paths("hooks_are_attached_to_a_running_process_from_outside", || {
         let ends = pair(LONG_ACK_TIMEOUT);

@@ -42,8 +42,8 @@ use wire::Qpn;
 pub(crate) use self::core::Core;
 
 use crate::cm::{CmDriver, SharedPorts};
-use crate::hook::Hooks;
 use crate::hook::control::Control;
+use crate::hook::{Hooks, Redirected};
 use crate::locked::Locked;
 use crate::moderation::Moderator;
 use crate::netdev::Gids;
@@ -336,10 +336,14 @@ impl Engine {
             // A process that has exited or does not keep up loses the packet; the transport retransmits it.
             let _lost = self.services.registry.forward(*slot, &packet.batch());
         }
-        for (slot, packet) in &redirected {
-            self.services
-                .redirects
-                .count(self.services.registry.forward(*slot, &packet.batch()), self.runtime.now_ns());
+        for Redirected { slot, passes, packet } in &redirected {
+            let outcome = self.services.registry.forward(*slot, &packet.batch());
+            if self.services.redirects.count(outcome, self.runtime.now_ns()) && *passes {
+                let (mut core, now) = (self.lock(), self.now());
+                core.receive_passed(now, &packet.batch());
+                core.transmit(now);
+                self.unlock_and_deliver(core);
+            }
         }
         self.with_first(|first| {
             for qpn in established {

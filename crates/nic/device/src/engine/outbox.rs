@@ -4,6 +4,7 @@
 
 use wire::Qpn;
 
+use crate::hook::Redirected;
 use crate::port::{OwnedPacket, RxBatch};
 
 /// Management datagrams kept until the next delivery; more are dropped, and their senders retransmit them.
@@ -26,7 +27,7 @@ pub(crate) struct Outbox {
     /// Packets for other processes, each with the slot of its process.
     pub(super) misrouted: Vec<(u16, OwnedPacket)>,
     /// Packets that hooks redirect to other processes.
-    pub(super) redirected: Vec<(u16, OwnedPacket)>,
+    pub(super) redirected: Vec<Redirected>,
     /// Queue pairs that received their first packet.
     pub(super) established: Vec<Qpn>,
     /// A peer has left probes unanswered: its host may have refused them.

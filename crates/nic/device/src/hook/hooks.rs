@@ -15,10 +15,10 @@ use super::log::LogLine;
 use super::packet::Scratch;
 use super::point::HookPoint;
 use super::reader::Reader;
-use super::redirect::RedirectOutcome;
+use super::redirect::{RedirectOutcome, Redirected};
 use super::ring::KeptFrame;
 use super::tap::Taps;
-use crate::port::{FlowId, OwnedPacket};
+use crate::port::FlowId;
 use crate::registry::ForwardOutcome;
 use crate::runtime::Runtime;
 use crate::status::Row;
@@ -49,7 +49,7 @@ pub(crate) struct Hooks {
     /// Frames that an ingress hook sent back; they wait until the port has delivered all batches.
     pub(super) bounced: Vec<Outgoing>,
     /// Packets for other processes, by slot; they wait for the same moment.
-    pub(super) redirected: Vec<(u16, OwnedPacket)>,
+    pub(super) redirected: Vec<Redirected>,
     pub(super) redirects: Arc<RedirectOutcome>,
     /// Of the egress hook.
     pub(super) tx_redirects: RedirectOutcome,
@@ -132,7 +132,7 @@ impl Hooks {
 
     /// Takes the packets for other processes, by slot. The caller hands them over and reports the results
     /// to [`redirects`](Self::redirects).
-    pub(crate) fn take_redirected(&mut self) -> Vec<(u16, OwnedPacket)> {
+    pub(crate) fn take_redirected(&mut self) -> Vec<Redirected> {
         std::mem::take(&mut self.redirected)
     }
 

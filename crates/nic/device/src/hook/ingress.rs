@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
+use super::redirect::Redirected;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::port::OwnedPacket;
 use crate::port::{Headers, Port, RxBatch, RxQueue};
@@ -107,15 +108,16 @@ impl Hooks {
                 bounce(packet, bounced, counters);
             }
             // A packet that was handed over once is not handed on: two processes could do so for ever.
-            Verdict::Redirect(Target::Slot(to))
+            Verdict::Redirect(Target::Slot { slot: to, .. })
                 if slots.iter().any(|slot| to == u32::from(*slot)) || packet.queue == RxQueue::Forwarded =>
             {
                 deliver(packet);
             }
-            Verdict::Redirect(Target::Slot(to))
-                if to < u32::from(SLOTS) && redirected.len() < REDIRECTED_MAX =>
+            Verdict::Redirect(Target::Slot { slot, passes })
+                if slot < u32::from(SLOTS) && redirected.len() < REDIRECTED_MAX =>
             {
-                redirected.push((to as u16, OwnedPacket::new(packet, packet.bytes)));
+                let packet = OwnedPacket::new(packet, packet.bytes);
+                redirected.push(Redirected { slot: slot as u16, passes, packet });
             }
             Verdict::Redirect(_) => counters.redirect_errors += 1,
             Verdict::Pass | Verdict::Drop | Verdict::Aborted | Verdict::Invalid => {

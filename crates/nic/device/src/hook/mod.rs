@@ -74,7 +74,7 @@ pub use plan::HookPlan;
 pub use point::HookPoint;
 pub use police::{Police, PoliceUnit};
 pub use program::{Aborted, ProgramStage};
-pub(crate) use redirect::RedirectOutcome;
+pub(crate) use redirect::{RedirectOutcome, Redirected};
 pub use ring::KeptFrame;
 pub use stage::{Count, Stage, Target, Verdict};
 pub use tap::TapFilter;

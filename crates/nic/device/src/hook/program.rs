@@ -100,9 +100,12 @@ impl ProgramStage {
     fn target(&self, redirect: Option<Redirect>) -> Target {
         match redirect {
             Some(Redirect::Interface(ifindex)) => Target::Interface(ifindex),
-            Some(Redirect::Map { map, key, value, flags: 0 }) => {
+            Some(Redirect::Map { map, key, value, flags: miss @ 0..4 }) => {
                 match self.image.map(map).map(|map| map.def().kind) {
-                    Some(MapKind::Cpumap) => Target::Slot(key),
+                    Some(MapKind::Cpumap) => {
+                        let passes = miss == XdpAction::Pass.number().into();
+                        Target::Slot { slot: key, passes }
+                    }
                     Some(MapKind::Xskmap) => Target::Ring(key),
                     Some(MapKind::Devmap | MapKind::DevmapHash) => Target::Interface(value as u32),
                     _ => Target::Nowhere,
@@ -173,8 +176,8 @@ impl Stage for ProgramStage {
     }
 }
 
-/// Enters every process as a CPU: entry n is the one with slot n. A redirect to a slot without a process
-/// fails.
+/// Enters every process as a CPU: entry n is the one with slot n. The entry of a slot without a process
+/// counts as empty when a packet for it is handed over.
 fn fill_cpumap(map: &Map) -> Result<(), MapError> {
     let mut value = vec![0; map.def().value_size as usize];
     if let Some(queue_size) = value.first_mut() {

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::port::OwnedPacket;
 use crate::registry::ForwardOutcome;
 use crate::status::Row;
 
@@ -10,6 +11,15 @@ use crate::status::Row;
 /// socket's buffer. Meanwhile received packets wait in this process's socket, and packets to send in their
 /// queue pairs, which delays them instead of losing them.
 const PAUSE_NS: u64 = 100_000;
+
+/// A packet that a program redirects to another process.
+#[derive(Debug)]
+pub(crate) struct Redirected {
+    pub(crate) slot: u16,
+    /// See [`Target::Slot`](super::Target::Slot).
+    pub(crate) passes: bool,
+    pub(crate) packet: OwnedPacket,
+}
 
 /// Of one hook point. Shared by the hooks and the thread that hands packets over.
 #[derive(Debug, Default)]
@@ -22,16 +32,18 @@ pub(crate) struct RedirectOutcome {
 }
 
 impl RedirectOutcome {
-    /// Counts the result of handing over one packet.
-    pub(crate) fn count(&self, outcome: std::io::Result<ForwardOutcome>, now_ns: u64) {
+    /// Counts the result of handing over one packet. Returns whether no process has the slot.
+    pub(crate) fn count(&self, outcome: std::io::Result<ForwardOutcome>, now_ns: u64) -> bool {
         match outcome {
-            Ok(ForwardOutcome::Delivered) => {}
+            Ok(ForwardOutcome::Delivered) => false,
             Ok(ForwardOutcome::Full) => {
                 self.full.fetch_add(1, Ordering::Relaxed);
                 self.pause(now_ns);
+                false
             }
             Ok(ForwardOutcome::NoMember) | Err(_) => {
                 self.absent.fetch_add(1, Ordering::Relaxed);
+                true
             }
         }
     }
@@ -73,10 +85,16 @@ impl RedirectOutcome {
         ]
     }
 
-    /// For `roxie hook stats`: since the engine's start; nothing if every target had space.
+    /// For `roxie hook stats`: since the engine's start; nothing if every target was there and had space.
     pub(super) fn status_rows(&self) -> Vec<(String, u64)> {
-        let names = ["redirect_full", "redirect_stalls", "redirect_stalled_us"];
-        let rows = names.into_iter().zip(self.values());
+        let [full, stalls, stalled_us] = self.values();
+        let rows = [
+            ("redirect_full", full),
+            ("redirect_nobody", self.absent.load(Ordering::Relaxed)),
+            ("redirect_stalls", stalls),
+            ("redirect_stalled_us", stalled_us),
+        ]
+        .into_iter();
         rows.filter(|(_, value)| *value != 0).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 

@@ -32,7 +32,12 @@ pub enum Target {
     /// The reader of this key of an XSKMAP.
     Ring(u32),
     /// The process of this host with this slot: bits 23..12 of a QPN.
-    Slot(u32),
+    Slot {
+        /// The slot.
+        slot: u32,
+        /// The packet passes if no process has the slot; otherwise it is dropped then.
+        passes: bool,
+    },
 }
 
 /// A stage of a [`Hook`](super::Hook). Runs under the engine's lock, so it must not wait, nor call the

@@ -261,7 +261,7 @@ impl<'c> Call<'c, '_, '_> {
             self.scratch.redirect = None;
             return Ok(flags & REDIRECT_ACTIONS);
         };
-        let (map, flags) = (MapRef(index as u32), flags & extra);
+        let map = MapRef(index as u32);
         self.scratch.redirect = Some(Redirect::Map { map, key, value, flags });
         Ok(XdpAction::Redirect.number().into())
     }

@@ -37,8 +37,8 @@ pub enum Redirect {
         key: u32,
         /// The first 64 bits of the entry's value; 0 for broadcasts.
         value: u64,
-        /// Bits 3 and 4 of the helper's flags: redirect to all devices; exclude the interface that received
-        /// the packet.
+        /// The helper's flags. Bits 0 and 1: the verdict if the entry has no target. Bits 3 and 4: redirect
+        /// to all devices; exclude the interface that received the packet.
         flags: u64,
     },
 }

@@ -41,6 +41,12 @@ impl Core {
         tables.end_of_batch(now, false);
     }
 
+    /// Receives a packet that the hook redirected to a slot without a process.
+    pub(crate) fn receive_passed(&mut self, now: Instant, batch: &RxBatch<'_>) {
+        self.tables.receive_batch(now, batch);
+        self.tables.end_of_batch(now, false);
+    }
+
     /// Runs due timers, after all packets in the sockets were received: a response that waits in a socket
     /// must not cause a timeout, even if this process had no CPU for a while. Returns the number of batches
     /// received.

@@ -101,7 +101,7 @@ fn a_redirect_goes_to_the_entry_of_the_map() {
     assert_eq!(world.receive(&packet(1, 40)), []);
     let redirected = world.hooks.take_redirected();
     assert_eq!(
-        redirected.iter().map(|(slot, packet)| (*slot, packet.batch().bytes)).collect::<Vec<_>>(),
+        redirected.iter().map(|one| (one.slot, one.packet.batch().bytes)).collect::<Vec<_>>(),
         [(3, &packet(1, 40)[..])]
     );
     assert_eq!((world.row("rx_xdp_redirect"), world.row("rx_xdp_redirect_errors")), (1, 0));

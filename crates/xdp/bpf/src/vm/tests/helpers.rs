@@ -130,7 +130,7 @@ fn a_redirect_selects_the_entry_or_the_fallback_verdict() {
     let (outcome, _) = loaded.run(&[0; 64]);
     let map = loaded.program.map("xsks").unwrap();
     assert_eq!(outcome.action(), XdpAction::Redirect);
-    assert_eq!(outcome.redirect, Some(Redirect::Map { map, key: 3, value: 42, flags: 0 }));
+    assert_eq!(outcome.redirect, Some(Redirect::Map { map, key: 3, value: 42, flags: 2 }));
 }
 
 #[test]
