@@ -37,7 +37,7 @@ fn decided(link: &Link) -> Option<Check> {
     (!words.is_empty()).then(|| Check::note("XDP", text))
 }
 
-/// Packet memory, transmit limits and steering of the running devices of this user.
+/// Packet memory and steering of the running devices of this user.
 fn devices() -> Vec<Check> {
     let engines = Processes::new(&[], Users::Own).map(|mut processes| processes.look()).unwrap_or_default();
     let lines = engines.iter().filter_map(Engine::pressure);

@@ -143,26 +143,20 @@ fn status(remote: &Remote) -> Result<(EngineStatus, Vec<QpStatus>), ControlError
 }
 
 impl Engine {
-    /// Describes the back-pressure, the packet memory and the steering of an AF_XDP device; `None` if its
-    /// sockets received nothing, and there was neither a stall nor an empty pool.
+    /// Describes the packet memory and the steering of an AF_XDP device; `None` if its sockets received
+    /// nothing, and no pool was empty.
     pub(crate) fn pressure(&self) -> Option<String> {
         let count = |name: &str| {
             let found = self.status.counters.iter().find(|counter| counter.0 == name);
             found.map_or(0, |counter| counter.1)
         };
-        let (stalls, stalled_us) = (count("xsk_tx_stalls"), count("xsk_tx_stalled_us"));
         let (rx_empty, tx_empty) = (count("xsk_rx_pool_empty"), count("xsk_tx_pool_empty"));
         let (steered, over_udp) = (count("xsk_rx_packets"), count("xsk_tx_to_udp"));
-        (stalls + rx_empty + tx_empty + steered > 0).then(|| {
+        (rx_empty + tx_empty + steered > 0).then(|| {
             format!(
-                "{} {}, {} on {}: the transmit limit refused packets {stalls} times, {:.3} s together; no \
-                 free chunk: {rx_empty} times to receive, {tx_empty} to send; {steered} packets steered to \
-                 the AF_XDP sockets, {over_udp} sent over UDP instead",
-                self.pid,
-                self.command,
-                self.status.device,
-                self.status.netdev,
-                stalled_us as f64 / 1e6,
+                "{} {}, {} on {}: no free chunk: {rx_empty} times to receive, {tx_empty} to send; {steered} \
+                 packets steered to the AF_XDP sockets, {over_udp} sent over UDP instead",
+                self.pid, self.command, self.status.device, self.status.netdev,
             )
         })
     }

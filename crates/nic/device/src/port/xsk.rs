@@ -9,7 +9,6 @@
 //! Start with `transmit.rs` and `receive.rs`; `sockets.rs` has the memory.
 
 mod bursts;
-mod byte_limit;
 mod error;
 mod open;
 mod owner;
@@ -310,7 +309,6 @@ impl Port for XskPort {
 impl XskPort {
     fn rows(&self) -> Vec<(&'static str, u64)> {
         let (statistics, sockets) = (self.sockets.statistics(), &self.sockets.counters);
-        let (limit_bytes, stalls) = self.sockets.limits();
         let times = self.sockets.tx_times();
         let pools = [&self.sockets.rx_pool, &self.sockets.tx_pool];
         let [rx_pool, tx_pool] = pools.map(|pool| (pool.len() as u64, pool.counters()));
@@ -321,9 +319,6 @@ impl XskPort {
             ("xsk_tx_bursts_by_udp", self.extra.tx_bursts),
             ("xsk_tx_no_chunk", self.extra.tx_no_chunk),
             ("xsk_tx_ring_full", self.extra.tx_ring_full),
-            ("xsk_tx_limit_bytes", limit_bytes as u64),
-            ("xsk_tx_stalls", stalls.stalls),
-            ("xsk_tx_stalled_us", stalls.stalled_ns / 1000),
             ("xsk_tx_timed", times.packets),
             ("xsk_tx_timed_us", times.sum_ns / 1000),
             ("xsk_rx_pool_free", rx_pool.0),

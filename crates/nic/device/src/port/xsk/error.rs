@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 
-use crate::variable::BadVariable;
 use crate::xdp::AttachError;
 use sys::bpf::LoadError;
 use sys::{Capabilities, Capability, XdpMode};
@@ -25,8 +24,6 @@ pub enum XskError {
     /// Packets of this MTU do not fit into a chunk, and the kernel (before 6.6) or the driver lacks
     /// multi-buffer.
     MtuTooLarge(u32),
-    /// An environment variable has an invalid value.
-    Variable(BadVariable),
     /// A step of creating the sockets failed.
     Socket {
         /// The step.
@@ -98,7 +95,6 @@ impl XskError {
             XskError::Owned { .. }
             | XskError::QueueBusy(_)
             | XskError::Attach(AttachError::Occupied { .. }) => return libc::EBUSY,
-            XskError::Variable(_) => return libc::EINVAL,
             XskError::NotEthernet | XskError::MtuTooLarge(_) => None,
             XskError::Attach(error) => error.io(),
             XskError::Socket { error, .. } => Some(error),
@@ -120,8 +116,6 @@ impl XskError {
                 "have its owner take it off, or load it and ours with xdp-loader: roxie xdp object --help"
                     .to_owned()
             }
-            // The message names the valid values.
-            XskError::Variable(_) => String::new(),
             XskError::QueueBusy(_) => "stop the program that has it".to_owned(),
             XskError::MtuTooLarge(_) => {
                 format!("lower the MTU to {} or less", super::sockets::SINGLE_MTU_MAX)
@@ -173,7 +167,6 @@ impl fmt::Display for XskError {
                 write!(f, "loading the steering program: {error}")
             }
             XskError::Attach(error) => error.fmt(f),
-            XskError::Variable(error) => error.fmt(f),
             XskError::QueueBusy(queue) => write!(f, "another AF_XDP socket has queue {queue}"),
             XskError::MtuTooLarge(mtu) => {
                 write!(f, "packets of MTU {mtu} do not fit into one chunk, and several are not possible")

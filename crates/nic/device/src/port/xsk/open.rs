@@ -10,7 +10,7 @@ use super::owner::Owner;
 use super::paths::Paths;
 use super::program::ProgramWatch;
 use super::segment::Segments;
-use super::sockets::{Plan, QUEUES_MAX, SINGLE_MTU_MAX, Sockets, is_limited};
+use super::sockets::{Plan, QUEUES_MAX, SINGLE_MTU_MAX, Sockets};
 use super::{BurstPath, Extra, Place, Staging, XskError, XskPort, XskStep};
 use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
@@ -30,7 +30,7 @@ pub struct XskPortConfig {
     pub udp_port: u16,
     /// Where the program runs.
     pub mode: Mode,
-    /// How bursts leave in copy mode. With a byte limit of the transmit queues they take the ring.
+    /// How bursts leave in copy mode.
     pub bursts: BurstPath,
 }
 
@@ -54,7 +54,7 @@ impl XskPort {
     fn assemble(config: XskPortConfig, parts: Parts) -> XskPort {
         let XskPortConfig { inner, slot, udp_port, bursts, .. } = config;
         let Parts { owner, steering, sockets, paths, addresses, epoll } = parts;
-        let bursts_by_udp = bursts == BurstPath::Udp && !sockets.zero_copy && !sockets.is_limited();
+        let bursts_by_udp = bursts == BurstPath::Udp && !sockets.zero_copy;
         XskPort {
             inner,
             slots: vec![slot],
@@ -116,13 +116,8 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     // Kernels before 6.3 do not report features; optional ones are tried anyway.
     let features = xdp_features(config.ifindex).unwrap_or_default();
     let steering = attach(config, queues, preferred_mode(config.mode, &link, features))?;
-    let plan = Plan {
-        ifindex: config.ifindex,
-        mtu: link.mtu,
-        features,
-        is_limited: is_limited().map_err(XskError::Variable)?,
-        is_timed: link.mtu <= SINGLE_MTU_MAX,
-    };
+    let is_timed = link.mtu <= SINGLE_MTU_MAX;
+    let plan = Plan { ifindex: config.ifindex, mtu: link.mtu, features, is_timed };
     let sockets = Sockets::open(&plan, &steering)?;
     let mut paths = Paths::new(config.ifindex).map_err(during(XskStep::Netlink))?;
     let epoll = Epoll::new().map_err(during(XskStep::Epoll))?;

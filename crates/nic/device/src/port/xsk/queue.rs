@@ -2,7 +2,6 @@
 
 use sys::xdp::{Rings, XskSocket};
 
-use super::byte_limit::ByteLimit;
 use super::sockets::SocketCounters;
 use super::tx_time::TxTime;
 
@@ -21,8 +20,6 @@ pub(crate) struct Queue {
     /// Chunks that its fill ring still needs. Received chunks return to the fill ring of the same queue,
     /// so a busy queue does not take the memory of the others.
     pub(super) chunks_due: u32,
-    /// Back-pressure of its transmit ring.
-    pub(super) limit: ByteLimit,
     /// How long the kernel holds its packets.
     pub(super) time: TxTime,
     /// Transmit units that it holds.

@@ -5,13 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::byte_limit::{ByteLimit, StallCounters};
 use super::queue::Queue;
 use super::tx_time::{TxTime, TxTimeCounters};
 use super::{XskError, XskStep};
 use crate::page_pool::{Audit, PagePool};
 use crate::port::TxRoom;
-use crate::variable::BadVariable;
 use crate::xdp::Steering;
 use sys::xdp::{Bind, Chunk, Umem, UmemConfig, XskSocket, XskStatistics};
 use sys::{Epoll, XdpFeatures, XdpMode, now_ns};
@@ -30,12 +28,8 @@ pub(crate) struct Sockets {
     /// The interface was removed, and the sockets are useless.
     pub(crate) gone: bool,
     pub(crate) counters: SocketCounters,
-    /// Transmit queues have a byte limit.
-    is_limited: bool,
     /// Since when all transmit queues are full, and nothing was completed.
     full_since_ns: Option<u64>,
-    /// Length of the packet in each transmit unit that the kernel holds.
-    sent_lens: Box<[u16]>,
 }
 
 /// Counts of all queues.
@@ -99,8 +93,6 @@ pub(crate) struct Plan {
     pub(crate) mtu: u32,
     /// XDP features that the driver reports.
     pub(crate) features: XdpFeatures,
-    /// Whether transmit queues get a byte limit.
-    pub(crate) is_limited: bool,
     /// Whether packets are timed in copy mode. Then each packet to send must lie in one chunk, behind room
     /// for its metadata: the kernel refuses other descriptors.
     pub(crate) is_timed: bool,
@@ -130,17 +122,6 @@ const FULL_NS: u64 = 20_000_000;
 /// Busy polling in zero-copy mode: microseconds and packets of one system call.
 const BUSY_POLL_USECS: i32 = 20;
 const BUSY_POLL_BUDGET: i32 = 64;
-
-/// Whether transmit queues get a byte limit: the value of `ROXIE_XSK_TX_LIMIT`.
-pub(crate) fn is_limited() -> Result<bool, BadVariable> {
-    const NAME: &str = "ROXIE_XSK_TX_LIMIT";
-    let word = std::env::var_os(NAME).unwrap_or_default().to_string_lossy().into_owned();
-    match word.as_str() {
-        "adaptive" => Ok(true),
-        "" | "off" => Ok(false),
-        _ => Err(BadVariable::new(NAME, &word, &["adaptive", "off"])),
-    }
-}
 
 impl Sockets {
     /// Opens sockets on all queues and registers them with the steering program.
@@ -235,9 +216,7 @@ impl Sockets {
             not_zero_copy: None,
             gone: false,
             counters: SocketCounters::default(),
-            is_limited: plan.is_limited,
             full_since_ns: None,
-            sent_lens: vec![0; ring_len as usize].into_boxed_slice(),
         };
         for queue in 0..queues {
             let bind = Bind { ifindex: plan.ifindex, queue, zero_copy, fragments };
@@ -285,7 +264,6 @@ impl Sockets {
             self.zero_copy = socket.is_zero_copy().map_err(during(XskStep::Options))?;
         }
         map.set_socket(bind.queue, socket.as_fd()).map_err(during(XskStep::Steering))?;
-        let limit = ByteLimit::new(self.is_limited);
         self.queues.push(Queue {
             rings,
             socket,
@@ -293,7 +271,6 @@ impl Sockets {
             dirty: false,
             polls,
             chunks_due: rx_units,
-            limit,
             time: TxTime::new(self.umem.config().tx_metadata),
             units_held: 0,
             full_since_ns: None,
@@ -341,9 +318,9 @@ impl Sockets {
     }
 
     /// Whether more should be sent to a queue now, or to any if `None`. The kernel and the driver may hold
-    /// half of the transmit chunks and each queue its part of them, and each queue its byte limit. A queue
-    /// that has completed nothing for a while, because its link is down, applies no back-pressure any more.
-    /// Packets are then lost and counted, and the transport's timeout reports it.
+    /// half of the transmit chunks and each queue its part of them. A queue that has completed nothing for a
+    /// while, because its link is down, applies no back-pressure any more. Packets are then lost and
+    /// counted, and the transport's timeout reports it.
     ///
     /// A question that is refused costs system calls, so the refusal of a queue holds for all its flows
     /// until the next [`flush`](Self::flush) or completion.
@@ -363,14 +340,7 @@ impl Sockets {
             room = self.present_room(queue);
         }
         let full_since_ns = match queue.and_then(|queue| self.queues.get_mut(queue)) {
-            Some(queue) => {
-                if room == TxRoom::Open {
-                    queue.limit.accept(now_ns);
-                } else if !queue.limit.has_room() {
-                    queue.limit.refuse(now_ns());
-                }
-                &mut queue.full_since_ns
-            }
+            Some(queue) => &mut queue.full_since_ns,
             None => &mut self.full_since_ns,
         };
         if room == TxRoom::Open {
@@ -391,9 +361,6 @@ impl Sockets {
     #[inline]
     fn present_room(&self, queue: Option<usize>) -> TxRoom {
         let queue = queue.and_then(|queue| self.queues.get(queue));
-        if queue.is_some_and(|queue| !queue.limit.has_room()) {
-            return if self.queues.len() == 1 { TxRoom::PortFull } else { TxRoom::FlowFull };
-        }
         let half = self.tx_half();
         if self.tx_pool.len() >= half {
             return TxRoom::Open;
@@ -414,19 +381,14 @@ impl Sockets {
 
     /// Fetches the chunks of packets that were sent.
     pub(crate) fn reap(&mut self) {
-        let Sockets { queues, tx_pool, sent_lens, full_since_ns, .. } = self;
+        let Sockets { queues, tx_pool, full_since_ns, .. } = self;
         for queue in queues {
-            let mut bytes = 0;
             while let Some(chunk) = queue.rings.completion.pop() {
                 queue.units_held = queue.units_held.saturating_sub(1);
                 queue.time.completed(&chunk);
-                bytes += sent_lens.get(chunk.index() as usize).map_or(0, |len| usize::from(*len));
                 tx_pool.put(chunk);
-            }
-            if bytes > 0 {
                 (*full_since_ns, queue.full_since_ns) = (None, None);
                 queue.has_refused = false;
-                queue.limit.completed(bytes, now_ns);
             }
         }
     }
@@ -455,12 +417,7 @@ impl Sockets {
         } else {
             queue.rings.tx.push(chunk, offset, len)?;
         }
-        if let Some(place) = self.sent_lens.get_mut(unit as usize) {
-            // A unit has 8 KiB.
-            *place = len as u16;
-        }
         queue.units_held += 1;
-        queue.limit.sent(len);
         queue.dirty = true;
         Ok(())
     }
@@ -498,20 +455,6 @@ impl Sockets {
     #[inline]
     pub(crate) fn can_send(&self, mtu: u32) -> bool {
         mtu <= SINGLE_MTU_MAX || !self.umem.config().tx_metadata
-    }
-
-    /// Whether transmit queues have a byte limit.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.is_limited
-    }
-
-    /// The byte limits of all queues together, and how often and how long they refused packets.
-    pub(crate) fn limits(&self) -> (usize, StallCounters) {
-        let each = self.queues.iter().map(|queue| (queue.limit.bytes(), queue.limit.counters));
-        each.fold((0, StallCounters::default()), |(bytes, sum), (more, counters)| {
-            let stalled_ns = sum.stalled_ns + counters.stalled_ns;
-            (bytes + more, StallCounters { stalls: sum.stalls + counters.stalls, stalled_ns })
-        })
     }
 
     /// Whether the kernel has taken all packets of this queue.

@@ -1,7 +1,6 @@
 //! Back-pressure of several transmit queues: a full one delays no other.
 
 use super::*;
-use byte_limit::ByteLimit;
 
 /// A port with two transmit queues, and flows to the other host by each of them.
 fn two_queues(net: &Net) -> (XskPort, [FlowId; 2]) {
@@ -49,14 +48,10 @@ fn fill(port: &mut XskPort, flow: FlowId) -> usize {
 }
 
 #[test]
-fn a_transmit_queue_at_its_byte_limit_delays_no_other_queue() {
+fn a_full_transmit_queue_delays_no_other_queue() {
     let Some(net) = Net::new(1500, 2) else { return };
     let (mut a, [one, other]) = two_queues(&net);
-    for queue in &mut a.sockets.queues {
-        queue.limit = ByteLimit::new(true);
-    }
-    let sent = fill(&mut a, one);
-    assert!((32..128).contains(&sent), "the limit begins at 64 KiB: {sent} packets");
+    fill(&mut a, one);
     assert_eq!((room(&mut a, one), room(&mut a, other)), (TxRoom::FlowFull, TxRoom::Open));
     // Packets of the other queue do not reset the time since which this one is full.
     let start = Instant::now();
@@ -65,38 +60,30 @@ fn a_transmit_queue_at_its_byte_limit_delays_no_other_queue() {
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", a.report().rows);
     }
     assert!(start.elapsed() > Duration::from_millis(10));
-    let stalls = a.sockets.queues.iter().map(|queue| queue.limit.counters.stalls);
-    assert_eq!(stalls.sum::<u64>(), 1);
 }
 
 #[test]
 fn a_full_transmit_queue_is_asked_once_per_round() {
     let Some(net) = Net::new(1500, 2) else { return };
-    let (mut a, [one, other]) = two_queues(&net);
-    for queue in &mut a.sockets.queues {
-        queue.limit = ByteLimit::new(true);
-    }
+    let (mut a, [one, _other]) = two_queues(&net);
     fill(&mut a, one);
-    fill(&mut a, other);
     for _round in 0..3 {
         a.flush();
         let mut kicks = Vec::new();
-        for flow in [one, other, one, other, one, other] {
+        for _flow in 0..3 {
             let before = a.sockets.counters.kicks;
-            assert_eq!(a.tx_state(Some(flow)).room, TxRoom::FlowFull);
+            assert_eq!(a.tx_state(Some(one)).room, TxRoom::FlowFull);
             kicks.push(a.sockets.counters.kicks - before);
         }
-        assert!(kicks[0] > 0 && kicks[1] > 0 && kicks[2..] == [0; 4], "{kicks:?}");
+        assert!(kicks[0] > 0 && kicks[1..] == [0; 2], "{kicks:?}");
     }
 }
 
 #[test]
-fn a_port_with_one_transmit_queue_at_its_byte_limit_is_full() {
+fn a_port_with_one_transmit_queue_that_is_full_is_full() {
     let Some(net) = Net::new(1500, 1) else { return };
     let (mut a, [only]) = queues(&net);
-    a.sockets.queues[0].limit = ByteLimit::new(true);
-    let sent = fill(&mut a, only);
-    assert!((32..128).contains(&sent), "the limit begins at 64 KiB: {sent} packets");
+    fill(&mut a, only);
     assert_eq!(room(&mut a, only), TxRoom::PortFull);
 }
 
