@@ -138,9 +138,11 @@ impl<'a> Race<'a> {
 }
 
 fn fault(first: &Operation, second: &Operation, (a, b): (&Area, &Area)) -> Option<Fault> {
-    // Programs receive into the memory that they send from, and do not look at it.
+    // Programs receive into the memory that they send from, and do not look at it. What both ends of a
+    // connection send in turn is looked at.
     let is_message = |area: &Area, other: &Operation| area.receive.is_some() && other.does == Use::Send;
-    if is_message(a, second) || is_message(b, first) || may_follow(second, a) || may_follow(first, b) {
+    let is_idle = (is_message(a, second) || is_message(b, first)) && !first.is_peer_of(second);
+    if is_idle || may_follow(second, a) || may_follow(first, b) {
         return None;
     }
     let is_unfinished = first.polled > second.posted;
@@ -179,7 +181,11 @@ impl Race<'_> {
         let stacks = stacks.map(|(operation, what)| (operation.message.pid, operation.site, what));
         let areas = [self.areas.0, self.areas.1].into_iter();
         let receives = areas.filter_map(|area| Some((area.process, area.receive?.site, "receive posted")));
-        let stacks = stacks.into_iter().chain(receives).filter_map(|(pid, site, what)| {
+        let mut stacks: Vec<_> = stacks.into_iter().chain(receives).collect();
+        // The receive is the mistake if its memory is also sent.
+        let are_sends = [self.first, self.second].iter().all(|operation| operation.does == Use::Send);
+        stacks.rotate_left(if are_sends { 2 } else { 0 });
+        let stacks = stacks.into_iter().filter_map(|(pid, site, what)| {
             let place = findings.place(pid, site)?.clone();
             Some(Stack { what: what.to_owned(), process: Some(pid).filter(|pid| *pid != process), ..place })
         });

@@ -80,6 +80,13 @@ impl Operation {
         area.is_local || self.is_acknowledged()
     }
 
+    /// Whether they are of the two ends of a reliable connection.
+    pub(super) fn is_peer_of(&self, other: &Operation) -> bool {
+        let ends = |operation: &Operation| (operation.message.qpn, operation.message.peer);
+        let (qpn, peer) = ends(other);
+        self.is_acknowledged() && ends(self) == (peer, qpn)
+    }
+
     pub(super) fn shares_queue(&self, other: &Operation) -> bool {
         let queue = |operation: &Operation| (operation.message.pid, operation.message.qpn);
         queue(self) == queue(other)

@@ -94,7 +94,8 @@ pub(super) fn compare(send: &mut Posted, number: u32, success: bool) {
     report(kind, &text, &[("posted", send.posted), ("completed", here())]);
 }
 
-/// Reports a receive that overlaps one that the device has: two messages may end in the same memory.
+/// Reports a receive that overlaps a work request that the device has: two messages may end in the same
+/// memory, or a message may be overwritten before it has left.
 pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Posted>) {
     if !OPTIONS.strict {
         return;
@@ -102,8 +103,8 @@ pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Pos
     for other in others {
         if have_overlap(&receive.list, &other.list) {
             let text = format!(
-                "the receive with wr_id {:#x} uses memory of the posted receive with wr_id {:#x}",
-                receive.wr_id, other.wr_id
+                "the receive with wr_id {:#x} uses memory of the posted {} with wr_id {:#x}",
+                receive.wr_id, other.operation, other.wr_id
             );
             let sites = [("posted", receive.posted), ("posted first", other.posted)];
             return report(FindingKind::ReceiveOverlap, &text, &sites);

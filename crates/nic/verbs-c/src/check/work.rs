@@ -451,7 +451,8 @@ impl Queue {
             }
         }
         let receive = Posted::receive(wr, Some(self.number));
-        overlap(&receive, self.receives.iter());
+        let sent = self.sends.iter().filter(|send| !send.may_be_done);
+        overlap(&receive, self.receives.iter().chain(sent));
         let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));
         shared.for_each(Posted::forget);
         self.receives.push_back(receive);
