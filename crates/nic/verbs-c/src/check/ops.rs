@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use roxie::same_device;
-use roxie::transport::{QpType, Wc};
+use roxie::transport::{QpType, Wc, WcStatus};
 
 use crate::abi::context::verbs_context;
 use crate::abi::objects::{ibv_cq, ibv_qp, ibv_qp_ex, ibv_srq};
@@ -166,8 +166,34 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_
     let object: Option<&CqObject> = unsafe { typed(cq) };
     given!(minus_code; object as "cq");
     // SAFETY: as above.
-    unsafe { cq::poll_cq(cq, entries, wc) }
+    let polled = unsafe { cq::poll_cq(cq, entries, wc) };
+    for at in 0..usize::try_from(polled).unwrap_or(0) {
+        // SAFETY: the function has written that many.
+        unsafe { poison(wc.add(at)) };
+    }
+    polled
 }
+
+/// Fills the fields of a failed completion that ibv_poll_cq(3) leaves undefined: a NIC leaves other values
+/// there than this device does. Only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
+///
+/// # Safety
+/// `wc` may be written, and holds a completion.
+unsafe fn poison(wc: *mut Wc) {
+    // SAFETY: the caller's promise; the application reads the fields as numbers.
+    unsafe {
+        if (*wc).status != WcStatus::Success {
+            (&raw mut (*wc).opcode).cast::<u32>().write(POISON);
+            (*wc).byte_len = POISON;
+            (*wc).imm_data = POISON.to_ne_bytes();
+            (*wc).src_qp = POISON;
+            (*wc).wc_flags = POISON;
+        }
+    }
+}
+
+/// No opcode, length, number or flags of a completion, and easy to recognise in a debugger.
+const POISON: u32 = 0xdead_beef;
 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: ibv_req_notify_cq(3).
