@@ -58,8 +58,8 @@ pub(crate) struct CheckArgs {
     /// Leave out the findings that FILE names
     #[arg(long, value_name = "FILE")]
     suppress: Vec<PathBuf>,
-    /// Seconds without progress after which a waiting send is reported; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    /// Seconds without progress after which a waiting send or thread is reported; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
     hang: u64,
     /// Report also what works but is risky: receives that share memory with others or with sends
     #[arg(long)]

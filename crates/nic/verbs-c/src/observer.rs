@@ -9,6 +9,7 @@ use std::alloc::Layout;
 use std::any::Any;
 use std::cell::Cell;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use roxie::finding::FindingKind;
@@ -70,6 +71,18 @@ pub(crate) fn observer() -> Option<&'static Observer> {
 /// Sets the observer; called while the library is loaded, before there are objects.
 pub(crate) fn observe(observer: Observer) {
     let _is_first = OBSERVER.set(observer).is_ok();
+}
+
+/// What a checked application did with a completion queue. Call stacks are numbers from 1 on.
+#[derive(Default)]
+pub(crate) struct ObservedCq {
+    /// Since when it has polled without a result ([`sys::now_ns`]); 0: the last poll had one.
+    pub(crate) in_vain_ns: AtomicU64,
+    /// The call stack of these polls.
+    pub(crate) poller: AtomicU32,
+    /// When and where it armed the queue last.
+    pub(crate) armed_ns: AtomicU64,
+    pub(crate) armed_by: AtomicU32,
 }
 
 /// What a call does with an object.

@@ -22,7 +22,8 @@ use crate::exit;
 use crate::exiting::HOLD_MS;
 use crate::observer::observer;
 
-/// The signals that users, shells and service managers send to end a program. The other signals that end a
+/// The signals that users, shells and service managers send to end a program, and for `roxie check` also
+/// SIGALRM, by which programs that wait end themselves. The other signals that end a
 /// program by default report its own faults or timers, or leave a core file that should show the original
 /// state.
 const ENDING: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
@@ -75,7 +76,7 @@ pub(crate) fn watch() {
     // Without a thread the signals keep their default disposition.
     if spawn_without_signals("roxie-signals", shut_down_on_signal).is_ok() {
         OWNER.store(own, Ordering::Release);
-        ENDING.into_iter().for_each(install);
+        ENDING.into_iter().chain(observer().map(|_| libc::SIGALRM)).for_each(install);
     }
 }
 
@@ -131,7 +132,7 @@ extern "C" fn on_signal(signal: c_int) {
 
 fn shut_down_on_signal() {
     WAKE.wait();
-    check::interrupted();
+    check::interrupted(CAUGHT.load(Ordering::Relaxed));
     exit::shut_down();
     end_by(CAUGHT.load(Ordering::Relaxed));
 }

@@ -4,6 +4,9 @@ use std::cell::Cell;
 
 use roxie::transport::VerbsError;
 
+use crate::observer::Kind;
+
+use super::ending::{Suspicion, suspect};
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 
@@ -24,17 +27,18 @@ const QUESTIONS: [&str; 13] = [
     "rdma_resolve_addr",
     "rdma_set_option",
 ];
-/// Functions that correct programs call to find out which sizes, types, flags and destinations are possible.
-const CREATIONS: [&str; 8] = [
-    "ibv_create_ah",
-    "ibv_create_cq",
-    "ibv_create_cq_ex",
-    "ibv_create_flow",
-    "ibv_create_qp",
-    "ibv_create_qp_ex",
-    "ibv_create_srq",
-    "rdma_create_qp",
+/// Functions that correct programs call to find out which sizes, types and flags are possible, until such an
+/// object is created.
+const CREATIONS: [(&str, Kind); 6] = [
+    ("ibv_create_cq", Kind::CompletionQueue),
+    ("ibv_create_cq_ex", Kind::CompletionQueue),
+    ("ibv_create_qp", Kind::QueuePair),
+    ("ibv_create_qp_ex", Kind::QueuePair),
+    ("ibv_create_srq", Kind::SharedQueue),
+    ("rdma_create_qp", Kind::QueuePair),
 ];
+/// As these, with other ways that need no such object.
+const OPTIONAL: [&str; 2] = ["ibv_create_ah", "ibv_create_flow"];
 
 thread_local! {
     /// The place of the last call of this thread with an argument that was reported: its refusal is no
@@ -56,6 +60,11 @@ pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) 
     if is_answer(function, refused) {
         return;
     }
+    if let Some(creates) = creates(function, refused) {
+        let sites = vec![("refused", here())];
+        let (kind, text) = (FindingKind::RefusedCall, line.to_owned());
+        return suspect(Suspicion { kind, text, sites, creates: Some(creates), wait: None });
+    }
     match refused.errno() {
         libc::EBUSY => report(FindingKind::ObjectInUse, line, &[("refused", here())]),
         libc::EINVAL => report(FindingKind::RefusedCall, line, &[("refused", here())]),
@@ -71,12 +80,21 @@ pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) 
 fn is_answer(function: &str, refused: &VerbsError) -> bool {
     // The programs of rsockets are written for sockets, and try what is possible.
     let is_socket_call = !function.starts_with("ibv_") && !function.starts_with("rdma_");
-    // No program asks whether there can be an object of size 0, without its queue, or on another port.
-    let is_mistake = refused.value() == 0 || matches!(refused.field(), "port_num" | "sgid_index");
     QUESTIONS.contains(&function)
         || function.starts_with("ibv_query")
         || is_socket_call
-        || CREATIONS.contains(&function) && !is_mistake
+        || OPTIONAL.contains(&function) && !is_mistake(refused)
+}
+
+/// What a call would have created that is a mistake only if no such object is created later.
+fn creates(function: &str, refused: &VerbsError) -> Option<Kind> {
+    let is_question = refused.errno() == libc::EINVAL && !is_mistake(refused);
+    CREATIONS.iter().find(|(name, _)| is_question && *name == function).map(|(_, kind)| *kind)
+}
+
+/// No program asks whether there can be an object of size 0, without its queue, or on another port.
+fn is_mistake(refused: &VerbsError) -> bool {
+    refused.value() == 0 || matches!(refused.field(), "port_num" | "sgid_index")
 }
 
 /// Reports the acknowledgement of `events` events of a completion queue: `surplus` more are then acknowledged

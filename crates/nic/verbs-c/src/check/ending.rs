@@ -5,17 +5,25 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::process;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie::transport::WcStatus;
+use sys::now_ns;
 
 use crate::abi::objects::{ibv_mr, ibv_qp_ex};
 use crate::ibv::events::handed_out;
 use crate::observer::Kind;
 
 use super::objects::{alive, for_each_cq};
-use super::report::{FindingKind, process_started, report};
-use super::{pages, watch, work};
+use super::options::lock;
+use super::report::{FindingKind, has_reported, process_started, report};
+use super::stack::Site;
+use super::{pages, waits, watch, work};
+
+/// A thread has waited so long for an event when a signal ends the process, at least: a second, in which an
+/// event thread runs on a busy machine.
+const ENDED_NS: u64 = 1_000_000_000;
 
 /// The process that has opened the device last: a forked child counts as another one.
 static OPENED: AtomicU32 = AtomicU32::new(0);
@@ -50,28 +58,93 @@ pub(super) fn start_watching() {
     }
 }
 
+/// A finding if the program fails, or never creates such an object.
+pub(super) struct Suspicion {
+    pub(super) kind: FindingKind,
+    pub(super) text: String,
+    pub(super) sites: Vec<(&'static str, Site)>,
+    /// The kind of object that a refused call would have created.
+    pub(super) creates: Option<Kind>,
+    /// The completion queue that a thread waits for, by its address, and since when.
+    pub(super) wait: Option<(usize, u64)>,
+}
+
+/// Suspicions that a process keeps; the first ones explain the others.
+const SUSPICIONS_MAX: usize = 64;
+
+pub(super) static SUSPECTED: Mutex<Vec<Suspicion>> = Mutex::new(Vec::new());
+
+/// Keeps a suspicion; a later one of the same places replaces it.
+pub(super) fn suspect(suspicion: Suspicion) {
+    let mut suspected = lock(&SUSPECTED);
+    // What a thread waited for when the first queue pair was destroyed is the reason.
+    if suspicion.wait.is_some() && suspected.iter().any(|known| known.wait == suspicion.wait) {
+        return;
+    }
+    suspected.retain(|known| (known.kind, &known.sites) != (suspicion.kind, &suspicion.sites));
+    if suspected.len() < SUSPICIONS_MAX {
+        suspected.push(suspicion);
+    }
+}
+
+/// An object was created: refusals before were answers to the question what is possible.
+pub(super) fn succeeded(kind: Kind) {
+    lock(&SUSPECTED).retain(|suspicion| suspicion.creates != Some(kind));
+}
+
 extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     if OPENED.load(Ordering::Relaxed) != process::id() {
         return;
     }
     look_at_queues();
-    // A program that gives up leaves everything to the kernel.
+    for Suspicion { kind, text, sites, .. } in lock(&SUSPECTED).extract_if(.., |s| s.creates.is_some()) {
+        report(kind, &text, &sites);
+    }
+    // A program that fails leaves what a reported mistake did not let it end.
     if status == 0 {
-        leaks();
-        unacknowledged();
-        unpolled();
+        left("");
+    } else if !has_reported() {
+        give_up();
+        left(&format!("; the process ended with exit code {status}"));
     }
 }
 
 extern "C" fn at_exit_without_status() {
-    interrupted();
-}
-
-/// A signal ends the process.
-pub(crate) fn interrupted() {
     if OPENED.load(Ordering::Relaxed) == process::id() {
         look_at_queues();
     }
+}
+
+/// A signal ends the process.
+pub(crate) fn interrupted(signal: c_int) {
+    if OPENED.load(Ordering::Relaxed) != process::id() {
+        return;
+    }
+    look_at_queues();
+    waits::missed_events(now_ns().saturating_sub(ENDED_NS));
+    // Other signals end servers that have no mistake.
+    if signal == libc::SIGALRM && !has_reported() {
+        give_up();
+    }
+}
+
+/// Reports what threads wait for, or what explains it.
+fn give_up() {
+    waits::suspect();
+    let mut suspected = mem::take(&mut *lock(&SUSPECTED));
+    suspected.retain(|suspicion| suspicion.wait.is_none_or(|wait| !waits::has_ended(wait)));
+    let is_cause = |suspicion: &&Suspicion| suspicion.kind != FindingKind::Hang;
+    let has_cause = suspected.iter().any(|suspicion| is_cause(&suspicion));
+    for Suspicion { kind, text, sites, .. } in suspected.iter().filter(|s| !has_cause || is_cause(s)) {
+        report(*kind, text, sites);
+    }
+}
+
+/// Reports what the application did not end. `mark` ends the texts.
+fn left(mark: &str) {
+    leaks(mark);
+    unacknowledged(mark);
+    unpolled(mark);
 }
 
 /// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
@@ -94,13 +167,17 @@ pub(super) fn look_at_queues() {
 }
 
 /// Reports objects that the application did not destroy.
-fn leaks() {
+fn leaks(mark: &str) {
     for left in alive(describe) {
         let (kind, first) = (left.kind, &left.first);
         let text = match left.addresses.len() {
-            1 => format!("one {}{first} is alive at exit; {} was not called", kind.name(), kind.ends_by()),
+            1 => format!(
+                "one {}{first} is alive at exit; {} was not called{mark}",
+                kind.name(),
+                kind.ends_by()
+            ),
             count => format!(
-                "{count} objects ({}) of this origin are alive at exit; {} was not called",
+                "{count} objects ({}) of this origin are alive at exit; {} was not called{mark}",
                 kind.name(),
                 kind.ends_by()
             ),
@@ -125,7 +202,7 @@ fn describe(kind: Kind, address: usize) -> String {
 }
 
 /// Reports completions of successful work requests that the application did not poll.
-fn unpolled() {
+fn unpolled(mark: &str) {
     let mut found = Vec::new();
     for_each_cq(|object, created| {
         let (mut sent, mut received) = (0, 0);
@@ -140,14 +217,14 @@ fn unpolled() {
     for (sent, received, created) in found.into_iter().filter(|(sent, received, _)| sent + received > 0) {
         let text = format!(
             "the process ended with {received} received messages and {sent} completed sends in a completion \
-             queue that no thread polled"
+             queue that no thread polled{mark}"
         );
         report(FindingKind::UnpolledCompletions, &text, &[("created", created)]);
     }
 }
 
 /// Reports completion events that the application took and did not acknowledge.
-fn unacknowledged() {
+fn unacknowledged(mark: &str) {
     let delivered: HashMap<usize, [u32; 2]> = handed_out().into_iter().collect();
     let mut found = Vec::new();
     for_each_cq(|object, created| {
@@ -160,7 +237,7 @@ fn unacknowledged() {
     for (left, created) in found.into_iter().filter(|(left, _)| left.cast_signed() > 0) {
         let text = format!(
             "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
-             (ibv_ack_cq_events); ibv_destroy_cq would wait for that"
+             (ibv_ack_cq_events); ibv_destroy_cq would wait for that{mark}"
         );
         report(FindingKind::UnacknowledgedCqEvents, &text, &[("created", created)]);
     }

@@ -9,7 +9,7 @@
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
 //! refused calls and [`failures`] failed completions; [`races`] records the memory of work requests for the
 //! detector in `roxie check`; [`pages`] protects their memory; [`ending`] looks at what is left when the
-//! process ends; [`watch`] notices that nothing moves.
+//! process ends; [`watch`] notices that nothing moves, and [`waits`] which threads wait for what.
 //!
 //! Invariant: a finding is a mistake of the application. What a correct program may do is none, so every rule
 //! here is silent when in doubt.
@@ -26,6 +26,7 @@ mod posted;
 mod races;
 mod report;
 mod stack;
+mod waits;
 mod watch;
 mod work;
 
@@ -58,7 +59,7 @@ pub(crate) fn start() {
         completed: work::completed,
         moved: |qp| with(qp, work::moved),
         counted: |qp| with(qp, work::is_counted),
-        waits: |channel| Box::new(watch::waits(channel)),
+        waits: |channel| Box::new(waits::waits(channel)),
         acknowledged: calls::acknowledged,
         blocks: calls::blocks,
     });
@@ -68,6 +69,7 @@ pub(crate) fn start() {
 #[cold]
 fn born(kind: Kind, object: usize) {
     objects::born(kind, object);
+    ending::succeeded(kind);
     match kind {
         Kind::Region => memory::region_begins(object),
         Kind::QueuePair => {
@@ -109,8 +111,9 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
             lock_until(&work::WORK, until_ns),
             lock_until(&races::WRITTEN, until_ns),
             lock_until(&memory::REGIONS, until_ns),
-            lock_until(&watch::THREADS, until_ns),
+            lock_until(&waits::THREADS, until_ns),
             lock_until(&objects::OBJECTS, until_ns),
+            lock_until(&ending::SUSPECTED, until_ns),
             lock_until(&report::REPORTED, until_ns),
             lock_until(&stack::SITES, until_ns),
         )

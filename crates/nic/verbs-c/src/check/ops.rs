@@ -23,7 +23,7 @@ use crate::ibv::{cq, post, srq, wr};
 use super::objects::mixed;
 use super::options::lock;
 use super::posted::Posted;
-use super::{pages, work};
+use super::{pages, waits, work};
 
 /// Puts these functions into the operations of a new context.
 pub(super) fn replace(context: usize) {
@@ -167,6 +167,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_
     given!(minus_code; object as "cq");
     // SAFETY: as above.
     let polled = unsafe { cq::poll_cq(cq, entries, wc) };
+    waits::polled(object, polled);
     for at in 0..usize::try_from(polled).unwrap_or(0) {
         // SAFETY: the function has written that many.
         unsafe { poison(wc.add(at)) };
@@ -199,6 +200,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
     // SAFETY: ibv_req_notify_cq(3).
     let object: Option<&CqObject> = unsafe { typed(cq) };
     given!(code; object as "cq");
+    waits::armed(object);
     // SAFETY: as above.
     unsafe { cq::req_notify_cq(cq, solicited_only) }
 }

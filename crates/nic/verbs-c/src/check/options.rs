@@ -30,9 +30,9 @@ pub(super) struct Pages {
 }
 
 /// Seconds without progress after which the watchdog reports, if `ROXIE_CHECK_OPTIONS` does not say: the
-/// default of `--hang`. Eight transmissions with timeout 18, 1.07 s each, take less time; an application with
-/// a longer timeout needs more.
-const HANG_S: u64 = 10;
+/// default of `--hang`. Half: a thread that a busy machine stops for a second hangs. Double: programs whose
+/// alarms end them after 5 s are not explained.
+const HANG_S: u64 = 2;
 
 pub(super) static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     let dir = std::env::var_os("ROXIE_CHECK").unwrap_or_default().into();

@@ -57,6 +57,11 @@ pub(super) fn report_between(
     append(&line);
 }
 
+/// Whether this process has reported a mistake.
+pub(super) fn has_reported() -> bool {
+    !lock(&REPORTED).is_empty()
+}
+
 /// Writes the attributes of a connected queue pair, for the comparison with those of its peer.
 pub(super) fn connected(qp: &Qp, site: Site) {
     let Some(status) = qp.status() else { return };

@@ -32,6 +32,11 @@ impl Site {
     pub(super) fn number(self) -> u32 {
         self.0
     }
+
+    /// The site with this number less one; `None` for 0.
+    pub(super) fn of(next: u32) -> Option<Self> {
+        next.checked_sub(1).map(Self)
+    }
 }
 
 /// What a [`Site`] stands for.

@@ -1,64 +1,28 @@
 //! The watchdog: a thread that notices that nothing moves, and says what waits for what.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use roxie::status::QpStatus;
-use roxie::transport::QpState;
+use roxie::transport::{QpState, ack_timeout_ns};
 use roxie::verbs::Qp;
 use sys::{now_ns, spawn_without_signals};
 
 use crate::ibv::qp::QpObject;
 
 use super::ending;
-use super::objects::for_each_cq;
-use super::options::{OPTIONS, lock};
+use super::options::OPTIONS;
 use super::report::{FindingKind, report};
-use super::stack::{Site, here};
+use super::stack::Site;
+use super::waits;
 use super::work::{self, Queue};
 
 /// Interval of the watchdog.
 const STEP: Duration = Duration::from_millis(250);
 /// Time of RNR NAKs without progress after which they are reported.
 const RNR_NS: u64 = 1_000_000_000;
-
-/// A thread in ibv_get_cq_event.
-pub(super) struct Waiting {
-    number: u64,
-    /// The channel, by its address.
-    channel: usize,
-    site: Site,
-    since_ns: u64,
-}
-
-#[derive(Default)]
-pub(super) struct Threads {
-    waiting: Vec<Waiting>,
-    next: u64,
-}
-
-pub(super) static THREADS: LazyLock<Mutex<Threads>> = LazyLock::new(Mutex::default);
-
-/// A wait that ends when this is dropped.
-pub(super) struct Wait(u64);
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        lock(&THREADS).waiting.retain(|waiting| waiting.number != self.0);
-    }
-}
-
-/// This thread waits for an event of a completion channel.
-#[cold]
-pub(super) fn waits(channel: usize) -> Wait {
-    let site = here();
-    let mut threads = lock(&THREADS);
-    threads.next += 1;
-    let number = threads.next;
-    threads.waiting.push(Waiting { number, channel, site, since_ns: now_ns() });
-    Wait(number)
-}
+/// A send that hangs was silent for so many timeouts of its queue pair, at least.
+const TIMEOUTS: u64 = 4;
 
 /// What the watchdog saw of a queue pair.
 #[derive(Clone, Copy, Default)]
@@ -79,7 +43,12 @@ pub(super) fn start() {
 fn run() {
     let mut seen: HashMap<u32, Seen> = HashMap::new();
     loop {
+        let before_ns = now_ns();
         sys::pause(STEP);
+        // The machine is so busy, or the process was stopped, that nothing can be told of others.
+        if now_ns() - before_ns > 4 * STEP.as_nanos() as u64 {
+            continue;
+        }
         ending::look_at_queues();
         let mut stuck = Vec::new();
         work::for_each(|object, queue| {
@@ -88,10 +57,14 @@ fn run() {
             }
         });
         for (kind, text, posted) in stuck {
-            report(kind, &text, &[("oldest posted", posted)]);
+            let spent = if kind == FindingKind::RnrWait { work::spent_limits() } else { Vec::new() };
+            let text = if spent.is_empty() { text } else { format!("{text}; {}", work::LIMIT_SPENT) };
+            let mut sites = vec![("oldest posted", posted)];
+            sites.extend(spent.into_iter().map(|created| ("created (shared receive queue)", created)));
+            report(kind, &text, &sites);
         }
         if OPTIONS.hang_s > 0 {
-            missed_events();
+            waits::missed_events(now_ns().saturating_sub(hang_ns()));
         }
     }
 }
@@ -130,7 +103,9 @@ fn look_at(
     }
     // A long message makes progress with each ACK.
     let silent_ns = since_ns.min(now_ns().saturating_sub(seen.heard_ns));
-    let hangs = is_busy && OPTIONS.hang_s > 0 && silent_ns > hang_ns();
+    // Some packets may be lost, and each is sent again after the timeout.
+    let patient_ns = hang_ns().max(TIMEOUTS * ack_timeout_ns(status.timeout).unwrap_or(0));
+    let hangs = is_busy && OPTIONS.hang_s > 0 && silent_ns > patient_ns;
     hangs.then(|| (FindingKind::Hang, picture(&what, object, queue, status), oldest.posted))
 }
 
@@ -155,41 +130,4 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
         cq.as_ref().map_or(0, |cq| cq.waiting()),
         if cq.is_ok_and(|cq| cq.is_armed()) { "armed" } else { "not armed" },
     )
-}
-
-/// Reports threads that wait for an event that cannot come: the completion queue was armed before its
-/// completions came, or not at all.
-fn missed_events() {
-    let old = now_ns().saturating_sub(hang_ns());
-    let waiting: Vec<(usize, Site)> = {
-        let threads = lock(&THREADS);
-        let long = threads.waiting.iter().filter(|waiting| waiting.since_ns < old);
-        long.map(|waiting| (waiting.channel, waiting.site)).collect()
-    };
-    if waiting.is_empty() {
-        return;
-    }
-    let mut found = Vec::new();
-    for_each_cq(|object, created| {
-        // SAFETY: the public part of an object that is alive during this call.
-        let channel = unsafe { (*object.public()).base.channel }.addr();
-        let waiting = waiting.iter().find(|(of, _)| channel != 0 && *of == channel);
-        let cq = &object.tail.cq;
-        let waits = cq.waiting();
-        // Completions that are not solicited may wait for one that is.
-        if let Some((_, site)) = waiting.filter(|_| waits > 0 && !cq.is_armed_for_solicited()) {
-            let event = match cq.is_armed() {
-                true => "it was armed after they came: only another completion raises an event",
-                false => "it is not armed: no event will come",
-            };
-            found.push((waits, event, *site, created));
-        }
-    });
-    for (waits, event, site, created) in found {
-        let text = format!(
-            "the thread waits for a completion event, but {waits} completions are in the completion queue \
-             and {event}; after ibv_req_notify_cq poll once more before you wait"
-        );
-        report(FindingKind::MissedCompletionEvent, &text, &[("waits", site), ("created", created)]);
-    }
 }

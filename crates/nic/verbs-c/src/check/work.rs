@@ -14,8 +14,10 @@ use roxie::wire::Lkey;
 use sys::guarded::pages::Rights;
 use sys::now_ns;
 
-use crate::abi::objects::{ibv_mr, ibv_qp_ex};
+use crate::abi::objects::{ibv_mr, ibv_qp_ex, ibv_srq};
+use crate::ibv::events::handed_out;
 use crate::ibv::qp::QpObject;
+use crate::ibv::srq::SrqObject;
 use crate::object::Object;
 
 use super::objects::created;
@@ -25,7 +27,7 @@ use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_o
 use super::races::Numbers;
 use super::report::{self, FindingKind, connected, disconnected, report};
 use super::stack::{Site, here};
-use super::{failures, memory, races};
+use super::{failures, memory, races, waits};
 
 /// The work requests of a queue pair that the application has not got back.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub(super) struct Queue {
     /// For `--races`.
     pub(super) numbers: Numbers,
     /// The shared receive queue, by its address.
-    srq: Option<usize>,
+    pub(super) srq: Option<usize>,
     /// Completion queues, by their addresses, and how many work requests can complete there.
     needs: [(usize, u32); 2],
     /// Where a queue pair for datagrams got its Q_Key.
@@ -123,6 +125,7 @@ pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
 /// A queue pair is destroyed.
 pub(super) fn queue_pair_ends(address: usize) {
     pages::report_uses();
+    waits::suspect();
     let object = address as *mut ibv_qp_ex;
     // SAFETY: the public part, which stays in memory, is read here only.
     let number = unsafe { (*object).qp_base.qp_num };
@@ -143,6 +146,28 @@ pub(super) fn queue_pair_ends(address: usize) {
 pub(super) fn shared_queue_ends(address: usize) {
     lock(&WORK).srqs.remove(&address);
 }
+
+/// Where shared receive queues without receives were created of which the limit was reached, and not set
+/// again: no event tells the application that receives are missing.
+pub(super) fn spent_limits() -> Vec<Site> {
+    let delivered = handed_out();
+    let work = lock(&WORK);
+    let is_spent = |address: usize, queue: &Shared<SharedQueue>| {
+        // SAFETY: as in `for_each`, by `shared_queue_ends`.
+        let object: Option<&SrqObject> = unsafe { Object::from_ptr(address as *mut ibv_srq) };
+        queue.try_lock().is_ok_and(|queue| queue.receives.is_empty())
+            && delivered.iter().any(|(of, [_, events])| *of == address && *events > 0)
+            && object.is_some_and(|object| object.tail.srq.query().is_ok_and(|attr| attr.srq_limit == 0))
+    };
+    let spent = work.srqs.iter().filter(|(address, queue)| is_spent(**address, queue));
+    spent.filter_map(|(address, _)| created(*address)).collect()
+}
+
+/// What findings say of them.
+pub(super) const LIMIT_SPENT: &str = concat!(
+    "a shared receive queue is empty, its limit event was taken, and the limit was not set again ",
+    "(ibv_modify_srq): no further event tells that receives are missing"
+);
 
 /// A memory region is deregistered: reports a send that still uses it.
 pub(super) fn region_ends(region: usize, site: Site) {
@@ -304,6 +329,11 @@ impl Queue {
     /// The application may use the memory of all work requests.
     fn release(&mut self) {
         self.sends.iter_mut().chain(&mut self.receives).for_each(|work| work.pages = None);
+    }
+
+    /// Its completion queues, by their addresses: of sends, of receives.
+    pub(super) fn cqs(&self) -> [usize; 2] {
+        self.needs.map(|(cq, _)| cq)
     }
 
     fn disconnect(&mut self) {

@@ -13,7 +13,7 @@ use crate::abi::objects::{IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_cq, ibv_cq
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, minus_code, minus1, null};
 use crate::handle::{FromC, GivenUp, Hot, Out, members, typed};
 use crate::object::Object;
-use crate::observer::{Between, observer};
+use crate::observer::{Between, ObservedCq, observer};
 use crate::refused::note_completions;
 
 use super::context::ContextObject;
@@ -31,6 +31,8 @@ pub(crate) struct CqTail {
     pub(crate) cursor: Cursor,
     /// The parent domain that the CQ keeps in use.
     pub(crate) parent: Option<Pd>,
+    /// For `roxie check`.
+    pub(crate) observed: ObservedCq,
 }
 
 members! { ChannelObject {
@@ -160,7 +162,8 @@ pub(crate) fn create(
     if let Some(channel) = channel {
         channel.refcnt().atomic().fetch_add(1, Ordering::AcqRel);
     }
-    let object = CqObject::boxed(public, CqTail { cq, id, cursor: Cursor::default(), parent: None });
+    let (cursor, observed) = (Cursor::default(), ObservedCq::default());
+    let object = CqObject::boxed(public, CqTail { cq, id, cursor, parent: None, observed });
     id.register(object.public());
     Ok(object)
 }
