@@ -1,6 +1,6 @@
 //! The files in which the processes of the command record their findings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
@@ -68,6 +68,9 @@ enum Change {
     Gone(u32),
 }
 
+/// Longest time from the refusal of a request to its line in the file, in nanoseconds: processes look every
+/// 250 ms.
+const REFUSED_NS: u64 = 1_000_000_000;
 /// Longest time from the event to its line in the file, in nanoseconds.
 const WRITTEN_NS: u64 = 100_000_000;
 
@@ -94,6 +97,24 @@ fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<FindingKind, D::Error> {
     FindingKind::from_name(&name).ok_or_else(|| Error::custom("no kind of findings"))
 }
 
+/// What happened at a call stack that is the mistake, and not the request that was refused because of it.
+const THEIRS: [&str; 2] = ["flags set", "domain given"];
+
+impl Finding {
+    /// Adds what the other end tells, unless this end has told it.
+    fn explain(&mut self, reason: &Self) {
+        if self.text.contains(&reason.text) {
+            return;
+        }
+        self.text += &format!(" At the peer: {}", reason.text);
+        let process = Some(reason.process).filter(|process| *process != self.process);
+        let theirs = reason.stacks.iter().cloned().map(|stack| Stack { process, ..stack });
+        let is_theirs = matches!(reason.stacks.first(), Some(first) if THEIRS.contains(&&*first.what));
+        let at = if is_theirs { 0 } else { self.stacks.len() };
+        self.stacks.splice(at..at, theirs);
+    }
+}
+
 /// A call stack.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Stack {
@@ -118,6 +139,10 @@ pub(super) struct Findings {
     changes: Vec<(u64, u32, Change)>,
     /// Processes and queue pairs that were reset or destroyed, and when.
     ended: Vec<(u32, u32, u64)>,
+    /// What one end tells of a refused request, and until when it waits for the other end.
+    waiting: Vec<(u64, Finding)>,
+    /// The ends that told of a refused request, requester first.
+    told: HashSet<(u32, u32)>,
 }
 
 /// How far a file has been read.
@@ -154,7 +179,8 @@ struct Region {
 impl Findings {
     pub(super) fn new(dir: Dir) -> Self {
         let (files, ends, changes) = (HashMap::new(), Ends::default(), Vec::new());
-        Self { dir, numbers: Processes::default(), files, ends, changes, ended: Vec::new() }
+        let (numbers, waiting, told) = (Processes::default(), Vec::new(), HashSet::new());
+        Self { dir, numbers, files, ends, changes, ended: Vec::new(), waiting, told }
     }
 
     /// Names the processes.
@@ -223,7 +249,38 @@ impl Findings {
                 lines.iter().try_for_each(|line| self.line(process, line, &mut f))?;
             }
         }
+        self.join(until_ns == u64::MAX, &mut f)?;
         self.look_at_changes(until_ns, f)
+    }
+
+    /// Calls `f` with the refused requests, both ends as one finding if processes of the command have both.
+    fn join(&mut self, is_end: bool, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
+        let is_over = |until: u64| is_end || sys::now_ns() >= until;
+        let (reasons, requests): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|(_, finding)| finding.kind == FindingKind::RefusedRequest);
+        for (until, mut finding) in requests {
+            let reason = reasons.iter().find(|(_, reason)| reason.ends.map(|(a, b)| (b, a)) == finding.ends);
+            match reason {
+                Some((_, reason)) => finding.explain(reason),
+                None if !is_over(until) => {
+                    self.waiting.push((until, finding));
+                    continue;
+                }
+                None => {}
+            }
+            self.told.extend(finding.ends);
+            f(finding)?;
+        }
+        for (until, reason) in reasons {
+            let is_told = reason.ends.is_some_and(|(qp, peer)| self.told.contains(&(peer, qp)));
+            match is_over(until) {
+                _ if is_told => {}
+                true => f(reason)?,
+                false => self.waiting.push((until, reason)),
+            }
+        }
+        Ok(())
     }
 
     /// Looks at connections up to a time, in the order of time.
@@ -252,6 +309,7 @@ impl Findings {
     /// As [`read_rest`](Self::read_rest), without files.
     #[cfg(feature = "fuzz")]
     pub(super) fn rest(&mut self, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
+        self.join(true, &mut f)?;
         self.look_at_changes(u64::MAX, &mut f)?;
         self.ends.rest().into_iter().try_for_each(f)
     }
@@ -277,7 +335,17 @@ impl Findings {
                     (FindingKind::ReceiverNotReady, Some((qp, peer))) => self.ends.not_ready(qp, peer),
                     _ => {}
                 }
-                return f(Finding { process, command: reader.command.clone(), ..finding });
+                let finding = Finding { process, command: reader.command.clone(), ..finding };
+                if matches!(
+                    finding.kind,
+                    FindingKind::RemoteAccess
+                        | FindingKind::RemoteInvalidRequest
+                        | FindingKind::RefusedRequest
+                ) {
+                    self.waiting.push((sys::now_ns() + REFUSED_NS, finding));
+                    return Ok(());
+                }
+                return f(finding);
             }
             Line::End(end) => self.changes.push((end.at, process, Change::Connected(end))),
             Line::Gone { at, qp } => {
@@ -409,6 +477,39 @@ mod tests {
         let has = |first, at| findings.has_memory(7, 9, (first, first + 10), at);
         assert!(has(100, 10) && has(100, 20) && has(500, 30));
         assert!(!has(100, 9) && !has(100, 21) && !has(100, 30) && !has(500, 20));
+        fs::remove_dir_all(dir).expect("cleaned");
+    }
+
+    /// The peer writes its reason later; without one the request is told after a second.
+    #[test]
+    fn both_ends_of_a_refused_request_are_one_finding() {
+        let (open, dir) = scratch();
+        let line = |kind: &str, text: &str, ends: &str, what: &str| {
+            let stacks = format!(r#"[{{"what":"{what}","thread":"t","frames":[]}}]"#);
+            format!(r#"{{"type":"finding","kind":"{kind}","text":"{text}","ends":{ends},"stacks":{stacks}}}"#)
+                + "\n"
+        };
+        let mut findings = Findings::new(open);
+        let mut seen = Vec::new();
+        let mut read = |findings: &mut Findings, is_rest: bool| {
+            let add = |f: Finding| {
+                seen.push((f.kind, f.text, f.stacks.into_iter().map(|stack| stack.what).collect::<Vec<_>>()));
+                Ok(())
+            };
+            if is_rest { findings.read_rest(add) } else { findings.read(add) }.expect("readable");
+            seen.len()
+        };
+        fs::write(dir.join("1-0a.jsonl"), line("remote-access", "refused.", "[1,2]", "posted"))
+            .expect("written");
+        assert_eq!(read(&mut findings, false), 0, "it waits for the reason");
+        let reasons = [("[2,1]", "its flags."), ("[8,9]", "alone.")]
+            .map(|(ends, text)| line("refused-request", text, ends, "flags set"));
+        fs::write(dir.join("2-0a.jsonl"), reasons.concat()).expect("written");
+        assert_eq!(read(&mut findings, false), 1);
+        assert_eq!(read(&mut findings, true), 2);
+        let both = ["flags set", "posted"].map(str::to_owned).to_vec();
+        assert_eq!(seen[0], (FindingKind::RemoteAccess, "refused. At the peer: its flags.".to_owned(), both));
+        assert_eq!(seen[1].1, "alone.");
         fs::remove_dir_all(dir).expect("cleaned");
     }
 

@@ -1,7 +1,7 @@
 //! State shared by the requester and the responder of one queue pair: identity, attributes, outgoing events,
 //! counters.
 
-use wire::{QKey, Qpn};
+use wire::{Operation, QKey, Qpn, Reth};
 
 use crate::attr::{QpAttr, QpConfig, QpType};
 use crate::cause::Cause;
@@ -14,6 +14,19 @@ use crate::time::Instant;
 use crate::trust::Trust;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 use crate::wr::UdDest;
+
+/// A request or datagram of a peer that this side refused; kept for observers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// A datagram with another Q_Key; its sender.
+    QKey(QKey, Qpn),
+    /// A datagram that needs so many bytes with its GRH area, and the bytes of the next receive.
+    TooLong(usize, u64, Qpn),
+    /// A datagram for which no receive was posted.
+    NoReceive(Qpn),
+    /// A request for memory, where, and why.
+    Request(Operation, Reth, Cause),
+}
 
 /// The part of a queue pair that both halves use.
 #[derive(Debug)]
@@ -34,8 +47,8 @@ pub(crate) struct Endpoint {
     pub(crate) trust: Trust,
     pub(crate) events: Events,
     pub(crate) counters: QpCounters,
-    /// Q_Key and sender of the last datagram that was dropped because of its Q_Key.
-    pub(crate) refused_q_key: Option<(QKey, Qpn)>,
+    /// The last request or datagram of a peer that was refused.
+    pub(crate) refused: Option<Refused>,
     /// Present while a completion counter is attached.
     pub(crate) completion_counts: Option<Box<CompletionCounts>>,
 }
@@ -62,7 +75,7 @@ impl Endpoint {
             trust: Trust::default(),
             events: Events::new(config.cap.max_send_wr, recv, shared),
             counters: QpCounters::default(),
-            refused_q_key: None,
+            refused: None,
             completion_counts: None,
         }
     }

@@ -203,6 +203,7 @@ pub use cause::Cause;
 pub use completion_counts::{CompletionCount, CountedOp};
 pub use counters::QpCounters;
 pub use emit::Transmit;
+pub use endpoint::Refused;
 pub use error::Errno;
 pub use event::{AsyncEventKind, QpEvent};
 pub use memory::{Access, AccessFault, AtomicOp, FastReg, Memory, MwBind, PdId};

@@ -7,7 +7,7 @@ use wire::icrc::ICRC_LEN;
 use wire::{DropReason, Gid, Ipv4, Ipv6, Packet, Udp};
 
 use crate::cause::Cause;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Refused};
 use crate::memory::Memory;
 use crate::recv_queue::{RecvQueue, RecvWqe};
 use crate::wc::{Wc, WcOpcode};
@@ -52,7 +52,7 @@ pub(crate) fn receive(
 ) -> Result<Received, DropReason> {
     let deth = packet.deth().ok_or(DropReason::WrongService)?;
     if deth.q_key != ep.attr.q_key {
-        ep.refused_q_key = Some((deth.q_key, deth.src_qp));
+        ep.refused = Some(Refused::QKey(deth.q_key, deth.src_qp));
         return Err(DropReason::BadQKey);
     }
     let payload = packet.payload();
@@ -62,10 +62,12 @@ pub(crate) fn receive(
     let room = rq.next_room().filter(|_| ep.events.has_recv_room());
     let Some(room) = room else {
         ep.counters.rcvd_no_wqe += 1;
+        ep.refused.get_or_insert(Refused::NoReceive(deth.src_qp));
         return Err(DropReason::NoReceive);
     };
     if room < (GRH_LEN + payload.len()) as u64 {
         ep.counters.rcvd_no_wqe += 1;
+        ep.refused = Some(Refused::TooLong(GRH_LEN + payload.len(), room, deth.src_qp));
         return Err(DropReason::ReceiveTooSmall);
     }
     let mut wqe = RecvWqe::default();

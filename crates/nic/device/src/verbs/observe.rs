@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wire::{QKey, Qpn};
+use transport::Refused;
 
 use super::{Cq, Qp};
 use crate::status::QpStatus;
@@ -18,26 +18,11 @@ impl Qp {
         Some(QpStatus::of(entry, &gids, engine.now()))
     }
 
-    /// Returns the last datagram that was dropped because of its Q_Key.
+    /// Returns the last request or datagram of a peer that was refused.
     #[must_use]
-    pub fn refused_q_key(&self) -> Option<RefusedQKey> {
-        let engine = self.engine();
-        let mut core = engine.lock();
-        let qp = &core.tables.by_qpn(self.qpn())?.qp;
-        let (theirs, sender) = qp.refused_q_key()?;
-        Some(RefusedQKey { theirs, sender, ours: qp.attr().q_key })
+    pub fn refused(&self) -> Option<Refused> {
+        self.engine().lock().tables.by_qpn(self.qpn())?.qp.refused()
     }
-}
-
-/// A datagram that a queue pair dropped because of its Q_Key.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RefusedQKey {
-    /// Its Q_Key.
-    pub theirs: QKey,
-    /// The queue pair that sent it.
-    pub sender: Qpn,
-    /// The Q_Key of the queue pair.
-    pub ours: QKey,
 }
 
 impl Cq {

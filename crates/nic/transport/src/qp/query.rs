@@ -1,11 +1,12 @@
 //! What a queue pair reports about itself.
 
-use wire::{Psn, QKey, Qpn};
+use wire::{Psn, Qpn};
 
 use super::Qp;
 use crate::attr::{QpAttr, QpState, QpType};
 use crate::counters::QpCounters;
 use crate::emit::psn_of;
+use crate::endpoint::Refused;
 use crate::memory::PdId;
 use crate::time::Instant;
 use crate::wc::WcOpcode;
@@ -56,10 +57,10 @@ pub struct Progress {
 }
 
 impl Qp {
-    /// Q_Key and sender of the last datagram that was dropped because of its Q_Key.
+    /// The last request or datagram of a peer that was refused.
     #[must_use]
-    pub fn refused_q_key(&self) -> Option<(QKey, Qpn)> {
-        self.ep.refused_q_key
+    pub fn refused(&self) -> Option<Refused> {
+        self.ep.refused
     }
 
     /// The work request that was posted last, if it has not completed.

@@ -15,7 +15,7 @@ mod replay;
 mod transmit;
 mod unreliable;
 
-use wire::{DropReason, Msn, Operation, Packet, Position, Rkey};
+use wire::{DropReason, Msn, Operation, Packet, Position, Reth, Rkey};
 
 pub(crate) use early::REACH_MIN;
 use early::{Arrivals, EarlyRequests};
@@ -28,7 +28,7 @@ use crate::attr::{MAX_MSG_SZ, QpType};
 use crate::cause::Cause;
 use crate::completion_counts::CountedOp;
 use crate::emit::psn_of;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Refused};
 use crate::fault::Fault;
 use crate::memory::{Access, AtomicOp, Memory, PdId};
 use crate::recv_queue::{RecvQueue, RecvWqe, SrqTable};
@@ -216,7 +216,7 @@ impl Responder {
     ) -> Result<(), Fault> {
         let executed = self.execute_in_order(packet, mem, srqs, ep);
         if let Err(fault) = &executed {
-            count_failure(packet, *fault, ep);
+            self.note_failure(packet, *fault, ep);
         }
         executed
     }
@@ -280,6 +280,28 @@ impl Responder {
         let rq = srqn.and_then(|srqn| srqs.xrc(srqn)).ok_or(Fault::XrcSrq)?;
         (self.message.srqn, self.message.pd) = (srqn, rq.pd());
         Ok(rq)
+    }
+
+    /// Counts a WRITE or READ of the peer that ends the connection, for the completion counters, and keeps a
+    /// request for memory for observers.
+    #[cold]
+    fn note_failure(&self, packet: &Packet<'_>, fault: Fault, ep: &mut Endpoint) {
+        let operation = packet.row().operation;
+        let op = match operation {
+            Operation::Write | Operation::WriteImm => Some(CountedOp::RemoteWrite),
+            Operation::ReadRequest => Some(CountedOp::RemoteRead),
+            _ => None,
+        };
+        let Some(cause) = fault.row().completion else { return };
+        if ep.ty.is_reliable() {
+            ep.count_completion(op, 0, cause.status());
+        }
+        if matches!(fault, Fault::RemoteAccess | Fault::QpAccess) {
+            let Incoming { va, r_key, dma_len, .. } = self.message;
+            let atomic = packet.atomic_eth().map(|at| Reth { va: at.va, r_key: at.r_key, dma_len: 8 });
+            let asked = packet.reth().or(atomic).unwrap_or(Reth { va, r_key, dma_len });
+            ep.refused = Some(Refused::Request(operation, asked, cause));
+        }
     }
 
     /// First and Only start a message, Middle and Last continue one of the same kind.
@@ -547,19 +569,6 @@ fn packet_is_fetch(packet: &Packet<'_>) -> bool {
             | Operation::AtomicWrite
             | Operation::Flush
     )
-}
-
-/// Counts a WRITE or READ of the peer that ends the connection, for the completion counters.
-#[cold]
-fn count_failure(packet: &Packet<'_>, fault: Fault, ep: &mut Endpoint) {
-    let op = match packet.row().operation {
-        Operation::Write | Operation::WriteImm => Some(CountedOp::RemoteWrite),
-        Operation::ReadRequest => Some(CountedOp::RemoteRead),
-        _ => None,
-    };
-    if let Some(cause) = fault.row().completion.filter(|_| ep.ty.is_reliable()) {
-        ep.count_completion(op, 0, cause.status());
-    }
 }
 
 /// The length rules of SEND and WRITE packets: First and Middle are full, Last is not empty, pad is minimal.

@@ -150,7 +150,7 @@ fn left(mark: &str) {
 /// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
 pub(super) fn look_at_queues() {
     pages::report_uses();
-    work::look_at_q_keys();
+    work::look_at_refusals();
     let mut found = Vec::new();
     for_each_cq(|object, created| {
         if object.tail.cq.has_overflowed() {

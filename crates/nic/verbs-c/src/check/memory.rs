@@ -1,46 +1,88 @@
 //! Checksums of the application's memory, and whether AddressSanitizer knows it to be freed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex};
 
-use roxie::transport::Sge;
+use roxie::transport::{Access, Sge};
 use sys::guarded::{self, pages::is_plain};
 
 use crate::abi::objects::ibv_mr;
+use crate::ibv::pd_mr::MrObject;
 
 use super::options::{OPTIONS, lock};
 use super::report;
+use super::stack::{Site, here};
 
+#[derive(Clone, Copy)]
 pub(super) struct Region {
-    rkey: u32,
-    first: u64,
-    length: u64,
+    pub(super) rkey: u32,
+    pub(super) first: u64,
+    pub(super) length: u64,
     /// Its memory may be protected: ordinary memory when it was registered.
-    is_plain: bool,
+    pub(super) is_plain: bool,
+    /// The protection domain, by its address.
+    pub(super) pd: usize,
+    /// The first address for peers.
+    pub(super) iova: u64,
+    pub(super) access: Access,
+    /// The call stacks of its registration and deregistration.
+    pub(super) registered: Site,
+    pub(super) deregistered: Option<Site>,
 }
 
-/// The memory regions, by lkey.
-pub(super) static REGIONS: LazyLock<Mutex<HashMap<u32, Region>>> = LazyLock::new(Mutex::default);
+impl Region {
+    /// Whether so many bytes from an address for peers on are in the region.
+    pub(super) fn holds(&self, at: u64, bytes: u32) -> bool {
+        at.checked_sub(self.iova).is_some_and(|offset| offset.saturating_add(bytes.into()) <= self.length)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Regions {
+    /// By lkey.
+    live: HashMap<u32, Region>,
+    /// The last deregistered ones, newest first.
+    ended: VecDeque<Region>,
+}
+
+/// Deregistered regions that are remembered, some 80 bytes each.
+const ENDED_MAX: usize = 4096;
+
+pub(super) static REGIONS: LazyLock<Mutex<Regions>> = LazyLock::new(Mutex::default);
+
+impl Regions {
+    /// The live regions, then the deregistered ones, newest first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Region> {
+        self.live.values().chain(&self.ended)
+    }
+}
 
 /// A memory region was registered.
-pub(super) fn region_begins(region: usize) {
-    let region = region as *const ibv_mr;
+pub(super) fn region_begins(address: usize) {
+    let region = address as *mut ibv_mr;
     // SAFETY: a new object, which no other thread has yet.
-    let (lkey, rkey, addr, length) =
-        unsafe { ((*region).lkey, (*region).rkey, (*region).addr, (*region).length) };
-    let (first, length) = (addr.addr() as u64, length as u64);
+    let (Some(object), registered) = (unsafe { MrObject::from_ptr(region) }, here()) else { return };
+    // SAFETY: as above.
+    let &ibv_mr { lkey, rkey, addr, length, pd, .. } = unsafe { &*region };
+    let (first, length, pd) = (addr.addr() as u64, length as u64, pd.addr());
+    let (iova, access) = object.tail.remote().unwrap_or_default();
     let end = first.checked_add(length).filter(|_| OPTIONS.pages.sends && length > 0);
     let is_plain = end.is_some_and(|end| is_plain(first as usize, end as usize));
-    lock(&REGIONS).insert(lkey, Region { rkey, first, length, is_plain });
+    let region = Region { rkey, first, length, is_plain, pd, iova, access, registered, deregistered: None };
+    lock(&REGIONS).live.insert(lkey, region);
     if OPTIONS.races {
         report::region(rkey, first, length);
     }
 }
 
 /// A memory region was deregistered. Returns its first address and length.
-pub(super) fn region_ends(lkey: u32) -> Option<(usize, usize)> {
-    let region = lock(&REGIONS).remove(&lkey)?;
+pub(super) fn region_ends(lkey: u32, site: Site) -> Option<(usize, usize)> {
+    let mut regions = lock(&REGIONS);
+    let region = regions.live.remove(&lkey)?;
+    regions.ended.push_front(Region { deregistered: Some(site), ..region });
+    regions.ended.truncate(ENDED_MAX);
+    drop(regions);
     if OPTIONS.races {
         report::region_end(region.rkey);
     }
@@ -61,7 +103,7 @@ pub(super) fn are_plain(list: &[Sge]) -> bool {
 fn are_all(list: &[Sge], is_good: impl Fn(&Region) -> bool) -> bool {
     let regions = lock(&REGIONS);
     list.iter().filter(|sge| sge.length > 0).all(|sge| {
-        regions.get(&sge.lkey.0).is_some_and(|region| {
+        regions.live.get(&sge.lkey.0).is_some_and(|region| {
             let Region { first, length, .. } = *region;
             let is_in = sge.addr >= first && (sge.addr - first).saturating_add(sge.length.into()) <= length;
             is_in && is_good(region)
@@ -72,7 +114,7 @@ fn are_all(list: &[Sge], is_good: impl Fn(&Region) -> bool) -> bool {
 /// The first lkey of a list that names no region of this process.
 pub(super) fn unknown_key(list: &[Sge]) -> Option<u32> {
     let regions = lock(&REGIONS);
-    list.iter().map(|sge| sge.lkey.0).find(|lkey| !regions.contains_key(lkey))
+    list.iter().map(|sge| sge.lkey.0).find(|lkey| !regions.live.contains_key(lkey))
 }
 
 /// `__asan_region_is_poisoned` (sanitizer/asan_interface.h): the first byte in the region that the program

@@ -7,9 +7,10 @@
 //!
 //! The modules: [`stack`] captures call stacks; [`objects`] knows every object that was given to the
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
-//! refused calls and [`failures`] failed completions; [`races`] records the memory of work requests for the
-//! detector in `roxie check`; [`pages`] protects their memory; [`ending`] looks at what is left when the
-//! process ends; [`watch`] notices that nothing moves, and [`waits`] which threads wait for what.
+//! refused calls, [`failures`] failed completions and [`refused`] requests of peers; [`races`] records the
+//! memory of work requests for the detector in `roxie check`; [`pages`] protects their memory; [`ending`]
+//! looks at what is left when the process ends; [`watch`] notices that nothing moves, and [`waits`] which
+//! threads wait for what.
 //!
 //! Invariant: a finding is a mistake of the application. What a correct program may do is none, so every rule
 //! here is silent when in doubt.
@@ -24,6 +25,7 @@ mod options;
 mod pages;
 mod posted;
 mod races;
+mod refused;
 mod report;
 mod stack;
 mod waits;

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use roxie::status::QpStatus;
-use roxie::transport::{QpState, QpType, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
+use roxie::transport::{QpState, QpType, RecvWr, Refused, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
 use roxie::verbs::Qp;
 use roxie::wire::Lkey;
 use sys::guarded::pages::Rights;
@@ -20,14 +20,16 @@ use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::object::Object;
 
+use super::ending::Suspicion;
 use super::objects::created;
 use super::options::{OPTIONS, lock};
 use super::pages::{self, User};
 use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_overlap, overlap};
 use super::races::Numbers;
-use super::report::{self, FindingKind, connected, disconnected, report};
+use super::refused::{Refusal, explain};
+use super::report::{self, FindingKind, connected, disconnected, report, report_between};
 use super::stack::{Site, here};
-use super::{failures, memory, races, waits};
+use super::{ending, failures, memory, races, waits};
 
 /// The work requests of a queue pair that the application has not got back.
 #[derive(Debug)]
@@ -44,8 +46,12 @@ pub(super) struct Queue {
     pub(super) srq: Option<usize>,
     /// Completion queues, by their addresses, and how many work requests can complete there.
     needs: [(usize, u32); 2],
-    /// Where a queue pair for datagrams got its Q_Key.
-    q_key_set: Option<Site>,
+    /// Where it got its Q_Key or access flags.
+    pub(super) initialized: Option<Site>,
+    /// Where the last receive was posted.
+    pub(super) last_receive: Option<Site>,
+    /// The last refusal that was reported.
+    pub(super) told: Option<Refused>,
     /// `roxie check` knows the attributes of its connection.
     is_connected: bool,
     /// `roxie check --races` knows its peer.
@@ -138,7 +144,8 @@ pub(super) fn queue_pair_ends(address: usize) {
         queue.disconnect();
         // SAFETY: as above; the tail is dropped after this call.
         let object: Option<&QpObject> = unsafe { Object::from_ptr(object) };
-        object.and_then(|object| queue.refused_q_key(object)).into_iter().for_each(report_q_key);
+        let refusal = object.and_then(|object| explain(object, &mut queue));
+        refusal.into_iter().for_each(|refusal| report_refusal(number, refusal));
     }
 }
 
@@ -171,10 +178,12 @@ pub(super) const LIMIT_SPENT: &str = concat!(
 
 /// A memory region is deregistered: reports a send that still uses it.
 pub(super) fn region_ends(region: usize, site: Site) {
+    // A request that was refused before found the region.
+    look_at_refusals();
     let region = region as *const ibv_mr;
     // SAFETY: the public part, which stays in memory, is read here only.
     let (lkey, addr, length) = unsafe { ((*region).lkey, (*region).addr, (*region).length) };
-    if let Some((first, length)) = memory::region_ends(lkey) {
+    if let Some((first, length)) = memory::region_ends(lkey, site) {
         pages::release_memory(first, length);
     }
     let mut found = None;
@@ -244,7 +253,7 @@ pub(super) fn moved(object: &QpObject) {
     match (object.tail.qp.state(), object.tail.qp.transport()) {
         (QpState::Reset, _) => lock(&queue).reset(),
         (QpState::Err, Ok(_)) => lock(&queue).release(),
-        (QpState::Init, Ok(_)) => lock(&queue).q_key_set = Some(here()),
+        (QpState::Init, Ok(_)) => lock(&queue).initialized = Some(here()),
         (QpState::Rtr | QpState::Rts, Ok(qp)) => {
             lock(&queue).is_connected = true;
             connected(qp, here());
@@ -253,15 +262,19 @@ pub(super) fn moved(object: &QpObject) {
     }
 }
 
-/// Reports queue pairs that dropped datagrams because of their Q_Key.
-pub(super) fn look_at_q_keys() {
+/// Reports requests and datagrams of peers that were refused.
+pub(super) fn look_at_refusals() {
     let mut found = Vec::new();
-    for_each(|object, queue| found.extend(queue.refused_q_key(object)));
-    found.into_iter().for_each(report_q_key);
+    for_each(|object, queue| found.extend(explain(object, queue).map(|refusal| (queue.number, refusal))));
+    found.into_iter().for_each(|(number, refusal)| report_refusal(number, refusal));
 }
 
-fn report_q_key((text, set): (String, Site)) {
-    report(FindingKind::WrongQkey, &text, &[("Q_Key set", set)]);
+fn report_refusal(number: u32, refusal: Refusal) {
+    let Refusal { kind, text, sites, sender, is_certain } = refusal;
+    match is_certain {
+        true => report_between(kind, &text, &sites, Some((number, sender))),
+        false => ending::suspect(Suspicion { kind, text, sites, creates: None, wait: None }),
+    }
 }
 
 impl Work {
@@ -307,7 +320,9 @@ impl Queue {
                 (object.send_cq().get().addr(), qp.cap().max_send_wr),
                 (object.recv_cq().get().addr(), qp.cap().max_recv_wr),
             ],
-            q_key_set: None,
+            initialized: None,
+            last_receive: None,
+            told: None,
             is_connected: false,
             is_linked: false,
             is_counted: false,
@@ -340,22 +355,6 @@ impl Queue {
         if mem::take(&mut self.is_connected) || OPTIONS.races {
             disconnected(self.number);
         }
-    }
-
-    /// What is wrong with a datagram that was dropped because of its Q_Key, and where the Q_Key was set.
-    fn refused_q_key(&self, object: &QpObject) -> Option<(String, Site)> {
-        let qp = object.tail.qp.transport().ok().filter(|_| self.service == QpType::Ud)?;
-        let refused = qp.refused_q_key()?;
-        let set = self.q_key_set.or_else(|| created(object.public().addr()))?;
-        let text = format!(
-            "a datagram of queue pair {:#08x} was dropped: its Q_Key is {:#x}, that of its receiver, queue \
-             pair {:#08x}, is {:#x}; the sender needs the Q_Key of the receiver (wr.ud.remote_qkey)",
-            refused.sender.value(),
-            refused.theirs.0,
-            self.number,
-            refused.ours.0
-        );
-        Some((text, set))
     }
 
     /// The application posts sends: the first ones tell the peer, for `--races`.
@@ -481,6 +480,7 @@ impl Queue {
             }
         }
         let receive = Posted::receive(wr, Some(self.number));
+        self.last_receive = Some(receive.posted);
         let sent = self.sends.iter().filter(|send| !send.may_be_done);
         overlap(&receive, self.receives.iter().chain(sent));
         let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));

@@ -76,6 +76,11 @@ impl MrTail {
     fn lock(&self) -> MutexGuard<'_, Option<Mr>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The first address for peers, and the rights.
+    pub(crate) fn remote(&self) -> Option<(u64, Access)> {
+        self.lock().as_ref().map(|mr| (mr.iova(), mr.access()))
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
