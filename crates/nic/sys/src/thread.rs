@@ -183,7 +183,7 @@ mod tests {
         };
         for _ in 0..200 {
             let (end, ended) = channel::<()>();
-            spawn_without_signals("roxie-named", move || drop(ended.recv())).unwrap();
+            spawn_without_signals("roxie-named", move || _ = ended.recv()).unwrap();
             assert!(is_named());
             drop(end);
             while is_named() {
