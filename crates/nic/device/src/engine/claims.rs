@@ -4,38 +4,19 @@
 //! a child would keep copies of the sockets of a claim that is not complete.
 
 use std::io;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use transport::{Instant, VerbsError};
 use wire::Qpn;
 
 use super::Engine;
-use super::tables::QpEntry;
+use super::entry::QpEntry;
 use crate::notice::notice;
 use crate::qp_numbers::QpIndex;
 use crate::registry::FurtherSlot;
 
 /// Interval of claims of further slots while they fail: in a full group each takes some 20 ms.
 const CLAIM_INTERVAL_NS: u64 = 1_000_000_000;
-
-/// See the module documentation.
-#[derive(Debug, Default)]
-pub(crate) struct Claims {
-    /// Held during a claim. Taken before the lock of the engine and those of the registry.
-    pub(crate) lock: Mutex<()>,
-    /// When a further slot may be claimed after a failure (nanoseconds).
-    from_ns: AtomicU64,
-    /// Slots that were claimed.
-    made: AtomicU64,
-}
-
-impl Claims {
-    /// The number of slots that were claimed, beside the first one.
-    pub(crate) fn made(&self) -> u64 {
-        self.made.load(Ordering::Acquire)
-    }
-}
 
 impl Engine {
     /// Adds a queue pair; its QPN is in a slot of this engine.
@@ -307,7 +288,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_watches_the_socket_of_a_claimed_slot() {
         let (engine, asked) = engine(AddingPort::default());
-        let mut fds = crate::engine::sleep::WaitFds::default();
+        let mut fds = crate::engine::progress::WaitFds::default();
         let before = fds.of(&engine).len();
         draw_all_of_a_slot(&engine, &asked);
         assert_eq!(fds.of(&engine).len(), before);

@@ -8,6 +8,7 @@
 mod claims;
 mod control;
 mod core;
+pub(crate) mod entry;
 pub(crate) mod group;
 pub(crate) mod gsi;
 mod identification;
@@ -53,7 +54,6 @@ use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::sched::{Posters, Trigger, Tuning};
 use crate::status::Row;
-use claims::Claims;
 use group::Place;
 use gsi::Held;
 use objects::ObjectList;
@@ -61,7 +61,7 @@ use observer::Faults;
 use outbox::Outbox;
 use polling::Polling;
 use refused::RefusedWatch;
-use services::Services;
+use services::{Claims, Services};
 use tables::Tables;
 
 /// Interval at which an ending process polls for the replies to its disconnect requests.

@@ -11,11 +11,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use transport::refusal::{Os, ip_halves, ip_of};
-use transport::{Errno, Instant, PacketSource, QpType, VerbsError, refuse};
-use wire::{DropReason, Gid, Packet, Qpn};
+use transport::{VerbsError, refuse};
+use wire::Gid;
 
-use crate::engine::Core;
-use crate::engine::tables::{QpEntry, Tables};
 use crate::qp_numbers::QpIndex;
 
 /// Largest number of attachments of queue pairs to groups in one process; a queue pair in two groups counts
@@ -27,7 +25,7 @@ const LOOPBACK: u32 = 1;
 /// The multicast groups of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    members: Vec<(Gid, QpIndex)>,
+    pub(super) members: Vec<(Gid, QpIndex)>,
     joined: Vec<Joined>,
 }
 
@@ -40,7 +38,7 @@ struct Joined {
 
 impl Groups {
     /// True if no queue pair is in a group.
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
@@ -49,7 +47,7 @@ impl Groups {
         self.members.iter().any(|(_, member)| *member == index)
     }
 
-    fn attach(
+    pub(super) fn attach(
         &mut self,
         group: Gid,
         index: QpIndex,
@@ -75,7 +73,7 @@ impl Groups {
         Ok(())
     }
 
-    fn detach(&mut self, group: Gid, index: QpIndex) -> Result<(), VerbsError> {
+    pub(super) fn detach(&mut self, group: Gid, index: QpIndex) -> Result<(), VerbsError> {
         let at = self.members.iter().position(|member| *member == (group, index));
         self.members.swap_remove(at.ok_or_else(|| {
             let [low, high] = ip_halves(group.ip());
@@ -99,7 +97,7 @@ impl Groups {
 }
 
 /// Joins a group on the netdev, and on the loopback interface for processes of this host.
-fn join(group: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
+pub(super) fn join(group: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
     let socket = sys::udp_socket(group.is_ipv6())?;
     sys::join_group(socket.as_fd(), group, ifindex)?;
     if ifindex != LOOPBACK {
@@ -109,81 +107,10 @@ fn join(group: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-impl Core {
-    /// Attaches a queue pair to a group; does nothing if it is attached.
-    ///
-    /// # Errors
-    /// `EINVAL` unless it is a UD queue pair and `group` a multicast address that the netdev can join;
-    /// `ENOMEM`.
-    pub(crate) fn attach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        let (index, entry) = self.attachable(qpn)?;
-        let ip = group.ip();
-        let ty = entry.qp.ty();
-        if ty != QpType::Ud || !ip.is_multicast() {
-            let [low, high] = ip_halves(ip);
-            return Err(refuse!(EINVAL, "multicast group", "gid"; low, high, ty as QpType;
-                let ip = ip_of(low, high);
-                "{ip} and a queue pair of type {ty}; groups are multicast addresses, of UD"));
-        }
-        let ifindex = self.tables.gids.ifindex;
-        self.tables.groups.attach(group, index, || join(ip, ifindex))?;
-        if let Err(error) = self.port.hear_groups(true) {
-            self.tables.groups.detach(group, index)?;
-            let is_full = error.kind() == io::ErrorKind::OutOfMemory;
-            let (errno, os) = (if is_full { Errno::ENOMEM } else { Errno::ENODEV }, Os::from(&error));
-            return Err(refuse!((errno), "device", "multicast groups"; os as Os;
-                "the port of the device cannot receive multicast packets: {os}"));
-        }
-        Ok(())
-    }
-
-    fn attachable(&mut self, qpn: Qpn) -> Result<(QpIndex, &QpEntry), VerbsError> {
-        let index = self.tables.index_of(qpn);
-        let found = index.and_then(|index| Some((index, &*self.tables.qp_mut(index)?)));
-        found.ok_or_else(
-            || refuse!(EINVAL, "queue pair", "qp_num"; qpn as Qpn; "the engine has no queue pair {qpn}"),
-        )
-    }
-
-    /// Detaches a queue pair from a group.
-    ///
-    /// # Errors
-    /// `EINVAL` if it is not attached.
-    pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        let (index, _) = self.attachable(qpn)?;
-        self.tables.groups.detach(group, index)?;
-        self.sync_groups();
-        Ok(())
-    }
-
-    /// Stops the port from receiving multicast packets if no queue pair is in a group.
-    pub(crate) fn sync_groups(&mut self) {
-        if self.tables.groups.is_empty() {
-            // On failure, further multicast packets are dropped as not for this host.
-            let _still_receiving = self.port.hear_groups(false);
-        }
-    }
-}
-
-impl Tables {
-    /// Delivers a multicast packet to each queue pair of its group.
-    pub(crate) fn receive_multicast(&mut self, now: Instant, packet: &Packet<'_>, from: &PacketSource) {
-        let mut delivered = false;
-        for at in 0..self.groups.members.len() {
-            let (group, index) = self.groups.members[at];
-            if group == from.dst {
-                delivered = true;
-                self.deliver(now, index, packet, from);
-            }
-        }
-        if !delivered {
-            self.count(DropReason::NotForUs);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use transport::Errno;
+
     use super::*;
 
     fn group(last: u8) -> Gid {

@@ -11,7 +11,7 @@ use transport::chaos::Chaos;
 use transport::{Backlog, Instant, Qp, QpEvent, QpType};
 use wire::{Packet, Qpn};
 
-use super::tables::QpEntry;
+use super::entry::QpEntry;
 use crate::chaos::EngineChaos;
 use crate::chaos::late_writes::LateWrites;
 use crate::gid::GidTable;

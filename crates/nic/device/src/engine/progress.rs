@@ -1,15 +1,15 @@
 //! The progress thread of an engine. It serves the port while no application thread polls often, or one
 //! sleeps on a CQ, and sleeps in poll(2) when there is nothing to do. [`Governor`] decides which.
 
+use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use sys::{EventFd, Slice};
 use transport::Instant;
 
-use super::sleep::WaitFds;
 use crate::engine::Engine;
 use crate::fork::EngineSlot;
-use crate::port::RxQueues;
+use crate::port::{Readiness, RxQueues};
 use crate::runtime::{Point, Runtime};
 use crate::sched::governor::{Governor, State};
 
@@ -114,15 +114,49 @@ impl Progress {
     }
 
     fn sleep(&mut self, engine: Arc<Engine>, weak: &Weak<Engine>, now: u64) {
-        let deadline = engine.polling.progress.prepare(&engine, self.governor.sleep_until(now));
+        let deadline = publish_sleep(&engine, self.governor.sleep_until(now));
         let fds = self.fds.of(&engine);
         drop(engine);
         let netdev_changed = deadline.is_some_and(|until| self.runtime.sleep(fds, Instant(until)));
         if let Some(engine) = weak.upgrade() {
-            engine.polling.progress.end(&engine);
+            engine.lock().port.set_need_wakeup(false);
+            engine.polling.progress.set_until(0);
+            engine.polling.progress.spend_kicks();
             if netdev_changed {
                 self.follow_netdev(&engine);
             }
         }
+    }
+}
+
+/// Publishes when the sleep of the calling thread ends, at `latest`. Returns that time; `None` if there is
+/// work.
+fn publish_sleep(engine: &Engine, latest: u64) -> Option<u64> {
+    let deadline = engine.next_deadline().map_or(latest, |at| at.0.min(latest));
+    engine.runtime().reach(Point::Sleep);
+    engine.polling.progress.set_until(deadline);
+    engine.runtime().reach(Point::Sleep);
+    // A post between `next_deadline` and the store saw the old value and woke no thread: check again.
+    let is_settled = engine.next_deadline().is_none_or(|at| at.0 >= deadline);
+    let readiness = engine.lock().port.set_need_wakeup(true);
+    (is_settled && readiness == Readiness::Idle).then_some(deadline)
+}
+
+/// The descriptors that the progress thread sleeps on while it serves an engine.
+#[derive(Debug, Default)]
+pub(crate) struct WaitFds {
+    fds: Vec<RawFd>,
+    /// The number of slots that the engine had claimed then: each has a socket.
+    claimed: u64,
+}
+
+impl WaitFds {
+    /// The descriptors, the monitor of the netdev last.
+    pub(crate) fn of(&mut self, engine: &Engine) -> &[RawFd] {
+        let claimed = engine.services.claims.made();
+        if self.fds.is_empty() || std::mem::replace(&mut self.claimed, claimed) != claimed {
+            self.fds = engine.wait_fds();
+        }
+        &self.fds
     }
 }

@@ -6,12 +6,12 @@
 //! It looks for other packets when a peer has acknowledged nothing for some probes of the transport. Only
 //! packets in flight count then: a stranger does not know their PSNs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use transport::Instant;
 use transport::cm::may_be_refused;
+use transport::{Instant, Qp};
 use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Gid, Psn, Qpn};
 
@@ -97,7 +97,7 @@ impl RefusedWatch {
 /// The packets that one look has found, by destination: all queue pairs are compared with them in one pass,
 /// however many messages a stranger has forged.
 #[derive(Debug, Default)]
-pub(super) struct RefusedPackets(HashMap<(IpAddr, Qpn), Vec<Psn>>);
+struct RefusedPackets(HashMap<(IpAddr, Qpn), Vec<Psn>>);
 
 impl RefusedPackets {
     /// Adds a packet to `dst`, which begins with a BTH, unless it is known.
@@ -110,7 +110,7 @@ impl RefusedPackets {
     }
 
     /// The PSNs of the packets to queue pair `dest_qp` of `dst`.
-    pub(super) fn psns(&self, dst: IpAddr, dest_qp: Qpn) -> &[Psn] {
+    fn psns(&self, dst: IpAddr, dest_qp: Qpn) -> &[Psn] {
         self.0.get(&(dst, dest_qp)).map_or(&[], Vec::as_slice)
     }
 }
@@ -179,15 +179,21 @@ impl Engine {
 }
 
 impl Core {
-    /// Returns source and destination of the packets in flight that were refused.
+    /// Returns the addresses, ours and the peer's, of the queue pairs with a packet in flight that was refused.
     fn take_refused_packets(&mut self) -> Vec<(Gid, Gid)> {
         let mut refused = RefusedPackets::default();
         self.port.take_refused(RefusedKind::Packets, &mut |dst, quoted| refused.add(dst, quoted));
         if refused.0.is_empty() {
             return Vec::new();
         }
-        let senders = self.tables.senders_of(&refused);
-        senders.into_iter().map(|(src, dst)| (Gid::from(src), Gid::from(dst))).collect()
+        let is_sender = |qp: &Qp| {
+            let dst = qp.av().dgid.ip();
+            refused.psns(dst, qp.dest_qpn()).iter().any(|psn| qp.is_in_flight(*psn)).then_some(dst)
+        };
+        let senders = self.tables.qps().filter_map(|(_, entry)| Some((&entry.qp, is_sender(&entry.qp)?)));
+        let hosts = senders.filter_map(|(qp, dst)| Some((self.tables.source_ip(qp.av().sgid_index)?, dst)));
+        let hosts: BTreeSet<_> = hosts.collect();
+        hosts.into_iter().map(|(src, dst)| (Gid::from(src), Gid::from(dst))).collect()
     }
 }
 

@@ -3,9 +3,9 @@
 //! come to it in the [`Outbox`](super::outbox::Outbox).
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use super::claims::Claims;
 use super::gsi::Held;
 use super::observer::Faults;
 use super::refused::RefusedWatch;
@@ -32,4 +32,22 @@ pub(crate) struct Services {
     pub(super) redirects: Arc<RedirectOutcome>,
     pub(crate) claims: Claims,
     pub(super) faults: Faults,
+}
+
+/// The claims of further slots.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    /// Held during a claim. Taken before the lock of the engine and those of the registry.
+    pub(crate) lock: Mutex<()>,
+    /// When a further slot may be claimed after a failure (nanoseconds).
+    pub(super) from_ns: AtomicU64,
+    /// Slots that were claimed.
+    pub(super) made: AtomicU64,
+}
+
+impl Claims {
+    /// The number of slots that were claimed, beside the first one.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Acquire)
+    }
 }

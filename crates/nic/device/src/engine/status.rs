@@ -2,7 +2,7 @@
 
 use transport::{Instant, QpState, QpType};
 
-use super::tables::QpEntry;
+use super::entry::QpEntry;
 use crate::engine::Core;
 use crate::gid::GidTable;
 use crate::qp_numbers::QpIndex;

@@ -2,12 +2,20 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use transport::cm::{DisconnectNotice, JournalChange};
 use wire::Gid;
 
-use super::{ForwardOutcome, FurtherSlot, Membership, ServiceRequest};
+use super::forward::ForwardOutcome;
+use super::group;
+use super::membership::Membership;
+use super::record::Record;
+use super::serve::{OwnSlot, Server};
+use super::service::{self, ServiceAddress, ServiceRequest};
+use super::slots::{self, FurtherSlot};
 use crate::port::RxBatch;
 
 /// A claimed service name; dropping it releases the name.
@@ -103,4 +111,117 @@ pub trait Registry: Send + Sync {
     fn connects(&self) -> u64;
     /// The kernel's side of it; `None` in a simulation.
     fn membership(&self) -> Option<&Membership>;
+}
+
+impl Registry for Membership {
+    fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    fn listener_fd(&self) -> RawFd {
+        self.server.epoll.as_raw_fd()
+    }
+
+    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
+        self.server.poll(f)
+    }
+
+    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        // Packets from the network name any slot, so the table is read before a name is searched for.
+        match self.journal_file.owner(slot) {
+            Some(first) => self.links.forward(first, batch),
+            None => Ok(ForwardOutcome::NoMember),
+        }
+    }
+
+    fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
+        let outcome = self.links.send(self.server.group.slot(slot), &Record::Frame(*batch))?;
+        if outcome == ForwardOutcome::NoMember && self.journal_file.has_rows(slot) {
+            self.server.suspect(slot);
+        }
+        Ok(outcome)
+    }
+
+    fn tell_silent_host(&self, src: Gid, dst: Gid) {
+        let record = Record::SilentHost { src, dst };
+        for slot in self.others() {
+            // A member that does not get it finds out by its own probes.
+            let _untold = self.links.send(self.server.group.slot(slot), &record);
+        }
+    }
+
+    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
+        self.server.take_silent_hosts()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.members().eq([self.slot])
+    }
+
+    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
+        // A member that cannot be connected to counts like an empty slot.
+        let delivered = |slot| matches!(self.links.forward(slot, batch), Ok(ForwardOutcome::Delivered));
+        self.others().filter(|slot| delivered(*slot)).count()
+    }
+
+    fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
+        for address in ServiceAddress::candidates(dst) {
+            let name = address.name(&self.server.group, ps, port);
+            if !self.server.owns(&name)
+                && self.links.send(name, &Record::Frame(*batch))? != ForwardOutcome::NoMember
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn claim_service(
+        &self,
+        port_space: u16,
+        port: u16,
+        request: ServiceRequest,
+    ) -> io::Result<ClaimedService> {
+        Ok(Box::new(service::claim(&self.server, port_space, port, &request)?))
+    }
+
+    fn update_journal(&self, change: JournalChange) -> io::Result<()> {
+        self.journal().change(&self.journal_file, change)
+    }
+
+    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
+        self.take_dead_notices()
+    }
+
+    fn rescan_at(&self) -> Option<u64> {
+        Some(self.rescan_at.load(Ordering::Relaxed)).filter(|at| *at != 0)
+    }
+
+    fn set_sibling_slots(&self, slots: Vec<u16>) {
+        *self.server.sibling_slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
+    }
+
+    fn claim_slot(&self) -> io::Result<FurtherSlot> {
+        let Server { group, socket_set, config, .. } = &*self.server;
+        let (slot, name, queue) =
+            slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
+        let further = FurtherSlot { slot, queue: queue.try_clone()? };
+        group::enable_queue(queue.as_fd())?;
+        self.journal_file.set_owner(slot, Some(self.slot));
+        self.server.further().push(OwnSlot { slot, name, queue });
+        Ok(further)
+    }
+
+    fn release_slot(&self, slot: u16) {
+        let mut further = self.server.further();
+        further.extract_if(.., |own| own.slot == slot).for_each(|own| self.disown(&own));
+    }
+
+    fn connects(&self) -> u64 {
+        self.links.connects.load(Ordering::Relaxed)
+    }
+
+    fn membership(&self) -> Option<&Membership> {
+        Some(self)
+    }
 }

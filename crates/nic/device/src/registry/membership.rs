@@ -1,26 +1,19 @@
 //! The membership of this process: what the other files do, for one member.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transport::cm::{DisconnectNotice, JournalChange};
-use wire::Gid;
+use transport::cm::DisconnectNotice;
 
 use super::domain::DomainConfig;
-use super::forward::ForwardOutcome;
 use super::forward::{Links, OpenLinks};
 use super::group::{self, Common};
-use super::interface::{ClaimedService, Registry};
 use super::join::{self, Claim};
 use super::journal::{Journal, JournalFile};
-use super::record::Record;
 use super::rings::Rings;
 use super::serve::{OwnSlot, Server, Sockets};
-use super::service::{self, ServiceAddress, ServiceRequest};
-use super::slots::{self, FurtherSlot};
-use crate::port::RxBatch;
 use sys::KeptLock;
 
 /// Membership of this process in a domain: one slot and its receive queue. Any thread may call any method. A
@@ -109,7 +102,7 @@ impl Membership {
     }
 
     /// Makes a slot free; the caller closes its name next.
-    fn disown(&self, own: &OwnSlot) {
+    pub(super) fn disown(&self, own: &OwnSlot) {
         // Fails only for a descriptor that is not a socket.
         let _not_ours = group::disable_queue(own.queue.as_fd());
         self.journal_file.set_owner(own.slot, None);
@@ -121,131 +114,18 @@ impl Membership {
     }
 
     /// The first slots of all members.
-    fn members(&self) -> impl Iterator<Item = u16> {
+    pub(super) fn members(&self) -> impl Iterator<Item = u16> {
         let owners = (0..).zip(self.journal_file.owners());
         owners.filter(|(slot, owner)| *owner == Some(*slot)).map(|(slot, _)| slot)
     }
 
     /// The first slots of all other members.
-    fn others(&self) -> impl Iterator<Item = u16> {
+    pub(super) fn others(&self) -> impl Iterator<Item = u16> {
         self.members().filter(|slot| *slot != self.slot)
     }
 
     pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Registry for Membership {
-    fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    fn listener_fd(&self) -> RawFd {
-        self.server.epoll.as_raw_fd()
-    }
-
-    fn poll_listener(&self, f: &mut dyn FnMut(&RxBatch<'_>)) -> usize {
-        self.server.poll(f)
-    }
-
-    fn forward(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        // Packets from the network name any slot, so the table is read before a name is searched for.
-        match self.journal_file.owner(slot) {
-            Some(first) => self.links.forward(first, batch),
-            None => Ok(ForwardOutcome::NoMember),
-        }
-    }
-
-    fn forward_by_name(&self, slot: u16, batch: &RxBatch<'_>) -> io::Result<ForwardOutcome> {
-        let outcome = self.links.send(self.server.group.slot(slot), &Record::Frame(*batch))?;
-        if outcome == ForwardOutcome::NoMember && self.journal_file.has_rows(slot) {
-            self.server.suspect(slot);
-        }
-        Ok(outcome)
-    }
-
-    fn tell_silent_host(&self, src: Gid, dst: Gid) {
-        let record = Record::SilentHost { src, dst };
-        for slot in self.others() {
-            // A member that does not get it finds out by its own probes.
-            let _untold = self.links.send(self.server.group.slot(slot), &record);
-        }
-    }
-
-    fn take_silent_hosts(&self) -> Vec<(Gid, Gid)> {
-        self.server.take_silent_hosts()
-    }
-
-    fn is_alone(&self) -> bool {
-        self.members().eq([self.slot])
-    }
-
-    fn forward_to_all(&self, batch: &RxBatch<'_>) -> usize {
-        // A member that cannot be connected to counts like an empty slot.
-        let delivered = |slot| matches!(self.links.forward(slot, batch), Ok(ForwardOutcome::Delivered));
-        self.others().filter(|slot| delivered(*slot)).count()
-    }
-
-    fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
-        for address in ServiceAddress::candidates(dst) {
-            let name = address.name(&self.server.group, ps, port);
-            if !self.server.owns(&name)
-                && self.links.send(name, &Record::Frame(*batch))? != ForwardOutcome::NoMember
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn claim_service(
-        &self,
-        port_space: u16,
-        port: u16,
-        request: ServiceRequest,
-    ) -> io::Result<ClaimedService> {
-        Ok(Box::new(service::claim(&self.server, port_space, port, &request)?))
-    }
-
-    fn update_journal(&self, change: JournalChange) -> io::Result<()> {
-        self.journal().change(&self.journal_file, change)
-    }
-
-    fn take_disconnect_notices(&self) -> Vec<DisconnectNotice> {
-        self.take_dead_notices()
-    }
-
-    fn rescan_at(&self) -> Option<u64> {
-        Some(self.rescan_at.load(Ordering::Relaxed)).filter(|at| *at != 0)
-    }
-
-    fn set_sibling_slots(&self, slots: Vec<u16>) {
-        *self.server.sibling_slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
-    }
-
-    fn claim_slot(&self) -> io::Result<FurtherSlot> {
-        let Server { group, socket_set, config, .. } = &*self.server;
-        let (slot, name, queue) =
-            slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
-        let further = FurtherSlot { slot, queue: queue.try_clone()? };
-        group::enable_queue(queue.as_fd())?;
-        self.journal_file.set_owner(slot, Some(self.slot));
-        self.server.further().push(OwnSlot { slot, name, queue });
-        Ok(further)
-    }
-
-    fn release_slot(&self, slot: u16) {
-        let mut further = self.server.further();
-        further.extract_if(.., |own| own.slot == slot).for_each(|own| self.disown(&own));
-    }
-
-    fn connects(&self) -> u64 {
-        self.links.connects.load(Ordering::Relaxed)
-    }
-
-    fn membership(&self) -> Option<&Membership> {
-        Some(self)
     }
 }
 

@@ -4,11 +4,15 @@ mod post;
 mod receive;
 mod transmit;
 
+use std::io;
+
 use transport::numbering::slot_of;
 use transport::refusal::{Os, ip_halves, ip_of};
-use transport::{AddressVector, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
+use transport::{AddressVector, Errno, Instant, QpAttr, QpAttrMask, QpState, QpType, VerbsError, refuse};
 use wire::{FlushIcrc, Gid, Qpn};
 
+use super::entry::QpEntry;
+use super::multicast;
 use super::tables::{Tables, no_queue_pair};
 use crate::gid::{Source, refuse_gid_index};
 use crate::hook::Hooks;
@@ -173,6 +177,60 @@ impl Core {
         // It has left space in the window of its flow.
         self.transmit(now);
         self.sync_groups();
+    }
+
+    /// Attaches a queue pair to a group; does nothing if it is attached.
+    ///
+    /// # Errors
+    /// `EINVAL` unless it is a UD queue pair and `group` a multicast address that the netdev can join;
+    /// `ENOMEM`.
+    pub(crate) fn attach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
+        let (index, entry) = self.attachable(qpn)?;
+        let ip = group.ip();
+        let ty = entry.qp.ty();
+        if ty != QpType::Ud || !ip.is_multicast() {
+            let [low, high] = ip_halves(ip);
+            return Err(refuse!(EINVAL, "multicast group", "gid"; low, high, ty as QpType;
+                let ip = ip_of(low, high);
+                "{ip} and a queue pair of type {ty}; groups are multicast addresses, of UD"));
+        }
+        let ifindex = self.tables.gids.ifindex;
+        self.tables.groups.attach(group, index, || multicast::join(ip, ifindex))?;
+        if let Err(error) = self.port.hear_groups(true) {
+            self.tables.groups.detach(group, index)?;
+            let is_full = error.kind() == io::ErrorKind::OutOfMemory;
+            let (errno, os) = (if is_full { Errno::ENOMEM } else { Errno::ENODEV }, Os::from(&error));
+            return Err(refuse!((errno), "device", "multicast groups"; os as Os;
+                "the port of the device cannot receive multicast packets: {os}"));
+        }
+        Ok(())
+    }
+
+    fn attachable(&mut self, qpn: Qpn) -> Result<(QpIndex, &QpEntry), VerbsError> {
+        let index = self.tables.index_of(qpn);
+        let found = index.and_then(|index| Some((index, &*self.tables.qp_mut(index)?)));
+        found.ok_or_else(
+            || refuse!(EINVAL, "queue pair", "qp_num"; qpn as Qpn; "the engine has no queue pair {qpn}"),
+        )
+    }
+
+    /// Detaches a queue pair from a group.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not attached.
+    pub(crate) fn detach_group(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
+        let (index, _) = self.attachable(qpn)?;
+        self.tables.groups.detach(group, index)?;
+        self.sync_groups();
+        Ok(())
+    }
+
+    /// Stops the port from receiving multicast packets if no queue pair is in a group.
+    pub(crate) fn sync_groups(&mut self) {
+        if self.tables.groups.is_empty() {
+            // On failure, further multicast packets are dropped as not for this host.
+            let _still_receiving = self.port.hear_groups(false);
+        }
     }
 }
 

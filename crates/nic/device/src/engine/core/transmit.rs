@@ -5,7 +5,8 @@ use transport::{Instant, UdDest};
 use wire::{Bth, Deth, FlushIcrc, Gid, Opcode, PKey, QKey, Qpn};
 
 use super::{Core, flow_key};
-use crate::engine::tables::{QpEntry, Tables};
+use crate::engine::entry::QpEntry;
+use crate::engine::tables::Tables;
 use crate::port::{FlowKey, GSI_FLOW_SLOT, TxRoom};
 use crate::qp_numbers::QpIndex;
 use crate::sched::{Decision, Quantum, Trigger, decide};

@@ -4,34 +4,30 @@
 mod receive;
 mod route;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use transport::numbering::SLOT_QPNS;
 use transport::{
-    Backlog, Instant, PdId, Qp, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer, SendWr,
-    VerbsError, refuse,
+    Instant, PdId, QpAttr, QpAttrMask, QpCounters, QpState, QpType, ReorderBuffer, SendWr, VerbsError, refuse,
 };
 use wire::{DropReason, Psn, Qpn};
 
-use crate::comp_counter::AttachedCounters;
 use crate::cq::CompletionQueue;
+use crate::engine::entry::QpEntry;
 use crate::engine::identification::Identifications;
 use crate::engine::multicast::Groups;
 use crate::engine::observer::Observer;
 use crate::engine::outbox::Outbox;
 use crate::engine::owners::Objects;
-use crate::engine::refused::RefusedPackets;
 use crate::engine::timers::Timers;
-use crate::events::AsyncEvent;
-use crate::events::EventQueue;
 use crate::gid::GidTable;
 use crate::keys::KeyTable;
 use crate::port::FlowId;
 use crate::qp_numbers::{ENGINE_SLOTS_MAX, QpIndex, QpNumbers};
-use crate::sched::{FlowShare, TransmitQueue};
-use crate::srqs::{SrqEntry, SrqScope, Srqs};
+use crate::sched::TransmitQueue;
+use crate::srqs::{SrqEntry, Srqs};
 use crate::status::ObjectStatus;
 use crate::trace;
 use crate::traffic::Traffic;
@@ -42,23 +38,6 @@ pub(crate) const QP_MAX: usize = ENGINE_SLOTS_MAX * SLOT_QPNS as usize - 16;
 /// Probes of a queue pair without an ACK, after which the engine looks for ICMP messages. Half: more looks
 /// because of single losses. Double: a look up to 20 ms later.
 const SILENT_PROBES: u8 = 3;
-
-/// A queue pair with what the engine needs to serve it.
-pub(crate) struct QpEntry {
-    pub(crate) qp: Qp,
-    pub(crate) send_cq: Arc<CompletionQueue>,
-    pub(crate) recv_cq: Arc<CompletionQueue>,
-    pub(crate) srqs: SrqScope,
-    /// Present while a completion counter is attached.
-    pub(crate) counters: Option<Box<AttachedCounters>>,
-    events: Arc<EventQueue<AsyncEvent>>,
-    /// The application's name for the queue pair in asynchronous events.
-    cookie: u64,
-    /// The flow that a connected queue pair sends to, from the address vector, and its packets in flight.
-    pub(super) share: FlowShare,
-    /// The queue pair received packets in this batch.
-    pub(super) touched: bool,
-}
 
 /// Everything that the engine's lock protects, except the port and the hooks.
 pub(crate) struct Tables {
@@ -84,28 +63,6 @@ pub(crate) struct Tables {
     slot: u16,
     numbers: QpNumbers,
     gsi_psn: Psn,
-}
-
-impl QpEntry {
-    pub(crate) fn new(
-        qp: Qp,
-        cqs: (Arc<CompletionQueue>, Arc<CompletionQueue>),
-        srqs: SrqScope,
-        events: Arc<EventQueue<AsyncEvent>>,
-        cookie: u64,
-    ) -> Self {
-        let (send_cq, recv_cq) = cqs;
-        let (share, touched, counters) = (FlowShare::default(), false, None);
-        Self { qp, send_cq, recv_cq, srqs, counters, events, cookie, share, touched }
-    }
-
-    /// What it has to send, for the scheduler.
-    #[inline(always)]
-    pub(super) fn backlog(&self) -> Backlog {
-        #[cfg(test)]
-        crate::sched::asked::count(&crate::sched::asked::BACKLOGS);
-        self.qp.backlog()
-    }
 }
 
 /// The refusal of a call for a queue pair that does not exist.
@@ -424,16 +381,6 @@ impl Tables {
             entry.qp.wants_transmit() && !is_known()
         };
         self.qps().find(is_forgotten).map(|(_, entry)| entry.qp.qpn())
-    }
-
-    /// Returns the addresses, ours and the peer's, of the queue pairs that have one of `refused` in flight.
-    pub(super) fn senders_of(&self, refused: &RefusedPackets) -> BTreeSet<(IpAddr, IpAddr)> {
-        let is_sender = |qp: &Qp| {
-            let dst = qp.av().dgid.ip();
-            refused.psns(dst, qp.dest_qpn()).iter().any(|psn| qp.is_in_flight(*psn)).then_some(dst)
-        };
-        let senders = self.qps().filter_map(|(_, entry)| Some((&entry.qp, is_sender(&entry.qp)?)));
-        senders.filter_map(|(qp, dst)| Some((self.source_ip(qp.av().sgid_index)?, dst))).collect()
     }
 
     /// Calls `handle_timeout` of each queue pair with a deadline that has passed.

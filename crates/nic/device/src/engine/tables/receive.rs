@@ -193,4 +193,19 @@ impl Tables {
             self.count(DropReason::QueueFull);
         }
     }
+
+    /// Delivers a multicast packet to each queue pair of its group.
+    pub(crate) fn receive_multicast(&mut self, now: Instant, packet: &Packet<'_>, from: &PacketSource) {
+        let mut delivered = false;
+        for at in 0..self.groups.members.len() {
+            let (group, index) = self.groups.members[at];
+            if group == from.dst {
+                delivered = true;
+                self.deliver(now, index, packet, from);
+            }
+        }
+        if !delivered {
+            self.count(DropReason::NotForUs);
+        }
+    }
 }
