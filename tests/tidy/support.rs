@@ -139,10 +139,7 @@ fn context_operations() -> Names {
         let other = ["r#priv", "sz", "context"];
         !name.starts_with('_') && !name.starts_with("placeholder") && !other.contains(name)
     });
-    slots
-        .map(|name| {
-            let has = filled.lines().any(|line| line.contains(&format!(".{name} = Some(")));
-            (format!(".{name}"), has)
-        })
-        .collect()
+    // `verbs.name = Some(function)`, or `module::name` in the list of `set!`.
+    let ways = |name: &str| [format!(".{name} = Some("), format!("::{name},"), format!("::{name})")];
+    slots.map(|name| (format!(".{name}"), ways(name).iter().any(|way| filled.contains(way)))).collect()
 }

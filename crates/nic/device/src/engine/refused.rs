@@ -179,7 +179,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Returns the addresses, ours and the peer's, of the queue pairs with a packet in flight that was refused.
+    /// Returns the addresses, ours and the peer's, of the queue pairs that have a refused packet in flight.
     fn take_refused_packets(&mut self) -> Vec<(Gid, Gid)> {
         let mut refused = RefusedPackets::default();
         self.port.take_refused(RefusedKind::Packets, &mut |dst, quoted| refused.add(dst, quoted));

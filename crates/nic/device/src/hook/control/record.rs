@@ -1,6 +1,6 @@
-//! Encoding of requests and replies: a version, then the value. Numbers are little-endian; texts and lists are
-//! preceded by their length, optional values by 0 or 1, the fields of an enum by the number of its variant. A
-//! record with trailing bytes is invalid.
+//! Encoding of requests and replies: a version, then the value. Numbers are little-endian; texts and lists
+//! are preceded by their length, optional values by 0 or 1, the fields of an enum by the number of its
+//! variant. A record with trailing bytes is invalid.
 //!
 //! One list of fields, by [`fields`] or [`kinds`], serves both directions.
 
