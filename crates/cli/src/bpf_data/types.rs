@@ -72,9 +72,9 @@ impl Shape {
     /// members that have it. `None` if the text has another form.
     pub(crate) fn parse(&self, text: &str, len: usize) -> Option<Vec<u8>> {
         let (types, id) = self.types.as_ref()?;
-        let number = |text: &str| match text.starts_with('-') {
-            true => text.parse::<i64>().ok().map(i64::cast_unsigned),
-            false => parse_number(text),
+        let number = |text: &str| {
+            let is_negative = text.starts_with('-');
+            if is_negative { text.parse().ok().map(i64::cast_unsigned) } else { parse_number(text) }
         };
         let leaves = types.leaves(*id)?;
         let mut left = &leaves[..];
