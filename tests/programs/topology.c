@@ -38,8 +38,9 @@ int main(void)
 			perror(link);
 			return 1;
 		}
-		/* The ports of one card are functions of one bus device: the last character does not count. */
-		paths[i][strlen(paths[i]) - 1] = '0';
+		/* NCCL takes functions of one card, and virtual functions, for one: these digits do not count. */
+		char *end = paths[i] + strlen(paths[i]);
+		end[-1] = end[-3] = end[-4] = '0';
 		int known = 0;
 		for (int other = 0; other < i; other++)
 			known |= !strcmp(paths[other], paths[i]);
