@@ -221,7 +221,7 @@ impl Kernel {
         while let Some(table) = tables.get(at) {
             at += 1;
             for id in table.programs().into_iter().filter(|id| seen.insert(*id)) {
-                // It may be gone.
+                // It may be freed by now.
                 let Ok(other) = Program::by_id(id) else { continue };
                 let name = other.info()?.name;
                 Kernel::add(&mut tables, netdev, &other, Some(name))?;
