@@ -224,12 +224,9 @@ fn an_object_file_is_attached_by_its_section() {
         &["no program in a section 'tc'", "first (xdp)"],
     );
     refused(&["attach", "veth0", &file, "--prog", "third"], 1, &["no such program", "second (xdp.frags)"]);
-    refused(
-        &["attach", "veth0", &file, "--prog", "inner"],
-        1,
-        &["inner (xdp/cpumap) is for an entry of a map"],
-    );
-    good(&["attach", "veth0", &file, "--section", "xdp.frags"]);
+    // What the user names is meant for the interface.
+    good(&["attach", "veth0", &file, "--prog", "inner"]);
+    good(&["attach", "veth0", &file, "--section", "xdp.frags", "--replace"]);
     assert_eq!(programs("veth0")[0]["name"], "second");
     let listing = good(&["attach", "veth0", &file, "--prog", "first", "--dump"]);
     assert!(
