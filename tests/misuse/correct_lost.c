@@ -1,4 +1,4 @@
-/* correct_lost: a program that counts on the loss of datagrams: it sends again what was not received */
+/* correct_lost: a program that counts on the loss of datagrams, and repeats them */
 #include "ud.h"
 
 int main(void)

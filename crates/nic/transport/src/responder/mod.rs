@@ -282,8 +282,7 @@ impl Responder {
         Ok(rq)
     }
 
-    /// Counts a WRITE or READ of the peer that ends the connection, for the completion counters, and keeps a
-    /// request for memory for observers.
+    /// Counts a WRITE or READ of the peer that ends the connection, and keeps what it asked for.
     #[cold]
     fn note_failure(&self, packet: &Packet<'_>, fault: Fault, ep: &mut Endpoint) {
         let operation = packet.row().operation;

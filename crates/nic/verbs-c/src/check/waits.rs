@@ -17,7 +17,7 @@ use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 use super::work::{self, Queue};
 
-/// A poller without a result for so long waits. Half: a thread that waits for its next turn counts. Double:
+/// A poller without a result for so long waits. Half: a thread that waits for a slow peer counts. Double:
 /// programs that give up after half a second are not explained.
 const WAITS_NS: u64 = 250_000_000;
 
@@ -248,7 +248,7 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
     let what = if let Some((work, (count, posted))) = unsignaled().filter(|_| receiving().next().is_none()) {
         sites.insert(0, ("posted", posted));
         format!(
-            "the {count} posted send(s) of queue pair {:#08x} are not signaled, so they make no completion; \
+            "the {count} posted send(s) of queue pair {:#08x} are unsignaled, so none will complete there; \
              set IBV_SEND_SIGNALED, or sq_sig_all for the queue pair",
             work.number
         )
@@ -270,7 +270,7 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
         });
         let sent = unsignaled().map_or_else(String::new, |(_, (count, posted))| {
             sites.push(("posted", posted));
-            format!("; {count} posted send(s) are not signaled and make no completion")
+            format!("; {count} posted send(s) are unsignaled and do not complete there")
         });
         let Work { number, receives, .. } = work;
         format!("queue pair {number:#08x} has {receives} receives posted, and no message comes{does}{sent}")

@@ -103,7 +103,7 @@ fn look_at(
     }
     // A long message makes progress with each ACK.
     let silent_ns = since_ns.min(now_ns().saturating_sub(seen.heard_ns));
-    // Some packets may be lost, and each is sent again after the timeout.
+    // Some packets may be lost, and are retransmitted after the timeout.
     let patient_ns = hang_ns().max(TIMEOUTS * ack_timeout_ns(status.timeout).unwrap_or(0));
     let hangs = is_busy && OPTIONS.hang_s > 0 && silent_ns > patient_ns;
     hangs.then(|| (FindingKind::Hang, picture(&what, object, queue, status), oldest.posted))
