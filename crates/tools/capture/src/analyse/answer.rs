@@ -6,9 +6,14 @@ use wire::capture::Seen;
 use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 
 use super::Analysis;
+use super::conclude::earliest;
+use super::copies::Sighting;
 use super::direction::{Message, PendingNak, Reacknowledged};
 use super::finding::{At, Confidence, Kind, packets};
-use super::window::{Order, Window};
+use super::repeat::DUPLICATED_NS;
+use super::request::ip_id;
+use super::sequence::refusal;
+use super::window::{OVERTAKEN_MAX, Order, Window};
 use crate::clock;
 
 /// An answer that takes longer makes a finding.
@@ -18,9 +23,12 @@ impl Analysis {
     /// Handles a response packet of `direction`, which answers a request of the other direction.
     pub(super) fn answer(&mut self, direction: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
-        let Some(index) = self.directions[direction].peer.or_else(|| self.find_peer(direction, psn)) else {
-            return self.stray(direction, at, packet);
-        };
+        let Some(index) = self.peer(direction, psn) else { return self.stray(direction, at, packet) };
+        let requests = &mut self.directions[index];
+        requests.first_answer = earliest([requests.first_answer, at]);
+        if self.is_copied(direction, index, at, seen) {
+            return;
+        }
         let requests = &mut self.directions[index];
         if let Some(timeout) = requests.timeout.take() {
             requests.retransmission = None;
@@ -47,30 +55,89 @@ impl Analysis {
         }
     }
 
+    /// Whether an answer is a copy that the network made. Without duplicates of its request a responder sends
+    /// it once.
+    fn is_copied(&mut self, direction: usize, index: usize, at: At, seen: &Seen<'_>) -> bool {
+        let id = ip_id(seen);
+        let counts = &self.directions[index].counts;
+        let is_asked_once = counts.resent + counts.duplicates == 0;
+        let answers = &mut self.directions[direction];
+        let is_numbered = answers.answer_numbering.tells(id);
+        match self.sighting {
+            Sighting::Again(ns) if (is_numbered || is_asked_once) && at.ns.abs_diff(ns) < DUPLICATED_NS => {
+                self.duplicated(direction, at, At { ns, number: 0 }, is_numbered, false);
+                true
+            }
+            _ => {
+                answers.answer_numbering.add(id);
+                false
+            }
+        }
+    }
+
+    /// The direction of the requests that a response answers. A pair that was guessed is exchanged if it does
+    /// not fit, and another one does.
+    fn peer(&mut self, direction: usize, psn: Psn) -> Option<usize> {
+        let known = self.directions[direction].peer;
+        if let Some(known) = known {
+            let order = self.directions[known].window.order(psn);
+            let is_certain = self.peer_qp(self.directions[direction].key).is_some();
+            if is_certain || matches!(order, Order::Repeated | Order::FillsGap) {
+                return Some(known);
+            }
+        }
+        let Some(found) = self.find_peer(direction, psn) else { return known };
+        let other = self.directions[found].peer;
+        self.pair(direction, found);
+        if let (Some(other), Some(known)) = (other, known) {
+            self.pair(other, known);
+        }
+        self.lost_before(direction, found);
+        Some(found)
+    }
+
     /// The direction of the requests that a response with this number answers: one with the number in flight.
-    /// Among several, one that waits for the answer is preferred, then one with the same UDP source port.
-    fn find_peer(&mut self, direction: usize, psn: Psn) -> Option<usize> {
-        let (key, sport) = (self.directions[direction].key, self.directions[direction].sport);
+    /// Among several, one that waits for the answer is preferred, then one with the same partition and UDP
+    /// source port.
+    fn find_peer(&self, direction: usize, psn: Psn) -> Option<usize> {
+        let super::Direction { key, sport, service, p_key, peer: guess, .. } = self.directions[direction];
         let peer = self.peer_qp(key);
+        let same_key =
+            |candidate: &super::Direction| candidate.p_key.map(|(key, _)| key) == p_key.map(|(key, _)| key);
         let fits = |candidate: &super::Direction| {
-            let known = peer.is_none_or(|peer| peer == candidate.key.qp);
+            let known = peer.is_none_or(|peer| peer == candidate.key.qp) && candidate.service == service;
             let ends =
                 candidate.key.src == key.dst && candidate.key.dst == key.src && candidate.key.vni == key.vni;
             let open = matches!(candidate.window.order(psn), Order::Repeated | Order::FillsGap)
                 || candidate
                     .unsized_read
                     .is_some_and(|(read, most)| (0..most.cast_signed()).contains(&psn.distance_from(read)));
-            ends && known && candidate.peer.is_none() && candidate.has_requests() && open
+            let is_free = candidate.peer.is_none() || guess.is_some() && same_key(candidate);
+            ends && known && is_free && candidate.has_requests() && open
         };
         let candidates = self.directions.iter().enumerate().filter(|(_, candidate)| fits(candidate));
         // Neither the source ports nor the numbers of connections need differ: the request that waits longest
         // is the likely one.
         let (index, _) = candidates.max_by_key(|(_, candidate)| {
             let sent = candidate.window.get(psn).map_or(u64::MAX, |slot| slot.sent.number);
-            (!psn.is_before(candidate.una), candidate.sport == sport, Reverse(sent))
+            (!psn.is_before(candidate.una), same_key(candidate), candidate.sport == sport, Reverse(sent))
         })?;
-        self.pair(direction, index);
         Some(index)
+    }
+
+    /// Reports a request with a NAK that is older than the first captured request, once it was retransmitted.
+    fn lost_before(&mut self, direction: usize, index: usize) {
+        let requests = &self.directions[index];
+        let Some(stray) = self.directions[direction].strays.filter(|stray| stray.is_nak) else { return };
+        let sent = requests.window.get(stray.psn).map_or(0, |slot| slot.sent.number);
+        if sent > stray.at.number {
+            let text = format!(
+                "{} reports PSN {} missing in packet {} (NAK PSN sequence error), and the requester \
+                 retransmits it: it was lost before the capture began.",
+                requests.key.dst, stray.psn, stray.at.number
+            );
+            self.report_on(index, Kind::LostRequest, stray.at, stray.at.number, text);
+        }
     }
 
     fn acknowledgement(&mut self, index: usize, at: At, packet: &Packet<'_>) {
@@ -100,6 +167,8 @@ impl Analysis {
             Syndrome::Nak(code) => {
                 requests.counts.naks += 1;
                 self.acknowledged(index, at, psn.advance(0xff_ffff), false);
+                // The requester does not request responses again after this.
+                self.directions[index].passed.retain(|(_, _, by)| by.number != at.number);
                 self.refused(index, at, psn, code);
             }
             Syndrome::Reserved(_) => {}
@@ -240,12 +309,19 @@ impl Analysis {
 
     fn missing(&mut self, index: usize, at: At, psn: Psn) {
         let direction = &mut self.directions[index];
-        // After an RNR NAK, rxe also NAKs the packets that follow the refused request.
-        if matches!(direction.pending_nak, Some(PendingNak::NotReady(refused, _)) if refused == psn) {
+        // After an RNR NAK, rxe also NAKs the packets that follow the refused request. A NAK for a number
+        // that was acknowledged is older than the acknowledgement.
+        if psn.is_before(direction.una) && direction.last_ack.number != at.number
+            || matches!(direction.pending_nak, Some(PendingNak::NotReady(refused, _)) if refused == psn)
+        {
             return;
         }
         direction.pending_nak = Some(PendingNak::Missing(psn, at));
         direction.retransmission = None;
+        // A responder never expects the number of a later response: the READ has fewer than was derived.
+        if direction.message_at(psn).is_some_and(|m| m.wants_response() && m.first_psn != psn) {
+            direction.shorten(psn);
+        }
         let Some(slot) = direction.window.get(psn).copied() else { return self.unknown_nak(index, at, psn) };
         if slot.late || direction.is_reordering(at) {
             return self.reordered(index, at, psn, slot.ip_id);
@@ -254,13 +330,30 @@ impl Analysis {
         if slot.sent.number == 0 {
             return;
         }
+        if slot.behind_gap || slot.again.number < direction.episode.number {
+            let text = format!(
+                "{} reports PSN {psn} missing in packet {} (NAK PSN sequence error). It was captured in \
+                 packet {}, while packets before it were missing or repeated: that transmission was lost, or \
+                 discarded for those packets and lost later.",
+                direction.key.dst, at.number, slot.again.number
+            );
+            self.report_on(index, Kind::LostRequest, slot.again, at.number, text);
+            return;
+        }
+        // The capture may begin behind the first transmission of the first packets.
+        let is_first = slot.sent.number < direction.first_answer.number;
+        let or = match (slot.sent.number, slot.again.number) {
+            (sent, again) if sent != again => format!(", or an earlier transmission from packet {sent} on,"),
+            _ if is_first => ", or an earlier transmission,".to_owned(),
+            _ => String::new(),
+        };
         let text = format!(
-            "Packet {} (PSN {psn}) was captured but did not reach {}: the responder reports it missing in \
-             packet {} (NAK PSN sequence error), and the requester retransmits from there. Look for drops \
-             between the capture point and the responder.",
-            slot.sent.number, direction.key.dst, at.number
+            "Packet {} (PSN {psn}){or} was captured but did not reach {} in sequence: the responder reports \
+             it missing in packet {} (NAK PSN sequence error), and the requester retransmits from \
+             there. Look for drops, or several paths, between the capture point and the responder.",
+            slot.again.number, direction.key.dst, at.number
         );
-        let finding = self.report_on(index, Kind::LostRequest, slot.sent, at.number, text);
+        let finding = self.report_on(index, Kind::LostRequest, slot.again, at.number, text);
         if let Some(finding) = self.findings.at(finding) {
             finding.confidence = Confidence::High;
         }
@@ -275,13 +368,18 @@ impl Analysis {
         }
         direction.refused = true;
         let last = direction.window.next().advance(0xff_ffff);
+        let is_near = psn.distance_from(last) <= OVERTAKEN_MAX;
+        let either = if is_near { "Either the capture lacks requests, or the" } else { "The" };
         let text = format!(
             "{} expects PSN {psn} (NAK PSN sequence error in packet {}), while the highest number of a \
-             request in this capture is {last}. The two ends count from different numbers: rq_psn of the \
-             responder must be sq_psn of the requester.",
+             request in this capture is {last}. {either} two ends count from different numbers: rq_psn of \
+             the responder must be sq_psn of the requester.",
             direction.key.dst, at.number
         );
-        self.report_on(index, Kind::WrongPsn, at, at.number, text);
+        let finding = self.report_on(index, Kind::WrongPsn, at, at.number, text);
+        if let Some(finding) = self.findings.at(finding).filter(|_| is_near) {
+            finding.confidence = Confidence::Medium;
+        }
     }
 
     fn refused(&mut self, index: usize, at: At, psn: Psn, code: NakCode) {
@@ -305,34 +403,28 @@ impl Analysis {
         };
         let consumes_receive =
             matches!(operation, Some(Operation::Send | Operation::SendImm | Operation::SendInv));
-        let (kind, why) = match code {
-            NakCode::RemoteAccessError => {
-                let why = access
-                    .map_or("the key, the address range or the access right is wrong".to_owned(), |a| {
-                        direction.keys.explain(&a)
-                    });
-                (Kind::AccessRefused, why)
-            }
+        let why = match code {
+            NakCode::RemoteAccessError => access
+                .map_or("the key, the address range or the access right is wrong".to_owned(), |access| {
+                    direction.keys.explain(&access)
+                }),
             NakCode::RemoteOperationalError if consumes_receive => {
-                let why = "the receive posted for it is too small (Linux's rxe answers so), or its memory \
-                           is not accessible";
-                (Kind::ResponderFailed, why.to_owned())
+                "the receive posted for it is too small (Linux's rxe answers so), or its memory is not \
+                 accessible"
+                    .to_owned()
             }
-            NakCode::RemoteOperationalError => (
-                Kind::ResponderFailed,
-                "the responder could not execute it because of a local error".to_owned(),
-            ),
+            NakCode::RemoteOperationalError => {
+                "the responder could not execute it because of a local error".to_owned()
+            }
             _ if consumes_receive => {
-                let why = "the receive posted for it is too small, or its packets do not have the length of \
-                           the responder's path MTU or are not in sequence";
-                (Kind::RequestRefused, why.to_owned())
+                "the receive posted for it is too small, or its packets do not have the \
+                                      length of the responder's path MTU or are not in sequence"
+                    .to_owned()
             }
-            _ => {
-                let why = "the responder's queue pair does not allow this operation (qp_access_flags, \
-                           max_dest_rd_atomic), or its packets do not have the length of the responder's \
-                           path MTU or are not in sequence";
-                (Kind::RequestRefused, why.to_owned())
-            }
+            _ => "the responder's queue pair does not allow this operation (qp_access_flags, \
+                  max_dest_rd_atomic), or its packets do not have the length of the responder's path MTU or \
+                  are not in sequence"
+                .to_owned(),
         };
         let range = access.map_or(String::new(), |access| {
             format!(" (R_Key {}, {:#x}..{:#x})", access.key, access.va, access.va.saturating_add(access.len))
@@ -344,7 +436,7 @@ impl Analysis {
             at.number,
             capital(&why)
         );
-        self.report_on(index, kind, found, at.number, text);
+        self.report_on(index, refusal(code), found, at.number, text);
     }
 
     fn response(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
@@ -360,6 +452,9 @@ impl Analysis {
                 let known = requests.window.next().distance_from(read).cast_unsigned();
                 requests.lengthen(read, span.saturating_sub(known));
             }
+        }
+        if position.ends() && requests.unsized_read.is_some_and(|(read, _)| !psn.is_before(read)) {
+            requests.unsized_read = None;
         }
         let peer_mtu = requests.path_mtu;
         if let Some(peer) = requests.peer {
@@ -396,8 +491,7 @@ impl Analysis {
         }
         let Some(message) = self.directions[index].message_at(psn) else { return };
         let (whole, operation) = (in_sequence && last.is_before(message.response), message.operation);
-        // A part that is requested again has responses that end before the last one.
-        if in_sequence && position.ends() && (whole || !was_resent) {
+        if in_sequence && position.ends() && !was_resent {
             self.check_response_length(index, at, psn);
         }
         // FLUSH and ATOMIC WRITE have a single response.

@@ -12,6 +12,7 @@ use super::answer::SLOW_NS;
 use super::direction::Timeout;
 use super::finding::{At, Confidence, Kind};
 use super::quality::Gaps;
+use super::window::OVERTAKEN_MAX;
 use crate::clock;
 
 /// Largest finite value of `rnr_retry`; 7 retries without limit.
@@ -58,10 +59,14 @@ impl Analysis {
     /// Turns a request that is still without an answer into the finding that the requester gave up.
     fn conclude_timeout(&mut self, index: usize, hosts: &Hosts) {
         let direction = &mut self.directions[index];
-        let Some(Timeout { finding, attempts, .. }) = direction.timeout.take() else { return };
+        let Some(Timeout { finding, attempts, last, .. }) = direction.timeout.take() else { return };
+        if direction.refused {
+            // A NAK was the answer.
+            return self.findings.withdraw(finding);
+        }
+        let last = last.number;
         let (src, dst) = (direction.key.src, direction.key.dst);
         let answered = direction.last_ack.number;
-        let last = direction.last_request.number;
         let strays = hosts.strays.get(&(dst, src)).copied();
         let is_silent = strays.is_none() && !hosts.pairs.contains(&(dst, src));
         direction.is_silent = true;
@@ -156,7 +161,7 @@ impl Analysis {
         let direction = &mut self.directions[index];
         let unacknowledged = direction.window.missing_from(direction.una);
         let requests = direction.holes.saturating_sub(unacknowledged);
-        let partly = direction.open.iter().filter(|message| message.responded);
+        let partly = direction.open.iter().filter(|m| m.responded && m.resent == 0);
         let partly: Vec<_> = partly.map(|m| (m.response, m.last_psn, m.response_at)).collect();
         for (first, last, at) in partly {
             direction.pass_over(first, last, at);
@@ -221,18 +226,27 @@ impl Analysis {
     /// Pairs answers without requests with the only requests without answers between the same hosts: the two
     /// ends use different sequence numbers.
     fn conclude_strays(&mut self) {
-        let mut lonely: HashMap<Pair, Vec<usize>> = HashMap::new();
+        let mut lonely: HashMap<(Pair, Service), Vec<usize>> = HashMap::new();
         for (index, direction) in self.directions.iter().enumerate().filter(|(_, d)| d.peer.is_none()) {
-            let alike = lonely.entry((direction.key.src, direction.key.dst)).or_default();
+            let pair = (direction.key.src, direction.key.dst);
+            let alike = lonely.entry((pair, direction.service)).or_default();
             if alike.len() <= ALIKE_MAX {
                 alike.push(index);
             }
         }
         for index in 0..self.directions.len() {
             let direction = &self.directions[index];
-            let (Some(stray), None) = (direction.strays, direction.peer) else { continue };
-            let key = direction.key;
-            let of = |pair| lonely.get(&pair).map_or(&[][..], Vec::as_slice);
+            let Some(stray) = direction.strays else { continue };
+            if let Some(request) = direction.peer {
+                // Paired by the numbers of later answers.
+                let requests = &self.directions[request];
+                if stray.is_nak && requests.has_requests() && requests.window.get(stray.psn).is_none() {
+                    self.different_numbers(request, stray);
+                }
+                continue;
+            }
+            let (key, service) = (direction.key, direction.service);
+            let of = |pair| lonely.get(&(pair, service)).map_or(&[][..], Vec::as_slice);
             let others = of((key.dst, key.src));
             if of((key.src, key.dst)).len() != 1 || others.len() > ALIKE_MAX {
                 continue;
@@ -268,20 +282,33 @@ impl Analysis {
 
     fn different_numbers(&mut self, index: usize, stray: super::sequence::Stray) {
         let direction = &mut self.directions[index];
+        let is_older = (0..=OVERTAKEN_MAX).contains(&direction.first_request.1.distance_from(stray.psn));
+        if is_older && !stray.is_nak {
+            // It answers a request from before the capture.
+            return;
+        }
         let timeout = direction.timeout.take();
         direction.ack_requested = None;
         let dst = direction.key.dst;
         let first = direction.first_request;
         let (at, psn) = (stray.at, stray.psn);
         let times = if stray.count > 1 { format!(" ({} answers)", stray.count) } else { String::new() };
+        // The capture may begin behind the packet that the responder misses.
+        let is_repeated = direction.window.get(psn).is_some_and(|slot| slot.sent.number != 0);
+        let numbers = "were connected with different numbers: rq_psn of the responder must be sq_psn of the \
+                       requester";
         let (kind, text) = if stray.is_nak {
+            let why = match (is_older, is_repeated) {
+                (true, true) => "The packet before was lost before the capture began".to_owned(),
+                (true, false) => format!("It was lost before the capture began, or the two ends {numbers}"),
+                (false, _) => format!("The two ends {numbers}"),
+            };
             let text = format!(
                 "{dst} answers in packet {} that it expects PSN {psn} (NAK PSN sequence error){times}, while \
-                 the requester begins with PSN {} in packet {}. The two ends were connected with different \
-                 numbers: rq_psn of the responder must be sq_psn of the requester.",
+                 the requester begins with PSN {} in packet {}. {why}.",
                 at.number, first.1, first.0.number
             );
-            (Kind::WrongPsn, text)
+            (if is_older && is_repeated { Kind::LostRequest } else { Kind::WrongPsn }, text)
         } else {
             let text = format!(
                 "{dst} acknowledges PSN {psn} in packet {}{times}, and no request with that number was seen \
@@ -296,7 +323,10 @@ impl Analysis {
             self.findings.withdraw(timeout.finding);
         }
         let found = if stray.is_nak { first.0 } else { at };
-        self.report_on(index, kind, found, at.number, text);
+        let finding = self.report_on(index, kind, found, at.number, text);
+        if is_older && let Some(finding) = self.findings.at(finding) {
+            finding.confidence = finding.confidence.min(Confidence::Medium);
+        }
     }
 
     /// Finds connections of which only one direction was captured.
@@ -313,9 +343,9 @@ impl Analysis {
                 && direction.ack_requested.is_some()
                 && direction.counts.resent == 0
                 && direction.counts.begun() > 1;
-            let answers_only = !direction.has_requests() && direction.strays.is_some();
+            let answers_only = direction.strays.is_some();
             if requests_only || answers_only {
-                gaps.add_one_sided(direction.name(), requests_only);
+                gaps.add_one_sided(direction.name(), !answers_only);
             }
         }
     }

@@ -40,6 +40,18 @@ struct Entry {
     ns: u64,
 }
 
+/// How a packet relates to those captured not long ago.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Sighting {
+    /// None had the same bytes at this point.
+    #[default]
+    First,
+    /// Another point has captured it.
+    Copy,
+    /// This point has captured one with the same bytes; time of the latest, at any point.
+    Again(u64),
+}
+
 /// The packets captured not long ago.
 #[derive(Default)]
 pub(super) struct Copies {
@@ -48,8 +60,8 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Whether a packet is a copy of one that was captured at another point. Adds it to the table.
-    pub(super) fn is_copy(&mut self, at: At, point: Point, seen: &Seen<'_>) -> bool {
+    /// Compares a packet with those captured before, and adds it to the table.
+    pub(super) fn add(&mut self, at: At, point: Point, seen: &Seen<'_>) -> Sighting {
         if self.sets.is_empty() {
             self.sets = vec![[Entry::default(); WAYS]; SETS];
         }
@@ -63,10 +75,13 @@ impl Copies {
             if let Some(oldest) = oldest {
                 *oldest = Entry { tag, counts: 1 << (index * BITS), ns: at.ns };
             }
-            return false;
+            return Sighting::First;
         };
-        entry.ns = at.ns;
-        entry.capture_at(index)
+        let before = std::mem::replace(&mut entry.ns, at.ns);
+        match entry.capture_at(index) {
+            Sighting::Again(_) => Sighting::Again(before),
+            other => other,
+        }
     }
 
     fn point(&mut self, point: Point) -> usize {
@@ -85,8 +100,8 @@ impl Entry {
         self.counts >> (index * BITS) & COUNT_MAX
     }
 
-    /// Counts a packet at a point; returns whether another point has captured more.
-    fn capture_at(&mut self, index: usize) -> bool {
+    /// Counts a packet at a point. It is a copy if another point has captured more.
+    fn capture_at(&mut self, index: usize) -> Sighting {
         let own = self.count(index);
         let others = (0..POINTS_MAX).filter(|other| *other != index).map(|other| self.count(other));
         let is_copy = others.max().is_some_and(|most| most > own);
@@ -97,7 +112,11 @@ impl Entry {
             }
         }
         self.counts += 1 << (index * BITS);
-        is_copy
+        match is_copy {
+            true => Sighting::Copy,
+            false if own > 0 => Sighting::Again(0),
+            false => Sighting::First,
+        }
     }
 }
 
@@ -109,7 +128,7 @@ fn fingerprint(seen: &Seen<'_>) -> u64 {
     };
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let lens = u64::from(id) << 48 | u64::from(seen.source_port()) << 32 | seen.udp_payload_len as u64;
-    let mut hash = mix(mix(0, ends), lens);
+    let mut hash = mix(mix(seen.vni.map_or(0, |vni| u64::from(vni) + 1), ends), lens);
     let bytes = seen.udp_payload;
     if seen.is_whole()
         && let (Some(front), Some(icrc)) = (bytes.get(..12), bytes.last_chunk::<4>())
@@ -133,23 +152,23 @@ mod tests {
     #[test]
     fn a_copy_needs_a_packet_at_another_point() {
         let mut entry = Entry { tag: 1, counts: 1, ns: 0 };
-        assert!(entry.capture_at(1), "left at point 0, arrived at point 1");
-        assert!(!entry.capture_at(1), "it arrived twice");
+        assert_eq!(entry.capture_at(1), Sighting::Copy, "left at point 0, arrived at point 1");
+        assert_eq!(entry.capture_at(1), Sighting::Again(0), "it arrived twice");
         // Any number of retransmissions that are captured twice each.
         let mut entry = Entry { tag: 1, counts: 1, ns: 0 };
-        assert!(entry.capture_at(1));
+        assert_eq!(entry.capture_at(1), Sighting::Copy);
         for _ in 0..100 {
-            assert!(!entry.capture_at(0));
-            assert!(entry.capture_at(1));
+            assert_ne!(entry.capture_at(0), Sighting::Copy);
+            assert_eq!(entry.capture_at(1), Sighting::Copy);
         }
         // All transmissions leave before the first one arrives.
         let mut entry = Entry { tag: 1, counts: 1, ns: 0 };
         for _ in 0..2 {
-            assert!(!entry.capture_at(0));
+            assert_ne!(entry.capture_at(0), Sighting::Copy);
         }
         for _ in 0..3 {
-            assert!(entry.capture_at(2));
+            assert_eq!(entry.capture_at(2), Sighting::Copy);
         }
-        assert!(!entry.capture_at(2));
+        assert_ne!(entry.capture_at(2), Sighting::Copy);
     }
 }

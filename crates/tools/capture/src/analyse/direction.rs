@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use wire::{Operation, Psn, Qpn, Service};
 
+use super::copies::Point;
 use super::finding::At;
 use super::histogram::Histogram;
 use super::keys::{Access, Keys};
@@ -143,6 +144,8 @@ pub(super) struct Timeout {
     pub(super) finding: Option<usize>,
     /// Transmissions so far.
     pub(super) attempts: u32,
+    /// The latest one.
+    pub(super) last: At,
     /// The lowest retransmitted number.
     pub(super) lowest: Psn,
     /// The highest retransmitted number.
@@ -277,13 +280,23 @@ pub struct Direction {
     /// Index of the finding about RNR NAKs without progress since, and their number.
     pub(super) rnr: Option<(Option<usize>, u64)>,
     pub(super) duplicates: Option<usize>,
+    /// Duplicates that directly followed the same packet.
+    pub(super) twins: u64,
+    /// Requests with responses of their own were captured.
+    pub(super) has_fetches: bool,
+    /// The identifications of the answers.
+    pub(super) answer_numbering: Numbering,
     pub(super) reordered: Option<usize>,
+    /// Index of the finding about the latest gap of a UC connection, and the packets not seen since.
+    pub(super) unseen: Option<(usize, u32)>,
     pub(super) slow: Option<usize>,
-    /// The latest number that a retransmission supplied for a gap, and the index of the finding.
-    pub(super) filled: Option<(Psn, Option<usize>)>,
+    /// The latest number that a retransmission supplied for a gap, its packet, and the index of the finding.
+    pub(super) filled: Option<(Psn, At, Option<usize>)>,
+    /// The packet with which the requester last began to retransmit.
+    pub(super) episode: At,
     pub(super) mtu_finding: bool,
-    /// The packet behind the latest gap, and its IP identification.
-    pub(super) hole: Option<(At, u16)>,
+    /// The packet behind the latest gap, its IP identification, and where it was captured.
+    pub(super) hole: (At, u16, Point),
     pub(super) numbering: Numbering,
     /// Findings that an acknowledgement of their packet refutes: its number, the packet, and the index.
     pub(super) doubts: Vec<(Psn, At, usize)>,
@@ -294,6 +307,10 @@ pub struct Direction {
     /// Partition (P_Key without the membership bit), and the first packet with it.
     pub(super) p_key: Option<(u16, At)>,
     pub(super) wrong_p_key: bool,
+    /// The number of the first captured request since the numbers last restarted.
+    pub(super) begins: Psn,
+    /// The first answer.
+    pub(super) first_answer: At,
     /// The first request packet and its number.
     pub(super) first_request: (At, Psn),
     /// The latest request packet.
@@ -358,6 +375,13 @@ impl Direction {
         self.last_request.number != 0
     }
 
+    /// Forgets the requests so far.
+    pub(super) fn forget(&mut self) {
+        self.window = Window::default();
+        self.open.clear();
+        (self.unsized_read, self.path_mtu, self.p_key, self.ack_requested) = (None, None, None, None);
+    }
+
     /// Notes that the request `psn` demands an answer.
     pub(super) fn request_ack(&mut self, psn: Psn) {
         self.ack_requested = self.ack_requested.filter(|requested| !requested.is_before(psn)).or(Some(psn));
@@ -367,6 +391,12 @@ impl Direction {
     #[must_use]
     pub(super) fn awaits_answer(&self) -> bool {
         self.ack_requested.is_some_and(|requested| !requested.is_before(self.una))
+    }
+
+    /// Notes that the requester begins to retransmit with packet `at`.
+    pub(super) fn episode(&mut self, at: At) {
+        self.counts.episodes += 1;
+        self.episode = at;
     }
 
     /// Notes that a retransmission begins at `now`, after a wait since packet `before` inside the message

@@ -50,7 +50,7 @@ use crate::decode::{self, Decoded};
 use crate::source::{Record, Source};
 use conclude::earliest;
 use control::Links;
-use copies::Copies;
+use copies::{Copies, Point, Sighting};
 use device::Peers;
 use finding::{Findings, subject};
 use fragments::Fragments;
@@ -79,6 +79,9 @@ pub struct Analysis {
     current: Option<usize>,
     totals: Totals,
     copies: Copies,
+    /// Where the latest RoCE packet was captured, and whether before.
+    point: Point,
+    sighting: Sighting,
     fragments: Fragments,
     links: Links,
     /// Time of the latest packet of each interface.
@@ -192,7 +195,9 @@ impl Analysis {
             return;
         }
         let place = seen.link.ifindex.unwrap_or(record.interface as u32);
-        if self.copies.is_copy(at, (place, record.outbound.or(seen.link.outbound())), seen) {
+        self.point = (place, record.outbound.or(seen.link.outbound()));
+        self.sighting = self.copies.add(at, self.point, seen);
+        if self.sighting == Sighting::Copy {
             self.totals.seen_twice += 1;
             return;
         }
@@ -211,6 +216,8 @@ impl Analysis {
             }
             service => {
                 let Some(direction) = self.direction(at, seen, service) else { return };
+                // A CNP before did not tell it.
+                self.directions[direction].service = service;
                 self.count(direction, at, seen);
                 if packet.row().is_response() {
                     self.answer(direction, at, seen, packet);
@@ -260,6 +267,10 @@ impl Analysis {
         let direction = &mut self.directions[index];
         let Some(want) = want else {
             direction.counts.intact += 1;
+            if direction.counts.intact == 1 && direction.counts.damaged > 0 {
+                // The damaged packets before were dropped.
+                direction.forget();
+            }
             return true;
         };
         direction.counts.damaged += 1;
@@ -376,6 +387,10 @@ impl Analysis {
     fn datagram(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let Some(index) = self.direction(at, seen, Service::Ud) else { return };
         self.count(index, at, seen);
+        if let Sighting::Again(ns) = self.sighting {
+            // A requester does not repeat a datagram.
+            return self.duplicated(index, at, At { ns, number: 0 }, true, false);
+        }
         let direction = &mut self.directions[index];
         direction.last_request = at;
         let bytes = seen.payload_len() as u64;

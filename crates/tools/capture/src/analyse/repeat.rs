@@ -7,15 +7,18 @@ use wire::icrc::{ICRC_LEN, differ_by_id_and_ack_req};
 use wire::{Opcode, Operation, Packet, Psn};
 
 use super::Analysis;
+use super::copies::Sighting;
 use super::direction::{PendingNak, Timeout, verb};
 use super::finding::{At, Confidence, Kind, packets};
-use super::request::always_answered;
+use super::request::{OUT_OF_ORDER_NS, always_answered, read_span};
 use super::window::Slot;
 use crate::clock;
 
 /// An identical copy within this time was duplicated in transit, and is not a retransmission. Shorter than
 /// the time after which roxie sends a probe.
-const DUPLICATED_NS: u64 = 200_000;
+pub(super) const DUPLICATED_NS: u64 = 200_000;
+/// The same for a retransmission: a requester that gets late answers repeats it soon.
+const TWIN_NS: u64 = 20_000;
 /// The same for hosts that number their packets. Longer than any delay in a network; 2^16 packets of 64 bytes
 /// take 40 ms at 1 Gbit/s, after which identifications repeat.
 const SAME_ID_NS: u64 = 30_000_000;
@@ -45,11 +48,25 @@ impl Analysis {
         let is_numbered = direction.numbering.tells(slot.ip_id);
         let Some(before) = direction.window.get_mut(psn) else { return };
         let (first, again, answered) = (before.sent, before.again, before.answered);
-        let likeness = likeness(before, slot, seen);
+        // The time of the other point says nothing.
+        let again = match self.sighting {
+            Sighting::Again(ns) if before.point != slot.point => At { ns, ..again },
+            _ => again,
+        };
+        let likeness = match likeness(before, slot, seen) {
+            Likeness::Unknown if matches!(self.sighting, Sighting::Again(_)) => Likeness::Equal,
+            other => other,
+        };
+        let is_newer = is_numbered && slot.ip_id.wrapping_sub(before.ip_id).cast_signed() > 0;
+        if before.point != slot.point && self.sighting == Sighting::First && !is_newer {
+            // At another point an earlier transmission: the capture lacks its copy at the first point.
+            self.totals.seen_twice += 1;
+            return;
+        }
         // A sender that counts gives a retransmission another identification. Of others only the time tells.
-        // Packets of one receive batch have one time.
+        // The segments of one receive batch have one time and numbers of their own.
         let is_duplicate = match likeness {
-            Likeness::Equal | Likeness::Again if at.ns == again.ns => true,
+            Likeness::Again if at.ns == again.ns => true,
             Likeness::Equal if is_numbered => at.ns.abs_diff(again.ns) < SAME_ID_NS,
             Likeness::Equal => at.ns.abs_diff(again.ns) < DUPLICATED_NS,
             _ => false,
@@ -63,26 +80,60 @@ impl Analysis {
         let pending_nak = direction.pending_nak.is_some();
         // A packet that the responder reported missing arrives a second time after its retransmission: the
         // first transmission was delayed, not lost.
-        if let Some((_, finding)) = direction.filled.filter(|(filled, _)| *filled == psn && !pending_nak) {
+        let filled = direction.filled.filter(|(filled, when, _)| {
+            let is_late = if is_numbered { !is_newer } else { at.ns - when.ns < OUT_OF_ORDER_NS };
+            *filled == psn && !pending_nak && is_late
+        });
+        if let Some((_, _, finding)) = filled {
             direction.filled = None;
             direction.counts.late += 1;
             direction.late_ns = at.ns;
             self.findings.withdraw(finding);
             return self.reordered(index, at, psn, slot.ip_id);
         }
-        if is_duplicate && (is_numbered || !pending_nak && direction.retransmission.is_none()) {
-            return self.duplicated(index, at, again, is_numbered || at.ns == again.ns);
+        let is_numbered = is_numbered && likeness == Likeness::Equal;
+        let behind = psn.advance(direction.span(psn));
+        let is_twin =
+            direction.retransmission.is_none_or(|next| next == behind && at.ns.abs_diff(again.ns) < TWIN_NS);
+        if is_duplicate && (is_numbered || !pending_nak && is_twin) {
+            if let Some(message) = direction.message_at(psn).filter(|_| !is_numbered) {
+                message.resent += 1;
+            }
+            let is_latest = psn.advance(1) == direction.window.next();
+            return self.duplicated(index, at, again, is_numbered, is_latest);
         }
         if let Some(how) = likeness.changed() {
             self.changed(index, at, first, psn, &how);
         }
+        let transmissions = (first, again, answered);
+        self.retransmitted(index, at, packet, transmissions, (before_request, awaits_answer));
+    }
+
+    /// Handles a retransmission. `transmissions` are the first and the latest packet with its number before,
+    /// and the packet that answered them. `before` is the latest request packet, and whether the requester
+    /// waited for an answer.
+    fn retransmitted(
+        &mut self,
+        index: usize,
+        at: At,
+        packet: &Packet<'_>,
+        transmissions: (At, At, u64),
+        before: (At, bool),
+    ) {
+        let psn = packet.bth.psn;
+        let (before_request, awaits_answer) = before;
+        let (first, again, answered) = transmissions;
         let direction = &mut self.directions[index];
+        let pending_nak = direction.pending_nak.is_some();
         direction.not_passed(psn);
         direction.counts.resent += 1;
         if let Some(message) = direction.message_at(psn) {
             message.resent += 1;
         }
         let span = direction.span(psn);
+        // The requester discarded the responses so far.
+        let count = read_span(packet, direction.path_mtu).unwrap_or(1);
+        direction.window.forget_answers(psn, span.min(count));
         if let Some(timeout) = &mut direction.timeout
             && timeout.highest.is_before(psn)
         {
@@ -91,7 +142,7 @@ impl Analysis {
         if direction.retransmission.replace(psn.advance(span)) == Some(psn) && !pending_nak {
             return;
         }
-        direction.counts.episodes += 1;
+        direction.episode(at);
         direction.stalled(before_request, at);
         match direction.pending_nak.take() {
             Some(PendingNak::Missing(..) | PendingNak::NotReady(..)) => {}
@@ -120,12 +171,19 @@ impl Analysis {
         let (psn, what) = (packet.bth.psn, verb(packet.row().operation));
         let waited = clock::span(at.ns.saturating_sub(again.ns));
         let acked = psn.is_before(direction.una);
+        direction.reacknowledged = None;
         let host = direction.key.src;
+        // An implied NAK: the requester goes back to an earlier READ or atomic. Its request may be lost.
+        let or = if direction.has_fetches {
+            ", or repeats it with an earlier request that has no answer"
+        } else {
+            ""
+        };
         if answered != 0 {
             let text = format!(
                 "The {what} in packet {} was answered in packet {answered}, but requested again from there \
-                 in packet {}: the answer did not reach {host} in time, or {host} was slow to process it. \
-                 {LOOK}",
+                 in packet {}: the answer did not reach {host} in time, or {host} was slow to process \
+                 it{or}. {LOOK}",
                 first.number, at.number
             );
             let found = At { number: answered, ns: first.ns };
@@ -137,7 +195,7 @@ impl Analysis {
             let text = format!(
                 "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} \
                  after {waited}: the acknowledgement did not reach {host} in time, or {host} was slow to \
-                 process it. {LOOK}",
+                 process it{or}. {LOOK}",
                 first.number, ack.number, at.number
             );
             self.report_on(index, Kind::LostAck, ack, at.number, text);
@@ -145,11 +203,20 @@ impl Analysis {
         }
         if let Some(timeout) = &mut direction.timeout {
             timeout.attempts += 1;
+            timeout.last = at;
             if let Some(finding) = self.findings.at(timeout.finding) {
                 finding.count += 1;
             }
             return;
         }
+        self.no_answer(index, at, packet, first, again);
+    }
+
+    /// Reports the first retransmission of a request without an answer so far.
+    fn no_answer(&mut self, index: usize, at: At, packet: &Packet<'_>, first: At, again: At) {
+        let direction = &mut self.directions[index];
+        let (psn, what) = (packet.bth.psn, verb(packet.row().operation));
+        let waited = clock::span(at.ns.saturating_sub(again.ns));
         let partly = direction.message_at(psn).filter(|message| message.response != message.first_psn);
         let (kind, lost, text) = if let (Operation::ReadRequest, Some(message)) =
             (packet.row().operation, partly)
@@ -181,23 +248,28 @@ impl Analysis {
         let finding = self.report_on(index, kind, lost, at.number, text);
         if kind == Kind::LostRequest {
             self.directions[index].timeout =
-                Some(Timeout { finding, attempts: 2, lowest: psn, highest: psn });
+                Some(Timeout { finding, attempts: 2, last: at, lowest: psn, highest: psn });
         }
     }
 
     /// Adds a duplicated packet to the finding of its direction.
-    fn duplicated(&mut self, index: usize, at: At, first: At, is_certain: bool) {
+    /// `is_latest` says that no other packet of the direction is between the two.
+    pub(super) fn duplicated(&mut self, index: usize, at: At, first: At, is_certain: bool, is_latest: bool) {
         let direction = &mut self.directions[index];
         direction.counts.duplicates += 1;
+        direction.twins += u64::from(is_latest);
         if let Some(finding) = self.findings.at(direction.duplicates) {
             finding.count += 1;
             return;
         }
         let or_resent = if is_certain { "" } else { DUPLICATES_OR_RESENDS };
+        let before = match first.number {
+            0 => "one before".to_owned(),
+            number => format!("packet {number}"),
+        };
         let text = format!(
-            "Packets arrive twice: packet {} is the same as packet {}, {} later.{DUPLICATES}{or_resent}",
+            "Packets arrive twice: packet {} is the same as {before}, {} later.{DUPLICATES}{or_resent}",
             at.number,
-            first.number,
             clock::span(at.ns.saturating_sub(first.ns))
         );
         let finding = self.report_on(index, Kind::Duplicated, at, at.number, text);
@@ -223,7 +295,8 @@ impl Analysis {
         let direction = &self.directions[index];
         let counts = &direction.counts;
         let single = counts.packets - counts.duplicates;
-        if counts.duplicates < DUPLICATES_MIN || counts.duplicates * 10 < single * 9 {
+        let is_resent = direction.twins * 2 < counts.duplicates;
+        if counts.duplicates < DUPLICATES_MIN || counts.duplicates * 10 < single * 9 || is_resent {
             return;
         }
         let (count, packets) = (counts.duplicates, counts.packets);
@@ -284,7 +357,9 @@ fn likeness(before: &Slot, now: &Slot, seen: &Seen<'_>) -> Likeness {
         Likeness::Equal
     } else if differ_by_id_and_ack_req(difference, ids, before.ack_req != now.ack_req, len) {
         Likeness::Again
-    } else if now.opcode == Opcode::RC_READ_REQUEST || seen.has_options && ids != 0 {
+    } else if matches!(now.opcode, Opcode::RC_READ_REQUEST | Opcode::XRC_READ_REQUEST)
+        || seen.has_options && ids != 0
+    {
         // The requester may request the rest of a READ only. No ICRC is specified with IP options, so what
         // another identification changes in it is unknown.
         Likeness::Unknown

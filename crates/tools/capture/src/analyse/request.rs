@@ -12,7 +12,7 @@ use super::window::{Order, Slot};
 
 /// Longest delay of a packet that counts as out of order and not as retransmitted, if IP identifications do
 /// not tell.
-const OUT_OF_ORDER_NS: u64 = 20_000_000;
+pub(super) const OUT_OF_ORDER_NS: u64 = 20_000_000;
 /// A NAK or a retransmission within this time after an out-of-order packet is its consequence.
 const REORDERING_NS: u64 = 50_000_000;
 /// Payload bytes of a full packet, for each path MTU of the IBA.
@@ -31,6 +31,8 @@ impl Analysis {
             len: seen.udp_payload_len as u16,
             opcode: packet.bth.opcode,
             ack_req: packet.bth.ack_req,
+            point: self.point,
+            behind_gap: self.directions[index].holes > 0,
             ..Slot::default()
         };
         self.size_read(index, psn);
@@ -41,11 +43,11 @@ impl Analysis {
             self.report_doubted(index, Kind::Malformed, at, psn, at, text.to_owned());
         }
         let direction = &mut self.directions[index];
+        direction.has_fetches |= always_answered(packet);
         match direction.window.order(psn) {
             Order::Repeated => return self.repeated(index, at, seen, packet, &slot),
             Order::FillsGap => return self.fill_gap(index, at, packet, slot),
             Order::TooOld if direction.window.reach_back(psn) => {
-                direction.hole.get_or_insert((direction.first, slot.ip_id));
                 if direction.last_ack.number == 0 {
                     direction.una = psn;
                 }
@@ -55,6 +57,8 @@ impl Analysis {
             Order::First | Order::Restart => {
                 direction.forget_holes();
                 direction.window.restart(psn);
+                direction.hole = (at, slot.ip_id, self.point);
+                direction.begins = psn;
                 direction.inside = Inside::Unknown;
                 direction.msn = None;
                 direction.una = psn;
@@ -88,6 +92,8 @@ impl Analysis {
         if span > 1 && span <= most.cast_signed() {
             let missing = psn.distance_from(direction.window.next());
             direction.lengthen(read, missing.max(0).cast_unsigned());
+            // Or requests are missing there.
+            direction.inside = Inside::Unknown;
         }
         if span >= 1 {
             direction.unsized_read = None;
@@ -104,12 +110,10 @@ impl Analysis {
         let mut span = 1;
         let access = Access::of(packet);
         if row.operation == Operation::ReadRequest {
-            // Without the RETH, which the capture may have cut off, the length is unknown.
-            let bytes = access.map_or(u64::from(u32::MAX), |access| access.len);
-            let packets = |mtu: u32| bytes.div_ceil(mtu.into()).clamp(1, 1 << 23) as u32;
+            let most = read_span(packet, None).unwrap_or(1);
             match direction.path_mtu.filter(|_| access.is_some()) {
-                Some(mtu) => span = packets(mtu),
-                None if packets(256) > 1 => direction.unsized_read = Some((psn, packets(256))),
+                Some(mtu) => span = read_span(packet, Some(mtu)).unwrap_or(1),
+                None if most > 1 => direction.unsized_read = Some((psn, most)),
                 None => {}
             }
         }
@@ -209,15 +213,18 @@ impl Analysis {
         if direction.first_hole.number == 0 {
             direction.first_hole = at;
         }
-        direction.hole = Some((at, slot.ip_id));
+        direction.hole = (at, slot.ip_id, self.point);
         direction.inside = Inside::Unknown;
-        if direction.service == Service::Uc {
+        let last = direction.window.next().advance(0xff_ffff - count);
+        let is_elsewhere = direction.window.get(last).is_some_and(|slot| slot.point != self.point);
+        if direction.service == Service::Uc && !is_elsewhere {
             let text = format!(
                 "{count} packets before packet {} were not seen in this capture. A UC requester does not \
                  repeat them: a receiver should drop their message silently.",
                 at.number
             );
-            self.report_on(index, Kind::LostUnreliable, at, at.number, text);
+            let finding = self.report_on(index, Kind::LostUnreliable, at, at.number, text);
+            self.directions[index].unseen = finding.map(|finding| (finding, count));
         }
     }
 
@@ -226,7 +233,9 @@ impl Analysis {
     fn fill_gap(&mut self, index: usize, at: At, packet: &Packet<'_>, slot: Slot) {
         let direction = &mut self.directions[index];
         let psn = packet.bth.psn;
-        let (opened, opener_id) = direction.hole.unwrap_or_default();
+        let (opened, opener_id, point) = direction.hole;
+        // Its first transmission may be older than the capture.
+        let is_older = psn.is_before(direction.begins);
         let id_distance = slot.ip_id.wrapping_sub(opener_id).cast_signed();
         let pending_nak =
             matches!(direction.pending_nak, Some(PendingNak::Missing(missing, _)) if missing == psn);
@@ -236,9 +245,19 @@ impl Analysis {
         } else {
             !pending_nak && at.ns.abs_diff(opened.ns) < OUT_OF_ORDER_NS
         };
-        if let Some(place) = direction.window.get_mut(psn) {
-            direction.holes -= u64::from(place.missing);
-            *place = Slot { late, ..slot };
+        // Each point has its own order.
+        let is_elsewhere = point != self.point;
+        let mut filled = 0;
+        while filled < read_span(packet, direction.path_mtu).unwrap_or(1)
+            && let Some(place) = direction.window.get_mut(psn.advance(filled))
+            && (filled == 0 || place.missing)
+        {
+            direction.holes = direction.holes.saturating_sub(u64::from(place.missing));
+            *place = Slot { late: late && !is_elsewhere, ..slot };
+            filled += 1;
+        }
+        if is_elsewhere {
+            return;
         }
         if let Some(message) = direction.message_at(psn) {
             message.packets += 1;
@@ -247,27 +266,40 @@ impl Analysis {
             direction.last_request = at;
             direction.counts.late += 1;
             direction.late_ns = at.ns;
+            if let Some((finding, count)) = &mut direction.unseen {
+                *count -= 1;
+                if *count == 0 {
+                    self.findings.withdraw(Some(*finding));
+                    direction.unseen = None;
+                }
+            }
             return self.reordered(index, at, psn, slot.ip_id);
         }
         direction.counts.resent += 1;
         direction.stalled(direction.last_request, at);
         direction.last_request = at;
+        if is_older {
+            direction.pending_nak = None;
+            return;
+        }
         let why = match direction.pending_nak.take() {
             Some(PendingNak::Missing(_, nak)) => {
                 format!(" because the responder's NAK in packet {} requested it", nak.number)
             }
             _ => ", and no NAK that requested it was seen in this capture".to_owned(),
         };
-        direction.retransmission = Some(psn.advance(1));
-        direction.counts.episodes += 1;
+        let is_counted = direction.numbering.tells(slot.ip_id);
+        let or = if is_counted { "" } else { ", or arrives late" };
+        direction.retransmission = Some(psn.advance(filled));
+        direction.episode(at);
         let text = format!(
-            "The packet with PSN {psn} was not captured before packet {}, where it is retransmitted{why}. \
-             The first transmission did not reach the capture point: look for drops between the \
-             requester and the capture.",
+            "The packet with PSN {psn} was not captured before packet {}, where it is \
+             retransmitted{why}{or}. An earlier transmission did not reach the capture point, or the \
+             capture lacks it: look for drops between the requester and the capture.",
             at.number
         );
         let finding = self.report_on(index, Kind::LostRequest, opened, at.number, text);
-        self.directions[index].filled = Some((psn, finding));
+        self.directions[index].filled = Some((psn, at, finding));
     }
 
     /// Adds an out-of-order packet with this IPv4 identification to the finding of its direction.
@@ -277,13 +309,19 @@ impl Analysis {
             finding.count += 1;
             return;
         }
+        let is_certain = direction.numbering.tells(id);
+        let or = if is_certain {
+            ""
+        } else {
+            " Or it was lost before it was captured, or the capture began later, and this is its \
+             retransmission: its sender does not number its packets."
+        };
         let text = format!(
             "Packets arrive out of order: packet {} (PSN {psn}) was captured after packets with higher \
              numbers. A go-back-N responder requests a retransmission. Look for several paths or queues \
-             between the hosts.",
+             between the hosts.{or}",
             at.number
         );
-        let is_certain = direction.numbering.tells(id);
         let finding = self.report_on(index, Kind::Reordered, at, at.number, text);
         if let Some(finding) = self.findings.at(finding).filter(|_| !is_certain) {
             finding.confidence = Confidence::Medium;
@@ -314,6 +352,19 @@ impl Direction {
         }
     }
 
+    /// Ends the READ in flight with the number `psn` before it: a packet with that number is missing.
+    pub(super) fn shorten(&mut self, psn: Psn) {
+        let Some(message) = self.message_at(psn) else { return };
+        let last = std::mem::replace(&mut message.last_psn, psn.advance(0xff_ffff));
+        for each in 0..=last.distance_from(psn).max(0).cast_unsigned() {
+            if let Some(slot) = self.window.get_mut(psn.advance(each)) {
+                *slot = Slot { missing: true, ..Slot::default() };
+                self.holes += 1;
+                self.counts.gaps += 1;
+            }
+        }
+    }
+
     /// Adds `more` sequence numbers to the READ at `read`.
     pub(super) fn lengthen(&mut self, read: Psn, more: u32) {
         let Some(slot) = self.window.get(read).copied() else { return };
@@ -325,6 +376,14 @@ impl Direction {
     }
 }
 
+/// Numbers of the responses to a READ request; without a path MTU the most. Without the RETH, which the
+/// capture may have cut off, the length is unknown.
+pub(super) fn read_span(packet: &Packet<'_>, mtu: Option<u32>) -> Option<u32> {
+    let is_read = packet.row().operation == Operation::ReadRequest;
+    let bytes = Access::of(packet).map_or(u64::from(u32::MAX), |access| access.len);
+    is_read.then(|| bytes.div_ceil(mtu.unwrap_or(PATH_MTUS[0]).into()).clamp(1, 1 << 23) as u32)
+}
+
 /// Whether the responder answers the request even without AckReq.
 pub(super) fn always_answered(packet: &Packet<'_>) -> bool {
     !matches!(
@@ -333,7 +392,7 @@ pub(super) fn always_answered(packet: &Packet<'_>) -> bool {
     )
 }
 
-fn ip_id(seen: &Seen<'_>) -> u16 {
+pub(super) fn ip_id(seen: &Seen<'_>) -> u16 {
     match seen.ip {
         Ip::V4(ip) => ip.id,
         Ip::V6(_) => 0,

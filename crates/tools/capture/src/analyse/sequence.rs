@@ -1,7 +1,7 @@
 //! Checks that consecutive packets fit together: opcodes, lengths, message sequence numbers, and ACKs of
 //! requests that were not captured.
 
-use wire::{Msn, Operation, Packet, Psn, Syndrome};
+use wire::{Msn, NakCode, Operation, Packet, Psn, Syndrome};
 
 use super::Analysis;
 use super::direction::{Direction, Inside};
@@ -200,9 +200,23 @@ impl Analysis {
 
     /// Notes an answer to a request that is not known.
     pub(super) fn stray(&mut self, direction: usize, at: At, packet: &Packet<'_>) {
-        let is_nak =
-            packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Nak(_) | Syndrome::RnrNak(_)));
         let psn = packet.bth.psn;
+        let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
+        let is_nak = syndrome == Some(Syndrome::Nak(NakCode::PsnSequenceError));
+        let said = match syndrome {
+            Some(Syndrome::RnrNak(_)) => {
+                Some((Kind::ReceiverNotReady, "had no receive posted for", "RNR NAK".into()))
+            }
+            Some(Syndrome::Nak(code)) if !is_nak => Some((refusal(code), "refused", format!("NAK {code}"))),
+            _ => None,
+        };
+        if let Some((kind, did, why)) = said.filter(|_| self.directions[direction].strays.is_none()) {
+            let text = format!(
+                "{} {did} a request that was not captured: {why} in packet {}, for PSN {psn}.",
+                self.directions[direction].key.src, at.number
+            );
+            self.report_on(direction, kind, at, at.number, text);
+        }
         let stray = &mut self.directions[direction].strays;
         match stray {
             Some(stray) => {
@@ -247,6 +261,15 @@ impl Direction {
     /// Notes that the response `psn` was captured, or requested again: it was missing for the requester too.
     pub(super) fn not_passed(&mut self, psn: Psn) {
         self.passed.retain(|(first, last, _)| psn.is_before(*first) || last.is_before(psn));
+    }
+}
+
+/// The kind of finding of a NAK that ends a connection.
+pub(super) fn refusal(code: NakCode) -> Kind {
+    match code {
+        NakCode::RemoteAccessError => Kind::AccessRefused,
+        NakCode::RemoteOperationalError => Kind::ResponderFailed,
+        _ => Kind::RequestRefused,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use wire::{Opcode, Psn};
 
+use super::copies::Point;
 use super::finding::At;
 
 /// Acknowledged numbers kept, to recognise late copies.
@@ -11,7 +12,7 @@ const HISTORY: usize = 1024;
 /// Most numbers kept; older ones are removed.
 pub(super) const WINDOW_MAX: usize = 1 << 17;
 /// Most packets that the first captured one may precede although they have lower numbers.
-const OVERTAKEN_MAX: i32 = 64;
+pub(super) const OVERTAKEN_MAX: i32 = 64;
 /// A larger jump of the number is a new connection on the same queue pair.
 const JUMP_MAX: i32 = 1 << 16;
 
@@ -34,6 +35,10 @@ pub(super) struct Slot {
     pub(super) len: u16,
     pub(super) opcode: Opcode,
     pub(super) ack_req: bool,
+    /// Where the first packet was captured.
+    pub(super) point: Point,
+    /// Packets before it were missing when it was captured.
+    pub(super) behind_gap: bool,
     /// The packet was out of order.
     pub(super) late: bool,
     /// The number was missing when later ones were captured, and no packet with it has been captured so far.
@@ -139,6 +144,12 @@ impl Window {
         let over = self.slots.len().saturating_sub(WINDOW_MAX);
         self.slots.drain(..over);
         self.trimmed |= over > 0;
+    }
+
+    /// Forgets the responses to `count` numbers from `psn` on.
+    pub(super) fn forget_answers(&mut self, psn: Psn, count: u32) {
+        let first = self.index(psn).unwrap_or(self.slots.len());
+        self.slots.iter_mut().skip(first).take(count as usize).for_each(|slot| slot.answered = 0);
     }
 
     /// Number of missing packets from `una` on.
