@@ -46,8 +46,8 @@ pub(super) fn is_within(key: &[u8], prefix: &[u8]) -> bool {
         let unused = 8_usize.saturating_sub(len - at * 8) as u32;
         u32::from(a ^ b) >> unused == 0
     };
-    let bytes = key.iter().skip(4).zip(prefix.iter().skip(4)).enumerate().take(len.div_ceil(8));
-    bits(prefix) <= bits(key) && bytes.map(is_same).all(|is_same| is_same)
+    let mut bytes = key.iter().skip(4).zip(prefix.iter().skip(4)).enumerate().take(len.div_ceil(8));
+    bits(prefix) <= bits(key) && bytes.all(is_same)
 }
 
 /// Parses a value of this map, as one CPU has it.
