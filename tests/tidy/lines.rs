@@ -6,12 +6,12 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 66_320),
-    ("crates/xdp/", 10_050),
-    ("crates/tools/", 9_360),
-    ("crates/lab/", 7_000),
-    ("crates/cli/", 17_670),
-    ("xtask/", 900),
+    ("crates/nic/", 66_200),
+    ("crates/xdp/", 10_130),
+    ("crates/tools/", 9_410),
+    ("crates/lab/", 6_960),
+    ("crates/cli/", 18_060),
+    ("xtask/", 860),
 ];
 
 /// The folders with their lines, and those of all together.
