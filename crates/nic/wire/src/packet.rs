@@ -18,8 +18,9 @@ use crate::feth::Feth;
 use crate::icrc::ICRC_LEN;
 use crate::ieth::Ieth;
 use crate::imm::ImmDt;
-use crate::keys::Rkey;
-use crate::opcode::{ExtHeader, OpcodeRow};
+use crate::keys::{PKey, QKey, Rkey};
+use crate::mad::MAD_LEN;
+use crate::opcode::{ExtHeader, OpcodeRow, Operation, Service};
 use crate::rdeth::Rdeth;
 use crate::reth::Reth;
 use crate::xrceth::Xrceth;
@@ -129,6 +130,25 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// Returns the management datagram of a packet to QP 1: a UD SEND Only of exactly 256 bytes with the
+    /// default P_Key and the Q_Key of QP 1 (rdma-core and kernel agree).
+    ///
+    /// # Errors
+    /// What another packet is dropped for.
+    pub fn mad(&self) -> Result<&'a [u8; MAD_LEN], DropReason> {
+        let deth = self.deth().ok_or(DropReason::WrongService)?;
+        if self.row.service != Service::Ud || self.row.operation != Operation::Send {
+            return Err(DropReason::WrongService);
+        }
+        if !self.bth.p_key.matches(PKey::DEFAULT) {
+            return Err(DropReason::BadPKey);
+        }
+        if deth.q_key != QKey::GSI {
+            return Err(DropReason::BadQKey);
+        }
+        self.payload.try_into().map_err(|_| DropReason::BadMad)
     }
 
     /// Returns the received ICRC, to compare with [`crate::icrc::IcrcHeader::icrc`].
@@ -253,6 +273,7 @@ mod tests {
 
     use super::*;
     use crate::opcode::{OPCODES, Opcode};
+    use crate::psn::Qpn;
     use proptest::prelude::*;
 
     /// Returns a packet with `opcode`. Its extension headers consist of `fill` bytes, `body` zero bytes
@@ -265,6 +286,26 @@ mod tests {
         out.resize(header_len, fill);
         out.resize(header_len + body + ICRC_LEN, 0);
         out
+    }
+
+    #[test]
+    fn a_management_datagram_has_the_keys_of_queue_pair_1() {
+        let fault = |opcode, p_key, q_key, len| {
+            let mut bytes = packet(opcode, 0, len, 0);
+            Bth { opcode, p_key, ..Bth::default() }.emit(bytes.first_chunk_mut().unwrap());
+            if bytes.len() > Bth::LEN + Deth::LEN + ICRC_LEN {
+                let deth = bytes[Bth::LEN..].first_chunk_mut().unwrap();
+                Deth { q_key, src_qp: Qpn::GSI }.emit(deth);
+            }
+            Packet::parse(&bytes).unwrap().mad().err()
+        };
+        let (send, other_key) = (Opcode::UD_SEND_ONLY, QKey(0x1111_1111));
+        assert_eq!(fault(send, PKey::DEFAULT, QKey::GSI, MAD_LEN), None);
+        assert_eq!(fault(send, PKey::DEFAULT, QKey::GSI, MAD_LEN - 4), Some(DropReason::BadMad));
+        assert_eq!(fault(send, PKey::DEFAULT, other_key, MAD_LEN), Some(DropReason::BadQKey));
+        assert_eq!(fault(send, PKey(1), QKey::GSI, MAD_LEN), Some(DropReason::BadPKey));
+        let rc = Opcode::RC_SEND_ONLY;
+        assert_eq!(fault(rc, PKey::DEFAULT, QKey::GSI, MAD_LEN), Some(DropReason::WrongService));
     }
 
     #[test]

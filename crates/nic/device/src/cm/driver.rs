@@ -3,8 +3,7 @@
 //! Locks, outermost first: `order` (one thread at a time delivers output, so that it stays in order), an
 //! identifier's state, `state` (the state machine and the tables), a channel's queue. The engine calls the
 //! driver without holding its own lock. The driver calls the engine (to send, or to modify a QP) without
-//! holding `state`; only a tap copies a request under it, before the reply can leave. No `Arc` of an
-//! identifier is dropped under `state`: its destructor takes that lock.
+//! holding `state`. No `Arc` of an identifier is dropped under `state`: its destructor takes that lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -133,8 +132,9 @@ impl CmDriver {
         record: impl FnOnce(),
     ) -> MadOutcome {
         let handle = if is_new { Cm::handle_mad } else { Cm::handle_again };
-        let mut state = self.lock();
-        let outcome = handle(&mut state.cm, now, mad, src, dst);
+        // The reply leaves in `flush`.
+        let _in_order = Locked::new(self.runtime.lock(&self.order));
+        let outcome = handle(&mut self.lock().cm, now, mad, src, dst);
         if matches!(outcome, MadOutcome::Handled | MadOutcome::BacklogFull) {
             record();
         }

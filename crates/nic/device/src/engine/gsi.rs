@@ -239,7 +239,7 @@ impl Engine {
     }
 
     /// Forwards a DREQ or probe to the process with `slot`. False if there is none; `None` if too many were
-    /// searched for, or another process has looked already.
+    /// searched for, or another process has forwarded it.
     fn hand_to_slot(&self, mad: &Mad, slot: u16) -> Option<bool> {
         if mad.packet.is_forwarded() || !self.services.held.may_search(self.now()) {
             return None;

@@ -338,11 +338,16 @@ impl Engine {
         }
         for Redirected { slot, passes, packet } in &redirected {
             let outcome = self.services.registry.forward(*slot, &packet.batch());
-            if self.services.redirects.count(outcome, self.runtime.now_ns()) && *passes {
-                let (mut core, now) = (self.lock(), self.now());
+            if !self.services.redirects.count(outcome, self.runtime.now_ns()) {
+                continue;
+            }
+            let (mut core, now) = (self.lock(), self.now());
+            if *passes {
                 core.receive_passed(now, &packet.batch());
                 core.transmit(now);
                 self.unlock_and_deliver(core);
+            } else {
+                core.hooks.tap_request(&packet.batch());
             }
         }
         self.with_first(|first| {

@@ -7,6 +7,7 @@ use super::chain::Fate;
 use super::egress::Outgoing;
 use super::held::Late;
 use super::redirect::Redirected;
+use super::tap::Copied;
 use super::{HookCounters, HookPoint, Hooks, Target, Verdict};
 use crate::port::OwnedPacket;
 use crate::port::{Headers, Port, RxBatch, RxQueue};
@@ -29,7 +30,7 @@ impl Hooks {
     /// Judges a batch; packets that pass go to `deliver`.
     pub(crate) fn receive(&mut self, batch: &RxBatch<'_>, deliver: Deliver<'_>) {
         if !self.taps.is_empty() {
-            self.tap_incoming(batch, false);
+            self.tap_incoming(batch, Copied::Others);
         }
         if self.ingress.hook.is_none() {
             return deliver(batch);
@@ -78,7 +79,8 @@ impl Hooks {
     /// Applies a verdict other than a plain pass. `packet` is a batch of one.
     #[cold]
     fn apply_ingress_verdict(&mut self, packet: &RxBatch<'_>, fate: Fate, deliver: Deliver<'_>) {
-        if fate.verdict != Verdict::Pass {
+        // The device that handles a request copies it.
+        if !matches!(fate.verdict, Verdict::Pass | Verdict::Redirect(Target::Slot { .. })) {
             self.tap_request(packet);
         }
         if self.taps.want_verdicts()

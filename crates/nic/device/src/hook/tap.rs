@@ -3,7 +3,7 @@
 //! A tap is on the wire's side of the hooks: it sees received packets before the ingress hook, and sent
 //! packets after the egress hook. A packet of a burst has the identification and the ICRC that it will
 //! have after segmentation. A request or probe, which any device of the domain may receive, is copied by the
-//! one that handles it. A tap belongs to a connection to the control socket and ends with it. Its records
+//! one that handles it, as the ingress hook has left it. A tap belongs to a connection to the control socket and ends with it. Its records
 //! (`copies.rs`) are in memory that the reader shares: unread records survive the end of the process, and
 //! records lost to a slow reader are counted.
 
@@ -112,6 +112,21 @@ const ROOM_MAX: u32 = 1 << 30;
 /// The tap of `roxie run --capture`; connections are counted from 1.
 const RECORDING: u64 = u64::MAX;
 
+/// The packets of a received batch that are copied at a time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Copied {
+    /// Requests and probes, by the device that handles them.
+    Requests,
+    /// All others, when they arrive.
+    Others,
+}
+
+impl Copied {
+    fn has(self, is_request: bool) -> bool {
+        is_request == (self == Copied::Requests)
+    }
+}
+
 impl Hooks {
     /// Starts a tap for a connection, instead of the one it has.
     ///
@@ -164,17 +179,17 @@ impl Hooks {
         self.taps.sender = qpn;
     }
 
-    /// Copies a request that this device handles, or that a hook does not pass. Other packets were copied
-    /// when they arrived.
+    /// Copies a request that this device handles, or that is lost here. Other packets were copied when they
+    /// arrived.
     pub(crate) fn tap_request(&mut self, packet: &RxBatch<'_>) {
         if !self.taps.is_empty() {
-            self.tap_incoming(packet, true);
+            self.tap_incoming(packet, Copied::Requests);
         }
     }
 
-    /// Copies the requests of a received batch, or its other packets.
+    /// Copies some packets of a received batch.
     #[cold]
-    pub(super) fn tap_incoming(&mut self, batch: &RxBatch<'_>, requests: bool) {
+    pub(super) fn tap_incoming(&mut self, batch: &RxBatch<'_>, copied: Copied) {
         let key = batch.flow_key();
         let Some(mut outer) = Outer::new(&key, batch.src_port, batch.dst_port) else { return };
         if let Some([src, dst]) = batch.macs {
@@ -188,9 +203,10 @@ impl Hooks {
         };
         if self.taps.are_full(batch.segment) {
             let bodies = batch.packets().filter_map(|bytes| bytes.split_last_chunk::<ICRC_LEN>());
-            return self.taps.lose(bodies.filter(|(body, _)| is_ours(body)).count() as u64);
+            let is_chosen = |body: &[u8]| is_ours(body) && copied.has(is_request(body));
+            return self.taps.lose(bodies.filter(|(body, _)| is_chosen(body)).count() as u64);
         }
-        let is_chosen = |bytes, body| (is_request(body) && outer.icrc.verify(0, bytes).is_ok()) == requests;
+        let is_chosen = |bytes, body| copied.has(is_request(body) && outer.icrc.verify(0, bytes).is_ok());
         let first_id = outer.first_id(batch, || self.taps.have_room(batch.segment));
         let mut id = first_id.unwrap_or(0);
         for bytes in batch.packets() {
@@ -406,11 +422,12 @@ fn dest_qp(body: &[u8]) -> Option<Qpn> {
     Some(wire::Bth::parse(bth).dest_qp)
 }
 
-/// Whether a packet is a request or a probe that any device of the domain may receive.
+/// Whether a packet is a request or a probe that any device of the domain may receive, and that the transport
+/// hands to connection management.
 fn is_request(body: &[u8]) -> bool {
     if dest_qp(body) != Some(Qpn::GSI) {
         return false;
     }
     let packet = Packet::parse_cut(body, body.len() + ICRC_LEN).ok();
-    packet.and_then(|packet| packet.payload().try_into().ok()).is_some_and(is_for_one_process)
+    packet.and_then(|packet| packet.mad().ok()).is_some_and(is_for_one_process)
 }

@@ -2,7 +2,7 @@
 //! acknowledgements follow at the end of each receive batch.
 
 use transport::{Instant, PacketSource, RecvQueue, numbering};
-use wire::{DropReason, Gid, Operation, PKey, Packet, QKey, Qpn, Service};
+use wire::{DropReason, Gid, Packet, Qpn};
 
 use super::Tables;
 use crate::port::OwnedPacket;
@@ -167,23 +167,11 @@ impl Tables {
         }
     }
 
-    /// A MAD is a UD SEND Only of exactly 256 bytes with the GSI Q_Key (rdma-core and kernel agree).
     fn receive_mad(&mut self, packet: &Packet<'_>, raw: &[u8], batch: &RxBatch<'_>) {
-        let row = packet.row();
-        let Some(deth) = packet.deth() else { return self.count(DropReason::WrongService) };
-        if row.service != Service::Ud || row.operation != Operation::Send {
-            return self.count(DropReason::WrongService);
+        match packet.mad() {
+            Ok(bytes) => self.outbox.push_mad(*bytes, OwnedPacket::new(batch, raw)),
+            Err(reason) => self.count(reason),
         }
-        if !packet.bth.p_key.matches(PKey::DEFAULT) {
-            return self.count(DropReason::BadPKey);
-        }
-        if deth.q_key != QKey::GSI {
-            return self.count(DropReason::BadQKey);
-        }
-        let Ok(bytes) = <[u8; wire::mad::MAD_LEN]>::try_from(packet.payload()) else {
-            return self.count(DropReason::BadMad);
-        };
-        self.outbox.push_mad(bytes, OwnedPacket::new(batch, raw));
     }
 
     /// Keeps a packet of another process for forwarding. The kernel steers a GRO batch by its first packet,
