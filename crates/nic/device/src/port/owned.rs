@@ -39,8 +39,9 @@ impl OwnedPacket {
 
     /// The packet as a batch of one.
     pub(crate) fn batch(&self) -> RxBatch<'_> {
-        let Self { src, src_port, dst, dst_port, tos, ttl, macs, ref bytes, .. } = *self;
-        let (segment, queue) = (bytes.len(), RxQueue::Forwarded);
+        let Self { src, src_port, dst, dst_port, tos, ttl, macs, is_forwarded, ref bytes } = *self;
+        let queue = if is_forwarded { RxQueue::Forwarded } else { RxQueue::Slot };
+        let segment = bytes.len();
         RxBatch {
             src,
             src_port,
@@ -54,6 +55,28 @@ impl OwnedPacket {
             bytes,
             queue,
             icrc: Icrc::Present,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_counts_as_forwarded_only_if_another_process_forwarded_it() {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let (src_port, dst_port, tos, ttl, macs, ip_id, icrc) = (1, 4791, 0, 64, None, None, Icrc::Present);
+        for queue in [RxQueue::Gsi, RxQueue::Slot, RxQueue::Forwarded] {
+            let (src, dst, bytes, segment) = (address, address, &[0; 20][..], 20);
+            let batch =
+                RxBatch { src, src_port, dst, dst_port, tos, ttl, segment, macs, ip_id, bytes, queue, icrc };
+            let kept = OwnedPacket::new(&batch, bytes);
+            let is_forwarded = queue == RxQueue::Forwarded;
+            assert_eq!(
+                (kept.is_forwarded(), kept.batch().queue == queue),
+                (is_forwarded, queue != RxQueue::Gsi)
+            );
         }
     }
 }
