@@ -67,16 +67,16 @@ pub enum JoinError {
 
 /// Descriptors that a process opens for a moment when its first engine starts: the 65 of the first page of
 /// the socket set, and what it has itself.
-const FIRST: u64 = 110;
+const FOR_FIRST_START: u64 = 110;
 /// Descriptors that an engine keeps, and those of its first objects.
-pub(super) const EACH: u64 = 20;
+pub(super) const FOR_ENGINE: u64 = 20;
 /// A limit of descriptors that is enough for all devices of a process, with an engine each.
-const ENOUGH: u64 = 1024;
+const USUAL_LIMIT: u64 = 1024;
 
 /// Descriptors that a process with so many devices has open for a moment when the last one starts.
 #[must_use]
 pub const fn descriptors(devices: usize) -> u64 {
-    FIRST - EACH + EACH * devices as u64
+    FOR_FIRST_START - FOR_ENGINE + FOR_ENGINE * devices as u64
 }
 
 /// Why a process is not taken for one of this user.
@@ -138,10 +138,11 @@ impl JoinError {
                 "end that process, or try again when the machine has less to do".to_owned()
             }
             JoinError::TooFewDescriptors => {
-                let is_hard = sys::descriptor_limits()[1] < ENOUGH;
+                let [soft, hard] = sys::descriptor_limits();
+                let enough = USUAL_LIMIT.max(soft.saturating_mul(2));
                 let above =
-                    if is_hard { "; as root, limits.conf or the settings of a container" } else { "" };
-                format!("raise it: ulimit -n {ENOUGH}{above}")
+                    if hard < enough { "; as root, limits.conf or the settings of a container" } else { "" };
+                format!("raise it: ulimit -n {enough}{above}")
             }
             JoinError::TooManyInFlight => "raise the hard limit (ulimit -Hn) to 8192".to_owned(),
             JoinError::OtherVersion { .. } => format!("end all programs of that version, or {APART}"),
@@ -196,7 +197,7 @@ impl fmt::Display for JoinError {
                 write!(
                     f,
                     "the limit of open descriptors (ulimit -n) is too low: it is {soft}, at most {hard}; a \
-                     process needs {FIRST} for a moment, and {EACH} for each further device or engine"
+                     process needs {FOR_FIRST_START} for a moment, and {FOR_ENGINE} for each further device or engine"
                 )
             }
             JoinError::TooManyInFlight => f.write_str(

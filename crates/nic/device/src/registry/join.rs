@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::error::EACH;
+use super::error::FOR_ENGINE;
 use super::group::{Common, SocketSet};
 use super::holder::PortHolder;
 use super::identity::{self, Peer, Relation};
@@ -105,8 +105,10 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             _ => waited_ns > BUSY_NS,
         };
         if ends {
-            let error = if is_short_of_descriptors() { JoinError::TooFewDescriptors } else { error };
-            return Err(error.into());
+            // A lack of descriptors looks like both.
+            let may_lack = matches!(error, JoinError::PortBusy { .. } | JoinError::Silent { .. });
+            let is_short = may_lack && is_short_of_descriptors();
+            return Err(if is_short { JoinError::TooFewDescriptors } else { error }.into());
         }
         sys::pause(if waited_ns > BUSY_NS { BUSY_PAUSE } else { PAUSE });
     }
@@ -175,11 +177,11 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
     Ok(Scan::NoMember(reason))
 }
 
-/// Whether this process has none for another engine: it may not even accept its own connection, or read the
-/// names of members.
+/// Whether this process has no descriptors left for another engine: it may not even accept its own connection,
+/// or read the names of members.
 fn is_short_of_descriptors() -> bool {
     match std::fs::read_dir("/proc/self/fd") {
-        Ok(open) => open.count() as u64 + EACH > sys::descriptor_limit(),
+        Ok(open) => open.count() as u64 + FOR_ENGINE > sys::descriptor_limit(),
         Err(error) => error.raw_os_error() == Some(libc::EMFILE),
     }
 }

@@ -100,9 +100,10 @@ impl JournalFile {
 
     /// The first slot of the engine that has each slot, or had it when it was killed; `None` for free slots.
     pub(super) fn owners(&self) -> Vec<Option<u16>> {
-        let mut table = [0; OWNERS_LEN];
+        // On the heap: threads of applications may have stacks of 64 KiB.
+        let mut table = vec![0; OWNERS_LEN];
         // Without the table all slots count as free.
-        let _short = self.0.read_at(&mut table, 0);
+        let _unread = self.0.read_at(&mut table, 0);
         let owner = |bytes: &[u8; 2]| u16::from_le_bytes(*bytes).checked_sub(1).filter(|slot| *slot < SLOTS);
         table.as_chunks().0.iter().take(usize::from(SLOTS)).map(owner).collect()
     }
