@@ -173,8 +173,8 @@ impl Gids {
     /// and whether the netdev was removed, and then tells the contexts. Does not wait for another thread that
     /// does the same.
     pub(crate) fn follow(&self, apply: impl FnOnce(&GidTable, &Arc<GidTable>, bool)) {
-        let Some(mut watch) = self.watch.try_lock() else { return };
-        let watch = &mut *watch;
+        let Some(mut guard) = self.watch.try_lock() else { return };
+        let watch = &mut *guard;
         let Some(monitor) = &mut watch.monitor else { return };
         let old = self.get();
         // A link that went down and up between two calls gives two events.
@@ -208,7 +208,6 @@ impl Gids {
                 let _kept = monitor.set_interfaces(&new.interfaces());
             }
             apply(&old, &new, is_gone);
-            self.tell_beyond();
         }
         let new = self.get();
         if !watch.is_stale {
@@ -216,6 +215,8 @@ impl Gids {
         }
         let kinds = kinds(&old, &new, carriers, is_gone);
         watch.contexts.retain(|context| context.upgrade().inspect(|context| context.tell(&kinds)).is_some());
+        drop(guard);
+        self.tell_beyond();
     }
 
     /// Takes the lock, or returns `None` if that lasts until `until_ns`.

@@ -20,9 +20,16 @@ use crate::wr::UdDest;
 pub enum Refused {
     /// A datagram with another Q_Key; its sender.
     QKey(QKey, Qpn),
-    /// A datagram that needs so many bytes with its GRH area, and the bytes of the next receive.
-    TooLong(usize, u64, Qpn),
-    /// A datagram for which no receive was posted.
+    /// A datagram that does not fit in the next receive.
+    TooLong {
+        /// Bytes that it needs, with its GRH area.
+        needs: usize,
+        /// Bytes of the receive.
+        room: u64,
+        /// Its sender.
+        sender: Qpn,
+    },
+    /// A datagram for which no receive was posted; kept if nothing else was refused before.
     NoReceive(Qpn),
     /// A request for memory, where, and why.
     Request(Operation, Reth, Cause),

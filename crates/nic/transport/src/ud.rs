@@ -67,7 +67,7 @@ pub(crate) fn receive(
     };
     if room < (GRH_LEN + payload.len()) as u64 {
         ep.counters.rcvd_no_wqe += 1;
-        ep.refused = Some(Refused::TooLong(GRH_LEN + payload.len(), room, deth.src_qp));
+        ep.refused = Some(Refused::TooLong { needs: GRH_LEN + payload.len(), room, sender: deth.src_qp });
         return Err(DropReason::ReceiveTooSmall);
     }
     let mut wqe = RecvWqe::default();

@@ -13,8 +13,9 @@ use crate::gid::GidTable;
 impl IdInner {
     /// The device of the identifier was removed. Its port is free, and it listens no more: rdma_ucm destroys
     /// the kernel's identifier after the event (Linux ucma.c ucma_close_id). A listener on a wildcard address
-    /// has no device (cma.c cma_process_remove): it stops listening there, but keeps its port at the first
-    /// device.
+    /// has no device (cma.c cma_process_remove): it stops listening there. If it was the listener's first
+    /// device, its port and listener stay, because requests reach the other devices by them;
+    /// `State::request` rejects what arrives at the removed device.
     pub(super) fn lose_device(self: &Arc<Self>, driver: &CmDriver) {
         let is_at = |host: &Arc<dyn Host>| std::ptr::eq(host.driver(), driver);
         let is_its_own = self.place().is_some_and(|place| is_at(&place.host));

@@ -143,7 +143,7 @@ impl Map {
     /// Its id.
     ///
     /// # Errors
-    /// None at present.
+    /// Those of bpf(2).
     pub fn id(&self) -> io::Result<u32> {
         let about: MapInfo = info(self.fd.as_fd())?;
         Ok(about.id)

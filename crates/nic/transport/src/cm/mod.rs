@@ -85,7 +85,8 @@ pub struct CmCounters {
     pub rx_malformed: u64,
     /// Messages that match no connection, or not its state.
     pub rx_unexpected: u64,
-    /// Requests not taken at first because a backlog was full, or too many connections were half open.
+    /// Requests not taken when they arrived, because a backlog was full or too many connections were half
+    /// open.
     pub rx_backlog_full: u64,
     /// Messages about a connection that did not come from its peer's address, and requests in the name of
     /// another address.

@@ -48,7 +48,7 @@ pub(super) fn explain(object: &QpObject, queue: &mut Queue) -> Option<Refusal> {
             );
             found(FindingKind::WrongQkey, text, ("Q_Key set", set), sender)
         }
-        Refused::TooLong(needed, room, sender) => {
+        Refused::TooLong { needs: needed, room, sender } => {
             let (sender, payload) = (sender.value(), needed - GRH_LEN);
             let text = format!(
                 "a datagram of {payload} bytes of queue pair {sender:#08x} was dropped: the receive of queue \
