@@ -144,6 +144,25 @@ echo "$(grep -c '"infiniband.mad.attributeid":"0x0010"' three.json) requests"
     sed 's/.*: \(connected\|no answer\).*/\1/' | sort | uniq -c
 "#;
 
+/// A device that a server opened after a hook was attached has none: attaching another one changes nothing, and
+/// detaching succeeds. A device of a list without an address is left out, with the reason.
+const LATER: &str = r#"
+"$ROXIE" run -- rping -s -P -a 0.0.0.0 -p 7174 >/dev/null 2>&1 & server=$!; hosts="$hosts $server"
+LISTENING
+"$ROXIE" hook attach $server ingress count
+for n in 1 2; do
+    eval host=\$host$n
+    nsenter -t $host -n "$ROXIE" run --netdev p$n -- rping -c -a 10.6$n.0.1 -C 1 -p 7174
+done
+"$ROXIE" hook attach $server ingress impair:loss=1% || true
+echo "$("$ROXIE" hook list | grep -c ingress) with a hook"
+"$ROXIE" hook detach $server ingress && echo detached
+"$ROXIE" top --once 2>&1
+"$ROXIE" run --name .. -- true 2>&1 || true
+ip address flush dev e1
+"$ROXIE" run --device A=e0,B=e1 -- ibv_devices 2>&1
+"#;
+
 /// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
 const TRAFFIC: &str = r#"
 nsenter -t $host0 -n sh -euc 'ip address add 10.70.0.2/24 dev p0; ip address add fd70::2/64 dev p0 nodad'
@@ -266,6 +285,16 @@ pub(crate) fn cases() -> Vec<Case> {
             let lines = ["12 requests\n", " 12 connected\n"];
             lines.iter().try_for_each(|line| says(&ended, line))?;
             if wrong || ended.output.contains("no answer") { Err(ended.describe()) } else { Ok(()) }
+        }),
+        networks("a device that is opened later").with_programs(&["rping"]).running(|lab, name| {
+            let ended = run(lab, name, &LATER.replace("LISTENING", &until_listening(7174)))?;
+            let lines = [
+                "ingress has a program already",
+                "1 with a hook\ndetached\n",
+                "'..' cannot name a device",
+                "there is no device B: network interface e1 has no IP address",
+            ];
+            lines.iter().try_for_each(|line| says(&ended, line))
         }),
         networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
             let program = build(lab, "each_device.c", &["-libverbs"])?;

@@ -128,7 +128,7 @@ mod tests {
         for good in ["mlx5_0", &"x".repeat(DeviceConfig::NAME_MAX - 2)] {
             assert!(named(good).check().is_ok(), "{good}");
         }
-        for bad in ["", "a/b", "a b", &"x".repeat(DeviceConfig::NAME_MAX + 1)] {
+        for bad in ["", ".", "..", "a/b", "a b", &"x".repeat(DeviceConfig::NAME_MAX + 1)] {
             assert_eq!(named(bad).check().unwrap_err().code, 2, "{bad}");
         }
     }

@@ -77,7 +77,10 @@ fn interface(link: &Link, reason: &str) -> Check {
             );
             if port.active { Check::ok(NAME, text) } else { Check::note(NAME, text) }
         }
-        Err(error) => Check::note(NAME, format!("{name}: {error}; {reason}")),
+        Err(error) => {
+            let later = reason.strip_prefix("has ").map(|names| format!("{names} may come later"));
+            Check::note(NAME, format!("{name}: {error}; {}", later.as_deref().unwrap_or(reason)))
+        }
     }
 }
 

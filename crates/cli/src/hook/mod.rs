@@ -8,7 +8,7 @@ pub(crate) mod object;
 mod report;
 
 use roxie::hook::control::{ControlError, Remote};
-use roxie::hook::{HookError, HookPlan};
+use roxie::hook::{HookError, HookPlan, HookPoint};
 use roxie::verbs::HookConfig;
 
 use crate::engines::{device_of, engines_of, unanswered};
@@ -21,9 +21,17 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
         HookCommand::Attach(args) => {
             // Load it here first: an error then has all names, and the other process is not disturbed.
             let plan = attachable(&args.hook)?;
-            each(args.pid, |remote| remote.attach(args.point, &plan, args.replace))
+            // A device that has a program refuses before another one gets it.
+            let [having, others] = engines_by_hook(args.pid, args.point)?;
+            let attach = |remote: &Remote| remote.attach(args.point, &plan, args.replace);
+            each(args.pid, &having, attach)?;
+            each(args.pid, &others, attach)
         }
-        HookCommand::Detach(args) => each(args.pid, |remote| remote.detach(args.point)),
+        HookCommand::Detach(args) => {
+            let [having, others] = engines_by_hook(args.pid, args.point)?;
+            let asked = if having.is_empty() { others } else { having };
+            each(args.pid, &asked, |remote| remote.detach(args.point))
+        }
         HookCommand::List(args) => report::list(args),
         HookCommand::Stats(args) => report::stats(args),
         HookCommand::Frames(args) => frames::frames(args),
@@ -33,9 +41,20 @@ pub(crate) fn run(args: &HookToolArgs) -> Outcome {
     }
 }
 
-/// Sends a request to all engines of a process; a failure names the device.
-fn each(pid: u32, mut ask: impl FnMut(&Remote) -> Result<(), ControlError>) -> Outcome {
-    let engines = engines_of(pid)?;
+/// The engines of a process with a program at this point, and those without one; a device that the process
+/// opened later has none.
+fn engines_by_hook(pid: u32, point: HookPoint) -> Outcome<[Vec<Remote>; 2]> {
+    let [mut having, mut others] = [Vec::new(), Vec::new()];
+    for remote in engines_of(pid)? {
+        let hooks = remote.hooks().map_err(|error| unanswered(pid, &error))?;
+        let group = if hooks.iter().any(|hook| hook.point == point) { &mut having } else { &mut others };
+        group.push(remote);
+    }
+    Ok([having, others])
+}
+
+/// Sends a request to engines of a process; a failure names the device.
+fn each(pid: u32, engines: &[Remote], ask: impl Fn(&Remote) -> Result<(), ControlError>) -> Outcome {
     let devices = engines.iter().map(device_of).collect::<Outcome<Vec<_>>>()?;
     engines.iter().zip(devices).try_for_each(|(remote, (device, netdev))| {
         ask(remote).map_err(|error| unanswered(pid, &error).of(&format!("{device} on {netdev}")))

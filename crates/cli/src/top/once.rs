@@ -50,7 +50,7 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
     }
     let terminal = Terminal::stdout();
     if rows.is_empty() {
-        say!("roxie: {}", nothing_shown(args));
+        say!("roxie: {}", nothing_shown(table, args));
     }
     for (number, line) in lines(&rows).iter().enumerate() {
         terminal.line(&terminal.paint(if number == 0 { Tone::Strong } else { Tone::Plain }, line));
@@ -62,9 +62,10 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
 }
 
 /// Explains an empty table.
-pub(super) fn nothing_shown(args: &TopArgs) -> String {
+pub(super) fn nothing_shown(table: &Table, args: &TopArgs) -> String {
     match (&args.interface, args.filter.as_str()) {
         (Some(netdev), "") => format!("no RoCEv2 traffic was seen on {netdev}"),
+        (None, "") if !table.devices.is_empty() => format!("no queue pairs ({} on roxie)", table.summary),
         (None, "") => "no queue pairs: no process of this user runs on roxie in this network namespace. \
                        For another one, as root: ip netns exec NAME roxie top, or nsenter -t PID -n roxie top"
             .to_owned(),

@@ -95,7 +95,10 @@ impl Refusal {
             }
             Refusal::BadSetting(bad) => bad.remedy(),
             Refusal::BadName { .. } => {
-                format!("use 1 to {} letters, digits, '_', '-' or '.'", NAME_MAX)
+                format!(
+                    "use 1 to {} letters, digits, '_', '-' or '.', and begin with another than '.'",
+                    NAME_MAX
+                )
             }
             Refusal::NoMemory => "raise the limits: ulimit -v unlimited, ulimit -d unlimited".to_owned(),
             Refusal::NoThread(_) => {

@@ -79,8 +79,9 @@ impl DeviceConfig {
     /// [`Refusal::BadName`].
     pub(crate) fn check_name(&self, given: impl FnOnce() -> String) -> Result<(), Refusal> {
         let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        // The empty name means the default.
-        if self.name.len() <= Self::NAME_MAX && self.name.chars().all(good) {
+        // Device files are in a directory with this name. The empty name means the default.
+        let is_hidden = self.name.starts_with('.');
+        if self.name.len() <= Self::NAME_MAX && self.name.chars().all(good) && !is_hidden {
             return Ok(());
         }
         Err(Refusal::BadName { name: self.name.clone(), given: given() })

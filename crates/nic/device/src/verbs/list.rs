@@ -5,6 +5,7 @@ use std::io;
 use super::{Device, DeviceSettings};
 use crate::gid::GidTable;
 use crate::interfaces::Interfaces;
+use crate::notice::notice;
 
 /// The devices that a process has, in a stable order. A device stays in the list as long as its interface
 /// exists; devices of interfaces that come later follow at the end.
@@ -42,22 +43,39 @@ impl DeviceList {
         });
         let has: Vec<_> = known.iter().map(|it| (it.name().to_owned(), it.gids().ifindex)).collect();
         let has = self.is_started.then_some(&has[..]);
-        let configs = match DeviceSettings::from_env().configs_beside(has, &interfaces) {
+        let settings = DeviceSettings::from_env();
+        let configs = match settings.configs_beside(has, &interfaces) {
             // The program has changed its settings.
             Err(_) if self.is_started => Vec::new(),
-            configs => configs?,
+            Err(refusal) => {
+                // An interface has gone since the user named it.
+                let others = settings.configs_beside(Some(&[]), &interfaces).unwrap_or_default();
+                if others.is_empty() {
+                    return Err(refusal.into());
+                }
+                notice(refusal);
+                others
+            }
+            Ok(configs) => configs,
         };
-        let mut refusal = None;
+        let mut left_out = Vec::new();
         for config in configs {
             match Device::open_on(&config, &interfaces) {
                 Ok(new) => known.push(new),
-                Err(error) => refusal = refusal.or(Some(error)),
+                Err(error) => left_out.push((config.name, error)),
             }
         }
-        self.is_started |= !known.is_empty();
-        match refusal.filter(|_| known.is_empty()) {
-            Some(error) => Err(error),
-            None => Ok(known.clone()),
+        if known.is_empty()
+            && let Some((_, error)) = left_out.pop()
+        {
+            return Err(error);
         }
+        if !self.is_started {
+            left_out
+                .iter()
+                .for_each(|(name, error)| notice(format_args!("there is no device {name}: {error}")));
+        }
+        self.is_started |= !known.is_empty();
+        Ok(known.clone())
     }
 }
