@@ -27,8 +27,8 @@ const QUESTIONS: [&str; 13] = [
     "rdma_resolve_addr",
     "rdma_set_option",
 ];
-/// Functions that correct programs call to find out which sizes, types and flags are possible, until such an
-/// object is created.
+/// Functions that correct programs call to find out which sizes, types and flags are possible, also until
+/// the first refusal: no mistake if the process has ever created such an object.
 const CREATIONS: [(&str, Kind); 6] = [
     ("ibv_create_cq", Kind::CompletionQueue),
     ("ibv_create_cq_ex", Kind::CompletionQueue),
@@ -86,7 +86,7 @@ fn is_answer(function: &str, refused: &VerbsError) -> bool {
         || OPTIONAL.contains(&function) && !is_mistake(refused)
 }
 
-/// What a call would have created that is a mistake only if no such object is created later.
+/// What a call would have created that is a mistake only if no such object is ever created.
 fn creates(function: &str, refused: &VerbsError) -> Option<Kind> {
     let is_question = refused.errno() == libc::EINVAL && !is_mistake(refused);
     CREATIONS.iter().find(|(name, _)| is_question && *name == function).map(|(_, kind)| *kind)

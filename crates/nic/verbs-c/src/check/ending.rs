@@ -28,6 +28,9 @@ const ENDED_NS: u64 = 1_000_000_000;
 /// The process that has opened the device last: a forked child counts as another one.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
+/// The kinds of objects that the process has created, as bits.
+static CREATED: AtomicU32 = AtomicU32::new(0);
+
 /// Registers the function that runs at the exit. This is done while the library is loaded: then the function
 /// runs after all exit handlers and destructors of the application, which may still destroy objects.
 ///
@@ -77,6 +80,9 @@ pub(super) static SUSPECTED: Mutex<Vec<Suspicion>> = Mutex::new(Vec::new());
 /// Keeps a suspicion; a later one of the same places replaces it.
 pub(super) fn suspect(suspicion: Suspicion) {
     let mut suspected = lock(&SUSPECTED);
+    if suspicion.creates.is_some_and(has_created) {
+        return;
+    }
     // What a thread waited for when the first queue pair was destroyed is the reason.
     if suspicion.wait.is_some() && suspected.iter().any(|known| known.wait == suspicion.wait) {
         return;
@@ -87,8 +93,15 @@ pub(super) fn suspect(suspicion: Suspicion) {
     }
 }
 
-/// An object was created: refusals before were answers to the question what is possible.
+/// Whether the process has ever created such an object.
+pub(super) fn has_created(kind: Kind) -> bool {
+    CREATED.load(Ordering::Relaxed) & (1 << kind as u32) != 0
+}
+
+/// An object was created: refusals were answers to the question what is possible.
 pub(super) fn succeeded(kind: Kind) {
+    // Before the lock: a thread that suspects at this time sees the bit, or its suspicion is removed here.
+    CREATED.fetch_or(1 << kind as u32, Ordering::Relaxed);
     lock(&SUSPECTED).retain(|suspicion| suspicion.creates != Some(kind));
 }
 
