@@ -1,4 +1,4 @@
-/* correct_size_search: looks for the most entries and places, up to the first refusal, and keeps what it got */
+/* correct_size_search: looks for the most entries and places, and keeps the last that it got */
 #include "misuse.h"
 
 static struct ibv_context *context;

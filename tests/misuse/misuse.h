@@ -1,7 +1,8 @@
 /*
  * What the programs of this directory share: two connected queue pairs of one process. Each program makes one
- * mistake, on the line with a comment `finds: KIND`; `options:` in a comment are those of `roxie check`. Some
- * programs are correct if they are compiled with -DFIXED.
+ * mistake, on the line with a comment `finds: KIND`; `options:` in a comment are those of `roxie check`, and
+ * `exit:` is its exit code if that is neither 0 nor 66. Some programs are correct if they are compiled with
+ * -DFIXED.
  */
 #ifndef MISUSE_H
 #define MISUSE_H

@@ -160,7 +160,11 @@ fn finds(lab: &Lab, place: &Place, name: &str, source: &Path, is_fixed: bool) ->
         let kind = finding["kind"].as_str().unwrap_or_default().to_owned();
         found.insert((at["line"].as_u64().unwrap_or_default(), kind));
     }
-    let code = if expected.is_empty() { 0 } else { 66 };
+    let code = match marks(&text, "exit:").pop().filter(|_| !is_fixed) {
+        Some((_, code)) => code.parse().map_err(|_| format!("{code} is no exit code"))?,
+        None if expected.is_empty() => 0,
+        None => 66,
+    };
     if found != expected || ended.code() != Some(code) {
         return Err(format!("expected {expected:?}, found {found:?}\n{}", ended.describe()));
     }

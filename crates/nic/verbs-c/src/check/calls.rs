@@ -6,7 +6,7 @@ use roxie::transport::VerbsError;
 
 use crate::observer::Kind;
 
-use super::ending::{Suspicion, suspect};
+use super::ending::{About, Suspicion, suspect};
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
 
@@ -63,7 +63,7 @@ pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) 
     if let Some(creates) = creates(function, refused) {
         let sites = vec![("refused", here())];
         let (kind, text) = (FindingKind::RefusedCall, line.to_owned());
-        return suspect(Suspicion { kind, text, sites, creates: Some(creates), wait: None });
+        return suspect(Suspicion { kind, text, sites, about: About::Creation(creates) });
     }
     match refused.errno() {
         libc::EBUSY => report(FindingKind::ObjectInUse, line, &[("refused", here())]),

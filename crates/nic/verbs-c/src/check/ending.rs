@@ -66,10 +66,38 @@ pub(super) struct Suspicion {
     pub(super) kind: FindingKind,
     pub(super) text: String,
     pub(super) sites: Vec<(&'static str, Site)>,
-    /// The kind of object that a refused call would have created.
-    pub(super) creates: Option<Kind>,
-    /// The completion queue that a thread waits for, by its address, and since when.
-    pub(super) wait: Option<(usize, u64)>,
+    pub(super) about: About,
+}
+
+/// What a suspicion is about.
+#[derive(Clone, Copy)]
+pub(super) enum About {
+    /// A refused call would have created such an object.
+    Creation(Kind),
+    /// A thread waits for a completion queue, by its address.
+    Wait {
+        cq: usize,
+        since_ns: u64,
+        /// So waits also a thread of a correct program that has nothing to do: only SIGALRM shows that the
+        /// program did not want to wait so long.
+        is_idle: bool,
+    },
+    /// A message or datagram was refused, on which a program need not count.
+    Loss,
+}
+
+impl Suspicion {
+    /// The completion queue that a thread waits for, and since when.
+    fn wait(&self) -> Option<(usize, u64)> {
+        match self.about {
+            About::Wait { cq, since_ns, .. } => Some((cq, since_ns)),
+            _ => None,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.about, About::Wait { is_idle: true, .. })
+    }
 }
 
 /// Suspicions that a process keeps; the first ones explain the others.
@@ -80,11 +108,10 @@ pub(super) static SUSPECTED: Mutex<Vec<Suspicion>> = Mutex::new(Vec::new());
 /// Keeps a suspicion; a later one of the same places replaces it.
 pub(super) fn suspect(suspicion: Suspicion) {
     let mut suspected = lock(&SUSPECTED);
-    if suspicion.creates.is_some_and(has_created) {
-        return;
-    }
+    let is_answered = matches!(suspicion.about, About::Creation(kind) if has_created(kind));
     // What a thread waited for when the first queue pair was destroyed is the reason.
-    if suspicion.wait.is_some() && suspected.iter().any(|known| known.wait == suspicion.wait) {
+    let wait = suspicion.wait();
+    if is_answered || wait.is_some() && suspected.iter().any(|known| known.wait() == wait) {
         return;
     }
     suspected.retain(|known| (known.kind, &known.sites) != (suspicion.kind, &suspicion.sites));
@@ -102,7 +129,7 @@ pub(super) fn has_created(kind: Kind) -> bool {
 pub(super) fn succeeded(kind: Kind) {
     // Before the lock: a thread that suspects at this time sees the bit, or its suspicion is removed here.
     CREATED.fetch_or(1 << kind as u32, Ordering::Relaxed);
-    lock(&SUSPECTED).retain(|suspicion| suspicion.creates != Some(kind));
+    lock(&SUSPECTED).retain(|known| !matches!(known.about, About::Creation(of) if of == kind));
 }
 
 extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
@@ -110,14 +137,15 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
         return;
     }
     look_at_queues();
-    for Suspicion { kind, text, sites, .. } in lock(&SUSPECTED).extract_if(.., |s| s.creates.is_some()) {
+    let is_creation = |suspicion: &mut Suspicion| matches!(suspicion.about, About::Creation(_));
+    for Suspicion { kind, text, sites, .. } in lock(&SUSPECTED).extract_if(.., is_creation) {
         report(kind, &text, &sites);
     }
     // A program that fails leaves what a reported mistake did not let it end.
     if status == 0 {
         left("");
     } else if !has_reported() {
-        give_up();
+        give_up(false);
         left(&format!("; the process ended with exit code {status}"));
     }
 }
@@ -137,15 +165,16 @@ pub(crate) fn interrupted(signal: c_int) {
     waits::missed_events(now_ns().saturating_sub(ENDED_NS));
     // Other signals end servers that have no mistake.
     if signal == libc::SIGALRM && !has_reported() {
-        give_up();
+        give_up(true);
     }
 }
 
 /// Reports what threads wait for, or what explains it.
-fn give_up() {
+fn give_up(is_alarm: bool) {
     waits::suspect();
     let mut suspected = mem::take(&mut *lock(&SUSPECTED));
-    suspected.retain(|suspicion| suspicion.wait.is_none_or(|wait| !waits::has_ended(wait)));
+    suspected.retain(|suspicion| suspicion.wait().is_none_or(|wait| !waits::has_ended(wait)));
+    suspected.retain(|suspicion| is_alarm || !suspicion.is_idle());
     let is_cause = |suspicion: &&Suspicion| suspicion.kind != FindingKind::Hang;
     let has_cause = suspected.iter().any(|suspicion| is_cause(&suspicion));
     for Suspicion { kind, text, sites, .. } in suspected.iter().filter(|s| !has_cause || is_cause(s)) {

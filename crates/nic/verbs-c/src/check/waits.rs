@@ -10,7 +10,7 @@ use sys::now_ns;
 use crate::ibv::cq::CqObject;
 use crate::ibv::events::handed_out;
 
-use super::ending::{self, Suspicion};
+use super::ending::{self, About, Suspicion};
 use super::objects::for_each_cq;
 use super::options::lock;
 use super::report::{FindingKind, report};
@@ -177,6 +177,8 @@ struct Work {
     cqs: [usize; 2],
     /// Where the last send was posted, if none of the posted ones is signaled.
     unsignaled: Option<(usize, Site)>,
+    /// Whether a send was signaled: the program may signal one of many.
+    has_signaled: bool,
     sends: usize,
     receives: usize,
     srq: Option<usize>,
@@ -191,6 +193,7 @@ impl Work {
             number: queue.number,
             cqs: queue.cqs(),
             unsignaled: unsignaled.map(|send| (queue.sends.len(), send.posted)),
+            has_signaled: queue.has_signaled,
             sends: queue.sends.len(),
             receives: queue.receives.len(),
             srq: queue.srq,
@@ -244,9 +247,11 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
     let sending = || all.iter().filter(|work| work.cqs[0] == cq.cq);
     let receiving = || all.iter().filter(|work| work.cqs[1] == cq.cq && work.receives > 0);
     let mut sites = vec![("waits", waits)];
+    let mut is_idle = false;
     let unsignaled = || sending().find_map(|work| Some((work, work.unsignaled?)));
     let what = if let Some((work, (count, posted))) = unsignaled().filter(|_| receiving().next().is_none()) {
         sites.insert(0, ("posted", posted));
+        is_idle = work.has_signaled;
         format!(
             "the {count} posted send(s) of queue pair {:#08x} are unsignaled, so none will complete there; \
              set IBV_SEND_SIGNALED, or sq_sig_all for the queue pair",
@@ -262,10 +267,14 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
         format!("{} posted send(s) of queue pair {:#08x} are not complete", work.sends, work.number)
     } else if let Some(work) = receiving().next() {
         let peer = all.iter().find(|peer| work.peer == Some(peer.number) && peer.peer == Some(work.number));
+        let is_of = |peer: &Work, other: &Seen| other.cq == peer.cqs[1] && other.cq != cq.cq;
+        let has_waiter = |peer: &Work| seen.iter().any(|other| is_of(peer, other) && other.waits.is_some());
+        let both = peer.is_some_and(has_waiter);
+        // The thread that ends the process does not wait for an event.
+        is_idle = !both || cq.is_for_event;
         let does = peer.map_or_else(String::new, |peer| {
-            let also = seen.iter().any(|cq| peer.cqs.contains(&cq.cq) && cq.waits.is_some());
             let also =
-                if also { ", and a thread waits for it, too: both ends wait for each other" } else { "" };
+                if both { ", and a thread waits for it, too: both ends wait for each other" } else { "" };
             format!("; its peer {:#08x} in this process has {} sends in work{also}", peer.number, peer.sends)
         });
         let sent = unsignaled().map_or_else(String::new, |(_, (count, posted))| {
@@ -279,10 +288,11 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
         work::LIMIT_SPENT.to_owned()
     } else {
         sites.push(("created", cq.created));
+        is_idle = true;
         "no work request is posted that could complete there".to_owned()
     };
     let waited = now_ns().saturating_sub(since_ns) / 1_000_000;
     let text = format!("a thread waits for a completion for {waited} ms: {what}");
-    let (kind, wait) = (FindingKind::Hang, Some((cq.cq, since_ns)));
-    Some(Suspicion { kind, text, sites, creates: None, wait })
+    let about = About::Wait { cq: cq.cq, since_ns, is_idle };
+    Some(Suspicion { kind: FindingKind::Hang, text, sites, about })
 }

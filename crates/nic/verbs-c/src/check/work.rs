@@ -20,7 +20,7 @@ use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::object::Object;
 
-use super::ending::Suspicion;
+use super::ending::{About, Suspicion};
 use super::objects::created;
 use super::options::{OPTIONS, lock};
 use super::pages::{self, User};
@@ -38,6 +38,8 @@ pub(super) struct Queue {
     pub(super) service: QpType,
     max_send_wr: u32,
     sends_all_signaled: bool,
+    /// A send was signaled.
+    pub(super) has_signaled: bool,
     pub(super) sends: VecDeque<Posted>,
     pub(super) receives: VecDeque<Posted>,
     /// For `--races`.
@@ -273,7 +275,7 @@ fn report_refusal(number: u32, refusal: Refusal) {
     let Refusal { kind, text, sites, sender, is_certain } = refusal;
     match is_certain {
         true => report_between(kind, &text, &sites, Some((number, sender))),
-        false => ending::suspect(Suspicion { kind, text, sites, creates: None, wait: None }),
+        false => ending::suspect(Suspicion { kind, text, sites, about: About::Loss }),
     }
 }
 
@@ -312,6 +314,7 @@ impl Queue {
             service: qp.transport().map_or(QpType::Rc, Qp::ty),
             max_send_wr: qp.cap().max_send_wr,
             sends_all_signaled: object.tail.sq_sig_all,
+            has_signaled: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             numbers: Numbers::default(),
@@ -400,6 +403,8 @@ impl Queue {
             self.moved_ns = now_ns();
         }
         let bytes = bytes(wr.sg_list);
+        let is_signaled = self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED);
+        self.has_signaled |= is_signaled;
         let (queue, is_receive) = (Some(self.number), false);
         let user = User { queue, wr_id: wr.wr_id, operation, bytes, posted, is_receive };
         let pages = match gets_result {
@@ -410,7 +415,7 @@ impl Queue {
             wr_id: wr.wr_id,
             operation,
             bytes,
-            is_signaled: self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED),
+            is_signaled,
             may_be_done: false,
             posted,
             time_ns: 0,
