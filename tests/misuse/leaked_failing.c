@@ -1,4 +1,4 @@
-/* leaked_failing: a program that fails for another reason leaves a channel */
+/* leaked_failing: a program that fails for another reason leaves a channel; exit: 7 */
 #include "misuse.h"
 
 int main(void)

@@ -84,6 +84,9 @@ pub(super) struct Finding {
     /// The numbers of the queue pair and of its peer, for findings about a connection.
     #[serde(default)]
     pub(super) ends: Option<(u32, u32)>,
+    /// The process failed, and may have had no time to end what it began.
+    #[serde(default)]
+    pub(super) failed: bool,
     /// The process that made it ([`Processes::id`]), and its command line.
     #[serde(skip)]
     pub(super) process: u32,

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::Write;
+use std::mem;
 use std::path::PathBuf;
 
 use roxie_capture::paint;
@@ -29,6 +30,10 @@ pub(super) struct Report {
     /// Findings about connections: the numbers of both queue pairs, and what they say.
     connections: Vec<((u32, u32), String)>,
     suppressed: usize,
+    /// Processes with a finding that is not of [`failed`](Self::failed).
+    faulty: HashSet<u32>,
+    /// What processes that failed did not end: told at the end, unless another process has a finding.
+    failed: Vec<Finding>,
     /// Findings that repeat a printed one in another process.
     repeated: usize,
 }
@@ -67,13 +72,33 @@ impl Report {
         json: bool,
         suppressions: Suppressions,
     ) -> Self {
-        let (symbols, printed) = (Symbols::default(), HashSet::new());
-        let connections = Vec::new();
-        Self { output, path, json, suppressions, symbols, printed, connections, suppressed: 0, repeated: 0 }
+        Self {
+            output,
+            path,
+            json,
+            suppressions,
+            symbols: Symbols::default(),
+            printed: HashSet::new(),
+            connections: Vec::new(),
+            suppressed: 0,
+            faulty: HashSet::new(),
+            failed: Vec::new(),
+            repeated: 0,
+        }
+    }
+
+    /// Takes a finding.
+    pub(super) fn finding(&mut self, finding: Finding) -> Outcome {
+        if finding.failed {
+            self.failed.push(finding);
+            return Ok(());
+        }
+        self.faulty.insert(finding.process);
+        self.print(&finding)
     }
 
     /// Prints a finding that was not printed before.
-    pub(super) fn finding(&mut self, finding: Finding) -> Outcome {
+    fn print(&mut self, finding: &Finding) -> Outcome {
         let stacks: Vec<Named> = finding.stacks.iter().map(|stack| self.named(stack)).collect();
         let functions = stacks.iter().flat_map(|stack| &stack.frames).map(|place| place.function.as_str());
         if self.suppressions.names(finding.kind.name(), functions) {
@@ -87,11 +112,11 @@ impl Report {
             self.repeated += 1;
             return Ok(());
         }
-        let other = self.other_end(&finding);
+        let other = self.other_end(finding);
         let text = if self.json {
-            json(&finding, &stacks, other.as_deref())?
+            json(finding, &stacks, other.as_deref())?
         } else {
-            text(&finding, &stacks, other.as_deref())
+            text(finding, &stacks, other.as_deref())
         };
         self.put(&text)
     }
@@ -133,12 +158,19 @@ impl Report {
         Named { what: stack.what.clone(), process, thread: stack.thread.clone(), frames }
     }
 
-    /// Prints the sums; returns the number of findings.
+    /// Prints the rest and the sums; returns the number of findings that change the exit code: a program that
+    /// fails has its own.
     pub(super) fn end(&mut self, processes: usize) -> Outcome<usize> {
-        let found = self.printed.len();
-        if self.json {
-            return Ok(found);
+        let counted = self.printed.len();
+        for finding in mem::take(&mut self.failed) {
+            if self.faulty.iter().all(|process| *process == finding.process) {
+                self.print(&finding)?;
+            }
         }
+        if self.json {
+            return Ok(counted);
+        }
+        let found = self.printed.len();
         let unused: Vec<String> = self.suppressions.unused().collect();
         let mut text = String::new();
         if found > 0 || self.suppressed > 0 {
@@ -158,7 +190,7 @@ impl Report {
             text += &format!("roxie check: unused suppression {}\n", Printable(&rule));
         }
         self.put(&text)?;
-        Ok(found)
+        Ok(counted)
     }
 }
 

@@ -194,6 +194,7 @@ impl Race<'_> {
             text: self.text(),
             stacks: stacks.collect(),
             ends: None,
+            failed: false,
             process,
             command: findings.command(process),
         }

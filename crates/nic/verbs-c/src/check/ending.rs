@@ -15,9 +15,9 @@ use crate::abi::objects::{ibv_mr, ibv_qp_ex};
 use crate::ibv::events::handed_out;
 use crate::observer::Kind;
 
-use super::objects::{alive, for_each_cq};
+use super::objects::{Left, alive, for_each_cq};
 use super::options::lock;
-use super::report::{FindingKind, has_reported, process_started, report};
+use super::report::{FindingKind, has_reported, process_started, report, report_of_failed};
 use super::stack::Site;
 use super::{pages, waits, watch, work};
 
@@ -141,12 +141,17 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     for Suspicion { kind, text, sites, .. } in lock(&SUSPECTED).extract_if(.., is_creation) {
         report(kind, &text, &sites);
     }
-    // A program that fails leaves what a reported mistake did not let it end.
     if status == 0 {
-        left("");
+        for (kind, text, created) in left() {
+            report(kind, &text, &[("created", created)]);
+        }
     } else if !has_reported() {
+        // A program that fails leaves what a reported mistake did not let it end.
         give_up(false);
-        left(&format!("; the process ended with exit code {status}"));
+        for (kind, text, created) in left() {
+            let text = format!("{text}; the process ended with exit code {status}");
+            report_of_failed(kind, &text, &[("created", created)]);
+        }
     }
 }
 
@@ -182,11 +187,9 @@ fn give_up(is_alarm: bool) {
     }
 }
 
-/// Reports what the application did not end. `mark` ends the texts.
-fn left(mark: &str) {
-    leaks(mark);
-    unacknowledged(mark);
-    unpolled(mark);
+/// What the application did not end: kinds, texts and where the objects were created.
+fn left() -> Vec<(FindingKind, String, Site)> {
+    [leaks(), unacknowledged(), unpolled()].concat()
 }
 
 /// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
@@ -208,24 +211,19 @@ pub(super) fn look_at_queues() {
     }
 }
 
-/// Reports objects that the application did not destroy.
-fn leaks(mark: &str) {
-    for left in alive(describe) {
-        let (kind, first) = (left.kind, &left.first);
+/// Objects that the application did not destroy.
+fn leaks() -> Vec<(FindingKind, String, Site)> {
+    let leak = |left: Left| {
+        let (name, ends_by) = (left.kind.name(), left.kind.ends_by());
         let text = match left.addresses.len() {
-            1 => format!(
-                "one {}{first} is alive at exit; {} was not called{mark}",
-                kind.name(),
-                kind.ends_by()
-            ),
-            count => format!(
-                "{count} objects ({}) of this origin are alive at exit; {} was not called{mark}",
-                kind.name(),
-                kind.ends_by()
-            ),
+            1 => format!("one {name}{} is alive at exit; {ends_by} was not called", left.first),
+            count => {
+                format!("{count} objects ({name}) of this origin are alive at exit; {ends_by} was not called")
+            }
         };
-        report(kind.leak(), &text, &[("created", left.created)]);
-    }
+        (left.kind.leak(), text, left.created)
+    };
+    alive(describe).into_iter().map(leak).collect()
 }
 
 /// What identifies an object for people. The object is alive during the call.
@@ -243,8 +241,8 @@ fn describe(kind: Kind, address: usize) -> String {
     }
 }
 
-/// Reports completions of successful work requests that the application did not poll.
-fn unpolled(mark: &str) {
+/// Completions of successful work requests that the application did not poll.
+fn unpolled() -> Vec<(FindingKind, String, Site)> {
     let mut found = Vec::new();
     for_each_cq(|object, created| {
         let (mut sent, mut received) = (0, 0);
@@ -254,19 +252,19 @@ fn unpolled(mark: &str) {
             let count = if wc.is_receive() { &mut received } else { &mut sent };
             *count += u32::from(wc.status == WcStatus::Success);
         }
-        found.push((sent, received, created));
+        if sent + received > 0 {
+            let text = format!(
+                "the process ended with {received} received messages and {sent} completed sends in a \
+                 completion queue that no thread polled"
+            );
+            found.push((FindingKind::UnpolledCompletions, text, created));
+        }
     });
-    for (sent, received, created) in found.into_iter().filter(|(sent, received, _)| sent + received > 0) {
-        let text = format!(
-            "the process ended with {received} received messages and {sent} completed sends in a completion \
-             queue that no thread polled{mark}"
-        );
-        report(FindingKind::UnpolledCompletions, &text, &[("created", created)]);
-    }
+    found
 }
 
-/// Reports completion events that the application took and did not acknowledge.
-fn unacknowledged(mark: &str) {
+/// Completion events that the application took and did not acknowledge.
+fn unacknowledged() -> Vec<(FindingKind, String, Site)> {
     let delivered: HashMap<usize, [u32; 2]> = handed_out().into_iter().collect();
     let mut found = Vec::new();
     for_each_cq(|object, created| {
@@ -274,13 +272,14 @@ fn unacknowledged(mark: &str) {
         // SAFETY: the public part of an object that is alive during this call.
         let acknowledged = unsafe { (*cq).base.comp_events_completed };
         let [events, _] = delivered.get(&cq.addr()).copied().unwrap_or([acknowledged; 2]);
-        found.push((events.wrapping_sub(acknowledged), created));
+        let left = events.wrapping_sub(acknowledged).cast_signed();
+        if left > 0 {
+            let text = format!(
+                "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
+                 (ibv_ack_cq_events); ibv_destroy_cq would wait for that"
+            );
+            found.push((FindingKind::UnacknowledgedCqEvents, text, created));
+        }
     });
-    for (left, created) in found.into_iter().filter(|(left, _)| left.cast_signed() > 0) {
-        let text = format!(
-            "{left} event(s) of a completion queue were taken by ibv_get_cq_event and not acknowledged \
-             (ibv_ack_cq_events); ibv_destroy_cq would wait for that{mark}"
-        );
-        report(FindingKind::UnacknowledgedCqEvents, &text, &[("created", created)]);
-    }
+    found
 }

@@ -29,7 +29,13 @@ pub(super) static REPORTED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(Mutex:
 /// Reports a mistake once. `sites` are call stacks, each with what happened there; the first one is the place
 /// to look at.
 pub(super) fn report(kind: FindingKind, text: &str, sites: &[(&str, Site)]) {
-    report_between(kind, text, sites, None);
+    report_with(kind, text, sites, "");
+}
+
+/// As [`report`], about a process that has failed: `roxie check` leaves it out if it knows of a mistake of
+/// another process, of which it may be the consequence.
+pub(super) fn report_of_failed(kind: FindingKind, text: &str, sites: &[(&str, Site)]) {
+    report_with(kind, text, sites, ",\"failed\":true");
 }
 
 /// As [`report`], about a connection: the numbers of the queue pair and of its peer, by which `roxie check`
@@ -40,6 +46,12 @@ pub(super) fn report_between(
     sites: &[(&str, Site)],
     ends: Option<(u32, u32)>,
 ) {
+    let ends = ends.map_or_else(String::new, |(qp, peer)| format!(",\"ends\":[{qp},{peer}]"));
+    report_with(kind, text, sites, &ends);
+}
+
+/// As [`report`], with further members of the object.
+fn report_with(kind: FindingKind, text: &str, sites: &[(&str, Site)], members: &str) {
     let key = (kind, sites.iter().map(|(_, site)| *site).collect());
     {
         let mut reported = lock(&REPORTED);
@@ -49,9 +61,7 @@ pub(super) fn report_between(
     }
     let mut line = format!("{{\"type\":\"finding\",\"kind\":\"{}\",\"text\":", kind.name());
     string(&mut line, text);
-    if let Some((qp, peer)) = ends {
-        let _ = write!(line, ",\"ends\":[{qp},{peer}]");
-    }
+    line.push_str(members);
     stacks(&mut line, sites);
     line.push('}');
     append(&line);
