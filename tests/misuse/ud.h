@@ -64,7 +64,7 @@ static inline void close_datagrams(struct datagrams *d)
 {
 	CHECK(ibv_destroy_ah(d->ah) == 0);
 	for (int i = 0; i < 2; i++)
-		CHECK(ibv_destroy_qp(d->qp[i]) == 0 && ibv_destroy_cq(d->cq[i]) == 0);
+		CHECK((d->qp[i] == NULL || ibv_destroy_qp(d->qp[i]) == 0) && ibv_destroy_cq(d->cq[i]) == 0);
 	CHECK(ibv_dereg_mr(d->mr) == 0);
 	CHECK(ibv_dealloc_pd(d->pd) == 0 && ibv_close_device(d->context) == 0);
 }

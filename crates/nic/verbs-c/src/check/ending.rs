@@ -82,8 +82,9 @@ pub(super) enum About {
         /// program did not want to wait so long.
         is_idle: bool,
     },
-    /// A message or datagram was refused, on which a program need not count.
-    Loss,
+    /// A message or datagram was refused, on which a program need not count. The completion queue in which
+    /// its completion is missing.
+    Loss(usize),
 }
 
 impl Suspicion {
@@ -93,10 +94,6 @@ impl Suspicion {
             About::Wait { cq, since_ns, .. } => Some((cq, since_ns)),
             _ => None,
         }
-    }
-
-    fn is_idle(&self) -> bool {
-        matches!(self.about, About::Wait { is_idle: true, .. })
     }
 }
 
@@ -174,16 +171,24 @@ pub(crate) fn interrupted(signal: c_int) {
     }
 }
 
-/// Reports what threads wait for, or what explains it.
+/// Reports what threads wait for, or what explains it. After SIGALRM a thread has waited too long.
 fn give_up(is_alarm: bool) {
     waits::suspect();
     let mut suspected = mem::take(&mut *lock(&SUSPECTED));
     suspected.retain(|suspicion| suspicion.wait().is_none_or(|wait| !waits::has_ended(wait)));
-    suspected.retain(|suspicion| is_alarm || !suspicion.is_idle());
-    let is_cause = |suspicion: &&Suspicion| suspicion.kind != FindingKind::Hang;
-    let has_cause = suspected.iter().any(|suspicion| is_cause(&suspicion));
-    for Suspicion { kind, text, sites, .. } in suspected.iter().filter(|s| !has_cause || is_cause(s)) {
-        report(*kind, text, sites);
+    let is_about = |is_it: &dyn Fn(About) -> bool| suspected.iter().any(|known| is_it(known.about));
+    let is_refused = is_about(&|about| matches!(about, About::Creation(_)));
+    let is_lost = |of: usize| is_about(&|about| matches!(about, About::Loss(cq) if cq == of));
+    let lacks =
+        |of: usize| is_about(&|about| matches!(about, About::Wait { cq, is_idle: true, .. } if cq == of));
+    for Suspicion { kind, text, sites, about } in &suspected {
+        match *about {
+            About::Wait { .. } if is_refused => {}
+            About::Wait { cq, is_idle: true, .. } if !is_alarm || is_lost(cq) => {}
+            // No thread waits for what was lost.
+            About::Loss(cq) if !is_alarm && !lacks(cq) => report_of_failed(*kind, text, sites),
+            _ => report(*kind, text, sites),
+        }
     }
 }
 

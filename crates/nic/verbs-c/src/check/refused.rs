@@ -22,8 +22,9 @@ pub(super) struct Refusal {
     pub(super) sites: Sites,
     /// The number of the queue pair that sent it.
     pub(super) sender: u32,
-    /// Whether it is a mistake in any case: a program may count on the loss of datagrams.
-    pub(super) is_certain: bool,
+    /// The completion queue in which a completion is missing, if a program may count on that loss; else it is
+    /// a mistake in any case.
+    pub(super) missing_in: Option<usize>,
 }
 
 /// Explains the last refusal of a queue pair, once.
@@ -33,10 +34,11 @@ pub(super) fn explain(object: &QpObject, queue: &mut Queue) -> Option<Refusal> {
     let status = qp.status()?;
     let set = queue.initialized.or_else(|| created(object.public().addr()))?;
     let number = queue.number;
-    let is_certain = !matches!(refused, Refused::NoReceive(_));
-    queue.told = is_certain.then_some(refused);
+    let [_, recv_cq] = queue.cqs();
+    let missing_in = matches!(refused, Refused::NoReceive(_)).then_some(recv_cq);
+    queue.told = missing_in.is_none().then_some(refused);
     let found =
-        |kind, text, site, sender| Some(Refusal { kind, text, sites: vec![site], sender, is_certain });
+        |kind, text, site, sender| Some(Refusal { kind, text, sites: vec![site], sender, missing_in });
     match refused {
         Refused::QKey(theirs, sender) => {
             let (sender, ours) = (sender.value(), qp.query().ok()?.q_key.0);
@@ -61,10 +63,11 @@ pub(super) fn explain(object: &QpObject, queue: &mut Queue) -> Option<Refusal> {
         }
         Refused::NoReceive(sender) => {
             let (sender, count) = (sender.value(), status.counters.rcvd_no_wqe);
+            // The counter has those that were longer than their receive, too.
             let text = format!(
-                "{count} datagram(s) were dropped because queue pair {number:#08x} had no receive posted, \
-                 the first one of queue pair {sender:#08x}; no side is told. Post a receive for each \
-                 datagram that can come before the next one is posted"
+                "{count} datagram(s) were dropped because queue pair {number:#08x} had no receive posted \
+                 with room for them, one of them of queue pair {sender:#08x}; no side is told. Post a \
+                 receive for each datagram that can come before the next one is posted"
             );
             let site = queue.last_receive.map_or(("created", set), |posted| ("last receive posted", posted));
             found(FindingKind::DatagramDropped, text, site, sender)
@@ -94,8 +97,8 @@ pub(super) fn explain(object: &QpObject, queue: &mut Queue) -> Option<Refusal> {
             // A sender over UC does not know when the peer needs nothing more.
             let is_late = matches!(sites.first(), Some(("deregistered", _))) && queue.service == QpType::Uc;
             let sites = if sites.is_empty() { vec![("attributes set", set)] } else { sites };
-            let is_certain = !is_late;
-            Some(Refusal { kind: FindingKind::RefusedRequest, text, sites, sender, is_certain })
+            let missing_in = is_late.then_some(recv_cq);
+            Some(Refusal { kind: FindingKind::RefusedRequest, text, sites, sender, missing_in })
         }
     }
 }

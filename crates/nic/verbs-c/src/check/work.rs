@@ -272,10 +272,10 @@ pub(super) fn look_at_refusals() {
 }
 
 fn report_refusal(number: u32, refusal: Refusal) {
-    let Refusal { kind, text, sites, sender, is_certain } = refusal;
-    match is_certain {
-        true => report_between(kind, &text, &sites, Some((number, sender))),
-        false => ending::suspect(Suspicion { kind, text, sites, about: About::Loss }),
+    let Refusal { kind, text, sites, sender, missing_in } = refusal;
+    match missing_in {
+        None => report_between(kind, &text, &sites, Some((number, sender))),
+        Some(cq) => ending::suspect(Suspicion { kind, text, sites, about: About::Loss(cq) }),
     }
 }
 
