@@ -38,6 +38,8 @@ pub(crate) struct Observer {
     /// The memory of an object that has ended: the observer keeps it, so that later uses of its address are
     /// noticed.
     pub(crate) keep_memory: fn(usize, Layout),
+    /// ibv_rereg_mr has changed a region.
+    pub(crate) changed: fn(usize),
     /// From now on the object belongs to another one: the application does not destroy it.
     pub(crate) owned: fn(usize),
     /// Returns whether an argument that is not NULL leads to a live object of this kind.

@@ -58,20 +58,25 @@ impl Regions {
     }
 }
 
-/// A memory region was registered.
+/// A memory region was registered or changed.
 pub(super) fn region_begins(address: usize) {
     let region = address as *mut ibv_mr;
-    // SAFETY: a new object, which no other thread has yet.
+    // SAFETY: a new object, which no other thread has yet, or an argument of ibv_rereg_mr(3).
     let (Some(object), registered) = (unsafe { MrObject::from_ptr(region) }, here()) else { return };
     // SAFETY: as above.
-    let &ibv_mr { lkey, rkey, addr, length, pd, .. } = unsafe { &*region };
+    let ibv_mr { lkey, rkey, addr, length, pd, .. } = unsafe { region.read() };
+    if object.tail.is_import() && addr.is_null() {
+        // The object of the registration tells of the region, unless ibv_rereg_mr gives this one an address.
+        return;
+    }
     let (first, length, pd) = (addr.addr() as u64, length as u64, pd.addr());
     let (iova, access) = object.tail.remote().unwrap_or_default();
     let end = first.checked_add(length).filter(|_| OPTIONS.pages.sends && length > 0);
     let is_plain = end.is_some_and(|end| is_plain(first as usize, end as usize));
     let region = Region { rkey, first, length, is_plain, pd, iova, access, registered, deregistered: None };
-    lock(&REGIONS).live.insert(lkey, region);
+    let changed = lock(&REGIONS).live.insert(lkey, region);
     if OPTIONS.races {
+        changed.into_iter().for_each(|before| report::region_end(before.rkey));
         report::region(rkey, first, length);
     }
 }

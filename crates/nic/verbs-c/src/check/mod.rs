@@ -54,6 +54,7 @@ pub(crate) fn start() {
         born,
         destroyed,
         keep_memory: objects::keep_memory,
+        changed: memory::region_begins,
         owned: objects::own,
         is_usable: objects::is_usable,
         refused: calls::refused,

@@ -16,6 +16,7 @@ use sys::now_ns;
 
 use crate::abi::objects::{ibv_mr, ibv_qp_ex, ibv_srq};
 use crate::ibv::events::handed_out;
+use crate::ibv::pd_mr::MrObject;
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
 use crate::object::Object;
@@ -182,7 +183,13 @@ pub(super) const LIMIT_SPENT: &str = concat!(
 pub(super) fn region_ends(region: usize, site: Site) {
     // A request that was refused before found the region.
     look_at_refusals();
-    let region = region as *const ibv_mr;
+    let region = region as *mut ibv_mr;
+    // SAFETY: the tail is dropped after this call.
+    let object: Option<&MrObject> = unsafe { Object::from_ptr(region) };
+    if object.is_some_and(|object| object.tail.remote().is_some()) {
+        // ibv_unimport_mr: the region stays.
+        return;
+    }
     // SAFETY: the public part, which stays in memory, is read here only.
     let (lkey, addr, length) = unsafe { ((*region).lkey, (*region).addr, (*region).length) };
     if let Some((first, length)) = memory::region_ends(lkey, site) {

@@ -20,7 +20,7 @@ use crate::abi::objects::{
 use crate::errno::{Failure, busy, code, done, failed, given, known_bits, no_argument, null};
 use crate::handle::{GivenUp, members, typed};
 use crate::object::Object;
-use crate::observer::Between;
+use crate::observer::{Between, observer};
 use crate::refusal;
 
 use super::context::ContextObject;
@@ -77,7 +77,12 @@ impl MrTail {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first address for peers, and the rights.
+    /// Whether another object is the one of the registration.
+    pub(crate) fn is_import(&self) -> bool {
+        self.is_import
+    }
+
+    /// The first address for peers, and the rights; `None` once it is deregistered.
     pub(crate) fn remote(&self) -> Option<(u64, Access)> {
         self.lock().as_ref().map(|mr| (mr.iova(), mr.access()))
     }
@@ -365,8 +370,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let asked = done!(input; Change::new(flags, pd, addr, length, access));
     // SAFETY: ibv_rereg_mr(3): the domain counts only if a flag names it.
     let domain: Option<&PdObject> = unsafe { typed(asked.pd.unwrap_or(ptr::null_mut())) };
-    let mut region = mr.tail.lock();
-    let Some(region) = region.as_mut() else { return input(deregistered(mr)) };
+    let mut guard = mr.tail.lock();
+    let Some(region) = guard.as_mut() else { return input(deregistered(mr)) };
     let mut access = asked.access.unwrap_or(region.access());
     let (addr, length) = asked.range.unwrap_or_else(|| (mr.addr().get(), mr.length().get()));
     done!(command; check_memory(addr, length, access));
@@ -386,6 +391,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     }
     mr.addr().set(addr);
     mr.length().set(length);
+    drop(guard);
+    if let Some(observer) = observer() {
+        (observer.changed)(mr.address());
+    }
     0
 }
 
