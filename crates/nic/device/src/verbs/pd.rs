@@ -68,7 +68,9 @@ impl Pd {
         &self.0.context.0.events.queue
     }
 
-    pub(crate) fn id(&self) -> PdId {
+    /// Returns its number on the device. Parent domains have that of their domain.
+    #[must_use]
+    pub fn id(&self) -> PdId {
         *self.0.id
     }
 
@@ -260,6 +262,12 @@ impl Drop for MrInner {
 }
 
 impl Mr {
+    /// Returns the protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
     /// Returns the key for local work requests.
     #[must_use]
     pub fn lkey(&self) -> Lkey {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex};
 
-use roxie::transport::{Access, Sge};
+use roxie::transport::{Access, PdId, Sge};
 use sys::guarded::{self, pages::is_plain};
 
 use crate::abi::objects::ibv_mr;
@@ -21,8 +21,7 @@ pub(super) struct Region {
     pub(super) length: u64,
     /// Its memory may be protected: ordinary memory when it was registered.
     pub(super) is_plain: bool,
-    /// The protection domain, by its address.
-    pub(super) pd: usize,
+    pub(super) pd: PdId,
     /// The first address for peers.
     pub(super) iova: u64,
     pub(super) access: Access,
@@ -64,13 +63,13 @@ pub(super) fn region_begins(address: usize) {
     // SAFETY: a new object, which no other thread has yet, or an argument of ibv_rereg_mr(3).
     let (Some(object), registered) = (unsafe { MrObject::from_ptr(region) }, here()) else { return };
     // SAFETY: as above.
-    let ibv_mr { lkey, rkey, addr, length, pd, .. } = unsafe { region.read() };
+    let ibv_mr { lkey, rkey, addr, length, .. } = unsafe { region.read() };
     if object.tail.is_import() && addr.is_null() {
         // The object of the registration tells of the region, unless ibv_rereg_mr gives this one an address.
         return;
     }
-    let (first, length, pd) = (addr.addr() as u64, length as u64, pd.addr());
-    let (iova, access) = object.tail.remote().unwrap_or_default();
+    let (first, length) = (addr.addr() as u64, length as u64);
+    let (pd, iova, access) = object.tail.remote().unwrap_or_default();
     let end = first.checked_add(length).filter(|_| OPTIONS.pages.sends && length > 0);
     let is_plain = end.is_some_and(|end| is_plain(first as usize, end as usize));
     let region = Region { rkey, first, length, is_plain, pd, iova, access, registered, deregistered: None };

@@ -1,11 +1,13 @@
 //! Why this process refused a request or a datagram of a peer: what it knows about its regions and queue
 //! pairs.
 
-use roxie::transport::{Access, Cause, GRH_LEN, QpType, Refused};
+use roxie::transport::{Access, Cause, GRH_LEN, PdId, QpType, Refused};
 use roxie::wire::{Operation, Reth};
 
 use crate::ibv::qp::QpObject;
+use crate::observer::Kind;
 
+use super::ending::has_created;
 use super::memory::{REGIONS, Region};
 use super::objects::created;
 use super::options::lock;
@@ -84,9 +86,8 @@ pub(super) fn explain(object: &QpObject, queue: &mut Queue) -> Option<Refusal> {
                 );
                 (why, vec![("flags set", set)])
             } else {
-                // SAFETY: the public part of a live object.
-                let pd = unsafe { (*object.public()).qp_base.pd }.addr();
-                region(&asked, needs, pd)
+                let has_domain = queue.service != QpType::XrcTgt;
+                region(&asked, needs, has_domain.then(|| qp.pd().id()))
             };
             let sender = status.dest_qpn?.value();
             let text = format!(
@@ -120,14 +121,20 @@ fn flags(access: Access) -> String {
 }
 
 /// Why the memory of a request was refused, and the call stacks that tell of the region. `pd` is the domain
-/// of the queue pair.
-fn region(asked: &Reth, needs: Access, pd: usize) -> (String, Sites) {
+/// of the queue pair: an XRC target has that of the shared receive queue which the request names.
+fn region(asked: &Reth, needs: Access, pd: Option<PdId>) -> (String, Sites) {
     let &Reth { va, r_key, dma_len } = asked;
     let regions = lock(&REGIONS);
     let with_key = |key: u32| regions.all().find(|region| region.rkey == key);
     let live = |key: u32| with_key(key).filter(|region| region.deregistered.is_none());
     let holder = || regions.all().find(|region| region.holds(va, dma_len));
     let low = va as u32;
+    let is_foreign = |region: &Region| pd.is_some_and(|pd| pd != region.pd);
+    // Windows are no regions.
+    let window = match has_created(Kind::Window) {
+        true => "; if it is that of a memory window, this is not bound now, or not with this range or right",
+        false => "",
+    };
     let (why, region) = match with_key(r_key.0) {
         Some(named) if named.deregistered.is_some() => {
             let again =
@@ -146,10 +153,14 @@ fn region(asked: &Reth, needs: Access, pd: usize) -> (String, Sites) {
                     "the region{} was registered with {ours}, and the request needs {needs}",
                     place(named)
                 )
-            } else if named.pd != pd {
+            } else if is_foreign(named) {
                 format!("the region{} has another protection domain than the queue pair", place(named))
             } else {
-                format!("the memory of the region{} is not mapped any more", place(named))
+                let or = match pd {
+                    Some(_) => "",
+                    None => ", or the region has another protection domain than the shared receive queue",
+                };
+                format!("the memory of the region{} is not mapped any more{or}", place(named))
             };
             (why, Some(named))
         }
@@ -165,13 +176,13 @@ fn region(asked: &Reth, needs: Access, pd: usize) -> (String, Sites) {
             Some(holder) => {
                 let is = if holder.deregistered.is_some() { "was" } else { "is" };
                 let why = format!(
-                    "no region has this key; the address {is} in the region{} with rkey {:#x}",
+                    "no region has this key; the address {is} in the region{} with rkey {:#x}{window}",
                     place(holder),
                     holder.rkey
                 );
                 (why, Some(holder))
             }
-            None => ("no region of the process has or had this key".to_owned(), None),
+            None => (format!("no region of the process has or had this key{window}"), None),
         },
     };
     let mut sites = Sites::new();
@@ -180,7 +191,7 @@ fn region(asked: &Reth, needs: Access, pd: usize) -> (String, Sites) {
         let is_hit = region.rkey == r_key.0 && region.holds(va, dma_len);
         let registered = match is_hit {
             true if !region.access.contains(needs) => "flags set",
-            true if region.pd != pd => "domain given",
+            true if is_foreign(region) => "domain given",
             _ => "registered",
         };
         sites.push((registered, region.registered));
@@ -230,7 +241,7 @@ mod tests {
             first: iova,
             length: 4096,
             is_plain: false,
-            pd: 1,
+            pd: PdId(1),
             iova,
             access: Access::REMOTE_WRITE,
             registered,

@@ -7,7 +7,7 @@ use std::{io, ptr};
 
 use libc::size_t;
 use roxie::same_device;
-use roxie::transport::{Access, Sge, VerbsError, refuse};
+use roxie::transport::{Access, PdId, Sge, VerbsError, refuse};
 use roxie::verbs::{Mr, MrChange, Pd};
 
 use crate::abi::context::ibv_context;
@@ -82,9 +82,9 @@ impl MrTail {
         self.is_import
     }
 
-    /// The first address for peers, and the rights; `None` once it is deregistered.
-    pub(crate) fn remote(&self) -> Option<(u64, Access)> {
-        self.lock().as_ref().map(|mr| (mr.iova(), mr.access()))
+    /// Its domain, the first address for peers, and the rights; `None` once it is deregistered.
+    pub(crate) fn remote(&self) -> Option<(PdId, u64, Access)> {
+        self.lock().as_ref().map(|mr| (mr.pd().id(), mr.iova(), mr.access()))
     }
 }
 
