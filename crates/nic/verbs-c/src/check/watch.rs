@@ -106,11 +106,12 @@ fn look_at(
     // Some packets may be lost, and are retransmitted after the timeout.
     let patient_ns = hang_ns().max(TIMEOUTS * ack_timeout_ns(status.timeout).unwrap_or(0));
     let hangs = is_busy && OPTIONS.hang_s > 0 && silent_ns > patient_ns;
-    hangs.then(|| (FindingKind::Hang, picture(&what, object, queue, status), oldest.posted))
+    let waited_s = since_ns / 1_000_000_000;
+    hangs.then(|| (FindingKind::Hang, picture(&what, waited_s, object, queue, status), oldest.posted))
 }
 
 /// What waits for what.
-fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> String {
+fn picture(what: &str, waited_s: u64, object: &QpObject, queue: &Queue, status: &QpStatus) -> String {
     let peer = match (status.remote, status.dest_qpn) {
         (Some(address), Some(number)) => format!("queue pair {:#08x} at {address}", number.value()),
         _ => "the peer".to_owned(),
@@ -118,10 +119,9 @@ fn picture(what: &str, object: &QpObject, queue: &Queue, status: &QpStatus) -> S
     let cq = object.tail.qp.transport().map(Qp::send_cq);
     let lost = if status.timeout == 0 { "; timeout is 0: a lost packet is not retransmitted" } else { "" };
     format!(
-        "{what} has not completed for {} s. Packets that wait for an ACK of {peer}: {}; for their \
+        "{what} has not completed for {waited_s} s. Packets that wait for an ACK of {peer}: {}; for their \
          transmission: {}; retransmitted: {}{lost}. Posted sends: {}, receives: {}. Completions in the send \
          CQ that were not polled: {}; it is {}",
-        OPTIONS.hang_s,
         status.in_flight,
         status.pending,
         status.counters.retransmitted_pkts,
