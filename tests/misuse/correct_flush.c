@@ -17,7 +17,7 @@ int main(void)
 	while (ibv_poll_cq(p.cq, 1, &wc) == 0)
 		;
 	CHECK(wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 1 && wc.qp_num == p.qp[0]->qp_num);
-	CHECK(wc.opcode == 0xdeadbeef && wc.byte_len == 0xdeadbeef);
+	CHECK(wc.opcode == 0x5a5a5a5a && wc.byte_len == 0x5a5a5a5a && (wc.opcode & IBV_WC_RECV) == 0);
 	close_pair(&p);
 	return 0;
 }

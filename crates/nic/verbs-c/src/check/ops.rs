@@ -193,8 +193,9 @@ unsafe fn poison(wc: *mut Wc) {
     }
 }
 
-/// No opcode, length, number or flags of a completion, and easy to recognise in a debugger.
-const POISON: u32 = 0xdead_beef;
+/// No opcode, length, number or flags of a completion, and easy to recognise in a debugger. IBV_WC_RECV (bit
+/// 7) is not set: `opcode & IBV_WC_RECV` would turn each failed send into a receive.
+const POISON: u32 = 0x5a5a_5a5a;
 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: ibv_req_notify_cq(3).
