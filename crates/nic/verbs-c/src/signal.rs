@@ -22,10 +22,9 @@ use crate::exit;
 use crate::exiting::HOLD_MS;
 use crate::observer::observer;
 
-/// The signals that users, shells and service managers send to end a program, and for `roxie check` also
-/// SIGALRM, by which programs that wait end themselves. The other signals that end a
+/// The signals that users, shells and service managers send to end a program. The other signals that end a
 /// program by default report its own faults or timers, or leave a core file that should show the original
-/// state.
+/// state. With `roxie check` also SIGALRM: programs that wait too long end by their own alarm.
 const ENDING: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 /// With `roxie check`, signals within this time count as one.
 const ONE_NS: u64 = 1_000_000_000;

@@ -21,8 +21,8 @@ use super::report::{FindingKind, has_reported, process_started, report, report_o
 use super::stack::Site;
 use super::{pages, waits, watch, work};
 
-/// A thread has waited so long for an event when a signal ends the process, at least: a second, in which an
-/// event thread runs on a busy machine.
+/// Shortest wait for an event that is reported when a signal ends the process: a second, in which an event
+/// thread runs on a busy machine.
 const ENDED_NS: u64 = 1_000_000_000;
 
 /// The process that has opened the device last: a forked child counts as another one.

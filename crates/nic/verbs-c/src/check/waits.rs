@@ -21,8 +21,8 @@ use super::work::{self, Queue};
 /// programs that give up after half a second are not explained.
 const WAITS_NS: u64 = 250_000_000;
 
-/// Times that a process looks for threads that wait while it destroys queue pairs. Each time takes as long as
-/// the program has objects.
+/// A process looks for waiting threads at this many destroyed queue pairs at most: each look passes over all
+/// its objects.
 const LOOKS_MAX: u32 = 256;
 
 /// A thread in ibv_get_cq_event.
