@@ -11,7 +11,7 @@ use crate::ibv::cq::CqObject;
 use crate::ibv::events::handed_out;
 
 use super::ending::{self, About, Suspicion};
-use super::objects::for_each_cq;
+use super::objects::{created, for_each_cq};
 use super::options::lock;
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
@@ -242,6 +242,26 @@ pub(super) fn has_ended((cq, since_ns): (usize, u64)) -> bool {
     look(u64::MAX).iter().any(is_over)
 }
 
+/// Where shared receive queues without receives were created of which the limit was reached, and not set
+/// again: no event tells the application that receives are missing.
+pub(super) fn spent_limits() -> Vec<Site> {
+    let delivered = handed_out();
+    let mut spent = Vec::new();
+    work::for_each_empty_srq(|address, object| {
+        let was_reached = delivered.iter().any(|(of, [_, events])| *of == address && *events > 0);
+        if was_reached && object.tail.srq.query().is_ok_and(|attr| attr.srq_limit == 0) {
+            spent.extend(created(address));
+        }
+    });
+    spent
+}
+
+/// What findings say of them.
+pub(super) const LIMIT_SPENT: &str = concat!(
+    "a shared receive queue is empty, its limit event was taken, and the limit was not set again ",
+    "(ibv_modify_srq): no further event tells that receives are missing"
+);
+
 fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
     let (waits, since_ns) = cq.waits.filter(|_| cq.completions == 0)?;
     let sending = || all.iter().filter(|work| work.cqs[0] == cq.cq);
@@ -283,9 +303,9 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
         });
         let Work { number, receives, .. } = work;
         format!("queue pair {number:#08x} has {receives} receives posted, and no message comes{does}{sent}")
-    } else if let Some(created) = work::spent_limits().first() {
+    } else if let Some(created) = spent_limits().first() {
         sites.push(("created (shared receive queue)", *created));
-        work::LIMIT_SPENT.to_owned()
+        LIMIT_SPENT.to_owned()
     } else {
         sites.push(("created", cq.created));
         is_idle = true;

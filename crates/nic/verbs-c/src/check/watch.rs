@@ -57,8 +57,8 @@ fn run() {
             }
         });
         for (kind, text, posted) in stuck {
-            let spent = if kind == FindingKind::RnrWait { work::spent_limits() } else { Vec::new() };
-            let text = if spent.is_empty() { text } else { format!("{text}; {}", work::LIMIT_SPENT) };
+            let spent = if kind == FindingKind::RnrWait { waits::spent_limits() } else { Vec::new() };
+            let text = if spent.is_empty() { text } else { format!("{text}; {}", waits::LIMIT_SPENT) };
             let mut sites = vec![("oldest posted", posted)];
             sites.extend(spent.into_iter().map(|created| ("created (shared receive queue)", created)));
             report(kind, &text, &sites);

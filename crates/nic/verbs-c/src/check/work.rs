@@ -15,7 +15,6 @@ use sys::guarded::pages::Rights;
 use sys::now_ns;
 
 use crate::abi::objects::{ibv_mr, ibv_qp_ex, ibv_srq};
-use crate::ibv::events::handed_out;
 use crate::ibv::pd_mr::MrObject;
 use crate::ibv::qp::QpObject;
 use crate::ibv::srq::SrqObject;
@@ -131,6 +130,16 @@ pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
     }
 }
 
+/// Calls `f` with each shared receive queue that has no receives. None is destroyed meanwhile.
+pub(super) fn for_each_empty_srq(mut f: impl FnMut(usize, &SrqObject)) {
+    for (address, queue) in &lock(&WORK).srqs {
+        let is_empty = queue.try_lock().is_ok_and(|queue| queue.receives.is_empty());
+        // SAFETY: as in `for_each`, by `shared_queue_ends`.
+        let object: Option<&SrqObject> = unsafe { Object::from_ptr(*address as *mut ibv_srq) };
+        object.filter(|_| is_empty).into_iter().for_each(|object| f(*address, object));
+    }
+}
+
 /// A queue pair is destroyed.
 pub(super) fn queue_pair_ends(address: usize) {
     pages::report_uses();
@@ -156,28 +165,6 @@ pub(super) fn queue_pair_ends(address: usize) {
 pub(super) fn shared_queue_ends(address: usize) {
     lock(&WORK).srqs.remove(&address);
 }
-
-/// Where shared receive queues without receives were created of which the limit was reached, and not set
-/// again: no event tells the application that receives are missing.
-pub(super) fn spent_limits() -> Vec<Site> {
-    let delivered = handed_out();
-    let work = lock(&WORK);
-    let is_spent = |address: usize, queue: &Shared<SharedQueue>| {
-        // SAFETY: as in `for_each`, by `shared_queue_ends`.
-        let object: Option<&SrqObject> = unsafe { Object::from_ptr(address as *mut ibv_srq) };
-        queue.try_lock().is_ok_and(|queue| queue.receives.is_empty())
-            && delivered.iter().any(|(of, [_, events])| *of == address && *events > 0)
-            && object.is_some_and(|object| object.tail.srq.query().is_ok_and(|attr| attr.srq_limit == 0))
-    };
-    let spent = work.srqs.iter().filter(|(address, queue)| is_spent(**address, queue));
-    spent.filter_map(|(address, _)| created(*address)).collect()
-}
-
-/// What findings say of them.
-pub(super) const LIMIT_SPENT: &str = concat!(
-    "a shared receive queue is empty, its limit event was taken, and the limit was not set again ",
-    "(ibv_modify_srq): no further event tells that receives are missing"
-);
 
 /// A memory region is deregistered: reports a send that still uses it.
 pub(super) fn region_ends(region: usize, site: Site) {
