@@ -144,8 +144,8 @@ echo "$(grep -c '"infiniband.mad.attributeid":"0x0010"' three.json) requests"
     sed 's/.*: \(connected\|no answer\).*/\1/' | sort | uniq -c
 "#;
 
-/// A device that a server opened after a hook was attached has none: attaching another one changes nothing, and
-/// detaching succeeds. A device of a list without an address is left out, with the reason.
+/// A device that a server opened after a hook was attached has none: attaching another one changes nothing,
+/// and detaching succeeds. A device of a list without an address is left out, with the reason.
 const LATER: &str = r#"
 "$ROXIE" run -- rping -s -P -a 0.0.0.0 -p 7174 >/dev/null 2>&1 & server=$!; hosts="$hosts $server"
 LISTENING
@@ -162,6 +162,13 @@ echo "$("$ROXIE" hook list | grep -c ingress) with a hook"
 ip address flush dev e1
 "$ROXIE" run --device A=e0,B=e1 -- ibv_devices 2>&1
 "#;
+
+const OPENED_LATER: [&str; 4] = [
+    "ingress has a program already",
+    "1 with a hook\ndetached\n",
+    "'..' cannot name a device",
+    "there is no device B: network interface e1 has no IP address",
+];
 
 /// Pairs over each GID of mv0 and br0. The bytes that the interfaces sent show that each pair used its own.
 const TRAFFIC: &str = r#"
@@ -288,13 +295,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         networks("a device that is opened later").with_programs(&["rping"]).running(|lab, name| {
             let ended = run(lab, name, &LATER.replace("LISTENING", &until_listening(7174)))?;
-            let lines = [
-                "ingress has a program already",
-                "1 with a hook\ndetached\n",
-                "'..' cannot name a device",
-                "there is no device B: network interface e1 has no IP address",
-            ];
-            lines.iter().try_for_each(|line| says(&ended, line))
+            OPENED_LATER.iter().try_for_each(|line| says(&ended, line))
         }),
         networks("tools that name devices").with_programs(&["cc", "rdma"]).running(|lab, name| {
             let program = build(lab, "each_device.c", &["-libverbs"])?;

@@ -32,7 +32,7 @@ const CONSTANTS: [Constant; 9] = [
     },
     Constant {
         file: "crates/nic/device/src/registry/error.rs",
-        before: "const FIRST: u64 = ",
+        before: "const FOR_FIRST_START: u64 = ",
         stated: &[
             ("docs/limits.md", "`RLIMIT_NOFILE` must be {} when a device starts"),
             ("docs/limits.md", "| `RLIMIT_NOFILE` | `-n` | {}, as above"),

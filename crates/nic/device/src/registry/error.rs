@@ -197,7 +197,8 @@ impl fmt::Display for JoinError {
                 write!(
                     f,
                     "the limit of open descriptors (ulimit -n) is too low: it is {soft}, at most {hard}; a \
-                     process needs {FOR_FIRST_START} for a moment, and {FOR_ENGINE} for each further device or engine"
+                     process needs {FOR_FIRST_START} for a moment, and {FOR_ENGINE} for each further device \
+                     or engine"
                 )
             }
             JoinError::TooManyInFlight => f.write_str(

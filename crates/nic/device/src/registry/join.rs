@@ -177,8 +177,8 @@ fn scan(config: &DomainConfig) -> io::Result<Scan> {
     Ok(Scan::NoMember(reason))
 }
 
-/// Whether this process has no descriptors left for another engine: it may not even accept its own connection,
-/// or read the names of members.
+/// Whether this process has no descriptors left for another engine: it may not even accept its own
+/// connection, or read the names of members.
 fn is_short_of_descriptors() -> bool {
     match std::fs::read_dir("/proc/self/fd") {
         Ok(open) => open.count() as u64 + FOR_ENGINE > sys::descriptor_limit(),
