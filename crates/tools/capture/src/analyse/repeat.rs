@@ -81,7 +81,7 @@ impl Analysis {
         // A packet that the responder reported missing arrives a second time after its retransmission: the
         // first transmission was delayed, not lost.
         let filled = direction.filled.filter(|(filled, when, _)| {
-            let is_late = if is_numbered { !is_newer } else { at.ns - when.ns < OUT_OF_ORDER_NS };
+            let is_late = if is_numbered { !is_newer } else { at.ns.abs_diff(when.ns) < OUT_OF_ORDER_NS };
             *filled == psn && !pending_nak && is_late
         });
         if let Some((_, _, finding)) = filled {

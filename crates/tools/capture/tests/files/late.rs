@@ -80,6 +80,16 @@ fn the_latency_of_a_message_includes_the_wait_for_retransmissions_inside_it() {
     }
 }
 
+/// A file of several interfaces need not be in the order of time.
+#[test]
+fn a_repeated_retransmission_with_an_earlier_time_is_no_panic() {
+    let mut talk = Talk::new().without_ids();
+    talk.sends(0, 5).send(5).send(7).wait_us(30_000).send(6).send(6).ack(7, ACK, 8);
+    let at = talk.packets.len() - 2;
+    talk.packets[at].ns = talk.packets[at - 1].ns - 1000;
+    assert_eq!(kinds(&analyse(&talk.file())), [("reordered", 14, 1)]);
+}
+
 /// A file may have any times.
 #[test]
 fn waits_inside_a_message_do_not_overflow() {
