@@ -236,7 +236,7 @@ impl Analysis {
         }
         for index in 0..self.directions.len() {
             let direction = &self.directions[index];
-            let Some(stray) = direction.strays else { continue };
+            let Some(stray) = direction.strays.filter(|stray| !stray.is_refusal) else { continue };
             if let Some(request) = direction.peer {
                 // Paired by the numbers of later answers.
                 let requests = &self.directions[request];

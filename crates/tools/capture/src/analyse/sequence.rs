@@ -40,6 +40,8 @@ pub(super) struct Stray {
     pub(super) psn: Psn,
     /// It is a NAK: the number is the one that the responder expects.
     pub(super) is_nak: bool,
+    /// It is an RNR NAK or a NAK that ends the connection, and reported as such: its number says nothing.
+    pub(super) is_refusal: bool,
     pub(super) count: u64,
 }
 
@@ -210,6 +212,7 @@ impl Analysis {
             Some(Syndrome::Nak(code)) if !is_nak => Some((refusal(code), "refused", format!("NAK {code}"))),
             _ => None,
         };
+        let is_refusal = said.is_some();
         if let Some((kind, did, why)) = said.filter(|_| self.directions[direction].strays.is_none()) {
             let text = format!(
                 "{} {did} a request that was not captured: {why} in packet {}, for PSN {psn}.",
@@ -221,12 +224,12 @@ impl Analysis {
         match stray {
             Some(stray) => {
                 stray.count += 1;
-                // A NAK says more.
-                if is_nak && !stray.is_nak {
-                    *stray = Stray { at, psn, is_nak, ..*stray };
+                // A NAK says more, and a refusal less.
+                if is_nak && !stray.is_nak || stray.is_refusal && !is_refusal {
+                    *stray = Stray { at, psn, is_nak, is_refusal, ..*stray };
                 }
             }
-            None => *stray = Some(Stray { at, psn, is_nak, count: 1 }),
+            None => *stray = Some(Stray { at, psn, is_nak, is_refusal, count: 1 }),
         }
     }
 }

@@ -97,6 +97,16 @@ fn an_ack_for_a_number_never_sent_is_a_finding() {
 }
 
 #[test]
+fn a_refusal_of_a_request_that_was_not_captured_is_no_ack() {
+    for (syndrome, want) in [(RNR_10_MS, "receiver-not-ready"), (0x62, "access-refused")] {
+        let mut talk = Talk::new();
+        talk.ack(5000, syndrome, 0).send(100).wait_us(9000);
+        let verdict = analyse(&talk.file());
+        assert_eq!(kinds(&verdict), [want], "{}", verdict.text());
+    }
+}
+
+#[test]
 fn an_ack_captured_before_its_request_is_no_finding() {
     let mut talk = Talk::new();
     talk.sends(10, 5).ack(15, ACK, 6).send(15).sends(16, 1);
