@@ -357,7 +357,9 @@ impl Direction {
         let Some(message) = self.message_at(psn) else { return };
         let last = std::mem::replace(&mut message.last_psn, psn.advance(0xff_ffff));
         for each in 0..=last.distance_from(psn).max(0).cast_unsigned() {
-            if let Some(slot) = self.window.get_mut(psn.advance(each)) {
+            // The window has fewer numbers than the longest READ.
+            let Some(slot) = self.window.get_mut(psn.advance(each)) else { break };
+            if !slot.missing {
                 *slot = Slot { missing: true, ..Slot::default() };
                 self.holes += 1;
                 self.counts.gaps += 1;
@@ -396,5 +398,42 @@ pub(super) fn ip_id(seen: &Seen<'_>) -> u16 {
     match seen.ip {
         Ip::V4(ip) => ip.id,
         Ip::V6(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_read_counts_each_missing_number_once() {
+        let psn = Psn::new(0);
+        let mut direction = Direction::default();
+        direction.window.restart(psn);
+        let sent = At { number: 1, ns: 1 };
+        direction.window.push(Slot { sent, ..Slot::default() }, 6);
+        direction.window.push(Slot { missing: true, ..Slot::default() }, 2);
+        (direction.holes, direction.counts.gaps) = (2, 2);
+        direction.begin(Message {
+            operation: Operation::ReadRequest,
+            first_psn: psn,
+            last_psn: psn.advance((1 << 23) - 1),
+            bytes: u64::from(u32::MAX),
+            packets: 1,
+            first: sent,
+            last: sent,
+            resent: 0,
+            stalled_ns: 0,
+            ended: true,
+            access: None,
+            response: psn,
+            response_bytes: 0,
+            responded: false,
+            response_at: At::default(),
+        });
+        direction.shorten(psn.advance(4));
+        assert_eq!((direction.holes, direction.counts.gaps), (4, 4));
+        assert_eq!(direction.window.missing_from(psn), 4);
+        assert_eq!(direction.span(psn), 4);
     }
 }
