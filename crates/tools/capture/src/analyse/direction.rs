@@ -152,6 +152,18 @@ pub(super) struct Timeout {
     pub(super) highest: Psn,
 }
 
+/// A gap of a UC connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unseen {
+    /// Index of the finding about it.
+    pub(super) finding: usize,
+    /// Its first number, and how many there are.
+    pub(super) first: Psn,
+    pub(super) count: u32,
+    /// Those not captured since.
+    pub(super) left: u32,
+}
+
 /// ACKs for a request that was retransmitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reacknowledged {
@@ -287,8 +299,8 @@ pub struct Direction {
     /// The identifications of the answers.
     pub(super) answer_numbering: Numbering,
     pub(super) reordered: Option<usize>,
-    /// Index of the finding about the latest gap of a UC connection, and the packets not seen since.
-    pub(super) unseen: Option<(usize, u32)>,
+    /// The latest gap of a UC connection.
+    pub(super) unseen: Option<Unseen>,
     pub(super) slow: Option<usize>,
     /// The latest number that a retransmission supplied for a gap, its packet, and the index of the finding.
     pub(super) filled: Option<(Psn, At, Option<usize>)>,

@@ -5,7 +5,7 @@ use wire::icrc::ICRC_LEN;
 use wire::{Ip, Operation, Packet, Position, Psn, Service};
 
 use super::Analysis;
-use super::direction::{Direction, Inside, Message, PendingNak};
+use super::direction::{Direction, Inside, Message, PendingNak, Unseen};
 use super::finding::{At, Confidence, Kind};
 use super::keys::Access;
 use super::window::{Order, Slot};
@@ -205,6 +205,7 @@ impl Analysis {
     /// Handles `count` numbers missing before the packet.
     fn gap(&mut self, index: usize, at: At, count: u32, slot: &Slot) {
         let direction = &mut self.directions[index];
+        let first = direction.window.next();
         direction.window.push(Slot { missing: true, ..Slot::default() }, count);
         direction.counts.gaps += u64::from(count);
         if direction.service != Service::Uc {
@@ -224,7 +225,8 @@ impl Analysis {
                 at.number
             );
             let finding = self.report_on(index, Kind::LostUnreliable, at, at.number, text);
-            self.directions[index].unseen = finding.map(|finding| (finding, count));
+            self.directions[index].unseen =
+                finding.map(|finding| Unseen { finding, first, count, left: count });
         }
     }
 
@@ -266,10 +268,12 @@ impl Analysis {
             direction.last_request = at;
             direction.counts.late += 1;
             direction.late_ns = at.ns;
-            if let Some((finding, count)) = &mut direction.unseen {
-                *count -= 1;
-                if *count == 0 {
-                    self.findings.withdraw(Some(*finding));
+            if let Some(gap) = &mut direction.unseen
+                && (0..gap.count.cast_signed()).contains(&psn.distance_from(gap.first))
+            {
+                gap.left -= 1;
+                if gap.left == 0 {
+                    self.findings.withdraw(Some(gap.finding));
                     direction.unseen = None;
                 }
             }

@@ -80,6 +80,25 @@ fn the_latency_of_a_message_includes_the_wait_for_retransmissions_inside_it() {
     }
 }
 
+/// Only the newest gap is known, so nothing says whether an older one is filled.
+#[test]
+fn a_late_packet_of_an_older_gap_does_not_fill_the_newest() {
+    let late = |which: usize| {
+        let mut talk = Talk::new();
+        for psn in 0..12 {
+            talk.request(Opcode::UC_SEND_ONLY, psn, false, &[], &[psn as u8; 100]);
+        }
+        let gap = talk.packets.remove(7);
+        let older = talk.packets.remove(4);
+        let mut late = [older, gap][which].clone();
+        late.ns = talk.packets.last().expect("a packet").ns + 1000;
+        talk.packets.push(late);
+        kinds(&analyse(&talk.file()))
+    };
+    assert_eq!(late(0), [("lost-unreliable", 5, 2), ("reordered", 11, 1)]);
+    assert_eq!(late(1), [("lost-unreliable", 5, 1), ("reordered", 11, 1)]);
+}
+
 /// A file of several interfaces need not be in the order of time.
 #[test]
 fn a_repeated_retransmission_with_an_earlier_time_is_no_panic() {
