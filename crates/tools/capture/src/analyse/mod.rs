@@ -54,6 +54,8 @@ use copies::{Copies, Point, Sighting};
 use device::Peers;
 use finding::{Findings, subject};
 use fragments::Fragments;
+use repeat::{DUPLICATED_NS, SAME_ID_NS};
+use request::ip_id;
 
 /// Directions followed; packets of further ones are counted in [`Totals::not_followed`].
 const DIRECTIONS_MAX: usize = 1 << 16;
@@ -387,11 +389,17 @@ impl Analysis {
     fn datagram(&mut self, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let Some(index) = self.direction(at, seen, Service::Ud) else { return };
         self.count(index, at, seen);
-        if let Sighting::Again(ns) = self.sighting {
-            // A requester does not repeat a datagram.
-            return self.duplicated(index, at, At { ns, number: 0 }, true, false);
-        }
         let direction = &mut self.directions[index];
+        let id = ip_id(seen);
+        let is_numbered = direction.numbering.tells(id);
+        // The numbers and bytes of datagrams may be constant.
+        let most = if is_numbered { SAME_ID_NS } else { DUPLICATED_NS };
+        if let Sighting::Again(ns) = self.sighting
+            && at.ns.abs_diff(ns) < most
+        {
+            return self.duplicated(index, at, At { ns, number: 0 }, is_numbered, false);
+        }
+        direction.numbering.add(id);
         direction.last_request = at;
         let bytes = seen.payload_len() as u64;
         direction.size(bytes);

@@ -21,7 +21,7 @@ pub(super) const DUPLICATED_NS: u64 = 200_000;
 const TWIN_NS: u64 = 20_000;
 /// The same for hosts that number their packets. Longer than any delay in a network; 2^16 packets of 64 bytes
 /// take 40 ms at 1 Gbit/s, after which identifications repeat.
-const SAME_ID_NS: u64 = 30_000_000;
+pub(super) const SAME_ID_NS: u64 = 30_000_000;
 /// What a duplicate means, unless nearly all packets are duplicated.
 const DUPLICATES: &str = " A device between the hosts duplicates them.";
 /// Another cause, if the host does not number its packets (IP identification).

@@ -147,6 +147,32 @@ fn malformed_responses_and_datagrams_are_no_requests() {
     }
 }
 
+/// The numbers and bytes of a heartbeat may be constant.
+#[test]
+fn equal_datagrams_are_duplicates_only_if_the_identification_and_the_time_tell() {
+    let heartbeats = |ids: (u16, u16), wait_us: u64, copy_after_us: Option<u64>| {
+        let mut talk = Talk::new().with_ids(ids.0, ids.1);
+        for _ in 0..6 {
+            let deth = [0, 0, 0, 9, 0, 0, 0, 0x11];
+            talk.request(Opcode::UD_SEND_ONLY, 7, false, &deth, &[1; 64]).wait_us(wait_us);
+        }
+        if let Some(us) = copy_after_us {
+            talk.wait_us(us).again(0, None);
+        }
+        let verdict = analyse(&talk.file());
+        let confidence = verdict.first().map(|finding| finding.confidence);
+        (kinds(&verdict), confidence, verdict.directions[0].counts.begun())
+    };
+    for (id, step) in IDS {
+        assert_eq!(heartbeats((id, step), 100_000, None), (vec![], None, 6), "{id} + {step}");
+        let copied = heartbeats((id, step), 100_000, Some(0));
+        assert_eq!(copied, (vec![], None, 7), "{id} + {step}: long after");
+    }
+    assert_eq!(heartbeats((1, 1), 100, Some(9000)), (vec!["duplicated"], Some(Confidence::Medium), 6));
+    assert_eq!(heartbeats((0, 0), 300, None), (vec![], None, 6));
+    assert_eq!(heartbeats((0, 0), 100, None), (vec!["duplicated"], Some(Confidence::Low), 1));
+}
+
 #[test]
 fn findings_beyond_those_that_wait_for_the_receiver_are_doubtful() {
     let mut talk = Talk::new();
