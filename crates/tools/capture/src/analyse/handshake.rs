@@ -13,6 +13,9 @@ use crate::clock;
 
 /// Most handshakes followed.
 const HANDSHAKES_MAX: usize = 1 << 16;
+/// A reply this far from the request behind it answers another one: communication ids repeat. The interfaces
+/// of a file are written less than a second apart. Double: ids of connections that live for seconds may match.
+const EARLY_NS: u64 = 5_000_000_000;
 
 /// The setup of a connection.
 #[derive(Clone, Debug)]
@@ -265,10 +268,10 @@ impl Handshakes {
             passive_id: 0,
             sent: Sent { req: Some(at), ..Sent::default() },
         });
-        let Some(Early { rep: Some((at, passive, rep)), rtu }) = self.early.remove(&(src, req.local_comm_id))
-        else {
-            return;
-        };
+        let is_near = |early: &At| early.ns.abs_diff(at.ns) < EARLY_NS;
+        let early = self.early.remove(&(src, req.local_comm_id)).unwrap_or_default();
+        let Some((at, passive, rep)) = early.rep.filter(|(rep, ..)| is_near(rep)) else { return };
+        let rtu = early.rtu.filter(is_near);
         context.at = at;
         self.rep(context, passive, src, &rep);
         if let Some(handshake) = self.list.last_mut() {

@@ -3,6 +3,7 @@
 
 use roxie_capture::analyse::{Analysis, Kind, Verdict};
 use roxie_capture::source::Source;
+use wire::Qpn;
 use wire::capture::Seen;
 
 use pcap_file::{Endianness, TsResolution};
@@ -183,17 +184,38 @@ fn a_keepalive_probe_is_no_disconnect_request() {
     assert!(!text.contains("DisconnectRequest"), "{text}");
 }
 
+/// Of the first connection: whether the setup was answered, and is ready; the passive queue pair; and the
+/// number of all findings.
+fn setup(file: &[u8]) -> (bool, bool, Option<Qpn>, usize) {
+    let verdict = analyse(file);
+    let setup = &verdict.connections.list()[0];
+    (setup.answered.is_some(), setup.ready.is_some(), setup.passive_qp, verdict.findings.len())
+}
+
 /// A file of several interfaces need not be in the order of time.
 #[test]
 fn a_request_behind_its_reply_in_the_file_is_answered() {
     let mut frames = golden::frames("cm-rping-v4");
-    let setup = |frames: &[Vec<u8>]| {
-        let verdict = analyse(&pcap(frames, 1, Endianness::Little, TsResolution::MicroSecond));
-        let setup = verdict.connections.list()[0].clone();
-        (setup.answered.is_some(), setup.ready.is_some(), setup.passive_qp, verdict.findings.len())
-    };
-    let in_order = setup(&frames);
+    let file = |frames: &[Vec<u8>]| pcap(frames, 1, Endianness::Little, TsResolution::MicroSecond);
+    let in_order = setup(&file(&frames));
     assert_eq!((in_order.0, in_order.1), (true, true));
     frames[..3].rotate_left(1);
-    assert_eq!(setup(&frames), in_order);
+    assert_eq!(setup(&file(&frames)), in_order);
+}
+
+/// Communication ids repeat.
+#[test]
+fn a_reply_long_before_a_request_does_not_answer_it() {
+    let mut frames = golden::frames("cm-rping-v4");
+    frames.truncate(3);
+    frames.rotate_left(1);
+    for (wait_us, is_answered) in [(900_000, true), (60_000_000, false)] {
+        let mut talk = Talk::new();
+        for (frame, wait_us) in frames.iter().zip([0, 0, wait_us]) {
+            talk.wait_us(wait_us).control(1, 0, &[]).packets.last_mut().expect("a packet").frame =
+                frame.clone();
+        }
+        let (answered, ready, passive, _) = setup(&talk.file());
+        assert_eq!((answered, ready, passive.is_some()), (is_answered, is_answered, is_answered));
+    }
 }
