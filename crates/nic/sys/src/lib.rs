@@ -56,7 +56,8 @@ pub use memory::memory_file;
 pub use mmap::{Mmap, is_dma_buf, memory_for};
 pub use netlink::{
     Address, AttachedXdp, BoundXsk, Classifier, Impairment, Link, LinkCounters, Neighbour, NetEvent,
-    NetEvents, Netlink, Route, TcpUsers, VethConfig, XdpFeatures, XdpMode, bound_xsks, xdp_features,
+    NetEvents, NetdevFamily, Netlink, Route, TcpUsers, VethConfig, XdpFeatures, XdpMode, bound_xsks,
+    xdp_features,
 };
 pub use packet::{FrameBatch, FrameInfo, PacketSocket, SEND_FRAMES_MAX};
 pub use phase::Phase;

@@ -22,7 +22,7 @@ pub use events::{NetEvent, NetEvents};
 pub use link::{AttachedXdp, Link, XdpMode};
 pub use make::{Impairment, VethConfig};
 pub use neighbour::Neighbour;
-pub use netdev::{XdpFeatures, xdp_features};
+pub use netdev::{NetdevFamily, XdpFeatures, xdp_features};
 pub use route::{Address, Route};
 pub use tcp::TcpUsers;
 pub use xsk::{BoundXsk, bound_xsks};

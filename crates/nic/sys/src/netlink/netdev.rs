@@ -104,27 +104,54 @@ const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 
+/// The family `netdev` of generic netlink, with a socket for it.
+#[derive(Debug)]
+pub struct NetdevFamily {
+    netlink: Netlink,
+    id: u16,
+}
+
+impl NetdevFamily {
+    /// Opens a socket and asks for the number of the family.
+    ///
+    /// # Errors
+    /// `ENOENT` on kernels before 6.3, which do not have the family; those of [`Netlink::new`].
+    pub fn new() -> io::Result<NetdevFamily> {
+        let mut netlink = Netlink::open(libc::NETLINK_GENERIC)?;
+        let id = family(&mut netlink, b"netdev\0")?;
+        Ok(NetdevFamily { netlink, id })
+    }
+
+    /// Returns the features of interface `ifindex`.
+    ///
+    /// # Errors
+    /// `ENODEV`; `ENOBUFS` if the kernel has no memory for the answer.
+    pub fn xdp_features(&mut self, ifindex: u32) -> io::Result<XdpFeatures> {
+        // genlmsghdr: command, version, u16 reserved.
+        let mut body = vec![NETDEV_CMD_DEV_GET, 1, 0, 0];
+        put_attribute(&mut body, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
+        let mut features = XdpFeatures { zero_copy_segments_max: 1, ..XdpFeatures::default() };
+        self.netlink.ask(self.id, 0, &body, &mut |_, bytes| {
+            each_attribute(bytes.get(4..).unwrap_or_default(), |kind, value| match kind {
+                NETDEV_A_DEV_XDP_FEATURES => features.bits = u64_at(value, 0).unwrap_or(0),
+                NETDEV_A_DEV_XDP_ZC_MAX_SEGS => {
+                    features.zero_copy_segments_max = u32_at(value, 0).unwrap_or(1);
+                }
+                NETDEV_A_DEV_XDP_RX_METADATA_FEATURES => features.rx_hints = u64_at(value, 0).unwrap_or(0),
+                NETDEV_A_DEV_XSK_FEATURES => features.tx_hints = u64_at(value, 0).unwrap_or(0),
+                _ => {}
+            });
+        })?;
+        Ok(features)
+    }
+}
+
 /// Returns the features of interface `ifindex`.
 ///
 /// # Errors
 /// `ENOENT` on kernels before 6.3, which do not report them; `ENODEV`.
 pub fn xdp_features(ifindex: u32) -> io::Result<XdpFeatures> {
-    let mut netlink = Netlink::open(libc::NETLINK_GENERIC)?;
-    let family = family(&mut netlink, b"netdev\0")?;
-    // genlmsghdr: command, version, u16 reserved.
-    let mut body = vec![NETDEV_CMD_DEV_GET, 1, 0, 0];
-    put_attribute(&mut body, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
-    let mut features = XdpFeatures { zero_copy_segments_max: 1, ..XdpFeatures::default() };
-    netlink.ask(family, 0, &body, &mut |_, bytes| {
-        each_attribute(bytes.get(4..).unwrap_or_default(), |kind, value| match kind {
-            NETDEV_A_DEV_XDP_FEATURES => features.bits = u64_at(value, 0).unwrap_or(0),
-            NETDEV_A_DEV_XDP_ZC_MAX_SEGS => features.zero_copy_segments_max = u32_at(value, 0).unwrap_or(1),
-            NETDEV_A_DEV_XDP_RX_METADATA_FEATURES => features.rx_hints = u64_at(value, 0).unwrap_or(0),
-            NETDEV_A_DEV_XSK_FEATURES => features.tx_hints = u64_at(value, 0).unwrap_or(0),
-            _ => {}
-        });
-    })?;
-    Ok(features)
+    NetdevFamily::new()?.xdp_features(ifindex)
 }
 
 /// Returns the message type of a generic netlink family.
