@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use roxie::xdp::{AttachError, Attached, Mode, Presence, attach_loaded, install};
+use roxie::xdp::{AttachError, Attached, Installed, Mode, Presence, attach_loaded, install};
 use sys::bpf::{LoadError, Map, Program, ProgramInfo, pin};
 use sys::{Capability, Dir, Link, Netlink, Untrusted, Walk, XdpMode};
 
@@ -26,54 +26,88 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
         return Ok(());
     }
     let link = interface(&args.netdev)?;
-    let mode = ability::check(&link, args.mode, &source)?;
+    let mode = match ability::check(&link, args.mode, &source)? {
+        // The new program runs where the replaced one does.
+        Mode::Auto if args.replace => link.xdp.first().map_or(Mode::Auto, |there| Mode::Only(there.mode)),
+        mode => mode,
+    };
+    warn_of_tail_calls(args, &source.program);
     let native = ability::runs_in_driver(&link, mode);
-    let chosen = source.plain.as_ref().filter(|_| !native).unwrap_or(&source.program);
-    let (program, maps) = filled(&link, &source, chosen)?;
-    let mut targets = Targets::enter(&source, &maps, native)?;
-    warn_of_tail_calls(args, chosen);
-    let pins = args.pin.as_deref().map(|dir| Pins::make(dir, chosen, &maps)).transpose()?;
-    let mut info = program.info().during("program")?;
-    if args.foreground {
-        let attached = attach_loaded(link.index, program, maps, mode).map_err(|e| refused(e, &link))?;
-        if let Some(pins) = pins {
-            pins.keep();
+    let on = |program, mode, in_driver| put(args, &link, &source, program, mode, in_driver);
+    let done = match &source.plain {
+        // If the driver refuses the program, another one runs in the network stack.
+        Some(plain) if native && mode == Mode::Auto => {
+            match on(&source.program, Mode::Only(XdpMode::Native), true)? {
+                Err(why @ AttachError::Refused { .. }) => on(plain, Mode::Only(XdpMode::Generic), false)?
+                    .map(|done| Attachment { not_native: Some(why.to_string()), ..done }),
+                done => done,
+            }
         }
-        targets.attached(true);
-        said(&link, &info, attached.mode(), attached.not_native(), ", until this command ends");
-        return stay(&attached, &link, &mut targets);
-    }
-    let mut installed = install(link.index, &program, mode, args.replace).map_err(|e| refused(e, &link))?;
-    // The driver refused it, so the program for the network stack takes its place.
-    if let (Some(plain), true, sys::XdpMode::Generic) =
-        (&source.plain, native && pins.is_none(), installed.mode)
-    {
-        let (program, maps) = filled(&link, &source, plain)?;
-        targets = Targets::enter(&source, &maps, false)?;
-        info = program.info().during("program")?;
-        let generic = Mode::Only(XdpMode::Generic);
-        let again = install(link.index, &program, generic, true).map_err(|e| refused(e, &link))?;
-        installed =
-            roxie::xdp::Installed { replaced: installed.replaced, not_native: installed.not_native, ..again };
-    }
-    if let Some(pins) = pins {
-        pins.keep();
-    }
-    targets.attached(false);
-    let replaced = installed.replaced.map_or_else(String::new, |id| format!(", in the place of id {id}"));
-    said(&link, &info, installed.mode, installed.not_native.as_deref(), &replaced);
-    if let Some(id) = installed.link {
-        say!("roxie: warning: bpf_link {id} holds the program: it is detached with that link");
-    }
-    Ok(())
-}
-
-fn said(link: &Link, info: &ProgramInfo, mode: XdpMode, not_native: Option<&str>, rest: &str) {
+        Some(plain) if !native => on(plain, mode, false)?,
+        _ => on(&source.program, mode, native)?,
+    };
+    let Attachment { mut targets, info, mode, not_native, replaced, link: holder, held } =
+        done.map_err(|error| refused(error, &link))?;
     if let Some(why) = not_native {
         say!("roxie: warning: not in the driver: {why}");
     }
+    let rest = match (&held, replaced) {
+        (Some(_), _) => ", until this command ends".to_owned(),
+        (None, Some(id)) => format!(", in the place of id {id}"),
+        (None, None) => String::new(),
+    };
     let (name, id) = (&info.name, info.id);
     Terminal::stdout().line(&format!("{}: {name} attached (id {id}, {mode} mode){rest}", link.name));
+    if let Some(id) = holder {
+        say!("roxie: warning: bpf_link {id} holds the program: it is detached with that link");
+    }
+    held.map_or(Ok(()), |held| stay(&held, &link, &mut targets))
+}
+
+/// A program on the interface.
+struct Attachment {
+    targets: Targets,
+    info: ProgramInfo,
+    mode: XdpMode,
+    /// Why it does not run in the driver, if that was tried.
+    not_native: Option<String>,
+    /// Id of the replaced program.
+    replaced: Option<u32>,
+    /// Id of the bpf_link of another process that holds it.
+    link: Option<u32>,
+    /// The bpf_link of this process that holds it.
+    held: Option<Attached>,
+}
+
+/// Loads a program of the source, fills and pins its maps, and attaches it. If the kernel does not attach it,
+/// nothing of it stays.
+fn put(
+    args: &AttachArgs,
+    link: &Link,
+    source: &source::Source,
+    program: &bpf::Program,
+    mode: Mode,
+    in_driver: bool,
+) -> Outcome<Result<Attachment, AttachError>> {
+    let (loaded, maps) = filled(link, source, program)?;
+    let mut targets = Targets::enter(source, &maps, in_driver)?;
+    let pins = args.pin.as_deref().map(|dir| Pins::make(dir, program, &maps)).transpose()?;
+    let info = loaded.info().during("program")?;
+    let done = if args.foreground {
+        attach_loaded(link.index, loaded, maps, mode).map(|held| {
+            let (mode, not_native) = (held.mode(), held.not_native().map(str::to_owned));
+            (Installed { mode, not_native, replaced: None, link: None }, Some(held))
+        })
+    } else {
+        install(link.index, &loaded, mode, args.replace).map(|done| (done, None))
+    };
+    Ok(done.map(|(Installed { mode, not_native, replaced, link }, held)| {
+        if let Some(pins) = pins {
+            pins.keep();
+        }
+        targets.attached(in_driver && mode != XdpMode::Generic, args.foreground);
+        Attachment { targets, info, mode, not_native, replaced, link, held }
+    }))
 }
 
 /// Loads a program of the source, and fills its maps.

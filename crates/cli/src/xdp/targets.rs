@@ -2,9 +2,12 @@
 //! the program cannot see that a driver refuses them, and the kernel then drops them. Packets for an
 //! interface that is not in the map go to the network stack.
 
+use std::io;
+
 use bpf::MapKind;
+use nix::errno::Errno;
 use sys::bpf::Map;
-use sys::xdp_features;
+use sys::{NetdevFamily, Netlink};
 
 use super::ability::is_veth;
 use super::interface;
@@ -15,42 +18,68 @@ use crate::failure::{During, Outcome};
 #[derive(Debug)]
 pub(super) struct Targets {
     rows: Vec<Target>,
-    /// The program runs in the driver. In the network stack every interface takes packets.
-    in_driver: bool,
+    kernel: Kernel,
+}
+
+/// Sockets that ask for the state of interfaces.
+#[derive(Debug)]
+struct Kernel {
+    links: Netlink,
+    /// What drivers take, if the program runs in the driver. In the network stack every interface takes
+    /// packets.
+    drivers: Option<NetdevFamily>,
 }
 
 #[derive(Debug)]
 struct Target {
+    /// Its name in the recipe.
     name: String,
     is_veth: bool,
     map: Map,
     /// Its number in the recipe.
     at: u32,
-    /// Interface index in the map.
+    /// Its interface index; `None` after it was removed.
+    index: Option<u32>,
+    /// The index in the map.
     entered: Option<u32>,
+}
+
+/// What happened to a target.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Change {
+    Entered,
+    Left,
+    Removed,
 }
 
 impl Targets {
     /// Enters those that take redirected packets now into `maps`, which are those of the source's program.
+    /// `in_driver`: it runs in the driver, whose features the kernel reports.
     pub(super) fn enter(source: &Source, maps: &[Map], in_driver: bool) -> Outcome<Targets> {
-        let mut rows = Vec::new();
+        let links = Netlink::new().during("netlink")?;
+        let drivers = in_driver.then(NetdevFamily::new).transpose().during("XDP features")?;
+        let mut targets = Targets { rows: Vec::new(), kernel: Kernel { links, drivers } };
         for (index, fill) in &source.fill {
             for (at, name) in (0u32..).zip(fill.targets()) {
                 let Some(map) = maps.get(*index) else { continue };
-                let (is_veth, map) = (is_veth(&interface(name)?), map.again().during("map")?);
-                let mut target = Target { name: name.clone(), is_veth, map, at, entered: None };
-                target.follow(in_driver).during(&format!("filling map {}", fill.map()))?;
-                rows.push(target);
+                let (link, map) = (interface(name)?, map.again().during("map")?);
+                let (is_veth, index) = (is_veth(&link), Some(link.index));
+                let mut target = Target { name: name.clone(), is_veth, map, at, index, entered: None };
+                target.follow(&mut targets.kernel).during(&format!("filling map {}", fill.map()))?;
+                targets.rows.push(target);
             }
         }
-        Ok(Targets { rows, in_driver })
+        Ok(targets)
     }
 
     /// The program is attached, which may have changed what drivers take. Says which packets are not
-    /// redirected, and which are lost later if this command does not stay.
-    pub(super) fn attached(&mut self, stays: bool) {
+    /// redirected, and which are lost later if this command does not stay. `in_driver`: the driver took it.
+    pub(super) fn attached(&mut self, in_driver: bool, stays: bool) {
+        if !in_driver {
+            self.kernel.drivers = None;
+        }
         for row in &mut self.rows {
-            let _retried = row.follow(self.in_driver);
+            let _retried = row.follow(&mut self.kernel);
         }
         let names = |wanted: fn(&Target) -> bool| {
             let names = self.rows.iter().filter(|row| wanted(row)).map(|row| row.name.as_str());
@@ -67,7 +96,7 @@ impl Targets {
                  or GRO on{rest}"
             );
         }
-        if self.in_driver && !stays && !fickle.is_empty() {
+        if in_driver && !stays && !fickle.is_empty() {
             say!(
                 "roxie: warning: redirected packets for {fickle} are lost once the peer has neither an XDP \
                  program nor GRO on; --foreground follows such changes"
@@ -78,26 +107,38 @@ impl Targets {
     /// Enters and removes targets as their drivers changed, and says so.
     pub(super) fn follow(&mut self) {
         for row in &mut self.rows {
-            // An interface that is being removed is looked at again.
-            if let Ok(true) = row.follow(self.in_driver) {
-                let now =
-                    if row.entered.is_some() { "are redirected" } else { "go through the network stack" };
-                say!("roxie: packets for {} {now} now", row.name);
+            // After an error the target stays as it was, and is looked at again.
+            let Ok(Some(change)) = row.follow(&mut self.kernel) else { continue };
+            let name = &row.name;
+            match change {
+                Change::Entered => say!("roxie: packets for {name} are redirected now"),
+                Change::Left => say!("roxie: packets for {name} go through the network stack now"),
+                Change::Removed => {
+                    say!("roxie: {name} was removed; the packets for it go through the network stack");
+                }
             }
         }
     }
 }
 
 impl Target {
-    /// Enters the interface if it takes redirected packets now, and removes it otherwise. Returns whether
-    /// that changed the map.
-    fn follow(&mut self, in_driver: bool) -> std::io::Result<bool> {
-        let index = nix::net::if_::if_nametoindex(self.name.as_str()).ok();
-        // Kernels before 6.3 do not report features.
-        let takes = |index: &u32| !in_driver || xdp_features(*index).map_or(true, |features| features.xmit());
-        let index = index.filter(takes);
-        if index == self.entered {
-            return Ok(false);
+    /// Enters the interface if it takes redirected packets now, and removes it otherwise. Returns what
+    /// changed.
+    fn follow(&mut self, kernel: &mut Kernel) -> io::Result<Option<Change>> {
+        let index = self.present(&mut kernel.links)?;
+        let takes = match (index, &mut kernel.drivers) {
+            (Some(index), Some(drivers)) => drivers.xdp_features(index)?.xmit(),
+            _ => true,
+        };
+        let wanted = index.filter(|_| takes);
+        let was_there = std::mem::replace(&mut self.index, index).is_some();
+        if index.is_none() && was_there {
+            // The kernel has removed its entry.
+            self.entered = None;
+            return Ok(Some(Change::Removed));
+        }
+        if wanted == self.entered {
+            return Ok(None);
         }
         let is_hash = self.map.kind() == MapKind::DevmapHash;
         let key = |index: u32| if is_hash { index } else { self.at }.to_ne_bytes();
@@ -105,12 +146,25 @@ impl Target {
             self.map.delete(&key(old))?;
         }
         self.entered = None;
-        if let Some(new) = index {
-            let mut value = vec![0; self.map.value_size()];
-            value[..4].copy_from_slice(&new.to_ne_bytes());
-            self.map.update(&key(new), &value)?;
+        let Some(new) = wanted else { return Ok(Some(Change::Left)) };
+        let mut value = vec![0; self.map.value_size()];
+        value[..4].copy_from_slice(&new.to_ne_bytes());
+        self.map.update(&key(new), &value)?;
+        self.entered = wanted;
+        Ok(Some(Change::Entered))
+    }
+
+    /// The index of the interface, which may have another name by now; after it was removed, of a new one
+    /// with its name.
+    fn present(&self, links: &mut Netlink) -> io::Result<Option<u32>> {
+        match self.index.map(|index| links.link(index)).transpose() {
+            Ok(Some(link)) => return Ok(Some(link.index)),
+            Err(error) if error.raw_os_error() != Some(Errno::ENODEV as i32) => return Err(error),
+            _ => {}
         }
-        self.entered = index;
-        Ok(true)
+        match nix::net::if_::if_nametoindex(self.name.as_str()) {
+            Err(Errno::ENODEV) => Ok(None),
+            index => Ok(index.map(Some)?),
+        }
     }
 }

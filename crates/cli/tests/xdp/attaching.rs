@@ -1,6 +1,8 @@
 //! Attaching programs, reading their counters, filling their maps.
 
+use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -99,6 +101,47 @@ fn a_foreground_command_ends_when_its_program_is_detached() {
             assert_eq!(programs("veth0")[0]["name"], "roxie_drop", "the other program stays");
             detach();
         }
+    }
+}
+
+#[test]
+fn a_recipe_that_the_driver_refuses_runs_as_one_for_the_network_stack() {
+    if !enter() {
+        return;
+    }
+    let source = r#"
+        #include "xdp.h"
+        SEC("xdp") int single(struct xdp_md *ctx) { return XDP_PASS; }
+        LICENSE;
+    "#;
+    let Some(file) = object("single-part", source) else { return };
+    let pins = mount_bpf_fs().join("pins");
+    // The driver takes no large MTU with a program for one buffer, and out0 no redirected packets.
+    ip(&["link", "set", "veth1", "mtu", "9000"]);
+    ip(&["link", "add", "out0", "type", "veth", "peer", "name", "out1"]);
+    let recipe = format!("{file}+redirect:to=out0");
+    let words = ["attach", "veth0", "--recipe", &recipe];
+    good(&[&words[..], &["--mode", "generic"]].concat());
+    let wanted = programs("veth0")[0]["tag"].clone();
+    good(&["detach", "veth0"]);
+    for more in [&[][..], &["--pin", pins.to_str().unwrap()], &["--foreground"]] {
+        let mut command = command(&[&words[..], more].concat());
+        let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(running.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.contains("generic mode"), "{said}");
+        assert!(good(&["map", "get", "veth0", "devs"]).contains("out0"), "{more:?}");
+        let there = programs("veth0").remove(0);
+        assert_eq!((&there["mode"], &there["tag"]), (&"generic".into(), &wanted), "{more:?}");
+        if more.contains(&"--foreground") {
+            running.kill().unwrap();
+        }
+        let said = running.wait_with_output().unwrap().stderr;
+        let said = String::from_utf8_lossy(&said);
+        roxie(&["detach", "veth0"]);
+        assert!(said.contains("not in the driver") && said.contains("MTU is too large"), "{said}");
+        assert!(!said.contains("go through the network stack: the driver"), "{said}");
+        eventually("detached", || programs("veth0").is_empty());
     }
 }
 

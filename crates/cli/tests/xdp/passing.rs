@@ -296,6 +296,47 @@ fn the_map_of_a_command_that_stays_follows_what_drivers_take() {
     running.wait().unwrap();
 }
 
+/// Waits until a command has looked at its targets twice: it sleeps in between.
+fn looks(running: &Child) {
+    let status = format!("/proc/{}/status", running.id());
+    let sleeps = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = sleeps();
+    eventually("awake for the third time", || sleeps() > before + 2);
+}
+
+#[test]
+fn a_target_stays_in_the_map_under_another_name_and_without_free_descriptors() {
+    if !enter() {
+        return;
+    }
+    ip(&["link", "add", "out0", "type", "veth", "peer", "name", "out1"]);
+    good(&["attach", "out1", "--recipe", "pass", "--mode", "native"]);
+    let words = ["attach", "veth0", "--recipe", "redirect:to=out0", "--mode", "native", "--foreground"];
+    let mut running = command(&words).stderr(Stdio::piped()).spawn().unwrap();
+    let devices = || roxie(&["map", "get", "veth0", "devs"]).out;
+    eventually("attached with its target", || devices().contains("out0"));
+    ip(&["link", "set", "out0", "name", "other0"]);
+    looks(&running);
+    assert!(devices().contains("other0"), "{}", devices());
+    let pid = running.id().to_string();
+    for descriptors in ["--nofile=3:", "--nofile=100:"] {
+        let limited = Command::new("prlimit").args(["--pid", &pid, descriptors]).status();
+        assert!(limited.unwrap().success());
+        looks(&running);
+        assert!(devices().contains("other0"), "{descriptors} {}", devices());
+    }
+    ip(&["link", "delete", "other0"]);
+    looks(&running);
+    running.kill().unwrap();
+    let said = running.wait_with_output().unwrap().stderr;
+    let want = "roxie: out0 was removed; the packets for it go through the network stack\n";
+    assert_eq!(String::from_utf8_lossy(&said), want);
+}
+
 #[test]
 fn a_redirect_in_generic_mode_warns_of_a_peer_that_leaves_segmentation_to_the_device() {
     if !enter() {
