@@ -29,7 +29,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Parses rows of `table.txt`: kind, number (`-` for none) and name; `=` and what programs print for it,
-    /// if anything; the meaning; the remedy, if any.
+    /// if anything (see [`text::find`]); the meaning; the remedy, if any.
     fn parse(rows: &'static str) -> Self {
         let mut rows = rows.lines().peekable();
         let mut head = rows.next().unwrap_or_default().splitn(3, ' ').map(str::trim);

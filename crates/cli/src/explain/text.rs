@@ -7,12 +7,23 @@ pub(super) fn find<'a>(line: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
     let line = line.to_lowercase();
     let numbers = numbers(&line);
     let is_named = |entry: &&Entry| {
-        let phrases = entry.texts.iter().chain((entry.kind != "message").then_some(&entry.name));
+        // The names of reject reasons are everyday words.
+        let has_name = entry.kind != "message" && (entry.kind != "reject reason" || line.contains("reject"));
+        let phrases = entry.texts.iter().chain(has_name.then_some(&entry.name));
         let is_numbered = |&(kind, number): &(&str, u32)| kind == entry.kind && Some(number) == entry.number;
-        phrases.into_iter().any(|phrase| has(&line, &phrase.to_lowercase()))
+        phrases.into_iter().any(|phrase| matches(&line, &phrase.to_lowercase()))
             || numbers.iter().any(is_numbered)
     };
     entries.iter().filter(is_named).collect()
+}
+
+/// Whether the line has all parts of the phrase, which ` .. ` separates, or is the phrase that stands in
+/// quotation marks.
+fn matches(line: &str, phrase: &str) -> bool {
+    match phrase.strip_prefix('"').and_then(|phrase| phrase.strip_suffix('"')) {
+        Some(whole) => line.trim() == whole,
+        None => phrase.split(" .. ").all(|part| has(line, part)),
+    }
 }
 
 /// Whether the line has the phrase, and no other letter of a word of it.
@@ -33,19 +44,33 @@ fn numbers(line: &str) -> Vec<(&'static str, u32)> {
     let mut found = Vec::new();
     for (at, word) in words.iter().enumerate() {
         let Some((number, is_negative)) = number(word) else { continue };
-        let before = at.checked_sub(1).map_or("", |at| words[at]);
-        found.extend(kinds(before, is_negative, line).iter().map(|kind| (*kind, number)));
+        let (before, earlier) = words[..at].split_last().unwrap_or((&"", &[]));
+        let earlier = &earlier[earlier.len().saturating_sub(2)..];
+        let is_exit = matches!(*before, "code" | "status") && earlier.iter().any(|word| EXITS.contains(word));
+        if !is_exit || is_negative {
+            let is_all = words.len() == 2;
+            found.extend(kinds(before, is_negative, is_all, line).iter().map(|kind| (*kind, number)));
+        }
     }
     found
 }
 
-fn kinds(before: &str, is_negative: bool, line: &str) -> &'static [&'static str] {
+/// Words in front of the exit status of a process, as in `exited with code 1`.
+const EXITS: [&str; 2] = ["exit", "exited"];
+
+/// The kinds of a number behind the word `before`. `is_all`: the line has nothing else.
+fn kinds(before: &str, is_negative: bool, is_all: bool, line: &str) -> &'static [&'static str] {
     match before {
         _ if is_negative => &["errno"],
         "status" | "error" | "reason" if line.contains("reject") => &["reject reason"],
         "status" => &["status"],
-        "error" => &["errno", "reject reason"],
-        "errno" | "err" | "ret" | "rc" | "returned" | "code" => &["errno"],
+        // The status of the connection manager's event is an errno or a reject reason.
+        "error" if is_all || line.contains("rdma_cm_event") || has(line, "cma") => {
+            &["errno", "reject reason"]
+        }
+        // The pingpongs of rdma-core print the text of the status in front of its number.
+        "error" if line.contains("failed status") => &["status"],
+        "error" | "errno" | "err" | "ret" | "rc" | "code" => &["errno"],
         "syndrom" | "syndrome" | "vendor_err" | "vend_err" => &["vendor_err"],
         "event" => &["event"],
         "reason" => &["reject reason"],
@@ -94,7 +119,41 @@ mod tests {
         }
         assert_eq!(names("local QP operation error"), ["IBV_WC_LOC_QP_OP_ERR"]);
         assert_eq!(names("cma event RDMA_CM_EVENT_REJECTED, error 8").len(), 2, "the event and its reason");
-        assert!(names("12 bytes were sent successfully in 8 s").is_empty());
+    }
+
+    #[test]
+    fn numbers_and_words_of_other_matters_are_not_explained() {
+        for line in [
+            "12 bytes were sent successfully in 8 s",
+            "the process exited with exit code 1",
+            "Primary job terminated, exit status 12",
+            "mpirun: rank 1 exited with code 12",
+            "it exited on status 12",
+            "read returned 12 bytes",
+            "IB device roxie0 opened",
+            "timeout of 5 s",
+            "fatal error: stop",
+            "a general error of the disk",
+            "connect: Success",
+        ] {
+            assert!(names(line).is_empty(), "{line}: {:?}", names(line));
+        }
+        for (line, all) in [
+            ("ibv_post_send returned -12", &["ENOMEM"][..]),
+            ("the program exited, errno 12", &["ENOMEM"]),
+            ("open failed: error 5", &["EIO"]),
+            ("error 5", &["EIO", "Unsupported request"]),
+            ("cma event, error 5", &["EIO", "Unsupported request"]),
+            ("IB device mlx5_9 not found", &["unknown device"]),
+            ("IB device 'mlx5_9' wasn't found", &["unknown device"]),
+            ("rejected: timeout", &["Timeout"]),
+            ("fatal error", &["IBV_WC_FATAL_ERR"]),
+            ("Failed status fatal error (19) for wr_id 2", &["IBV_WC_FATAL_ERR"]),
+            ("Failed status local length error (1) for wr_id 2", &["IBV_WC_LOC_LEN_ERR"]),
+            ("fatal error: x.h: No such file or directory", &["ENOENT"]),
+        ] {
+            assert_eq!(names(line), all, "{line}");
+        }
     }
 
     #[test]
