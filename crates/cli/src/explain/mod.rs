@@ -51,7 +51,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Outcome {
     Ok(())
 }
 
-/// Returns what the words mean: each for itself, or all together as a line that was not quoted.
+/// Returns what the words mean: each for itself, or all together as a line that was not quoted, if the first
+/// word alone means nothing.
 fn named<'a>(words: &[String], entries: &'a [Entry]) -> Result<Vec<&'a Entry>, Failure> {
     let mut found = Vec::new();
     for word in words {
@@ -60,9 +61,9 @@ fn named<'a>(words: &[String], entries: &'a [Entry]) -> Result<Vec<&'a Entry>, F
             of_word = text::find(word, entries);
         }
         if of_word.is_empty() {
-            let line = words.join(" ");
-            found = text::find(&line, entries);
-            return if found.is_empty() { Err(unknown(&line, entries)) } else { Ok(found) };
+            let line = if found.is_empty() { words.join(" ") } else { word.clone() };
+            let of_line = text::find(&line, entries);
+            return if of_line.is_empty() { Err(unknown(&line, entries)) } else { Ok(of_line) };
         }
         found.extend(of_word);
     }
@@ -147,6 +148,20 @@ mod tests {
         for name in ["ENOMEM (12)", "IBV_WC_RETRY_EXC_ERR (12)", "IBV_EVENT_PKEY_CHANGE (12)"] {
             assert!(twelve.iter().any(|found| found == name), "{twelve:?}");
         }
+    }
+
+    #[test]
+    fn an_unknown_word_behind_a_known_one_is_an_error() {
+        let entries = table::all();
+        let named = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let names = |found: Vec<&Entry>| found.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>();
+            named(&words, &entries).map(names).map_err(|failure| failure.to_string())
+        };
+        let failure = named("einval nonsense").unwrap_err();
+        assert!(failure.contains("'nonsense'"), "{failure}");
+        assert_eq!(named("einval enomem"), Ok(vec!["EINVAL".to_owned(), "ENOMEM".to_owned()]));
+        assert_eq!(named("Failed status 12:"), Ok(vec!["IBV_WC_RETRY_EXC_ERR".to_owned()]));
     }
 
     #[test]
