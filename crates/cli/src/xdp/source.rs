@@ -48,7 +48,7 @@ pub(super) fn load_all(args: &SourceArgs) -> Outcome<Vec<Program>> {
             let name = path.display().to_string();
             let mut all = candidates(path)?;
             if !all.iter().any(|one| one.kind == Some(ProgramKind::Xdp)) {
-                return choose(all, None, None).during(&name)?.program.during(&name).map(|one| vec![one]);
+                return Err(without_xdp(&all)).during(&name);
             }
             all.retain(|one| one.kind == Some(ProgramKind::Xdp));
             all.into_iter().map(|found| found.program.during(&name)).collect()
@@ -183,11 +183,13 @@ fn choose(all: Vec<Candidate>, section: Option<&str>, name: Option<&str>) -> Res
             format!("no program in a section '{section}'; there are: {}", list(&all))
         }
         (true, _, Some(name)) => format!("no such program '{name}'; there are: {}", list(&all)),
-        (true, None, None) => {
-            format!("no program is in a section of XDP, choose one with --prog: {}", list(&all))
-        }
+        (true, None, None) => without_xdp(&all),
         (false, ..) => format!("several programs, choose one with --prog: {}", list(&found)),
     })
+}
+
+fn without_xdp(all: &[Candidate]) -> String {
+    format!("no program is in a section of XDP, choose one with --prog: {}", list(all))
 }
 
 #[cfg(test)]
