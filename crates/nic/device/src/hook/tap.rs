@@ -3,9 +3,9 @@
 //! A tap is on the wire's side of the hooks: it sees received packets before the ingress hook, and sent
 //! packets after the egress hook. A packet of a burst has the identification and the ICRC that it will
 //! have after segmentation. A request or probe, which any device of the domain may receive, is copied by the
-//! one that handles it, as the ingress hook has left it. A tap belongs to a connection to the control socket and ends with it. Its records
-//! (`copies.rs`) are in memory that the reader shares: unread records survive the end of the process, and
-//! records lost to a slow reader are counted.
+//! one that handles it, as the ingress hook has left it. A tap belongs to a connection to the control socket
+//! and ends with it. Its records (`copies.rs`) are in memory that the reader shares: unread records survive
+//! the end of the process, and records lost to a slow reader are counted.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

@@ -14,7 +14,7 @@ use crate::clock;
 /// Most handshakes followed.
 const HANDSHAKES_MAX: usize = 1 << 16;
 /// A reply this far from the request behind it answers another one: communication ids repeat. The interfaces
-/// of a file are written less than a second apart. Double: ids of connections that live for seconds may match.
+/// of a file are written less than a second apart.
 const EARLY_NS: u64 = 5_000_000_000;
 
 /// The setup of a connection.
