@@ -191,7 +191,7 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         (&["run", "--name", "", "--", "true"], 2, "has an empty part"),
         (&["run", "--ingress", "", "--", "true"], 2, "no stage is named"),
         (&["run", "--egress", "impair:loss=200%", "--", "true"], 2, "0%..100%"),
-        (&["run", "--netdev", "nonesuch", "--", "true"], 1, "or ROXIE_NETDEV: lo"),
+        (&["run", "--netdev", "nonesuch", "--", "true"], 1, "choose one of lo"),
         (&["run"], 2, "COMMAND"),
     ];
     table.iter().try_for_each(|(words, code, text)| {
