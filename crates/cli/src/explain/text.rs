@@ -1,5 +1,7 @@
 //! What a line says that a program printed: the texts, names and numbers in it.
 
+use roxie_capture::filter::parse_number;
+
 use super::table::Entry;
 
 /// Returns the entries that a line names.
@@ -37,7 +39,8 @@ fn has(line: &str, phrase: &str) -> bool {
     })
 }
 
-/// The numbers of a line whose kind is known from the sign or from the word before, each with its kind.
+/// The numbers of a line, each with its kind. A sign or the word before tells the kind; other numbers are
+/// left out.
 fn numbers(line: &str) -> Vec<(&'static str, u32)> {
     let separates = |c: char| !(c.is_alphanumeric() || c == '_' || c == '-');
     let words: Vec<&str> = line.split(separates).filter(|word| !word.is_empty()).collect();
@@ -81,12 +84,8 @@ fn kinds(before: &str, is_negative: bool, is_all: bool, line: &str) -> &'static 
 /// Parses a decimal or hexadecimal number; also returns whether it has a minus sign.
 pub(super) fn number(word: &str) -> Option<(u32, bool)> {
     let digits = word.strip_prefix('-');
-    let (word, is_negative) = (digits.unwrap_or(word), digits.is_some());
-    let number = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
-        Some(hex) => u32::from_str_radix(hex, 16),
-        None => word.parse(),
-    };
-    number.ok().map(|number| (number, is_negative))
+    let number = parse_number(&digits.unwrap_or(word).to_ascii_lowercase())?;
+    Some((u32::try_from(number).ok()?, digits.is_some()))
 }
 
 #[cfg(test)]
