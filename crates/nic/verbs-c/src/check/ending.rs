@@ -1,6 +1,5 @@
 //! The beginning and the end of a checked process: what is left when it exits.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::process;
@@ -270,7 +269,7 @@ fn unpolled() -> Vec<(FindingKind, String, Site)> {
 
 /// Completion events that the application took and did not acknowledge.
 fn unacknowledged() -> Vec<(FindingKind, String, Site)> {
-    let delivered: HashMap<usize, [u32; 2]> = handed_out().into_iter().collect();
+    let delivered = handed_out();
     let mut found = Vec::new();
     for_each_cq(|object, created| {
         let cq = object.public();

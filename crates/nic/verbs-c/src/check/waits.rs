@@ -1,6 +1,5 @@
 //! Threads that wait for completions, by events or by polling, and what they wait for.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -143,7 +142,7 @@ pub(super) fn missed_events(old_ns: u64) {
     if seen.iter().all(|cq| cq.waits.is_none()) {
         return;
     }
-    let delivered: HashMap<usize, [u32; 2]> = handed_out().into_iter().collect();
+    let delivered = handed_out();
     for cq in seen.iter().filter(|cq| cq.completions > 0 && cq.is_for_event && !cq.is_solicited) {
         let Some((site, _)) = cq.waits else { continue };
         let mut others = seen.iter().filter(|other| other.channel == cq.channel && other.cq != cq.cq);
@@ -248,7 +247,7 @@ pub(super) fn spent_limits() -> Vec<Site> {
     let delivered = handed_out();
     let mut spent = Vec::new();
     work::for_each_empty_srq(|address, object| {
-        let was_reached = delivered.iter().any(|(of, [_, events])| *of == address && *events > 0);
+        let was_reached = delivered.get(&address).is_some_and(|[_, events]| *events > 0);
         if was_reached && object.tail.srq.query().is_ok_and(|attr| attr.srq_limit == 0) {
             spent.extend(created(address));
         }

@@ -125,9 +125,9 @@ pub(crate) fn wait_acknowledged(counter: &Member<u32>, delivered: u32) {
     *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
 }
 
-/// The objects with events that the application got: address, and how many completion events
-/// and asynchronous events were handed out.
-pub(crate) fn handed_out() -> Vec<(usize, [u32; 2])> {
+/// The objects with events that the application got, by address: how many completion events and asynchronous
+/// events were handed out.
+pub(crate) fn handed_out() -> HashMap<usize, [u32; 2]> {
     let objects = objects();
     let some = objects.values().filter(|entry| entry.delivered != [0; 2]);
     some.map(|entry| (entry.object, entry.delivered)).collect()
