@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
 
-use roxie::finding::FindingKind;
+use roxie::finding::{DOMAIN_GIVEN, FLAGS_SET, FindingKind};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use sys::Dir;
@@ -101,7 +101,7 @@ fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<FindingKind, D::Error> {
 }
 
 /// What happened at a call stack that is the mistake, and not the request that was refused because of it.
-const THEIRS: [&str; 2] = ["flags set", "domain given"];
+const THEIRS: [&str; 2] = [FLAGS_SET, DOMAIN_GIVEN];
 
 impl Finding {
     /// Adds what the other end tells, unless this end has told it.

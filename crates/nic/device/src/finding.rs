@@ -23,6 +23,11 @@ macro_rules! kinds {
     };
 }
 
+/// What happened at the place in the program where access flags were given to a queue pair or memory region.
+pub const FLAGS_SET: &str = "flags set";
+/// What happened at the place where a memory region was put into its protection domain.
+pub const DOMAIN_GIVEN: &str = "domain given";
+
 kinds! {
     UseAfterDestroy "use-after-destroy" DoubleDestroy "double-destroy" UseAfterFork "use-after-fork"
     ForeignObject "foreign-object" ObjectInUse "object-in-use" RefusedCall "refused-call"

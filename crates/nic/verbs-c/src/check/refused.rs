@@ -1,6 +1,7 @@
 //! Why this process refused a request or a datagram of a peer: what it knows about its regions and queue
 //! pairs.
 
+use roxie::finding::{DOMAIN_GIVEN, FLAGS_SET};
 use roxie::transport::{Access, Cause, GRH_LEN, PdId, QpType, Refused};
 use roxie::wire::{Operation, Reth};
 
@@ -84,7 +85,7 @@ pub(super) fn explain(object: &QpObject, queue: &mut Queue) -> Option<Refusal> {
                      ibv_modify_qp (IBV_QP_ACCESS_FLAGS)",
                     flags(needs)
                 );
-                (why, vec![("flags set", set)])
+                (why, vec![(FLAGS_SET, set)])
             } else {
                 let has_domain = queue.service != QpType::XrcTgt;
                 region(&asked, needs, has_domain.then(|| qp.pd().id()))
@@ -190,8 +191,8 @@ fn region(asked: &Reth, needs: Access, pd: Option<PdId>) -> (String, Sites) {
         sites.extend(region.deregistered.map(|site| ("deregistered", site)));
         let is_hit = region.rkey == r_key.0 && region.holds(va, dma_len);
         let registered = match is_hit {
-            true if !region.access.contains(needs) => "flags set",
-            true if is_foreign(region) => "domain given",
+            true if !region.access.contains(needs) => FLAGS_SET,
+            true if is_foreign(region) => DOMAIN_GIVEN,
             _ => "registered",
         };
         sites.push((registered, region.registered));
