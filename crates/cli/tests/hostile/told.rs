@@ -100,7 +100,7 @@ fn findings_of_a_process_are_shown_as_numbers() {
     }
     let place = Place::new("findings");
     let stack = json!({ "what": NAME, "thread": NAME, "frames": [[NAME, 1]] });
-    let finding = json!({ "type": "finding", "kind": NAME, "text": NAME, "stacks": [stack] });
+    let finding = json!({ "type": "finding", "kind": "leaked-qp", "text": NAME, "stacks": [stack] });
     let lines = format!("{}\n{finding}\n", json!({ "type": "process", "command": NAME }));
     fs::write(place.0.join("lines"), lines).expect("writable");
     fs::write(place.0.join("copy"), "#!/bin/sh\ncp lines \"$ROXIE_CHECK/7-0a.jsonl\"\n").expect("writable");
