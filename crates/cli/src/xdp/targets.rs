@@ -54,7 +54,7 @@ enum Change {
 
 impl Targets {
     /// Enters those that take redirected packets now into `maps`, which are those of the source's program.
-    /// `in_driver`: it runs in the driver, whose features the kernel reports.
+    /// `in_driver` says that the program is for the driver: then the features of the drivers decide.
     pub(super) fn enter(source: &Source, maps: &[Map], in_driver: bool) -> Outcome<Targets> {
         let links = Netlink::new().during("netlink")?;
         let drivers = in_driver.then(NetdevFamily::new).transpose().during("XDP features")?;

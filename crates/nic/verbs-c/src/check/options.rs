@@ -30,8 +30,8 @@ pub(super) struct Pages {
 }
 
 /// Seconds without progress after which the watchdog reports, if `ROXIE_CHECK_OPTIONS` does not say: the
-/// default of `--hang`. Half: a thread that a busy machine stops for a second hangs. Double: programs whose
-/// alarms end them after 5 s are not explained.
+/// default of `--hang`. Half: a busy machine stops threads for a second, and they would count as hanging.
+/// Double: an alarm after 5 s ends a program before the watchdog has explained it.
 const HANG_S: u64 = 2;
 
 pub(super) static OPTIONS: LazyLock<Options> = LazyLock::new(|| {

@@ -1,5 +1,5 @@
-//! Captures of senders whose truth is known: the analyser says nothing that the truth contradicts, and names
-//! each fault that shows, or says that it cannot tell.
+//! Makes captures of senders, and knows what truly happened. The analyser must say nothing that contradicts
+//! it. It must name each fault that shows in the capture, or say that it cannot tell.
 //!
 //! A seed determines a run: senders that use what the IBA leaves to them (`plan`), their ends (`ends`), the
 //! network with its faults (`world`), and what of it a capture shows (`file`). The makers know neither the
