@@ -1,9 +1,70 @@
 //! The devices of a process: those of the settings, else those of the rule of
 //! [`interfaces`](crate::interfaces).
 
-use super::{DeviceConfig, Refusal};
+use transport::chaos::ChaosPlan;
+
+use super::{HookConfig, Refusal, Traffic};
+use crate::engine::group::Engines;
 use crate::interfaces::Interfaces;
+use crate::port::PortChoice;
+use crate::refusal::NAME_MAX;
+use crate::registry::DomainConfig;
 use crate::setting::{BadSetting, DEVICES_MAX, DeviceSetting};
+
+/// Which netdev to use, and the settings of the device on it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DeviceConfig {
+    /// Name of the device, `roxie0` if empty.
+    pub name: String,
+    /// Network interface; `None` takes the first of the [`interfaces`](crate::interfaces) that have a device.
+    pub netdev: Option<String>,
+    /// Number of this device among those on the interface; each has a GUID of its own.
+    pub instance: u8,
+    /// Packet backend; `None` takes it from `ROXIE_PORT` and `ROXIE_XDP_MODE`.
+    pub port: Option<PortChoice>,
+    /// Hooks attached from the start; `None` takes them from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
+    pub hooks: Option<HookConfig>,
+    /// How connections send; `None` takes it from `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`.
+    pub traffic: Option<Traffic>,
+    /// Number of engines; `None` takes it from `ROXIE_ENGINES`.
+    pub engines: Option<Engines>,
+    /// Faults of an adversarial, legal NIC; `None` takes them from `ROXIE_CHAOS`.
+    pub chaos: Option<ChaosPlan>,
+    /// Domain to join; `None` takes it from `ROXIE_DOMAIN` and `ROXIE_USERS`.
+    pub domain: Option<DomainConfig>,
+}
+
+impl DeviceConfig {
+    /// Longest name in bytes: verbs programs keep the name in 64 bytes with the terminating zero
+    /// (`IBV_SYSFS_NAME_MAX`).
+    pub const NAME_MAX: usize = NAME_MAX;
+
+    /// Returns the first of [`DeviceSettings::configs`]. Of settings that are refused, name and
+    /// netdev are the texts, which [`Device::open`](super::Device::open) refuses too.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let settings = DeviceSettings::from_env();
+        let first = settings.configs().ok().and_then(|configs| configs.into_iter().next());
+        first.unwrap_or_else(|| {
+            let netdev = Some(settings.netdev.value).filter(|netdev| !netdev.is_empty());
+            Self { name: settings.name.value, netdev, ..Self::default() }
+        })
+    }
+
+    /// Checks that programs can use the name as part of a path; `given` is what the user gave.
+    ///
+    /// # Errors
+    /// [`Refusal::BadName`].
+    pub(crate) fn check_name(&self, given: impl FnOnce() -> String) -> Result<(), Refusal> {
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        // Device files are in a directory with this name. The empty name means the default.
+        let is_hidden = self.name.starts_with('.');
+        if self.name.len() <= Self::NAME_MAX && self.name.chars().all(good) && !is_hidden {
+            return Ok(());
+        }
+        Err(Refusal::BadName { name: self.name.clone(), given: given() })
+    }
+}
 
 /// The settings that choose devices.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

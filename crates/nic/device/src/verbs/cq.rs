@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use transport::{VerbsError, Wc};
+use transport::{VerbsError, Wc, refuse};
 
 use super::quota::{Share, memory_for};
 use super::{Context, Device};
@@ -14,6 +14,7 @@ use crate::cq::{CQE_MAX, CompletionQueue};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
 use crate::events::EventQueue;
+use crate::same_device;
 
 /// A descriptor that becomes readable when an armed CQ gets a completion.
 #[derive(Clone)]
@@ -22,11 +23,61 @@ pub struct CompChannel {
     context: Context,
 }
 
-impl CompChannel {
-    pub(super) fn new(context: Context) -> io::Result<Self> {
-        Ok(Self { events: Arc::new(EventQueue::new()?), context })
+impl Context {
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// `EMFILE` if the process is out of descriptors.
+    pub fn create_comp_channel(&self) -> io::Result<CompChannel> {
+        Ok(CompChannel { events: Arc::new(EventQueue::new()?), context: self.clone() })
     }
 
+    /// Creates a completion queue of at least `cqe` entries; its events carry `cookie`.
+    ///
+    /// # Errors
+    /// `EINVAL` for 0 or more than `max_cqe` entries, and for a channel of another device; `ENOMEM` at the
+    /// limit of the device; `ENODEV` if the engine does not start.
+    pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
+        self.create_cq_at(cqe, channel, cookie, 0)
+    }
+
+    /// Creates a completion queue at a completion vector. With 0 the device selects the engine for the queue
+    /// pairs that complete here, by the thread that creates the first of them. The queue pairs of CQs with
+    /// the same other vector are on one engine; with a fixed number of engines the vector is its number.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq), and `EINVAL` for a vector that does not exist.
+    pub fn create_cq_at(
+        &self,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        cookie: u64,
+        vector: u32,
+    ) -> Result<Cq, VerbsError> {
+        if cqe == 0 || cqe > CQE_MAX {
+            return Err(refuse!(EINVAL, "completion queue", "cqe"; cqe;
+                "a CQ of {cqe} entries; it has 1 to {CQE_MAX}"));
+        }
+        let device = self.device();
+        if let Some(channel) = channel {
+            same_device!("completion queue", "channel"; device, channel.context().device())?;
+        }
+        let engine = device.engine_or_refusal()?;
+        // Vector 0 is always there; the number of the others costs reads of files (cgroups).
+        if vector > 0
+            && let vectors = self.comp_vectors()
+            && vector >= vectors
+        {
+            return Err(refuse!(EINVAL, "completion queue", "comp_vector"; vector, vectors;
+                is "{vector}, num_comp_vectors of the device is {vectors}"));
+        }
+        memory_for(cqe as usize * size_of::<Wc>())?;
+        let share = self.quotas().cqs.take()?;
+        Ok(Cq::new((self, engine), cqe, channel, cookie, vector, share))
+    }
+}
+
+impl CompChannel {
     /// Returns the context of the channel.
     #[must_use]
     pub fn context(&self) -> &Context {
@@ -120,7 +171,7 @@ pub(super) fn poll_engines(first: &Arc<Engine>, engine_mask: u32) {
 }
 
 impl Cq {
-    pub(super) fn new(
+    fn new(
         (context, engine): (&Context, Arc<Engine>),
         cqe: u32,
         channel: Option<&CompChannel>,

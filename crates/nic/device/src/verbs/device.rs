@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use transport::chaos::{Chaos, ChaosPlan};
-use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu, VerbsError, Wc, refuse};
+use transport::{MAX_MSG_SZ, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, PathMtu};
 
 use super::hooks::EarlyHooks;
-use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX, memory_for};
+use super::quota::{AH_MAX, CQ_MAX, DM_MAX, MR_MAX, MW_MAX, PD_MAX, Quotas, SRQ_MAX};
 use super::{
-    AsyncElement, AsyncEvent, CompChannel, Cq, DeviceAttr, DeviceSettings, GidEntry, HookConfig, Pd,
-    PortAttr, Refusal, Traffic, Xrcd, XrcdInit,
+    AsyncElement, AsyncEvent, DeviceAttr, DeviceConfig, GidEntry, HookConfig, PortAttr, Refusal, Traffic,
 };
 use crate::chaos;
 use crate::cq::CQE_MAX;
@@ -26,67 +25,10 @@ use crate::guard;
 use crate::interfaces::Interfaces;
 use crate::netdev::{ContextEvents, Gids};
 use crate::port::{Outlook, PortChoice, PortKind};
-use crate::refusal::NAME_MAX;
 use crate::registry::{DomainConfig, Membership};
-use crate::same_device;
 
 /// Largest amount of inline data, in bytes.
 pub(super) const INLINE_MAX: u32 = 512;
-
-/// Which netdev to use, and the settings of the device on it.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct DeviceConfig {
-    /// Name of the device, `roxie0` if empty.
-    pub name: String,
-    /// Network interface; `None` takes the first of the [`interfaces`](crate::interfaces) that have a device.
-    pub netdev: Option<String>,
-    /// Number of this device among those on the interface; each has a GUID of its own.
-    pub instance: u8,
-    /// Packet backend; `None` takes it from `ROXIE_PORT` and `ROXIE_XDP_MODE`.
-    pub port: Option<PortChoice>,
-    /// Hooks attached from the start; `None` takes them from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
-    pub hooks: Option<HookConfig>,
-    /// How connections send; `None` takes it from `ROXIE_ECN`, `ROXIE_RATE_LIMIT` and `ROXIE_FLUSH_ICRC`.
-    pub traffic: Option<Traffic>,
-    /// Number of engines; `None` takes it from `ROXIE_ENGINES`.
-    pub engines: Option<Engines>,
-    /// Faults of an adversarial, legal NIC; `None` takes them from `ROXIE_CHAOS`.
-    pub chaos: Option<ChaosPlan>,
-    /// Domain to join; `None` takes it from `ROXIE_DOMAIN` and `ROXIE_USERS`.
-    pub domain: Option<DomainConfig>,
-}
-
-impl DeviceConfig {
-    /// Longest name in bytes: verbs programs keep the name in 64 bytes with the terminating zero
-    /// (`IBV_SYSFS_NAME_MAX`).
-    pub const NAME_MAX: usize = NAME_MAX;
-
-    /// Returns the first of [`DeviceSettings::configs`]. Of settings that are refused, name and
-    /// netdev are the texts, which [`Device::open`] refuses too.
-    #[must_use]
-    pub fn from_env() -> Self {
-        let settings = DeviceSettings::from_env();
-        let first = settings.configs().ok().and_then(|configs| configs.into_iter().next());
-        first.unwrap_or_else(|| {
-            let netdev = Some(settings.netdev.value).filter(|netdev| !netdev.is_empty());
-            Self { name: settings.name.value, netdev, ..Self::default() }
-        })
-    }
-
-    /// Checks that programs can use the name as part of a path; `given` is what the user gave.
-    ///
-    /// # Errors
-    /// [`Refusal::BadName`].
-    pub(crate) fn check_name(&self, given: impl FnOnce() -> String) -> Result<(), Refusal> {
-        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        // Device files are in a directory with this name. The empty name means the default.
-        let is_hidden = self.name.starts_with('.');
-        if self.name.len() <= Self::NAME_MAX && self.name.chars().all(good) && !is_hidden {
-            return Ok(());
-        }
-        Err(Refusal::BadName { name: self.name.clone(), given: given() })
-    }
-}
 
 /// An RDMA device. Opening one only reads the netdev. The sockets and the background thread start with the
 /// first protection domain or CM identifier.
@@ -363,77 +305,6 @@ impl Context {
     pub fn gids(&self) -> Vec<GidEntry> {
         let table = self.device().gids();
         table.rows().map(|(index, row)| GidEntry { index, gid: row.gid, ifindex: row.ifindex }).collect()
-    }
-
-    /// Allocates a protection domain.
-    ///
-    /// # Errors
-    /// The engine cannot start: UDP port 4791 is taken, or the process is out of descriptors. `ENOMEM` at the
-    /// limit of the device.
-    pub fn alloc_pd(&self) -> io::Result<Pd> {
-        let engine = self.device().engine()?;
-        Pd::new(self.clone(), engine).map_err(io::Error::from)
-    }
-
-    /// Opens an XRC domain.
-    ///
-    /// # Errors
-    /// `EAGAIN` if the file has no domain and `create` is false; `EINVAL` if it has one and `exclusive` is
-    /// true, or if fstat(2) fails; `ENODEV` if the engine does not start.
-    pub fn open_xrcd(&self, init: &XrcdInit<'_>) -> Result<Xrcd, VerbsError> {
-        Xrcd::open(self, init)
-    }
-
-    /// Creates a completion channel.
-    ///
-    /// # Errors
-    /// `EMFILE` if the process is out of descriptors.
-    pub fn create_comp_channel(&self) -> io::Result<CompChannel> {
-        CompChannel::new(self.clone())
-    }
-
-    /// Creates a completion queue of at least `cqe` entries; its events carry `cookie`.
-    ///
-    /// # Errors
-    /// `EINVAL` for 0 or more than `max_cqe` entries, and for a channel of another device; `ENOMEM` at the
-    /// limit of the device; `ENODEV` if the engine does not start.
-    pub fn create_cq(&self, cqe: u32, channel: Option<&CompChannel>, cookie: u64) -> Result<Cq, VerbsError> {
-        self.create_cq_at(cqe, channel, cookie, 0)
-    }
-
-    /// Creates a completion queue at a completion vector. With 0 the device selects the engine for the queue
-    /// pairs that complete here, by the thread that creates the first of them. The queue pairs of CQs with
-    /// the same other vector are on one engine; with a fixed number of engines the vector is its number.
-    ///
-    /// # Errors
-    /// As [`create_cq`](Self::create_cq), and `EINVAL` for a vector that does not exist.
-    pub fn create_cq_at(
-        &self,
-        cqe: u32,
-        channel: Option<&CompChannel>,
-        cookie: u64,
-        vector: u32,
-    ) -> Result<Cq, VerbsError> {
-        if cqe == 0 || cqe > CQE_MAX {
-            return Err(refuse!(EINVAL, "completion queue", "cqe"; cqe;
-                "a CQ of {cqe} entries; it has 1 to {CQE_MAX}"));
-        }
-        let device = self.device();
-        if let Some(channel) = channel {
-            same_device!("completion queue", "channel"; device, channel.context().device())?;
-        }
-        let engine = device.engine_or_refusal()?;
-        // Vector 0 is always there; the number of the others costs reads of files (cgroups).
-        if vector > 0
-            && let vectors = self.comp_vectors()
-            && vector >= vectors
-        {
-            return Err(refuse!(EINVAL, "completion queue", "comp_vector"; vector, vectors;
-                is "{vector}, num_comp_vectors of the device is {vectors}"));
-        }
-        memory_for(cqe as usize * size_of::<Wc>())?;
-        let share = self.quotas().cqs.take()?;
-        Ok(Cq::new((self, engine), cqe, channel, cookie, vector, share))
     }
 
     /// Number of completion vectors, one for each engine that the device may have (`num_comp_vectors`).

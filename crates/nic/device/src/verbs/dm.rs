@@ -10,24 +10,16 @@ use super::{Context, Mr, Pd};
 use crate::keys::Range;
 use crate::mr::DmaMemory;
 use crate::same_device;
-use sys::Mmap;
 
 /// Zeroed device memory. It is freed with the last handle and the last region.
 #[derive(Clone)]
 pub struct Dm(Arc<DmInner>);
 
-pub(super) struct DmInner {
+struct DmInner {
     context: Context,
     memory: DmaMemory,
     len: usize,
     _share: Share,
-}
-
-/// The memory that a region keeps until it is deregistered.
-#[derive(Clone)]
-pub(super) enum Backing {
-    Device(#[expect(dead_code, reason = "kept alive")] Arc<DmInner>),
-    Map(#[expect(dead_code, reason = "kept alive")] Arc<Mmap>),
 }
 
 /// Largest alignment, as a power of two: 1 MiB. Programs ask for at most a page.
@@ -116,7 +108,7 @@ impl Pd {
         same_device!("memory region", "dm"; self.device(), dm.0.context.device())?;
         let at = dm.check(offset, len)?;
         let range = Range { base: dm.0.memory.addr() + at as u64, len: len as u64, iova: 0 };
-        self.register_backed(range, access, Some(Backing::Device(Arc::clone(&dm.0))))
+        self.register_backed(range, access, Some(Arc::clone(&dm.0) as _))
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use transport::{Access, refuse};
 
-use super::dm::Backing;
 use super::{Mr, Pd};
 use crate::keys::Range;
 use sys::{Mmap, is_dma_buf, page_size};
@@ -53,7 +52,7 @@ impl Pd {
         let base = map.start().as_ptr() as u64 + before as u64;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let range = Range { base, len: len as u64, iova };
-        self.register_backed(range, access, Some(Backing::Map(Arc::new(map)))).map_err(io::Error::from)
+        self.register_backed(range, access, Some(Arc::new(map))).map_err(io::Error::from)
     }
 }
 

@@ -27,13 +27,19 @@ impl Drop for FastMr {
     }
 }
 
-impl FastMr {
-    pub(super) fn new(pd: &Pd) -> Result<Self, VerbsError> {
-        let _share = pd.context().quotas().mrs.take()?;
-        let key = pd.engine().with_keys(|keys| keys.alloc_fast(pd.id()))?;
-        Ok(Self { pd: pd.clone(), key, memory: None, _share })
+impl Pd {
+    /// Allocates a region that REG_MR work requests make valid.
+    ///
+    /// # Errors
+    /// `ENOMEM` at the limit of the device.
+    pub fn alloc_fast_mr(&self) -> Result<FastMr, VerbsError> {
+        let _share = self.context().quotas().mrs.take()?;
+        let key = self.engine().with_keys(|keys| keys.alloc_fast(self.id()))?;
+        Ok(FastMr { pd: self.clone(), key, memory: None, _share })
     }
+}
 
+impl FastMr {
     /// Selects `len` bytes of a buffer, `offset` from its start, for the next REG_MR.
     ///
     /// # Errors

@@ -1,10 +1,9 @@
-//! Hooks of a device: attached before or while its engine runs.
+//! Hooks of a device before its engine starts: those of its configuration, and those attached since.
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{Device, Refusal};
-use crate::engine::Engine;
-use crate::hook::{Hook, HookError, HookPoint, HookStatus, Hooks};
+use super::Refusal;
+use crate::hook::{Hook, HookError, HookPoint, Hooks};
 
 /// Hooks as text in the syntax of [`HookPlan::read`](crate::hook::HookPlan::read); empty for none.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -47,7 +46,7 @@ impl EarlyHooks {
     }
 
     /// Runs `work` on the hooks that the engine will start with.
-    fn with<R>(
+    pub(super) fn with<R>(
         &self,
         ifindex: u32,
         work: impl FnOnce(&mut Hooks) -> Result<R, HookError>,
@@ -69,62 +68,5 @@ impl EarlyHooks {
         let taken = self.with(ifindex, |hooks| Ok(std::mem::replace(hooks, Hooks::new(ifindex))));
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
         taken.map_err(Refusal::BadHook)
-    }
-}
-
-impl Device {
-    /// Attaches a hook to the device's first engine. With a fixed number of engines the others keep the
-    /// configured hooks; otherwise the device starts no further engine while the hook is attached. Traffic is
-    /// not interrupted: each packet passes either the old or the new hook. With `replace` the new hook
-    /// replaces the attached one, which is returned.
-    ///
-    /// # Errors
-    /// [`HookError::Occupied`] if a hook is attached and `replace` is false; [`HookError::SeveralEngines`] if
-    /// the device has started engines for several threads; before the engine starts, also the errors of the
-    /// device's configuration.
-    pub fn attach_hook(
-        &self,
-        point: HookPoint,
-        hook: Hook,
-        replace: bool,
-    ) -> Result<Option<Hook>, HookError> {
-        // No engine starts while the lock is held.
-        let engine = self.0.engine.lock();
-        if let Some(engines) = engine.as_ref().and_then(|engine| engine.started_for_threads()) {
-            return Err(HookError::SeveralEngines { engines });
-        }
-        self.with_hooks_of(engine.as_deref(), |hooks| hooks.attach(point, hook, replace))
-    }
-
-    /// Detaches a hook. Packets that it delays are released at their time.
-    ///
-    /// # Errors
-    /// [`HookError::NothingThere`].
-    pub fn detach_hook(&self, point: HookPoint) -> Result<Hook, HookError> {
-        self.with_hooks(|hooks| hooks.detach(point))
-    }
-
-    /// Returns the attached hooks and their counters.
-    ///
-    /// # Errors
-    /// Before the engine starts, the errors of the device's configuration.
-    pub fn hooks(&self) -> Result<Vec<HookStatus>, HookError> {
-        self.with_hooks(|hooks| Ok(hooks.status()))
-    }
-
-    fn with_hooks<R>(&self, work: impl FnOnce(&mut Hooks) -> Result<R, HookError>) -> Result<R, HookError> {
-        let engine = self.0.engine.lock();
-        self.with_hooks_of(engine.as_deref(), work)
-    }
-
-    fn with_hooks_of<R>(
-        &self,
-        engine: Option<&Engine>,
-        work: impl FnOnce(&mut Hooks) -> Result<R, HookError>,
-    ) -> Result<R, HookError> {
-        match engine {
-            Some(engine) => work(&mut engine.lock().hooks),
-            None => self.0.hooks.with(self.gids().ifindex, work),
-        }
     }
 }

@@ -107,6 +107,7 @@
 //! }
 //! ```
 
+mod attach;
 mod attr;
 mod buffer;
 mod choice;
@@ -140,10 +141,10 @@ pub use crate::setting::{BadSetting, DEVICES_MAX, DeviceSetting};
 pub use crate::traffic::Traffic;
 pub use attr::{DeviceAttr, GidEntry, PortAttr};
 pub use buffer::Buffer;
-pub use choice::DeviceSettings;
+pub use choice::{DeviceConfig, DeviceSettings};
 pub use comp_counter::{CompCounter, CompCounterType};
 pub use cq::{CompChannel, Cq};
-pub use device::{Context, Device, DeviceConfig};
+pub use device::{Context, Device};
 pub use dm::Dm;
 pub use fast_mr::FastMr;
 pub use hooks::HookConfig;

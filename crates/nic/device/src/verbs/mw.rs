@@ -27,13 +27,19 @@ impl Drop for Mw {
     }
 }
 
-impl Mw {
-    pub(super) fn new(pd: &Pd, ty: MwType) -> Result<Self, VerbsError> {
-        let _share = pd.context().quotas().mws.take()?;
-        let key = pd.engine().with_keys(|keys| keys.alloc_window(pd.id(), ty))?;
-        Ok(Self { pd: pd.clone(), ty, key: Mutex::new(Rkey(key)), _share })
+impl Pd {
+    /// Allocates a memory window that is not bound.
+    ///
+    /// # Errors
+    /// `ENOMEM` at the limit of the device.
+    pub fn alloc_mw(&self, ty: MwType) -> Result<Mw, VerbsError> {
+        let _share = self.context().quotas().mws.take()?;
+        let key = self.engine().with_keys(|keys| keys.alloc_window(self.id(), ty))?;
+        Ok(Mw { pd: self.clone(), ty, key: Mutex::new(Rkey(key)), _share })
     }
+}
 
+impl Mw {
     /// Returns its type.
     #[must_use]
     pub fn ty(&self) -> MwType {

@@ -1,13 +1,14 @@
 //! Protection domains, memory regions, address handles (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_create_ah(3)).
 
+use std::any::Any;
+use std::io;
 use std::sync::Arc;
 
 use transport::{Access, AddressVector, PdId, Sge, VerbsError, refuse};
 use wire::{Lkey, Rkey};
 
-use super::dm::Backing;
 use super::quota::Share;
-use super::{AsyncEvent, Context, Cq, Device, FastMr, Mw, MwType, Qp, QpInitAttr, Srq, SrqInitAttr, Xrcd};
+use super::{AsyncEvent, Context, Device};
 use crate::engine::Engine;
 use crate::engine::owners::Owner;
 use crate::events::EventQueue;
@@ -40,6 +41,18 @@ impl Td {
     #[must_use]
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
+    }
+}
+
+impl Context {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// The engine cannot start: UDP port 4791 is taken, or the process is out of descriptors. `ENOMEM` at the
+    /// limit of the device.
+    pub fn alloc_pd(&self) -> io::Result<Pd> {
+        let engine = self.device().engine()?;
+        Pd::new(self.clone(), engine).map_err(io::Error::from)
     }
 }
 
@@ -175,47 +188,6 @@ impl Pd {
         })
     }
 
-    /// Allocates a memory window that is not bound.
-    ///
-    /// # Errors
-    /// `ENOMEM` at the limit of the device.
-    pub fn alloc_mw(&self, ty: MwType) -> Result<Mw, VerbsError> {
-        Mw::new(self, ty)
-    }
-
-    /// Allocates a region that REG_MR work requests make valid.
-    ///
-    /// # Errors
-    /// `ENOMEM` at the limit of the device.
-    pub fn alloc_fast_mr(&self) -> Result<FastMr, VerbsError> {
-        FastMr::new(self)
-    }
-
-    /// Creates a queue pair in state RESET.
-    ///
-    /// # Errors
-    /// `EINVAL` for capacities beyond the device's limits and for queues of another device, `EOPNOTSUPP` for
-    /// an unsupported type, `ENOMEM` if the device has its largest number.
-    pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
-        Qp::new(self, init)
-    }
-
-    /// Creates a shared receive queue.
-    ///
-    /// # Errors
-    /// `EINVAL` for sizes beyond the device's limits, `ENOMEM` if the device has its largest number.
-    pub fn create_srq(&self, init: &SrqInitAttr) -> Result<Srq, VerbsError> {
-        Srq::new(self, init, None)
-    }
-
-    /// Creates a shared receive queue for XRC messages; their completions go to `cq`.
-    ///
-    /// # Errors
-    /// As [`Pd::create_srq`]; `EINVAL` for a domain or a completion queue of another device.
-    pub fn create_xrc_srq(&self, init: &SrqInitAttr, xrcd: &Xrcd, cq: &Cq) -> Result<Srq, VerbsError> {
-        Srq::new(self, init, Some((xrcd, cq)))
-    }
-
     /// Creates an address handle for UD sends.
     ///
     /// # Errors
@@ -227,6 +199,9 @@ impl Pd {
         Ok(Ah { av: *av, pd: self.clone(), _share })
     }
 }
+
+/// The memory that a region keeps until it is deregistered.
+pub(super) type Backing = Arc<dyn Any + Send + Sync>;
 
 /// A memory region. Dropping the last clone deregisters it and unbinds its windows; after that the device
 /// does not touch the memory.

@@ -102,17 +102,24 @@ pub(crate) fn check_sizes(cap: &QpCap) -> Result<(), VerbsError> {
     Ok(())
 }
 
-impl Qp {
-    pub(super) fn new(pd: &Pd, init: &QpInitAttr) -> Result<Self, VerbsError> {
+impl Pd {
+    /// Creates a queue pair in state RESET.
+    ///
+    /// # Errors
+    /// `EINVAL` for capacities beyond the device's limits and for queues of another device, `EOPNOTSUPP` for
+    /// an unsupported type, `ENOMEM` if the device has its largest number.
+    pub fn create_qp(&self, init: &QpInitAttr) -> Result<Qp, VerbsError> {
         // `Xrcd::create_qp` makes the receiving end of XRC, which belongs to its domain.
         if init.ty == QpType::XrcTgt {
             let ty = init.ty;
             return Err(refuse!(EINVAL, "queue pair", "qp_type"; ty as QpType;
                 "a queue pair of type {ty} belongs to an XRC domain, which creates it"));
         }
-        Self::build(pd, init, None)
+        Qp::build(self, init, None)
     }
+}
 
+impl Qp {
     /// Creates the receiving end of XRC. It never produces a completion; `unused_cq` takes the place of its
     /// CQs.
     pub(super) fn new_target(pd: &Pd, unused_cq: &Cq, xrcd: &Xrcd, cookie: u64) -> Result<Self, VerbsError> {

@@ -63,8 +63,26 @@ fn no_number(most: u32) -> VerbsError {
         "the engine has its largest number of shared receive queues of this kind, {most}")
 }
 
+impl Pd {
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// `EINVAL` for sizes beyond the device's limits, `ENOMEM` if the device has its largest number.
+    pub fn create_srq(&self, init: &SrqInitAttr) -> Result<Srq, VerbsError> {
+        Srq::new(self, init, None)
+    }
+
+    /// Creates a shared receive queue for XRC messages; their completions go to `cq`.
+    ///
+    /// # Errors
+    /// As [`Pd::create_srq`]; `EINVAL` for a domain or a completion queue of another device.
+    pub fn create_xrc_srq(&self, init: &SrqInitAttr, xrcd: &Xrcd, cq: &Cq) -> Result<Srq, VerbsError> {
+        Srq::new(self, init, Some((xrcd, cq)))
+    }
+}
+
 impl Srq {
-    pub(super) fn new(pd: &Pd, init: &SrqInitAttr, xrc: Option<(&Xrcd, &Cq)>) -> Result<Self, VerbsError> {
+    fn new(pd: &Pd, init: &SrqInitAttr, xrc: Option<(&Xrcd, &Cq)>) -> Result<Self, VerbsError> {
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
         if max_wr == 0 {
             return Err(refuse!(EINVAL, "SRQ", "max_wr"; max_wr; is "0: an SRQ has room for receives"));

@@ -35,7 +35,7 @@ pub struct XrcdInit<'a> {
 #[derive(Clone)]
 pub struct Xrcd(Arc<Opened>);
 
-/// One handle returned by [`Xrcd::open`].
+/// One handle returned by [`Context::open_xrcd`].
 struct Opened(Arc<Domain>);
 
 pub(crate) struct Domain {
@@ -47,16 +47,21 @@ pub(crate) struct Domain {
     targets: Mutex<HashMap<Qpn, WeakQp>>,
 }
 
-impl Xrcd {
-    pub(super) fn open(context: &Context, init: &XrcdInit<'_>) -> Result<Self, VerbsError> {
+impl Context {
+    /// Opens an XRC domain.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the file has no domain and `create` is false; `EINVAL` if it has one and `exclusive` is
+    /// true, or if fstat(2) fails; `ENODEV` if the engine does not start.
+    pub fn open_xrcd(&self, init: &XrcdInit<'_>) -> Result<Xrcd, VerbsError> {
         let Some(file) = init.file else {
-            return Ok(Self(Arc::new(Opened(Arc::new(Domain::new(context)?)))));
+            return Ok(Xrcd(Arc::new(Opened(Arc::new(Domain::new(self)?)))));
         };
         let id = identify(file).map_err(|error| {
             let os = Os::from(&error);
             refuse!(EINVAL, "XRC domain", "fd"; os as Os; "the file of the XRC domain cannot be used: {os}")
         })?;
-        let engine = context.device().engine_or_refusal()?;
+        let engine = self.device().engine_or_refusal()?;
         let mut files = engine.xrc_files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|_, domain| domain.strong_count() > 0);
         let domain =
@@ -68,7 +73,7 @@ impl Xrcd {
                 }
                 Some(domain) => domain,
                 None if init.create => {
-                    let domain = Arc::new(Domain::new(context)?);
+                    let domain = Arc::new(Domain::new(self)?);
                     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&domain) as _;
                     files.insert(id, Arc::downgrade(&any));
                     domain
@@ -79,9 +84,11 @@ impl Xrcd {
                     "the file has no XRC domain, and oflags lacks O_CREAT"));
                 }
             };
-        Ok(Self(Arc::new(Opened(domain))))
+        Ok(Xrcd(Arc::new(Opened(domain))))
     }
+}
 
+impl Xrcd {
     fn domain(&self) -> &Domain {
         &self.0.0
     }
