@@ -122,11 +122,12 @@ impl Host for Engine {
             return true;
         }
         let known = || -> io::Result<bool> {
-            let mut netlink = Netlink::new()?;
-            if !netlink.link(path.ifindex)?.has_neighbours || is_group_address(path.next_hop) {
+            if is_group_address(path.next_hop) {
                 return Ok(true);
             }
-            Ok(netlink.neighbour(path.ifindex, path.next_hop)?.is_some_and(|row| row.mac.is_some()))
+            let mut netlink = Netlink::new()?;
+            let row = netlink.neighbour(path.ifindex, path.next_hop)?;
+            Ok(row.is_some_and(|row| row.mac.is_some()) || !netlink.link(path.ifindex)?.has_neighbours)
         };
         // In a sandbox without netlink, the connection request finds out.
         known().unwrap_or(true)

@@ -351,17 +351,20 @@ fn taken(number: Errno, port: u16) -> VerbsError {
     }
 }
 
-/// Returns Linux's range of ephemeral ports, or its default.
+/// Returns Linux's range of ephemeral ports, or its default. Read once: each connection needs a port.
 fn ephemeral_range() -> (u16, u16) {
-    let parse = |text: String| {
-        let mut numbers = text.split_whitespace().map(str::parse::<u16>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(low)), Some(Ok(high))) if 0 < low && low <= high => Some((low, high)),
-            _ => None,
-        }
-    };
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-    text.and_then(parse).unwrap_or((32_768, 60_999))
+    static RANGE: LazyLock<(u16, u16)> = LazyLock::new(|| {
+        let parse = |text: String| {
+            let mut numbers = text.split_whitespace().map(str::parse::<u16>);
+            match (numbers.next(), numbers.next()) {
+                (Some(Ok(low)), Some(Ok(high))) if 0 < low && low <= high => Some((low, high)),
+                _ => None,
+            }
+        };
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+        text.and_then(parse).unwrap_or((32_768, 60_999))
+    });
+    *RANGE
 }
 
 /// True if an IPv6 address is for IPv6 only unless an option says otherwise (net.ipv6.bindv6only). Read once:
