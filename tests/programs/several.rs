@@ -51,6 +51,11 @@ pub(crate) fn cases() -> Vec<Case> {
             wildcards(&lab.apart(), &place, name, first, later)
         }));
     }
+    for user in [User::Root, User::Ordinary] {
+        let place = Place::new(Topology::TwoHosts, Family::V6, user);
+        let what = "a link-local address of two interfaces is told by the interface";
+        cases.push(Case::new(place, what, "cc", move |lab, name| link_local(&lab.apart(), &place, name)));
+    }
     cases.push(Case::new(place, "rsocket datagrams over two devices", "cc", move |lab, name| {
         datagrams(&lab.apart(), &place, name)
     }));
@@ -75,6 +80,24 @@ fn wildcards(lab: &Lab, place: &Place, name: &str, first: &str, later: &str) -> 
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     says(&ended, &format!("{first}: a request at 0.0.0.0 on "))?;
     says(&ended, "10.79.0.1: a request at 0.0.0.0 on ")
+}
+
+/// A request comes to the device of the interface that it came through: at a listener on `::`, and at two with
+/// the same address and port.
+fn link_local(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let both = ["address add fe80::1/64 dev veth0 nodad", "address add fe80::1/64 dev veth1 nodad"];
+    for words in SETUP.iter().chain(&both) {
+        lab.ip(place, Side::Server, words).map_err(|error| error.to_string())?;
+    }
+    let program = build(lab, "wildcard.c", &["-libverbs", "-lrdmacm"])?;
+    let [first, second] = ["fe80::1%veth0", "fe80::1%veth1"];
+    let words = ["run", "--", program.path(), first, "true", second, first, second];
+    let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
+    for (device, address) in [("roxie0", first), ("roxie1", second)] {
+        says(&ended, &format!("{address}: a request at :: on {device}"))?;
+        says(&ended, &format!("{address}: a request at {address} on {device}"))?;
+    }
+    Ok(())
 }
 
 /// Both devices carry datagrams of the same sockets, and one goes on when the interface of the other one is

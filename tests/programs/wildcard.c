@@ -1,6 +1,7 @@
 /*
- * wildcard FIRST COMMAND SECOND: a program listens on 0.0.0.0 and, for IPv6 only, on :: with the same port.
- *     Requests come to FIRST and then to SECOND, which COMMAND adds to an interface.
+ * wildcard FIRST COMMAND SECOND [ADDRESS...]: a program listens on 0.0.0.0 and, for IPv6 only, on :: with the
+ *     same port. Requests come to FIRST and then to SECOND, which COMMAND adds to an interface. Then it listens
+ *     on each ADDRESS with another port, and each gets a request.
  */
 #include <poll.h>
 
@@ -49,11 +50,11 @@ static void request(struct rdma_event_channel *ours, const char *dst, int port)
 int main(int argc, char **argv)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
-	struct rdma_cm_id *four, *six;
-	int on = 1, port;
+	struct rdma_cm_id *four, *six, *own;
+	int on = 1, port, i;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	MUST(argc == 4 && channel);
+	MUST(argc >= 4 && channel);
 	MUST(!rdma_create_id(channel, &four, "0.0.0.0", RDMA_PS_TCP));
 	MUST(!rdma_create_id(channel, &six, "::", RDMA_PS_TCP));
 	MUST(!rdma_bind_addr(four, at("0.0.0.0", 0)));
@@ -63,5 +64,11 @@ int main(int argc, char **argv)
 	request(channel, argv[1], port);
 	MUST(!system(argv[2]));
 	request(channel, argv[3], port);
+	for (i = 4; i < argc; i++) {
+		MUST(!rdma_create_id(channel, &own, argv[i], RDMA_PS_TCP));
+		MUST(!rdma_bind_addr(own, at(argv[i], port + 1)) && !rdma_listen(own, 4));
+	}
+	for (i = 4; i < argc; i++)
+		request(channel, argv[i], port + 1);
 	return 0;
 }

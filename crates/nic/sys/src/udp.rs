@@ -4,7 +4,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::{Phase, SockAddr, address, call};
@@ -162,6 +162,8 @@ pub struct Datagram<'a> {
     pub src: Option<SocketAddr>,
     /// The address it was sent to; an IPv4-mapped one is given as IPv4.
     pub dst: Option<IpAddr>,
+    /// The interface that it came through; 0 at a socket for IPv4.
+    pub ifindex: u32,
     /// TOS or traffic class.
     pub tos: u8,
     /// TTL or hop limit.
@@ -282,6 +284,7 @@ impl RecvBatch {
             bytes: &self.buffers[start..start + len],
             src: address::parse(&self.names[i], header.msg_hdr.msg_namelen),
             dst: None,
+            ifindex: 0,
             tos: 0,
             ttl: 0,
             segment: None,
@@ -297,8 +300,11 @@ impl RecvBatch {
                 }
                 // in6_pktinfo: address, then interface index.
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                    let ip = data.first_chunk::<16>().map(|ip| Ipv6Addr::from(*ip));
-                    datagram.dst = ip.map(|ip| IpAddr::V6(ip).to_canonical());
+                    if let Some((ip, ifindex)) = data.split_first_chunk::<16>() {
+                        datagram.dst = Some(IpAddr::V6((*ip).into()).to_canonical());
+                        datagram.ifindex =
+                            ifindex.first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
+                    }
                 }
                 // in_pktinfo: interface index, local address, destination address of the header.
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) if datagram.dst.is_none() => {

@@ -97,6 +97,7 @@ impl Forwarded {
             src_port: self.src.1,
             dst: self.dst.0,
             dst_port: self.dst.1,
+            ifindex: 0,
             tos: self.class.0,
             ttl: self.class.1,
             segment: self.segment,

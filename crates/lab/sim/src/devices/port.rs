@@ -134,6 +134,7 @@ impl Port for SimPort {
                 src_port: frame.src_port,
                 dst: frame.dst,
                 dst_port: ROCE_PORT,
+                ifindex: 0,
                 tos: frame.tos,
                 ttl: frame.ttl,
                 segment: frame.bytes.len(),

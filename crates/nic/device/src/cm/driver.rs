@@ -21,7 +21,7 @@ use wire::{Gid, Qpn};
 use super::event::RawEvent;
 use super::host::GsiLink;
 use super::id::{ChildInit, IdInner};
-use super::listen::RequestHost;
+use super::listen::{RequestHost, RequestTarget};
 use super::pace::Handled;
 use super::place::Place;
 use super::port::SharedPorts;
@@ -246,16 +246,16 @@ impl CmDriver {
         all
     }
 
-    /// Returns the device with the address `dst`, for a request to a service: a program that listens on a
+    /// Returns the device with the address `to`, for a request to a service: a program that listens on a
     /// wildcard address listens on each device, and on some from their first request on.
-    pub(crate) fn host_of_request(&self, service: ServiceId, dst: Gid) -> Option<RequestHost> {
+    pub(crate) fn host_of_request(&self, service: ServiceId, to: RequestTarget) -> Option<RequestHost> {
         // See `of_device`.
         let listening: Vec<Arc<IdInner>> = {
             let state = self.lock();
             let of_service = state.listeners.values().filter(|listening| listening.service == service);
             of_service.filter_map(|listening| listening.id.upgrade()).collect()
         };
-        listening.iter().find_map(|id| id.listen_at(service, dst))
+        listening.iter().find_map(|id| id.listen_at(service, to))
     }
 
     /// Starts a thread.

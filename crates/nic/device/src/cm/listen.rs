@@ -13,7 +13,7 @@ use super::driver::Listening;
 use super::host::Host;
 use super::id::{Id, IdInner};
 use super::out_of_phase;
-use super::place::Place;
+use super::place::{Place, Places};
 use super::state::{IdState, Listener, Phase};
 
 /// For how long requests to an address without a device are rejected without another look at the interfaces.
@@ -21,6 +21,9 @@ use super::state::{IdState, Listener, Phase};
 const NO_DEVICE_NS: u64 = 500_000_000;
 /// Addresses for which that is remembered.
 const NO_DEVICE_MAX: usize = 16;
+
+/// The destination of a request, and the interface that it came through if that counts.
+pub(crate) type RequestTarget = (Gid, Option<u32>);
 
 /// Where a request to an address of another device of this process is handled.
 pub(crate) enum RequestHost {
@@ -102,17 +105,17 @@ impl IdInner {
         Ok(())
     }
 
-    /// Returns where a request to `dst` is handled, if the identifier listens for `service` on a wildcard
+    /// Returns where a request is handled, if the identifier listens for `service` on a wildcard
     /// address. A device that is not open yet is opened by a thread of its own: it joins the domain by the
     /// answers of other members, which the calling thread may have to give.
-    pub(super) fn listen_at(self: &Arc<Self>, service: ServiceId, dst: Gid) -> Option<RequestHost> {
+    pub(super) fn listen_at(self: &Arc<Self>, service: ServiceId, to: RequestTarget) -> Option<RequestHost> {
         self.places.as_ref()?;
         let mut state = self.lock();
         let params = state.listening?;
-        if params.service_id != service || !params.address.covers(dst) || state.local.is_some() {
+        if params.service_id != service || !params.address.covers(to.0) || state.local.is_some() {
             return None;
         }
-        let has = |host: &dyn Host| host.gids().has(&dst, None);
+        let has = |host: &dyn Host| host.gids().takes(to.0, to.1);
         if let Some((host, _)) = state.listeners.iter().find(|(host, _)| has(&**host)) {
             return Some(RequestHost::At(Arc::clone(host)));
         }
@@ -122,19 +125,19 @@ impl IdInner {
         }
         let now = host.now();
         state.no_device.retain(|(_, until)| now < *until);
-        if state.no_device.iter().any(|(known, _)| *known == dst) {
+        if state.no_device.iter().any(|(known, _)| *known == to) {
             return None;
         }
         let id = Arc::clone(self);
-        host.driver().spawn("roxie-listen", move || id.listen_also_at(dst)).ok()?;
+        host.driver().spawn("roxie-listen", move || id.listen_also_at(to)).ok()?;
         state.is_opening = true;
         Some(RequestHost::Opening)
     }
 
-    /// Opens the device with address `dst`, and listens there.
-    fn listen_also_at(self: &Arc<Self>, dst: Gid) {
-        let place =
-            self.places.as_ref().and_then(|places| places.find(&mut |gids| gids.has(&dst, None)).ok()?);
+    /// Opens the device with the address, and listens there.
+    fn listen_also_at(self: &Arc<Self>, to: RequestTarget) {
+        let find = |places: &Box<dyn Places>| places.find(&mut |gids| gids.takes(to.0, to.1)).ok()?;
+        let place = self.places.as_ref().and_then(find);
         let mut state = self.lock();
         state.is_opening = false;
         let (listening, has_place) = (state.listening, place.is_some());
@@ -147,7 +150,7 @@ impl IdInner {
         } else if !has_place && let Ok(host) = self.host() {
             let until = host.now().plus_ns(NO_DEVICE_NS);
             state.no_device.truncate(NO_DEVICE_MAX - 1);
-            state.no_device.push((dst, until));
+            state.no_device.push((to, until));
         }
     }
 }

@@ -132,7 +132,7 @@ pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, DEPTH_MAX, Param, UdParam};
 pub(crate) use host::solicit;
 pub use id::{HOP_LIMIT, Id, PathInfo};
-pub(crate) use listen::RequestHost;
+pub(crate) use listen::{RequestHost, RequestTarget};
 pub use place::Devices;
 pub use port::PortSpace;
 pub(crate) use port::SharedPorts;

@@ -71,7 +71,7 @@ impl Binding {
     /// Returns the names to claim in the domain.
     fn names(&self) -> Vec<ServiceAddress> {
         match self.ip {
-            ip if !self.is_wildcard => vec![ServiceAddress::Gid(Gid::from(ip))],
+            ip if !self.is_wildcard => vec![ServiceAddress::at(Gid::from(ip), self.scope)],
             IpAddr::V4(_) => vec![ServiceAddress::Any4],
             IpAddr::V6(_) if self.af_only => vec![ServiceAddress::Any6],
             IpAddr::V6(_) => vec![ServiceAddress::Any6, ServiceAddress::Any4],

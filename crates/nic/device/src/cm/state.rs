@@ -9,6 +9,7 @@ use transport::cm::{CmId, ListenParams, ListenerId};
 use wire::{Gid, Psn};
 
 use super::host::Host;
+use super::listen::RequestTarget;
 use super::multicast::Join;
 use super::port::Bound;
 use crate::verbs::Qp;
@@ -62,7 +63,7 @@ pub(super) struct IdState {
     /// A thread opens a further device for the identifier.
     pub(super) is_opening: bool,
     /// Addresses to which requests came and that no device has: until when no device is looked for.
-    pub(super) no_device: Vec<(Gid, Instant)>,
+    pub(super) no_device: Vec<(RequestTarget, Instant)>,
     pub(super) bound: Option<Bound>,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,

@@ -16,7 +16,7 @@ use wire::cm::ServiceId;
 
 use super::Engine;
 use super::outbox::Mad;
-use crate::cm::{MadOutcome, RequestHost};
+use crate::cm::{MadOutcome, RequestHost, RequestTarget};
 use crate::registry::ForwardOutcome;
 use crate::status::Row;
 use crate::trace;
@@ -165,15 +165,19 @@ impl Engine {
         trace::cm_message(&mad.bytes, false);
         // A rejection of a request without a reply does not name the communication ID of the receiver, so it
         // may be for any process of this host.
-        if transport::cm::is_for_every_process(&mad.bytes)
-            && !mad.packet.is_forwarded()
-            && self.services.held.may_broadcast(self.now())
-        {
-            self.services.registry.forward_to_all(&mad.packet.batch());
+        if transport::cm::is_for_every_process(&mad.bytes) {
+            self.broadcast(&mad);
         }
         let mut request = HeldRequest { mad, since: self.now(), is_counted: false, is_copied: false };
         if !self.process(&mut request) {
             self.services.held.keep(request);
+        }
+    }
+
+    /// Passes a datagram to the other engines of this host, unless one of them has passed it on.
+    fn broadcast(&self, mad: &Mad) {
+        if !mad.packet.is_forwarded() && self.services.held.may_broadcast(self.now()) {
+            self.services.registry.forward_to_all(&mad.packet.batch());
         }
     }
 
@@ -191,7 +195,9 @@ impl Engine {
         let HeldRequest { mad, since, is_counted, is_copied } = request;
         let waited_ns = self.now().0.saturating_sub(since.0);
         let (src, dst) = mad.packet.addresses();
-        match self.host_of_request(mad, dst) {
+        let scope = mad.packet.scope();
+        let elsewhere = self.service_elsewhere(mad, (dst, scope));
+        match elsewhere.and_then(|service| self.services.cm.host_of_request(service, (dst, scope))) {
             Some(RequestHost::At(host)) => {
                 host.take_mad(mad.clone());
                 return true;
@@ -205,7 +211,14 @@ impl Engine {
             }
         };
         let mad_of_cm = (&mad.bytes, !mem::replace(is_counted, true));
-        match self.services.cm.handle_mad(self.now(), mad_of_cm, (src, dst), &mut copy) {
+        // Another interface may have the same link-local address: the request is for that one, and a reply
+        // from here would leave through this one.
+        let is_of_other_link = scope.is_some() && elsewhere.is_some();
+        let outcome = match elsewhere.filter(|_| is_of_other_link) {
+            Some(service_id) => MadOutcome::NotOurs { service_id, dst_gid: dst },
+            None => self.services.cm.handle_mad(self.now(), mad_of_cm, (src, dst), &mut copy),
+        };
+        match outcome {
             MadOutcome::Handled => true,
             MadOutcome::OfSlot(slot) => {
                 if self.hand_to_slot(mad, slot) == Some(false) {
@@ -221,7 +234,10 @@ impl Engine {
                 if over && handed != Some(true) {
                     copy();
                 }
-                if over && handed == Some(false) {
+                if over && handed == Some(false) && is_of_other_link {
+                    // An engine on that link rejects it.
+                    self.broadcast(mad);
+                } else if over && handed == Some(false) {
                     self.services.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);
                 }
                 handed == Some(true) || over
@@ -229,13 +245,12 @@ impl Engine {
         }
     }
 
-    /// Returns another device of this process, if a program listens there for this request.
-    fn host_of_request(&self, mad: &Mad, dst: Gid) -> Option<RequestHost> {
-        if self.services.gids.get().index_of(&dst).is_some() {
+    /// Returns the service of a request to an address that this device does not have.
+    fn service_elsewhere(&self, mad: &Mad, (dst, scope): RequestTarget) -> Option<ServiceId> {
+        if self.services.gids.get().takes(dst, scope) {
             return None;
         }
-        let service = transport::cm::requested_service(&mad.bytes)?;
-        self.services.cm.host_of_request(service, dst)
+        transport::cm::requested_service(&mad.bytes)
     }
 
     /// Forwards a DREQ or probe to the process with `slot`. False if there is none; `None` if too many were

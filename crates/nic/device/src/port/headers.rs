@@ -156,6 +156,7 @@ pub(crate) fn batch_of(frame: &[u8], udp_port: u16, queue: RxQueue) -> Option<Rx
         src_port: udp.src_port,
         dst: ip.dst(),
         dst_port: udp_port,
+        ifindex: 0,
         tos,
         ttl,
         segment: bytes.len(),

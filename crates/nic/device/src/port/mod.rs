@@ -121,6 +121,8 @@ pub struct RxBatch<'a> {
     pub dst: IpAddr,
     /// UDP destination port (4791 except in private domains).
     pub dst_port: u16,
+    /// The interface that it came through; 0 if the port does not know.
+    pub ifindex: u32,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
     /// TTL or hop limit as received.

@@ -13,6 +13,7 @@ pub(crate) struct OwnedPacket {
     src_port: u16,
     dst: IpAddr,
     dst_port: u16,
+    ifindex: u32,
     tos: u8,
     ttl: u8,
     macs: Option<[Mac; 2]>,
@@ -22,14 +23,21 @@ pub(crate) struct OwnedPacket {
 
 impl OwnedPacket {
     pub(crate) fn new(batch: &RxBatch<'_>, bytes: &[u8]) -> Self {
-        let RxBatch { src, src_port, dst, dst_port, tos, ttl, macs, .. } = *batch;
+        let RxBatch { src, src_port, dst, dst_port, ifindex, tos, ttl, macs, .. } = *batch;
         let is_forwarded = batch.queue == RxQueue::Forwarded;
-        Self { src, src_port, dst, dst_port, tos, ttl, macs, is_forwarded, bytes: bytes.to_vec() }
+        let bytes = bytes.to_vec();
+        Self { src, src_port, dst, dst_port, ifindex, tos, ttl, macs, is_forwarded, bytes }
     }
 
     /// Source and destination.
     pub(crate) fn addresses(&self) -> (Gid, Gid) {
         (Gid::from(self.src), Gid::from(self.dst))
+    }
+
+    /// The interface of a link-local destination, if it is known.
+    pub(crate) fn scope(&self) -> Option<u32> {
+        let is_link_local = matches!(self.dst, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        Some(self.ifindex).filter(|ifindex| is_link_local && *ifindex != 0)
     }
 
     /// Whether another process forwarded the packet; it is then not forwarded again.
@@ -39,7 +47,7 @@ impl OwnedPacket {
 
     /// The packet as a batch of one.
     pub(crate) fn batch(&self) -> RxBatch<'_> {
-        let Self { src, src_port, dst, dst_port, tos, ttl, macs, is_forwarded, ref bytes } = *self;
+        let Self { src, src_port, dst, dst_port, ifindex, tos, ttl, macs, is_forwarded, ref bytes } = *self;
         let queue = if is_forwarded { RxQueue::Forwarded } else { RxQueue::Slot };
         let segment = bytes.len();
         RxBatch {
@@ -47,6 +55,7 @@ impl OwnedPacket {
             src_port,
             dst,
             dst_port,
+            ifindex,
             tos,
             ttl,
             segment,
@@ -66,11 +75,25 @@ mod tests {
     #[test]
     fn a_packet_counts_as_forwarded_only_if_another_process_forwarded_it() {
         let address = IpAddr::from([10, 0, 0, 1]);
-        let (src_port, dst_port, tos, ttl, macs, ip_id, icrc) = (1, 4791, 0, 64, None, None, Icrc::Present);
+        let (src_port, dst_port, ifindex, tos, ttl) = (1, 4791, 0, 0, 64);
+        let (macs, ip_id, icrc) = (None, None, Icrc::Present);
         for queue in [RxQueue::Gsi, RxQueue::Slot, RxQueue::Forwarded] {
             let (src, dst, bytes, segment) = (address, address, &[0; 20][..], 20);
-            let batch =
-                RxBatch { src, src_port, dst, dst_port, tos, ttl, segment, macs, ip_id, bytes, queue, icrc };
+            let batch = RxBatch {
+                src,
+                src_port,
+                dst,
+                dst_port,
+                ifindex,
+                tos,
+                ttl,
+                segment,
+                macs,
+                ip_id,
+                bytes,
+                queue,
+                icrc,
+            };
             let kept = OwnedPacket::new(&batch, bytes);
             let is_forwarded = queue == RxQueue::Forwarded;
             assert_eq!(

@@ -165,7 +165,7 @@ impl Registry for Membership {
     }
 
     fn forward_to_service(&self, ps: u16, port: u16, dst: Gid, batch: &RxBatch<'_>) -> io::Result<bool> {
-        for address in ServiceAddress::candidates(dst) {
+        for address in ServiceAddress::candidates(dst, batch.ifindex) {
             let name = address.name(&self.server.group, ps, port);
             if !self.server.owns(&name)
                 && self.links.send(name, &Record::Frame(*batch))? != ForwardOutcome::NoMember

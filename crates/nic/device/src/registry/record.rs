@@ -212,7 +212,7 @@ fn put_frame(writer: &mut Writer<'_>, batch: &RxBatch<'_>) {
         RxQueue::Forwarded => 0,
     };
     writer.put(&[family as u8, batch.tos, batch.ttl, flags]);
-    writer.put(&0u32.to_le_bytes());
+    writer.put(&batch.ifindex.to_le_bytes());
     writer.put(&batch.src_port.to_le_bytes());
     writer.put(&u16::try_from(batch.segment).unwrap_or(0).to_le_bytes());
     writer.put(&Gid::from(batch.src).0);
@@ -233,6 +233,7 @@ fn parse_frame<'a>(body: &[u8], packets: &'a [u8], udp_port: u16) -> Option<RxBa
         src_port: u16_at(body, 8)?,
         dst: gid_at(body, 28)?.ip(),
         dst_port: udp_port,
+        ifindex: u32_at(body, 4)?,
         tos: body[1],
         ttl: body[2],
         segment,
@@ -300,6 +301,7 @@ mod tests {
                 src_port: 0xc123,
                 dst: dst.parse().unwrap(),
                 dst_port: 4791,
+                ifindex: 5,
                 tos: 0x6a,
                 ttl: 63,
                 segment: 3,
@@ -316,7 +318,7 @@ mod tests {
             let Ok(Record::Frame(got)) = Record::parse(&bytes, 4791) else { panic!("no frame") };
             assert_eq!((got.src, got.dst, got.src_port), (batch.src, batch.dst, batch.src_port));
             assert_eq!((got.tos, got.ttl, got.segment, got.bytes), (0x6a, 63, 3, batch.bytes));
-            assert_eq!((got.queue, got.dst_port), (RxQueue::Forwarded, 4791));
+            assert_eq!((got.queue, got.dst_port, got.ifindex), (RxQueue::Forwarded, 4791, 5));
         }
     }
 

@@ -24,9 +24,19 @@ pub enum ServiceAddress {
 }
 
 impl ServiceAddress {
-    /// The service addresses that match a request to `dst`, in order.
-    pub(super) fn candidates(dst: Gid) -> [ServiceAddress; 2] {
-        [ServiceAddress::Gid(dst), Self::wildcard_of(dst)]
+    /// One local address; a link-local one, which several interfaces may have, at the interface `scope`.
+    pub(crate) fn at(gid: Gid, scope: u32) -> ServiceAddress {
+        let mut bytes = gid.0;
+        if matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            // Zero in such an address (RFC 4291 2.5.6).
+            bytes[4..8].copy_from_slice(&scope.to_be_bytes());
+        }
+        ServiceAddress::Gid(Gid(bytes))
+    }
+
+    /// The service addresses that match a request to `dst` through an interface, in order.
+    pub(super) fn candidates(dst: Gid, ifindex: u32) -> [ServiceAddress; 2] {
+        [Self::at(dst, ifindex), Self::wildcard_of(dst)]
     }
 
     pub(super) fn name(&self, group: &GroupNames, ps: u16, port: u16) -> String {

@@ -136,6 +136,7 @@ pub(super) fn batch(bytes: &[u8]) -> RxBatch<'_> {
         src_port: 0xc123,
         dst: Ipv4Addr::new(192, 0, 2, 2).into(),
         dst_port: 1,
+        ifindex: 0,
         tos: 2,
         ttl: 64,
         segment: 8,

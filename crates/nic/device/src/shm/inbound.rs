@@ -96,6 +96,7 @@ fn read_round(
             src_port: u16_at(&header, 6),
             dst: ip_at(&header, 32),
             dst_port: u16_at(&header, 8),
+            ifindex: 0,
             tos: header[10],
             ttl: header[11],
             segment,

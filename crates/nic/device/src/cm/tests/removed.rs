@@ -95,7 +95,7 @@ fn a_wildcard_address_is_not_listened_for_at_a_device_that_is_removed_in_that_mo
     assert_eq!((listeners(first), listeners(second)), (1, 0));
     let service = PortSpace::Tcp.service(PORT);
     let dst = Gid::from(at(2, PORT).ip());
-    assert!(matches!(first.driver.host_of_request(service, dst), Some(RequestHost::Opening)));
+    assert!(matches!(first.driver.host_of_request(service, (dst, None)), Some(RequestHost::Opening)));
     while Arc::strong_count(&id.0) > 1 {
         // The thread that opens the device has not ended.
         thread::yield_now();

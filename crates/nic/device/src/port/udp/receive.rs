@@ -217,6 +217,7 @@ fn batch_of<'a>(datagram: &Datagram<'a>, udp_port: u16, queue: RxQueue) -> Optio
         src_port: src.port(),
         dst,
         dst_port: udp_port,
+        ifindex: datagram.ifindex,
         tos: datagram.tos,
         ttl: datagram.ttl,
         segment,

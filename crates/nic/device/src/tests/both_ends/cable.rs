@@ -227,6 +227,7 @@ impl Port for Plug {
                 src_port: SOURCE_PORT,
                 dst: key.dst,
                 dst_port: ROCE_PORT,
+                ifindex: 0,
                 tos: key.tos,
                 ttl: key.ttl,
                 segment: bytes.len(),
