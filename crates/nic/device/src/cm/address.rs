@@ -108,8 +108,8 @@ impl Id {
         let host = self.0.host()?;
         let Some(path) = path.filter(|path| !host.knows_neighbour(path)) else {
             state.phase = Phase::AddrResolved;
-            drop(state);
             self.0.push(RawEvent::AddrResolved);
+            drop(state);
             self.0.lose_removed(&*host);
             return Ok(());
         };
@@ -135,7 +135,6 @@ impl Id {
             ));
         }
         state.phase = Phase::RouteResolved;
-        drop(state);
         self.0.push(RawEvent::RouteResolved);
         Ok(())
     }

@@ -429,7 +429,8 @@ impl IdInner {
         Receipt(Arc::clone(self))
     }
 
-    /// Puts an event into the channel.
+    /// Puts an event into the channel. Under the lock of the state that it reports, so that it does not follow
+    /// the event of the device's removal.
     pub(super) fn push(self: &Arc<Self>, raw: RawEvent) {
         let queue = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push(Unread { target: Arc::downgrade(self), raw });
@@ -458,7 +459,6 @@ impl IdInner {
         if matches!(raw, RawEvent::Cm(Protocol::Disconnected { .. })) {
             state.phase = Phase::Disconnect;
         }
-        drop(state);
         self.push(raw);
     }
 

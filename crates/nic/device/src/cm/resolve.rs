@@ -111,7 +111,6 @@ impl IdInner {
             return;
         }
         state.phase = if found.is_ok() { Phase::AddrResolved } else { Phase::Bound };
-        drop(state);
         self.push(match found {
             Ok(()) => RawEvent::AddrResolved,
             Err(errno) => RawEvent::AddrError(errno),
