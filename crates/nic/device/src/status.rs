@@ -15,7 +15,7 @@ pub(crate) type Row = (&'static str, u64);
 pub struct EngineStatus {
     /// Name of the device.
     pub device: String,
-    /// The netdev of the device.
+    /// The netdev of the device; `NAME (removed)` if it does not exist any more.
     pub netdev: String,
     /// Kind and mode of the port.
     pub port: String,

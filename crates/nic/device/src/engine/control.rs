@@ -62,7 +62,10 @@ impl Answers for Engine {
                 Err(error) => Err(error),
             },
             Request::Engine => {
-                let netdev = self.services.gids.get().netdev.clone();
+                let mut netdev = self.services.gids.get().netdev.clone();
+                if self.services.gids.is_removed() {
+                    netdev.push_str(" (removed)");
+                }
                 let port = self.lock().port.report().description;
                 Ok(Reply::Engine(EngineStatus::new(self.services.device.clone(), netdev, port, self.rows())))
             }
