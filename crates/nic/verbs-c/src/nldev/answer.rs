@@ -13,7 +13,7 @@ use super::attribute::*;
 use super::entry::{object, queue_pair};
 use super::message::{ACK, Message, Request};
 use crate::abi::device::{IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN};
-use crate::ibv::device::{self, DeviceObject};
+use crate::ibv::device;
 use crate::ibv::query::{DEVICE_CAPS, PORT, phys_state};
 use crate::refusal;
 
@@ -50,6 +50,8 @@ const ANSWERS_TIMEOUT: Duration = Duration::from_secs(3);
 struct Listed {
     index: u32,
     context: Context,
+    /// The names of this process's devices on the same interface.
+    names: Vec<String>,
 }
 
 /// Why a request is refused: the errno, and the reason for the user.
@@ -121,7 +123,13 @@ fn each(
 /// The devices of this process; none, with a line that says why, if they cannot be used.
 fn devices() -> Vec<Listed> {
     let devices = device::devices(true).inspect_err(refusal::explain).unwrap_or_default();
-    let opened = devices.into_iter().map(|device| Ok(Listed::new(&device, device.tail.device.context()?)));
+    let opened = devices.iter().map(|device| {
+        let netdev = &device.tail.device.gids().netdev;
+        let all = devices.iter().map(|device| &device.tail.device);
+        let names = all.filter(|other| other.gids().netdev == *netdev).map(|other| other.name().to_owned());
+        let (index, context) = (device.tail.index as u32, device.tail.device.context()?);
+        Ok(Listed { index, context, names: names.collect() })
+    });
     opened.collect::<io::Result<_>>().inspect_err(refusal::explain).unwrap_or_default()
 }
 
@@ -134,10 +142,6 @@ fn system(mut message: Message) -> Message {
 }
 
 impl Listed {
-    fn new(device: &DeviceObject, context: Context) -> Self {
-        Self { index: device.tail.index as u32, context }
-    }
-
     /// Adds index and name of the device.
     fn name(&self, message: &mut Message) {
         message.u32(DEV_INDEX, self.index);
@@ -320,18 +324,24 @@ impl Listed {
         self.ask(|remote| Some((remote.pid(), remote.queue_pairs().ok()?)))
     }
 
-    /// What `question` gets from the engines of the device, those with its name and interface: of this user,
-    /// or of all users for root. Processes that do not answer are left out.
+    /// Whether an engine is one of the device: it has its name and interface. The program may have started with
+    /// other names than this process: its devices are shown as the first one of their interface.
+    fn has(&self, status: &EngineStatus) -> bool {
+        let known = self.names.iter().find(|name| **name == status.device).or(self.names.first());
+        status.netdev == self.context.device().gids().netdev
+            && known.is_some_and(|name| name == self.context.device().name())
+    }
+
+    /// What `question` gets from the engines of the device: of this user, or of all users for root. Processes
+    /// that do not answer are left out.
     fn ask<T>(&self, mut question: impl FnMut(&Remote) -> Option<T>) -> Vec<T> {
         let Ok(domain) = DomainConfig::from_env() else { return Vec::new() };
         let (listing, begun) = (Listing::read(&domain), Instant::now());
-        let (name, gids) = (self.context.device().name(), self.context.device().gids());
-        let is_ours = |status: &EngineStatus| status.device == name && status.netdev == gids.netdev;
         let reached = listing.engines().map_while(|(pid, slot)| {
             (begun.elapsed() < ANSWERS_TIMEOUT).then(|| listing.connect(pid, slot, Users::All))
         });
         let connected = reached.flatten().map(|remote| remote.with_timeout(ANSWER_TIMEOUT));
-        let ours = connected.filter(|remote| remote.engine().is_ok_and(|status| is_ours(&status)));
+        let ours = connected.filter(|remote| remote.engine().is_ok_and(|status| self.has(&status)));
         ours.filter_map(|remote| question(&remote)).collect()
     }
 }
