@@ -155,6 +155,11 @@ trait Tap: Send {
         Vec::new()
     }
 
+    /// Describes what the capture does not see, because it came after the beginning.
+    fn missed(&mut self) -> Option<String> {
+        None
+    }
+
     /// Whether the capture point still exists, so that more packets may arrive.
     fn is_there(&self) -> io::Result<bool>;
 
@@ -263,6 +268,7 @@ impl LiveCapture {
     /// Stops the tap, takes the packets that still wait, and writes drop counters and what the devices know.
     fn drain(&mut self) -> io::Result<()> {
         let told = self.tap.told(true);
+        self.tap.missed().iter().for_each(|missed| self.options.notify(missed));
         self.tap.stop();
         let until_ns = now_ns() + DRAIN_NS;
         while self.take()? > 0 && (self.is_gone || now_ns() < until_ns) {}

@@ -4,8 +4,9 @@
 //! The capture needs the user of the process, or root. The engine stops copying when the connection to the
 //! capture closes, so also when the capture is killed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 use bpf::TapHeader;
 use roxie::hook::TapFilter;
@@ -32,6 +33,12 @@ const HEADERS_MAX: u32 = 256;
 /// Bytes of copies taken at a time: few enough that they are still in the cache when they are written to the
 /// file.
 const BATCH_BYTES: usize = 128 << 10;
+/// Time between two looks for engines that have started, each of which reads the names of all Unix sockets.
+/// Half: twice that. Double: an engine that lives for less is not named.
+const LOOK_NS: u64 = 1_000_000_000;
+/// Time that such an engine has for its answer, and at the end of the capture. Packets are not read meanwhile.
+const LOOK_TIMEOUT: Duration = Duration::from_millis(5);
+const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Records between two comparisons with [`BATCH_BYTES`].
 const RECORDS: usize = 32;
 
@@ -43,6 +50,12 @@ pub(super) struct Process {
     waiting: Waiting,
     splitter: Splitter,
     wait_ns: u64,
+    /// The interface that was chosen.
+    netdev: Option<String>,
+    /// Slot and device of the engines that started after the capture.
+    missed: BTreeMap<u16, String>,
+    /// When the last look for such engines was.
+    looked_ns: u64,
 }
 
 struct Engine {
@@ -89,7 +102,37 @@ impl Process {
             }
             _ => {
                 let splitter = Splitter::new(options.snap_len, 1);
-                Ok(Self { pid, engines, waiting: Waiting::default(), splitter, wait_ns })
+                Ok(Self {
+                    pid,
+                    engines,
+                    waiting: Waiting::default(),
+                    splitter,
+                    wait_ns,
+                    netdev: options.netdev.clone(),
+                    missed: BTreeMap::new(),
+                    looked_ns: now_ns(),
+                })
+            }
+        }
+    }
+}
+
+impl Process {
+    /// Looks for engines that have started since the capture began.
+    fn look(&mut self, timeout: Duration) {
+        self.looked_ns = now_ns();
+        let Ok(domain) = DomainConfig::from_env() else { return };
+        for (pid, slot) in Remote::find(&domain, Some(self.pid)) {
+            if self.engines.iter().any(|engine| engine.slot == slot) || self.missed.contains_key(&slot) {
+                continue;
+            }
+            // One that does not answer in time is asked again.
+            let remote = Remote::connect(&domain, pid, slot, Users::All).ok();
+            let status = remote.and_then(|remote| remote.with_timeout(timeout).engine().ok());
+            if let Some(EngineStatus { device, netdev, .. }) = status
+                && self.netdev.as_ref().is_none_or(|wanted| *wanted == netdev)
+            {
+                self.missed.insert(slot, format!("{device} on {netdev}"));
             }
         }
     }
@@ -120,6 +163,9 @@ impl Tap for Process {
     }
 
     fn take(&mut self, sink: PacketSink<'_>) -> io::Result<usize> {
+        if now_ns() >= self.looked_ns + LOOK_NS {
+            self.look(LOOK_TIMEOUT);
+        }
         let Self { engines, splitter, waiting, .. } = self;
         splitter.update_clock();
         if let [engine] = &mut engines[..] {
@@ -173,6 +219,19 @@ impl Tap for Process {
             used.map(recording::queue_pair).chain(counters).collect()
         };
         self.engines.iter().map(tell).collect()
+    }
+
+    fn missed(&mut self) -> Option<String> {
+        self.look(LAST_LOOK_TIMEOUT);
+        let devices: BTreeSet<&str> = self.missed.values().map(String::as_str).collect();
+        let devices = devices.into_iter().collect::<Vec<_>>().join(", ");
+        (!devices.is_empty()).then(|| {
+            format!(
+                "process {} began to use {devices} after the capture had begun: those packets are not in it \
+                 ('roxie run --capture' has all)",
+                self.pid
+            )
+        })
     }
 
     fn is_there(&self) -> io::Result<bool> {
