@@ -3,19 +3,25 @@
 use std::io;
 use std::sync::Once;
 
+use roxie::notice;
 use roxie::registry::JoinError;
-use roxie::{notice, verbs};
+use roxie::verbs::{self, Device};
 
-/// Prints why the device cannot be opened, or why its engine does not start; once per process.
+/// Prints why there is no device; once per process.
 pub(crate) fn explain(error: &io::Error) {
+    explain_of(None, error);
+}
+
+/// Prints why the device, or any, cannot be opened, or why its engine does not start; once per process.
+pub(crate) fn explain_of(device: Option<&Device>, error: &io::Error) {
     static PRINTED: Once = Once::new();
     PRINTED.call_once(|| {
         // With the limits, and what the devices need.
         let full = io::Error::from(JoinError::TooFewDescriptors);
         let error = if error.raw_os_error() == Some(libc::EMFILE) { &full } else { error };
-        match verbs::remedy(error) {
-            Some(remedy) => notice(format_args!("the device cannot be used: {error} ({remedy})")),
-            None => notice(format_args!("the device cannot be used: {error} ('roxie doctor' may know more)")),
-        }
+        let named = device.map(|device| format!("{} on {}: ", device.name(), device.gids().netdev));
+        let named = named.unwrap_or_default();
+        let remedy = verbs::remedy(error).unwrap_or_else(|| "'roxie doctor' may know more".to_owned());
+        notice(format_args!("the device cannot be used: {named}{error} ({remedy})"));
     });
 }

@@ -35,8 +35,8 @@ pub trait Devices: Send + Sync {
     /// `EMFILE` if the process is out of descriptors.
     fn context(&self, device: &Device) -> io::Result<Context>;
     /// Tells the user why a device cannot be used; a listener has no call that could say it.
-    fn explain(&self, error: &io::Error) {
-        let _for_programs = error;
+    fn explain(&self, device: &Device, error: &io::Error) {
+        let _for_programs = (device, error);
     }
 }
 
@@ -85,7 +85,7 @@ impl Places for Of {
         };
         let Some(device) = found else { return Ok(None) };
         let host = device.engine().map_err(|error| {
-            self.0.explain(&error);
+            self.0.explain(&device, &error);
             Device::without_engine(&error)
         })?;
         let context = self.0.context(&device).map_err(|error| {

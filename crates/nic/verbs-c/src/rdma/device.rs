@@ -129,8 +129,8 @@ impl roxie::cm::Devices for AllDevices {
         with(device, |shared| shared.context.tail.context.clone())
     }
 
-    fn explain(&self, error: &io::Error) {
-        refusal::explain(error);
+    fn explain(&self, device: &Device, error: &io::Error) {
+        refusal::explain_of(Some(device), error);
     }
 }
 
