@@ -269,8 +269,11 @@ fn flush_icrc(text: &str) -> Result<String, String> {
 /// Checks one of the words of [`Traffic::from_words`]. An empty variable means the default; an empty option
 /// is a mistake.
 fn traffic(text: &str, [ecn, rate, flush_icrc]: [&str; 3], words: &[&str]) -> Result<String, String> {
-    let fits = !text.is_empty() && Traffic::from_words("", ecn, rate, flush_icrc).is_ok();
-    fits.then(|| text.to_owned()).ok_or_else(|| words.join(", "))
+    if text.is_empty() {
+        return Err(words.join(", "));
+    }
+    let checked = Traffic::from_words("", ecn, rate, flush_icrc).map(|_| text.to_owned());
+    checked.map_err(|bad| format!("'{}' should be {}", bad.value(), words.join(", ")))
 }
 
 /// When a command gets device files.

@@ -79,7 +79,7 @@ pub fn run(args: &InteropArgs) -> Outcome<ExitCode> {
     let (Some(peer), Some(via)) = (args.peer, &args.via) else {
         return Err(Failure::new("no peer given").code(2));
     };
-    args.netdev.as_deref().map_or(Ok(()), crate::netdev::check)?;
+    args.netdev.as_deref().map(crate::netdev::link).transpose()?;
     let ending = Rc::new(Ending::by(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?);
     let found = hosts(args, peer, via, &ending);
     if ending.is_due() {

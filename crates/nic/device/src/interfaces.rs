@@ -151,10 +151,10 @@ impl Interfaces {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// Returns the interface of this name.
+    /// Returns the interface of this name or alternative name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Link> {
-        self.links.iter().find(|link| link.name == name)
+        self.links.iter().find(|link| link.name == name || link.altnames.iter().any(|other| other == name))
     }
 
     /// The refusal of the name of an interface that does not exist; `given` is what the user gave.
@@ -303,6 +303,7 @@ pub(crate) mod tests {
         Link {
             index,
             name: name.to_owned(),
+            altnames: vec![format!("{name}-alt")],
             mtu: 1500,
             mac,
             is_up: true,

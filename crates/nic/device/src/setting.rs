@@ -22,7 +22,7 @@ pub enum BadSetting {
     EmptyPart(String),
     /// This interface stands twice in the list.
     NetdevTwice(String, String),
-    /// This is the name of two devices.
+    /// This is the name of two devices, maybe because names count on from the last.
     NameTwice(String, String),
     /// The list has this many parts, more than [`DEVICES_MAX`].
     TooMany(String, usize),
@@ -69,9 +69,8 @@ impl fmt::Display for BadSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadSetting::EmptyPart(given) => write!(f, "{given} has an empty part"),
-            BadSetting::NetdevTwice(given, part) | BadSetting::NameTwice(given, part) => {
-                write!(f, "{given} has '{part}' twice")
-            }
+            BadSetting::NetdevTwice(given, part) => write!(f, "{given} has '{part}' twice"),
+            BadSetting::NameTwice(given, part) => write!(f, "{given} gives two devices the name '{part}'"),
             BadSetting::TooMany(given, parts) => write!(f, "{given} lists {parts} devices"),
             BadSetting::NoNumber(given) => write!(f, "{given} is not a number of devices"),
             BadSetting::NamesLeft(given, names, devices) => {

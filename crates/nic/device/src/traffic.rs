@@ -60,13 +60,13 @@ impl Traffic {
             "rxe" => Some(FlushIcrc::Rxe),
             _ => None,
         };
-        let bad = BadVariable::new;
+        let bad = |name, words| move |part: &str| BadVariable::new(name, part, words);
         Ok(Traffic {
-            ecn: of_device(device, ecn, is_on).ok_or_else(|| bad("ROXIE_ECN", ecn, Self::ECN_WORDS))?,
+            ecn: of_device(device, ecn, is_on).map_err(bad("ROXIE_ECN", Self::ECN_WORDS))?,
             rate_limit_kbps: of_device(device, rate_limit, kilobits)
-                .ok_or_else(|| bad("ROXIE_RATE_LIMIT", rate_limit, Self::RATE_WORDS))?,
+                .map_err(bad("ROXIE_RATE_LIMIT", Self::RATE_WORDS))?,
             flush_icrc: of_device(device, flush_icrc, icrc)
-                .ok_or_else(|| bad("ROXIE_FLUSH_ICRC", flush_icrc, Self::FLUSH_ICRC_WORDS))?,
+                .map_err(bad("ROXIE_FLUSH_ICRC", Self::FLUSH_ICRC_WORDS))?,
         })
     }
 
@@ -82,25 +82,28 @@ impl Traffic {
 }
 
 /// Returns the value for a device: `text` is one for all devices, or a list of `NAME=VALUE`. An empty text
-/// and a device that the list does not name have the default; `None` for an invalid text.
-fn of_device<T: Default>(device: &str, text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+/// and a device that the list does not name have the default. The error is the invalid part.
+fn of_device<'a, T: Default>(
+    device: &str,
+    text: &'a str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T, &'a str> {
     if text.is_empty() {
-        return Some(T::default());
+        return Ok(T::default());
     }
     if !text.contains('=') {
-        return parse(text);
+        return parse(text).ok_or(text);
     }
     let (mut names, mut value) = (Vec::new(), T::default());
     for part in text.split(',') {
-        let (name, word) =
-            part.split_once('=').filter(|(name, _)| !name.is_empty() && !names.contains(name))?;
-        let parsed = parse(word)?;
+        let pair = part.split_once('=').filter(|(name, _)| !name.is_empty() && !names.contains(name));
+        let (name, parsed) = pair.and_then(|(name, word)| Some((name, parse(word)?))).ok_or(part)?;
         if name == device {
             value = parsed;
         }
         names.push(name);
     }
-    Some(value)
+    Ok(value)
 }
 
 /// Parses `1500k`, `500M`, `2.5G`, `8000000` (bits per second) into kbit/s; at least 1.
@@ -150,6 +153,8 @@ mod tests {
         for wrong in ["a=", "=on", "a=on,", "a=on,off", "a=on,a=off", "b=on,a=yes"] {
             assert!(Traffic::from_words("b", wrong, "", "").is_err(), "{wrong}");
         }
+        let error = Traffic::from_words("", "", "a=1k,b=5X,c=M", "").unwrap_err();
+        assert!(error.to_string().starts_with("ROXIE_RATE_LIMIT=b=5X is not a rate"), "{error}");
         assert_eq!(Traffic::named_devices("a=off,b=on").collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(Traffic::named_devices("500M").count(), 0);
     }

@@ -16,6 +16,12 @@ impl BadVariable {
     pub(crate) fn new(name: &'static str, value: &str, words: &'static [&'static str]) -> BadVariable {
         BadVariable { name, value: value.to_owned(), words }
     }
+
+    /// Returns the invalid value; of a list the invalid part.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        &self.value
+    }
 }
 
 impl fmt::Display for BadVariable {

@@ -112,10 +112,15 @@ impl DeviceSettings {
         interfaces: &Interfaces,
     ) -> Result<Vec<DeviceConfig>, Refusal> {
         let (is_start, has) = (has.is_none(), has.unwrap_or_default());
-        let named = parts(&self.netdev, BadSetting::NetdevTwice)?;
+        let given = parts(&self.netdev)?;
         let exists = |name: &str| interfaces.named(name).is_some();
-        if let Some(unknown) = named.iter().find(|name| is_start && !exists(name)) {
+        if let Some(unknown) = given.iter().find(|name| is_start && !exists(name)) {
             return Err(interfaces.unknown(unknown, &self.netdev.given));
+        }
+        let own_name = |name| interfaces.named(name).map_or(name, |link| link.name.as_str());
+        let named: Vec<&str> = given.into_iter().map(own_name).collect();
+        if let Some((_, twice)) = named.iter().enumerate().find(|(at, name)| named[..*at].contains(name)) {
+            return Err(BadSetting::NetdevTwice(self.netdev.given.clone(), (*twice).to_owned()).into());
         }
         let count = self.count()?;
         let mut netdevs = named.clone();
@@ -169,7 +174,7 @@ impl DeviceSettings {
     /// The names of the setting, continued up to `count`: the number at the end of the last one counts on. A
     /// name without a number gets one from 0 on if `is_counted`, else from 1 on behind the name itself.
     fn names(&self, count: usize, is_counted: bool) -> Result<Vec<String>, Refusal> {
-        let listed = parts(&self.name, BadSetting::NameTwice)?;
+        let listed = parts(&self.name)?;
         let (last, before) = listed.split_last().unwrap_or((&FIRST_NAME, &[]));
         let mut names: Vec<String> = before.iter().map(|name| (*name).to_owned()).collect();
         let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -201,8 +206,8 @@ impl From<[DeviceSetting; 3]> for DeviceSettings {
     }
 }
 
-/// The parts of a list; `twice` makes the error for a part that stands twice.
-fn parts(setting: &DeviceSetting, twice: fn(String, String) -> BadSetting) -> Result<Vec<&str>, BadSetting> {
+/// The parts of a list.
+fn parts(setting: &DeviceSetting) -> Result<Vec<&str>, BadSetting> {
     let DeviceSetting { value, given } = setting;
     if value.is_empty() {
         return Ok(Vec::new());
@@ -214,10 +219,7 @@ fn parts(setting: &DeviceSetting, twice: fn(String, String) -> BadSetting) -> Re
     if parts.len() > DEVICES_MAX {
         return Err(BadSetting::TooMany(given.clone(), parts.len()));
     }
-    match parts.iter().enumerate().find(|(index, part)| parts[..*index].contains(part)) {
-        Some((_, part)) => Err(twice(given.clone(), (*part).to_owned())),
-        None => Ok(parts),
-    }
+    Ok(parts)
 }
 
 #[cfg(test)]
@@ -254,6 +256,7 @@ mod tests {
         is(["", "", ""], &["roxie0=eth0", "roxie1=eth1"]);
         is(["eth2,lo", "", ""], &["roxie0=eth2", "roxie1=lo"]);
         is(["eth1", "rxe0", ""], &["rxe0=eth1"]);
+        is(["eth1-alt,lo", "", ""], &["roxie0=eth1", "roxie1=lo"]);
         is(["", "mlx5_0", ""], &["mlx5_0=eth0", "mlx5_1=eth1"]);
         is(["", "a,b7,c,d", ""], &["a=eth0", "b7=eth1"]);
         is(["", "nic", ""], &["nic=eth0", "nic1=eth1"]);

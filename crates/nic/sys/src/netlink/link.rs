@@ -13,6 +13,8 @@ pub struct Link {
     pub index: u32,
     /// Name.
     pub name: String,
+    /// Its alternative names (ip-link(8) `property add altname`).
+    pub altnames: Vec<String>,
     /// MTU in bytes.
     pub mtu: u32,
     /// Ethernet address; zeros if it has none.
@@ -217,6 +219,11 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
     let mut is_lower_elsewhere = false;
     each_attribute(attributes, |kind, value| match kind {
         libc::IFLA_IFNAME => link.name = text_of(value),
+        libc::IFLA_PROP_LIST => each_attribute(value, |kind, value| {
+            if kind == libc::IFLA_ALT_IFNAME {
+                link.altnames.push(text_of(value));
+            }
+        }),
         libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
         libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
         libc::IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0).unwrap_or(1),
