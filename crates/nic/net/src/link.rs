@@ -189,7 +189,9 @@ impl Link {
         } else if let Some(slot) = state.sends.get_mut(wc.wr_id as usize) {
             *slot = if *slot == Slot::Awaited { Slot::Done(wc.status) } else { Slot::Free };
         }
-        if wc.status != WcStatus::Success {
+        // While the connection is being made, the event that flushed the receives says why it failed.
+        let is_told = state.phase == Phase::Opening && wc.status == WcStatus::WrFlushErr;
+        if wc.status != WcStatus::Success && !is_told {
             self.fail(state, completion_errno(wc.status));
         }
     }

@@ -74,6 +74,20 @@ fn messages_work_on_smol() {
 }
 
 #[test]
+fn a_socket_to_a_port_without_listener_is_refused() {
+    on_tokio(async {
+        let context = device();
+        let listener = MessageListener::bind(&context, ANY).expect("a free port");
+        let address = listener.local_addr().expect("it listens");
+        drop(listener);
+        for _ in 0..10 {
+            let error = MessageSocket::connect(&context, address).await.err().expect("nothing listens");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        }
+    });
+}
+
+#[test]
 fn a_message_longer_than_a_slot_of_the_peer_is_refused() {
     on_tokio(async {
         let context = device();
