@@ -1,6 +1,7 @@
 """RDMA programs on machines without RDMA hardware."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from importlib.resources import files
@@ -13,17 +14,18 @@ def program() -> str:
     return os.environ.get("ROXIE_PROGRAM") or str(files(__package__) / "bin" / "roxie")
 
 
-def command(args: Sequence[str], **options: str) -> list[str]:
+def command(args: str | Sequence[str], **options: str) -> list[str]:
     """Return the command line that runs a program on roxie's device.
 
-    Options are those of `roxie run`, with underscores: netdev="eth0", egress="impair:loss=1%".
+    A string is split into words as by a shell. Options are those of `roxie run`, with underscores:
+    netdev="eth0", egress="impair:loss=1%".
     """
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
-    return [program(), "run", *words, "--", *args]
+    return [program(), "run", *words, "--", *(shlex.split(args) if isinstance(args, str) else args)]
 
 
 def run(
-    args: Sequence[str],
+    args: str | Sequence[str],
     *,
     netdev: str | None = None,
     ingress: str | None = None,

@@ -25,6 +25,11 @@ def test_options_become_words():
     assert words[1:] == ["run", "--netdev", "lo", "--device-files", "off", "--", "rping", "-s"]
 
 
+def test_a_string_is_split_as_by_a_shell():
+    assert roxie.command("ibv_devinfo")[1:] == ["run", "--", "ibv_devinfo"]
+    assert roxie.command("echo 'a b' c")[-3:] == ["echo", "a b", "c"]
+
+
 def test_the_module_is_the_program():
     done = subprocess.run([sys.executable, "-m", "roxie", "--version"], check=True, capture_output=True,
                           text=True, timeout=60)
