@@ -119,6 +119,7 @@ fn running(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         return Err(format!("it ended well without a single packet\n{}", ended.describe()));
     }
     // IBV_WC_RETRY_EXC_ERR
+    says(&ended, "(IBV_WC_RETRY_EXC_ERR): ")?;
     says(&ended, "Failed status 12")
 }
 

@@ -16,6 +16,9 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(Case::new(place, "a program without a device says why", "rping", move |lab, name| {
             table().iter().try_for_each(|row| told(lab, &place, name, row))
         }));
+        cases.push(Case::new(place, "a failed connection says why, once", "rping", move |lab, name| {
+            unconnected(lab, &place, name)
+        }));
         cases.push(Case::new(place, "a refused call says why", "cc", move |lab, name| {
             refusals(lab, &place, name)
         }));
@@ -70,6 +73,21 @@ fn told(lab: &Lab, place: &Place, name: &str, (script, reason): &(&str, &str)) -
         return Err(format!("ROXIE_QUIET had no effect\n{}", quiet.describe()));
     }
     Ok(())
+}
+
+fn unconnected(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    const WHY: &str =
+        "roxie: no connection to 127.0.0.1 port 7174 (RDMA_CM_EVENT_REJECTED, 8): no program listens";
+    let ended = shell(lab, place, name, "rping -c -a 127.0.0.1 -C 1")?;
+    says(&ended, WHY)?;
+    if ended.output.matches("no connection").count() != 1 {
+        return Err(format!("one line is enough\n{}", ended.describe()));
+    }
+    let quiet = shell(lab, place, name, "ROXIE_QUIET=1 rping -c -a 127.0.0.1 -C 1")?;
+    match quiet.output.contains("roxie: ") {
+        false => says(&quiet, "RDMA_CM_EVENT_REJECTED"),
+        true => Err(format!("ROXIE_QUIET had no effect\n{}", quiet.describe())),
+    }
 }
 
 /// Each sentence is printed by the library, and once more by the program.

@@ -59,6 +59,10 @@ fn nobody_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if ended.took < RESOLVE_MAX || ended.took > 2 * RESOLVE_MAX {
         return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
     }
+    says(
+        &ended,
+        &format!("RDMA_CM_EVENT_ADDR_ERROR, -110): no answer from {address} on {}", lab.netdev(place)),
+    )?;
     says(&ended, "RDMA_CM_EVENT_ADDR_ERROR, error -110")
 }
 
@@ -69,6 +73,10 @@ fn no_process_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> 
     if ended.took > REFUSED_MAX {
         return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
     }
+    says(
+        &ended,
+        "RDMA_CM_EVENT_UNREACHABLE, -111): the host answers, and no process there has the UDP port",
+    )?;
     says(&ended, "RDMA_CM_EVENT_UNREACHABLE, error -111")
 }
 

@@ -329,7 +329,8 @@ pub(crate) struct RunArgs {
           default_value = "auto", hide_default_value = true, default_missing_value = "on",
           hide_possible_values = true)]
     pub(crate) device_files: When,
-    /// Do not say which library is replaced, that the command did not use RDMA, or why there is no device
+    /// Do not say which library is replaced, that the command did not use RDMA, or why there is no device or
+    /// no connection
     ///
     /// Also: environment variable ROXIE_QUIET, 1.
     #[arg(long, short)]

@@ -12,9 +12,11 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Write as _;
 use std::panic::Location;
 use std::ptr;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Once};
 
 use roxie::transport::{Cause, VerbsError, Wc, WcStatus};
+use roxie::verbs::Cq;
+use roxie::wire::Qpn;
 
 use crate::ibv::strings::ibv_wc_status_str;
 use crate::observer::observer;
@@ -125,19 +127,24 @@ pub(crate) fn forget() {
     let _ = LAST.try_with(|last| last.borrow_mut().refused = None);
 }
 
-/// Prints why completions that the application polled failed, if `ROXIE_LOG` asks for it: one line for equal
-/// ones in a row.
+/// Prints why completions that the application polled from `cq` failed: one line for equal ones in a row if
+/// `ROXIE_LOG` asks for it, else once for a peer that did not answer, since the status does not tell which.
 #[inline]
-pub(crate) fn note_completions(polled: &[Wc]) {
-    if !polled.is_empty() && WANTED.completions {
-        note_each(polled);
+pub(crate) fn note_completions(cq: &Cq, polled: &[Wc]) {
+    if !polled.is_empty()
+        && (WANTED.completions || polled.iter().any(|wc| wc.status == WcStatus::RetryExcErr))
+    {
+        note_each(cq, polled);
     }
 }
 
 #[cold]
-fn note_each(polled: &[Wc]) {
+fn note_each(cq: &Cq, polled: &[Wc]) {
+    static UNANSWERED: Once = Once::new();
     if let Some(observer) = observer() {
         (observer.completed)(polled);
+    } else if let Some(wc) = polled.iter().find(|wc| wc.status == WcStatus::RetryExcErr) {
+        UNANSWERED.call_once(|| cq.unanswered(Qpn::new(wc.qp_num)).into_iter().for_each(roxie::notice));
     }
     if WANTED.errors {
         polled.iter().filter(|wc| wc.status != WcStatus::Success).for_each(note_completion);

@@ -89,6 +89,7 @@ impl Id {
         let bound = if state.phase == Phase::Idle { self.0.local_of(src)? } else { state.local };
         let target = destination(dst.ip());
         let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound, src.ip())? else {
+            state.dst = Some(dst);
             drop(state);
             self.0.push(RawEvent::AddrError(libc::ENODEV));
             return Ok(());

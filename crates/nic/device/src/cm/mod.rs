@@ -110,6 +110,7 @@ mod channel;
 mod connect;
 mod driver;
 mod event;
+mod failure;
 mod host;
 mod id;
 mod keepalive;

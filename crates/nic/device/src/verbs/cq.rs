@@ -201,6 +201,11 @@ impl Cq {
         self.0.context.device()
     }
 
+    /// The device's first engine.
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
     /// Returns [`first_engine`](Self::first_engine); if there is none, `otherwise()` becomes the first
     /// engine.
     pub(super) fn engine_or(&self, otherwise: impl FnOnce() -> usize) -> usize {

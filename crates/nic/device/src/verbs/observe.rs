@@ -3,19 +3,24 @@
 use std::sync::Arc;
 
 use transport::Refused;
+use wire::Qpn;
 
 use super::{Cq, Qp};
+use crate::engine::Engine;
 use crate::status::QpStatus;
+
+fn status(engine: &Engine, qpn: Qpn) -> Option<QpStatus> {
+    let mut core = engine.lock();
+    let gids = Arc::clone(&core.tables.gids);
+    let entry = core.tables.by_qpn(qpn)?;
+    Some(QpStatus::of(entry, &gids, engine.now()))
+}
 
 impl Qp {
     /// Returns state, attributes, packets in flight and counters.
     #[must_use]
     pub fn status(&self) -> Option<QpStatus> {
-        let engine = self.engine();
-        let mut core = engine.lock();
-        let gids = Arc::clone(&core.tables.gids);
-        let entry = core.tables.by_qpn(self.qpn())?;
-        Some(QpStatus::of(entry, &gids, engine.now()))
+        status(self.engine(), self.qpn())
     }
 
     /// Returns the last request or datagram of a peer that was refused.
@@ -26,6 +31,24 @@ impl Qp {
 }
 
 impl Cq {
+    /// Says in one line what is known of the peer of a queue pair that it did not answer.
+    #[must_use]
+    pub fn unanswered(&self, qpn: Qpn) -> Option<String> {
+        let mut engines = (0..self.engine().count()).map(|n| self.engine().at(n));
+        let QpStatus { remote, dest_qpn, counters, .. } = engines.find_map(|engine| status(engine, qpn))?;
+        let (ip, peer, own) = (remote?, dest_qpn?.value(), qpn.value());
+        let why = match counters.rcvd_pkts {
+            0 => format!(
+                "no packet ever came from there; compare QPN, PSN and GID of both ends, and see 'ping {ip}' and \
+                 'roxie interop {ip}'"
+            ),
+            n => format!("it sent {n} packets before; see its own output: it exited, stopped or failed"),
+        };
+        Some(format!(
+            "queue pair {own:#08x}: no answer from queue pair {peer:#08x} of {ip} (IBV_WC_RETRY_EXC_ERR): {why}"
+        ))
+    }
+
     /// Returns the number of completions that the application has not polled.
     #[must_use]
     pub fn waiting(&self) -> usize {

@@ -227,7 +227,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     given!(minus_code; cq, room as "wc");
     let count = cq.tail.cq.poll(room);
     // SAFETY: `poll` has written that many.
-    note_completions(unsafe { room[..count].assume_init_ref() });
+    note_completions(&cq.tail.cq, unsafe { room[..count].assume_init_ref() });
     count as c_int
 }
 

@@ -129,7 +129,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 fn advance(cq: Option<&CqObject>, day_offset_ns: fn(&Cursor) -> u64) -> c_int {
     given!(code; cq);
     let Some((wc, time_ns)) = cq.tail.cq.poll_timed() else { return libc::ENOENT };
-    note_completions(slice::from_ref(&wc));
+    note_completions(&cq.tail.cq, slice::from_ref(&wc));
     let cursor = &cq.tail.cursor;
     cursor.set(Polled { wc, time_ns, day_offset_ns: day_offset_ns(cursor) });
     cq.status().set(wc.status as c_int);

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
+use std::sync::Once;
 use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, Param};
@@ -82,10 +83,22 @@ fn next(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
         let event = channel
             .get_event_after(before)
             .map_err(|error| failed!(error, "event channel", "events"; "no event can be read"))?;
+        explain(&event);
         if let Some(event) = export(event) {
             event.id().filter(|id| id.public() == changes_qp.get()).inspect(|id| id.show_qp_state());
             return Ok(Box::leak(event));
         }
+    }
+}
+
+/// Prints why a connection was not made, once per process: programs print a number, or nothing.
+fn explain(event: &CmEvent) {
+    static PRINTED: Once = Once::new();
+    if event.status != 0
+        && !PRINTED.is_completed()
+        && let Some(why) = event.failure()
+    {
+        PRINTED.call_once(|| roxie::notice(why));
     }
 }
 

@@ -42,6 +42,13 @@ fn an_address_with_a_silent_neighbour_is_an_error_after_the_timeout() {
     world.wait_ms(100);
     let event = world.event(A);
     assert_eq!((event.kind, event.status), (CmEventKind::AddrError, -libc::ETIMEDOUT));
+    let why = event.failure().expect("a failure");
+    assert!(
+        why.starts_with(
+            "no connection to 10.0.0.9 port 7174 (RDMA_CM_EVENT_ADDR_ERROR, -110): no answer from "
+        ),
+        "{why}"
+    );
     // A destination with a known neighbour is resolved.
     id.resolve_addr(None, at(2, PORT), RESOLVE_MAX).unwrap();
     assert_eq!(world.event(A).kind, CmEventKind::AddrResolved);
@@ -74,4 +81,10 @@ fn only_addresses_of_the_device_are_accepted() {
     let _id = resolve([10, 1, 0, 9]).unwrap();
     let event = world.event(A);
     assert_eq!((event.kind, event.status), (CmEventKind::AddrError, -libc::ENODEV));
+    let why = event.failure().expect("a failure");
+    assert!(
+        why.contains("10.1.0.9")
+            && why.contains("(RDMA_CM_EVENT_ADDR_ERROR, -19): the route leaves through "),
+        "{why}"
+    );
 }
