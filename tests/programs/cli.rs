@@ -181,7 +181,16 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let roxie_is = lab.roxie().display().to_string();
     let full = format!("{roxie_is} doctor --json >/dev/full");
     let name_of_environment = format!("ROXIE_NAME='a b' {roxie_is} run -- true");
-    let table: [(&[&str], i32, &str); 11] = [
+    let unknown = format!("ROXIE_NETDEB=lo {roxie_is} env --json");
+    let value = format!("ROXIE_STATS=no {roxie_is} env --json");
+    let read_only = format!(
+        "for dir in /tmp /var/tmp; do mount -t tmpfs -o ro none $dir; done
+         exec env -u TMPDIR -u XDG_RUNTIME_DIR {roxie_is} doctor"
+    );
+    let table: [(&[&str], i32, &str); 14] = [
+        (&["run", "--", "sh", "-c", &unknown], 0, "ROXIE_NETDEB has no effect; did you mean ROXIE_NETDEV?"),
+        (&["run", "--", "sh", "-c", &value], 0, "ROXIE_STATS=no is none of 0, 1"),
+        (&["run", "--", "unshare", "-rm", "sh", "-c", &read_only], 1, "BAD   libraries"),
         (&["run", "--bogus", "--", "true"], 2, "unexpected argument"),
         (&["run", "--", "sh", "-c", &full], 2, "No space left on device"),
         (&["run", "--", "sh", "-c", &name_of_environment], 2, "cannot name a device"),

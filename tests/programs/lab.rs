@@ -50,8 +50,10 @@ fn joins(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
          $roxie lab exec --lab $lab h1 -- $roxie run -- rping -s -a fd77::1 -C 10 -V & server=$!
          sleep 0.5; $roxie lab exec --lab $lab h2 -- $roxie run -- rping -c -a fd77::1 -C 10 -V; wait $server
          $roxie lab exec --lab $lab h1 --run -- ibv_devinfo
+         env -u LD_AUDIT -u LD_LIBRARY_PATH $roxie lab exec --lab $lab h1 -- ibv_devices || true
          $roxie lab exec --lab $lab h1 -- sh -c 'exit 7' || echo code $?",
     )?)?;
+    says(&ended, "ibv_devices has no device of roxie on this host: put --run in front of it")?;
     ["3 hosts, MTU 9000", "h3    10.77.0.3 fd77::3", "eth0 lo", "active_mtu:\t\t4096", "code 7"]
         .iter()
         .try_for_each(|fact| says(&ended, fact))

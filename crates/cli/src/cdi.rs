@@ -46,14 +46,14 @@ pub(crate) fn run(args: &CdiArgs) -> Outcome {
     args.device.check()?;
     let device = args.device.first_name()?;
     let dir = match &args.dir {
-        Some(dir) => std::path::absolute(dir).at(dir)?,
+        Some(dir) => std::path::absolute(dir).reading(dir)?,
         None => default_dir()?,
     };
     let is_new = !dir.exists();
     let dir = output::trusted_dir(&dir)?;
     if is_new {
         // Users of containers are others than this one.
-        dir.set_mode(0o755).at(dir.path())?;
+        dir.set_mode(0o755).writing(dir.path())?;
     }
     fill(&dir)?;
     let text = format!("{:#}\n", specification(dir.path(), &args.device, &device));
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &CdiArgs) -> Outcome {
     let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = file.file_name().ok_or_else(|| Failure::new("--output names no file"))?;
     // Container engines take what to mount from this file.
-    output::trusted_dir(parent)?.replace(name, text.as_bytes(), 0o644).at(file)?;
+    output::trusted_dir(parent)?.replace(name, text.as_bytes(), 0o644).writing(file)?;
     terminal::print(&format!("wrote {}: {KIND}={device}", file.display()));
     Ok(())
 }
@@ -81,8 +81,9 @@ fn default_dir() -> Outcome<PathBuf> {
 /// Writes the libraries under the names that programs load, and the program with its libraries inside.
 fn fill(dir: &Dir) -> Outcome {
     let libraries = Libraries::find()?;
-    let write =
-        |name: &str, bytes: &[u8]| dir.replace(OsStr::new(name), bytes, 0o755).at(&dir.path().join(name));
+    let write = |name: &str, bytes: &[u8]| {
+        dir.replace(OsStr::new(name), bytes, 0o755).writing(&dir.path().join(name))
+    };
     for (names, bytes) in libraries.by_names()? {
         let (first, others) = names.split_first().expect("each library has a name");
         write(first, &bytes)?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::args::{EnvArgs, NicArgs};
-use crate::failure::Outcome;
+use crate::failure::{Outcome, nearest};
 use crate::library::{AUDIT, Libraries};
 use crate::terminal;
 pub(crate) use roxie_capture::shell::quote;
@@ -51,6 +51,36 @@ pub(crate) fn print(args: &EnvArgs) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The variables that roxie, its packages and its tests read, without `ROXIE_`.
+const KNOWN: &str = "NETDEV NAME DEVICES PORT XDP_MODE XSK_BURSTS SHM ENGINES CHAOS INGRESS EGRESS ECN \
+                     RATE_LIMIT FLUSH_ICRC KEEPALIVE USERS GUARD STATS QUIET CHECK CHECK_OPTIONS CAPTURE \
+                     CAPTURE_SNAP TRACE TRACE_EVENTS RUN TAP LOG DOMAIN PROGRAM FILE SHA256 BIN_DIR LOG_DIR \
+                     BLESS SEEDS";
+
+/// Variables of which a wrong value would have no effect, or another one, and their values.
+const VALUES: [(&str, &[&str]); 4] = [
+    ("STATS", &["0", "1"]),
+    ("QUIET", &["0", "1"]),
+    ("LOG", &["0", "1", "errors", "calls", "all"]),
+    ("XSK_BURSTS", &["udp", "ring"]),
+];
+
+/// Names the variables and values that have no effect.
+pub(crate) fn warn_of_unknown() {
+    let known: Vec<&str> = KNOWN.split(' ').collect();
+    for (name, value) in std::env::vars_os() {
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix("ROXIE_")) else { continue };
+        let value = value.to_string_lossy();
+        let values = VALUES.iter().find(|(name, _)| *name == rest).map_or(&[][..], |(_, values)| values);
+        if !values.is_empty() && !value.is_empty() && !values.contains(&&*value) {
+            say!("roxie: ROXIE_{rest}={value} is none of {}", values.join(", "));
+        } else if !known.contains(&rest) && !rest.starts_with("TEST_") {
+            let near = nearest(rest, &known).map(|near| format!("; did you mean ROXIE_{near}?"));
+            roxie::notice(format_args!("ROXIE_{rest} has no effect{}", near.unwrap_or_default()));
+        }
+    }
 }
 
 /// Room for thread-local variables of libraries that ask for static room (`DF_STATIC_TLS`, as jemalloc), in
@@ -106,6 +136,28 @@ mod tests {
         assert_eq!(prepend(dir, Some("".into())), "/run/roxie");
         assert_eq!(prepend(dir, Some("/a:/b".into())), "/run/roxie:/a:/b");
         assert_eq!(prepend(dir, Some("/run/roxie:/a".into())), "/run/roxie:/a");
+    }
+
+    #[test]
+    fn the_documented_variables_are_known() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+        let Ok(page) = std::fs::read_to_string(page) else {
+            return println!("skipped: needs the repository");
+        };
+        let rows = page.lines().filter(|line| line.starts_with("| `ROXIE_"));
+        let cells =
+            rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split("ROXIE_").skip(1));
+        let is_other = |c: char| !(c.is_ascii_uppercase() || c == '_');
+        let documented: Vec<&str> = cells.filter_map(|rest| rest.split(is_other).next()).collect();
+        let known: Vec<&str> = KNOWN.split(' ').collect();
+        let unknown: Vec<_> = documented.iter().filter(|name| !known.contains(name)).collect();
+        assert!(documented.len() > 25 && unknown.is_empty(), "{unknown:?} of {documented:?}");
+        let others = ["PROGRAM", "FILE", "SHA256", "BIN_DIR", "LOG_DIR", "BLESS", "SEEDS"];
+        let undocumented: Vec<_> =
+            known.iter().filter(|name| !documented.contains(name) && !others.contains(name)).collect();
+        assert!(undocumented.is_empty(), "{undocumented:?}");
+        assert_eq!(nearest("NETDEB", &known), Some("NETDEV"));
+        assert_eq!(nearest("HOMEPAGE", &known), None);
     }
 
     #[test]

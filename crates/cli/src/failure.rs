@@ -93,13 +93,27 @@ impl fmt::Display for Failure {
     }
 }
 
+/// How like a name or text must be to be suggested, from 0 to 1. A letter more, less or other in a word of
+/// four letters is 0.75; words with nothing in common reach 0.4.
+pub(crate) const ALIKE: f64 = 0.6;
+
+/// The name that the user probably meant.
+pub(crate) fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
+    let alike = |name| (strsim::normalized_damerau_levenshtein(name, word), name);
+    let near = names.iter().copied().map(alike).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (near.0 >= ALIKE).then_some(near.1)
+}
+
 /// Names the step in which an error happened.
 pub trait During<T> {
     /// `step: error`, exit code 1.
     fn during(self, step: &str) -> Outcome<T>;
 
-    /// `path: error`, exit code 1.
-    fn at(self, path: &Path) -> Outcome<T>;
+    /// `reading path: error`, exit code 1.
+    fn reading(self, path: &Path) -> Outcome<T>;
+
+    /// `writing path: error`, exit code 1.
+    fn writing(self, path: &Path) -> Outcome<T>;
 }
 
 impl<T, E: fmt::Display> During<T> for Result<T, E> {
@@ -107,7 +121,11 @@ impl<T, E: fmt::Display> During<T> for Result<T, E> {
         self.map_err(|error| Failure::new(format!("{step}: {error}")))
     }
 
-    fn at(self, path: &Path) -> Outcome<T> {
-        self.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    fn reading(self, path: &Path) -> Outcome<T> {
+        self.during(&format!("reading {}", path.display()))
+    }
+
+    fn writing(self, path: &Path) -> Outcome<T> {
+        self.during(&format!("writing {}", path.display()))
     }
 }

@@ -73,7 +73,9 @@ use args::{Args, Command};
 #[must_use]
 pub fn main() -> ExitCode {
     sys::survive_file_size_limit();
-    let result = match parse().command {
+    let args = parse();
+    env::warn_of_unknown();
+    let result = match args.command {
         Command::Capture(args) => return exit(capture::run(&args)),
         Command::Interop(args) => return exit(interop::run(&args)),
         Command::Run(args) => return exit(run::run(&args)),

@@ -55,7 +55,7 @@ impl Libraries {
     /// in `../lib/roxie`.
     pub(crate) fn find() -> Outcome<Self> {
         let exe = std::env::current_exe().during("finding my own executable")?;
-        if let Some(mut bundle) = Bundle::open(&exe).at(&exe)? {
+        if let Some(mut bundle) = Bundle::open(&exe).reading(&exe)? {
             let dir = own::unpack(&mut bundle)?;
             return Self::inside(&dir)
                 .ok_or_else(|| Failure::new(format!("{} contains other libraries", exe.display())));
@@ -76,8 +76,8 @@ impl Libraries {
     /// Fails if another user than root, this user and the owner of this program may have put a library there:
     /// in a directory such as /tmp every user can put one beside a program.
     fn refuse_strangers(&self, exe: &Path) -> Outcome {
-        let meta = |path: &Path| fs::symlink_metadata(path).at(path);
-        let trusted = [0, sys::effective_uid(), fs::metadata(exe).at(exe)?.uid()];
+        let meta = |path: &Path| fs::symlink_metadata(path).reading(path);
+        let trusted = [0, sys::effective_uid(), fs::metadata(exe).reading(exe)?.uid()];
         let targets = self.files.iter().filter(|file| file.is_symlink());
         let targets = targets.filter_map(|file| file.canonicalize().ok());
         // A user that can replace the directory of the program can replace the program, too.
@@ -102,7 +102,7 @@ impl Libraries {
     /// The libraries as pairs of file name and contents.
     pub(crate) fn read(&self) -> Outcome<Vec<(String, Vec<u8>)>> {
         let read = |((name, _), file): (&(&str, _), &PathBuf)| {
-            let contents = fs::read(file).at(file)?;
+            let contents = fs::read(file).reading(file)?;
             Ok(((*name).to_owned(), contents))
         };
         NAMES.iter().zip(&self.files).map(read).collect()
@@ -135,7 +135,7 @@ impl Libraries {
         command_dir::sweep(base.dir(), &names, SystemTime::now());
         let mut is_new = false;
         for ((_, names), file) in NAMES.iter().zip(&self.files) {
-            let target = file.canonicalize().at(file)?;
+            let target = file.canonicalize().reading(file)?;
             for name in *names {
                 is_new |= dir.point(OsStr::new(name), &target).map_err(|error| {
                     let what = format!("linking {}: {error}", dir.path().join(name).display());

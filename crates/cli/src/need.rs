@@ -36,6 +36,12 @@ pub(crate) fn only_files(command: &[OsString]) -> bool {
     any_word(command, is_reader)
 }
 
+/// True if the program of `command` is linked to a verbs library.
+pub(crate) fn verbs(command: &[OsString]) -> bool {
+    let elf = command.first().and_then(|program| Elf::read(&search(Path::new(program))?));
+    elf.is_some_and(|elf| elf.needed.iter().any(|name| begins(name, &["libibverbs.", "librdmacm."])))
+}
+
 fn any_word(command: &[OsString], is_it: impl Fn(&str) -> bool) -> bool {
     let text: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let is_end = |c: char| c.is_whitespace() || ";&|()'\"`".contains(c);

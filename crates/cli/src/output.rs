@@ -12,7 +12,7 @@ use crate::terminal;
 
 /// Creates a file, or empties the one that is there.
 pub(crate) fn create(path: &Path) -> Outcome<File> {
-    NamedFile::at(path).and_then(|place| place.create()).at(path)
+    NamedFile::at(path).and_then(|place| place.create()).writing(path)
 }
 
 /// Whether the path is `-`, which names standard input or standard output.
@@ -31,7 +31,7 @@ pub(crate) fn create_or_stdout(path: &Path) -> Outcome<Box<dyn Write>> {
 /// Replaces a file by these bytes: readers see the old one or the whole new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Outcome {
     let place = NamedFile::at(path);
-    place.and_then(|place| place.dir().replace(place.name(), bytes, mode)).at(path)
+    place.and_then(|place| place.dir().replace(place.name(), bytes, mode)).writing(path)
 }
 
 /// Opens a directory from which other users load programs and libraries, and makes it if it does not exist.
@@ -42,5 +42,5 @@ pub(crate) fn trusted_dir(path: &Path) -> Outcome<Dir> {
 
 /// Makes the directories of a path that do not exist.
 pub(crate) fn make_dirs(path: &Path) -> Outcome {
-    std::fs::create_dir_all(path).at(path)
+    std::fs::create_dir_all(path).writing(path)
 }

@@ -253,7 +253,7 @@ fn no_other(place: &NamedFile, own: Option<&OsStr>) -> Outcome {
         let rest = file.as_encoded_bytes().strip_prefix(place.name().as_encoded_bytes());
         rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".part"))
     };
-    for name in place.dir().names().at(&shown)? {
+    for name in place.dir().names().during(&format!("--capture {}", shown.display()))? {
         if !is_part(&name) || Some(&*name) == own {
             continue;
         }

@@ -108,7 +108,7 @@ impl DecodeArgs {
 /// Opens a file, or standard input for `-`. Errors name it.
 pub(crate) fn open(path: &Path) -> Outcome<Packets> {
     let name = if target::is_standard(path) { "standard input".into() } else { path.display().to_string() };
-    source::open(path).map_err(|error| cannot_open(error).of(&name))
+    source::open(path).map_err(|error| cannot_open(error).of(&format!("reading {name}")))
 }
 
 /// The failure to open a file, with what the user can do about it.

@@ -239,7 +239,7 @@ impl Findings {
     }
 
     fn read_until(&mut self, until_ns: u64, mut f: impl FnMut(Finding) -> Outcome) -> Outcome {
-        for name in self.dir.names().at(self.dir.path())? {
+        for name in self.dir.names().reading(self.dir.path())? {
             let Some((number, token)) = parse_name(&name) else { continue };
             let process = self.numbers.id(number, token);
             // At the end of the command all that it wrote; a process that outlives it may go on writing.

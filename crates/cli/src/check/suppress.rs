@@ -24,7 +24,7 @@ impl Suppressions {
         let mut rules = Self::default();
         for path in files {
             let name = path.display().to_string();
-            rules.add(&name, &fs::read_to_string(path).during(&name)?)?;
+            rules.add(&name, &fs::read_to_string(path).reading(path)?)?;
         }
         Ok(rules)
     }

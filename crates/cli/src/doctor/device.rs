@@ -28,14 +28,14 @@ pub(super) fn checks(args: &DeviceArgs) -> Vec<Check> {
 
 fn libraries() -> Check {
     const NAME: &str = "libraries";
-    match Libraries::find() {
+    match Libraries::find().and_then(|found| found.link().map(|_links| found)) {
         Ok(found) => Check::ok(
             NAME,
             format!("libibverbs.so.1, librdmacm.so.1, {AUDIT} and {PRELOAD} in {}", found.dir.display()),
         ),
-        Err(missing) => Check::warn(
+        Err(missing) => Check::bad(
             NAME,
-            format!("{}: 'roxie run' does not work without them, 'roxie demo' does", missing.what),
+            format!("{}: 'roxie run' does not work, 'roxie demo' does", missing.what),
             missing.hint.unwrap_or_default(),
         ),
     }

@@ -52,11 +52,16 @@ impl Check {
     }
 
     fn warn(name: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { remedy: Some(remedy.into()), ..Self::new(name, Status::Warn, text) }
+        Self::new(name, Status::Warn, text).or(remedy)
     }
 
     fn bad(name: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { remedy: Some(remedy.into()), ..Self::new(name, Status::Bad, text) }
+        Self::new(name, Status::Bad, text).or(remedy)
+    }
+
+    /// Adds a remedy, unless it is empty: none is known.
+    fn or(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()).filter(|remedy| !remedy.is_empty()), ..self }
     }
 }
 

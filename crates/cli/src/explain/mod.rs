@@ -6,7 +6,7 @@ mod text;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ALIKE, Failure, Outcome};
 use crate::terminal::{self, Terminal};
 
 use table::Entry;
@@ -69,10 +69,6 @@ fn named<'a>(words: &[String], entries: &'a [Entry]) -> Result<Vec<&'a Entry>, F
     }
     Ok(found)
 }
-
-/// How like a name or text must be to be suggested, from 0 to 1. A letter more, less or other in a word of
-/// four letters is 0.75; words with nothing in common reach 0.4.
-const ALIKE: f64 = 0.6;
 
 fn unknown(line: &str, entries: &[Entry]) -> Failure {
     let wanted = table::bare(line);

@@ -31,7 +31,7 @@ fn text_in(base: &Dir, plan: HookPlan) -> Outcome<String> {
     // First: another command removes what was not used for long. Only that removal reads it.
     dir.set_modified(now).ok();
     if dir.read(OsStr::new(FILE)).ok().as_ref() != Some(&bytes) {
-        dir.replace(OsStr::new(FILE), &bytes, 0o600).at(&path)?;
+        dir.replace(OsStr::new(FILE), &bytes, 0o600).writing(&path)?;
     }
     unpacked::sweep(base, PREFIX, now, unpacked::UNUSED);
     let path = path.to_str().ok_or_else(|| Failure::new(format!("{}: not UTF-8", path.display())))?;

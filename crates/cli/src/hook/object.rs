@@ -52,14 +52,15 @@ pub(crate) fn programs(path: &Path) -> Outcome<Vec<Candidate>> {
 fn read(path: &Path) -> Outcome<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes));
-    read.at(path).map(|_len| bytes)
+    read.reading(path).map(|_len| bytes)
 }
 
 fn programs_in(bytes: &[u8], path: &Path) -> Outcome<Vec<Candidate>> {
     let facts = KernelFacts::read();
     let (types, config) = (facts.types.as_deref(), facts.config.as_deref());
     let cpus = Some(sys::bpf::possible_cpus() as u32);
-    candidates(bytes, &Kernel { types, version: facts.version, config, cpus }).at(path)
+    candidates(bytes, &Kernel { types, version: facts.version, config, cpus })
+        .during(&path.display().to_string())
 }
 
 /// Returns the program that `PATH` or `PATH:PROGRAM` names.

@@ -12,7 +12,7 @@ use super::spec::NETDEV;
 use super::state::{Host, State, directory, hosts_file};
 use crate::args::NicArgs;
 use crate::failure::{During, Failure, Outcome};
-use crate::{env, run, user_namespace};
+use crate::{env, need, run, user_namespace};
 
 /// Executes the command; returns only if that failed.
 pub(super) fn exec(args: &ExecArgs) -> Outcome {
@@ -22,6 +22,10 @@ pub(super) fn exec(args: &ExecArgs) -> Outcome {
         return Err(Failure::new(format!("lab '{}' has no host '{}'", args.lab, args.host))
             .hint(format!("there are: {}", names.join(", "))));
     };
+    if !args.run && need::verbs(&args.command) && std::env::var_os("LD_AUDIT").is_none() {
+        let hint = "has no device of roxie on this host: put --run in front of it";
+        roxie::notice(format_args!("{} {hint}", args.command[0].to_string_lossy()));
+    }
     // Before the namespaces are entered: the libraries' directory belongs to the user outside.
     let mut variables = if args.run { device_variables()? } else { Vec::new() };
     if state.user_namespace && !roxie::private_dir::has_runtime_dir() {

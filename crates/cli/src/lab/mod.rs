@@ -46,6 +46,13 @@ fn no_lab(name: &str) -> Failure {
     Failure::new(format!("no lab '{name}' is up")).hint(format!("create it first: roxie lab up {name}"))
 }
 
+/// Says that a list of labs is empty.
+fn note_none<T>(labs: &[T]) {
+    if labs.is_empty() {
+        say!("roxie: no lab is up; 'roxie lab up' makes one");
+    }
+}
+
 fn up(args: &UpArgs) -> Outcome {
     let spec = Spec::new(args)?;
     let _lock = lock()?;
@@ -105,6 +112,7 @@ fn down(args: &DownArgs) -> Outcome {
     } else {
         vec![args.name.clone()]
     };
+    note_none(&names);
     for name in &names {
         match State::load(name)? {
             Some(state) => remove(&state)?,
@@ -147,6 +155,7 @@ fn list(args: &ListArgs) -> Outcome {
     if args.json {
         return terminal::json_lines(&labs);
     }
+    note_none(&labs);
     let terminal = Terminal::stdout();
     labs.iter().for_each(|state| show(terminal, state));
     Ok(())

@@ -74,7 +74,7 @@ impl State {
     pub(super) fn load_all() -> Outcome<Vec<Self>> {
         let dir = directory()?;
         let name = |file: OsString| Some(file.to_str()?.strip_suffix(".json")?.to_owned());
-        let files = dir.names().at(dir.path())?;
+        let files = dir.names().reading(dir.path())?;
         let mut names: Vec<String> = files.into_iter().filter_map(name).collect();
         names.sort();
         let load = |name: &String| match Self::load(name) {
@@ -92,7 +92,7 @@ impl State {
         let (dir, text) = (directory()?, serde_json::to_string(self).during("describing the lab")?);
         for (ending, text) in [("hosts", self.spec.hosts_file()), ("json", text)] {
             let file = file(&self.spec.name, ending);
-            dir.replace(&file, text.as_bytes(), 0o644).at(&dir.path().join(&file))?;
+            dir.replace(&file, text.as_bytes(), 0o644).writing(&dir.path().join(&file))?;
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl State {
             let file = file(name, ending);
             match dir.remove_file(&file) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(error).at(&dir.path().join(&file));
+                    return Err(error).writing(&dir.path().join(&file));
                 }
                 _ => {}
             }
@@ -137,14 +137,14 @@ impl State {
 pub(super) fn lock() -> Outcome<Lock> {
     let dir = directory()?;
     let file = dir.append("lock".as_ref()).and_then(|file| file.lock().map(|()| file));
-    Ok(Lock(file.at(&dir.path().join("lock"))?))
+    Ok(Lock(file.writing(&dir.path().join("lock"))?))
 }
 
 /// Holds the lab of this name until the returned file is closed. Called by the process that is the lab.
 pub(super) fn hold(name: &str) -> Outcome<File> {
     let (dir, file) = (directory()?, file(name, "held"));
     let held = dir.append(&file).and_then(|file| file.lock().map(|()| file));
-    held.at(&dir.path().join(&file))
+    held.writing(&dir.path().join(&file))
 }
 
 /// Whether a process holds the lab, in whatever namespace it is.

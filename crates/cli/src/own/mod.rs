@@ -51,7 +51,7 @@ fn make_bundle(args: &BundleArgs) -> Outcome {
             (dir.join("roxie"), Libraries::inside(dir).ok_or_else(missing)?)
         }
     };
-    let bytes = bundle::make(&program, &libraries.read()?).at(&program)?;
+    let bytes = bundle::make(&program, &libraries.read()?).reading(&program)?;
     output::replace(&args.file, &bytes, 0o755)
 }
 

@@ -22,7 +22,7 @@ impl Prefix {
     /// The directory that the user named; otherwise /usr/local for root, and ~/.local.
     pub(super) fn of(named: Option<&Path>) -> Outcome<Self> {
         let prefix = match named {
-            Some(dir) => std::path::absolute(dir).at(dir)?,
+            Some(dir) => std::path::absolute(dir).reading(dir)?,
             None if Uid::effective().is_root() => PathBuf::from("/usr/local"),
             None => {
                 let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());

@@ -40,7 +40,7 @@ pub(super) fn run(options: &Options, path: &Path) -> Outcome {
 }
 
 fn not_written(path: &Path, error: impl fmt::Display) -> Failure {
-    Failure::new(format!("{}: {error}", path.display())).code(NOT_WRITTEN)
+    Failure::new(format!("writing {}: {error}", path.display())).code(NOT_WRITTEN)
 }
 
 /// Prints a line for each event.

@@ -121,7 +121,7 @@ impl MergeArgs {
         let mut trace = Trace::default();
         for path in &self.files {
             let name = path.display().to_string();
-            trace.add(chrome::read(&fs::read(path).during(&name)?, &name)?);
+            trace.add(chrome::read(&fs::read(path).reading(path)?, &name)?);
         }
         ends::join(&mut trace);
         save(&trace, output::create(&self.output)?, &self.output)?;
@@ -134,7 +134,7 @@ impl MergeArgs {
 /// Each thread was to keep `events` of them.
 pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outcome<Vec<Recording>> {
     let mut recordings = Vec::new();
-    for name in dir.names().at(dir.path())? {
+    for name in dir.names().reading(dir.path())? {
         match dir.open(&name).and_then(|file| Recording::read(file, events)) {
             Ok(recording) => recordings.extend(recording),
             Err(error) => {
@@ -150,7 +150,7 @@ pub(crate) fn read(dir: &Dir, events: usize, processes: &mut Processes) -> Outco
 }
 
 fn save(trace: &Trace, file: File, path: &Path) -> Outcome {
-    chrome::write(trace, BufWriter::new(file)).at(path)
+    chrome::write(trace, BufWriter::new(file)).writing(path)
 }
 
 fn print(summary: &Summary, json: bool, path: &Path, mut to: Stream) -> Outcome {

@@ -17,5 +17,5 @@ const QUEUES: u32 = 64;
 pub(super) fn object(args: &ObjectArgs) -> Outcome {
     let program = Steering::loadable(QUEUES).during("program")?;
     let file = bpf::object::write(&program).map_err(|error| Failure::new(error.to_string()))?;
-    output::create(&args.file)?.write_all(&file).at(&args.file)
+    output::create(&args.file)?.write_all(&file).writing(&args.file)
 }

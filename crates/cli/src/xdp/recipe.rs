@@ -8,7 +8,7 @@ use bpf::recipe::{Access, Lose, Police, Sample, Target};
 use bpf::{Action, Pick, Recipe, Select, Stage, XdpAction};
 
 use super::fill::Fill;
-use crate::failure::Outcome;
+use crate::failure::{Outcome, nearest};
 use keys::{Keys, usage};
 
 /// A recipe and the initial entries of its maps.
@@ -43,6 +43,16 @@ const NAMES: [&str; 12] = [
 /// Whether there is a recipe of this name.
 pub(super) fn is_name(word: &str) -> bool {
     NAMES.contains(&word)
+}
+
+/// What the user probably meant by a word that names no object file.
+pub(super) fn meant(word: &str) -> Option<String> {
+    let name = word.split(':').next().unwrap_or(word);
+    match name {
+        "count" => Some("every recipe counts: '--recipe pass', then 'roxie xdp stats'".to_owned()),
+        _ => nearest(name, &NAMES)
+            .map(|near| format!("a recipe is '--recipe {}'", word.replacen(name, near, 1))),
+    }
 }
 
 /// Parses a recipe.
@@ -109,7 +119,11 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         }
         "lb" => balance(keys)?,
         _ => {
-            let hint = "'roxie xdp attach --help' lists them; parameters follow a colon: lose:ppm=10000";
+            let hint = match nearest(name, &NAMES) {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => "'roxie xdp attach --help' lists them; parameters follow a colon: lose:ppm=10000"
+                    .to_owned(),
+            };
             return Err(usage(format!("no recipe '{name}'")).hint(hint));
         }
     })

@@ -37,7 +37,9 @@ pub(super) fn load(args: &SourceArgs) -> Outcome<Source> {
     let Some(path) = &args.object else {
         return Err(Failure::new("neither an object file nor a recipe").code(2));
     };
-    let program = one_of(path, args.section.as_deref(), args.prog.as_deref())?;
+    let meant = path.to_str().filter(|_| !path.exists()).and_then(recipe::meant);
+    let program = one_of(path, args.section.as_deref(), args.prog.as_deref());
+    let program = program.map_err(|failure| failure.hint_if(meant))?;
     Ok(Source { program, plain: None, has_object: true, fill: Vec::new(), actions: Vec::new(), queues: None })
 }
 
