@@ -46,7 +46,11 @@ impl Entry {
         match text::number(word) {
             Some((number, is_negative)) => {
                 // Programs print an errno in decimal, and it alone with a sign.
-                let may_be = if self.kind == "errno" { !word.contains(['x', 'X']) } else { !is_negative };
+                // -1 is what calls return, see the message of that name.
+                let may_be = match self.kind {
+                    "errno" => !word.contains(['x', 'X']) && word != "-1",
+                    _ => !is_negative,
+                };
                 self.number == Some(number) && may_be
             }
             None => bare(word) == bare(&self.name),

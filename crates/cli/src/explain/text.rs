@@ -50,7 +50,7 @@ fn numbers(line: &str) -> Vec<(&'static str, u32)> {
         let (before, earlier) = words[..at].split_last().unwrap_or((&"", &[]));
         let earlier = &earlier[earlier.len().saturating_sub(2)..];
         let is_exit = matches!(*before, "code" | "status") && earlier.iter().any(|word| EXITS.contains(word));
-        if !is_exit || is_negative {
+        if (!is_exit || is_negative) && *word != "-1" {
             let is_all = words.len() == 2;
             found.extend(kinds(before, is_negative, is_all, line).iter().map(|kind| (*kind, number)));
         }
@@ -146,6 +146,20 @@ mod tests {
             ("IB device mlx5_9 not found", &["unknown device"]),
             ("IB device 'mlx5_9' wasn't found", &["unknown device"]),
             ("rejected: timeout", &["Timeout"]),
+            ("-1", &["-1"]),
+            ("rping: connect error -1", &["-1"]),
+            (
+                "roxie: the device cannot be used: no network interface called 'x'",
+                &["device not usable", "unknown interface"],
+            ),
+            (
+                "roxie: no private directory for links and sockets: /tmp: it is writable",
+                &["no private directory"],
+            ),
+            (
+                "ERROR: ld.so: object 'l.so': cannot allocate memory in static TLS block",
+                &["thread-local memory"],
+            ),
             ("fatal error", &["IBV_WC_FATAL_ERR"]),
             ("Failed status fatal error (19) for wr_id 2", &["IBV_WC_FATAL_ERR"]),
             ("Failed status local length error (1) for wr_id 2", &["IBV_WC_LOC_LEN_ERR"]),
