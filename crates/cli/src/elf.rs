@@ -14,6 +14,8 @@ pub(crate) struct Elf {
     pub(crate) loader: Option<String>,
     /// Names of the libraries that it is linked to (`DT_NEEDED`).
     pub(crate) needed: Vec<String>,
+    /// The N of the newest version GLIBC_2.N that it needs.
+    pub(crate) glibc: Option<u32>,
 }
 
 impl Elf {
@@ -32,8 +34,13 @@ impl Elf {
             segments.iter().find_map(|segment| segment.data_range(endian, &cache, at, len).ok()?)
         });
         let name = |at: u64| names?.get(usize::try_from(at).ok()?..)?.split(|byte| *byte == 0).next();
+        let versions = names.unwrap_or_default().split(|byte| *byte == 0);
+        let glibc = versions.filter_map(|name| {
+            let version = str::from_utf8(name).ok()?.strip_prefix("GLIBC_2.")?;
+            version.split('.').next()?.parse().ok()
+        });
         let needed = entries().filter(|entry| entry.0 == DT_NEEDED).filter_map(|entry| text(name(entry.1)?));
-        Some(Self { loader: loader.and_then(text), needed: needed.collect() })
+        Some(Self { loader: loader.and_then(text), needed: needed.collect(), glibc: glibc.max() })
     }
 }
 
@@ -50,6 +57,7 @@ mod tests {
         let sh = Elf::read(Path::new("/bin/sh")).expect("an ELF file");
         assert!(sh.loader.is_some_and(|loader| loader.contains("/ld")));
         assert!(sh.needed.iter().any(|name| name.starts_with("libc.so")), "{:?}", sh.needed);
+        assert!(sh.glibc.is_some_and(|version| (2..100).contains(&version)), "{:?}", sh.glibc);
         assert_eq!(Elf::read(Path::new("/etc/passwd")), None);
     }
 }

@@ -108,6 +108,11 @@ impl Libraries {
         NAMES.iter().zip(&self.files).map(read).collect()
     }
 
+    /// Their files.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// For each library the names that programs load, and its contents.
     pub(crate) fn by_names(&self) -> Outcome<impl Iterator<Item = (&'static [&'static str], Vec<u8>)>> {
         Ok(NAMES.iter().map(|(_, names)| *names).zip(self.read()?.into_iter().map(|(_, bytes)| bytes)))

@@ -27,7 +27,8 @@ pub(super) enum OwnCommand {
     Remove(RemoveArgs),
     /// Write a program file that contains the libraries: copying it is an installation
     ///
-    /// The file must not be stripped afterwards; strip the program and the libraries before.
+    /// Prints the oldest glibc with which the file runs: that of the machine on which it was built, or an
+    /// older one. The file must not be stripped afterwards; strip the program and the libraries before.
     Bundle(BundleArgs),
     /// Write the manual pages, roxie.1 and one for each subcommand, into a directory
     Man {

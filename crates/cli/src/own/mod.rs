@@ -12,6 +12,7 @@ pub(crate) mod unpacked;
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::elf::Elf;
 use crate::failure::{During, Failure, Outcome};
 use crate::library::Libraries;
 use crate::{output, terminal};
@@ -52,7 +53,12 @@ fn make_bundle(args: &BundleArgs) -> Outcome {
         }
     };
     let bytes = bundle::make(&program, &libraries.read()?).reading(&program)?;
-    output::replace(&args.file, &bytes, 0o755)
+    output::replace(&args.file, &bytes, 0o755)?;
+    let versions = libraries.files().iter().chain([&program]).filter_map(|file| Elf::read(file)?.glibc);
+    if let Some(version) = versions.max() {
+        terminal::print(&format!("{} runs with glibc 2.{version} and newer", args.file.display()));
+    }
+    Ok(())
 }
 
 /// This program with `libraries` inside, as one file.

@@ -42,11 +42,44 @@ fn page(command: &clap::Command, pages: &mut Vec<Page>) -> io::Result<()> {
     command.get_subcommands().filter(|child| !child.is_hide_set()).try_for_each(|child| page(child, pages))
 }
 
+/// Stands for the interfaces in a script, until the expression of the shell replaces it.
+const INTERFACES: &str = "@IF@";
+
 /// The completion script of `shell`.
 pub(super) fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "roxie", &mut script);
-    script
+    clap_complete::generate(shell, &mut with_interfaces(Args::command()), "roxie", &mut script);
+    let (place, expression) = match shell {
+        Shell::Bash => (INTERFACES, "$(ls /sys/class/net)"),
+        Shell::Zsh => ("(@IF@)", "_net_interfaces"),
+        Shell::Fish => ("@IF@\\t''", "(ls /sys/class/net)"),
+        _ => (INTERFACES, "lo"),
+    };
+    let mut script = String::from_utf8_lossy(&script).replace(place, expression);
+    if shell == Shell::Fish {
+        // The generator leaves arguments without an option out.
+        let args = Args::command();
+        let xdp = args.get_subcommands().filter(|command| command.get_name() == "xdp");
+        let on_it = xdp.flat_map(clap::Command::get_subcommands);
+        for command in on_it.filter(|command| command.get_positionals().any(is_interface)) {
+            script += &format!(
+                "complete -c roxie -n \"__fish_roxie_using_subcommand xdp; and __fish_seen_subcommand_from {}\" -f \
+                 -a \"{expression}\"\n",
+                command.get_name()
+            );
+        }
+    }
+    script.into()
+}
+
+fn is_interface(arg: &clap::Arg) -> bool {
+    arg.get_value_names().and_then(<[_]>::first).is_some_and(|name| name.starts_with("IF"))
+}
+
+/// `command` with one possible value for each argument that is an interface.
+fn with_interfaces(command: clap::Command) -> clap::Command {
+    let names = |arg: clap::Arg| if is_interface(&arg) { arg.value_parser([INTERFACES]) } else { arg };
+    command.mut_args(names).mut_subcommands(with_interfaces)
 }
 
 /// Where the pages and scripts are below a prefix.
@@ -126,6 +159,35 @@ mod tests {
         let wrong: Vec<_> =
             found.iter().filter(|(name, json)| *json == WITHOUT_JSON.contains(&name.as_str())).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    #[test]
+    fn interfaces_are_completed() {
+        for (shell, lines) in [
+            (Shell::Bash, ["compgen -W \"$(ls /sys/class/net)\" -- \"${cur}\"", "roxie__subcmd__run)"]),
+            (
+                Shell::Zsh,
+                [":IF[,IF...]:_net_interfaces' \\", ":netdev -- Network interface:_net_interfaces'"],
+            ),
+            (Shell::Fish, ["-s i -l netdev", "from attach\" -f -a \"(ls /sys/class/net)\""]),
+        ] {
+            let script = String::from_utf8(completions(shell)).expect("text");
+            assert!(!script.contains(INTERFACES), "{shell}");
+            for line in lines {
+                assert!(script.contains(line), "{shell}: {line}");
+            }
+        }
+        let script = String::from_utf8(completions(Shell::Bash)).expect("text");
+        for words in ["run --netdev", "capture read -i", "xdp attach"] {
+            let ask = format!(
+                "COMP_WORDS=(roxie {words} ''); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+                 _roxie roxie '' \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\""
+            );
+            let bash = std::process::Command::new("bash").args(["-c", &format!("{script}\n{ask}")]).output();
+            let output = bash.expect("bash runs");
+            let offered = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(offered.split_whitespace().any(|word| word == "lo"), "{words}: {offered} {output:?}");
+        }
     }
 
     #[test]
