@@ -142,7 +142,7 @@ impl Connections {
     pub(super) fn new(plan: &Plan, processes: Vec<Arc<Process>>) -> Self {
         let number = processes[0].number;
         let devices =
-            plan.extension.hosts.as_ref().map(|hosts| Arc::new(HostDevices::new(hosts, &processes)));
+            plan.extension.hosts.as_ref().map(|hosts| Arc::new(HostDevices::new(plan, hosts, &processes)));
         let address = if devices.is_some() { Ipv4Addr::UNSPECIFIED.into() } else { plan.addresses[number] };
         let channel = EventChannel::new().expect("descriptors");
         channel.set_nonblocking().expect("an open descriptor");
@@ -224,7 +224,7 @@ impl Connections {
     fn listen(&mut self, now: u64) -> Result<(), String> {
         let is_needed = self.ends.iter().any(|end| !end.plan.is_active);
         if is_needed && self.listener.is_none() && now >= self.listens_at_ns {
-            let listener = self.new_listener()?;
+            let listener = self.new_id(&self.processes[0])?;
             listener.bind_addr(self.address).map_err(|error| format!("bind_addr: {error}"))?;
             listener.listen(0).map_err(|error| format!("listen: {error}"))?;
             self.listener = Some(listener);
@@ -232,16 +232,14 @@ impl Connections {
         Ok(())
     }
 
-    fn new_listener(&self) -> Result<Id, String> {
-        let Some(devices) = &self.devices else { return self.new_id(&self.processes[0]) };
-        let (devices, ps) = (Arc::clone(devices) as _, PortSpace::Tcp);
-        let created = Id::of_any(devices, &self.channel, ps, ps.qp_type(), 0);
-        created.map_err(|error| format!("create_id: {error}"))
-    }
-
+    /// An identifier of a process, or of any device of a host.
     fn new_id(&self, process: &Process) -> Result<Id, String> {
-        let context = process.channel.context();
-        Id::new(context, &self.channel, PortSpace::Tcp, 0).map_err(|error| format!("create_id: {error}"))
+        let (channel, ps, context) = (&self.channel, PortSpace::Tcp, process.channel.context());
+        match self.devices.clone() {
+            None => Id::new(context, channel, ps, 0).map_err(|error| format!("create_id: {error}")),
+            Some(devices) => Id::of_any(devices, channel, ps, ps.qp_type(), 0)
+                .map_err(|error| format!("create_id: {error}")),
+        }
     }
 
     /// What an end does without an event.
@@ -260,7 +258,9 @@ impl Connections {
             }
             Phase::Idle if plan.is_active && now >= plan.at_ns => {
                 let id = self.new_id(self.process(&plan))?;
-                let resolved = id.resolve_addr(None, plan.peer_address, RESOLVE_MAX);
+                let devices = self.devices.as_ref();
+                let src = devices.and_then(|devices| devices.source(plan.process, plan.peer_address.ip()));
+                let resolved = id.resolve_addr(src, plan.peer_address, RESOLVE_MAX);
                 resolved.map_err(|error| format!("resolve_addr: {error}"))?;
                 (self.ends[at].id, self.ends[at].phase) = (Some(id), Phase::Connecting(now));
             }
@@ -357,12 +357,16 @@ impl Connections {
         let End { plan, phase, .. } = self.ends[at];
         match (event.kind, phase) {
             (CmEventKind::AddrResolved, Phase::Connecting(_)) => {
-                event.id.resolve_route().map_err(|error| format!("resolve_route: {error}"))?;
+                self.check_device(&plan, &event.id)?;
+                let resolved = event.id.resolve_route();
+                self.unless_lost(at, resolved.map_err(|error| format!("resolve_route: {error}")))?;
             }
             (CmEventKind::RouteResolved, Phase::Connecting(_)) => {
-                self.attach(&plan, &event.id)?;
-                let connected = event.id.connect(None, &plan.number.to_be_bytes());
-                connected.map_err(|error| format!("connect: {error}"))?;
+                let connected = self.attach(&plan, &event.id).and_then(|()| {
+                    let connected = event.id.connect(None, &plan.number.to_be_bytes());
+                    connected.map_err(|error| format!("connect: {error}"))
+                });
+                self.unless_lost(at, connected)?;
             }
             (CmEventKind::Established, Phase::Connecting(_)) => {
                 self.process(&plan).begin(plan.number);
@@ -401,9 +405,7 @@ impl Connections {
             return Ok(());
         };
         let plan = self.ends[at].plan;
-        if self.devices.is_some() {
-            self.check_request(at, &id)?;
-        }
+        self.check_request(at, &id)?;
         if plan.is_rejected || self.ends[at].phase != Phase::Idle {
             // The peer may have given up meanwhile.
             let _rejected = id.reject(b"no");
@@ -427,21 +429,35 @@ impl Connections {
         }
     }
 
-    /// A request comes once, through the device that has its destination address.
+    /// A request to a host with several devices comes once, through the device that has its destination
+    /// address.
     fn check_request(&self, at: usize, id: &Id) -> Result<(), String> {
         let End { plan, phase, .. } = &self.ends[at];
-        let number = plan.number;
-        if *phase != Phase::Idle && !plan.may_be_lost {
-            return Err(format!("end {number}: another request in {phase:?}"));
+        if self.devices.is_some() && *phase != Phase::Idle && !plan.may_be_lost {
+            return Err(format!("end {}: another request in {phase:?}", plan.number));
         }
-        let own = self.process(plan).channel.context();
-        let through = id.context().ok_or_else(|| format!("end {number}: a request without a device"))?;
+        self.check_device(plan, id)
+    }
+
+    /// The identifier of an end is at the device of the plan, with an address of it.
+    fn check_device(&self, plan: &EndPlan, id: &Id) -> Result<(), String> {
+        let own = self.process(plan).channel.context().device();
+        let is_at = id.context().is_some_and(|context| context.device() == own);
         let address = id.local_addr().map(|address| Gid::from(address.ip()));
-        let has_address = address.is_some_and(|gid| own.device().gids().index_of(&gid).is_some());
-        if through.device() == own.device() && has_address {
+        let has_address = address.is_some_and(|gid| own.gids().index_of(&gid).is_some());
+        match is_at && has_address {
+            true => Ok(()),
+            false => Err(format!("end {}: {address:?} is at another device", plan.number)),
+        }
+    }
+
+    /// Ends an attempt that failed because a netdev may be lost.
+    fn unless_lost(&mut self, at: usize, result: Result<(), String>) -> Result<(), String> {
+        if result.is_err() && self.ends[at].plan.may_be_lost {
+            self.end(at);
             return Ok(());
         }
-        Err(format!("end {number}: the request for {address:?} comes through another device"))
+        result
     }
 
     /// Gives the queue pair of an end to an identifier, and posts its receives.

@@ -4,11 +4,12 @@
 //! link that is down for less than the time of all retries loses nothing. After a netdev is lost, the queue
 //! pairs of its device fail, and those of the other devices go on. Method: each device has an address, a slot
 //! and an application; the devices of a host share its QP1 socket and its process registry. One thread of a
-//! host listens on the wildcard address ([`roxie::cm::Id::of_any`]). It knows the first device only; the
-//! others are found, and opened, when a request for them comes.
+//! host listens on the wildcard address, and connects by routes or by a source address
+//! ([`roxie::cm::Id::of_any`]). It knows the first device only; the others are found, and opened, when a
+//! request for them comes, or when they are looked for.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use roxie::cm::Devices;
 use roxie::runtime::World;
 use roxie::verbs::{Context, Device};
+use sys::Route;
 use transport::QpState;
 
 use super::app::Process;
@@ -37,6 +39,10 @@ const OPENINGS_NS: [u64; 4] = [10_000, 300_000, 10_000_000, 300_000_000];
 const TIMEOUT: u8 = 14;
 /// How long a link is down (nanoseconds): at most half of the time after which a requester gives up.
 const DOWN_NS: [u64; 5] = [100_000, 2_000_000, 30_000_000, 100_000_000, 250_000_000];
+/// How long the loss of a netdev waits for a connection, and how often it looks (nanoseconds): the attempts
+/// of a run begin within 20 ms.
+const CONNECTED_NS: u64 = 100_000_000;
+const LOOK_NS: u64 = 10_000;
 
 /// The hosts of a run.
 #[derive(Clone, Debug)]
@@ -62,6 +68,8 @@ impl Hosts {
 /// The devices of a host, as the identifiers of a process see them.
 pub(super) struct HostDevices {
     processes: Vec<Arc<Process>>,
+    /// The address of each.
+    addresses: Vec<IpAddr>,
     threads: Arc<Threads>,
     opening_ns: u64,
     /// The devices after the first have been looked for.
@@ -69,10 +77,24 @@ pub(super) struct HostDevices {
 }
 
 impl HostDevices {
-    pub(super) fn new(hosts: &Hosts, processes: &[Arc<Process>]) -> Self {
+    pub(super) fn new(plan: &Plan, hosts: &Hosts, processes: &[Arc<Process>]) -> Self {
         let threads = Arc::clone(&processes[0].threads);
+        let addresses = processes.iter().map(|process| plan.addresses[process.number]).collect();
         let (processes, opening_ns) = (processes.to_vec(), hosts.opening_ns);
-        Self { processes, threads, opening_ns, knows_all: AtomicBool::new(false) }
+        Self { processes, addresses, threads, opening_ns, knows_all: AtomicBool::new(false) }
+    }
+
+    /// The source address that the route to `dst` has: networks of the peer are spread over the devices.
+    fn source_to(&self, dst: IpAddr) -> IpAddr {
+        let network = if let IpAddr::V4(v4) = dst { v4.octets()[2] } else { 0 };
+        self.addresses[usize::from(network) % self.addresses.len()]
+    }
+
+    /// The source address that a connection from a device to `dst` must name; `None` if the route has it.
+    pub(super) fn source(&self, process: usize, dst: IpAddr) -> Option<SocketAddr> {
+        let of = self.processes.iter().position(|known| known.number == process)?;
+        let is_by_route = !self.addresses.contains(&dst) && self.source_to(dst) == self.addresses[of];
+        (!is_by_route).then(|| SocketAddr::new(self.addresses[of], 0))
     }
 }
 
@@ -91,6 +113,11 @@ impl Devices for HostDevices {
         let mut contexts = self.processes.iter().map(|process| process.channel.context());
         contexts.find(|context| context.device() == device).cloned().ok_or(io::ErrorKind::NotFound.into())
     }
+
+    fn route(&self, dst: IpAddr, _src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
+        let is_local = self.addresses.contains(&dst);
+        Ok(Route { oif, prefsrc: Some(self.source_to(dst)), gateway: None, is_local })
+    }
 }
 
 /// What happens to the link or the netdev of the victim.
@@ -106,11 +133,15 @@ pub(super) fn start_incident(plan: &Plan, threads: &Arc<Threads>, victim: &Arc<P
                 threads.sleep(&[], to);
                 threads.network.set_link(of_victim, true);
             }
-            Incident::NetdevLost(at) => {
-                threads.sleep(&[], at);
+            Incident::NetdevLost(from, to) => {
+                threads.sleep(&[], from);
+                while threads.now_ns() < to && working(&victim).is_none() {
+                    threads.sleep(&[], threads.now_ns() + LOOK_NS);
+                }
                 threads.network.set_link(of_victim, false);
-                if let Some(what) = lose_netdev(&victim) {
-                    threads.fail(what);
+                victim.channel.context().device().lose_simulated_netdev();
+                if let Some(end) = working(&victim) {
+                    threads.fail(format!("end {end} works after its netdev was lost"));
                 }
             }
             _ => {}
@@ -119,14 +150,11 @@ pub(super) fn start_incident(plan: &Plan, threads: &Arc<Threads>, victim: &Arc<P
     threads.start_outside(Box::new(body));
 }
 
-/// Takes the netdev away; describes a queue pair that could still send or receive.
-fn lose_netdev(victim: &Process) -> Option<String> {
-    let device = victim.channel.context().device().clone();
-    device.lose_simulated_netdev();
+/// An end of the victim whose queue pair can send or receive.
+fn working(victim: &Process) -> Option<u64> {
     let qps: Vec<_> = victim.endpoints().iter().map(|end| (end.number, end.qp.clone())).collect();
     let works = |state| !matches!(state, QpState::Reset | QpState::Init | QpState::Err);
-    let left = qps.into_iter().find(|(_, qp)| works(qp.state()));
-    left.map(|(end, qp)| format!("end {end} is in {} after its netdev was lost", qp.state()))
+    qps.into_iter().find(|(_, qp)| works(qp.state())).map(|(end, _)| end)
 }
 
 /// Draws a run with such hosts for some of the seeds.
@@ -159,13 +187,13 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
     let at = super::START_NS + rng.pick(&[50_000, 150_000, 400_000, 1_000_000, 21_000_000]);
     let incident = match rng.between(0, 3) {
         0 | 1 => Incident::LinkDown(at, at + rng.pick(&DOWN_NS)),
-        2 => Incident::NetdevLost(at),
+        2 => Incident::NetdevLost(at, at + rng.pick(&[0, CONNECTED_NS])),
         _ => Incident::None,
     };
     let listens_late_ns = rng.pick(&[0, 0, LISTENS_LATE_NS]);
     let gsi_lost = rng.pick(&[None, None, Some((REQ, 1)), Some((REP, 1))]);
     let repeats_ns = gsi_lost.map_or(0, |_| CM_REPEAT_NS);
-    let calm_ns = CM_CALM_NS + hosts.opening_ns + listens_late_ns + repeats_ns + 20_000_000;
+    let calm_ns = CM_CALM_NS + 2 * hosts.opening_ns + listens_late_ns + repeats_ns + 20_000_000;
     let victim = rng.between(0, addresses.len() as u64 - 1) as usize;
     let (cm, hosts) = (Some(cm), Some(hosts));
     Some(Plan {

@@ -102,8 +102,9 @@ pub(super) enum Incident {
     Kill(u64),
     /// The link of the host's device is down between these times.
     LinkDown(u64, u64),
-    /// The netdev of the device is removed.
-    NetdevLost(u64),
+    /// The netdev of the device is removed when one of its queue pairs can send or receive, between these
+    /// times.
+    NetdevLost(u64, u64),
     /// SIGKILL of several processes.
     Kills(Kills),
     /// It has a CPU for so long at a time, and then none for so long (nanoseconds).
@@ -261,7 +262,7 @@ impl Plan {
 
     /// The netdev of this device is removed in the run.
     pub(super) fn loses_netdev(&self, device: usize) -> bool {
-        device == self.victim && matches!(self.incident, Incident::NetdevLost(_))
+        device == self.victim && matches!(self.incident, Incident::NetdevLost(..))
     }
 
     /// The processes that are killed, if there may be several.

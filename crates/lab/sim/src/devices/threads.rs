@@ -244,7 +244,7 @@ impl Threads {
         let (end_ns, processes) = (self.end_ns, plan.apps.len());
         let body = move || match incident {
             // The last two: see `hosts`.
-            Incident::None | Incident::LinkDown(..) | Incident::NetdevLost(_) => {}
+            Incident::None | Incident::LinkDown(..) | Incident::NetdevLost(..) => {}
             Incident::Stop(at, until) => {
                 threads.sleep(&[], at);
                 threads.stop(victim, until);

@@ -34,10 +34,15 @@ pub trait Devices: Send + Sync {
     /// # Errors
     /// `EMFILE` if the process is out of descriptors.
     fn context(&self, device: &Device) -> io::Result<Context>;
-    /// Tells the user why a device cannot be used; a listener has no call that could say it.
-    fn explain(&self, device: &Device, error: &io::Error) {
-        let _for_programs = (device, error);
+    /// Returns the route to `dst`, from `src`, and through the interface `oif` unless it is 0.
+    ///
+    /// # Errors
+    /// Those of rtnetlink(7), such as `ENETUNREACH`.
+    fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
+        Netlink::new()?.route(dst, src, oif)
     }
+    /// Tells the user why a device cannot be used; a listener has no call that could say it.
+    fn explain(&self, _device: &Device, _error: &io::Error) {}
 }
 
 /// Whether a device is the one that an identifier needs.
@@ -96,7 +101,7 @@ impl Places for Of {
     }
 
     fn route(&self, dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<Route> {
-        Netlink::new()?.route(dst, src, oif)
+        self.0.route(dst, src, oif)
     }
 }
 
