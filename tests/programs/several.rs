@@ -2,6 +2,7 @@
 //! kernel's Soft-RoCE (`tests/peers` compares again).
 
 use roxie_tests::lab::{Lab, Side};
+use roxie_tests::pair::{Ready, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 
 use crate::case::{Case, build, good, roxie, says};
@@ -45,6 +46,13 @@ pub(crate) fn cases() -> Vec<Case> {
             as_linux(&lab.apart(), &place, name)
         }));
     }
+    for user in [User::Root, User::Ordinary] {
+        let place = Place::new(Topology::TwoHosts, Family::V4, user);
+        let what = "servers on 0.0.0.0 and :: at each address of three networks";
+        cases.push(Case::new(place, what, "rping", move |lab, name| {
+            each_address(&lab.with_networks(3), &place, name)
+        }));
+    }
     let place = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     for (what, first, later) in LATER {
         cases.push(Case::new(place, what, "cc", move |lab, name| {
@@ -60,6 +68,29 @@ pub(crate) fn cases() -> Vec<Case> {
         datagrams(&lab.apart(), &place, name)
     }));
     cases
+}
+
+/// Clients without a source address, and bound to the one of their network.
+fn each_address(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let addresses = |host: u32| {
+        let v4 = (0..3).map(move |n| format!("10.77.{n}.{host}"));
+        v4.chain(["fd77", "fd77:1", "fd77:2"].map(|net| format!("{net}::{host}")))
+    };
+    for (wildcard, count) in [("0.0.0.0", 3), ("::", 6)] {
+        let (number, run) = (lab.port(), ["run", "--shm", "off", "--", "rping", "-p"]);
+        let port = number.to_string();
+        let words = [&run[..], &[&port, "-s", "-P", "-a", wildcard]].concat();
+        let started = lab.roxie_command(place, Side::Server, name, &words);
+        let mut server = started.map_err(|error| error.to_string())?;
+        wait_ready(&mut server, Ready::Cm(number))?;
+        for (to, from) in addresses(1).zip(addresses(2)).take(count) {
+            for source in [&[][..], &["-I", &from]] {
+                let words = [&run[..], &[&port, "-c", "-C", "2", "-V", "-a", &to], source].concat();
+                good(roxie(lab, place, Side::Client, name, &words)?)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A request to the first address, and one to an address that comes later, on an interface with an open

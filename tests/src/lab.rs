@@ -138,6 +138,7 @@ impl Lab {
             (Topology::Loopback, _) => "lo",
             (_, 1) => "veth0",
             (_, 2) => "veth0,veth1",
+            (_, 3) => "veth0,veth1,veth2",
             _ => "veth0,veth1,veth2,veth3",
         }
     }
