@@ -415,7 +415,9 @@ impl Connections {
             }
             return Ok(());
         }
-        self.attach(&plan, &id)?;
+        if let Err(what) = self.attach(&plan, &id) {
+            return self.unless_lost(at, Err(what));
+        }
         self.ends[at].phase = Phase::Connecting(now);
         let accepted = id.accept(None, &[]);
         self.ends[at].id = Some(id);
