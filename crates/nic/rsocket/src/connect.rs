@@ -46,7 +46,8 @@ impl Stream {
         }
     }
 
-    /// Accepts the next connection (raccept). Waits for one unless the socket is non-blocking.
+    /// Accepts the next connection (raccept). Waits for one unless the socket is non-blocking. The connection is
+    /// blocking in either case.
     ///
     /// # Errors
     /// `WouldBlock`; `EINVAL` unless it listens; `EMFILE` if the process is out of descriptors, which rejects
@@ -162,7 +163,6 @@ impl Inner {
         let connection = Stream::with_id(channel, id, state.sizes);
         let mut own = connection.0.lock();
         own.phase = Phase::Opening;
-        own.nonblocking = state.nonblocking;
         own.endpoint = Some(endpoint);
         drop(own);
         Ok(connection)

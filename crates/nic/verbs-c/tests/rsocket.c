@@ -77,8 +77,12 @@ static void connected(int *client, int *server, void (*options)(int))
 	CHECK(!rfcntl(*client, F_SETFL, O_NONBLOCK) && rfcntl(*client, F_GETFL) & O_NONBLOCK);
 	MINUS(EINPROGRESS, rconnect(*client, (struct sockaddr *)&at, sizeof(at)));
 	MINUS(EALREADY, rconnect(*client, (struct sockaddr *)&at, sizeof(at)));
+	/* The accepted socket is blocking, whatever its listener is. */
+	wait = (struct pollfd){ .fd = listener, .events = POLLIN };
+	CHECK(!rfcntl(listener, F_SETFL, O_NONBLOCK) && rpoll(&wait, 1, 5000) == 1);
 	*server = raccept(listener, (struct sockaddr *)&peer, &len);
 	CHECK(*server >= 0 && len == sizeof(peer) && peer.sin_port);
+	CHECK(!(rfcntl(*server, F_GETFL) & O_NONBLOCK));
 	wait = (struct pollfd){ .fd = *client, .events = POLLOUT };
 	CHECK(rpoll(&wait, 1, 5000) == 1 && wait.revents == POLLOUT);
 	CHECK(get(*client, SOL_SOCKET, SO_ERROR) == 0);
