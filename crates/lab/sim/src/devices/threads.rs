@@ -259,7 +259,8 @@ impl Threads {
                 threads.finish_after(kills.peers);
             }
             Incident::Pauses { run_ns, pause_ns, both, .. } => {
-                while threads.has_living(processes) && threads.now() < end_ns {
+                // Sleeps of a run that is over end at once.
+                while !threads.is_over() && threads.has_living(processes) && threads.now() < end_ns {
                     let at = threads.now() + run_ns;
                     threads.sleep(&[], at);
                     threads.stop(victim, at + pause_ns);
