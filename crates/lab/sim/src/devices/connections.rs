@@ -222,14 +222,18 @@ impl Connections {
 
     /// Begins to listen, if an end is passive and it is time.
     fn listen(&mut self, now: u64) -> Result<(), String> {
-        let is_needed = self.ends.iter().any(|end| !end.plan.is_active);
-        if is_needed && self.listener.is_none() && now >= self.listens_at_ns {
+        if self.must_listen() && now >= self.listens_at_ns {
             let listener = self.new_id(&self.processes[0])?;
             listener.bind_addr(self.address).map_err(|error| format!("bind_addr: {error}"))?;
             listener.listen(0).map_err(|error| format!("listen: {error}"))?;
             self.listener = Some(listener);
         }
         Ok(())
+    }
+
+    /// An end is passive, and nothing listens yet.
+    fn must_listen(&self) -> bool {
+        self.listener.is_none() && self.ends.iter().any(|end| !end.plan.is_active)
     }
 
     /// An identifier of a process, or of any device of a host.
@@ -256,6 +260,8 @@ impl Connections {
             {
                 self.end(at);
             }
+            // While a device is opened, requests would wait too long for their listener.
+            Phase::Idle if self.devices.is_some() && self.must_listen() => {}
             Phase::Idle if plan.is_active && now >= plan.at_ns => {
                 let id = self.new_id(self.process(&plan))?;
                 let devices = self.devices.as_ref();
