@@ -13,8 +13,8 @@ pub struct PortHolder {
 
 /// How long to wait for sockets that no process of this user holds.
 const UNHELD_NS: u64 = 5_000_000_000;
-/// How long to wait for a process that has just started.
-const BEGINNING_NS: u64 = 30_000_000_000;
+/// How long to wait for a process that has just started. Tests, which have just started too, wait less.
+const BEGINNING_NS: u64 = if cfg!(test) { 2_000_000_000 } else { 30_000_000_000 };
 /// A process that started less than this ago (seconds) may be creating a group of this user. On a busy
 /// machine it waits for its CPU.
 const YOUNG_S: f64 = 30.0;
