@@ -45,7 +45,7 @@ fn of(files: &[File], folder: &str) -> usize {
 
 fn count(file: &File) -> usize {
     let split = prose::split(&file.text, file.language);
-    let lines: Vec<&str> = split.code.lines().collect();
+    let (lines, texts): (Vec<&str>, Vec<&str>) = (split.code.lines().collect(), file.text.lines().collect());
     let mut count = 0;
     let mut at = 0;
     while at < lines.len() {
@@ -54,7 +54,7 @@ fn count(file: &File) -> usize {
             at += item(&lines[at..]);
             continue;
         }
-        let text = file.text.lines().nth(at).unwrap_or_default().trim();
+        let text = texts.get(at).map_or("", |text| text.trim());
         count += usize::from(!text.is_empty() && !text.starts_with("//"));
         at += 1;
     }
