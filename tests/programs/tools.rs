@@ -2,7 +2,7 @@
 //! files that scripts of NIC vendors read. The lines are those that the tools print for a RoCE NIC.
 
 use roxie_tests::lab::{Lab, Side};
-use roxie_tests::pair::{Ready, start, wait_ready};
+use roxie_tests::pair::{Ready, end_running, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::{Ended, eventually};
 use serde_json::Value;
@@ -144,7 +144,7 @@ fn objects(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     const QUEUE_PAIRS: usize = 60;
     let (port, address, count) = (lab.port(), lab.address(place), QUEUE_PAIRS.to_string());
     let port_word = port.to_string();
-    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "6", "-q", &count];
+    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "60", "-q", &count];
     let mut server = start(lab, place, Side::Server, name, &common)?;
     wait_ready(&mut server, Ready::Tcp(port))?;
     let mut client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;
@@ -192,8 +192,7 @@ fn objects(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if !counted {
         return Err(format!("{counters:?}"));
     }
-    good(client.wait(LONG))?;
-    good(server.wait(LONG)).map(drop)
+    end_running([server, client])
 }
 
 /// A server that no client has connected to.

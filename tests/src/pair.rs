@@ -113,6 +113,16 @@ pub fn wait_ready(server: &mut Running, ready: Ready) -> Result<(), String> {
     }
 }
 
+/// Ends programs that were watched: none of them has ended yet.
+///
+/// # Errors
+/// What the first one printed that has.
+pub fn end_running(mut programs: [Running; 2]) -> Result<(), String> {
+    let ended =
+        programs.iter_mut().find_map(|program| program.has_ended().then(|| program.wait(Duration::ZERO)));
+    ended.map_or(Ok(()), |ended| Err(ended.describe()))
+}
+
 /// Waits until that many more bytes have passed the interfaces of the program's network namespace.
 ///
 /// # Errors
