@@ -62,11 +62,8 @@ pub(super) fn completions(shell: Shell) -> Vec<u8> {
         let xdp = args.get_subcommands().filter(|command| command.get_name() == "xdp");
         let on_it = xdp.flat_map(clap::Command::get_subcommands);
         for command in on_it.filter(|command| command.get_positionals().any(is_interface)) {
-            script += &format!(
-                "complete -c roxie -n \"__fish_roxie_using_subcommand xdp; and __fish_seen_subcommand_from {}\" -f \
-                 -a \"{expression}\"\n",
-                command.get_name()
-            );
+            let on = format!("using_subcommand xdp; and __fish_seen_subcommand_from {}", command.get_name());
+            script += &format!("complete -c roxie -n \"__fish_roxie_{on}\" -f -a \"{expression}\"\n");
         }
     }
     script.into()

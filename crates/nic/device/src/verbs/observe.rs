@@ -39,14 +39,13 @@ impl Cq {
         let (ip, peer, own) = (remote?, dest_qpn?.value(), qpn.value());
         let why = match counters.rcvd_pkts {
             0 => format!(
-                "no packet ever came from there; compare QPN, PSN and GID of both ends, and see 'ping {ip}' and \
-                 'roxie interop {ip}'"
+                "no packet ever came from there; compare QPN, PSN and GID of both ends, and see \
+                 'ping {ip}' and 'roxie interop {ip}'"
             ),
             n => format!("it sent {n} packets before; see its own output: it exited, stopped or failed"),
         };
-        Some(format!(
-            "queue pair {own:#08x}: no answer from queue pair {peer:#08x} of {ip} (IBV_WC_RETRY_EXC_ERR): {why}"
-        ))
+        let pair = format!("queue pair {own:#08x}: no answer from queue pair {peer:#08x} of {ip}");
+        Some(format!("{pair} (IBV_WC_RETRY_EXC_ERR): {why}"))
     }
 
     /// Returns the number of completions that the application has not polled.
