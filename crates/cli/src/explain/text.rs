@@ -158,7 +158,7 @@ mod tests {
             ),
             (
                 "ERROR: ld.so: object 'l.so': cannot allocate memory in static TLS block",
-                &["thread-local memory"],
+                &["ENOMEM", "thread-local memory"],
             ),
             ("fatal error", &["IBV_WC_FATAL_ERR"]),
             ("Failed status fatal error (19) for wr_id 2", &["IBV_WC_FATAL_ERR"]),
