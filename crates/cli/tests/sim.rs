@@ -103,7 +103,7 @@ fn a_trace_that_cannot_be_written_is_no_violation() {
     for file in ["/dev/full", "/nowhere/trace", "/dev/full/trace.pcapng"] {
         let output = roxie(&["sim", "--seed", "1", "--trace", file]);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        assert!(text(&output).contains(&format!("roxie: {file}: ")), "{}", text(&output));
+        assert!(text(&output).contains(&format!("roxie: writing {file}: ")), "{}", text(&output));
     }
 }
 
