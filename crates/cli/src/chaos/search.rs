@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -14,6 +15,7 @@ use roxie::chaos::VARIABLE;
 use roxie::transport::chaos::{ChaosPlan, Faults};
 
 use super::Search;
+use crate::cpu;
 use crate::ending::{Ending, STOPPED};
 use crate::env::quote;
 use crate::failure::{During, Failure, Outcome};
@@ -25,10 +27,13 @@ const FOUND: u8 = 67;
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// Time limit of a run.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Runs of a smaller plan before it counts as passing: the program may be less deterministic than the plan.
+/// Runs of a smaller plan that all must fail: the program may be less deterministic than the plan.
 const ATTEMPTS: usize = 3;
-/// Runs of the smallest plan that tell how often it fails.
-const REPLAYS: usize = 5;
+/// A plan replays a failure if so many of so many runs fail.
+const REPLAYS: (usize, usize) = (8, 10);
+/// Failing seeds that do not replay, before the search ends. Half: a rarer failure hides one that replays.
+/// Double: the search for a failure that no seed decides takes twice as long.
+const RARE_MAX: usize = 5;
 /// Largest number of faults that the search for the first ones tries.
 const FIRST_MAX: u64 = 1 << 16;
 /// Lines of output of a failed run that are shown.
@@ -39,8 +44,11 @@ const END_MAX: Duration = Duration::from_secs(3);
 const WAIT: Duration = Duration::from_millis(2);
 
 /// A command, and how it is run.
+#[derive(Clone, Copy)]
 struct Program<'a> {
     command: &'a [OsString],
+    /// The only one that it may use.
+    cpu: Option<u32>,
     variables: &'a [(&'static str, OsString)],
     timeout: Duration,
     ending: &'a Ending,
@@ -50,6 +58,25 @@ struct Program<'a> {
 enum Ended {
     Passed,
     Failed { how: How, output: String },
+}
+
+/// Runs of one plan.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Tally {
+    failed: usize,
+    runs: usize,
+}
+
+impl Tally {
+    fn is_reliable(self) -> bool {
+        self.failed >= REPLAYS.0
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} runs", self.failed, self.runs)
+    }
 }
 
 enum How {
@@ -86,29 +113,74 @@ pub(crate) fn search(
         Some(_) => return Err(Failure::new("--timeout is not a positive number of seconds").code(2)),
     };
     let ending = Ending::by(&ENDING)?;
-    let program = Program { command, variables, timeout, ending: &ending };
+    let program = Program { command, cpu: None, variables, timeout, ending: &ending };
     if let Ended::Failed { how, output } = program.run(None)? {
         show(&output);
         return Err(Failure::new(format!("the command fails without faults, too: {how}")));
     }
-    for (passed, seed) in search.seeds.clone().enumerate() {
+    let [first_cpu, _] = cpu::pair();
+    let mut rare = None;
+    let (mut passed, mut failed) = (0, 0);
+    for seed in search.seeds.clone() {
         let plan = search.plan(seed);
-        if let Ended::Failed { how, output } = program.run(Some(&plan))? {
-            terminal::print(&format!("seed {seed} fails: {how} ({passed} seeds passed)"));
-            let (smallest, output) = program.shrink(plan, output)?;
-            show(&output);
-            terminal::print(&format!("fewest faults: {} (of {})", smallest.faults, plan.faults));
-            let failures = program.failures(&smallest)?;
-            terminal::print(&format!("with these: {failures} of {REPLAYS} runs fail"));
-            terminal::print(&format!("replay: {}", replay(std::env::args_os(), &smallest)));
-            return Err(Failure::new(format!("seed {seed} makes the command fail")).code(FOUND));
+        let Ended::Failed { how, output } = program.run(Some(&plan))? else {
+            passed += 1;
+            continue;
+        };
+        terminal::print(&format!("seed {seed} fails: {how} ({passed} seeds passed)"));
+        let one_cpu = Program { cpu: Some(first_cpu), ..program };
+        for program in [program, one_cpu] {
+            let tally = program.tally(Some(&plan))?;
+            if tally.is_reliable() {
+                return program.conclude(plan, output, tally);
+            }
+            let where_ = if program.cpu.is_some() { "on one CPU" } else { "again" };
+            terminal::print(&format!("seed {seed} does not replay: {tally} fail {where_}"));
+        }
+        failed += 1;
+        rare.get_or_insert((plan, output));
+        if failed == RARE_MAX {
+            break;
         }
     }
-    terminal::print(&format!("{} seeds passed", search.seeds.clone().count()));
-    Ok(())
+    let Some((plan, output)) = rare else {
+        terminal::print(&format!("{passed} seeds passed"));
+        return Ok(());
+    };
+    show(&output);
+    let alone = program.tally(None)?;
+    terminal::print(&match alone.failed {
+        0 => format!(
+            "no seed replays the failure: it depends also on the moment at which the threads run, or on what \
+             other programs do; {alone} fail without faults"
+        ),
+        _ => format!(
+            "no seed replays the failure: it depends on the program itself; {alone} fail without faults"
+        ),
+    });
+    terminal::print(&format!("repeat until it fails: while {}; do :; done", program.replay(&plan)));
+    Err(Failure::new(format!("{failed} seeds make the command fail now and then")).code(FOUND))
 }
 
 impl Program<'_> {
+    /// Tells how to replay the failure with the fewest faults.
+    fn conclude(&self, plan: ChaosPlan, output: String, tally: Tally) -> Outcome {
+        let (smallest, output, tally) = self.shrink(plan, output, tally)?;
+        show(&output);
+        terminal::print(&format!("fewest faults: {} (of {})", smallest.faults, plan.faults));
+        let only =
+            if self.cpu.is_some() { " on one CPU: it depends on which threads run at a time" } else { "" };
+        terminal::print(&format!("with these: {tally} fail{only}"));
+        terminal::print(&format!("replay: {}", self.replay(&smallest)));
+        Err(Failure::new(format!("seed {} makes the command fail", plan.seed)).code(FOUND))
+    }
+
+    /// The command line that runs the command once, with this plan.
+    fn replay(&self, plan: &ChaosPlan) -> String {
+        let on_one = self.cpu.map(|cpu| format!("taskset -c {cpu} ")).unwrap_or_default();
+        on_one + &replay(std::env::args_os(), plan)
+    }
+
     fn run(&self, plan: Option<&ChaosPlan>) -> Outcome<Ended> {
         let (name, arguments) = self.command.split_first().ok_or_else(|| Failure::new("no command given"))?;
         let mut file: File = tempfile()?;
@@ -118,7 +190,14 @@ impl Program<'_> {
         command.env_remove(VARIABLE).envs(plan.map(|plan| (VARIABLE, plan.to_string())));
         command.stdin(Stdio::null()).stdout(output()?).stderr(output()?).process_group(0);
         sys::unblock_signals(&mut command, &ENDING.map(|signal| signal as i32));
-        let mut child = command.spawn().during(&name.to_string_lossy())?;
+        let spawn = || {
+            self.cpu.into_iter().for_each(cpu::stay_on);
+            command.spawn()
+        };
+        // In a thread of its own: the process inherits the CPU of the thread, and this thread keeps all.
+        let spawned = thread::scope(|scope| scope.spawn(spawn).join());
+        let spawned = spawned.map_err(|_| Failure::new("the thread that starts the command has panicked"))?;
+        let mut child = spawned.during(&name.to_string_lossy())?;
         let group = Pid::from_raw(child.id() as i32);
         let start = Instant::now();
         let how = loop {
@@ -131,14 +210,14 @@ impl Program<'_> {
             if start.elapsed() > self.timeout {
                 break Some(How::TimedOut(self.timeout));
             }
-            std::thread::sleep(WAIT);
+            thread::sleep(WAIT);
         };
         if matches!(how, Some(How::TimedOut(_))) {
             // A `roxie check` of the command reports, and removes its files.
             let _gone = killpg(group, Signal::SIGTERM);
             let end = Instant::now() + END_MAX;
             while child.try_wait().during("wait")?.is_none() && Instant::now() < end {
-                std::thread::sleep(WAIT);
+                thread::sleep(WAIT);
             }
         }
         // Processes of the command that still run would disturb the next run. Fails if there are none.
@@ -155,64 +234,82 @@ impl Program<'_> {
         Ok(Ended::Failed { how, output: String::from_utf8_lossy(&text).into_owned() })
     }
 
-    /// Returns the output of a failed run with this plan, if one of a few runs fails.
+    /// Returns the output of the last of a few runs with this plan, if all of them fail.
     fn fails(&self, plan: &ChaosPlan) -> Outcome<Option<String>> {
+        let mut last = None;
         for _ in 0..ATTEMPTS {
-            if let Ended::Failed { output, .. } = self.run(Some(plan))? {
-                return Ok(Some(output));
-            }
+            let Ended::Failed { output, .. } = self.run(Some(plan))? else { return Ok(None) };
+            last = Some(output);
         }
-        Ok(None)
+        Ok(last)
     }
 
-    /// In how many of [`REPLAYS`] runs the command fails with this plan.
-    fn failures(&self, plan: &ChaosPlan) -> Outcome<usize> {
-        let mut failures = 0;
-        for _ in 0..REPLAYS {
-            failures += usize::from(matches!(self.run(Some(plan))?, Ended::Failed { .. }));
+    /// How often the command fails with this plan, until that is enough or too rare for a replay. Without a
+    /// plan each of the runs counts.
+    fn tally(&self, plan: Option<&ChaosPlan>) -> Outcome<Tally> {
+        let (enough, most) = REPLAYS;
+        let mut tally = Tally::default();
+        let is_open = |tally: Tally| tally.failed < enough && tally.runs - tally.failed <= most - enough;
+        while tally.runs < most && (plan.is_none() || is_open(tally)) {
+            tally.failed += usize::from(matches!(self.run(plan)?, Ended::Failed { .. }));
+            tally.runs += 1;
         }
-        Ok(failures)
+        Ok(tally)
+    }
+
+    /// The smallest plan that replays the failure, as the given one does.
+    fn shrink(&self, plan: ChaosPlan, output: String, tally: Tally) -> Outcome<(ChaosPlan, String, Tally)> {
+        let mut smaller = self.smaller(plan)?;
+        while let Some((plan, output)) = smaller.pop() {
+            let tally = self.tally(Some(&plan))?;
+            if tally.is_reliable() {
+                return Ok((plan, output, tally));
+            }
+        }
+        Ok((plan, output, tally))
     }
 
     /// Leaves out faults as long as the command still fails; then looks for the smallest number of them.
-    fn shrink(&self, plan: ChaosPlan, output: String) -> Outcome<(ChaosPlan, String)> {
-        let (mut smallest, mut last) = (plan, output);
+    /// Returns the plans with which it does, each smaller than the one before, and the output of a run.
+    fn smaller(&self, plan: ChaosPlan) -> Outcome<Vec<(ChaosPlan, String)>> {
+        let (mut smallest, mut found) = (plan, Vec::new());
+        let mut fails = |plan: ChaosPlan| -> Outcome<bool> {
+            let output = self.fails(&plan)?;
+            let fails = output.is_some();
+            found.extend(output.map(|output| (plan, output)));
+            Ok(fails)
+        };
         // One alone is the most frequent result.
         for fault in plan.faults.iter() {
             let alone = ChaosPlan { faults: Faults::default().with(fault), ..plan };
-            if plan.faults != alone.faults
-                && let Some(output) = self.fails(&alone)?
-            {
-                (smallest, last) = (alone, output);
+            if plan.faults != alone.faults && fails(alone)? {
+                smallest = alone;
                 break;
             }
         }
         for fault in smallest.faults.iter() {
             let fewer = ChaosPlan { faults: smallest.faults.without(fault), ..smallest };
-            if !fewer.faults.is_empty()
-                && let Some(output) = self.fails(&fewer)?
-            {
-                (smallest, last) = (fewer, output);
+            if !fewer.faults.is_empty() && fails(fewer)? {
+                smallest = fewer;
             }
         }
         let (mut passing, mut failing) = (0, None);
         let limit = smallest.first.unwrap_or(FIRST_MAX);
         while failing.is_none() && passing < limit {
             let first = (passing * 4).max(1).min(limit);
-            match self.fails(&ChaosPlan { first: Some(first), ..smallest })? {
-                Some(output) => (failing, last) = (Some(first), output),
-                None => passing = first,
+            match fails(ChaosPlan { first: Some(first), ..smallest })? {
+                true => failing = Some(first),
+                false => passing = first,
             }
         }
-        let Some(mut failing) = failing else { return Ok((smallest, last)) };
-        while failing - passing > 1 {
-            let first = passing.midpoint(failing);
-            match self.fails(&ChaosPlan { first: Some(first), ..smallest })? {
-                Some(output) => (failing, last) = (first, output),
-                None => passing = first,
+        while let Some(least) = failing.filter(|least| least - passing > 1) {
+            let first = passing.midpoint(least);
+            match fails(ChaosPlan { first: Some(first), ..smallest })? {
+                true => failing = Some(first),
+                false => passing = first,
             }
         }
-        Ok((ChaosPlan { first: Some(failing), ..smallest }, last))
+        Ok(found)
     }
 }
 
@@ -284,7 +381,7 @@ mod tests {
     }
 
     fn program<'a>(command: &'a [OsString], timeout: Duration, ending: &'a Ending) -> Program<'a> {
-        Program { command, variables: &[], timeout, ending }
+        Program { command, cpu: None, variables: &[], timeout, ending }
     }
 
     #[test]
@@ -294,19 +391,55 @@ mod tests {
         let ending = Ending::by(&[]).unwrap();
         let program = program(&command, TIMEOUT, &ending);
         let plan: ChaosPlan = "seed=1,faults=placement+rnr+loss+order".parse().unwrap();
-        let (smallest, _) = program.shrink(plan, String::new()).unwrap();
+        let (smallest, _, tally) = program.shrink(plan, String::new(), Tally::default()).unwrap();
         assert_eq!(smallest.to_string(), "seed=1,faults=rnr+loss,first=5");
+        assert_eq!(tally.to_string(), "8 of 8 runs");
+    }
+
+    /// A command that counts its runs in a file, then does the rest with the number of the run in `n`.
+    fn counting(name: &str, rest: &str) -> (std::path::PathBuf, Vec<OsString>) {
+        let file = std::env::temp_dir().join(format!("roxie-runs-{name}-{}", std::process::id()));
+        let command = shell(&format!("echo >>{0}; n=$(wc -l <{0}); {rest}", file.display()));
+        (file, command)
     }
 
     #[test]
-    fn each_run_of_the_smallest_plan_is_counted() {
-        let count = std::env::temp_dir().join(format!("roxie-runs-{}", std::process::id()));
-        // Fails in its first, third and fifth run.
-        let script = format!("echo >>{0}; exit $(($(wc -l <{0}) % 2))", count.display());
-        let (command, ending) = (shell(&script), Ending::by(&[]).unwrap());
+    fn a_plan_replays_if_eight_of_ten_runs_fail() {
         let plan: ChaosPlan = "seed=1,faults=rnr,first=1".parse().unwrap();
-        assert_eq!(program(&command, TIMEOUT, &ending).failures(&plan).unwrap(), 3);
-        std::fs::remove_file(count).unwrap();
+        let all = [("8 of 8 runs", "exit 1", true), ("3 of 6 runs", "exit $((n % 2))", false)];
+        let some = ("8 of 10 runs", "test $n -ne 3 -a $n -ne 6 && exit 1 || exit 0", true);
+        for (expected, rest, is_reliable) in all.into_iter().chain([some]) {
+            let ((file, command), ending) = (counting("replay", rest), Ending::by(&[]).unwrap());
+            let tally = program(&command, TIMEOUT, &ending).tally(Some(&plan)).unwrap();
+            assert_eq!((&*tally.to_string(), tally.is_reliable()), (expected, is_reliable));
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_smaller_plan_that_fails_now_and_then_is_not_the_replay() {
+        // Fails with both faults; with `rnr` alone in the first three runs of it.
+        let rest =
+            "case $ROXIE_CHAOS in *rnr+loss*) exit 3 ;; *rnr*) echo >>$0; test $(wc -l <$0) -gt 3 ;; esac";
+        let alone = std::env::temp_dir().join(format!("roxie-alone-{}", std::process::id()));
+        let mut command = shell(rest);
+        command.push(alone.clone().into_os_string());
+        let ending = Ending::by(&[]).unwrap();
+        let plan: ChaosPlan = "seed=1,faults=rnr+loss".parse().unwrap();
+        let program = program(&command, TIMEOUT, &ending);
+        let (smallest, ..) = program.shrink(plan, String::new(), Tally::default()).unwrap();
+        assert_eq!(smallest.faults, plan.faults, "{smallest}");
+        std::fs::remove_file(alone).unwrap();
+    }
+
+    #[test]
+    fn a_failure_that_no_seed_replays_is_told_without_a_replay() {
+        // Every third run fails: not the one without faults, and no plan in eight of ten runs.
+        let (file, command) = counting("rare", "test $((n % 3)) -ne 2");
+        let failure = search(&Search::first(9), &command, &[], None).unwrap_err();
+        assert!(failure.what.ends_with("make the command fail now and then"), "{}", failure.what);
+        assert_eq!(failure.code, FOUND);
+        std::fs::remove_file(file).unwrap();
     }
 
     #[test]
@@ -316,7 +449,8 @@ mod tests {
             shell("case $ROXIE_CHAOS in *first=7) exit 3 ;; *first=[1-6]) ;; *) echo more; exit 4 ;; esac");
         let ending = Ending::by(&[]).unwrap();
         let plan: ChaosPlan = "seed=1,faults=rnr,first=7".parse().unwrap();
-        let (smallest, output) = program(&command, TIMEOUT, &ending).shrink(plan, String::new()).unwrap();
+        let program = program(&command, TIMEOUT, &ending);
+        let (smallest, output, _) = program.shrink(plan, String::new(), Tally::default()).unwrap();
         assert_eq!((smallest, &*output), (plan, ""));
     }
 
@@ -339,7 +473,7 @@ mod tests {
         // The kernel ends a killed process a little later.
         while runs() > 0 {
             assert!(start.elapsed() < TIMEOUT, "{} processes still run", runs());
-            std::thread::sleep(WAIT);
+            thread::sleep(WAIT);
         }
     }
 
