@@ -5,12 +5,14 @@
 
 use std::alloc::{Layout, dealloc};
 use std::collections::{HashMap, VecDeque};
+use std::ptr;
 use std::sync::{LazyLock, Mutex};
 
 use roxie::transport::VerbsError;
 use roxie::verbs::is_of_two_devices;
 use sys::generation;
 
+use crate::abi::cm::rdma_cm_event;
 use crate::abi::objects::ibv_cq_ex;
 use crate::ibv::cq::CqObject;
 use crate::observer::{Kind, Purpose, is_owned, is_quiet};
@@ -23,6 +25,9 @@ use super::stack::{Site, here};
 /// Destroyed objects of which the memory is kept: 65,536 need some 30 MB. Later uses of older ones are not
 /// noticed.
 const KEPT_MAX: usize = 1 << 16;
+
+/// Each word of an event that was acknowledged: with librdmacm the memory belongs to other data then.
+const POISON: usize = usize::from_ne_bytes([0x5a; size_of::<usize>()]);
 
 /// What is known about an object.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +82,10 @@ pub(super) fn destroyed(object: usize, site: Site) {
 /// Keeps the memory of a destroyed object, and frees that of the oldest one if there are too many.
 pub(super) fn keep_memory(object: usize, layout: Layout) {
     let mut objects = lock(&OBJECTS);
+    if objects.records.get(&object).is_some_and(|record| record.kind == Kind::CmEvent) {
+        // SAFETY: the public part, which begins the allocation; the event in it was dropped.
+        unsafe { ptr::write_bytes(object as *mut u8, POISON as u8, size_of::<rdma_cm_event>()) };
+    }
     objects.kept.push_back((object, layout));
     if objects.kept.len() > KEPT_MAX
         && let Some((oldest, layout)) = objects.kept.pop_front()
@@ -95,6 +104,11 @@ pub(super) fn is_usable(kind: Kind, object: usize, purpose: Purpose) -> bool {
         return found.is_some_and(|record| record.kind == kind && record.destroyed.is_none());
     }
     let (finding, text, record) = match found {
+        None if object == POISON => (
+            FindingKind::UseAfterDestroy,
+            format!("the {} {object:#x} is read from an event after rdma_ack_cm_event", kind.name()),
+            None,
+        ),
         None => (
             FindingKind::ForeignObject,
             format!("the argument {object:#x} is no {} of this library", kind.name()),
