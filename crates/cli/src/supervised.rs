@@ -36,6 +36,15 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    pub(crate) fn is_success(&self) -> bool {
+        self.status.success()
+    }
+
+    /// Whether a signal has ended the command, or a program that it has run last, as shells report it.
+    pub(crate) fn is_by_signal(&self) -> bool {
+        self.status.code().is_none_or(|code| code > SIGNALED)
+    }
+
     /// The exit code of the command, as shells report it. Keeps the capture of `--capture`, with `--on-error`
     /// only if the command failed or `is_wrong`.
     pub(crate) fn exit_code(self, is_wrong: bool) -> ExitCode {
@@ -79,9 +88,11 @@ pub(crate) fn supervise(
     }
 }
 
+/// Added to the number of a signal in the exit codes of shells.
+const SIGNALED: i32 = 128;
+
 /// The exit code of the command, as shells report it.
 fn exit_code(status: ExitStatus) -> ExitCode {
-    const SIGNALED: i32 = 128;
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }

@@ -153,7 +153,7 @@ fn finding(kind: FindingKind, text: String, end: &End, peer: &End) -> Finding {
     let of_peer = peer.stacks.iter().cloned();
     stacks.extend(of_peer.map(|stack| Stack { process: Some(peer.process), ..stack }));
     let (command, process) = (end.command.clone(), end.process);
-    Finding { kind, text, stacks, ends: None, failed: false, process, command }
+    Finding { kind, text, stacks, ends: None, failed: None, process, command }
 }
 
 impl End {

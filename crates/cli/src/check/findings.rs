@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
 
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use roxie::finding::{DOMAIN_GIVEN, FLAGS_SET, FindingKind};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -86,12 +88,24 @@ pub(super) struct Finding {
     pub(super) ends: Option<(u32, u32)>,
     /// The process failed, and may have had no time to end what it began.
     #[serde(default)]
-    pub(super) failed: bool,
+    pub(super) failed: Option<Failed>,
     /// The process that made it ([`Processes::id`]), and its command line.
     #[serde(skip)]
     pub(super) process: u32,
     #[serde(skip)]
     pub(super) command: String,
+}
+
+/// How a process ended, of which something may be the consequence of another mistake.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Failed {
+    /// With an exit code.
+    Exit,
+    /// With an exit code, after findings of its own.
+    Beside,
+    /// By a signal, which may end a program that makes no mistake.
+    Signal,
 }
 
 /// Reads the name of a kind.
@@ -194,6 +208,13 @@ impl Findings {
     /// Processes that opened the device.
     pub(super) fn processes(&self) -> usize {
         self.files.len()
+    }
+
+    /// Whether a process of the command runs that has opened the device.
+    pub(super) fn has_running(&self) -> Outcome<bool> {
+        let names = self.dir.names().at(self.dir.path())?;
+        let runs = |number: u32| kill(Pid::from_raw(number.cast_signed()), None).is_ok();
+        Ok(names.iter().filter_map(|name| parse_name(name)).any(|(number, _)| runs(number)))
     }
 
     /// The command line of a process.

@@ -1,6 +1,6 @@
 //! Prints findings, with names and lines: as text or JSON, each once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::mem;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::failure::{During, Outcome};
 use crate::processes::number;
 use crate::terminal::Stream;
 
-use super::findings::{Finding, Stack};
+use super::findings::{Failed, Finding, Stack};
 use super::suppress::Suppressions;
 use super::symbols::{Place, Symbols};
 
@@ -32,7 +32,8 @@ pub(super) struct Report {
     suppressed: usize,
     /// Processes with a finding that is not of [`failed`](Self::failed).
     faulty: HashSet<u32>,
-    /// What processes that failed did not end: told at the end, unless another process has a finding.
+    /// What processes that failed did not end, or waited for: told at the end, unless another process has a
+    /// finding.
     failed: Vec<Finding>,
     /// Findings that repeat a printed one in another process.
     repeated: usize,
@@ -62,6 +63,8 @@ struct Line<'a> {
     /// What was found at the other end of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_end: Option<&'a str>,
+    /// It does not change the exit code: the process failed, perhaps for another reason.
+    failed: bool,
     stacks: &'a [Named],
 }
 
@@ -89,7 +92,7 @@ impl Report {
 
     /// Takes a finding.
     pub(super) fn finding(&mut self, finding: Finding) -> Outcome {
-        if finding.failed {
+        if finding.failed.is_some() {
             self.failed.push(finding);
             return Ok(());
         }
@@ -99,12 +102,7 @@ impl Report {
 
     /// Prints a finding that was not printed before.
     fn print(&mut self, finding: &Finding) -> Outcome {
-        let stacks: Vec<Named> = finding.stacks.iter().map(|stack| self.named(stack)).collect();
-        let functions = stacks.iter().flat_map(|stack| &stack.frames).map(|place| place.function.as_str());
-        if self.suppressions.names(finding.kind.name(), functions) {
-            self.suppressed += 1;
-            return Ok(());
-        }
+        let Some(stacks) = self.stacks(finding) else { return Ok(()) };
         // One line makes one mistake, wherever it was noticed; what needs two lines is one for each pair.
         let count = if finding.kind.is_of_two() { usize::MAX } else { 1 };
         let places: Vec<&Vec<Place>> = stacks.iter().take(count).map(|stack| &stack.frames).collect();
@@ -119,6 +117,15 @@ impl Report {
             text(finding, &stacks, other.as_deref())
         };
         self.put(&text)
+    }
+
+    /// The stacks of a finding with names, unless it is suppressed.
+    fn stacks(&mut self, finding: &Finding) -> Option<Vec<Named>> {
+        let stacks: Vec<Named> = finding.stacks.iter().map(|stack| self.named(stack)).collect();
+        let functions = stacks.iter().flat_map(|stack| &stack.frames).map(|place| place.function.as_str());
+        let is_suppressed = self.suppressions.names(finding.kind.name(), functions);
+        self.suppressed += usize::from(is_suppressed);
+        (!is_suppressed).then_some(stacks)
     }
 
     /// Writes text. If the file refuses it, a full disk for example, this and what follows goes to standard
@@ -159,12 +166,17 @@ impl Report {
     }
 
     /// Prints the rest and the sums; returns the number of findings that change the exit code: a program that
-    /// fails has its own.
-    pub(super) fn end(&mut self, processes: usize) -> Outcome<usize> {
+    /// fails has its own. If the command `has_failed`, also what its processes waited for that a signal ended.
+    pub(super) fn end(&mut self, processes: usize, has_failed: bool) -> Outcome<usize> {
         let counted = self.printed.len();
+        let mut left: BTreeMap<&str, usize> = BTreeMap::new();
         for finding in mem::take(&mut self.failed) {
-            if self.faulty.iter().all(|process| *process == finding.process) {
-                self.print(&finding)?;
+            let is_alone = self.faulty.iter().all(|process| *process == finding.process);
+            match finding.failed {
+                Some(Failed::Signal) if !has_failed || !is_alone => {}
+                Some(Failed::Exit | Failed::Signal) if is_alone => self.print(&finding)?,
+                _ if self.stacks(&finding).is_some() => *left.entry(finding.kind.name()).or_default() += 1,
+                _ => {}
             }
         }
         if self.json {
@@ -173,6 +185,12 @@ impl Report {
         let found = self.printed.len();
         let unused: Vec<String> = self.suppressions.unused().collect();
         let mut text = String::new();
+        if !left.is_empty() {
+            let kinds: Vec<String> = left.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
+            let kinds = kinds.join(", ");
+            text +=
+                &format!("roxie check: processes that failed have also, perhaps because of that: {kinds}\n");
+        }
         if found > 0 || self.suppressed > 0 {
             let repeated = match self.repeated {
                 0 => String::new(),
@@ -205,9 +223,9 @@ fn first_sentence(text: &str) -> &str {
 }
 
 fn json(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> Outcome<String> {
-    let Finding { kind, text, process, command, .. } = finding;
-    let (kind, process, place) = (kind.name(), number(*process), place(stacks));
-    let line = Line { kind, text, process, command, place, other_end, stacks };
+    let Finding { kind, text, process, command, failed, .. } = finding;
+    let (kind, process, place, failed) = (kind.name(), number(*process), place(stacks), failed.is_some());
+    let line = Line { kind, text, process, command, place, other_end, failed, stacks };
     Ok(paint::json(&serde_json::to_string(&line).during("a finding")?).into_owned() + "\n")
 }
 
@@ -232,4 +250,61 @@ fn text(finding: &Finding, stacks: &[Named], other_end: Option<&str>) -> String 
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::io;
+    use std::rc::Rc;
+
+    use roxie::finding::FindingKind;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Output(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for Output {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is printed of findings of these processes, and how many of them count.
+    fn reported(findings: &[(u32, FindingKind, Option<Failed>)], has_failed: bool) -> (usize, String) {
+        let output = Output::default();
+        let none = Suppressions::read(&[]).expect("there are none");
+        let mut report = Report::new(Box::new(output.clone()), None, false, none);
+        for (process, kind, failed) in findings.iter().copied() {
+            let (text, command) = ("text".to_owned(), String::new());
+            let finding = Finding { kind, text, stacks: Vec::new(), ends: None, failed, process, command };
+            report.finding(finding).expect("printed");
+        }
+        let counted = report.end(2, has_failed).expect("printed");
+        (counted, String::from_utf8(output.0.take()).expect("text"))
+    }
+
+    #[test]
+    fn what_a_failed_process_left_is_told_whatever_else_was_found() {
+        use FindingKind::{BadLkey, Hang, LeakedMr};
+        let alone = [(1, LeakedMr, Some(Failed::Exit))];
+        let (counted, text) = reported(&alone, true);
+        assert_eq!((counted, text.contains("roxie check: leaked-mr: text")), (0, true), "{text}");
+        let beside = [(1, BadLkey, None), (1, LeakedMr, Some(Failed::Beside))];
+        let other = [(1, BadLkey, None), (2, LeakedMr, Some(Failed::Exit))];
+        for findings in [beside, other] {
+            let (counted, text) = reported(&findings, true);
+            let line =
+                "roxie check: processes that failed have also, perhaps because of that: leaked-mr (1)\n";
+            assert_eq!((counted, text.contains(line)), (1, true), "{text}");
+        }
+        let ended = [(1, Hang, Some(Failed::Signal))];
+        assert_eq!(reported(&ended, false), (0, String::new()));
+        assert!(reported(&ended, true).1.contains("roxie check: hang: text"));
+    }
 }

@@ -194,7 +194,7 @@ impl Race<'_> {
             text: self.text(),
             stacks: stacks.collect(),
             ends: None,
-            failed: false,
+            failed: None,
             process,
             command: findings.command(process),
         }

@@ -16,8 +16,8 @@ use crate::observer::Kind;
 
 use super::objects::{Left, alive, for_each_cq};
 use super::options::lock;
-use super::report::{FindingKind, has_reported, process_started, report, report_of_failed};
-use super::stack::Site;
+use super::report::{Failed, FindingKind, has_reported, process_started, report, report_of_failed};
+use super::stack::{Site, here, stack};
 use super::{pages, waits, watch, work};
 
 /// Shortest wait for an event that is reported when a signal ends the process: a second, in which an event
@@ -78,7 +78,7 @@ pub(super) enum About {
         cq: usize,
         since_ns: u64,
         /// So waits also a thread of a correct program that has nothing to do: only SIGALRM shows that the
-        /// program did not want to wait so long.
+        /// program did not want to wait so long, and perhaps the exit by this thread.
         is_idle: bool,
     },
     /// A message or datagram was refused, on which a program need not count. The completion queue in which
@@ -141,12 +141,14 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
         for (kind, text, created) in left() {
             report(kind, &text, &[("created", created)]);
         }
-    } else if !has_reported() {
+    } else {
+        let how = if has_reported() { Failed::Beside(status) } else { Failed::Exit(status) };
         // A program that fails leaves what a reported mistake did not let it end.
-        give_up(false);
+        if matches!(how, Failed::Exit(_)) {
+            give_up(how);
+        }
         for (kind, text, created) in left() {
-            let text = format!("{text}; the process ended with exit code {status}");
-            report_of_failed(kind, &text, &[("created", created)]);
+            report_of_failed(kind, &text, &[("created", created)], how);
         }
     }
 }
@@ -164,14 +166,14 @@ pub(crate) fn interrupted(signal: c_int) {
     }
     look_at_queues();
     waits::missed_events(now_ns().saturating_sub(ENDED_NS));
-    // Other signals end servers that have no mistake.
-    if signal == libc::SIGALRM && !has_reported() {
-        give_up(true);
+    if !has_reported() {
+        give_up(Failed::Signal(signal));
     }
 }
 
-/// Reports what threads wait for, or what explains it. After SIGALRM a thread has waited too long.
-fn give_up(is_alarm: bool) {
+/// Reports what threads wait for, or what explains it. After SIGALRM a thread has waited too long; the other
+/// signals also end servers that have no mistake.
+fn give_up(how: Failed) {
     waits::suspect();
     let mut suspected = mem::take(&mut *lock(&SUSPECTED));
     suspected.retain(|suspicion| suspicion.wait().is_none_or(|wait| !waits::has_ended(wait)));
@@ -180,13 +182,23 @@ fn give_up(is_alarm: bool) {
     let is_lost = |of: usize| is_about(&|about| matches!(about, About::Loss(cq) if cq == of));
     let lacks =
         |of: usize| is_about(&|about| matches!(about, About::Wait { cq, is_idle: true, .. } if cq == of));
+    let (is_alarm, is_exit) = (matches!(how, Failed::Signal(libc::SIGALRM)), matches!(how, Failed::Exit(_)));
+    let own = stack(here()).thread;
+    let is_own = |(what, site): &(&str, Site)| *what == "waits" && stack(*site).thread == own;
     for Suspicion { kind, text, sites, about } in &suspected {
-        match *about {
-            About::Wait { .. } if is_refused => {}
-            About::Wait { cq, is_idle: true, .. } if !is_alarm || is_lost(cq) => {}
+        let is_certain = match *about {
+            About::Wait { .. } if is_refused => continue,
+            About::Wait { cq, is_idle: true, .. } if is_lost(cq) => continue,
+            // Another thread than the one that exits may have nothing to do.
+            About::Wait { is_idle: true, .. } if is_exit && !sites.iter().any(is_own) => continue,
+            About::Wait { is_idle: true, .. } => is_alarm,
             // No thread waits for what was lost.
-            About::Loss(cq) if !is_alarm && !lacks(cq) => report_of_failed(*kind, text, sites),
-            _ => report(*kind, text, sites),
+            About::Loss(cq) => is_alarm || lacks(cq),
+            _ => true,
+        };
+        match is_certain && (is_alarm || is_exit) {
+            true => report(*kind, text, sites),
+            false => report_of_failed(*kind, text, sites, how),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! survive any end of the process.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_int};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process;
@@ -32,10 +32,28 @@ pub(super) fn report(kind: FindingKind, text: &str, sites: &[(&str, Site)]) {
     report_with(kind, text, sites, "");
 }
 
+/// How a process ended of which something may be the consequence of another mistake.
+#[derive(Clone, Copy)]
+pub(super) enum Failed {
+    /// With an exit code; nothing else was reported.
+    Exit(c_int),
+    /// The same after other findings.
+    Beside(c_int),
+    /// By a signal, which may end a program that makes no mistake.
+    Signal(c_int),
+}
+
 /// As [`report`], about a process that has failed: `roxie check` leaves it out if it knows of a mistake of
 /// another process, of which it may be the consequence.
-pub(super) fn report_of_failed(kind: FindingKind, text: &str, sites: &[(&str, Site)]) {
-    report_with(kind, text, sites, ",\"failed\":true");
+pub(super) fn report_of_failed(kind: FindingKind, text: &str, sites: &[(&str, Site)], how: Failed) {
+    let (word, end) = match how {
+        Failed::Exit(code) => ("exit", format!("the process ended with exit code {code}")),
+        Failed::Beside(code) => ("beside", format!("the process ended with exit code {code}")),
+        Failed::Signal(libc::SIGTERM) => ("signal", "SIGTERM ended the process".to_owned()),
+        Failed::Signal(libc::SIGINT) => ("signal", "SIGINT ended the process".to_owned()),
+        Failed::Signal(number) => ("signal", format!("signal {number} ended the process")),
+    };
+    report_with(kind, &format!("{text}; {end}"), sites, &format!(",\"failed\":\"{word}\""));
 }
 
 /// As [`report`], about a connection: the numbers of the queue pair and of its peer, by which `roxie check`
