@@ -69,6 +69,10 @@ impl Message {
             false => self.received_in(arrivals),
         });
         self.executed = self.execution.map(|batch| batch.end);
+        // The system call that sends a packet returns after its departure: the peer may be faster.
+        for departure in [&mut self.left, &mut self.last] {
+            *departure = departure.map(|at| at.min(self.executed.unwrap_or(u64::MAX)).max(self.posted));
+        }
     }
 
     /// The batch that executed its last packet. The numbers begin again with each connection, so only batches

@@ -5,6 +5,7 @@
 //! reads them when the command has ended, however it did.
 
 mod chrome;
+mod cpus;
 pub(crate) mod ends;
 pub(crate) mod model;
 pub(crate) mod rebuild;
@@ -28,6 +29,7 @@ use crate::processes::Processes;
 use crate::terminal::Stream;
 use crate::{output, run, supervised};
 
+use cpus::Cpus;
 use model::Trace;
 use summary::Summary;
 
@@ -99,7 +101,11 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     let dir = CommandDir::new(Purpose::Trace)?;
     variables.push((roxie::trace::VARIABLE, dir.path().into()));
     variables.push((roxie::trace::EVENTS_VARIABLE, args.events.to_string().into()));
-    let ended = supervised::supervise(run_args, &variables, || Ok(()));
+    let mut cpus = Cpus::default();
+    let ended = supervised::supervise(run_args, &variables, || {
+        cpus.sample(dir.dir());
+        Ok(())
+    });
     let recordings = read(dir.dir(), args.events as usize, &mut Processes::default());
     drop(dir);
     let (ended, recordings) = (ended?, recordings?);
@@ -111,7 +117,11 @@ fn trace(args: &TraceArgs, run_args: &RunArgs) -> Outcome<ExitCode> {
     save(&trace, output, &args.output)?;
     let replaced = recordings.iter().map(|recording| recording.replaced).sum();
     let lost = recordings.iter().map(|recording| recording.lost).sum();
-    let summary = Summary::new(&trace, Some((replaced, lost)));
+    let command = |pid: u32| {
+        let process = trace.processes.iter().find(|process| process.pid == pid);
+        process.map(|process| process.command.clone()).unwrap_or_default()
+    };
+    let summary = Summary::new(&trace, Some((replaced, lost)), cpus.waited(command));
     print(&summary, args.json, &args.output, Stream::Stderr)?;
     Ok(ended.exit_code(false))
 }
@@ -125,7 +135,7 @@ impl MergeArgs {
         }
         ends::join(&mut trace);
         save(&trace, output::create(&self.output)?, &self.output)?;
-        print(&Summary::new(&trace, None), self.json, &self.output, Stream::Stdout)?;
+        print(&Summary::new(&trace, None, Vec::new()), self.json, &self.output, Stream::Stdout)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -173,6 +183,6 @@ pub fn check_recording(bytes: &[u8]) {
     let mut trace = rebuild::rebuild(&recordings);
     ends::join(&mut trace);
     chrome::write(&trace, std::io::sink()).expect("a sink takes all");
-    let summary = Summary::new(&trace, Some((0, 0)));
+    let summary = Summary::new(&trace, Some((0, 0)), Vec::new());
     assert!(serde_json::to_string(&summary).is_ok() && !summary.to_string().is_empty());
 }

@@ -46,6 +46,12 @@ pub(crate) struct Message {
     pub(crate) end: u64,
     /// Packets that were retransmitted while this was the oldest message in flight.
     pub(crate) retransmitted: u32,
+    /// Nanoseconds between RNR NAKs and the retransmissions that follow, and between its departure and the last
+    /// other retransmission, while it was in flight.
+    #[serde(default)]
+    pub(crate) rnr_ns: u64,
+    #[serde(default)]
+    pub(crate) lost_ns: u64,
     /// `enum ibv_wc_status`, if its completion was polled.
     pub(crate) status: Option<u8>,
     pub(crate) posted: u64,
@@ -147,9 +153,25 @@ impl Event {
 pub(super) const PARTS: [&str; 6] =
     ["send queue", "sending", "network and peer", "ACK", "completion", "poll"];
 
+/// The part of which [`CAUSES`] are known.
+pub(super) const NETWORK: usize = 2;
+/// Why [`NETWORK`] took so long. The last one: until the peer's engine ran.
+pub(super) const CAUSES: [&str; 3] = ["no receive (RNR)", "lost packets", "peer not running"];
+
 impl Message {
+    /// Nanoseconds of each of [`CAUSES`]; the rest of [`NETWORK`] has no cause of these.
+    pub(super) fn causes(&self) -> [u64; CAUSES.len()] {
+        let part = self.parts()[NETWORK];
+        let rnr = self.rnr_ns.min(part);
+        // A retransmission after the execution was for nothing.
+        let lost = Some(self.lost_ns).filter(|lost| *lost <= part - rnr).unwrap_or(0);
+        let read = self.execution.map_or(0, |batch| batch.begin);
+        let unread = read.saturating_sub(self.ends()[NETWORK - 1] + rnr + lost);
+        [rnr, lost, unread.min(part - rnr - lost)]
+    }
+
     /// When each of [`PARTS`] ends. A moment that is not known has the time of the one before, and parts that
-    /// overlap end in order: the peer may have received a packet before the system call that sent it returns.
+    /// overlap end in order.
     pub(super) fn ends(&self) -> [u64; PARTS.len()] {
         let acked = self.acked.unwrap_or(self.completed);
         // Without the other end, the time to the ACK counts as that of network and peer.

@@ -74,6 +74,8 @@ struct Ends {
     /// Polls of completions that the engine has not recorded.
     early: Vec<Poll>,
     counters: Option<Input>,
+    /// An RNR NAK came then, after which nothing was retransmitted.
+    not_ready: Option<u64>,
 }
 
 /// The application has polled a completion.
@@ -94,7 +96,8 @@ impl Default for Ends {
             local: Default::default(),
             remote: Default::default(),
         };
-        Self { state, queue: VecDeque::new(), unpolled: VecDeque::new(), early: Vec::new(), counters: None }
+        let (queue, unpolled) = (VecDeque::new(), VecDeque::new());
+        Self { state, queue, unpolled, early: Vec::new(), counters: None, not_ready: None }
     }
 }
 
@@ -179,7 +182,18 @@ impl Builder<'_> {
             let since = end_ns.saturating_sub(begin).saturating_mul(packet - from);
             begin.saturating_add(since / until.saturating_sub(from).max(1))
         };
+        let not_ready = ends.not_ready.take_if(|_| retransmitted > 0);
+        let is_again = retransmitted > 0;
         for (.., message) in &mut ends.queue {
+            if let Some(left) = message.left.filter(|_| is_again && message.acked.is_none()) {
+                match not_ready {
+                    Some(since) => message.rnr_ns += begin.saturating_sub(since.max(left)),
+                    None => {
+                        let since = message.last.unwrap_or(left) + message.rnr_ns;
+                        message.lost_ns = begin.saturating_sub(since);
+                    }
+                }
+            }
             if message.first < message.end {
                 let again = std::mem::take(&mut retransmitted);
                 message.retransmitted = message.retransmitted.saturating_add(again);
@@ -199,6 +213,9 @@ impl Builder<'_> {
         let ends = self.qps.entry(qpn).or_default();
         let before = ends.counters.replace(*input).unwrap_or(Input { naks: 0, rnr_naks: 0, ..*input });
         ends.complete(time, input.end_ns, &input.progress, &mut self.trace.messages);
+        if before.rnr_naks != input.rnr_naks {
+            ends.not_ready.get_or_insert(time);
+        }
         let events = [
             (before.naks != input.naks, Event::SequenceNak { qpn }),
             (before.rnr_naks != input.rnr_naks, Event::RnrNak { qpn }),
@@ -302,6 +319,8 @@ fn message(pid: u32, qpn: u32, state: &State, send: &PostedSend, posted: u64) ->
         first: send.first,
         end: send.end,
         retransmitted: 0,
+        rnr_ns: 0,
+        lost_ns: 0,
         status: None,
         posted,
         left: None,

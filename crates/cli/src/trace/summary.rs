@@ -6,10 +6,14 @@ use std::fmt;
 use serde::Serialize;
 use wire::text::Printable;
 
-use super::model::{Event, Message, PARTS, Trace};
+use super::cpus::Waited;
+use super::model::{CAUSES, Event, Message, NETWORK, PARTS, Trace};
 
 /// Queue pairs that the text shows; those with the most messages.
 const GROUPS_MAX: usize = 8;
+
+/// Below this number of messages in flight there is one at a time: a post and the poll before it take time.
+const ONE: f64 = 1.05;
 
 /// The summary of a trace.
 #[derive(Debug, Serialize)]
@@ -20,6 +24,8 @@ pub(super) struct Summary {
     /// Sequence NAKs and RNR NAKs received, probes, local ACK timeouts, and how often packets waited.
     events: BTreeMap<String, usize>,
     groups: Vec<Group>,
+    /// Processes of which the threads waited for a CPU.
+    waited: Vec<Waited>,
     /// Events that newer ones replaced, and those that a full disk lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced: Option<u64>,
@@ -44,8 +50,12 @@ struct Group {
     has_peer: bool,
     retransmitted: u64,
     bytes: (u32, u32),
+    /// Messages in flight, on average while there was one.
+    in_flight: f64,
     median: Share,
     p99: Share,
+    /// The mean of all messages.
+    mean: Share,
 }
 
 /// The time of the messages at one place of the order, in nanoseconds.
@@ -54,11 +64,13 @@ struct Share {
     total_ns: u64,
     /// Of each of [`PARTS`]; their sum is `total_ns` up to rounding.
     parts_ns: [u64; PARTS.len()],
+    /// Of each of [`CAUSES`], which are within [`NETWORK`].
+    causes_ns: [u64; CAUSES.len()],
 }
 
 impl Summary {
     /// `missing`: events that were replaced and lost in a recording; `None` for a file.
-    pub(super) fn new(trace: &Trace, missing: Option<(u64, u64)>) -> Self {
+    pub(super) fn new(trace: &Trace, missing: Option<(u64, u64)>, waited: Vec<Waited>) -> Self {
         let mut groups: BTreeMap<(u32, u32, &str), Vec<&Message>> = BTreeMap::new();
         for message in &trace.messages {
             groups.entry((message.pid, message.qpn, &message.opcode)).or_default().push(message);
@@ -76,7 +88,7 @@ impl Summary {
         let (processes, threads) = (trace.processes.len(), trace.threads.len());
         let messages = trace.messages.len();
         let (replaced, lost) = (missing.map(|(replaced, _)| replaced), missing.map(|(_, lost)| lost));
-        Self { processes, threads, messages, events, groups, replaced, lost }
+        Self { processes, threads, messages, events, groups, waited, replaced, lost }
     }
 }
 
@@ -101,10 +113,25 @@ impl Group {
             has_peer: messages.iter().any(|message| message.executed.is_some()),
             retransmitted: messages.iter().map(|message| u64::from(message.retransmitted)).sum(),
             bytes: (sizes.clone().min()?, sizes.max()?),
+            in_flight: in_flight(&messages),
             median: Share::at(&good, 0.5),
             p99: Share::at(&good, 0.99),
+            mean: Share::of(&good),
         })
     }
+}
+
+/// How many of these messages were in flight, on average while there was one. They are in the order of their
+/// posts.
+fn in_flight(messages: &[&Message]) -> f64 {
+    let (mut sum, mut busy, mut until) = (0, 0, 0);
+    for message in messages {
+        let end = message.posted.saturating_add(message.total());
+        sum += message.total();
+        busy += end.saturating_sub(message.posted.max(until));
+        until = until.max(end);
+    }
+    sum as f64 / busy.max(1) as f64
 }
 
 impl Message {
@@ -120,13 +147,28 @@ impl Share {
         let middle = ((count as f64 * place) as usize).min(count.saturating_sub(1));
         let reach = count / 200;
         let from = middle.saturating_sub(reach);
-        let near = sorted.get(from..(middle + reach + 1).min(count)).unwrap_or_default();
-        let mean = |sum: u64| sum / near.len().max(1) as u64;
-        let parts = |n: usize| near.iter().map(|message| message.parts()[n]).sum();
+        Self::of(sorted.get(from..(middle + reach + 1).min(count)).unwrap_or_default())
+    }
+
+    /// The mean of messages.
+    fn of(messages: &[&Message]) -> Self {
+        let mean = |of: &dyn Fn(&Message) -> u64| {
+            messages.iter().map(|message| of(message)).sum::<u64>() / messages.len().max(1) as u64
+        };
         Self {
-            total_ns: mean(near.iter().map(|message| message.total()).sum()),
-            parts_ns: std::array::from_fn(|n| mean(parts(n))),
+            total_ns: mean(&Message::total),
+            parts_ns: std::array::from_fn(|n| mean(&|message| message.parts()[n])),
+            causes_ns: std::array::from_fn(|n| mean(&|message| message.causes()[n])),
         }
+    }
+
+    /// What the text shows: the parts, of which [`NETWORK`] is without its causes, which come before it.
+    fn rows(&self) -> Vec<(&'static str, u64)> {
+        let mut rows: Vec<(&str, u64)> = PARTS.into_iter().zip(self.parts_ns).collect();
+        rows[NETWORK].1 = rows[NETWORK].1.saturating_sub(self.causes_ns.iter().sum());
+        rows.splice(NETWORK..NETWORK, CAUSES.into_iter().zip(self.causes_ns));
+        rows.push(("total", self.total_ns));
+        rows
     }
 }
 
@@ -137,6 +179,9 @@ impl fmt::Display for Summary {
         writeln!(f, "{messages} messages, {processes} process{}, {threads} threads", plural(*processes))?;
         for (name, count) in &self.events {
             writeln!(f, "  {name}: {count}")?;
+        }
+        for waited in &self.waited {
+            writeln!(f, "  {waited}")?;
         }
         for group in self.groups.iter().take(GROUPS_MAX) {
             write!(f, "{group}")?;
@@ -184,14 +229,21 @@ impl fmt::Display for Group {
         if !self.has_peer && service == "RC" {
             writeln!(f, "  the other end is not in the trace: 'network and peer' contains the ACK")?;
         }
-        writeln!(f, "  {:<18} {:>12} {:>12}", "microseconds", "median", "p99")?;
-        let us = |ns: u64| ns as f64 / 1e3;
-        let mut line = |name: &str, median: u64, p99: u64| {
-            writeln!(f, "  {name:<18} {:>12.2} {:>12.2}", us(median), us(p99))
+        let one = match self.in_flight < ONE && *messages > 1 {
+            true => ": the next one is posted when the one before is complete",
+            false => "",
         };
-        for (n, part) in PARTS.iter().enumerate() {
-            line(part, self.median.parts_ns[n], self.p99.parts_ns[n])?;
+        writeln!(f, "  messages in flight: {:.1}{one}", self.in_flight)?;
+        writeln!(f, "  {:<18} {:>12} {:>12} {:>8}", "microseconds", "median", "p99", "share")?;
+        let us = |ns: u64| ns as f64 / 1e3;
+        let (median, p99, mean) = (self.median.rows(), self.p99.rows(), self.mean.rows());
+        for (((name, median), (_, p99)), (_, mean)) in median.into_iter().zip(p99).zip(mean) {
+            if median + p99 + mean == 0 && CAUSES.contains(&name) {
+                continue;
+            }
+            let share = 100.0 * mean as f64 / self.mean.total_ns.max(1) as f64;
+            writeln!(f, "  {name:<18} {:>12.2} {:>12.2} {share:>6.0} %", us(median), us(p99))?;
         }
-        line("total", self.median.total_ns, self.p99.total_ns)
+        Ok(())
     }
 }

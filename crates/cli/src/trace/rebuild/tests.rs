@@ -108,6 +108,76 @@ fn each_message_has_its_moments_in_order_and_the_parts_make_up_the_whole() {
     assert_eq!(naks.count(), 1);
 }
 
+/// What the line of the summary says that begins so.
+fn line(summary: &str, name: &str) -> String {
+    let rest = summary.lines().find_map(|line| line.trim().strip_prefix(name));
+    let rest = rest.unwrap_or_else(|| panic!("{name}: {summary}"));
+    rest.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_time_until_lost_packets_are_retransmitted_is_a_line_of_its_own() {
+    let trace = joined(&[client(), server()]);
+    // Retransmitted from 1020 on; the peer's batch with the last packet began at 1500.
+    assert_eq!(trace.messages[0].causes(), [0, 1020 - 500, 1500 - 1020]);
+    assert_eq!(trace.messages[1].causes(), [0, 1020 - 700, 1500 - 1020]);
+    let summary = Summary::new(&trace, None, Vec::new()).to_string();
+    // Of the first one, which takes longest; of both: 840 of 3810 ns.
+    assert_eq!(line(&summary, "lost packets"), "0.52 0.52 22 %");
+    assert!(!summary.contains("RNR"), "{summary}");
+    assert_eq!(line(&summary, "messages in flight:"), "1.9");
+}
+
+#[test]
+fn the_time_without_a_receive_is_a_line_of_its_own_also_in_a_file() {
+    let not_ready = |end_ns: u64, rnr_naks: u16| {
+        let progress = progress(0, 100, 104, 7);
+        let input = Input { end_ns, progress, naks: 0, rnr_naks, probes: 0, timeouts: 0 };
+        Entry::Received { qpn: Qpn::new(CLIENT), input }
+    };
+    let entries = [
+        (0, connected(CLIENT, SERVER, 1, 2)),
+        (100, post(0, true)),
+        (100, quantum(200, 100, 104, 0)),
+        (300, not_ready(310, 1)),
+        (1300, quantum(1310, 104, 104, 4)),
+        (1400, not_ready(1410, 2)),
+        (2400, quantum(2410, 104, 104, 4)),
+        (2500, received(CLIENT, 2510, progress(1, 104, 104, 7), 0)),
+        (2600, poll(1000, 0)),
+        (3000, post(1, true)),
+        (3000, quantum(3050, 104, 108, 0)),
+        (3100, received(CLIENT, 3110, progress(2, 108, 108, 7), 0)),
+        (3100, poll(1001, 0)),
+    ];
+    let trace = joined(&[recording(1, &entries)]);
+    assert_eq!(trace.messages[0].causes(), [2000, 0, 0]);
+    let mut file = Vec::new();
+    chrome::write(&trace, &mut file).expect("written");
+    let read = chrome::read(&file, "file").expect("a trace");
+    let summary = Summary::new(&read, None, Vec::new()).to_string();
+    assert_eq!(line(&summary, "no receive (RNR)"), "2.00 2.00 77 %");
+    let one = "1.0: the next one is posted when the one before is complete";
+    assert_eq!(line(&summary, "messages in flight:"), one);
+}
+
+#[test]
+fn the_last_packet_leaves_before_the_peer_executes_the_message() {
+    let client = [
+        (0, connected(CLIENT, SERVER, 1, 2)),
+        (100, post(0, true)),
+        (200, post(1, true)),
+        (300, quantum(700, 100, 108, 0)),
+        (710, received(CLIENT, 720, progress(2, 108, 108, 7), 0)),
+    ];
+    let server =
+        [(0, connected(SERVER, CLIENT, 2, 1)), (450, received(SERVER, 600, progress(0, 50, 50, 108), 0))];
+    let trace = joined(&[recording(1, &client), recording(5, &server)]);
+    let departures: Vec<_> = trace.messages.iter().map(|message| (message.left, message.last)).collect();
+    assert_eq!(departures, [(Some(300), Some(500)), (Some(500), Some(600))]);
+    assert_eq!(trace.messages[1].parts(), [300, 100, 0, 110, 10, 0]);
+}
+
 #[test]
 fn a_trace_is_read_back_as_it_was_written_and_files_of_both_ends_are_joined() {
     let mut files = Vec::new();
@@ -124,7 +194,7 @@ fn a_trace_is_read_back_as_it_was_written_and_files_of_both_ends_are_joined() {
     let text = |trace: &Trace| {
         let mut file = Vec::new();
         chrome::write(trace, &mut file).expect("written");
-        let summary = Summary::new(trace, None);
+        let summary = Summary::new(trace, None, Vec::new());
         let mut lines: Vec<String> =
             String::from_utf8(file).expect("text").lines().map(str::to_owned).collect();
         lines.sort();
@@ -157,7 +227,7 @@ fn a_failed_message_has_its_status_and_is_left_out_of_the_times() {
     let trace = joined(&[recording(1, &entries)]);
     let [message] = &trace.messages[..] else { panic!("{:?}", trace.messages) };
     assert_eq!((message.status, message.acked, message.polled), (Some(12), None, Some(6000)));
-    let summary = Summary::new(&trace, Some((3, 4))).to_string();
+    let summary = Summary::new(&trace, Some((3, 4)), Vec::new()).to_string();
     assert!(summary.contains("failed: 1\n") && summary.contains("3 older events"), "{summary}");
     assert!(summary.contains("4 events were lost") && summary.contains("other end is not"), "{summary}");
 }
