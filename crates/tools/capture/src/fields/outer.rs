@@ -3,16 +3,15 @@
 use wire::capture::{Link, Lrh, Seen, Tunnel, TunnelKind, tunnels};
 use wire::{Ip, Ipv4, Ipv6};
 
-use super::{Layer, Value};
-use crate::clock;
+use super::{Layer, Value, Words};
 use crate::source::Record;
 
 pub(super) fn frame<'a>(record: &Record<'a>) -> Layer<'a> {
     let (number, len, cap_len) = (record.number, record.original_len, record.data.len());
-    let mut layer = Layer::new(format!("Frame {number}: {len} bytes on wire, {cap_len} captured"))
+    let mut layer = Layer::new(Words::Frame(number, len, cap_len))
         .number("frame.number", "Number", number)
-        .text("frame.time_epoch", "Time", clock::epoch(record.time_ns))
-        .means(clock::date(record.time_ns))
+        .add("frame.time_epoch", "Time", Value::Time(record.time_ns))
+        .means(Words::Date(record.time_ns))
         .number("frame.len", "Length", len as u64)
         .number("frame.cap_len", "Captured", cap_len as u64)
         .number("frame.interface_id", "Interface", record.interface as u64);
@@ -38,7 +37,7 @@ pub(super) fn headers<'a>(record: &Record<'a>, seen: &Seen<'a>, layers: &mut Vec
         Ip::V6(ip) => layers.push(ipv6(&ip)),
     }
     let Some(udp) = seen.udp else { return };
-    let mut layer = Layer::new(udp.to_string())
+    let mut layer = Layer::new(Words::Udp(udp))
         .number("udp.srcport", "Source Port", udp.src_port)
         .number("udp.dstport", "Destination Port", udp.dst_port)
         .number("udp.length", "Length", udp.length)
@@ -70,7 +69,7 @@ fn tunnel<'a>(tunnel: Tunnel) -> Layer<'a> {
 
 fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
     if let Some(ethernet) = link.ethernet {
-        let layer = Layer::new(ethernet.to_string())
+        let layer = Layer::new(Words::Ethernet(ethernet))
             .add("eth.dst", "Destination", Value::Mac(ethernet.dst))
             .add("eth.src", "Source", Value::Mac(ethernet.src))
             .hex("eth.type", "Type", 4, ethernet.ether_type.0);
@@ -113,7 +112,7 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
 }
 
 fn ipv4(ip: &Ipv4) -> Layer<'static> {
-    let mut layer = Layer::new(ip.to_string())
+    let mut layer = Layer::new(Words::Ipv4(*ip))
         .number("ip.version", "Version", ip.version)
         .number("ip.hdr_len", "Header Length", ip.ihl * 4)
         .hex("ip.dsfield", "Differentiated Services", 2, ip.tos)
@@ -137,7 +136,7 @@ fn ipv4(ip: &Ipv4) -> Layer<'static> {
 }
 
 fn ipv6(ip: &Ipv6) -> Layer<'static> {
-    Layer::new(ip.to_string())
+    Layer::new(Words::Ipv6(Box::new(*ip)))
         .number("ipv6.version", "Version", ip.version)
         .hex("ipv6.tclass", "Traffic Class", 8, ip.traffic_class)
         .number("ipv6.tclass.dscp", "DSCP", ip.traffic_class >> 2)

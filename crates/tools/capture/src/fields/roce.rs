@@ -4,7 +4,7 @@ use wire::capture::{IcrcCheck, Seen};
 use wire::icrc::ICRC_LEN;
 use wire::{Bth, ExtHeader, Feth, Packet, Qpn, Syndrome, credits_of_code, rnr_timer_ns};
 
-use super::{Layer, mad};
+use super::{Layer, Words, mad};
 
 pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     if let Some(header) = &seen.bth {
@@ -25,9 +25,9 @@ pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
 }
 
 fn bth(bth: &Bth, bytes: &[u8]) -> Layer<'static> {
-    Layer::new(format!("Base Transport Header: {}", bth.opcode))
+    Layer::new(Words::Bth(bth.opcode))
         .number("infiniband.bth.opcode", "Opcode", bth.opcode.0)
-        .means(bth.opcode.to_string())
+        .means(Words::Opcode(bth.opcode))
         .flag("infiniband.bth.se", "Solicited Event", bth.solicited)
         .flag("infiniband.bth.m", "MigReq", bth.mig_req)
         .number("infiniband.bth.padcnt", "Pad Count", bth.pad_cnt)
@@ -42,7 +42,7 @@ fn bth(bth: &Bth, bytes: &[u8]) -> Layer<'static> {
 }
 
 fn extension<'a>(packet: &Packet<'a>, header: ExtHeader, bytes: &'a [u8]) -> Layer<'a> {
-    let layer = || Layer::new(format!("{header} - {}", words(header)));
+    let layer = || Layer::new(Words::Extension(header));
     let cut = || layer().text("roxie.cut", "Cut", "the capture ends before this header does");
     fill(layer(), packet, header, bytes).unwrap_or_else(cut)
 }
@@ -94,7 +94,7 @@ fn fill<'a>(layer: Layer<'a>, packet: &Packet<'a>, header: ExtHeader, bytes: &'a
             let byte = aeth.syndrome.byte();
             let layer = layer
                 .number("infiniband.aeth.syndrome", "Syndrome", byte)
-                .means(aeth.syndrome.to_string())
+                .means(Words::Syndrome(aeth.syndrome))
                 .number("infiniband.aeth.syndrome.opcode", "OpCode", byte >> 5 & 3);
             syndrome(layer, aeth.syndrome).number(
                 "infiniband.aeth.msn",
@@ -156,7 +156,7 @@ fn payload<'a>(seen: &Seen<'a>, packet: &Packet<'a>, layers: &mut Vec<Layer<'a>>
         return;
     }
     if seen.payload_len() > 0 {
-        let mut layer = Layer::new(format!("Payload: {} bytes", seen.payload_len()));
+        let mut layer = Layer::new(Words::Payload(seen.payload_len()));
         layer = layer.bytes("infiniband.payload", "Payload", bytes);
         if bytes.len() < seen.payload_len() {
             layer = layer.means(format!("the first {} bytes", bytes.len()));
@@ -174,17 +174,14 @@ fn icrc<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
     }
     let (status, meaning) = match check {
         IcrcCheck::Good => ("good", None),
-        IcrcCheck::Bad { want } => ("bad", Some(format!("should be {:#010x}", want.swap_bytes()))),
+        IcrcCheck::Bad { want } => ("bad", Some(format!("should be {:#010x}", want.swap_bytes()).into())),
         IcrcCheck::Cut => (
             "unknown",
-            Some(
-                if seen.is_whole() {
-                    "no ICRC is specified for packets of this form"
-                } else {
-                    "the capture does not hold the whole packet"
-                }
-                .to_owned(),
-            ),
+            Some(Words::from(if seen.is_whole() {
+                "no ICRC is specified for packets of this form"
+            } else {
+                "the capture does not hold the whole packet"
+            })),
         ),
     };
     layer = layer.text("roxie.icrc.status", "Status", status);
@@ -200,7 +197,7 @@ fn placement(bits: u8) -> String {
     if set.is_empty() { "nothing".to_owned() } else { set.join(" and ") }
 }
 
-fn words(header: ExtHeader) -> &'static str {
+pub(super) fn words(header: ExtHeader) -> &'static str {
     match header {
         ExtHeader::Rdeth => "Reliable Datagram Extended Transport Header",
         ExtHeader::Deth => "Datagram Extended Transport Header",

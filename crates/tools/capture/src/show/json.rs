@@ -4,30 +4,78 @@
 //! Decimal fields are numbers and flags are booleans. Hexadecimal fields are strings, as Wireshark shows
 //! them: addresses and keys have 64 bits, which many JSON readers round.
 
-use serde_json::{Map, Value as Json};
+use std::fmt::Write;
+
+use serde_json::Value as Json;
 use wire::capture::{NotRoce, Seen};
 
-use crate::fields::{self, Value};
+use crate::fields::{self, Field, Layer, Value};
 use crate::source::Record;
 
 pub(super) fn packet<'a>(out: &mut String, record: &Record<'a>, seen: &Result<Seen<'a>, NotRoce>) {
-    let mut object = Map::new();
+    let layers = fields::layers(record, seen);
+    let mut start = "{\"";
     if let Some(name) = record.interface_name {
-        object.insert("frame.interface_name".to_owned(), name.into());
+        start = ",\"";
+        out.push_str("{\"frame.interface_name\":");
+        text(out, name);
     }
-    for field in fields::layers(record, seen).into_iter().flat_map(|layer| layer.fields) {
-        let value = match field.value {
-            Value::Number(n) => n.into(),
-            Value::Flag(set) => set.into(),
-            other => other.to_string().into(),
-        };
-        // A second VLAN tag has the same field names: both values are kept.
-        match object.get_mut(&*field.name) {
-            Some(Json::Array(list)) => list.push(value),
-            Some(first) => *first = Json::Array(vec![first.take(), value]),
-            None => drop(object.insert(field.name.into_owned(), value)),
+    for (nth, layer) in layers.iter().enumerate() {
+        // Layers that share a name begin with the same one. The comparison of all names took a third of the
+        // time.
+        fn begins<'b>(layer: &'b Layer<'_>) -> Option<&'b str> {
+            layer.fields.first().map(|field| &*field.name)
+        }
+        let is_twin = |(other, twin): (usize, &Layer<'_>)| other != nth && begins(twin) == begins(layer);
+        let has_twin = layers.iter().enumerate().any(is_twin);
+        for field in &layer.fields {
+            let same = || all(&layers).filter(|other| other.name == field.name);
+            debug_assert!(has_twin || same().count() == 1, "{}", field.name);
+            if has_twin && !same().next().is_some_and(|first| std::ptr::eq(first, field)) {
+                continue;
+            }
+            out.push_str(start);
+            start = ",\"";
+            out.push_str(&field.name);
+            out.push_str("\":");
+            if !has_twin || same().count() == 1 {
+                value(out, &field.value);
+                continue;
+            }
+            // A second VLAN tag has the same field names: both values are kept.
+            for (nth, other) in same().enumerate() {
+                out.push(if nth == 0 { '[' } else { ',' });
+                value(out, &other.value);
+            }
+            out.push(']');
         }
     }
-    out.push_str(&Json::Object(object).to_string());
-    out.push('\n');
+    out.push_str("}\n");
+}
+
+fn all<'a, 'b>(layers: &'b [Layer<'a>]) -> impl Iterator<Item = &'b Field<'a>> {
+    layers.iter().flat_map(|layer| &layer.fields)
+}
+
+fn value(out: &mut String, value: &Value<'_>) {
+    match value {
+        // A write to a string cannot fail.
+        Value::Number(_) => drop(value.write(out)),
+        Value::Flag(set) => out.push_str(if *set { "true" } else { "false" }),
+        Value::Text(of) => text(out, of),
+        // Digits and addresses have no characters that JSON escapes.
+        digits => {
+            out.push('"');
+            let _ = digits.write(out);
+            out.push('"');
+        }
+    }
+}
+
+fn text(out: &mut String, text: &str) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        out.extend(["\"", text, "\""]);
+    } else {
+        let _ = write!(out, "{}", Json::from(text));
+    }
 }

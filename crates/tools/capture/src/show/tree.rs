@@ -19,7 +19,7 @@ pub(super) fn packet<'a>(
     seen: &Result<Seen<'a>, NotRoce>,
 ) {
     for layer in fields::layers(record, seen) {
-        out.push_str(&colours.paint(Tone::Strong, &layer.title));
+        out.push_str(&colours.paint(Tone::Strong, &layer.title.to_string()));
         out.push('\n');
         for field in layer.fields {
             let value = match &field.value {
