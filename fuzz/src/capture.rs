@@ -1,6 +1,6 @@
 //! Reads arbitrary bytes as a capture file, shows its packets in every style, and analyses it. Bytes that
-//! begin like gzip are decompressed. Packets of all link layers go through the tunnels, IP options and
-//! extension headers of `wire::capture`.
+//! begin like gzip, zstd, lz4 or xz are decompressed. Packets of all link layers go through the tunnels, IP
+//! options and extension headers of `wire::capture`.
 //!
 //! Checks: no panic; packet numbers increase; a packet is not longer than the file; reading ends; the reader
 //! does not use more bytes than the file has; the verdict is not empty.
@@ -17,13 +17,13 @@ use wire::capture::{Seen, tunnels};
 /// Packets of an input that are shown; all are analysed.
 const SHOWN_MAX: u64 = 64;
 
-/// Bytes read of a compressed input: gzip expands a thousandfold.
+/// Bytes read of a compressed input, which expands a thousandfold and more.
 const UNPACKED_MAX: u64 = 1 << 20;
 
 /// Runs one input.
 pub fn run(data: &[u8]) {
-    let Ok((input, is_compressed)) = decompressed(data) else { return };
-    let limit = if is_compressed { UNPACKED_MAX } else { data.len() as u64 };
+    let Ok((input, format)) = decompressed(data) else { return };
+    let limit = if format.is_some() { UNPACKED_MAX } else { data.len() as u64 };
     let Ok(mut source) = Source::new(input.take(limit)) else { return };
     let options = FilterOptions { errors: true, ..FilterOptions::default() };
     let mut filter = Filter::new(options, QueuePairRules::default());

@@ -24,7 +24,7 @@ pub(super) const ATTACHMENT: &str = "ROXIE_TAP";
 /// A source of packets on the command line.
 #[derive(Clone, Debug, Args)]
 pub(super) struct InputArgs {
-    /// The file, or - for standard input; gzip is decompressed
+    /// The file, or - for standard input; gzip, zstd, lz4 and xz are decompressed
     #[arg(value_name = "FILE", conflicts_with = "live")]
     file: Option<PathBuf>,
     #[command(flatten)]

@@ -16,11 +16,11 @@ use crate::terminal::{self, Terminal};
 
 /// Show the packets of a capture file, of an interface or of a process
 ///
-/// Reads pcap and pcapng, also compressed with gzip: either byte order, micro- and nanoseconds, several
-/// interfaces; Ethernet with VLAN tags, Linux cooked captures (tcpdump -i any), raw IP, PPP, ERF; RoCEv1,
-/// RoCEv2 and InfiniBand, also in VXLAN, GENEVE, GRE, ERSPAN, MPLS, PPPoE, GTP-U, NSH and IP tunnels. Shows
-/// all readable packets of a damaged or cut file, and at the end a description of the damage. Other traffic
-/// in the file is counted, not shown.
+/// Reads pcap and pcapng, also compressed with gzip, zstd, lz4 or xz: either byte order, micro- and
+/// nanoseconds, several interfaces; Ethernet with VLAN tags, Linux cooked captures (tcpdump -i any), raw IP,
+/// PPP, ERF; RoCEv1, RoCEv2 and InfiniBand, also in VXLAN, GENEVE, GRE, ERSPAN, MPLS, PPPoE, GTP-U, NSH and
+/// IP tunnels. Shows all readable packets of a damaged or cut file, and at the end a description of the
+/// damage. Other traffic in the file is counted, not shown.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/capture-read.txt"))]
 pub(super) struct ReadArgs {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use super::compressed;
+
 /// Why a file cannot be opened as a capture.
 #[derive(Debug)]
 pub enum OpenError {
@@ -19,8 +21,6 @@ pub enum OpenError {
         /// Program that writes the decompressed file to standard output.
         command: &'static str,
     },
-    /// gzip compressed the file, and nothing can be decompressed.
-    EmptyGzip,
     /// The file is neither pcap nor pcapng; these are its first bytes, at most four.
     UnknownFormat(Vec<u8>),
     /// The file ends inside its header.
@@ -35,22 +35,10 @@ pub enum OpenError {
 impl OpenError {
     /// Names the format of a file that begins with `bytes` and is not a capture.
     pub(super) fn not_a_capture(bytes: &[u8]) -> Self {
-        let packed = [
-            (&[0x1f, 0x8b][..], "gzip", "zcat"),
-            (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstdcat"),
-            (&[0xfd, b'7', b'z', b'X', b'Z'], "xz", "xzcat"),
-            (b"BZh", "bzip2", "bzcat"),
-            (&[0x04, 0x22, 0x4d, 0x18], "lz4", "lz4cat"),
-        ];
-        match packed.into_iter().find(|(magic, ..)| bytes.starts_with(magic)) {
-            Some((_, format, command)) => Self::Compressed { format, command },
+        match compressed::format(bytes) {
+            Some((format, command)) => Self::Compressed { format, command },
             None => Self::UnknownFormat(bytes[..bytes.len().min(4)].to_vec()),
         }
-    }
-
-    /// The error for an input that gzip compressed, or not.
-    pub(super) fn of_input(self, is_compressed: bool) -> Self {
-        if is_compressed && matches!(self, Self::Empty) { Self::EmptyGzip } else { self }
     }
 
     /// What the user can do about it.
@@ -70,9 +58,6 @@ impl fmt::Display for OpenError {
             Self::Io(error) => error.fmt(f),
             Self::Directory => f.write_str("this is a directory, not a capture file"),
             Self::Empty => f.write_str("the file is empty"),
-            Self::EmptyGzip => {
-                f.write_str("a file of gzip that is empty or cut: nothing can be decompressed")
-            }
             Self::Compressed { format, .. } => write!(f, "the file is compressed with {format}"),
             Self::UnknownFormat(first) => {
                 f.write_str("neither pcap nor pcapng: the file begins with ")?;

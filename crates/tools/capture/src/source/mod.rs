@@ -4,6 +4,7 @@
 //! alike. It does not use `pcap-file`, which stops at the first error and takes pcapng times for nanoseconds
 //! whatever the file says. `wire::capture` describes the formats.
 
+mod compressed;
 mod error;
 mod pcap;
 mod pcapng;
@@ -13,9 +14,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use wire::capture::{BlockHeader, DecodeAs, FileHeader, LinkType, Order, Ports, Resolution};
 
+pub use compressed::decompressed;
 pub use error::{EndError, OpenError};
 pub use rule::{DecodeRule, TooManyPorts};
 
@@ -25,8 +26,6 @@ const BUFFER: usize = 1 << 20;
 const RECORD_MAX: usize = 16 << 20;
 /// Interfaces remembered; real files have a handful.
 const INTERFACES_MAX: usize = 1 << 16;
-/// First bytes of a file that gzip compressed (RFC 1952).
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Descriptions by devices remembered: queue pairs and engines.
 const DEVICE_MAX: usize = 1 << 18;
 /// Their bytes.
@@ -155,54 +154,28 @@ impl Record<'_> {
     }
 }
 
-/// Opens a file, or standard input if `path` is `-`. Files that gzip compressed are decompressed.
+/// Opens a file, or standard input if `path` is `-`. Compressed files are [decompressed].
 ///
 /// # Errors
 /// If the file cannot be opened or read, is empty, or is not a capture.
 pub fn open(path: &Path) -> Result<Source<Box<dyn Read + Send>>, OpenError> {
     if path.as_os_str() == "-" {
-        let (input, is_compressed) = decompressed(io::stdin())?;
-        return Source::new(input).map_err(|error| error.of_input(is_compressed));
+        return Source::new(decompressed(io::stdin())?.0);
     }
     let file = File::open(path)?;
     let meta = file.metadata()?;
     if meta.is_dir() {
         return Err(OpenError::Directory);
     }
-    let (input, is_compressed) = decompressed(file)?;
-    let mut source = Source::new(input).map_err(|error| error.of_input(is_compressed))?;
+    let (input, format) = decompressed(file)?;
+    let mut source = Source::new(input)?;
     // Of a compressed file the length of the contents is unknown.
-    source.total_len = (meta.is_file() && !is_compressed).then_some(meta.len());
+    source.total_len = (meta.is_file() && format.is_none()).then_some(meta.len());
     Ok(source)
 }
 
 fn is_early_end(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
-}
-
-/// The contents of `input`, decompressed if they are in the format of gzip, and whether they are.
-///
-/// # Errors
-/// Those of reading the first bytes.
-pub fn decompressed<'a>(mut input: impl Read + Send + 'a) -> io::Result<(Box<dyn Read + Send + 'a>, bool)> {
-    let mut front = [0; GZIP.len()];
-    let mut there = 0;
-    // A pipe may give one byte at a time.
-    while there < front.len() {
-        match input.read(&mut front[there..]) {
-            Ok(0) => break,
-            Ok(n) => there += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let is_compressed = there == front.len() && front == GZIP;
-    let whole = io::Cursor::new(front).take(there as u64).chain(input);
-    if is_compressed {
-        Ok((Box::new(MultiGzDecoder::new(whole)), true))
-    } else {
-        Ok((Box::new(whole), false))
-    }
 }
 
 impl<R: Read> Source<R> {
@@ -234,7 +207,11 @@ impl<R: Read> Source<R> {
             total_len: None,
             cut_off: None,
         };
-        source.ensure(FileHeader::LEN)?;
+        if !source.ensure(FileHeader::LEN)?
+            && let Some(error) = source.cut_off
+        {
+            return Err(OpenError::Io(error));
+        }
         let bytes = &source.buffer[..source.end];
         if bytes.is_empty() {
             return Err(OpenError::Empty);

@@ -6,6 +6,7 @@ mod golden;
 
 mod build;
 mod causes;
+mod compressed;
 mod damage;
 mod formats;
 mod fragments;
