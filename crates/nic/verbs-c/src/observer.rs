@@ -60,6 +60,8 @@ pub(crate) struct Observer {
     pub(crate) acknowledged: fn(u32, u32),
     /// A call to destroy an object waits for the acknowledgement of so many events, modulo 2^32.
     pub(crate) blocks: fn(u32),
+    /// The application gets these private data with an event. Returns where it finds them.
+    pub(crate) lend: fn(&[u8]) -> *const u8,
 }
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();

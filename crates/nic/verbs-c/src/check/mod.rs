@@ -8,9 +8,9 @@
 //! The modules: [`stack`] captures call stacks; [`objects`] knows every object that was given to the
 //! application, also after its end; [`work`] follows work requests from post to completion; [`calls`] judges
 //! refused calls, [`failures`] failed completions and [`refused`] requests of peers; [`races`] records the
-//! memory of work requests for the detector in `roxie check`; [`pages`] protects their memory; [`ending`]
-//! looks at what is left when the process ends; [`watch`] notices that nothing moves, and [`waits`] which
-//! threads wait for what.
+//! memory of work requests for the detector in `roxie check`; [`pages`] protects their memory, and [`lent`]
+//! the private data of events; [`ending`] looks at what is left when the process ends; [`watch`] notices that
+//! nothing moves, and [`waits`] which threads wait for what.
 //!
 //! Invariant: a finding is a mistake of the application. What a correct program may do is none, so every rule
 //! here is silent when in doubt.
@@ -18,6 +18,7 @@
 mod calls;
 mod ending;
 mod failures;
+mod lent;
 mod memory;
 mod objects;
 mod ops;
@@ -36,6 +37,7 @@ use std::any::Any;
 
 use sys::lock_until;
 
+use crate::abi::cm::rdma_cm_event;
 use crate::abi::objects::ibv_qp_ex;
 use crate::ibv::qp::QpObject;
 use crate::observer::{Kind, Observer, observe, observer};
@@ -65,6 +67,7 @@ pub(crate) fn start() {
         waits: |channel| Box::new(waits::waits(channel)),
         acknowledged: calls::acknowledged,
         blocks: calls::blocks,
+        lend: lent::lend,
     });
     ending::register();
 }
@@ -94,6 +97,12 @@ fn destroyed(kind: Kind, object: usize) {
         Kind::Region => work::region_ends(object, site),
         Kind::QueuePair => work::queue_pair_ends(object),
         Kind::SharedQueue => work::shared_queue_ends(object),
+        Kind::CmEvent => {
+            // SAFETY: the object ends after this call. Each member of the union begins
+            // with a pointer or as many bits.
+            let data = unsafe { (*(object as *const rdma_cm_event)).param.conn.private_data };
+            lent::take(data.addr(), site);
+        }
         _ => {}
     }
     objects::destroyed(object, site);
@@ -110,6 +119,8 @@ fn with(address: usize, f: fn(&QpObject)) {
 pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
     Box::new(observer().map(|_| {
         (
+            // Before that of the pages, which it takes.
+            lock_until(&lent::LENT, until_ns),
             pages::keep_locked(until_ns),
             lock_until(&work::WORK, until_ns),
             lock_until(&races::WRITTEN, until_ns),

@@ -31,6 +31,9 @@ const ENTRIES_MAX: usize = 4096;
 /// Uses that wait to be reported; further ones are not reported. Each post and poll reports them.
 const USES_MAX: usize = 32;
 
+/// What the operation of an event's private data is called: it is no work request.
+const PRIVATE_DATA: &str = "private data";
+
 /// The work request that uses memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
@@ -99,12 +102,28 @@ fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
 
 /// The device was opened.
 pub(super) fn start() {
-    if !OPTIONS.pages.sends {
-        return;
-    }
     PROCESS.store(process::id(), Ordering::Relaxed);
+    if OPTIONS.pages.sends {
+        prepare();
+    }
+}
+
+fn prepare() {
     stack::prepare();
     set_protector(&PROTECTOR);
+    // The application may have installed handlers of its own.
+    guarded::watch();
+}
+
+/// Forbids each use of a page of this library, of which the application might still use the first bytes.
+pub(super) fn forbid(first: usize, bytes: usize, acknowledged: Site) -> Option<Protection> {
+    prepare();
+    let (operation, rights, length) = (PRIVATE_DATA, Rights::Nothing, bytes as u64);
+    let (queue, wr_id, is_receive) = (None, 0, false);
+    let user = User { queue, wr_id, operation, bytes: length, posted: acknowledged, is_receive };
+    let (buffer, pages) = ((first, first + bytes), (first, first + page_size()));
+    let entry = Entry { buffer, pages, rights, user: Maybe::Some(user), ..Entry::NONE };
+    Some(Protection([with_table(|table| table.add(entry))?].into()))
 }
 
 /// The protection of the memory of a work request; ends on drop.
@@ -146,7 +165,6 @@ pub(super) fn protect(list: &[Sge], rights: Rights, user: User) -> Option<Protec
     if !is_wanted || PROCESS.load(Ordering::Relaxed) != process::id() || !memory::are_plain(list) {
         return None;
     }
-    // The application may have installed handlers of its own.
     guarded::watch();
     let page = page_size();
     let mut bytes = 0;
@@ -297,6 +315,14 @@ impl Use {
             None => "used",
         };
         let site = stack::at_fault(&self.stack, self.thread);
+        if *operation == PRIVATE_DATA {
+            let text = format!(
+                "the {bytes} bytes of private data of an event are {verb} at offset {offset} after \
+                 rdma_ack_cm_event has freed them: copy them before"
+            );
+            let sites = [(verb, site), ("acknowledged", user.posted)];
+            return report(FindingKind::UseAfterDestroy, &text, &sites);
+        }
         let sites = [(verb, site), ("posted", user.posted)];
         if *rights == Rights::Read {
             let text = format!(
@@ -468,7 +494,8 @@ fn fault(fault: &Fault) -> bool {
 }
 
 fn covers(first: usize, length: usize) -> bool {
-    with_table(|table| table.covers(first, first.saturating_add(length)))
+    // The device does not use private data that it has given away.
+    OPTIONS.pages.sends && with_table(|table| table.covers(first, first.saturating_add(length)))
 }
 
 fn open(first: usize, length: usize) {

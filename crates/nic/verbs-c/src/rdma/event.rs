@@ -140,7 +140,11 @@ fn request(listener: &IdObject, event: &CmEvent) -> Option<&'static IdObject> {
 
 fn param(event: &CmEvent) -> EventParam {
     let data = &event.private_data;
-    let private_data = if data.is_empty() { ptr::null() } else { data.as_ptr().cast() };
+    let private_data = match observer() {
+        _ if data.is_empty() => ptr::null(),
+        Some(observer) => (observer.lend)(data).cast(),
+        None => data.as_ptr().cast(),
+    };
     let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
     let mut to = EventParam::zeroed();
     match &event.param {
