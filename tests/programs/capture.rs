@@ -15,7 +15,7 @@ use crate::hooks::only_process;
 use crate::perftest;
 
 /// Time limit for a capture to begin.
-const BEGINS: Duration = Duration::from_secs(5);
+const BEGINS: Duration = Duration::from_secs(60);
 /// Longest time from a packet to its line of output.
 const SHOWN: Duration = Duration::from_millis(500);
 
