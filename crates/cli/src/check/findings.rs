@@ -212,7 +212,7 @@ impl Findings {
 
     /// Whether a process of the command runs that has opened the device.
     pub(super) fn has_running(&self) -> Outcome<bool> {
-        let names = self.dir.names().at(self.dir.path())?;
+        let names = self.dir.names().reading(self.dir.path())?;
         let runs = |number: u32| kill(Pid::from_raw(number.cast_signed()), None).is_ok();
         Ok(names.iter().filter_map(|name| parse_name(name)).any(|(number, _)| runs(number)))
     }
