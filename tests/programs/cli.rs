@@ -11,7 +11,7 @@ use roxie_tests::place::{Family, Place, Topology, User};
 use roxie_tests::process::eventually;
 use serde_json::Value;
 
-use crate::case::{Case, LONG, SHORT, devinfo, good, roxie, says};
+use crate::case::{Case, LONG, SHORT, Scale, devinfo, good, roxie, says};
 
 /// Number of measured starts; the median counts.
 const STARTS: usize = 11;
@@ -20,7 +20,7 @@ const START_MAX: Duration = Duration::from_millis(100);
 /// Limit for the whole demo.
 const DEMO_MAX: Duration = Duration::from_secs(20);
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for user in [User::Root, User::Ordinary] {
         let place = Place::new(Topology::Loopback, Family::V4, user);
@@ -41,11 +41,13 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     // Each of these measures for ten seconds or more.
     let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
-    cases.extend([
-        Case::new(place, "roxie demo", "taskset", move |lab, name| demo(lab, &place, name)),
-        Case::new(place, "roxie demo --json", "taskset", move |lab, name| demo_json(lab, &place, name)),
-        Case::new(place, "roxie bench", "taskset", move |lab, name| bench(lab, &place, name)),
-    ]);
+    cases.push(Case::new(place, "roxie demo --json", "taskset", move |lab, name| {
+        demo_json(lab, &place, name)
+    }));
+    if scale == Scale::Full {
+        cases.push(Case::new(place, "roxie demo", "taskset", move |lab, name| demo(lab, &place, name)));
+        cases.push(Case::new(place, "roxie bench", "taskset", move |lab, name| bench(lab, &place, name)));
+    }
     let place = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
     cases.push(Case::new(place, "roxie interop", "rping", move |lab, name| interop(lab, &place, name)));
     cases.push(Case::new(place, "roxie interop is stopped", "ib_write_bw", move |lab, name| {

@@ -74,21 +74,21 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         strangers::cases(),
         debuggers::cases(),
         addresses::cases(),
+        containers::cases(),
+        interfaces::cases(),
         follow::cases(),
         ends::cases(),
         several::cases(),
         mckey::cases(scale),
         ucmatose::cases(scale),
         udaddy::cases(scale),
+        rping::cases(scale),
     ];
     let mut cases: Vec<_> = beside.into_iter().flatten().map(Case::beside_others).collect();
-    cases.extend(cli::cases());
-    cases.extend(containers::cases());
-    cases.extend(interfaces::cases());
+    cases.extend(cli::cases(scale));
     cases.extend(lab::cases());
     cases.extend(follow::streams());
     cases.extend(pingpong::cases(scale));
-    cases.extend(rping::cases(scale));
     cases.extend(ucx::cases(scale));
     cases.extend(rsocket::cases(scale));
     cases.extend(perftest::cases(scale));

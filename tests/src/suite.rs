@@ -128,6 +128,8 @@ pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
     }
     let mut skipped = Skipped::default();
     cases.retain(|case| is_chosen(&args, &case.name));
+    // A case that runs alone waits for the one before it, and the next waits for it.
+    cases.sort_by_key(|case| !case.beside);
     let lab = match Lab::new(logs(name)) {
         Ok(lab) => lab,
         Err(error) => return without_binaries(&error.to_string(), cases.len()),
