@@ -6,8 +6,8 @@ use std::thread;
 use roxie::sched::Tuning;
 use roxie_sim::{DeviceOptions, run_devices};
 
-/// Seeds of each tunable and factor; `./check --full` runs 12. Each tunable has seeds of its own, so that more
-/// runs are seen.
+/// Seeds of each tunable and factor; `./check --full` runs 12. Each tunable has seeds of its own, so that
+/// more runs are seen.
 const SEEDS: u64 = 4;
 
 fn seeds() -> u64 {
