@@ -143,19 +143,21 @@ pub(super) fn is_in_llc(ether_type: EtherType) -> bool {
     ether_type.0 < 0x600
 }
 
-/// What follows the headers of IEEE 802.2 and SNAP (RFC 1042).
+/// What follows the headers of IEEE 802.2 and SNAP: an Ethernet type by RFC 1042 or IEEE 802.1H.
 pub(super) fn snap(bytes: &[u8]) -> Option<Next<'_>> {
     let (header, rest) = bytes.split_first_chunk::<8>()?;
-    (header[..6] == [0xaa, 0xaa, 3, 0, 0, 0]).then(|| (EtherType(u16_at(header, 6)), rest))
+    let has_type = header.starts_with(&[0xaa, 0xaa, 3, 0, 0]) && matches!(header[5], 0 | 0xf8);
+    has_type.then(|| (EtherType(u16_at(header, 6)), rest))
 }
 
 /// What the frame of IEEE 802.2 is that carries no other one.
 pub(super) fn llc(length: EtherType, bytes: &[u8]) -> NotRoce {
-    match bytes.first() {
+    match *bytes {
         // A frame of length 0 has no header.
         _ if length.0 == 0 => NotRoce::EtherType(length),
-        Some(sap) => NotRoce::Llc(*sap),
-        None => NotRoce::Link,
+        [0xaa, _, _, a, b, c, ..] => NotRoce::Snap([a, b, c]),
+        [] | [0xaa, ..] => NotRoce::Link,
+        [sap, ..] => NotRoce::Llc(sap),
     }
 }
 

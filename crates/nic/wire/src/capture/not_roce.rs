@@ -16,6 +16,8 @@ pub enum NotRoce {
     EtherType(EtherType),
     /// A frame of IEEE 802.2 with this service access point.
     Llc(u8),
+    /// A frame of SNAP with a protocol of this organization.
+    Snap([u8; 3]),
     /// The IP header is malformed or was not captured.
     Ip,
     /// The packet is a fragment without the transport header.
@@ -38,6 +40,7 @@ impl fmt::Display for NotRoce {
             Self::Link => f.write_str("a link layer that is malformed or cut"),
             Self::EtherType(ether_type) => write!(f, "Ethernet type {ether_type}"),
             Self::Llc(sap) => write!(f, "LLC {sap:#04x}"),
+            Self::Snap([a, b, c]) => write!(f, "SNAP {a:02x}-{b:02x}-{c:02x}"),
             Self::Ip => f.write_str("an IP header that is malformed or cut"),
             Self::Fragment => f.write_str("a later fragment of an IP datagram"),
             Self::Protocol(protocol) => write!(f, "IP protocol {protocol}"),
@@ -54,8 +57,10 @@ impl NotRoce {
     pub fn is_other_traffic(&self) -> bool {
         match self {
             Self::EtherType(ether_type) => is_known_type(ether_type.0),
-            // Spanning tree, IS-IS, IPX, NetBIOS, SNAP of vendors, the global address.
-            Self::Llc(sap) => matches!(sap, 0x42 | 0xfe | 0xe0 | 0xf0 | 0xaa | 0xff),
+            // Spanning tree, IS-IS, IPX, NetBIOS, the global address.
+            Self::Llc(sap) => matches!(sap, 0x42 | 0xfe | 0xe0 | 0xf0 | 0xff),
+            // Cisco's and Extreme's discovery, AppleTalk. Those of IEEE 802.1 carry whole frames.
+            Self::Snap(oui) => matches!(oui, [0, 0, 0x0c] | [0, 0xe0, 0x2b] | [8, 0, 7]),
             Self::Protocol(protocol) => is_known_protocol(*protocol),
             Self::Port(port) => is_known_port(*port),
             Self::LinkType(_) | Self::Link | Self::Ip | Self::Fragment | Self::Nested => false,
@@ -113,6 +118,7 @@ mod tests {
             NotRoce::Protocol(6),
             NotRoce::Port(53),
             NotRoce::Llc(0x42),
+            NotRoce::Snap([0, 0, 0x0c]),
         ] {
             assert!(other.is_other_traffic(), "{other}");
         }
@@ -121,6 +127,7 @@ mod tests {
             NotRoce::EtherType(EtherType(0x88e5)),
             NotRoce::EtherType(EtherType(0)),
             NotRoce::Llc(6),
+            NotRoce::Snap([0, 0x80, 0xc2]),
             NotRoce::Protocol(50),
             NotRoce::Port(1021),
             NotRoce::Fragment,

@@ -94,7 +94,7 @@ impl Analysis {
             self.totals.longest_cut = self.totals.longest_cut.max(record.data.len() as u64);
         } else if !reason.is_other_traffic() {
             self.totals.undecoded.add(reason, at);
-        } else if matches!(reason, NotRoce::EtherType(_) | NotRoce::Llc(_)) {
+        } else if matches!(reason, NotRoce::EtherType(_) | NotRoce::Llc(_) | NotRoce::Snap(_)) {
             self.control(at, record);
         }
     }

@@ -28,12 +28,17 @@ fn tagged(frame: &[u8], tags: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_link_layer_gives_the_same_packets() {
-    let links: [(&str, u32, Rewrite); 18] = [
+    let links: [(&str, u32, Rewrite); 19] = [
         ("VLAN", 1, |frame| tagged(frame, &[0x81, 0, 0x60, 7])),
         ("QinQ", 1, |frame| tagged(frame, &[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2])),
         ("a tag of switches before 802.1ad", 1, |frame| tagged(frame, &[0x91, 0, 0, 1])),
         ("four tags", 1, |frame| {
             tagged(frame, &[0x92, 0, 0, 1, 0x93, 0, 0, 2, 0x88, 0xa8, 0, 3, 0x81, 0, 0, 4])
+        }),
+        ("802.2 and SNAP of a bridge", 1, |frame| {
+            let len = (frame.len() as u16 - 6).to_be_bytes();
+            let llc = [&len[..], &[0xaa, 0xaa, 3, 0, 0, 0xf8]].concat();
+            [&frame[..12], &llc, &frame[12..]].concat()
         }),
         ("802.2 and SNAP", 1, |frame| {
             let len = (frame.len() as u16 - 6).to_be_bytes();

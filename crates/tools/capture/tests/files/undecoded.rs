@@ -3,7 +3,7 @@
 use pcap_file::{Endianness, TsResolution};
 use roxie_capture::analyse::{Analysis, Origin, Verdict, analyse as analyse_source};
 use roxie_capture::source::{DecodeRule, Source, TooManyPorts};
-use wire::capture::Carried;
+use wire::capture::{Carried, DecodeAs, LinkType, Seen};
 
 use crate::build::pcap;
 use crate::golden;
@@ -23,6 +23,9 @@ fn decoded_as(file: &[u8], rules: &[&str]) -> Verdict {
     analyse_source(&mut source, Analysis::new(), |_, _| std::ops::ControlFlow::Continue(())).expect("memory")
 }
 
+/// In front of a whole frame: LLC and SNAP of bridges (IEEE 802.1).
+const SNAP_BRIDGED: [u8; 8] = [0xaa, 0xaa, 3, 0, 0x80, 0xc2, 0, 7];
+
 /// The golden packets with another UDP destination port.
 fn on_port(port: u16) -> Vec<Vec<u8>> {
     let mut frames = golden::frames("rc-write-v4");
@@ -39,9 +42,10 @@ fn on_port(port: u16) -> Vec<Vec<u8>> {
 fn packets_of_an_unknown_kind_make_the_capture_inconclusive() {
     let frames = golden::frames("rc-write-v4");
     let all = |rewrite: fn(&[u8]) -> Vec<u8>| frames.iter().map(|frame| rewrite(frame)).collect::<Vec<_>>();
-    let cases: [(&str, u32, Vec<Vec<u8>>); 9] = [
+    let cases: [(&str, u32, Vec<Vec<u8>>); 10] = [
         ("link type 147", 147, frames.clone()),
         ("link type 197 (ERF) with another kind", 197, all(|frame| [&[0; 8][..], &[3; 8], frame].concat())),
+        ("SNAP 00-80-c2", 1, all(|frame| in_ethernet(38, &[&SNAP_BRIDGED[..], frame].concat()))),
         ("LLC 0x06", 1, all(|frame| in_ethernet(38, &[&[6, 6, 3], frame].concat()))),
         ("Ethernet type 0x88e5", 1, all(|frame| in_ethernet(0x88e5, frame))),
         ("IP protocol 50", 1, all(|frame| outer(50, frame))),
@@ -66,6 +70,51 @@ fn packets_of_an_unknown_kind_make_the_capture_inconclusive() {
         assert!(verdict.is_inconclusive() && !verdict.findings.is_empty());
         assert_eq!(verdict.confidence().name(), "low");
     }
+}
+
+/// In any link type, packets of RoCEv2 are decoded, or the analyser says that it does not decode them.
+#[test]
+fn no_link_type_hides_packets_in_silence() {
+    let frames = golden::frames("rc-write-v4");
+    let without: Vec<Vec<u8>> = frames.iter().map(|frame| frame[14..].to_vec()).collect();
+    let mut decoded = Vec::new();
+    for link in 0..=300 {
+        for frames in [&frames, &without] {
+            let verdict = analyse(&file(link, frames));
+            if verdict.totals.roce == frames.len() as u64 {
+                decoded.push(link);
+                continue;
+            }
+            let says = verdict.text();
+            assert!(verdict.is_inconclusive() && !verdict.findings.is_empty(), "{link}: {says}");
+            assert_eq!(verdict.confidence().name(), "low", "{link}: {says}");
+            assert!(says.contains("roxie does not decode: ") && says.contains(", e.g. packet 1"), "{says}");
+            let name = format!("link type {link},");
+            assert!(LinkType(link as u16).name().is_some() || says.contains(&name), "{link}: {says}");
+        }
+    }
+    assert_eq!(decoded, [1, 12, 14, 101, 228, 229]);
+}
+
+/// Behind any Ethernet type and IP protocol, except those of which packets cannot carry others.
+#[test]
+fn no_ethernet_type_and_no_protocol_hides_packets_in_silence() {
+    let frame = &golden::frames("rc-write-v4")[0];
+    let link = DecodeAs::from(LinkType::ETHERNET);
+    let is_hidden = |frame: &[u8]| Seen::parse(link, frame).is_err_and(|reason| reason.is_other_traffic());
+    let hides = |ether_type: &u16| {
+        let shim = |shim: &[u8]| in_ethernet(*ether_type, &[shim, &frame[14..]].concat());
+        let forms = [shim(&[]), shim(&[0; 4]), shim(&[0x11, 0, 0, 1, 0, 46, 0, 0x21])];
+        forms.iter().any(|form| is_hidden(form)) || is_hidden(&in_ethernet(*ether_type, frame))
+    };
+    let types: Vec<u16> = (0..=u16::MAX).filter(hides).collect();
+    let known = [
+        0x0806, 0x0842, 0x8035, 0x809b, 0x80f3, 0x8137, 0x8808, 0x8809, 0x8863, 0x888e, 0x8892, 0x88a2,
+        0x88a4, 0x88b8, 0x88ba, 0x88cc, 0x88f5, 0x88f6, 0x88f7, 0x8902, 0x8906, 0x8914, 0x9000,
+    ];
+    assert_eq!(types, known);
+    let protocols: Vec<u8> = (0..=u8::MAX).filter(|one| is_hidden(&outer(*one, &frame[14..]))).collect();
+    assert_eq!(protocols, [1, 2, 6, 8, 9, 46, 58, 59, 88, 89, 103, 112, 132]);
 }
 
 #[test]
