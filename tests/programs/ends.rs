@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn ends(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let program = build(lab, "ends.c", &["-libverbs", "-lrdmacm"])?;
     let own = lab.own_address(place, Side::Server);
-    let words = ["run", "--netdev", lab.netdev(place), "--", program.path(), own];
+    let words = ["run", "--quiet", "--netdev", lab.netdev(place), "--", program.path(), own];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     let mut lines = ended.output.lines();
     for (rows, role) in [(&SERVER[..], "server"), (&CLIENT[..], "client")] {

@@ -154,7 +154,8 @@ fn as_linux(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let program = build(lab, "several.c", &["-libverbs", "-lrdmacm"])?;
     let (address, neighbour) = ("10.77.0.1", "10.77.0.2");
     let second = ["veth1", "10.78.0.1", "10.78.0.2", "10.99.77.1"];
-    let words = [&["run", "--", program.path(), address, neighbour], &second[..]].concat();
+    let program = ["run", "--quiet", "--", program.path(), address, neighbour];
+    let words = [&program[..], &second[..]].concat();
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     let mut wanted = OF_LINUX.to_owned();
     for (linux, roxie) in DIFFERENCES {
