@@ -113,8 +113,8 @@ fn wildcards(lab: &Lab, place: &Place, name: &str, first: &str, later: &str) -> 
     says(&ended, "10.79.0.1: a request at 0.0.0.0 on ")
 }
 
-/// A request comes to the device of the interface that it came through: at a listener on `::`, and at two with
-/// the same address and port.
+/// A request is given to the device of the interface that it came through: at a listener on `::`, and at two
+/// with the same address and port.
 fn link_local(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let both = ["address add fe80::1/64 dev veth0 nodad", "address add fe80::1/64 dev veth1 nodad"];
     for words in SETUP.iter().chain(&both) {

@@ -1,7 +1,7 @@
 /*
  * wildcard FIRST COMMAND SECOND [ADDRESS...]: a program listens on 0.0.0.0 and, for IPv6 only, on :: with the
- *     same port. Requests come to FIRST and then to SECOND, which COMMAND adds to an interface. Then it listens
- *     on each ADDRESS with another port, and each gets a request.
+ *     same port. Requests come to FIRST and then to SECOND, which COMMAND adds to an interface. Then it
+ *     listens on each ADDRESS with another port, and each gets a request.
  */
 #include <poll.h>
 

@@ -264,15 +264,6 @@ impl GidTable {
         row.is_some_and(|row| scope.is_none_or(|scope| scope == row.ifindex))
     }
 
-    /// True if a request to `gid` is for the device; `scope` is the interface that it came through if that
-    /// counts.
-    pub(crate) fn takes(&self, gid: Gid, scope: Option<u32>) -> bool {
-        match scope {
-            Some(ifindex) => self.entries.contains(&GidRow { gid, ifindex }),
-            None => self.index_of(&gid).is_some(),
-        }
-    }
-
     /// Returns the first address of the family of `ip`.
     pub(crate) fn first_like(&self, ip: IpAddr) -> Option<Gid> {
         let mut gids = self.rows().map(|(_, row)| row.gid);

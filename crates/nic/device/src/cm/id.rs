@@ -429,8 +429,8 @@ impl IdInner {
         Receipt(Arc::clone(self))
     }
 
-    /// Puts an event into the channel. Under the lock of the state that it reports, so that it does not follow
-    /// the event of the device's removal.
+    /// Puts an event into the channel. One that reports a new state is put there under the lock of the state:
+    /// otherwise it could follow the event of the device's removal.
     pub(super) fn push(self: &Arc<Self>, raw: RawEvent) {
         let queue = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push(Unread { target: Arc::downgrade(self), raw });

@@ -13,8 +13,9 @@ use super::driver::Listening;
 use super::host::Host;
 use super::id::{Id, IdInner};
 use super::out_of_phase;
-use super::place::{Place, Places};
+use super::place::Place;
 use super::state::{IdState, Listener, Phase};
+use crate::gid::{GidRow, GidTable};
 
 /// For how long requests to an address without a device are rejected without another look at the interfaces.
 /// Half: a flood of them costs twice the CPU time. Double: clients of a new interface wait longer.
@@ -24,6 +25,16 @@ const NO_DEVICE_MAX: usize = 16;
 
 /// The destination of a request, and the interface that it came through if that counts.
 pub(crate) type RequestTarget = (Gid, Option<u32>);
+
+impl GidTable {
+    /// True if a request is for the device of the table.
+    pub(crate) fn takes(&self, (gid, scope): RequestTarget) -> bool {
+        match scope {
+            Some(ifindex) => self.entries.contains(&GidRow { gid, ifindex }),
+            None => self.index_of(&gid).is_some(),
+        }
+    }
+}
 
 /// Where a request to an address of another device of this process is handled.
 pub(crate) enum RequestHost {
@@ -115,7 +126,7 @@ impl IdInner {
         if params.service_id != service || !params.address.covers(to.0) || state.local.is_some() {
             return None;
         }
-        let has = |host: &dyn Host| host.gids().takes(to.0, to.1);
+        let has = |host: &dyn Host| host.gids().takes(to);
         if let Some((host, _)) = state.listeners.iter().find(|(host, _)| has(&**host)) {
             return Some(RequestHost::At(Arc::clone(host)));
         }
@@ -136,8 +147,8 @@ impl IdInner {
 
     /// Opens the device with the address, and listens there.
     fn listen_also_at(self: &Arc<Self>, to: RequestTarget) {
-        let find = |places: &Box<dyn Places>| places.find(&mut |gids| gids.takes(to.0, to.1)).ok()?;
-        let place = self.places.as_ref().and_then(find);
+        let wanted = &mut |gids: &GidTable| gids.takes(to);
+        let place = self.places.as_ref().and_then(|places| places.find(wanted).ok()?);
         let mut state = self.lock();
         state.is_opening = false;
         let (listening, has_place) = (state.listening, place.is_some());
@@ -152,5 +163,19 @@ impl IdInner {
             state.no_device.truncate(NO_DEVICE_MAX - 1);
             state.no_device.push((to, until));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_to_a_link_local_address_is_for_the_device_of_its_interface() {
+        let gid = Gid::from("fe80::1".parse::<IpAddr>().unwrap());
+        let rows = [2, 3].map(|ifindex| GidRow { gid, ifindex });
+        let table = GidTable { ifindex: 2, entries: rows.to_vec(), ..GidTable::without_addresses() };
+        assert_eq!([2, 3, 4].map(|ifindex| table.takes((gid, Some(ifindex)))), [true, true, false]);
+        assert!(table.takes((gid, None)) && !table.takes((Gid::from(Ipv4Addr::LOCALHOST), None)));
     }
 }

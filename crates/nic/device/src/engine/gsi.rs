@@ -246,8 +246,8 @@ impl Engine {
     }
 
     /// Returns the service of a request to an address that this device does not have.
-    fn service_elsewhere(&self, mad: &Mad, (dst, scope): RequestTarget) -> Option<ServiceId> {
-        if self.services.gids.get().takes(dst, scope) {
+    fn service_elsewhere(&self, mad: &Mad, to: RequestTarget) -> Option<ServiceId> {
+        if self.services.gids.get().takes(to) {
             return None;
         }
         transport::cm::requested_service(&mad.bytes)

@@ -158,3 +158,24 @@ pub(super) fn claim(
 fn parse_gid(text: &str) -> Option<Gid> {
     (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten().map(|v| Gid(v.to_be_bytes()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_addresses_of_two_interfaces_are_two_services() {
+        let of = |ip: &str| Gid::from(ip.parse::<IpAddr>().unwrap());
+        let [link_local, global] = [of("fe80::1"), of("fd00::1")];
+        let [first, second] = [5, 6].map(|scope| ServiceAddress::at(link_local, scope));
+        assert_ne!(first, second);
+        assert_eq!(ServiceAddress::candidates(link_local, 6), [second, ServiceAddress::Any6]);
+        assert_eq!(
+            ServiceAddress::candidates(global, 6),
+            [ServiceAddress::Gid(global), ServiceAddress::Any6]
+        );
+        assert_eq!(ServiceAddress::parse(&first.to_string()), Some(first), "also for an earlier build");
+        assert!(ServiceRequest::from(first).collides(ServiceAddress::Any6));
+        assert!(!ServiceRequest::from(first).collides(second));
+    }
+}

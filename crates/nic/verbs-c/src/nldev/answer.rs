@@ -324,7 +324,7 @@ impl Listed {
         self.ask(|remote| Some((remote.pid(), remote.queue_pairs().ok()?)))
     }
 
-    /// Whether an engine is one of the device: it has its name and interface. The program may have started with
+    /// Whether an engine is one of the device: it has its name and interface. A program may have started with
     /// other names than this process: its devices are shown as the first one of their interface.
     fn has(&self, status: &EngineStatus) -> bool {
         let known = self.names.iter().find(|name| **name == status.device).or(self.names.first());

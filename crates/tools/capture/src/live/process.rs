@@ -36,7 +36,7 @@ const BATCH_BYTES: usize = 128 << 10;
 /// Time between two looks for engines that have started, each of which reads the names of all Unix sockets.
 /// Half: twice that. Double: an engine that lives for less is not named.
 const LOOK_NS: u64 = 1_000_000_000;
-/// Time that such an engine has for its answer, and at the end of the capture. Packets are not read meanwhile.
+/// Time that such an engine has for its answer, and at the end of the capture. Meanwhile no packet is read.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(5);
 const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Records between two comparisons with [`BATCH_BYTES`].
