@@ -6,9 +6,10 @@ use std::thread;
 use roxie::sched::Tuning;
 use roxie_sim::{DeviceOptions, run_devices};
 
-/// Seeds of each tunable and factor; `./check --full` runs 12. Each tunable has seeds of its own, so that
-/// more runs are seen.
+/// Seeds of each tunable and factor; `./check --full` runs [`OWN_SEEDS`].
 const SEEDS: u64 = 4;
+/// Each tunable has so many seeds of its own, so that more runs are seen.
+const OWN_SEEDS: u64 = 12;
 
 fn seeds() -> u64 {
     let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return SEEDS };
@@ -23,7 +24,8 @@ fn scale_each_tunable(numerator: u64, denominator: u64, factor: &str) {
         let mut broken = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let (index, seed) = (number as u64 / seeds, number as u64);
+            let (index, nth) = (number as u64 / seeds, number as u64 % seeds);
+            let seed = index * OWN_SEEDS.max(seeds) + nth;
             let Some(name) = Tuning::FIELDS.get(index as usize) else { return broken };
             let tuning = Tuning::default().scaled(name, numerator, denominator).expect("it is a field");
             if let Err(failed) = run_devices(&DeviceOptions { seed, tuning }) {
