@@ -1,4 +1,4 @@
-/* ended_by_term: polls a completion queue that is not that of the queue pair, until SIGTERM ends it; exit: 143 */
+/* ended_by_term: polls a queue that is not that of the queue pair, until SIGTERM ends it; exit: 143 */
 #include "misuse.h"
 
 #include <signal.h>

@@ -166,7 +166,7 @@ impl Report {
     }
 
     /// Prints the rest and the sums; returns the number of findings that change the exit code: a program that
-    /// fails has its own. If the command `has_failed`, also what its processes waited for that a signal ended.
+    /// fails has its own. If the command `has_failed`, also what processes waited for that a signal ended.
     pub(super) fn end(&mut self, processes: usize, has_failed: bool) -> Outcome<usize> {
         let counted = self.printed.len();
         let mut left: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! How long the threads of the command waited for a CPU, as the kernel's scheduler says (schedstat of proc(5)).
-//! It is read while they run, so the last 200 ms of a process are missing.
+//! How long the threads of the command waited for a CPU, as the kernel's scheduler says (schedstat of
+//! proc(5)). It is read while they run, so the last 200 ms of a process are missing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,10 +34,12 @@ impl Cpus {
         for process in names.iter().filter_map(number) {
             let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
             for task in tasks {
-                let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
-                let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+                let name = task.file_name();
+                let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+                let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat"));
+                let text = text.unwrap_or_default();
                 let mut times = text.split_whitespace().map_while(|word| word.parse().ok());
-                if let (Some(thread), Some(ran), Some(waited)) = (thread, times.next(), times.next()) {
+                if let (Some(ran), Some(waited)) = (times.next(), times.next()) {
                     self.0.entry(process).or_default().insert(thread, (ran, waited));
                 }
             }

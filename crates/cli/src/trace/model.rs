@@ -46,8 +46,8 @@ pub(crate) struct Message {
     pub(crate) end: u64,
     /// Packets that were retransmitted while this was the oldest message in flight.
     pub(crate) retransmitted: u32,
-    /// Nanoseconds between RNR NAKs and the retransmissions that follow, and between its departure and the last
-    /// other retransmission, while it was in flight.
+    /// Nanoseconds between RNR NAKs and the retransmissions that follow, and between its departure and the
+    /// last other retransmission, while it was in flight.
     #[serde(default)]
     pub(crate) rnr_ns: u64,
     #[serde(default)]
