@@ -175,16 +175,17 @@ mod tests {
             }
         }
         let script = String::from_utf8(completions(Shell::Bash)).expect("text");
-        for words in ["run --netdev", "capture read -i", "xdp attach"] {
-            let ask = format!(
-                "COMP_WORDS=(roxie {words} ''); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-                 _roxie roxie '' \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\""
-            );
-            let bash = std::process::Command::new("bash").args(["-c", &format!("{script}\n{ask}")]).output();
-            let output = bash.expect("bash runs");
-            let offered = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(offered.split_whitespace().any(|word| word == "lo"), "{words}: {offered} {output:?}");
-        }
+        let ask = "for words in 'run --netdev' 'capture read -i' 'xdp attach'; do
+                       COMP_WORDS=(roxie $words ''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+                       _roxie roxie '' \"${COMP_WORDS[-2]}\"; echo \" ${COMPREPLY[*]} \"
+                   done";
+        // It is too long for an argument.
+        let file = std::env::temp_dir().join(format!("roxie-completions-{:016x}", sys::random_u64()));
+        std::fs::write(&file, format!("{script}\n{ask}")).expect("written");
+        let output = std::process::Command::new("bash").arg(&file).output().expect("bash runs");
+        std::fs::remove_file(&file).expect("removed");
+        let offered = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(offered.lines().filter(|line| line.contains(" lo ")).count(), 3, "{offered} {output:?}");
     }
 
     #[test]

@@ -119,11 +119,9 @@ fn blocks(name: &str, keys: &mut Keys) -> Outcome<Blocks> {
         }
         "lb" => balance(keys)?,
         _ => {
-            let hint = match nearest(name, &NAMES) {
-                Some(near) => format!("did you mean '{near}'?"),
-                None => "'roxie xdp attach --help' lists them; parameters follow a colon: lose:ppm=10000"
-                    .to_owned(),
-            };
+            let near = nearest(name, &NAMES).map(|near| format!("did you mean '{near}'? "));
+            let hint = "'roxie xdp attach --help' lists them; parameters follow a colon: lose:ppm=10000";
+            let hint = format!("{}{hint}", near.unwrap_or_default());
             return Err(usage(format!("no recipe '{name}'")).hint(hint));
         }
     })
@@ -278,6 +276,7 @@ mod tests {
     fn invalid_recipes_are_refused_with_the_name_of_the_key() {
         for (text, want) in [
             ("fly", "no recipe 'fly'"),
+            ("polic:rate=1M", "did you mean 'police'?"),
             ("lose=1", "parameters follow a colon: lose:ppm=10000"),
             ("drop:fast", "'fast' is not KEY=VALUE"),
             ("drop:speed=9", "has no speed="),
@@ -307,5 +306,8 @@ mod tests {
             assert!(failure.to_string().contains(want), "{text}: {failure}");
             assert_eq!(failure.code, 2);
         }
+        assert!(meant("count").is_some_and(|hint| hint.contains("--recipe pass")));
+        assert_eq!(meant("polic:rate=1M").as_deref(), Some("a recipe is '--recipe police:rate=1M'"));
+        assert_eq!(meant("my_object.o"), None);
     }
 }
