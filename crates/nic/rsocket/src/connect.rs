@@ -46,8 +46,8 @@ impl Stream {
         }
     }
 
-    /// Accepts the next connection (raccept). Waits for one unless the socket is non-blocking. The connection is
-    /// blocking in either case.
+    /// Accepts the next connection (raccept). Waits for one unless the socket is non-blocking. The connection
+    /// is blocking in either case.
     ///
     /// # Errors
     /// `WouldBlock`; `EINVAL` unless it listens; `EMFILE` if the process is out of descriptors, which rejects
