@@ -6,11 +6,11 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 66_370),
+    ("crates/nic/", 66_590),
     ("crates/xdp/", 10_130),
-    ("crates/tools/", 9_480),
-    ("crates/lab/", 6_960),
-    ("crates/cli/", 18_440),
+    ("crates/tools/", 9_770),
+    ("crates/lab/", 6_990),
+    ("crates/cli/", 18_550),
     ("xtask/", 860),
 ];
 
