@@ -12,7 +12,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Write as _;
 use std::panic::Location;
 use std::ptr;
-use std::sync::{LazyLock, Once};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use roxie::transport::{Cause, VerbsError, Wc, WcStatus};
 use roxie::verbs::Cq;
@@ -140,11 +141,14 @@ pub(crate) fn note_completions(cq: &Cq, polled: &[Wc]) {
 
 #[cold]
 fn note_each(cq: &Cq, polled: &[Wc]) {
-    static UNANSWERED: Once = Once::new();
+    // Not a `Once`, in which a forked child could wait for a thread that it does not have.
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
     if let Some(observer) = observer() {
         (observer.completed)(polled);
-    } else if let Some(wc) = polled.iter().find(|wc| wc.status == WcStatus::RetryExcErr) {
-        UNANSWERED.call_once(|| cq.unanswered(Qpn::new(wc.qp_num)).into_iter().for_each(roxie::notice));
+    } else if let Some(wc) = polled.iter().find(|wc| wc.status == WcStatus::RetryExcErr)
+        && !IS_SAID.swap(true, Ordering::Relaxed)
+    {
+        cq.unanswered(Qpn::new(wc.qp_num)).into_iter().for_each(roxie::notice);
     }
     if WANTED.errors {
         polled.iter().filter(|wc| wc.status != WcStatus::Success).for_each(note_completion);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use roxie::cm::{CmEvent, CmEventKind, EventChannel, Id, Param};
@@ -93,12 +93,14 @@ fn next(channel: &EventChannel) -> Result<&'static EventObject, Failure> {
 
 /// Prints why a connection was not made, once per process: programs print a number, or nothing.
 fn explain(event: &CmEvent) {
-    static PRINTED: Once = Once::new();
+    // Not a `Once`, in which a forked child could wait for a thread that it does not have.
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
     if event.status != 0
-        && !PRINTED.is_completed()
+        && !IS_SAID.load(Ordering::Relaxed)
         && let Some(why) = event.failure()
+        && !IS_SAID.swap(true, Ordering::Relaxed)
     {
-        PRINTED.call_once(|| roxie::notice(why));
+        roxie::notice(why);
     }
 }
 
