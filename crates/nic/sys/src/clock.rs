@@ -37,13 +37,6 @@ fn measured_offset() -> (u64, u64) {
     (day.wrapping_sub(before + took / 2), took)
 }
 
-/// Nanoseconds since 1970 by `CLOCK_TAI`, the clock of the kernel's own time stamps of AF_XDP packets. It is
-/// ahead of `CLOCK_REALTIME` by 37 s where a time service such as chrony has told the kernel the offset.
-#[must_use]
-pub fn tai_ns() -> u64 {
-    read(libc::CLOCK_TAI)
-}
-
 /// CPU time of all threads of this process, in nanoseconds (`CLOCK_PROCESS_CPUTIME_ID`). Unlike the other
 /// clocks, this one costs a system call.
 #[must_use]

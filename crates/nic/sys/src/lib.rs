@@ -40,7 +40,7 @@ pub mod xdp;
 
 pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
-pub use clock::{day_offset_ns, now_ns, process_cpu_ns, tai_ns};
+pub use clock::{day_offset_ns, now_ns, process_cpu_ns};
 #[cfg(any(test, feature = "testing"))]
 pub use dir::between_calls;
 pub use dir::{Dir, NamedFile, Untrusted, Walk};

@@ -19,7 +19,6 @@ mod receive;
 mod segment;
 mod sockets;
 mod transmit;
-mod tx_time;
 
 pub use bursts::BurstPath;
 pub use error::{XskError, XskStep};
@@ -309,7 +308,6 @@ impl Port for XskPort {
 impl XskPort {
     fn rows(&self) -> Vec<(&'static str, u64)> {
         let (statistics, sockets) = (self.sockets.statistics(), &self.sockets.counters);
-        let times = self.sockets.tx_times();
         let pools = [&self.sockets.rx_pool, &self.sockets.tx_pool];
         let [rx_pool, tx_pool] = pools.map(|pool| (pool.len() as u64, pool.counters()));
         vec![
@@ -319,8 +317,6 @@ impl XskPort {
             ("xsk_tx_bursts_by_udp", self.extra.tx_bursts),
             ("xsk_tx_no_chunk", self.extra.tx_no_chunk),
             ("xsk_tx_ring_full", self.extra.tx_ring_full),
-            ("xsk_tx_timed", times.packets),
-            ("xsk_tx_timed_us", times.sum_ns / 1000),
             ("xsk_rx_pool_free", rx_pool.0),
             ("xsk_rx_pool_takes", rx_pool.1.takes),
             ("xsk_rx_pool_empty", rx_pool.1.empty),

@@ -175,19 +175,6 @@ impl TxRing {
     /// is 0 or exceeds the chunk, or the chunk belongs to another memory.
     #[inline]
     pub fn push(&mut self, chunk: Chunk, offset: usize, len: usize) -> Result<(), Chunk> {
-        self.push_with(chunk, offset, len, 0)
-    }
-
-    /// Like [`push`](TxRing::push), for a packet with `struct xsk_tx_metadata` before it.
-    #[inline]
-    pub fn push_with_metadata(&mut self, chunk: Chunk, offset: usize, len: usize) -> Result<(), Chunk> {
-        if !self.umem.config.tx_metadata {
-            return Err(chunk);
-        }
-        self.push_with(chunk, offset, len, libc::XDP_TX_METADATA)
-    }
-
-    fn push_with(&mut self, chunk: Chunk, offset: usize, len: usize, options: u32) -> Result<(), Chunk> {
         let chunk_len = self.umem.config.chunk_len as usize;
         let end = offset + len;
         let descriptors = end.div_ceil(chunk_len) - offset / chunk_len;
@@ -198,16 +185,16 @@ impl TxRing {
         {
             return Err(chunk);
         }
-        let (base, mut at, mut options) = (chunk.offset(), offset, options);
+        let (base, mut at) = (chunk.offset(), offset);
         while at < end {
             let until = ((at / chunk_len + 1) * chunk_len).min(end);
             let more = if until < end { libc::XDP_PKT_CONTD } else { 0 };
             self.ring.push(libc::xdp_desc {
                 addr: base + at as u64,
                 len: (until - at) as u32,
-                options: options | more,
+                options: more,
             });
-            (at, options) = (until, 0);
+            at = until;
         }
         chunk.lend(descriptors as u8);
         Ok(())

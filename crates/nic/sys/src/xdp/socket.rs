@@ -65,8 +65,6 @@ pub struct XskStatistics {
 
 /// linux/if_xdp.h, since 6.18; other constants come from libc.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
-/// Bytes of `struct xsk_tx_metadata`.
-const TX_METADATA_LEN: u32 = 24;
 /// The kernel copies each packet it sends into a buffer that counts against this until the receiver has
 /// freed it.
 const SEND_BUFFER: i32 = 64 << 20;
@@ -111,16 +109,13 @@ impl XskSocket {
         if config.unaligned {
             flags |= libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
         }
-        if config.tx_metadata {
-            flags |= libc::XDP_UMEM_TX_METADATA_LEN;
-        }
         let registration = libc::xdp_umem_reg {
             addr: self.user.0.memory.start().as_ptr() as u64,
             len: self.user.0.len,
             chunk_size: config.chunk_len,
             headroom: config.headroom,
             flags,
-            tx_metadata_len: if config.tx_metadata { TX_METADATA_LEN } else { 0 },
+            tx_metadata_len: 0,
         };
         self.set(libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
     }

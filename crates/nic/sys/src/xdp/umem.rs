@@ -17,14 +17,12 @@ pub struct UmemConfig {
     pub headroom: u32,
     /// Chunks may begin anywhere (XDP_UMEM_UNALIGNED_CHUNK_FLAG).
     pub unaligned: bool,
-    /// Packets to send may have 24 bytes of metadata before them (XDP_UMEM_TX_METADATA_LEN, since 6.8).
-    pub tx_metadata: bool,
 }
 
 impl Default for UmemConfig {
     /// Aligned chunks of 4096 bytes.
     fn default() -> UmemConfig {
-        UmemConfig { chunk_len: 4096, headroom: 0, unaligned: false, tx_metadata: false }
+        UmemConfig { chunk_len: 4096, headroom: 0, unaligned: false }
     }
 }
 
@@ -119,12 +117,6 @@ impl Umem {
             umem.regions.push(region);
         }
         Ok((umem, tokens))
-    }
-
-    /// The geometry.
-    #[must_use]
-    pub fn config(&self) -> UmemConfig {
-        self.config
     }
 
     /// The regions, in the order of [`Umem::new`].

@@ -10,7 +10,7 @@ use super::owner::Owner;
 use super::paths::Paths;
 use super::program::ProgramWatch;
 use super::segment::Segments;
-use super::sockets::{Plan, QUEUES_MAX, SINGLE_MTU_MAX, Sockets};
+use super::sockets::{Plan, QUEUES_MAX, Sockets};
 use super::{BurstPath, Extra, Place, Staging, XskError, XskPort, XskStep};
 use crate::port::flow_table::FlowTable;
 use crate::port::{MAX_PACKET, PortCounters, UdpPort};
@@ -116,8 +116,7 @@ fn prepare(config: &XskPortConfig) -> Result<Parts, XskError> {
     // Kernels before 6.3 do not report features; optional ones are tried anyway.
     let features = xdp_features(config.ifindex).unwrap_or_default();
     let steering = attach(config, queues, preferred_mode(config.mode, &link, features))?;
-    let is_timed = link.mtu <= SINGLE_MTU_MAX;
-    let plan = Plan { ifindex: config.ifindex, mtu: link.mtu, features, is_timed };
+    let plan = Plan { ifindex: config.ifindex, mtu: link.mtu, features };
     let sockets = Sockets::open(&plan, &steering)?;
     let mut paths = Paths::new(config.ifindex).map_err(during(XskStep::Netlink))?;
     let epoll = Epoll::new().map_err(during(XskStep::Epoll))?;

@@ -3,7 +3,6 @@
 use sys::xdp::{Rings, XskSocket};
 
 use super::sockets::SocketCounters;
-use super::tx_time::TxTime;
 
 /// A socket and its rings.
 #[derive(Debug)]
@@ -20,8 +19,6 @@ pub(crate) struct Queue {
     /// Chunks that its fill ring still needs. Received chunks return to the fill ring of the same queue,
     /// so a busy queue does not take the memory of the others.
     pub(super) chunks_due: u32,
-    /// How long the kernel holds its packets.
-    pub(super) time: TxTime,
     /// Transmit units that it holds.
     pub(super) units_held: usize,
     /// Since when it refuses packets, and has completed none.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::Queue;
-use super::tx_time::{TxTime, TxTimeCounters};
 use super::{XskError, XskStep};
 use crate::page_pool::{Audit, PagePool};
 use crate::port::TxRoom;
@@ -93,9 +92,6 @@ pub(crate) struct Plan {
     pub(crate) mtu: u32,
     /// XDP features that the driver reports.
     pub(crate) features: XdpFeatures,
-    /// Whether packets are timed in copy mode. Then each packet to send must lie in one chunk, behind room
-    /// for its metadata: the kernel refuses other descriptors.
-    pub(crate) is_timed: bool,
 }
 
 pub(crate) const CHUNK_LEN: u32 = 4096;
@@ -174,28 +170,10 @@ impl Sockets {
         zero_copy: bool,
         fragments: bool,
     ) -> Result<Sockets, XskError> {
-        let is_timed = plan.is_timed && !zero_copy;
-        match Sockets::with_metadata(plan, map, ring_len, [zero_copy, fragments, is_timed]) {
-            // A kernel before 6.11 does not know the flag.
-            Err(XskError::Socket { step: XskStep::Socket, error })
-                if is_timed && error.raw_os_error() == Some(libc::EINVAL) =>
-            {
-                Sockets::with_metadata(plan, map, ring_len, [zero_copy, fragments, false])
-            }
-            done => done,
-        }
-    }
-
-    fn with_metadata(
-        plan: &Plan,
-        map: &dyn SocketMap,
-        ring_len: u32,
-        [zero_copy, fragments, tx_metadata]: [bool; 3],
-    ) -> Result<Sockets, XskError> {
         let queues = map.queues().clamp(1, QUEUES_MAX);
         let rx_units = ring_len.min(RX_UNITS_MAX / queues).max(RING_LEN_MIN);
         let regions = [(rx_units * queues, 1), (ring_len, TX_SPAN)];
-        let config = UmemConfig { chunk_len: CHUNK_LEN, tx_metadata, ..UmemConfig::default() };
+        let config = UmemConfig { chunk_len: CHUNK_LEN, ..UmemConfig::default() };
         let during = |step| move |error| XskError::Socket { step, error };
         let (umem, mut tokens) = Umem::new(config, &regions).map_err(during(XskStep::PacketMemory))?;
         let umem = Arc::new(umem);
@@ -271,7 +249,6 @@ impl Sockets {
             dirty: false,
             polls,
             chunks_due: rx_units,
-            time: TxTime::new(self.umem.config().tx_metadata),
             units_held: 0,
             full_since_ns: None,
             has_refused: false,
@@ -385,7 +362,6 @@ impl Sockets {
         for queue in queues {
             while let Some(chunk) = queue.rings.completion.pop() {
                 queue.units_held = queue.units_held.saturating_sub(1);
-                queue.time.completed(&chunk);
                 tx_pool.put(chunk);
                 (*full_since_ns, queue.full_since_ns) = (None, None);
                 queue.has_refused = false;
@@ -399,7 +375,7 @@ impl Sockets {
     pub(crate) fn push(
         &mut self,
         queue: usize,
-        mut chunk: Chunk,
+        chunk: Chunk,
         offset: usize,
         len: usize,
     ) -> Result<(), Chunk> {
@@ -410,13 +386,7 @@ impl Sockets {
         }
         let queue = self.queues.get_mut(queue).filter(|queue| !holds_most(queue));
         let Some(queue) = queue else { return Err(chunk) };
-        let unit = chunk.index();
-        if queue.time.request(&mut chunk, offset) {
-            queue.rings.tx.push_with_metadata(chunk, offset, len)?;
-            queue.time.pushed(unit, offset);
-        } else {
-            queue.rings.tx.push(chunk, offset, len)?;
-        }
+        queue.rings.tx.push(chunk, offset, len)?;
         queue.units_held += 1;
         queue.dirty = true;
         Ok(())
@@ -442,19 +412,10 @@ impl Sockets {
         }
     }
 
-    /// How long the kernel held the packets that were measured, of all queues.
-    pub(super) fn tx_times(&self) -> TxTimeCounters {
-        let each = self.queues.iter().map(|queue| queue.time.counters);
-        each.fold(TxTimeCounters::default(), |sum, one| TxTimeCounters {
-            packets: sum.packets + one.packets,
-            sum_ns: sum.sum_ns + one.sum_ns,
-        })
-    }
-
     /// Whether packets of an interface with this MTU can be sent.
     #[inline]
     pub(crate) fn can_send(&self, mtu: u32) -> bool {
-        mtu <= SINGLE_MTU_MAX || !self.umem.config().tx_metadata
+        mtu <= SINGLE_MTU_MAX || self.fragments
     }
 
     /// Whether the kernel has taken all packets of this queue.

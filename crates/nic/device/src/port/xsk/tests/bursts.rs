@@ -1,4 +1,4 @@
-//! Bursts in copy mode, and the times of packets in the kernel.
+//! Bursts in copy mode.
 
 use super::*;
 
@@ -65,23 +65,4 @@ fn a_tap_is_told_the_headers_and_the_identification_of_a_packet_of_a_burst() {
         b.recv(RxQueues::ALL.into(), &mut |batch| ports.push((batch.src_port, batch.packets().count())));
     }
     assert_eq!(ports, [(src_port, 8)]);
-}
-
-#[test]
-fn the_time_of_some_packets_in_the_kernel_is_measured() {
-    let Some(net) = Net::new(1500, 1) else { return };
-    let (mut a, mut b) = (net.xsk(0, XdpMode::Native), net.xsk(1, XdpMode::Native));
-    let there = flow(&net, &mut a, V4, 0);
-    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[1036], 10));
-    let start = Instant::now();
-    transfer(&mut a, &mut b, there, V4, 0, mixed(1, &[1036], 5000));
-    a.sockets.reap();
-    let took = start.elapsed();
-    let times = a.sockets.tx_times();
-    if times == super::super::tx_time::TxTimeCounters::default() {
-        eprintln!("skipped: needs Linux 6.11");
-        return;
-    }
-    assert!((2..5100 / 64 + 2).contains(&times.packets), "{times:?}");
-    assert!(times.sum_ns > 0 && times.sum_ns / times.packets < took.as_nanos() as u64, "{times:?} {took:?}");
 }
