@@ -14,7 +14,7 @@ pub struct PortHolder {
 /// How long to wait for sockets that no process of this user holds.
 const UNHELD_NS: u64 = 5_000_000_000;
 /// How long to wait for a process that has just started. Tests, which have just started too, wait less.
-const BEGINNING_NS: u64 = if cfg!(test) { 2_000_000_000 } else { 30_000_000_000 };
+pub(super) const BEGINNING_NS: u64 = if cfg!(test) { 2_000_000_000 } else { 30_000_000_000 };
 /// A process that started less than this ago (seconds) may be creating a group of this user. On a busy
 /// machine it waits for its CPU.
 const YOUNG_S: f64 = 30.0;
@@ -73,6 +73,14 @@ fn parse(table: &str, wanted: u16) -> Vec<PortHolder> {
     table.lines().skip(1).filter_map(holder).collect()
 }
 
+/// True if a thread of another process runs, or waits for a CPU (proc_pid_stat(5), field 3).
+pub(super) fn is_runnable(pid: u32) -> bool {
+    let runs = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    pid != std::process::id() && stats.any(runs)
+}
+
 fn is_young(pid: u32) -> bool {
     let age = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -97,6 +105,19 @@ sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeo
 513: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 4712 2 0000000000000000 0
 ";
         assert_eq!(parse(table, 4791), [PortHolder { uid: 1000, inode: 4711 }]);
+    }
+
+    #[test]
+    fn a_process_that_computes_is_runnable_and_one_that_sleeps_is_not() {
+        let start = |words: &[&str]| std::process::Command::new(words[0]).args(&words[1..]).spawn().unwrap();
+        let mut children = [start(&["sh", "-c", "while :; do :; done"]), start(&["sleep", "60"])];
+        while !is_runnable(children[0].id()) || is_runnable(children[1].id()) {
+            std::thread::yield_now();
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::FOR_ENGINE;
 use super::group::{Common, SocketSet};
-use super::holder::PortHolder;
+use super::holder::{BEGINNING_NS, PortHolder, is_runnable};
 use super::identity::{self, Peer, Relation};
 use super::meeting::{self, Listener, Swept};
 use super::names::GroupNames;
@@ -45,7 +45,7 @@ enum Scan {
 
 /// How long to wait for the answer of one member.
 const ANSWER_NS: u64 = 200_000_000;
-/// How long to retry while members exist but do not answer.
+/// How long to retry at least while members exist but do not answer.
 const SILENT_NS: u64 = 2_000_000_000;
 /// How long to retry at least while the port is busy and no member of this user exists. After that the owners
 /// of the port decide ([`PortHolder::patience_ns`]): the kernel closes the sockets of a dead process later,
@@ -98,7 +98,11 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
         let waited_ns = now_ns() - start;
         let ends = match error {
             JoinError::Refused { .. } => true,
-            JoinError::Silent { .. } => waited_ns > SILENT_NS,
+            JoinError::Silent { member, .. } if waited_ns > SILENT_NS => {
+                // One that waits for its CPU will answer.
+                waited_ns > BEGINNING_NS || !is_runnable(member.pid as u32)
+            }
+            JoinError::Silent { .. } => false,
             JoinError::PortBusy { .. } if waited_ns > BUSY_NS => {
                 waited_ns > PortHolder::patience_ns(&PortHolder::of(port))
             }
