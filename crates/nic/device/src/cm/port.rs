@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::cm::ServiceId;
 use transport::refusal::Os;
@@ -353,27 +354,43 @@ fn taken(number: Errno, port: u16) -> VerbsError {
 
 /// Returns Linux's range of ephemeral ports, or its default. Read once: each connection needs a port.
 fn ephemeral_range() -> (u16, u16) {
-    static RANGE: LazyLock<(u16, u16)> = LazyLock::new(|| {
-        let parse = |text: String| {
-            let mut numbers = text.split_whitespace().map(str::parse::<u16>);
-            match (numbers.next(), numbers.next()) {
-                (Some(Ok(low)), Some(Ok(high))) if 0 < low && low <= high => Some((low, high)),
-                _ => None,
-            }
-        };
-        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-        text.and_then(parse).unwrap_or((32_768, 60_999))
-    });
-    *RANGE
+    // The two ports, 0 before they are read. A forked child could wait for ever in a `LazyLock`.
+    static RANGE: AtomicU32 = AtomicU32::new(0);
+    let packed = match RANGE.load(Ordering::Relaxed) {
+        0 => {
+            let (low, high) = read_ephemeral_range();
+            let packed = u32::from(low) << 16 | u32::from(high);
+            RANGE.store(packed, Ordering::Relaxed);
+            packed
+        }
+        known => known,
+    };
+    ((packed >> 16) as u16, packed as u16)
+}
+
+fn read_ephemeral_range() -> (u16, u16) {
+    let parse = |text: String| {
+        let mut numbers = text.split_whitespace().map(str::parse::<u16>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(low)), Some(Ok(high))) if 0 < low && low <= high => Some((low, high)),
+            _ => None,
+        }
+    };
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+    text.and_then(parse).unwrap_or((32_768, 60_999))
 }
 
 /// True if an IPv6 address is for IPv6 only unless an option says otherwise (net.ipv6.bindv6only). Read once:
 /// each identifier with an IPv6 address needs it.
 pub(super) fn is_bound_v6_only() -> bool {
-    static IS_V6_ONLY: LazyLock<bool> = LazyLock::new(|| {
-        std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "1")
-    });
-    *IS_V6_ONLY
+    // 0 before it is read, then 1 for false and 2 for true. See `ephemeral_range`.
+    static IS_V6_ONLY: AtomicU8 = AtomicU8::new(0);
+    if IS_V6_ONLY.load(Ordering::Relaxed) == 0 {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+        let is_v6_only = text.is_ok_and(|text| text.trim() == "1");
+        IS_V6_ONLY.store(1 + u8::from(is_v6_only), Ordering::Relaxed);
+    }
+    IS_V6_ONLY.load(Ordering::Relaxed) == 2
 }
 
 /// True if CAP_NET_BIND_SERVICE is in the effective set.
