@@ -90,7 +90,6 @@ impl Id {
         let target = destination(dst.ip());
         let Some(Resolved { local, path }) = self.0.resolve(target, dst, bound, src.ip())? else {
             state.dst = Some(dst);
-            drop(state);
             self.0.push(RawEvent::AddrError(libc::ENODEV));
             return Ok(());
         };
@@ -288,7 +287,7 @@ fn no_device() -> VerbsError {
 }
 
 /// The interface of a link-local address.
-fn scope(addr: SocketAddr) -> Option<u32> {
+pub(super) fn scope(addr: SocketAddr) -> Option<u32> {
     match addr {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
         _ => None,

@@ -52,7 +52,6 @@ impl Id {
                 let ip = ip_of(low, high); "the identifier has joined the group {ip}"));
         }
         state.groups.push(join);
-        drop(state);
         self.0.push(RawEvent::Joined(join));
         Ok(())
     }

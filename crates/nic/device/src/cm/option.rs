@@ -79,7 +79,7 @@ impl Id {
                     ));
                 }
                 state.phase = Phase::RouteResolved;
-                drop(state);
+                // Under the lock: no event follows that of a removed device.
                 self.0.push(RawEvent::RouteResolved);
             }
             _ => {
