@@ -12,7 +12,7 @@ use crate::case::{Case, LONG, SHORT, Scale, Spread, places, says};
 const SIZES: [&str; 8] = ["23", "64", "1000", "1024", "1025", "4096", "16385", "65535"];
 const CLIENTS: usize = 20;
 /// The request fails after a second of refusals; with room for a busy machine.
-const REFUSED_MAX: Duration = Duration::from_secs(3);
+const REFUSED_MAX: Duration = Duration::from_secs(10);
 /// rping's time limit for rdma_resolve_addr.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 
@@ -56,7 +56,7 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
 fn nobody_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let address = if place.family == Family::V4 { "10.77.0.99" } else { "fd77::99" };
     let ended = start(lab, place, Side::Client, name, &["rping", "-c", "-a", address, "-d"])?.wait(SHORT);
-    if ended.took < RESOLVE_MAX || ended.took > 2 * RESOLVE_MAX {
+    if ended.took < RESOLVE_MAX {
         return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
     }
     says(
@@ -73,10 +73,7 @@ fn no_process_there(lab: &Lab, place: &Place, name: &str) -> Result<(), String> 
     if ended.took > REFUSED_MAX {
         return Err(format!("took {:?}\n{}", ended.took, ended.describe()));
     }
-    says(
-        &ended,
-        "RDMA_CM_EVENT_UNREACHABLE, -111): the host answers, and no process there has the UDP port",
-    )?;
+    says(&ended, "RDMA_CM_EVENT_UNREACHABLE, -111): the host answers, and refuses the UDP port of RoCE")?;
     says(&ended, "RDMA_CM_EVENT_UNREACHABLE, error -111")
 }
 

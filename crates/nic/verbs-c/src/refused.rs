@@ -133,22 +133,27 @@ pub(crate) fn forget() {
 #[inline]
 pub(crate) fn note_completions(cq: &Cq, polled: &[Wc]) {
     if !polled.is_empty()
-        && (WANTED.completions || polled.iter().any(|wc| wc.status == WcStatus::RetryExcErr))
+        && (WANTED.completions
+            || !IS_SAID.load(Ordering::Relaxed) && polled.iter().any(|wc| wc.status == WcStatus::RetryExcErr))
     {
         note_each(cq, polled);
     }
 }
 
+/// A peer that did not answer was named. Not a `Once`, in which a forked child could wait for a thread that
+/// it does not have.
+static IS_SAID: AtomicBool = AtomicBool::new(false);
+
 #[cold]
 fn note_each(cq: &Cq, polled: &[Wc]) {
-    // Not a `Once`, in which a forked child could wait for a thread that it does not have.
-    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let mut failed = polled.iter().filter(|wc| wc.status == WcStatus::RetryExcErr);
     if let Some(observer) = observer() {
         (observer.completed)(polled);
-    } else if let Some(wc) = polled.iter().find(|wc| wc.status == WcStatus::RetryExcErr)
+    } else if !IS_SAID.load(Ordering::Relaxed)
+        && let Some(why) = failed.find_map(|wc| cq.unanswered(Qpn::new(wc.qp_num)))
         && !IS_SAID.swap(true, Ordering::Relaxed)
     {
-        cq.unanswered(Qpn::new(wc.qp_num)).into_iter().for_each(roxie::notice);
+        roxie::notice(why);
     }
     if WANTED.errors {
         polled.iter().filter(|wc| wc.status != WcStatus::Success).for_each(note_completion);

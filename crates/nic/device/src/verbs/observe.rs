@@ -31,7 +31,7 @@ impl Qp {
 }
 
 impl Cq {
-    /// Says in one line what is known of the peer of a queue pair that it did not answer.
+    /// Returns one line about the peer that did not answer a queue pair.
     #[must_use]
     pub fn unanswered(&self, qpn: Qpn) -> Option<String> {
         let mut engines = (0..self.engine().count()).map(|n| self.engine().at(n));
@@ -39,10 +39,13 @@ impl Cq {
         let (ip, peer, own) = (remote?, dest_qpn?.value(), qpn.value());
         let why = match counters.rcvd_pkts {
             0 => format!(
-                "no packet ever came from there; compare QPN, PSN and GID of both ends, and see \
+                "this queue pair received no packet; compare QPN, PSN and GID of both ends, and see \
                  'ping {ip}' and 'roxie interop {ip}'"
             ),
-            n => format!("it sent {n} packets before; see its own output: it exited, stopped or failed"),
+            n => format!(
+                "it sent {n} packets before; its process may have ended or be stopped (see its output), or \
+                 the network drops packets (see 'ping {ip}')"
+            ),
         };
         let pair = format!("queue pair {own:#08x}: no answer from queue pair {peer:#08x} of {ip}");
         Some(format!("{pair} (IBV_WC_RETRY_EXC_ERR): {why}"))
