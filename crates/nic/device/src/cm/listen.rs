@@ -23,7 +23,7 @@ const NO_DEVICE_NS: u64 = 500_000_000;
 /// Addresses for which that is remembered.
 const NO_DEVICE_MAX: usize = 16;
 
-/// The destination of a request, and the interface that it came through if that counts.
+/// The destination of a request, and the interface that received it if the destination is link-local.
 pub(crate) type RequestTarget = (Gid, Option<u32>);
 
 impl GidTable {

@@ -228,6 +228,8 @@ impl Engine {
                 true
             }
             MadOutcome::BacklogFull => waited_ns >= BACKLOG_WAIT_NS,
+            // No search follows that of the process that received it.
+            MadOutcome::NotOurs { .. } if is_of_other_link && mad.packet.is_forwarded() => true,
             MadOutcome::NotOurs { service_id, dst_gid } => {
                 let over = waited_ns >= LISTENER_WAIT_NS;
                 let handed = self.hand_to_listener(mad, service_id, dst_gid);
@@ -235,7 +237,7 @@ impl Engine {
                     copy();
                 }
                 if over && handed == Some(false) && is_of_other_link {
-                    // An engine on that link rejects it.
+                    // Each engine on that link rejects it; the peer ignores all but the first.
                     self.broadcast(mad);
                 } else if over && handed == Some(false) {
                     self.services.cm.reject_no_listener(self.now(), &mad.bytes, src, dst);

@@ -146,7 +146,7 @@ fn members_of_another_version_are_named_as_the_reason() {
 fn a_claim_waits_for_the_process_that_adds_slots_and_goes_on_when_it_has_ended() {
     let config = new_domain();
     let a = Membership::join(&config).unwrap();
-    // One number in 64 pages is that of no slot, so the first page may have one slot less.
+    // One number of 4,096 is no slot, and may be in the first page.
     let slots = (0..SLOTS).filter(|slot| a.server.socket_set.has_slot(*slot, 1)).count();
     let further: Vec<FurtherSlot> = (1..slots).map(|_| a.claim_slot().unwrap()).collect();
     let adding = sys::bind_seqpacket(&a.server.group.growth()).unwrap();

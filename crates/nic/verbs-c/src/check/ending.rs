@@ -77,8 +77,8 @@ pub(super) enum About {
     Wait {
         cq: usize,
         since_ns: u64,
-        /// So waits also a thread of a correct program that has nothing to do: only SIGALRM shows that the
-        /// program did not want to wait so long, and perhaps the exit by this thread.
+        /// An idle thread of a correct program waits in the same way. SIGALRM, or an exit by this thread,
+        /// suggests that the wait was too long.
         is_idle: bool,
     },
     /// A message or datagram was refused, on which a program need not count. The completion queue in which
@@ -143,7 +143,7 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
         }
     } else {
         let how = if has_reported() { Failed::Beside(status) } else { Failed::Exit(status) };
-        // A program that fails leaves what a reported mistake did not let it end.
+        // After other findings, waits are their consequence.
         if matches!(how, Failed::Exit(_)) {
             give_up(how);
         }

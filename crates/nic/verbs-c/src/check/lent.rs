@@ -13,8 +13,8 @@ use super::options::lock;
 use super::pages::{self, Protection};
 use super::stack::Site;
 
-/// Pages that are kept after the acknowledgement. Half: a server that accepts many connections at once reads
-/// late without a finding. Double: another 256 KiB.
+/// Pages that are kept after the acknowledgement. Half: of a server with many connections at once, fewer late
+/// reads are found. Double: another 256 KiB.
 const TAKEN_MAX: usize = 64;
 
 #[derive(Default)]
@@ -35,12 +35,15 @@ fn layout() -> Layout {
 /// Copies private data, which fits a page, to a page that the application may use until the acknowledgement.
 #[cold]
 pub(super) fn lend(data: &[u8]) -> *const u8 {
-    // SAFETY: the layout is not empty.
-    let page = unsafe { alloc_zeroed(layout()) };
-    if page.is_null() || data.len() > layout().size() {
+    if data.len() > layout().size() {
         return data.as_ptr();
     }
-    // SAFETY: a new page with room for the bytes.
+    // SAFETY: the layout is not empty.
+    let page = unsafe { alloc_zeroed(layout()) };
+    if page.is_null() {
+        return data.as_ptr();
+    }
+    // SAFETY: a new page, and the bytes are not more.
     unsafe { ptr::copy_nonoverlapping(data.as_ptr(), page, data.len()) };
     lock(&LENT).given.insert(page.expose_provenance(), data.len());
     page

@@ -98,8 +98,8 @@ fn destroyed(kind: Kind, object: usize) {
         Kind::QueuePair => work::queue_pair_ends(object),
         Kind::SharedQueue => work::shared_queue_ends(object),
         Kind::CmEvent => {
-            // SAFETY: the object ends after this call. Each member of the union begins
-            // with a pointer or as many bits.
+            // SAFETY: the event is alive until this call returns. Each member of the union begins with a
+            // pointer or as many bits, so any bits are a valid address; it is not followed.
             let data = unsafe { (*(object as *const rdma_cm_event)).param.conn.private_data };
             lent::take(data.addr(), site);
         }

@@ -26,7 +26,7 @@ use super::stack::{Site, here};
 /// noticed.
 const KEPT_MAX: usize = 1 << 16;
 
-/// Each word of an event that was acknowledged: with librdmacm the memory belongs to other data then.
+/// Overwrites acknowledged events. librdmacm frees this memory, and the allocator reuses it.
 const POISON: usize = usize::from_ne_bytes([0x5a; size_of::<usize>()]);
 
 /// What is known about an object.

@@ -32,7 +32,7 @@ pub(super) fn report(kind: FindingKind, text: &str, sites: &[(&str, Site)]) {
     report_with(kind, text, sites, "");
 }
 
-/// How a process ended of which something may be the consequence of another mistake.
+/// How the process ended, in a finding that may follow from another mistake.
 #[derive(Clone, Copy)]
 pub(super) enum Failed {
     /// With an exit code; nothing else was reported.
