@@ -40,9 +40,11 @@ fn an_input_that_is_not_a_capture_is_described() {
         "{}",
         said(&output)
     );
-    for (magic, name, cat) in
-        [(&b"BZh91AY"[..], "bzip2", "bzcat"), (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x -so")]
-    {
+    for (magic, name, cat) in [
+        (&b"BZh91AY"[..], "bzip2", "bzcat"),
+        (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x -so"),
+        (&[0x02, 0x21, 0x4c, 0x18, 0, 0], "lz4 -l", "lz4cat"),
+    ] {
         let output = roxie(&["analyse", "-"], magic);
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");

@@ -165,8 +165,7 @@ fn decimal(f: &mut impl Write, mut n: u64) -> fmt::Result {
     f.write_str(ascii(&digits[start..])?)
 }
 
-/// Writes the hexadecimal digits of bytes without the first `skip` ones. Payloads are most of a capture, and
-/// the formatting of single bytes takes twenty times as long.
+/// Writes the hexadecimal digits of bytes without the first `skip` ones. Payloads are most of a capture.
 fn hex(f: &mut impl Write, bytes: &[u8], mut skip: usize) -> fmt::Result {
     let mut digits = [0; 128];
     for part in bytes.chunks(digits.len() / 2) {

@@ -54,6 +54,8 @@ pub(super) struct Process {
     netdev: Option<String>,
     /// Slot and device of the engines that started after the capture.
     missed: BTreeMap<u16, String>,
+    /// Slots of those on other interfaces than the chosen one.
+    others: BTreeSet<u16>,
     /// When the last look for such engines was.
     looked_ns: u64,
 }
@@ -110,6 +112,7 @@ impl Process {
                     wait_ns,
                     netdev: options.netdev.clone(),
                     missed: BTreeMap::new(),
+                    others: BTreeSet::new(),
                     looked_ns: now_ns(),
                 })
             }
@@ -123,16 +126,18 @@ impl Process {
         self.looked_ns = now_ns();
         let Ok(domain) = DomainConfig::from_env() else { return };
         for (pid, slot) in Remote::find(&domain, Some(self.pid)) {
-            if self.engines.iter().any(|engine| engine.slot == slot) || self.missed.contains_key(&slot) {
+            let is_captured = self.engines.iter().any(|engine| engine.slot == slot);
+            if is_captured || self.missed.contains_key(&slot) || self.others.contains(&slot) {
                 continue;
             }
             // One that does not answer in time is asked again.
             let remote = Remote::connect(&domain, pid, slot, Users::All).ok();
             let status = remote.and_then(|remote| remote.with_timeout(timeout).engine().ok());
-            if let Some(EngineStatus { device, netdev, .. }) = status
-                && self.netdev.as_ref().is_none_or(|wanted| *wanted == netdev)
-            {
+            let Some(EngineStatus { device, netdev, .. }) = status else { continue };
+            if self.netdev.as_ref().is_none_or(|wanted| *wanted == netdev) {
                 self.missed.insert(slot, format!("{device} on {netdev}"));
+            } else {
+                self.others.insert(slot);
             }
         }
     }

@@ -21,11 +21,7 @@ pub(super) fn packet<'a>(out: &mut String, record: &Record<'a>, seen: &Result<Se
         text(out, name);
     }
     for (nth, layer) in layers.iter().enumerate() {
-        // Layers that share a name begin with the same one. The comparison of all names took a third of the
-        // time.
-        fn begins<'b>(layer: &'b Layer<'_>) -> Option<&'b str> {
-            layer.fields.first().map(|field| &*field.name)
-        }
+        // Layers that share a name begin with the same one, so only these are compared.
         let is_twin = |(other, twin): (usize, &Layer<'_>)| other != nth && begins(twin) == begins(layer);
         let has_twin = layers.iter().enumerate().any(is_twin);
         for field in &layer.fields {
@@ -51,6 +47,10 @@ pub(super) fn packet<'a>(out: &mut String, record: &Record<'a>, seen: &Result<Se
         }
     }
     out.push_str("}\n");
+}
+
+fn begins<'b>(layer: &'b Layer<'_>) -> Option<&'b str> {
+    layer.fields.first().map(|field| &*field.name)
 }
 
 fn all<'a, 'b>(layers: &'b [Layer<'a>]) -> impl Iterator<Item = &'b Field<'a>> {

@@ -17,9 +17,9 @@ const FORMATS: [(&[u8], &str, &str); 11] = [
     // RFC 8878, and a frame that pzstd begins with.
     (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstdcat"),
     (&[0x50, 0x2a, 0x4d, 0x18], "zstd", "zstdcat"),
-    // The frames, and those of lz4 -l.
     (&[0x04, 0x22, 0x4d, 0x18], "lz4", "lz4cat"),
-    (&[0x02, 0x21, 0x4c, 0x18], "lz4", "lz4cat"),
+    // Frames without an end: a cut file cannot be told from a whole one.
+    (&[0x02, 0x21, 0x4c, 0x18], "lz4 -l", "lz4cat"),
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xzcat"),
     (b"BZh", "bzip2", "bzcat"),
     (b"LZIP", "lzip", "lzip -dc"),
@@ -85,10 +85,13 @@ impl Read for Unpacked<'_> {
             let name = self.name;
             let why = match error.kind() {
                 ErrorKind::UnexpectedEof => format!("the file is cut: its {name} data end early"),
-                ErrorKind::OutOfMemory => format!("{name} needs too much memory for this file"),
-                ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::Other => {
-                    format!("the file is damaged: its {name} data: {error}")
-                }
+                ErrorKind::OutOfMemory => format!(
+                    "{name} needs more than 128 MiB for this file; decompress it with a program of its own"
+                ),
+                ErrorKind::InvalidData
+                | ErrorKind::InvalidInput
+                | ErrorKind::Other
+                | ErrorKind::Unsupported => format!("the {name} data cannot be decompressed: {error}"),
                 _ => return error,
             };
             io::Error::new(ErrorKind::InvalidData, why)
@@ -206,7 +209,12 @@ mod frames {
                     Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
                         length,
                         ..
-                    })) => drop(io::copy(&mut self.input.by_ref().take(length.into()), &mut io::sink())?),
+                    })) => {
+                        let mut frame = self.input.by_ref().take(length.into());
+                        if io::copy(&mut frame, &mut io::sink())? < length.into() {
+                            return Err(ErrorKind::UnexpectedEof.into());
+                        }
+                    }
                     Err(error) => return Err(self.error(&error)),
                 }
             }
