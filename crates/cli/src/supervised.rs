@@ -42,7 +42,7 @@ impl Ended {
 
     /// Whether a signal has ended the command, or a program that it has run last, as shells report it.
     pub(crate) fn is_by_signal(&self) -> bool {
-        self.status.code().is_none_or(|code| code > SIGNALED)
+        self.status.code().is_none_or(|code| (SIGNALED + 1..=SIGNALED + 64).contains(&code))
     }
 
     /// The exit code of the command, as shells report it. Keeps the capture of `--capture`, with `--on-error`

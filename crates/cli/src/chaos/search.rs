@@ -151,12 +151,12 @@ pub(crate) fn search(
     let alone = program.tally(None)?;
     terminal::print(&match alone.failed {
         0 => format!(
-            "no seed replays the failure: it depends also on the moment at which the threads run, or on what \
-             other programs do; {alone} fail without faults"
+            "no seed that failed replays the failure: it may depend on the moment at which the threads run, \
+             or on what other programs do; {alone} fail without faults"
         ),
-        _ => format!(
-            "no seed replays the failure: it depends on the program itself; {alone} fail without faults"
-        ),
+        _ => {
+            format!("no seed that failed replays the failure; the command fails without faults, too: {alone}")
+        }
     });
     terminal::print(&format!("repeat until it fails: while {}; do :; done", program.replay(&plan)));
     Err(Failure::new(format!("{failed} seeds make the command fail now and then")).code(FOUND))

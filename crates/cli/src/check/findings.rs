@@ -96,7 +96,7 @@ pub(super) struct Finding {
     pub(super) command: String,
 }
 
-/// How a process ended, of which something may be the consequence of another mistake.
+/// How a process failed: what it left may follow from another mistake.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Failed {

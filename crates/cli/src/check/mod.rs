@@ -173,7 +173,7 @@ fn supervise(
 ) -> Outcome<ExitCode> {
     let read = || findings.read(|finding| report.finding(finding));
     let ended = supervised::supervise(&args.run, variables, read)?;
-    // What the signal was also sent to still says what it waited for.
+    // Processes that got the same signal still write what they waited for.
     let until = Instant::now() + LATER_MAX;
     while ended.is_by_signal() && findings.has_running()? && Instant::now() < until {
         thread::sleep(LATER_STEP);

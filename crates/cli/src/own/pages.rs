@@ -50,7 +50,8 @@ pub(super) fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_interfaces(Args::command()), "roxie", &mut script);
     let (place, expression) = match shell {
-        Shell::Bash => (INTERFACES, "$(ls /sys/class/net)"),
+        // `compgen -W` expands its words, and an interface may be called `$(id)`.
+        Shell::Bash => (INTERFACES, "\\$(ls /sys/class/net)"),
         Shell::Zsh => ("(@IF@)", "_net_interfaces"),
         Shell::Fish => ("@IF@\\t''", "(ls /sys/class/net)"),
         _ => (INTERFACES, "lo"),
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn interfaces_are_completed() {
         for (shell, lines) in [
-            (Shell::Bash, ["compgen -W \"$(ls /sys/class/net)\" -- \"${cur}\"", "roxie__subcmd__run)"]),
+            (Shell::Bash, ["compgen -W \"\\$(ls /sys/class/net)\" -- \"${cur}\"", "roxie__subcmd__run)"]),
             (
                 Shell::Zsh,
                 [":IF[,IF...]:_net_interfaces' \\", ":netdev -- Network interface:_net_interfaces'"],

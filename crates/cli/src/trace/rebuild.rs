@@ -187,9 +187,12 @@ impl Builder<'_> {
         for (.., message) in &mut ends.queue {
             if let Some(left) = message.left.filter(|_| is_again && message.acked.is_none()) {
                 match not_ready {
-                    Some(since) => message.rnr_ns += begin.saturating_sub(since.max(left)),
+                    Some(since) => {
+                        let waited = begin.saturating_sub(since.max(left));
+                        message.rnr_ns = message.rnr_ns.saturating_add(waited);
+                    }
                     None => {
-                        let since = message.last.unwrap_or(left) + message.rnr_ns;
+                        let since = message.last.unwrap_or(left).saturating_add(message.rnr_ns);
                         message.lost_ns = begin.saturating_sub(since);
                     }
                 }

@@ -124,11 +124,11 @@ impl Group {
 /// How many of these messages were in flight, on average while there was one. They are in the order of their
 /// posts.
 fn in_flight(messages: &[&Message]) -> f64 {
-    let (mut sum, mut busy, mut until) = (0, 0, 0);
+    let (mut sum, mut busy, mut until) = (0_u64, 0_u64, 0);
     for message in messages {
         let end = message.posted.saturating_add(message.total());
-        sum += message.total();
-        busy += end.saturating_sub(message.posted.max(until));
+        sum = sum.saturating_add(message.total());
+        busy = busy.saturating_add(end.saturating_sub(message.posted.max(until)));
         until = until.max(end);
     }
     sum as f64 / busy.max(1) as f64
