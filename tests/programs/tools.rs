@@ -144,7 +144,7 @@ fn objects(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     const QUEUE_PAIRS: usize = 60;
     let (port, address, count) = (lab.port(), lab.address(place), QUEUE_PAIRS.to_string());
     let port_word = port.to_string();
-    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "60", "-q", &count];
+    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "600", "-q", &count];
     let mut server = start(lab, place, Side::Server, name, &common)?;
     wait_ready(&mut server, Ready::Tcp(port))?;
     let mut client = start(lab, place, Side::Client, name, &[&common[..], &[address]].concat())?;

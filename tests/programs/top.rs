@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn stream(lab: &Lab, place: &Place, name: &str, more: &[&str]) -> Result<[Running; 2], String> {
     let (port, address) = (lab.port(), lab.address(place));
     let port_word = port.to_string();
-    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "60"];
+    let common = ["ib_write_bw", "-F", "-d", "roxie0", "-p", &port_word, "-D", "600"];
     let common = [&common[..], more].concat();
     let mut server = start(lab, place, Side::Server, name, &common)?;
     wait_ready(&mut server, Ready::Tcp(port))?;

@@ -128,7 +128,7 @@ pub fn run(name: &str, mut args: Arguments, mut cases: Vec<Case>) -> ExitCode {
     }
     let mut skipped = Skipped::default();
     cases.retain(|case| is_chosen(&args, &case.name));
-    // A case that runs alone waits for the one before it, and the next waits for it.
+    // Those that run beside others first: each change between the two kinds waits for running cases.
     cases.sort_by_key(|case| !case.beside);
     let lab = match Lab::new(logs(name)) {
         Ok(lab) => lab,
