@@ -208,7 +208,8 @@ impl Link {
                 if state.phase == Phase::Opening {
                     state.phase = Phase::Connected;
                 }
-                self.shorten_rnr_timer().map_err(|refused| refused.errno())
+                // Refused if the queue pair failed meanwhile, whose flush was not looked at.
+                self.shorten_rnr_timer().map_err(|_failed| completion_errno(WcStatus::WrFlushErr))
             }
             CmEventKind::Rejected => Err(libc::ECONNREFUSED),
             CmEventKind::AddrError
