@@ -181,7 +181,7 @@ fn frames_travel_in_generic_mode() {
 fn chunks_may_be_small_have_headroom_or_begin_anywhere() {
     for config in [
         UmemConfig { chunk_len: 2048, headroom: 128, ..UmemConfig::default() },
-        UmemConfig { chunk_len: 3000, headroom: 64, unaligned: true, ..UmemConfig::default() },
+        UmemConfig { chunk_len: 3000, headroom: 64, unaligned: true },
     ] {
         if veth(1500) {
             ping_pong(XdpMode::Native, config);
