@@ -6,9 +6,9 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 66_590),
+    ("crates/nic/", 66_500),
     ("crates/xdp/", 10_130),
-    ("crates/tools/", 9_770),
+    ("crates/tools/", 9_780),
     ("crates/lab/", 6_990),
     ("crates/cli/", 18_550),
     ("xtask/", 860),

@@ -39,8 +39,8 @@ const OPENINGS_NS: [u64; 4] = [10_000, 300_000, 10_000_000, 300_000_000];
 const TIMEOUT: u8 = 14;
 /// How long a link is down (nanoseconds): at most half of the time after which a requester gives up.
 const DOWN_NS: [u64; 5] = [100_000, 2_000_000, 30_000_000, 100_000_000, 250_000_000];
-/// Longest wait for a connection before the netdev is removed, and the interval of the checks (nanoseconds): the attempts
-/// of a run begin within 20 ms.
+/// Longest wait for a connection before the netdev is removed, and the interval of the checks (nanoseconds):
+/// the attempts of a run begin within 20 ms.
 const CONNECTED_NS: u64 = 100_000_000;
 const LOOK_NS: u64 = 10_000;
 
@@ -90,7 +90,8 @@ impl HostDevices {
         self.addresses[usize::from(network) % self.addresses.len()]
     }
 
-    /// The source address that a connection from a device to `dst` must name; `None` if the route already selects it.
+    /// The source address that a connection from a device to `dst` must name; `None` if the route already
+    /// selects it.
     pub(super) fn source(&self, process: usize, dst: IpAddr) -> Option<SocketAddr> {
         let of = self.processes.iter().position(|known| known.number == process)?;
         let is_by_route = !self.addresses.contains(&dst) && self.source_to(dst) == self.addresses[of];
