@@ -185,9 +185,11 @@ fn refusals(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let name_of_environment = format!("ROXIE_NAME='a b' {roxie_is} run -- true");
     let unknown = format!("ROXIE_NETDEB=lo {roxie_is} env --json");
     let value = format!("ROXIE_STATS=no {roxie_is} env --json");
+    // The program may be below /tmp.
     let read_only = format!(
-        "for dir in /tmp /var/tmp; do mount -t tmpfs -o ro none $dir; done
-         exec env -u TMPDIR -u XDG_RUNTIME_DIR {roxie_is} doctor"
+        "mount --bind $(dirname {roxie_is}) /mnt
+         for dir in /tmp /var/tmp; do mount -t tmpfs -o ro none $dir; done
+         exec env -u TMPDIR -u XDG_RUNTIME_DIR /mnt/roxie doctor"
     );
     let table: [(&[&str], i32, &str); 14] = [
         (&["run", "--", "sh", "-c", &unknown], 0, "ROXIE_NETDEB has no effect; did you mean ROXIE_NETDEV?"),

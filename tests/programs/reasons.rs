@@ -181,7 +181,7 @@ fn strangers(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
         );
         let ended = shell(lab, place, name, &script)?;
         let reasons = [
-            format!("{REASON}UDP port 4791 belongs to process "),
+            format!("{REASON}roxie0 on lo: UDP port 4791 belongs to process "),
             format!(
                 "of user {uid}; users do not share it (run as user {uid}, or start in a network namespace"
             ),
