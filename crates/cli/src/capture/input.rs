@@ -48,7 +48,7 @@ pub(super) struct LiveArgs {
     /// Capture a process that runs on roxie, both directions, until Ctrl-C or its end; without privileges
     ///
     /// Captures incoming packets before the process's hooks and outgoing packets after them, on every kind of
-    /// port. All its devices are captured, each as an interface of the file; --interface chooses one.
+    /// port. The devices that it has open are captured, each as an interface; --interface chooses one.
     #[arg(short = 'p', long, value_name = "PID", group = "live")]
     pid: Option<u32>,
     /// Stop the capture after this time
