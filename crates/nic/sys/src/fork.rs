@@ -39,16 +39,17 @@ static TOKEN: AtomicU64 = AtomicU64::new(0);
 /// (getpid(2)). Another program that this process executes has another one.
 #[must_use]
 pub fn process_token() -> u64 {
-    match TOKEN.load(Ordering::Relaxed) {
-        0 => {
-            let fresh = super::random_u64() | 1;
-            // Another thread may have been first.
-            TOKEN
-                .compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed)
-                .map_or_else(|it| it, |_| fresh)
-        }
-        token => token,
+    read_once(&TOKEN, || super::random_u64() | 1)
+}
+
+/// Returns `known`, or if that is 0 sets it to what `read` returns, which is not 0. All threads get the same
+/// number. Not a `OnceLock`, in which a forked child could wait for a thread that it does not have.
+pub fn read_once(known: &AtomicU64, read: impl FnOnce() -> u64) -> u64 {
+    if known.load(Ordering::Relaxed) == 0 {
+        // Another thread may have been first.
+        let _ = known.compare_exchange(0, read(), Ordering::Relaxed, Ordering::Relaxed);
     }
+    known.load(Ordering::Relaxed)
 }
 
 /// Whether the handlers of a module are registered.
@@ -284,6 +285,18 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::thread;
+
+    #[test]
+    fn threads_that_read_at_once_get_one_number() {
+        let known = AtomicU64::new(0);
+        let numbers: Vec<u64> = thread::scope(|scope| {
+            let read = |number| read_once(&known, || number);
+            let threads: Vec<_> = (1..=8).map(|number| scope.spawn(move || read(number))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!((1..=8).contains(&numbers[0]) && numbers.iter().all(|number| *number == numbers[0]));
+        assert_eq!(read_once(&known, || unreachable!()), numbers[0]);
+    }
 
     #[test]
     fn threads_that_waited_for_a_failed_registration_register_the_handlers_once() {

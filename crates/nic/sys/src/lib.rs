@@ -49,7 +49,7 @@ pub use ethtool::{driver_counters, transmit_checksums};
 pub use eventfd::EventFd;
 pub use fork::{
     ForkHandlers, KeptLock, ProcessMutex, disconnect, end_fork_deadline, fork_deadline, generation,
-    lock_until, next_generation, process_token,
+    lock_until, next_generation, process_token, read_once,
 };
 pub use icmp::{SendError, keep_errors, receive_error};
 pub use memory::memory_file;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::cm::ServiceId;
@@ -13,7 +13,7 @@ use wire::Gid;
 
 use super::host::{Claim, Host};
 use crate::registry::{DomainConfig, ServiceAddress, ServiceRequest};
-use sys::ProcessMutex;
+use sys::{ProcessMutex, read_once};
 
 /// `enum rdma_port_space`.
 #[repr(u16)]
@@ -354,17 +354,11 @@ fn taken(number: Errno, port: u16) -> VerbsError {
 
 /// Returns Linux's range of ephemeral ports, or its default. Read once: each connection needs a port.
 fn ephemeral_range() -> (u16, u16) {
-    // The two ports, 0 before they are read. A forked child could wait for ever in a `LazyLock`.
-    static RANGE: AtomicU32 = AtomicU32::new(0);
-    let packed = match RANGE.load(Ordering::Relaxed) {
-        0 => {
-            let (low, high) = read_ephemeral_range();
-            let packed = u32::from(low) << 16 | u32::from(high);
-            RANGE.store(packed, Ordering::Relaxed);
-            packed
-        }
-        known => known,
-    };
+    static RANGE: AtomicU64 = AtomicU64::new(0);
+    let packed = read_once(&RANGE, || {
+        let (low, high) = read_ephemeral_range();
+        u64::from(low) << 16 | u64::from(high)
+    });
     ((packed >> 16) as u16, packed as u16)
 }
 
@@ -383,14 +377,10 @@ fn read_ephemeral_range() -> (u16, u16) {
 /// True if an IPv6 address is for IPv6 only unless an option says otherwise (net.ipv6.bindv6only). Read once:
 /// each identifier with an IPv6 address needs it.
 pub(super) fn is_bound_v6_only() -> bool {
-    // 0 before it is read, then 1 for false and 2 for true. See `ephemeral_range`.
-    static IS_V6_ONLY: AtomicU8 = AtomicU8::new(0);
-    if IS_V6_ONLY.load(Ordering::Relaxed) == 0 {
-        let text = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
-        let is_v6_only = text.is_ok_and(|text| text.trim() == "1");
-        IS_V6_ONLY.store(1 + u8::from(is_v6_only), Ordering::Relaxed);
-    }
-    IS_V6_ONLY.load(Ordering::Relaxed) == 2
+    // 1 for false and 2 for true.
+    static IS_V6_ONLY: AtomicU64 = AtomicU64::new(0);
+    let read = || std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    read_once(&IS_V6_ONLY, || 1 + u64::from(read().is_ok_and(|text| text.trim() == "1"))) == 2
 }
 
 /// True if CAP_NET_BIND_SERVICE is in the effective set.

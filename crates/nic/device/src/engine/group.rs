@@ -20,7 +20,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use sys::Cancellation;
+use sys::{Cancellation, read_once};
 
 use crate::engine::outbox::Mad;
 use crate::engine::owners::{Owner, Owners, Placement};
@@ -105,19 +105,13 @@ impl Engines {
     /// bound to a CPU counts only this one, and would refuse the completion vectors that others know.
     #[must_use]
     pub fn most(self) -> usize {
-        // 0 before the first call. Not a `OnceLock`, in which a forked child could wait for a thread that it
-        // does not have.
-        static AUTO_MOST: AtomicUsize = AtomicUsize::new(0);
-        self.0.unwrap_or_else(|| match AUTO_MOST.load(Ordering::Relaxed) {
-            0 => {
-                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-                let descriptors = sys::descriptor_limit() / DESCRIPTORS_SHARE / DESCRIPTORS_EACH;
-                let most = cpus.min(descriptors as usize).clamp(1, Self::MAX);
-                let first = AUTO_MOST.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
-                first.map_or_else(|first| first, |_| most)
-            }
-            most => most,
-        })
+        static AUTO_MOST: AtomicU64 = AtomicU64::new(0);
+        let read = || {
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            let descriptors = sys::descriptor_limit() / DESCRIPTORS_SHARE / DESCRIPTORS_EACH;
+            cpus.min(descriptors as usize).clamp(1, Self::MAX) as u64
+        };
+        self.0.unwrap_or_else(|| read_once(&AUTO_MOST, read) as usize)
     }
 
     pub(crate) fn is_auto(self) -> bool {
