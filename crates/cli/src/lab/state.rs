@@ -155,9 +155,8 @@ fn is_held(dir: &Dir, name: &str) -> bool {
 
 /// The start time of a process, in clock ticks since boot; `None` if there is no such process.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain any character.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let fields = sys::stat_fields(&pid.to_string())?;
+    let mut fields = fields.split_whitespace();
     let is_dead = fields.next()? == "Z";
     fields.nth(18)?.parse().ok().filter(|_| !is_dead)
 }

@@ -64,7 +64,7 @@ pub use phase::Phase;
 pub use poll::{PollFd, poll, poll_interruptible};
 pub use process::{
     DescriptorLimit, LimitLock, descriptor_limit, descriptor_limits, effective_uid, file_size_limit,
-    is_stopped, lower_priority, survive_file_size_limit, unblock_signals,
+    is_runnable, is_stopped, lower_priority, stat_fields, survive_file_size_limit, unblock_signals,
 };
 pub use random::random_u64;
 pub use record_queue::{RecordReader, RecordWriter};

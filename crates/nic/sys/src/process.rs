@@ -15,10 +15,24 @@ pub fn effective_uid() -> u32 {
 /// Whether a process is stopped by a signal or by a debugger; false if that is not known.
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may contain any character (proc(5)).
-    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, Some('T' | 't'))
+    stat_fields(&pid.to_string()).is_some_and(|fields| fields.starts_with(['T', 't']))
+}
+
+/// Whether a thread of another process runs, or waits for a CPU; false if that is not known.
+#[must_use]
+pub fn is_runnable(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut fields =
+        tasks.filter_map(|task| stat_fields(&format!("{pid}/task/{}", task.file_name().display())));
+    pid != std::process::id() && fields.any(|fields| fields.starts_with('R'))
+}
+
+/// The fields of the file `stat` of a process or thread, from the state on, which is field 3
+/// (proc_pid_stat(5)). The name before it may contain any character.
+#[must_use]
+pub fn stat_fields(id: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    text.rsplit_once(") ").map(|(_, fields)| fields.to_owned())
 }
 
 /// Lowers the priority of the calling thread: `nice` from 1 to 19 (setpriority(2)).
@@ -191,6 +205,19 @@ mod tests {
         assert!(becomes(true, libc::SIGSTOP) && becomes(false, libc::SIGCONT));
         child.kill().expect("killed");
         child.wait().expect("ended");
+    }
+
+    #[test]
+    fn a_process_that_computes_is_runnable_and_one_that_sleeps_is_not() {
+        let start = |words: &[&str]| Command::new(words[0]).args(&words[1..]).spawn().unwrap();
+        let mut children = [start(&["sh", "-c", "while :; do :; done"]), start(&["sleep", "60"])];
+        while !is_runnable(children[0].id()) || is_runnable(children[1].id()) {
+            std::thread::yield_now();
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     /// The blocked signals of a child, from /proc/PID/status.

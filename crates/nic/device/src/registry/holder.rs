@@ -73,19 +73,10 @@ fn parse(table: &str, wanted: u16) -> Vec<PortHolder> {
     table.lines().skip(1).filter_map(holder).collect()
 }
 
-/// True if a thread of another process runs, or waits for a CPU (proc_pid_stat(5), field 3).
-pub(super) fn is_runnable(pid: u32) -> bool {
-    let runs = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
-    pid != std::process::id() && stats.any(runs)
-}
-
 fn is_young(pid: u32) -> bool {
     let age = || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // Field 22; the name in parentheses may contain any character.
-        let started: f64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+        // Field 22.
+        let started: f64 = sys::stat_fields(&pid.to_string())?.split(' ').nth(19)?.parse().ok()?;
         let uptime = fs::read_to_string("/proc/uptime").ok()?;
         Some(uptime.split(' ').next()?.parse::<f64>().ok()? - started / TICKS)
     };
@@ -105,19 +96,6 @@ sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeo
 513: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 4712 2 0000000000000000 0
 ";
         assert_eq!(parse(table, 4791), [PortHolder { uid: 1000, inode: 4711 }]);
-    }
-
-    #[test]
-    fn a_process_that_computes_is_runnable_and_one_that_sleeps_is_not() {
-        let start = |words: &[&str]| std::process::Command::new(words[0]).args(&words[1..]).spawn().unwrap();
-        let mut children = [start(&["sh", "-c", "while :; do :; done"]), start(&["sleep", "60"])];
-        while !is_runnable(children[0].id()) || is_runnable(children[1].id()) {
-            std::thread::yield_now();
-        }
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::FOR_ENGINE;
 use super::group::{Common, SocketSet};
-use super::holder::{BEGINNING_NS, PortHolder, is_runnable};
+use super::holder::{BEGINNING_NS, PortHolder};
 use super::identity::{self, Peer, Relation};
 use super::meeting::{self, Listener, Swept};
 use super::names::GroupNames;
@@ -100,7 +100,7 @@ pub(super) fn join(config: &DomainConfig) -> io::Result<Claim> {
             JoinError::Refused { .. } => true,
             JoinError::Silent { member, .. } if waited_ns > SILENT_NS => {
                 // One that waits for its CPU will answer.
-                waited_ns > BEGINNING_NS || !is_runnable(member.pid as u32)
+                waited_ns > BEGINNING_NS || !sys::is_runnable(member.pid as u32)
             }
             JoinError::Silent { .. } => false,
             JoinError::PortBusy { .. } if waited_ns > BUSY_NS => {
