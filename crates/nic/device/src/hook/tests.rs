@@ -14,8 +14,8 @@ mod verdicts;
 
 use super::*;
 use crate::port::{
-    Destination, FlowId, FlowKey, Headers, Icrc, MAX_PACKET, Port, PortProperties, PortReport, RxBatch,
-    RxQueue, RxScope, TxRoom, TxState,
+    Destination, FlowId, FlowKey, Headers, MAX_PACKET, Port, PortProperties, PortReport, RxBatch, RxQueue,
+    RxScope, TxRoom, TxState,
 };
 use sys::now_ns;
 use transport::Instant;
@@ -106,18 +106,14 @@ impl World {
         let (src, dst) = (PEER.parse().unwrap(), US.parse().unwrap());
         let batch = RxBatch {
             src,
-            src_port: 0xc123,
             dst,
             dst_port: 4791,
-            ifindex: 0,
             tos: 3,
             ttl: 9,
             segment,
-            macs: None,
             ip_id: Some(100),
-            bytes,
             queue: RxQueue::Slot,
-            icrc: Icrc::Present,
+            ..RxBatch::of_test(bytes)
         };
         let mut batches = Vec::new();
         self.hooks.receive(&batch, &mut |batch| {
@@ -355,18 +351,12 @@ fn ipv6_frames_are_complete_too() {
         let bytes = &packet(psn, 40)[..];
         let batch = RxBatch {
             src,
-            src_port: 0xc123,
             dst,
             dst_port: 4791,
-            ifindex: 0,
             tos: 0,
-            ttl: 64,
             segment: bytes.len(),
-            macs: None,
-            ip_id: None,
-            bytes,
             queue: RxQueue::Slot,
-            icrc: Icrc::Present,
+            ..RxBatch::of_test(bytes)
         };
         let mut count = 0;
         world.hooks.receive(&batch, &mut |_| count += 1);
@@ -472,18 +462,13 @@ fn programs_see_the_ethernet_addresses_that_the_port_received() {
         let bytes = packet(1, 40);
         let batch = RxBatch {
             src: PEER.parse().unwrap(),
-            src_port: 0xc123,
             dst: US.parse().unwrap(),
             dst_port: 4791,
-            ifindex: 0,
             tos: 0,
-            ttl: 64,
             segment: bytes.len(),
             macs,
-            ip_id: None,
-            bytes: &bytes,
             queue: RxQueue::Slot,
-            icrc: Icrc::Present,
+            ..RxBatch::of_test(&bytes)
         };
         let mut count = 0;
         world.hooks.receive(&batch, &mut |_| count += 1);

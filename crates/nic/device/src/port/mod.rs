@@ -142,6 +142,28 @@ pub struct RxBatch<'a> {
     pub icrc: Icrc,
 }
 
+#[cfg(test)]
+impl<'a> RxBatch<'a> {
+    /// Returns a batch of 8-byte packets from another host, for tests to vary.
+    pub(crate) fn of_test(bytes: &'a [u8]) -> RxBatch<'a> {
+        RxBatch {
+            src: [192, 0, 2, 1].into(),
+            src_port: 0xc123,
+            dst: [192, 0, 2, 2].into(),
+            dst_port: 1,
+            ifindex: 0,
+            tos: 2,
+            ttl: 64,
+            segment: 8,
+            macs: None,
+            ip_id: None,
+            bytes,
+            queue: RxQueue::Gsi,
+            icrc: Icrc::Present,
+        }
+    }
+}
+
 impl<'a> RxBatch<'a> {
     /// Returns the packets in order; packet `i` was most likely sent with IPv4 id `i`.
     pub fn packets(&self) -> std::slice::Chunks<'a, u8> {

@@ -74,27 +74,9 @@ mod tests {
 
     #[test]
     fn a_packet_counts_as_forwarded_only_if_another_process_forwarded_it() {
-        let address = IpAddr::from([10, 0, 0, 1]);
-        let (src_port, dst_port, ifindex, tos, ttl) = (1, 4791, 0, 0, 64);
-        let (macs, ip_id, icrc) = (None, None, Icrc::Present);
         for queue in [RxQueue::Gsi, RxQueue::Slot, RxQueue::Forwarded] {
-            let (src, dst, bytes, segment) = (address, address, &[0; 20][..], 20);
-            let batch = RxBatch {
-                src,
-                src_port,
-                dst,
-                dst_port,
-                ifindex,
-                tos,
-                ttl,
-                segment,
-                macs,
-                ip_id,
-                bytes,
-                queue,
-                icrc,
-            };
-            let kept = OwnedPacket::new(&batch, bytes);
+            let batch = RxBatch { queue, ..RxBatch::of_test(&[0; 20]) };
+            let kept = OwnedPacket::new(&batch, batch.bytes);
             let is_forwarded = queue == RxQueue::Forwarded;
             assert_eq!(
                 (kept.is_forwarded(), kept.batch().queue == queue),

@@ -298,18 +298,13 @@ mod tests {
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::2")] {
             let batch = RxBatch {
                 src: src.parse().unwrap(),
-                src_port: 0xc123,
                 dst: dst.parse().unwrap(),
                 dst_port: 4791,
                 ifindex: 5,
                 tos: 0x6a,
                 ttl: 63,
                 segment: 3,
-                macs: None,
-                ip_id: None,
-                bytes: b"abcabcab",
-                queue: RxQueue::Gsi,
-                icrc: Icrc::Present,
+                ..RxBatch::of_test(b"abcabcab")
             };
             let mut bytes = emitted(&Record::Frame(batch));
             assert_eq!((bytes.len(), bytes[19]), (FRAME_LEN, FROM_GSI));

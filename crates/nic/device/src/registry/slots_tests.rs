@@ -12,6 +12,7 @@ use super::group::{Found, PAGE_SLOTS};
 use super::journal::JournalFile;
 use super::tests::{for_qp, members_of, new_domain, spawn_member, while_serving};
 use super::*;
+use crate::port::RxBatch;
 use sys::DescriptorLimit;
 
 fn reason(error: &io::Error) -> Option<JoinError> {
@@ -45,7 +46,7 @@ fn a_group_grows_while_members_claim_slots_and_every_slot_gets_its_packets() {
     let missing = (0..SLOTS).find(|slot| !a.server.socket_set.has_slot(*slot, pages())).unwrap();
     assert!(matches!(a.server.socket_set.queue_of(missing), Ok(Found::NoPage)));
     let connects = a.connects();
-    let batch = super::tests::batch(&[1; 8]);
+    let batch = RxBatch::of_test(&[1; 8]);
     assert_eq!(a.forward(missing, &batch).unwrap(), ForwardOutcome::NoMember);
     assert_eq!(a.connects(), connects, "no connection is tried for a slot without an owner");
     // Packets for a further slot are handed to its process.

@@ -14,7 +14,7 @@ use wire::{Gid, Qpn};
 
 use super::group::{Found, SocketSet};
 use super::*;
-use crate::port::{Destination, Icrc, Port, RxBatch, RxQueue, RxQueues, UdpPort, UdpPortConfig};
+use crate::port::{Destination, Port, RxBatch, RxQueue, RxQueues, UdpPort, UdpPortConfig};
 use sys::{Credentials, PollFd, random_u64};
 
 /// Returns a domain that no other test uses. Its port is below the kernel's ephemeral ports.
@@ -130,24 +130,6 @@ fn cm_message(attribute: u16, first: u32, second: u32) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn batch(bytes: &[u8]) -> RxBatch<'_> {
-    RxBatch {
-        src: Ipv4Addr::new(192, 0, 2, 1).into(),
-        src_port: 0xc123,
-        dst: Ipv4Addr::new(192, 0, 2, 2).into(),
-        dst_port: 1,
-        ifindex: 0,
-        tos: 2,
-        ttl: 64,
-        segment: 8,
-        macs: None,
-        ip_id: None,
-        bytes,
-        queue: RxQueue::Gsi,
-        icrc: Icrc::Present,
-    }
-}
-
 #[test]
 fn datagrams_are_steered_by_qpn_and_by_communication_id() {
     let config = new_domain();
@@ -234,7 +216,7 @@ fn batches_are_forwarded_to_slots_and_services() {
     let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
     let other = Gid::from(Ipv4Addr::new(192, 0, 2, 9));
     let bytes = [7; 20];
-    let sent = batch(&bytes);
+    let sent = RxBatch::of_test(&bytes);
     let empty_slot = (0..SLOTS).find(|s| all.iter().all(|m| m.slot() != *s)).unwrap();
     let ((), got) = while_serving(&[b], || {
         assert_eq!(a.forward(b.slot(), &sent).unwrap(), ForwardOutcome::Delivered);
@@ -284,8 +266,9 @@ fn connections_end_with_the_services_they_lead_to() {
     for port in 7000..7010 {
         let claim = b.claim_service(0x106, port, ServiceAddress::Any4.into()).unwrap();
         let dst = Gid::from(Ipv4Addr::new(192, 0, 2, 2));
-        let (taken, _) =
-            while_serving(&[b], || a.forward_to_service(0x106, port, dst, &batch(&[7; 20])).unwrap());
+        let (taken, _) = while_serving(&[b], || {
+            a.forward_to_service(0x106, port, dst, &RxBatch::of_test(&[7; 20])).unwrap()
+        });
         assert!(taken && held() == before + 1);
         drop(claim);
         a.poll_listener(&mut |_| {});
@@ -300,7 +283,7 @@ fn forwarding_to_all_members_retries_empty_slots_at_most_every_100_ms() {
     let all = members_of(&config, 2);
     let (taken, got) = while_serving(&[&all[1]], || {
         let start = sys::now_ns();
-        let taken = (0..200).map(|_| all[0].forward_to_all(&batch(&[1; 8]))).sum::<usize>();
+        let taken = (0..200).map(|_| all[0].forward_to_all(&RxBatch::of_test(&[1; 8]))).sum::<usize>();
         // At most once per slot and 100 ms.
         let rounds = 1 + (sys::now_ns() - start) / 100_000_000;
         assert!(all[0].connects() <= rounds * u64::from(SLOTS), "{} in {rounds} rounds", all[0].connects());
@@ -314,7 +297,7 @@ fn a_batch_of_64_kib_is_forwarded_whole() {
     let config = new_domain();
     let all = members_of(&config, 2);
     let bytes: Vec<u8> = (0..65_480_u32).map(|i| i as u8).collect();
-    let sent = RxBatch { segment: 1040, ..batch(&bytes) };
+    let sent = RxBatch { segment: 1040, ..RxBatch::of_test(&bytes) };
     let (outcome, got) = while_serving(&[&all[1]], || all[0].forward(all[1].slot(), &sent).unwrap());
     assert_eq!(outcome, ForwardOutcome::Delivered);
     assert_eq!((got[0].bytes.as_slice(), got[0].segment), (bytes.as_slice(), 1040));
@@ -484,7 +467,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
     }
     a.poll_listener(&mut |_| {});
     let _claim = a.claim_service(1, 2, ServiceAddress::Any4.into()).unwrap();
-    assert_eq!(a.forward(slot, &batch(&[1; 8])).unwrap(), ForwardOutcome::NoMember);
+    assert_eq!(a.forward(slot, &RxBatch::of_test(&[1; 8])).unwrap(), ForwardOutcome::NoMember);
     // Steering works as before, and no living member gets datagrams for the dead one.
     let mut port = port_of(&a);
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -501,7 +484,7 @@ fn a_killed_founder_leaves_a_working_domain_and_free_names() {
             break b;
         }
     };
-    let (outcome, got) = while_serving(&[&b], || a.forward(b.slot(), &batch(&[1; 8])).unwrap());
+    let (outcome, got) = while_serving(&[&b], || a.forward(b.slot(), &RxBatch::of_test(&[1; 8])).unwrap());
     assert_eq!((outcome, got.len()), (ForwardOutcome::Delivered, 1));
 }
 
