@@ -176,7 +176,8 @@ pub(crate) fn interrupted(signal: c_int) {
 fn give_up(how: Failed) {
     waits::suspect();
     let mut suspected = mem::take(&mut *lock(&SUSPECTED));
-    suspected.retain(|suspicion| suspicion.wait().is_none_or(|wait| !waits::has_ended(wait)));
+    let ended = waits::ended();
+    suspected.retain(|suspicion| suspicion.wait().is_none_or(|wait| !ended(wait)));
     let is_about = |is_it: &dyn Fn(About) -> bool| suspected.iter().any(|known| is_it(known.about));
     let is_refused = is_about(&|about| matches!(about, About::Creation(_)));
     let is_lost = |of: usize| is_about(&|about| matches!(about, About::Loss(cq) if cq == of));

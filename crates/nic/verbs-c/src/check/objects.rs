@@ -26,8 +26,10 @@ use super::stack::{Site, here};
 /// noticed.
 const KEPT_MAX: usize = 1 << 16;
 
-/// Overwrites acknowledged events. librdmacm frees this memory, and the allocator reuses it.
-const POISON: usize = usize::from_ne_bytes([0x5a; size_of::<usize>()]);
+/// Overwrites what an application must not read any more: easy to recognise in a debugger.
+pub(super) const POISON_BYTE: u8 = 0x5a;
+/// A pointer of an acknowledged event. librdmacm frees this memory, and the allocator reuses it.
+const POISON: usize = usize::from_ne_bytes([POISON_BYTE; size_of::<usize>()]);
 
 /// What is known about an object.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +86,7 @@ pub(super) fn keep_memory(object: usize, layout: Layout) {
     let mut objects = lock(&OBJECTS);
     if objects.records.get(&object).is_some_and(|record| record.kind == Kind::CmEvent) {
         // SAFETY: the public part, which begins the allocation; the event in it was dropped.
-        unsafe { ptr::write_bytes(object as *mut u8, POISON as u8, size_of::<rdma_cm_event>()) };
+        unsafe { ptr::write_bytes(object as *mut u8, POISON_BYTE, size_of::<rdma_cm_event>()) };
     }
     objects.kept.push_back((object, layout));
     if objects.kept.len() > KEPT_MAX

@@ -20,7 +20,7 @@ use crate::ibv::srq::SrqObject;
 use crate::ibv::work::{recv_wr, ud};
 use crate::ibv::{cq, post, srq, wr};
 
-use super::objects::mixed;
+use super::objects::{POISON_BYTE, mixed};
 use super::options::lock;
 use super::posted::Posted;
 use super::{pages, waits, work};
@@ -193,9 +193,9 @@ unsafe fn poison(wc: *mut Wc) {
     }
 }
 
-/// No opcode, length, number or flags of a completion, and easy to recognise in a debugger. IBV_WC_RECV (bit
-/// 7) is not set: `opcode & IBV_WC_RECV` would turn each failed send into a receive.
-const POISON: u32 = 0x5a5a_5a5a;
+/// No opcode, length, number or flags of a completion. IBV_WC_RECV (bit 7) is not set: `opcode & IBV_WC_RECV`
+/// would turn each failed send into a receive.
+const POISON: u32 = u32::from_ne_bytes([POISON_BYTE; 4]);
 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: ibv_req_notify_cq(3).

@@ -138,11 +138,11 @@ fn look(old_ns: u64) -> Vec<Seen> {
 /// Reports threads that have waited since before `old_ns` for an event that cannot come: the completion queue
 /// was armed before its completions came, or not at all.
 pub(super) fn missed_events(old_ns: u64) {
-    let seen = look(old_ns);
-    if seen.iter().all(|cq| cq.waits.is_none()) {
+    // The watchdog comes here four times a second.
+    if lock(&THREADS).waiting.iter().all(|waiting| waiting.since_ns >= old_ns) {
         return;
     }
-    let delivered = handed_out();
+    let (seen, delivered) = (look(old_ns), handed_out());
     for cq in seen.iter().filter(|cq| cq.completions > 0 && cq.is_for_event && !cq.is_solicited) {
         let Some((site, _)) = cq.waits else { continue };
         let mut others = seen.iter().filter(|other| other.channel == cq.channel && other.cq != cq.cq);
@@ -235,21 +235,25 @@ pub(super) fn suspect() {
     pictures().into_iter().for_each(ending::suspect);
 }
 
-/// Whether the wait of a thread for a completion queue that is alive has ended.
-pub(super) fn has_ended((cq, since_ns): (usize, u64)) -> bool {
-    let is_over = |seen: &Seen| seen.cq == cq && seen.waits.is_none_or(|(_, since)| since != since_ns);
-    look(u64::MAX).iter().any(is_over)
+/// Which waits of threads for completion queues that are alive have ended by now. A wait is the address of
+/// the completion queue, and since when.
+pub(super) fn ended() -> impl Fn((usize, u64)) -> bool {
+    let seen = look(u64::MAX);
+    move |(cq, since_ns)| {
+        let is_over = |seen: &Seen| seen.cq == cq && seen.waits.is_none_or(|(_, since)| since != since_ns);
+        seen.iter().any(is_over)
+    }
 }
 
-/// Where shared receive queues without receives were created of which the limit was reached, and not set
-/// again: no event tells the application that receives are missing.
-pub(super) fn spent_limits() -> Vec<Site> {
+/// The shared receive queues without receives of which the limit was reached, and not set again: no event
+/// tells the application that receives are missing. Where they were created.
+pub(super) fn spent_limits() -> Vec<(&'static str, Site)> {
     let delivered = handed_out();
     let mut spent = Vec::new();
     work::for_each_empty_srq(|address, object| {
         let was_reached = delivered.get(&address).is_some_and(|[_, events]| *events > 0);
         if was_reached && object.tail.srq.query().is_ok_and(|attr| attr.srq_limit == 0) {
-            spent.extend(created(address));
+            spent.extend(created(address).map(|site| ("created (shared receive queue)", site)));
         }
     });
     spent
@@ -303,7 +307,7 @@ fn picture(cq: &Seen, seen: &[Seen], all: &[Work]) -> Option<Suspicion> {
         let Work { number, receives, .. } = work;
         format!("queue pair {number:#08x} has {receives} receives posted, and no message comes{does}{sent}")
     } else if let Some(created) = spent_limits().first() {
-        sites.push(("created (shared receive queue)", *created));
+        sites.push(*created);
         LIMIT_SPENT.to_owned()
     } else {
         sites.push(("created", cq.created));

@@ -60,7 +60,7 @@ fn run() {
             let spent = if kind == FindingKind::RnrWait { waits::spent_limits() } else { Vec::new() };
             let text = if spent.is_empty() { text } else { format!("{text}; {}", waits::LIMIT_SPENT) };
             let mut sites = vec![("oldest posted", posted)];
-            sites.extend(spent.into_iter().map(|created| ("created (shared receive queue)", created)));
+            sites.extend(spent);
             report(kind, &text, &sites);
         }
         if OPTIONS.hang_s > 0 {
