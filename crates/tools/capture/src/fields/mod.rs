@@ -126,7 +126,7 @@ impl Value<'_> {
     /// Writes the value as it is displayed. Into a string, this is faster than by a formatter.
     pub(crate) fn write(&self, f: &mut impl Write) -> fmt::Result {
         match self {
-            Self::Number(n) => decimal(f, *n),
+            Self::Number(n) => f.write_str(itoa::Buffer::new().format(*n)),
             Self::Hex(n, digits) => {
                 let needed = (64 - n.leading_zeros() as usize).div_ceil(4);
                 f.write_str("0x")?;
@@ -152,17 +152,6 @@ impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f)
     }
-}
-
-fn decimal(f: &mut impl Write, mut n: u64) -> fmt::Result {
-    let mut digits = [b'0'; 20];
-    let mut start = digits.len() - 1;
-    while n > 0 {
-        digits[start] = b'0' + (n % 10) as u8;
-        n /= 10;
-        start -= usize::from(n > 0);
-    }
-    f.write_str(ascii(&digits[start..])?)
 }
 
 /// Writes the hexadecimal digits of bytes without the first `skip` ones. Payloads are most of a capture.

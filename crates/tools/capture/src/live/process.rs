@@ -52,10 +52,9 @@ pub(super) struct Process {
     wait_ns: u64,
     /// The interface that was chosen.
     netdev: Option<String>,
-    /// Slot and device of the engines that started after the capture.
-    missed: BTreeMap<u16, String>,
-    /// Slots of those on other interfaces than the chosen one.
-    others: BTreeSet<u16>,
+    /// Slot and device of the engines that started after the capture; no device on an interface that was not
+    /// chosen.
+    later: BTreeMap<u16, Option<String>>,
     /// When the last look for such engines was.
     looked_ns: u64,
 }
@@ -111,8 +110,7 @@ impl Process {
                     splitter,
                     wait_ns,
                     netdev: options.netdev.clone(),
-                    missed: BTreeMap::new(),
-                    others: BTreeSet::new(),
+                    later: BTreeMap::new(),
                     looked_ns: now_ns(),
                 })
             }
@@ -127,18 +125,15 @@ impl Process {
         let Ok(domain) = DomainConfig::from_env() else { return };
         for (pid, slot) in Remote::find(&domain, Some(self.pid)) {
             let is_captured = self.engines.iter().any(|engine| engine.slot == slot);
-            if is_captured || self.missed.contains_key(&slot) || self.others.contains(&slot) {
+            if is_captured || self.later.contains_key(&slot) {
                 continue;
             }
             // One that does not answer in time is asked again.
             let remote = Remote::connect(&domain, pid, slot, Users::All).ok();
             let status = remote.and_then(|remote| remote.with_timeout(timeout).engine().ok());
             let Some(EngineStatus { device, netdev, .. }) = status else { continue };
-            if self.netdev.as_ref().is_none_or(|wanted| *wanted == netdev) {
-                self.missed.insert(slot, format!("{device} on {netdev}"));
-            } else {
-                self.others.insert(slot);
-            }
+            let is_chosen = self.netdev.as_ref().is_none_or(|wanted| *wanted == netdev);
+            self.later.insert(slot, is_chosen.then(|| format!("{device} on {netdev}")));
         }
     }
 }
@@ -228,7 +223,7 @@ impl Tap for Process {
 
     fn missed(&mut self) -> Option<String> {
         self.look(LAST_LOOK_TIMEOUT);
-        let devices: BTreeSet<&str> = self.missed.values().map(String::as_str).collect();
+        let devices: BTreeSet<&str> = self.later.values().flatten().map(String::as_str).collect();
         let devices = devices.into_iter().collect::<Vec<_>>().join(", ");
         (!devices.is_empty()).then(|| {
             format!(

@@ -59,15 +59,15 @@ fn all<'a, 'b>(layers: &'b [Layer<'a>]) -> impl Iterator<Item = &'b Field<'a>> {
 
 fn value(out: &mut String, value: &Value<'_>) {
     match value {
-        // A write to a string cannot fail.
-        Value::Number(_) => drop(value.write(out)),
         Value::Flag(set) => out.push_str(if *set { "true" } else { "false" }),
         Value::Text(of) => text(out, of),
-        // Digits and addresses have no characters that JSON escapes.
-        digits => {
-            out.push('"');
-            let _ = digits.write(out);
-            out.push('"');
+        // Numbers; and digits and addresses, which have no characters that JSON escapes.
+        other => {
+            let quote = if matches!(other, Value::Number(_)) { "" } else { "\"" };
+            out.push_str(quote);
+            // A write to a string cannot fail.
+            let _ = other.write(out);
+            out.push_str(quote);
         }
     }
 }

@@ -29,6 +29,9 @@ const FORMATS: [(&[u8], &str, &str); 11] = [
 ];
 /// The longest of their first bytes.
 const MAGIC_LEN: usize = 6;
+/// Bytes that a decompressor may remember. `xz -9` needs 65 MiB, `zstd --long` 128; half would refuse both. A
+/// file that wants more is refused before memory is taken.
+const MEMORY_MAX: u64 = 128 << 20;
 
 type Input<'a> = Box<dyn Read + Send + 'a>;
 
@@ -72,7 +75,7 @@ fn decoder<'a>(name: &str, input: Input<'a>) -> Result<Input<'a>, Input<'a>> {
     })
 }
 
-/// A decompressed input whose errors name the format.
+/// A decompressed input. Its errors name the format.
 struct Unpacked<'a> {
     name: &'static str,
     input: Input<'a>,
@@ -86,7 +89,8 @@ impl Read for Unpacked<'_> {
             let why = match error.kind() {
                 ErrorKind::UnexpectedEof => format!("the file is cut: its {name} data end early"),
                 ErrorKind::OutOfMemory => format!(
-                    "{name} needs more than 128 MiB for this file; decompress it with a program of its own"
+                    "{name} needs more than {} MiB for this file; decompress it with a program of its own",
+                    MEMORY_MAX >> 20
                 ),
                 ErrorKind::InvalidData
                 | ErrorKind::InvalidInput
@@ -110,11 +114,7 @@ mod frames {
     use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
     use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder as ZstdDecoder};
 
-    use super::Input;
-
-    /// Bytes that a decompressor may remember. `xz -9` needs 65 MiB, `zstd --long` 128; half would refuse
-    /// both. A file that wants more is refused before memory is taken.
-    const MEMORY_MAX: u64 = 128 << 20;
+    use super::{Input, MEMORY_MAX};
 
     pub(super) fn xz(input: Input<'_>) -> impl Read + Send {
         XzReader::new_mem_limit(BufReader::new(input), true, (MEMORY_MAX >> 10) as u32)
