@@ -140,10 +140,7 @@ mod tests {
 
     #[test]
     fn the_documented_variables_are_known() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
-        let Ok(page) = std::fs::read_to_string(page) else {
-            return println!("skipped: needs the repository");
-        };
+        let Some(page) = crate::pages_tests::page("reference.md") else { return };
         let rows = page.lines().filter(|line| line.starts_with("| `ROXIE_"));
         let cells =
             rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split("ROXIE_").skip(1));

@@ -51,6 +51,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// A page of docs/; `None` in a package of the crate alone.
+pub(crate) fn page(name: &str) -> Option<String> {
+    let page = fs::read_to_string(root().join("docs").join(name)).ok();
+    if page.is_none() {
+        println!("skipped: needs the repository");
+    }
+    page
+}
+
 /// The pages and the scripts below a directory.
 fn walk(dir: &Path, pages: &mut Vec<PathBuf>, scripts: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -234,7 +234,7 @@ fn read_manifest(prefix: &Prefix) -> Outcome<Option<Vec<Installed>>> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
         }
-        Err(error) => return Err(Failure::new(format!("reading {}: {error}", path.display()))),
+        Err(error) => return Err(error).reading(&path),
     };
     let parse = |(index, line)| {
         Installed::parse(line).ok_or_else(|| {
