@@ -208,7 +208,7 @@ impl Link {
                 if state.phase == Phase::Opening {
                     state.phase = Phase::Connected;
                 }
-                // Refused if the queue pair failed meanwhile, whose flush was not looked at.
+                // The queue pair refuses it if it failed meanwhile: `handle_completion` ignored that flush.
                 self.shorten_rnr_timer().map_err(|_failed| completion_errno(WcStatus::WrFlushErr))
             }
             CmEventKind::Rejected => Err(libc::ECONNREFUSED),

@@ -151,7 +151,7 @@ pub(super) fn start_incident(plan: &Plan, threads: &Arc<Threads>, victim: &Arc<P
     threads.start_outside(Box::new(body));
 }
 
-/// An end of the victim whose queue pair can send or receive.
+/// Returns an end of the victim with a queue pair that can send or receive.
 fn working(victim: &Process) -> Option<u64> {
     let qps: Vec<_> = victim.endpoints().iter().map(|end| (end.number, end.qp.clone())).collect();
     let works = |state| !matches!(state, QpState::Reset | QpState::Init | QpState::Err);
