@@ -34,45 +34,32 @@ const VALUES: usize = 3;
 /// A refused call: it changed nothing. Made by [`refuse!`](crate::refuse); making one allocates nothing.
 #[derive(Clone, Copy)]
 pub struct VerbsError {
-    rule: &'static Rule,
+    rule: Rule,
     values: [u64; VALUES],
     kind: Errno,
 }
 
-/// What a call was refused for, without the numbers of the call.
-pub struct Rule {
-    object: &'static str,
-    field: &'static str,
-    remedy: Option<&'static str>,
-    sentence: fn(&[u64; VALUES], &mut fmt::Formatter<'_>) -> fmt::Result,
-}
+/// What a call was refused for, without the numbers of the call. A function: pointers in a table of all rules
+/// would be 40 KiB that the loader writes in each process.
+pub type Rule = fn() -> Parts;
 
-impl Rule {
-    /// For [`rule!`](crate::rule).
+/// The parts of a [`Rule`].
+pub struct Parts {
     #[doc(hidden)]
-    #[must_use]
-    pub const fn new(
-        object: &'static str,
-        field: &'static str,
-        remedy: Option<&'static str>,
-        sentence: fn(&[u64; VALUES], &mut fmt::Formatter<'_>) -> fmt::Result,
-    ) -> Self {
-        assert!(!object.is_empty() && !field.is_empty(), "a refusal names an object and a field");
-        Self { object, field, remedy, sentence }
-    }
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.object, self.field)
-    }
+    pub object: &'static str,
+    #[doc(hidden)]
+    pub field: &'static str,
+    #[doc(hidden)]
+    pub remedy: Option<&'static str>,
+    #[doc(hidden)]
+    pub sentence: fn(&[u64; VALUES], &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
 impl VerbsError {
     /// A refusal with the first of `values` as value of the field.
     #[cold]
     #[must_use]
-    pub fn new<const N: usize>(kind: Errno, rule: &'static Rule, values: [u64; N]) -> Self {
+    pub fn new<const N: usize>(kind: Errno, rule: Rule, values: [u64; N]) -> Self {
         const { assert!(0 < N && N <= VALUES) };
         let values = core::array::from_fn(|at| values.get(at).copied().unwrap_or(0));
         Self { rule, values, kind }
@@ -98,14 +85,14 @@ impl VerbsError {
 
     /// What kind of object refused: `queue pair`, `receive queue`, `argument`.
     #[must_use]
-    pub const fn object(&self) -> &'static str {
-        self.rule.object
+    pub fn object(&self) -> &'static str {
+        (self.rule)().object
     }
 
     /// The field, argument or resource that was wrong or exhausted, by the name that a program uses.
     #[must_use]
-    pub const fn field(&self) -> &'static str {
-        self.rule.field
+    pub fn field(&self) -> &'static str {
+        (self.rule)().field
     }
 
     /// The value of the field as the C interface has it; 0 for NULL.
@@ -116,16 +103,17 @@ impl VerbsError {
 
     /// What the user or the program can do, if that is known.
     #[must_use]
-    pub const fn remedy(&self) -> Option<&'static str> {
-        self.rule.remedy
+    pub fn remedy(&self) -> Option<&'static str> {
+        (self.rule)().remedy
     }
 }
 
 /// The sentence for people, with the remedy.
 impl fmt::Display for VerbsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (self.rule.sentence)(&self.values, f)?;
-        self.rule.remedy.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+        let Parts { sentence, remedy, .. } = (self.rule)();
+        sentence(&self.values, f)?;
+        remedy.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }
 
@@ -135,10 +123,11 @@ impl fmt::Debug for VerbsError {
     }
 }
 
-/// Equal for the same reason with the same numbers.
+/// Equal for the same errno, field and numbers.
 impl PartialEq for VerbsError {
     fn eq(&self, other: &Self) -> bool {
-        core::ptr::eq(self.rule, other.rule) && (self.kind, self.values) == (other.kind, other.values)
+        let key = |error: &Self| (error.kind, error.object(), error.field(), error.values);
+        key(self) == key(other)
     }
 }
 
@@ -269,19 +258,20 @@ macro_rules! rule {
     };
     (@make $object:literal, $field:expr, [$($name:ident $(as $ty:ty)?),+] [$($made:ident = $from:expr),*]
      [$($begin:expr),*] $sentence:literal $($remedy:expr)?) => {{
-        static RULE: $crate::refusal::Rule = $crate::refusal::Rule::new(
-            $object,
-            $field,
-            $crate::rule!(@remedy $($remedy)?),
-            |&[$($name,)+ ..], f| {
+        const { assert!(!$object.is_empty() && !$field.is_empty(), "a refusal names an object and a field") };
+        let rule: $crate::refusal::Rule = || $crate::refusal::Parts {
+            object: $object,
+            field: $field,
+            remedy: $crate::rule!(@remedy $($remedy)?),
+            sentence: |&[$($name,)+ ..], f| {
                 $(let $name = $crate::rule!(@unpack $name $($ty)?);)+
                 $(let _ = &$name;)+
                 $(let $made = $from;)*
                 $(f.write_str($begin)?;)*
                 ::core::write!(f, $sentence)
             },
-        );
-        &RULE
+        };
+        rule
     }};
     (@remedy) => { None };
     (@remedy $remedy:expr) => { Some($remedy) };

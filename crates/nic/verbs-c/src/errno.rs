@@ -33,7 +33,7 @@ impl Failure {
     /// errno that answers becomes the answer. `rule` makes a refusal of any other; its value is the system's
     /// error.
     #[cold]
-    pub(crate) fn of_io(error: &io::Error, rule: &'static Rule) -> Self {
+    pub(crate) fn of_io(error: &io::Error, rule: Rule) -> Self {
         let number = of_io(error);
         match Errno::new(number) {
             _ if let Some(refused) = VerbsError::in_io(error) => Self::Refused(*refused),

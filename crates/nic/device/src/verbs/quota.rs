@@ -39,7 +39,7 @@ pub(super) struct Quota {
     used: Arc<AtomicU32>,
     max: u32,
     /// The refusal at the limit.
-    full: &'static Rule,
+    full: Rule,
 }
 
 /// The share of one object; dropped with it.
@@ -58,7 +58,7 @@ macro_rules! full {
 }
 
 impl Quota {
-    fn new(max: u32, full: &'static Rule) -> Self {
+    fn new(max: u32, full: Rule) -> Self {
         Self { used: Arc::default(), max, full }
     }
 
