@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Ready, end_running, start, wait_ready};
 use roxie_tests::place::{Family, Place, Topology, User};
@@ -90,6 +91,13 @@ fn processes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     if queue_pairs != QUEUE_PAIRS as f64 || sample(&metrics, "roxie_sent_bytes_total", &pid)? == 0.0 {
         return Err(format!("{queue_pairs} queue pairs\n{}", metrics.describe()));
     }
+    client.signal(Signal::SIGSTOP);
+    let named = [&["hook", "list"][..], &["top", "--once", "--interval", "0.1"]].map(|words| {
+        let ended = good(roxie(lab, place, Side::Client, "stopped", words)?)?;
+        says(&ended, &pid).and_then(|()| says(&ended, "does not answer"))
+    });
+    client.signal(Signal::SIGCONT);
+    named.into_iter().collect::<Result<(), _>>()?;
     end_running([server, client])
 }
 

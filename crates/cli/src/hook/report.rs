@@ -1,11 +1,13 @@
 //! `roxie hook list` and `stats`: which hooks are attached, and their counters.
 
+use std::collections::BTreeSet;
+
 use roxie::hook::HookStatus;
-use roxie::hook::control::Remote;
+use roxie::hook::control::{ControlError, Remote};
 use serde_json::{Map, Value, json};
 
 use super::args::{HookListArgs, HookStatsArgs};
-use crate::engines::{all_engines, device_of, engines_of, unanswered};
+use crate::engines::{UsersArgs, all_engines, device_of, engines_of, unanswered};
 use crate::failure::Outcome;
 use crate::terminal::{self, Terminal};
 
@@ -14,17 +16,12 @@ type Engine = (Remote, (String, String), Vec<HookStatus>);
 
 /// Prints processes and the names of their hooks.
 pub(super) fn list(args: &HookListArgs) -> Outcome {
-    let (engines, hidden) = match args.pid {
-        Some(pid) => (ask(pid)?, None),
-        None => {
-            let (engines, hidden) = all_engines(args.users.users())?;
-            // One of several processes may have exited meanwhile.
-            let asked = engines.into_iter().filter_map(|remote| ask_one(remote).ok());
-            (asked.collect(), args.users.hidden_note(hidden))
-        }
+    let (engines, notes) = match args.pid {
+        Some(pid) => (ask(pid)?, Vec::new()),
+        None => ask_all(args.users)?,
     };
     if args.json {
-        hidden.iter().for_each(|note| say!("roxie: {note}"));
+        notes.iter().for_each(|note| say!("roxie: {note}"));
         return print_json(&engines);
     }
     let terminal = Terminal::stdout();
@@ -47,7 +44,7 @@ pub(super) fn list(args: &HookListArgs) -> Outcome {
             terminal.line(&line(&pid, &slot, device, netdev, &hook));
         }
     }
-    hidden.iter().for_each(|note| terminal.line(note));
+    notes.iter().for_each(|note| terminal.line(note));
     Ok(())
 }
 
@@ -78,8 +75,32 @@ fn ask(pid: u32) -> Outcome<Vec<Engine>> {
     engines_of(pid)?.into_iter().map(ask_one).collect()
 }
 
+/// The engines that answer, and what is known of the others.
+fn ask_all(users: UsersArgs) -> Outcome<(Vec<Engine>, Vec<String>)> {
+    let (remotes, hidden) = all_engines(users.users())?;
+    let (mut engines, mut silent) = (Vec::new(), BTreeSet::new());
+    for remote in remotes {
+        let pid = remote.pid();
+        if silent.contains(&pid) {
+            continue;
+        }
+        match remote.hooks() {
+            Ok(hooks) => engines.extend(with_hooks(remote, hooks).ok()),
+            Err(ControlError::Silent) => _ = silent.insert(pid),
+            // It has exited meanwhile.
+            Err(_) => {}
+        }
+    }
+    let silent = silent.into_iter().map(|pid| unanswered(pid, &ControlError::Silent).to_string());
+    Ok((engines, silent.chain(users.hidden_note(hidden)).collect()))
+}
+
 fn ask_one(remote: Remote) -> Outcome<Engine> {
     let hooks = remote.hooks().map_err(|error| unanswered(remote.pid(), &error))?;
+    with_hooks(remote, hooks)
+}
+
+fn with_hooks(remote: Remote, hooks: Vec<HookStatus>) -> Outcome<Engine> {
     let device = device_of(&remote)?;
     Ok((remote, device, hooks))
 }

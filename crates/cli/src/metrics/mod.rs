@@ -58,7 +58,7 @@ pub(crate) fn run(args: &MetricsArgs) -> Outcome {
     let queue_pairs = args.queue_pairs;
     let mut scrape = move || {
         let engines = processes.look();
-        text::exposition(&engines, processes.hidden(), queue_pairs)
+        text::exposition(&engines, processes.hidden(), processes.unresponsive().len(), queue_pairs)
     };
     if args.once {
         terminal::print_lines(&scrape());

@@ -21,12 +21,19 @@ struct Family {
 struct Families(BTreeMap<String, Family>);
 
 /// The metrics of engines.
-pub(super) fn exposition(engines: &[Engine], hidden: usize, with_queue_pairs: bool) -> String {
+pub(super) fn exposition(
+    engines: &[Engine],
+    hidden: usize,
+    unresponsive: usize,
+    with_queue_pairs: bool,
+) -> String {
     let mut families = Families::default();
     let pids: std::collections::BTreeSet<u32> = engines.iter().map(|engine| engine.pid).collect();
     families.gauge("roxie_processes", "Processes that answered.", String::new(), pids.len() as f64);
     let help = "Processes of other users, which are read only by root and with --all-users.";
     families.gauge("roxie_hidden_processes", help, String::new(), hidden as f64);
+    let help = "Processes that did not answer, for example because a signal or a debugger stops them.";
+    families.gauge("roxie_unresponsive_processes", help, String::new(), unresponsive as f64);
     for engine in engines {
         let (pid, slot) = (engine.pid.to_string(), engine.slot.to_string());
         let engine_labels = [("pid", pid.as_str()), ("command", &engine.command), ("slot", &slot)];
@@ -175,12 +182,13 @@ mod tests {
     #[test]
     fn the_exposition_is_valid() {
         let engines = [engine(4711, "ib_write_bw"), engine(4712, "a \"b\"\\c\nd")];
-        let text = exposition(&engines, 4, true);
+        let text = exposition(&engines, 4, 1, true);
         let queue_pairs = QpCounters::default().rows().count() + 3;
-        assert_eq!(check(&text), 2 + 2 * (1 + 2 + 1 + 2 * queue_pairs));
+        assert_eq!(check(&text), 3 + 2 * (1 + 2 + 1 + 2 * queue_pairs));
         for line in [
             "roxie_processes 2",
             "roxie_hidden_processes 4",
+            "roxie_unresponsive_processes 1",
             "# TYPE roxie_rx_packets_total counter",
             r#"roxie_rx_packets_total{pid="4711",command="ib_write_bw",slot="3"} 5"#,
             r#"roxie_rx_packets_total{pid="4712",command="a \"b\"\\c\nd",slot="3"} 5"#,
@@ -193,7 +201,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|there| there == line), "{line}\n{text}");
         }
-        assert_eq!(check(&exposition(&engines, 0, false)), 2 + 2 * 4);
-        assert_eq!(check(&exposition(&[], 0, true)), 2);
+        assert_eq!(check(&exposition(&engines, 0, 0, false)), 3 + 2 * 4);
+        assert_eq!(check(&exposition(&[], 0, 0, true)), 3);
     }
 }

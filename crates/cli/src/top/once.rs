@@ -65,7 +65,9 @@ pub(super) fn print(table: &Table, args: &TopArgs) {
 pub(super) fn nothing_shown(table: &Table, args: &TopArgs) -> String {
     match (&args.interface, args.filter.as_str()) {
         (Some(netdev), "") => format!("no RoCEv2 traffic was seen on {netdev}"),
-        (None, "") if !table.devices.is_empty() => format!("no queue pairs ({} on roxie)", table.summary),
+        (None, "") if !table.devices.is_empty() || !table.unresponsive.is_empty() => {
+            format!("no queue pairs on roxie ({})", table.summary)
+        }
         (None, "") => "no queue pairs: no process of this user runs on roxie in this network namespace. \
                        For another one, as root: ip netns exec NAME roxie top, or nsenter -t PID -n roxie top"
             .to_owned(),
@@ -98,6 +100,7 @@ pub(super) fn json(table: &Table, rows: &[&Row]) -> Value {
     json!({
         "summary": table.summary,
         "hidden_processes": table.hidden,
+        "unresponsive_processes": table.unresponsive,
         "queue_pairs": queue_pairs,
         "devices": devices,
     })

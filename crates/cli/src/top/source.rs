@@ -24,6 +24,8 @@ pub(super) struct Look {
     pub(super) summary: String,
     /// Number of processes of other users that are not shown.
     pub(super) hidden: usize,
+    /// Ids of the processes that did not answer.
+    pub(super) unresponsive: Vec<u32>,
     /// The devices that answered, without their queue pairs; none for an interface.
     pub(super) devices: Vec<Engine>,
 }
@@ -43,7 +45,7 @@ impl Source {
             Source::Processes(processes, users) => Ok(look_at(processes, *users)),
             Source::Wire(wire) => {
                 let (items, summary) = (wire.look()?, wire.summary());
-                Ok(Look { items, summary, hidden: 0, devices: Vec::new() })
+                Ok(Look { items, summary, hidden: 0, unresponsive: Vec::new(), devices: Vec::new() })
             }
         }
     }
@@ -54,10 +56,11 @@ fn look_at(processes: &mut Processes, users: UsersArgs) -> Look {
     // A process may have several engines.
     let answered = devices.iter().map(|engine| engine.pid).collect::<BTreeSet<_>>().len();
     let plural = if answered == 1 { "process" } else { "processes" };
-    let unresponsive = processes.unresponsive().first().map(|pid| format!(", {pid} does not answer"));
+    let unresponsive = processes.unresponsive().to_vec();
+    let silent = unresponsive.first().map(|pid| format!(", {pid} does not answer"));
     let hidden = processes.hidden();
     let note = users.hidden_note(hidden).map(|note| format!(", {note}"));
-    let notes: String = unresponsive.into_iter().chain(note).collect();
+    let notes: String = silent.into_iter().chain(note).collect();
     let items = devices.iter_mut().flat_map(Engine::take_items).collect();
-    Look { items, summary: format!("{answered} {plural}{notes}"), hidden, devices }
+    Look { items, summary: format!("{answered} {plural}{notes}"), hidden, unresponsive, devices }
 }

@@ -143,6 +143,8 @@ pub(super) struct Table {
     pub(super) summary: String,
     /// Processes of other users that are not shown.
     pub(super) hidden: usize,
+    /// Ids of the processes that did not answer.
+    pub(super) unresponsive: Vec<u32>,
     /// The devices of the processes.
     pub(super) devices: Vec<Engine>,
 }
@@ -150,8 +152,9 @@ pub(super) struct Table {
 impl Table {
     /// Reads the source again.
     pub(super) fn update(&mut self, source: &mut Source) -> Outcome {
-        let Look { items, summary, hidden, devices } = source.look()?;
-        (self.summary, self.hidden, self.devices) = (summary, hidden, devices);
+        let Look { items, summary, hidden, unresponsive, devices } = source.look()?;
+        (self.summary, self.devices) = (summary, devices);
+        (self.hidden, self.unresponsive) = (hidden, unresponsive);
         self.take(items, Instant::now());
         Ok(())
     }

@@ -18,6 +18,8 @@ use sys::{PollFd, RecordReader};
 /// Time to wait for a reply. The engine's thread answers within a millisecond, unless it creates large
 /// maps or the process is stopped.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that a process has to answer while a signal or a debugger stops it.
+const STOPPED_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time for all pages of a list: a process of another user may send page after page. Half: a busy process
 /// with 100,000 queue pairs (782 pages) may not be in time. Double: such a process delays its reader longer.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -301,7 +303,9 @@ impl Remote {
         sys::send_record(connection.as_fd(), &bytes, &[], &[])
             .map_err(|error| refusal(&connection).unwrap_or(ControlError::Io(error)))?;
         let mut fds = [PollFd::readable(connection.as_raw_fd())];
-        if sys::poll(&mut fds, Some(timeout.as_nanos() as u64))? == 0 {
+        let (first, rest) = (timeout.min(STOPPED_TIMEOUT), timeout.saturating_sub(STOPPED_TIMEOUT));
+        let mut answers = |wait: Duration| sys::poll(&mut fds, Some(wait.as_nanos() as u64)).map(|n| n > 0);
+        if !answers(first)? && (sys::is_stopped(self.pid as i32) || !answers(rest)?) {
             return Err(ControlError::Silent);
         }
         let mut buffer = vec![0; RECORD_MAX];
