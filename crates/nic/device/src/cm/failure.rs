@@ -43,7 +43,7 @@ impl CmEvent {
             }
             (CmEventKind::Unreachable, libc::ETIMEDOUT) if is_active() => format!(
                 "no answer to the request: the host is off, a firewall drops the UDP port of RoCE, or the \
-                 server does not accept; see 'ping {ip}' and 'roxie interop {ip}'"
+                 server does not accept; see 'ping {ip}' and 'roxie interop --via COMMAND {ip}'"
             ),
             _ => return None,
         };

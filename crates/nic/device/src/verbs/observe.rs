@@ -7,20 +7,22 @@ use wire::Qpn;
 
 use super::{Cq, Qp};
 use crate::engine::Engine;
+use crate::gid::GidTable;
 use crate::status::QpStatus;
 
-fn status(engine: &Engine, qpn: Qpn) -> Option<QpStatus> {
+/// The status of a queue pair, and the addresses of its device.
+fn status(engine: &Engine, qpn: Qpn) -> Option<(QpStatus, Arc<GidTable>)> {
     let mut core = engine.lock();
     let gids = Arc::clone(&core.tables.gids);
     let entry = core.tables.by_qpn(qpn)?;
-    Some(QpStatus::of(entry, &gids, engine.now()))
+    Some((QpStatus::of(entry, &gids, engine.now()), gids))
 }
 
 impl Qp {
     /// Returns state, attributes, packets in flight and counters.
     #[must_use]
     pub fn status(&self) -> Option<QpStatus> {
-        status(self.engine(), self.qpn())
+        status(self.engine(), self.qpn()).map(|(status, _)| status)
     }
 
     /// Returns the last request or datagram of a peer that was refused.
@@ -35,12 +37,16 @@ impl Cq {
     #[must_use]
     pub fn unanswered(&self, qpn: Qpn) -> Option<String> {
         let mut engines = (0..self.engine().count()).map(|n| self.engine().at(n));
-        let QpStatus { remote, dest_qpn, counters, .. } = engines.find_map(|engine| status(engine, qpn))?;
+        let (status, gids) = engines.find_map(|engine| status(engine, qpn))?;
+        let QpStatus { local, remote, dest_qpn, counters, .. } = status;
         let (ip, peer, own) = (remote?, dest_qpn?.value(), qpn.value());
+        let netdev = &gids.netdev;
         let why = match counters.rcvd_pkts {
+            _ if !gids.has_carrier => format!("{netdev}, the interface of its device, has no link"),
+            _ if local.is_none() => format!("its address was removed from {netdev}"),
             0 => format!(
                 "this queue pair received no packet; compare QPN, PSN and GID of both ends, and see \
-                 'ping {ip}' and 'roxie interop {ip}'"
+                 'ping {ip}' and 'roxie interop --via COMMAND {ip}'"
             ),
             n => format!(
                 "it sent {n} packets before; its process may have ended or be stopped (see its output), or \
