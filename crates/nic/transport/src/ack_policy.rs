@@ -99,7 +99,7 @@ pub(crate) struct Outgoing {
     /// Its message is signaled, or its payload is read from application memory again when it is
     /// retransmitted.
     pub(crate) is_awaited: bool,
-    /// No packet can follow it now: the window or the budget is used up.
+    /// No packet can follow it now: the window or the budget is used up, or the rate demands a pause.
     pub(crate) is_last_allowed: bool,
     /// It was sent before.
     pub(crate) is_retransmission: bool,

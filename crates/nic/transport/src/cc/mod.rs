@@ -112,6 +112,13 @@ impl Congestion {
         self.0.as_ref().is_some_and(|state| state.pacer.is_active())
     }
 
+    /// Whether a pause follows each packet. The window of the flow is shared with other queue pairs: packets
+    /// that ask for no acknowledgement would fill it meanwhile, and the path would not be measured.
+    #[inline]
+    pub(crate) fn is_slow(&self) -> bool {
+        self.0.as_ref().is_some_and(|state| state.pacer.is_slow())
+    }
+
     /// Whether a packet is being held back.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {

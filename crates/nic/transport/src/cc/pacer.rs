@@ -19,6 +19,8 @@ pub(crate) struct Pacer<C> {
     is_active: bool,
     /// When everything that was sent has left at that rate.
     free_at: Instant,
+    /// How long the last packet takes at that rate.
+    packet_ns: u64,
     /// The next packet waits for `free_at`.
     is_holding: bool,
 }
@@ -58,7 +60,13 @@ impl<C: ReactionPoint> Pacer<C> {
         let bytes = len as u64 + OVERHEAD_BYTES;
         self.control.on_sent(bytes);
         let from = self.free_at.max(Instant(now.0.saturating_sub(CREDIT_NS)));
-        self.free_at = from.plus_ns((bytes * 8 * 1_000_000_000).div_ceil(rate));
+        self.packet_ns = (bytes * 8 * 1_000_000_000).div_ceil(rate);
+        self.free_at = from.plus_ns(self.packet_ns);
+    }
+
+    /// Whether a packet takes longer than the pacer lets a thread be late.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.is_active && self.packet_ns > CREDIT_NS
     }
 
     /// Whether a packet is being held back.

@@ -129,7 +129,9 @@ impl Requester {
         let packet = Outgoing {
             ends_message,
             is_awaited: wqe.is_signaled(ep) || !is_copied,
-            is_last_allowed: budget <= 1 || self.in_flight() + 1 >= self.window_limit(ep.mtu),
+            is_last_allowed: budget <= 1
+                || self.in_flight() + 1 >= self.window_limit(ep.mtu)
+                || ep.congestion.is_slow(),
             is_retransmission: self.window.is_resending(),
             half_queue: self.sq.limit() / 2,
         };
