@@ -7,8 +7,9 @@ use super::address::scope;
 use super::event::{CmEvent, CmEventKind};
 
 impl CmEvent {
-    /// Says in one line why this connection was not made; `None` for an event that is no such failure, and
-    /// for a request of a peer.
+    /// Says in one line why this connection was not made; `None` for an event that is no such failure, for a
+    /// request of a peer, and for a rejection in which the peer's program says more to this one: libfabric
+    /// rejects one of two requests that cross.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let to = self.id.peer_addr()?;
@@ -18,6 +19,9 @@ impl CmEvent {
         let why = match (self.kind, status.wrapping_neg()) {
             (CmEventKind::Rejected, _) if is_active() => {
                 let reason = RejReason(u16::try_from(status).ok()?);
+                if reason == RejReason::CONSUMER_DEFINED && self.private_data.iter().any(|byte| *byte != 0) {
+                    return None;
+                }
                 let cause = reason.usual_cause().unwrap_or("'roxie explain' knows the reason");
                 let start =
                     if reason == RejReason::INVALID_SERVICE_ID { "; start the server first" } else { "" };

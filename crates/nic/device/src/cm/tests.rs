@@ -336,8 +336,25 @@ fn a_refusal_reports_its_reason_and_data() {
     let event = world.event(A);
     assert_eq!((event.kind, event.status, event.private_data.len()), (CmEventKind::Rejected, 28, 148));
     assert_eq!(&event.private_data[..3], b"no\0");
+    assert_eq!(event.failure(), None, "the peer's program tells this one why");
     assert_eq!(number(client.connect(None, b"")), libc::EINVAL, "an id connects once");
     assert!(client.disconnect().is_ok());
+}
+
+#[test]
+fn a_refusal_without_data_is_explained() {
+    let world = World::new();
+    let _listener = world.listener(PortSpace::Tcp);
+    let client = world.resolved(PortSpace::Tcp);
+    client.connect(None, b"").unwrap();
+    world.run();
+    world.event(B).id.reject(b"").unwrap();
+    world.run();
+    let why = world.event(A).failure().expect("a failure");
+    assert!(
+        why.ends_with("(RDMA_CM_EVENT_REJECTED, 28): the listening program rejected it, or ended"),
+        "{why}"
+    );
 }
 
 #[test]
