@@ -1,4 +1,5 @@
-//! mckey: datagrams to multicast groups, between hosts and between processes of one host.
+//! Datagrams to multicast groups, between hosts and between processes of one host: mckey, and a program with
+//! groups of every scope.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +7,7 @@ use roxie_tests::lab::{Lab, Side};
 use roxie_tests::pair::{Pair, Ready};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, SHORT, Scale, Spread, places, says};
+use crate::case::{Case, SHORT, Scale, Spread, build, gid_index, places, says};
 
 pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     // mckey sleeps for seconds, so at quick scale it runs only at places that differ.
@@ -21,7 +22,28 @@ pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let mut senders = places(scale, Spread::Ordinary);
     senders.retain(|place| place.family == Family::V4);
     cases.extend(senders.into_iter().map(|place| case(place, "mckey -o", &["-o"])));
+    let hosts = Place::new(Topology::TwoHosts, Family::V6, User::Root);
+    cases.push(Case::new(hosts, "groups of every scope", "cc", move |lab, name| scopes(lab, &hosts, name)));
     cases
+}
+
+/// Messages to groups of every scope leave the host, but for the reserved scope and that of the interface
+/// itself: the kernel sends none of these, also for rxe (ip6_finish_output2).
+fn scopes(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
+    let program = build(lab, "groups.c", &["-libverbs"])?;
+    let index = gid_index(lab, place, Side::Client)?;
+    let last: IpAddr = Ipv6Addr::new(0xff1f, 0, 0, 0, 0, 0, 0x77, 0x10).into();
+    let pair = Pair {
+        name,
+        server: vec![program.path(), "receive"],
+        client: vec![program.path(), "send", &index],
+        ready: Ready::Group(last),
+        limit: SHORT,
+    };
+    let both = pair.run(lab, place)?;
+    let groups = ["ff0", "ff1"].into_iter().flat_map(|flags| (2..16).map(move |scope| (flags, scope)));
+    let line = |(flags, scope)| format!("{flags}{scope:x}::77:{:x}\n", scope + 1);
+    says(&both.server, &groups.map(line).collect::<String>())
 }
 
 fn case(place: Place, what: &str, sender: &'static [&'static str]) -> Case {
