@@ -326,6 +326,7 @@ int main(void)
 	CHECK(!list[1] && (again = ibv_get_device_list(NULL)) && again[0] == list[0]);
 	ibv_free_device_list(again);
 	CHECK(list[0]->node_type == IBV_NODE_CA && !strcmp(ibv_get_device_name(list[0]), list[0]->name));
+	CHECK(ibv_get_device_index(list[0]) == -1);
 	CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "board_id", board, sizeof(board)) > 0);
 	CHECK(ibv_read_sysfs_file("/nowhere", "at_all", board, sizeof(board)) == -1);
 	FAILS(EINVAL, ibv_open_device(NULL));

@@ -15,7 +15,7 @@ use sys::{lock_until, memory_file};
 use crate::abi::Zeroed;
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::device::{IBV_FORK_UNNEEDED, IBV_NODE_CA, IBV_TRANSPORT_IB};
-use crate::errno::{code, failed, given, minus1, no_argument, no_memory, null};
+use crate::errno::{code, failed, given, no_memory, null};
 use crate::handle::{FromC, GivenUp, Out, typed};
 use crate::object::Object;
 use crate::observer::{observer, owned};
@@ -35,7 +35,7 @@ pub(crate) struct DeviceTail {
     /// find out whether a device is theirs; zero says no.
     rdma_core: [usize; 16],
     pub(crate) device: Device,
-    /// Its number in this process (ibv_get_device_index(3)).
+    /// Its number in this process.
     pub(crate) index: c_int,
 }
 
@@ -224,10 +224,10 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     device.map_or(0, |d| d.tail.device.node_guid().to_be())
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: ibv_get_device_index(3).
-    let device: Option<&DeviceObject> = unsafe { typed(device) };
-    device.map_or_else(|| minus1(no_argument!("device")), |device| device.tail.index)
+/// Returns -1: the kernel has no number for the device. With another one UCX would ask the kernel, by
+/// NETLINK_RDMA, about a device that is not this one.
+pub(crate) unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
+    -1
 }
 
 /// A share of a device object, or `None` for NULL.
