@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use roxie::port::PortChoice;
-use roxie::verbs::{Engines, Traffic};
+use roxie::verbs::{DeviceSettings, Engines, Traffic};
 
 use crate::capture::CaptureArgs;
 use crate::cdi::CdiArgs;
@@ -110,6 +110,14 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NAME=IF[,NAME=IF...]", value_parser = pairs,
           conflicts_with_all = ["netdev", "name", "devices"])]
     pub(crate) device: Option<Pairs>,
+    /// Order of the GID table: IPv4 addresses first (ipv4), or the link-local address first (kernel)
+    /// [default: kernel for devices called mlx5_... or rxe..., otherwise ipv4]
+    ///
+    /// In the kernel the default GID, which is link-local, has index 0, and IPv4 addresses follow. Some
+    /// programs use an index without reading the table, and ibstat shows the lower half of the GID with
+    /// index 0 as port GUID. Also: environment variable ROXIE_GIDS.
+    #[arg(long, value_name = "ORDER", value_parser = PossibleValuesParser::new(DeviceSettings::GID_ORDERS))]
+    pub(crate) gids: Option<String>,
 }
 
 /// The lists of `--device`.

@@ -9,26 +9,29 @@ use crate::failure::{Failure, Outcome};
 
 impl DeviceArgs {
     /// The environment variables that these options stand for, with their values if given.
-    pub(crate) fn words(&self) -> [(&'static str, Option<String>); 3] {
+    pub(crate) fn words(&self) -> [(&'static str, Option<String>); 4] {
         let mut variables = DeviceSettings::VARIABLES.into_iter();
         self.given().map(|given| (variables.next().unwrap_or_default(), given.map(|setting| setting.value)))
     }
 
     /// The settings of these options.
-    fn given(&self) -> [Option<DeviceSetting>; 3] {
+    fn given(&self) -> [Option<DeviceSetting>; 4] {
+        let gids = ("--gids", &self.gids);
+        let setting =
+            |(option, value): (_, &Option<String>)| Some(DeviceSetting::of_option(option, value.clone()?));
         if let Some(Pairs { names, netdevs, given }) = &self.device {
-            let setting = |value| Some(DeviceSetting { value, given: format!("--device '{given}'") });
+            let of_pairs = |value| Some(DeviceSetting { value, given: format!("--device '{given}'") });
             // Each device has its name: none is to count on.
-            return [netdevs.clone(), names.clone(), String::new()].map(setting);
+            let [netdevs, names, devices] = [netdevs.clone(), names.clone(), String::new()].map(of_pairs);
+            return [netdevs, names, devices, setting(gids)];
         }
-        let options = [("--netdev", &self.netdev), ("--name", &self.name), ("--devices", &self.devices)];
-        options.map(|(option, value)| Some(DeviceSetting::of_option(option, value.clone()?)))
+        [("--netdev", &self.netdev), ("--name", &self.name), ("--devices", &self.devices), gids].map(setting)
     }
 
     /// The settings of these options, and of the variables where options are missing.
     pub(crate) fn settings(&self) -> DeviceSettings {
-        let DeviceSettings { netdev, name, devices } = DeviceSettings::from_env();
-        let mut variables = [netdev, name, devices].into_iter();
+        let DeviceSettings { netdev, name, devices, gids } = DeviceSettings::from_env();
+        let mut variables = [netdev, name, devices, gids].into_iter();
         self.given().map(|given| given.unwrap_or(variables.next().unwrap_or_default())).into()
     }
 
@@ -154,7 +157,7 @@ mod tests {
             name: Some("rxe".to_owned()),
             netdev: Some("lo".to_owned()),
             devices: Some("2".to_owned()),
-            device: None,
+            ..DeviceArgs::default()
         };
         let configs = args.configs().unwrap();
         let names: Vec<_> =

@@ -98,7 +98,7 @@ pub(crate) const WORDS: [&str; 44] = [
 ];
 
 /// Variables, and commands that refuse such a value.
-pub(crate) const VARIABLES: [(&str, &str); 17] = [
+pub(crate) const VARIABLES: [(&str, &str); 18] = [
     ("ROXIE_USERS", "devinfo"),
     ("ROXIE_USERS", "run -- true"),
     ("ROXIE_DOMAIN", "devinfo"),
@@ -110,6 +110,7 @@ pub(crate) const VARIABLES: [(&str, &str); 17] = [
     ("ROXIE_NAME", "env"),
     ("ROXIE_NETDEV", "devinfo"),
     ("ROXIE_DEVICES", "devinfo"),
+    ("ROXIE_GIDS", "devinfo"),
     ("ROXIE_PORT", "devinfo"),
     ("ROXIE_XDP_MODE", "devinfo"),
     ("ROXIE_SHM", "devinfo"),

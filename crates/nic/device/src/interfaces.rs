@@ -145,6 +145,12 @@ impl Interfaces {
         self.addresses.iter().filter(|address| is_valid(address))
     }
 
+    /// True if the interface has a link-local address, also one that the kernel still checks.
+    pub(crate) fn has_link_local(&self, ifindex: u32) -> bool {
+        let is_it = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        self.addresses.iter().any(|address| address.ifindex == ifindex && is_it(address.ip))
+    }
+
     /// Returns the interface with this index.
     #[must_use]
     pub fn of_index(&self, index: u32) -> Option<&Link> {

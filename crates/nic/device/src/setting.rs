@@ -30,6 +30,8 @@ pub enum BadSetting {
     NoNumber(String),
     /// There are this many names, more than this many devices.
     NamesLeft(String, usize, usize),
+    /// The order of the GID table is none that there is.
+    NoGidOrder(String),
 }
 
 impl DeviceSetting {
@@ -61,6 +63,7 @@ impl BadSetting {
                 format!("a process has 1 to {DEVICES_MAX} devices")
             }
             BadSetting::NamesLeft(..) => "give at most one name for each device".to_owned(),
+            BadSetting::NoGidOrder(_) => "'ipv4' or 'kernel'".to_owned(),
         }
     }
 }
@@ -73,6 +76,7 @@ impl fmt::Display for BadSetting {
             BadSetting::NameTwice(given, part) => write!(f, "{given} gives two devices the name '{part}'"),
             BadSetting::TooMany(given, parts) => write!(f, "{given} lists {parts} devices"),
             BadSetting::NoNumber(given) => write!(f, "{given} is not a number of devices"),
+            BadSetting::NoGidOrder(given) => write!(f, "{given} is no order of the GID table"),
             BadSetting::NamesLeft(given, names, devices) => {
                 write!(f, "{given} has {names} names for {devices} device(s)")
             }

@@ -20,6 +20,8 @@ pub struct DeviceConfig {
     pub netdev: Option<String>,
     /// Number of this device among those on the interface; each has a GUID of its own.
     pub instance: u8,
+    /// The GID table is in the kernel's order: the link-local address of the interface has index 0.
+    pub kernel_gids: bool,
     /// Packet backend; `None` takes it from `ROXIE_PORT` and `ROXIE_XDP_MODE`.
     pub port: Option<PortChoice>,
     /// Hooks attached from the start; `None` takes them from `ROXIE_INGRESS` and `ROXIE_EGRESS`.
@@ -75,14 +77,20 @@ pub struct DeviceSettings {
     pub name: DeviceSetting,
     /// Number of devices, distributed over the interfaces in turn (`ROXIE_DEVICES`).
     pub devices: DeviceSetting,
+    /// Order of the GID tables, one of [`GID_ORDERS`](Self::GID_ORDERS) (`ROXIE_GIDS`).
+    pub gids: DeviceSetting,
 }
 
 /// The name of the first device unless a setting says otherwise.
 const FIRST_NAME: &str = "roxie0";
+/// How names of the kernel's drivers begin. Programs that know such a name may know its GID indices, too.
+const KERNEL_NAMES: [&str; 2] = ["mlx5_", "rxe"];
 
 impl DeviceSettings {
     /// The environment variables of the settings.
-    pub const VARIABLES: [&str; 3] = ["ROXIE_NETDEV", "ROXIE_NAME", "ROXIE_DEVICES"];
+    pub const VARIABLES: [&str; 4] = ["ROXIE_NETDEV", "ROXIE_NAME", "ROXIE_DEVICES", "ROXIE_GIDS"];
+    /// Values of `ROXIE_GIDS`: IPv4 addresses first, or the link-local address first, as the kernel.
+    pub const GID_ORDERS: [&str; 2] = ["ipv4", "kernel"];
 
     /// Takes the settings from the environment.
     #[must_use]
@@ -145,10 +153,12 @@ impl DeviceSettings {
         names.retain(|name| !named.is_empty() || is_free(name));
         let configs = names.into_iter().zip(netdevs.iter().cycle()).enumerate();
         let missing = configs.filter(|(_, (name, netdev))| is_free(name) && exists(netdev));
+        let order = self.gid_order()?;
         let configs = missing.map(|(number, (name, netdev))| DeviceConfig {
-            name,
             netdev: Some((*netdev).to_owned()),
             instance: (number / netdevs.len()) as u8,
+            kernel_gids: order.unwrap_or_else(|| KERNEL_NAMES.iter().any(|kernel| name.starts_with(kernel))),
+            name,
             ..DeviceConfig::default()
         });
         Ok(configs.take(devices.saturating_sub(has.len())).collect())
@@ -160,6 +170,16 @@ impl DeviceSettings {
     /// The name or the number of devices is invalid.
     pub fn first_name(&self) -> Result<String, Refusal> {
         Ok(self.names(1, self.count()?.is_some())?.swap_remove(0))
+    }
+
+    /// True for the kernel's order; `None` leaves it to the name of the device.
+    fn gid_order(&self) -> Result<Option<bool>, BadSetting> {
+        let DeviceSetting { value, given } = &self.gids;
+        match Self::GID_ORDERS.iter().position(|order| order == value) {
+            Some(order) => Ok(Some(order == 1)),
+            None if value.is_empty() => Ok(None),
+            None => Err(BadSetting::NoGidOrder(given.clone())),
+        }
     }
 
     fn count(&self) -> Result<Option<usize>, BadSetting> {
@@ -200,9 +220,9 @@ impl DeviceSettings {
     }
 }
 
-impl From<[DeviceSetting; 3]> for DeviceSettings {
-    fn from([netdev, name, devices]: [DeviceSetting; 3]) -> DeviceSettings {
-        DeviceSettings { netdev, name, devices }
+impl From<[DeviceSetting; 4]> for DeviceSettings {
+    fn from([netdev, name, devices, gids]: [DeviceSetting; 4]) -> DeviceSettings {
+        DeviceSettings { netdev, name, devices, gids }
     }
 }
 
@@ -228,7 +248,7 @@ mod tests {
     use crate::interfaces::tests::{address, link};
 
     fn settings(netdev: &str, name: &str, devices: &str) -> DeviceSettings {
-        let given = [("--netdev", netdev), ("--name", name), ("--devices", devices)];
+        let given = [("--netdev", netdev), ("--name", name), ("--devices", devices), ("--gids", "")];
         given.map(|(option, value)| DeviceSetting::of_option(option, value.to_owned())).into()
     }
 
@@ -274,6 +294,26 @@ mod tests {
         ] {
             assert_eq!(settings("eth9", name, devices).first_name().unwrap(), first);
         }
+    }
+
+    #[test]
+    fn the_order_of_gids_follows_the_name_unless_a_setting_says_otherwise() {
+        let orders = |name: &str, gids: &str| {
+            let gids = DeviceSetting::of_option("--gids", gids.to_owned());
+            let configs =
+                DeviceSettings { gids, ..settings("", name, "") }.configs_beside(None, &interfaces())?;
+            Ok::<_, Refusal>(configs.iter().map(|config| config.kernel_gids).collect::<Vec<_>>())
+        };
+        for (name, gids, expected) in [
+            ("", "", [false, false]),
+            ("mlx5_0", "", [true, true]),
+            ("rxe0,eth", "", [true, false]),
+            ("mlx5_0", "ipv4", [false, false]),
+            ("", "kernel", [true, true]),
+        ] {
+            assert_eq!(orders(name, gids).unwrap(), expected, "{name} {gids}");
+        }
+        assert_eq!(orders("", "rxe").unwrap_err().to_string(), "--gids 'rxe' is no order of the GID table");
     }
 
     #[test]

@@ -62,7 +62,10 @@ impl Device {
     /// As [`open`](Self::open), with the interfaces of this namespace.
     pub(super) fn open_on(config: &DeviceConfig, interfaces: &Interfaces) -> io::Result<Self> {
         config.check_name(String::new)?;
-        let table = GidTable::on(interfaces, config.netdev.as_deref())?;
+        let mut table = GidTable::on(interfaces, config.netdev.as_deref())?;
+        if config.kernel_gids {
+            table = table.in_kernel_order(interfaces);
+        }
         let gids = Arc::new(Gids::new(table.of_instance(config.instance)));
         let name = if config.name.is_empty() { "roxie0".to_owned() } else { config.name.clone() };
         let hooks = EarlyHooks::new(config.hooks.clone().unwrap_or_else(HookConfig::from_env));

@@ -61,6 +61,7 @@ impl Device {
             removed: Vec::new(),
             above: Vec::new(),
             bonds: Vec::new(),
+            has_default: false,
             loopback: [GidRow::EMPTY; 2],
             node_guid: [2, 0, 0, 0xff, 0xfe, 0, slot_high, slot_low],
         };
