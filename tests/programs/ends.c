@@ -1,6 +1,7 @@
 /*
  * ends ADDRESS: at each step of a connection, one end stops in each way, in a process of its own; the other
- *     end says what it gets within two seconds. ends ADDRESS STEP WAY PORT is the process that stops.
+ *     end says what it gets within two seconds. The steps of a datagram service follow. ends ADDRESS STEP WAY
+ *     PORT PORT_SPACE is the process that stops.
  */
 #include <poll.h>
 #include <spawn.h>
@@ -20,6 +21,8 @@ static const char *const verbs[] = { "destroys its id", "exits", "closes its cha
 extern char **environ;
 static struct rdma_event_channel *channel;
 static int to, from;
+/* Connections, or datagrams. */
+static enum rdma_port_space ps = RDMA_PS_TCP;
 
 static struct rdma_cm_event *event(int ms)
 {
@@ -50,6 +53,8 @@ static void make_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = { .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
 
+	if (ps == RDMA_PS_UDP)
+		attr.qp_type = IBV_QPT_UD;
 	MUST(!rdma_create_qp(id, NULL, &attr));
 }
 
@@ -65,7 +70,7 @@ static struct rdma_cm_id *listener(const char *address)
 {
 	struct rdma_cm_id *id;
 
-	MUST(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	MUST(!rdma_create_id(channel, &id, NULL, ps));
 	MUST(!rdma_bind_addr(id, at(address, 0)) && !rdma_listen(id, 4));
 	return id;
 }
@@ -75,7 +80,7 @@ static struct rdma_cm_id *asks(const char *address, int port)
 	struct rdma_conn_param param = { .retry_count = 7 };
 	struct rdma_cm_id *id;
 
-	MUST(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	MUST(!rdma_create_id(channel, &id, NULL, ps));
 	MUST(!rdma_resolve_addr(id, NULL, at(address, port), 2000));
 	expect(RDMA_CM_EVENT_ADDR_RESOLVED);
 	MUST(!rdma_resolve_route(id, 2000));
@@ -149,13 +154,14 @@ static void stopping(const char *address, enum step step, enum way way, int port
 
 static void start(const char *address, enum step step, enum way way, int port, pid_t *pid)
 {
-	char words[3][12], *argv[] = { "ends", (char *)address, words[0], words[1], words[2], NULL };
+	char words[4][12], *argv[] = { "ends", (char *)address, words[0], words[1], words[2], words[3], NULL };
 	posix_spawn_file_actions_t actions;
 	int down[2], up[2];
 
 	sprintf(words[0], "%d", step);
 	sprintf(words[1], "%d", way);
 	sprintf(words[2], "%d", port);
+	sprintf(words[3], "%d", ps);
 	MUST(!pipe(down) && !pipe(up) && !posix_spawn_file_actions_init(&actions));
 	MUST(!posix_spawn_file_actions_adddup2(&actions, down[0], 0));
 	MUST(!posix_spawn_file_actions_adddup2(&actions, up[1], 1));
@@ -231,12 +237,18 @@ static void row(const char *address, enum step step, enum way way)
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc == 5) {
+	if (argc == 6) {
+		ps = atoi(argv[5]);
 		MUST((channel = rdma_create_event_channel()));
 		stopping(argv[1], atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
 	}
 	MUST(argc == 2);
 	for (enum step step = 0; step < steps; step++)
+		for (enum way way = 0; way < ways; way++)
+			row(argv[1], step, way);
+	/* A datagram service has no further steps. */
+	ps = RDMA_PS_UDP;
+	for (enum step step = 0; step <= refused; step++)
 		for (enum way way = 0; way < ways; way++)
 			row(argv[1], step, way);
 	return 0;

@@ -21,6 +21,12 @@ const CLIENT: [(&str, &str); 4] = [
     ("the client is established", "RDMA_CM_EVENT_DISCONNECTED"),
     ("the server has disconnected", "RDMA_CM_EVENT_DISCONNECTED"),
 ];
+/// The same for a datagram service (SIDR), which has no further steps.
+const DATAGRAMS: [(&str, &str); 3] = [
+    ("a request is unread", "RDMA_CM_EVENT_UNREACHABLE"),
+    ("a request is read", "RDMA_CM_EVENT_UNREACHABLE"),
+    ("rdma_accept fails", "RDMA_CM_EVENT_UNREACHABLE"),
+];
 const WAYS: [&str; 3] = ["destroys its id", "exits", "closes its channel"];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -36,7 +42,7 @@ fn ends(lab: &Lab, place: &Place, name: &str) -> Result<(), String> {
     let words = ["run", "--quiet", "--netdev", lab.netdev(place), "--", program.path(), own];
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     let mut lines = ended.output.lines();
-    for (rows, role) in [(&SERVER[..], "server"), (&CLIENT[..], "client")] {
+    for (rows, role) in [(&SERVER[..], "server"), (&CLIENT[..], "client"), (&DATAGRAMS[..], "server")] {
         for ((step, event), way) in rows.iter().flat_map(|row| WAYS.map(|way| (row, way))) {
             let wanted = format!("{step}, the {role} {way}: ");
             let got = lines.next().unwrap_or_default();
