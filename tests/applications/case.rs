@@ -20,8 +20,7 @@ pub(crate) fn two_places() -> [Place; 2] {
     ]
 }
 
-/// One host with a veth: libfabric's verbs provider omits loopback interfaces, and the server of
-/// `fi_pingpong` 1.17 tells its client the address 0.0.0.0, which is on the client's own host.
+/// One host with a veth: libfabric's verbs provider omits loopback interfaces.
 pub(crate) fn one_host() -> [Place; 2] {
     [User::Root, User::Ordinary].map(|user| Place::new(Topology::SameHost, Family::V4, user))
 }

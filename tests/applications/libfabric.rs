@@ -1,7 +1,9 @@
 //! libfabric over its verbs provider: connected endpoints, and datagrams of any size over them (`ofi_rxm`).
 //!
-//! `fi_pingpong` with its check of the data (`-c`) on one host, and a program (`fabric.c`) with RMA also
+//! `fi_pingpong` with its check of the data (`-c`), and a program (`fabric.c`) with RMA, on one host and
 //! between two.
+//!
+//! | libfabric 1.17.0 | `fi_pingpong`, RMA; `verbs` and `verbs;ofi_rxm` |
 
 use std::process::Command;
 
@@ -20,7 +22,8 @@ const RMA: u64 = 1 << 20;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for place in one_host() {
+    let hosts = Place::new(Topology::TwoHosts, Family::V4, User::Root);
+    for place in one_host().into_iter().chain([hosts]) {
         for (provider, endpoint, mode) in
             [("verbs", "msg", "msg"), ("verbs;ofi_rxm", "rdm", "msg"), ("verbs;ofi_rxm", "rdm", "tagged")]
         {
@@ -31,7 +34,6 @@ pub(crate) fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
-    let hosts = Place::new(Topology::TwoHosts, Family::V4, User::Root);
     let shm = Place::shm(Topology::SameHost, Family::V4, User::Root);
     let ordinary = Place::new(Topology::SameHost, Family::V4, User::Ordinary);
     for place in [hosts, shm, ordinary] {
