@@ -30,6 +30,8 @@ mod size;
 mod terminal;
 #[path = "tidy/tree.rs"]
 mod tree;
+#[path = "tidy/tried.rs"]
+mod tried;
 #[path = "tidy/waiting.rs"]
 mod waiting;
 
@@ -320,19 +322,27 @@ fn the_links_of_the_documentation_lead_to_files() {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// `ROXIE_BLESS=1` in the environment writes the tables instead.
 #[test]
 fn docs_support_lists_what_is_supported() {
+    generated("docs/support.md", &support::text());
+}
+
+#[test]
+fn docs_programs_tried_lists_the_programs_of_the_tests() {
+    generated("docs/programs-tried.md", &tried::text());
+}
+
+/// Compares what is between the marks of a page. `ROXIE_BLESS=1` in the environment writes it instead.
+fn generated(page: &str, want: &str) {
     const MARKS: [&str; 2] =
         ["<!-- made by ROXIE_BLESS=1 cargo test -p roxie-tests --test tidy -->\n", "<!-- end -->\n"];
-    let path = root().join("docs/support.md");
-    let page = fs::read_to_string(&path).expect("exists");
-    let (before, rest) = page.split_once(MARKS[0]).expect("docs/support.md has the first mark");
-    let (tables, after) = rest.split_once(MARKS[1]).expect("docs/support.md has the second mark");
-    let want = support::text();
+    let path = root().join(page);
+    let text = fs::read_to_string(&path).expect("exists");
+    let (before, rest) = text.split_once(MARKS[0]).expect("the page has the first mark");
+    let (tables, after) = rest.split_once(MARKS[1]).expect("the page has the second mark");
     if std::env::var_os("ROXIE_BLESS").is_some() {
-        fs::write(&path, [before, MARKS[0], &want, MARKS[1], after].concat()).expect("writable");
+        fs::write(&path, [before, MARKS[0], want, MARKS[1], after].concat()).expect("writable");
     } else {
-        assert!(tables == want, "docs/support.md should have these tables:\n{want}");
+        assert!(tables == want, "{page} should have these tables:\n{want}");
     }
 }

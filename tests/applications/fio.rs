@@ -1,4 +1,6 @@
 //! fio's `rdma` engine: the client writes to the server's memory, or reads it.
+//!
+//! | fio 3.33, engine `rdma` | write, read; by hand: `send` ends with RNR retries exceeded |
 
 use roxie_tests::lab::Lab;
 use roxie_tests::pair::{Pair, Ready};

@@ -1,4 +1,6 @@
 //! iSER: libiscsi's SCSI tests against a disk of tgt. They compare the data, and so does the target.
+//!
+//! | tgt 1.0.85, libiscsi 1.19 (iSER) | SCSI VERIFY |
 
 use std::fs::File;
 use std::process::Command;

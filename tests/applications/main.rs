@@ -3,11 +3,15 @@
 //! Every case checks data where the program can, and that the device's counters, which the programs print
 //! with `ROXIE_STATS=1`, show the bytes: a program that chose another transport fails. Cases that cannot
 //! run here are named at the end: `skipped: needs X`. `--full` adds more ranks and
-//! places of MPI, libfabric, QEMU, NIXL and Mooncake.
+//! places of MPI, and the applications below `if full`.
+//!
+//! A row `| name | what is tested |` at the head of a file is a row of docs/programs-tried.md.
 #![forbid(unsafe_code)]
 
 mod case;
 mod fio;
+mod gloo;
+mod intel_mpi;
 mod iser;
 mod libfabric;
 mod mooncake;
@@ -20,8 +24,10 @@ mod qemu;
 mod qperf;
 mod rails;
 mod rpma;
+mod shmem;
 mod sockets;
 mod ucx;
+mod udapl;
 
 use std::process::ExitCode;
 
@@ -51,6 +57,10 @@ fn cases(full: bool) -> Vec<Case> {
     if full {
         // One of 69 runs ended with signal 11 in a new thread of the device; the cause is not known.
         cases.extend(libfabric::cases());
+        cases.extend(intel_mpi::cases());
+        cases.extend(gloo::cases());
+        cases.extend(udapl::cases());
+        cases.extend(shmem::cases());
         cases.extend(qemu::cases());
         cases.extend(nixl::cases());
         cases.extend(mooncake::cases());

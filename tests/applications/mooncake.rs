@@ -1,4 +1,6 @@
 //! Mooncake: its engine's benchmark, the engine from Python, and the store.
+//!
+//! | Mooncake 0.3.13.post1 | engine, benchmark, store |
 
 use std::path::Path;
 use std::time::Duration;

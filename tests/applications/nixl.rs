@@ -1,5 +1,7 @@
 //! NIXL: one agent writes to the memory of another one, reads it back and compares. Its wheel brings a
 //! libibverbs of its own, which `roxie run` replaces.
+//!
+//! | NIXL 1.5.1 | write and read; its own libibverbs is replaced; two devices |
 
 use roxie_tests::lab::Lab;
 use roxie_tests::pair::{Pair, Ready};

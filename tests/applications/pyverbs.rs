@@ -1,4 +1,6 @@
 //! The Python tests of rdma-core that Debian ships with its documentation.
+//!
+//! | pyverbs 44 | rdma-core's tests: 143 of 273 pass, 130 are skipped |
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,6 @@
 //! qperf: reliable connections. Its `ver_*` tests check the values of atomics.
+//!
+//! | qperf 0.4.11 | `rc_*` with `-cm 1`; by hand: `ud_lat` does not work |
 
 use roxie_tests::lab::Lab;
 use roxie_tests::pair::{Pair, Ready};

@@ -1,4 +1,6 @@
 //! librpma: a client writes 1 MiB to a server's memory, flushes, reads it back and compares.
+//!
+//! | librpma 1.2.0 | write, flush, read |
 
 use std::process::Command;
 

@@ -2,6 +2,8 @@
 //!
 //! Both use what librspreload 44 redirects: `accept`, `select`, `poll`. Servers with `accept4` or epoll
 //! cannot run: Redis, nginx, Python's `http.server`.
+//!
+//! | curl 7.88, socat 1.7 over rsockets (librspreload 44) | curl gets a file from socat |
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

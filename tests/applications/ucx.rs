@@ -1,4 +1,6 @@
 //! UCX's performance test: the kinds that `tests/programs` does not run, and the atomics of the device.
+//!
+//! | `ucx_perftest` 1.13.1 | each kind of test, atomics |
 
 use std::process::Command;
 
