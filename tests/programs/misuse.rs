@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         .into_iter()
         .map(|source| {
             let what = format!("roxie check finds {}", stem(&source));
-            Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source, false))
+            Case::new(place, &what, needs(&source), move |lab, name| finds(lab, &place, name, &source, false))
         })
         .collect();
     for source in programs().into_iter().filter(|source| has_correct_form(source)) {
@@ -104,6 +104,15 @@ fn programs() -> Vec<PathBuf> {
 
 fn stem(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The program that a case needs: the compiler, or one that does not exist if ordinary users get no debug
+/// registers.
+fn needs(source: &Path) -> &'static str {
+    let needs_them = fs::read_to_string(source).is_ok_and(|text| text.contains("needs: debug registers"));
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let has_them = level.is_ok_and(|level| level.trim().parse::<i32>().is_ok_and(|level| level <= 2));
+    if needs_them && !has_them { "perf_event_paranoid=2" } else { "cc" }
 }
 
 /// Whether it makes no mistake with -DFIXED.

@@ -83,8 +83,9 @@ pub(crate) struct CheckArgs {
     /// An instruction that writes to a posted send is reported with its call stack, once for each place; the
     /// program goes on. By default the pages are protected that belong to one send entirely. 'receives' also
     /// protects those of receives and of results of READs and atomics, which may not even be read before
-    /// their completion; 'shared' also protects the pages that sends share with other data. A system call
-    /// that writes to a protected page fails with EFAULT.
+    /// their completion; 'targets' the memory that WRITEs and READs of peers use, while they are executed;
+    /// 'shared' also protects the pages that sends and targets share with other data. A system call that uses
+    /// a protected page fails with EFAULT.
     #[arg(long, value_name = "WHAT", value_parser = one_of(&PAGES), num_args = 0..=1, require_equals = true)]
     #[arg(value_delimiter = ',', default_missing_value = "sends")]
     pages: Vec<&'static str>,
@@ -101,10 +102,11 @@ pub(crate) struct CheckArgs {
 }
 
 /// What `--pages` protects, as the libraries name it.
-const PAGES: [Word<&str>; 3] = [
+const PAGES: [Word<&str>; 4] = [
     ("sends", "pages", "Whole pages of sends"),
     ("receives", "pages-receives", "Also of receives and of results of READs and atomics"),
-    ("shared", "pages-shared", "Also pages that sends share with other data"),
+    ("targets", "pages-targets", "Also of WRITEs and READs of peers, while the device executes them"),
+    ("shared", "pages-shared", "Also pages that sends and targets share with other data"),
 ];
 
 impl CheckArgs {

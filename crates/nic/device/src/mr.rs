@@ -180,9 +180,16 @@ impl Memory for KeyTable {
     }
 
     #[inline]
-    fn message_begins(&self, qpn: Qpn) {
-        if let Some(late) = &self.late {
+    fn message_begins(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, len: u64, access: Access) {
+        let writes = access == Access::REMOTE_WRITE;
+        if let Some(late) = self.late.as_ref().filter(|_| writes) {
             late.message_begins(qpn);
+        }
+        if guarded::pages::hears_requests()
+            && len > 0
+            && let Ok(at) = self.remote(pd, qpn, rkey.0, va, len, access)
+        {
+            guarded::pages::begins(at, len, writes, qpn.value());
         }
     }
 

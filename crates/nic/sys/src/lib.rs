@@ -36,6 +36,7 @@ mod udp;
 mod unix;
 mod user_namespace;
 mod waiting;
+mod watchpoint;
 pub mod xdp;
 
 pub use address::SockAddr;
@@ -82,6 +83,7 @@ pub use unix::{
 };
 pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
 pub use waiting::{NoWaiting, may_wait, pause};
+pub use watchpoint::Watchpoint;
 
 use std::io;
 

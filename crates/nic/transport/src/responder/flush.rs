@@ -57,7 +57,8 @@ impl Responder {
             return Err(Fault::Misaligned);
         }
         self.before_write(reth.va, payload.len(), mem, ep)?;
-        mem.message_begins(ep.qpn);
+        let length = payload.len() as u64;
+        mem.message_begins(self.message.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_WRITE);
         mem.write_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, payload)
             .map_err(Fault::from_access)?;
         ep.counters.rcvd_bytes += u64::from(WORD);

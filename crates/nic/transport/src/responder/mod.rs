@@ -377,7 +377,8 @@ impl Responder {
                 mem.check_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, whole, Access::REMOTE_WRITE)
                     .map_err(Fault::from_access)?;
             }
-            mem.message_begins(ep.qpn);
+            let (pd, access) = (self.message.pd, Access::REMOTE_WRITE);
+            mem.message_begins(pd, ep.qpn, reth.r_key, reth.va, whole, access);
             let message = &mut self.message;
             (message.va, message.r_key) = (reth.va, reth.r_key);
             (message.dma_len, message.received) = (reth.dma_len, 0);
@@ -425,8 +426,9 @@ impl Responder {
             return Err(Fault::Length);
         }
         if length > 0 {
-            mem.check_remote(self.message.pd, ep.qpn, reth.r_key, reth.va, length, Access::REMOTE_READ)
-                .map_err(Fault::from_access)?;
+            let (pd, access) = (self.message.pd, Access::REMOTE_READ);
+            mem.check_remote(pd, ep.qpn, reth.r_key, reth.va, length, access).map_err(Fault::from_access)?;
+            mem.message_begins(pd, ep.qpn, reth.r_key, reth.va, length, access);
         }
         let packets = length.div_ceil(ep.mtu as u64).max(1);
         let response =

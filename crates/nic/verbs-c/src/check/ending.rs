@@ -18,7 +18,7 @@ use super::objects::{Left, alive, for_each_cq};
 use super::options::lock;
 use super::report::{Failed, FindingKind, has_reported, process_started, report, report_of_failed};
 use super::stack::{Site, here, stack};
-use super::{pages, waits, watch, work};
+use super::{looks, pages, waits, watch, work};
 
 /// Shortest wait for an event that is reported when a signal ends the process: a second, in which an event
 /// thread runs on a busy machine.
@@ -132,6 +132,9 @@ extern "C" fn at_exit(status: c_int, _argument: *mut c_void) {
     if OPENED.load(Ordering::Relaxed) != process::id() {
         return;
     }
+    pages::end_flights(None, true);
+    looks::judge_completion(true);
+    looks::judge_datagram(|_, _| true);
     look_at_queues();
     let is_creation = |suspicion: &mut Suspicion| matches!(suspicion.about, About::Creation(_));
     for Suspicion { kind, text, sites, .. } in lock(&SUSPECTED).extract_if(.., is_creation) {
@@ -164,6 +167,7 @@ pub(crate) fn interrupted(signal: c_int) {
     if OPENED.load(Ordering::Relaxed) != process::id() {
         return;
     }
+    pages::end_flights(None, true);
     look_at_queues();
     waits::missed_events(now_ns().saturating_sub(ENDED_NS));
     if !has_reported() {
@@ -211,6 +215,7 @@ fn left() -> Vec<(FindingKind, String, Site)> {
 
 /// Reports completion queues that lost completions, and queue pairs that dropped datagrams.
 pub(super) fn look_at_queues() {
+    pages::end_flights(None, false);
     pages::report_uses();
     work::look_at_refusals();
     let mut found = Vec::new();

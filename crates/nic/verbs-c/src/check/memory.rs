@@ -12,7 +12,7 @@ use crate::ibv::pd_mr::MrObject;
 
 use super::options::{OPTIONS, lock};
 use super::report;
-use super::stack::{Site, here};
+use super::stack::{self, Site, here};
 
 #[derive(Clone, Copy)]
 pub(super) struct Region {
@@ -71,7 +71,10 @@ pub(super) fn region_begins(address: usize) {
     let (first, length) = (addr.addr() as u64, length as u64);
     let (pd, iova, access) = object.tail.remote().unwrap_or_default();
     let end = first.checked_add(length).filter(|_| OPTIONS.pages.sends && length > 0);
-    let is_plain = end.is_some_and(|end| is_plain(first as usize, end as usize));
+    // A thread that faults on its own stack cannot be told.
+    let is_plain = end
+        .map(|end| first as usize..end as usize)
+        .is_some_and(|range| is_plain(range.start, range.end) && !stack::is_own_stack(range));
     let region = Region { rkey, first, length, is_plain, pd, iova, access, registered, deregistered: None };
     let changed = lock(&REGIONS).live.insert(lkey, region);
     if OPTIONS.races {
@@ -113,6 +116,15 @@ fn are_all(list: &[Sge], is_good: impl Fn(&Region) -> bool) -> bool {
             is_in && is_good(region)
         })
     })
+}
+
+/// Where memory was registered, if it is in a region of which the memory may be protected.
+pub(super) fn registered(first: u64, length: u64) -> Option<Site> {
+    let holds = |region: &&Region| {
+        let offset = first.checked_sub(region.first);
+        region.is_plain && offset.is_some_and(|offset| offset.saturating_add(length) <= region.length)
+    };
+    lock(&REGIONS).live.values().find(holds).map(|region| region.registered)
 }
 
 /// The first lkey of a list that names no region of this process.

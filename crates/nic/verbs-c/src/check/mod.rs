@@ -19,6 +19,7 @@ mod calls;
 mod ending;
 mod failures;
 mod lent;
+mod looks;
 mod memory;
 mod objects;
 mod ops;
@@ -68,6 +69,7 @@ pub(crate) fn start() {
         acknowledged: calls::acknowledged,
         blocks: calls::blocks,
         lend: lent::lend,
+        header_used: looks::header_used,
     });
     ending::register();
 }
@@ -126,6 +128,7 @@ pub(crate) fn keep_locked(until_ns: u64) -> Box<dyn Any> {
             lock_until(&races::WRITTEN, until_ns),
             lock_until(&memory::REGIONS, until_ns),
             lock_until(&waits::THREADS, until_ns),
+            lock_until(&looks::LOOKS, until_ns),
             lock_until(&objects::OBJECTS, until_ns),
             lock_until(&ending::SUSPECTED, until_ns),
             lock_until(&report::REPORTED, until_ns),

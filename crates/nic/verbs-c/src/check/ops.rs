@@ -23,7 +23,7 @@ use crate::ibv::{cq, post, srq, wr};
 use super::objects::{POISON_BYTE, mixed};
 use super::options::lock;
 use super::posted::Posted;
-use super::{pages, waits, work};
+use super::{looks, pages, waits, work};
 
 /// Puts these functions into the operations of a new context.
 pub(super) fn replace(context: usize) {
@@ -166,17 +166,27 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_
     let object: Option<&CqObject> = unsafe { typed(cq) };
     given!(minus_code; object as "cq");
     // SAFETY: as above.
-    let polled = unsafe { cq::poll_cq(cq, entries, wc) };
+    let polled = unsafe {
+        looks::judge_completion(false);
+        cq::poll_cq(cq, entries, wc)
+    };
     waits::polled(object, polled);
     for at in 0..usize::try_from(polled).unwrap_or(0) {
         // SAFETY: the function has written that many.
-        unsafe { poison(wc.add(at)) };
+        let wc = unsafe {
+            poison(wc.add(at));
+            &*wc.add(at)
+        };
+        if wc.status != WcStatus::Success && work::is_first_failure(wc.qp_num) {
+            looks::failed(wc);
+        }
     }
     polled
 }
 
-/// Fills the fields of a failed completion that ibv_poll_cq(3) leaves undefined: a NIC leaves other values
-/// there than this device does. Only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
+/// Fills the fields of a completion that ibv_poll_cq(3) leaves undefined: a NIC leaves other values there than
+/// this device does. Of a failed one only `wr_id`, `status`, `qp_num` and `vendor_err` are valid; others have
+/// immediate data or a key if `wc_flags` says so.
 ///
 /// # Safety
 /// `wc` may be written, and holds a completion.
@@ -189,6 +199,8 @@ unsafe fn poison(wc: *mut Wc) {
             (*wc).imm_data = POISON.to_ne_bytes();
             (*wc).src_qp = POISON;
             (*wc).wc_flags = POISON;
+        } else if (*wc).wc_flags & (Wc::WITH_IMM | Wc::WITH_INV) == 0 {
+            (*wc).imm_data = POISON.to_ne_bytes();
         }
     }
 }

@@ -25,7 +25,9 @@ pub(super) struct Pages {
     pub(super) sends: bool,
     /// The memory of receives and of the results of READs and atomics.
     pub(super) receives: bool,
-    /// Also pages that sends share with other data.
+    /// The memory that requests of peers use.
+    pub(super) targets: bool,
+    /// Also pages that sends and targets share with other data.
     pub(super) shared: bool,
 }
 
@@ -46,6 +48,7 @@ pub(super) static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
                 options.races |= word == "races";
                 options.pages.sends |= word.starts_with("pages");
                 options.pages.receives |= word == "pages-receives";
+                options.pages.targets |= word == "pages-targets";
                 options.pages.shared |= word == "pages-shared";
             }
         }

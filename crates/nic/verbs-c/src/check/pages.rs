@@ -17,13 +17,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use roxie::transport::Sge;
-use sys::guarded::pages::{Fault, Protector, Rights, protect as set_rights, set_protector};
+use sys::guarded::pages::{Fault, Protector, Rights, hear_requests, protect as set_rights, set_protector};
 use sys::{guarded, lock_until, page_size, without_signals};
 
 use super::options::{OPTIONS, lock};
 use super::report::{FindingKind, report};
 use super::stack::{self, Captured, Site};
 use super::{memory, work};
+
+mod targets;
+
+pub(super) use targets::end_flights;
 
 /// Parts of memory that are protected at a time; further ones are not. Each takes two mappings of the process
 /// at most, of which Linux allows 65,530 (`vm.max_map_count`).
@@ -45,6 +49,20 @@ pub(super) struct User {
     pub(super) posted: Site,
     /// A receive, of which the message may be shorter.
     pub(super) is_receive: bool,
+    /// A request of the peer, and not a work request of this process.
+    pub(super) is_of_peer: bool,
+}
+
+/// How far the request of a peer is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(super) enum Flight {
+    /// It is a work request of this process.
+    None = 0,
+    /// The device executes it.
+    Begun,
+    /// It is executed, and its memory was read before.
+    Ended,
 }
 
 /// Protected memory. All bytes of [`Entry::NONE`] are zero, so that the table takes no bytes of the file
@@ -63,6 +81,11 @@ struct Entry {
     is_told: bool,
     /// A fault has opened one of the pages.
     has_open: bool,
+    flight: Flight,
+    /// When its flight began or ended.
+    since_ns: u64,
+    /// Address and instruction of its first use.
+    used: (usize, usize),
 }
 
 /// A use of protected memory.
@@ -76,6 +99,10 @@ struct Use {
     is_write: Maybe<bool>,
     thread: i32,
     stack: Captured,
+    /// It may be that of a program that polls the memory.
+    is_open: bool,
+    /// It is.
+    is_poll: bool,
 }
 
 #[derive(Debug)]
@@ -94,7 +121,7 @@ static HAS_USES: AtomicBool = AtomicBool::new(false);
 /// The process that protects memory: not a child that it forks.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-static PROTECTOR: Protector = Protector { fault, covers, open };
+static PROTECTOR: Protector = Protector { fault, covers, open, begins: targets::begins };
 
 fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
     without_signals(|| f(&mut lock(&TABLE)))
@@ -105,6 +132,9 @@ pub(super) fn start() {
     PROCESS.store(process::id(), Ordering::Relaxed);
     if OPTIONS.pages.sends {
         prepare();
+    }
+    if OPTIONS.pages.targets {
+        hear_requests();
     }
 }
 
@@ -119,8 +149,8 @@ fn prepare() {
 pub(super) fn forbid(first: usize, bytes: usize, acknowledged: Site) -> Option<Protection> {
     prepare();
     let (operation, rights, length) = (PRIVATE_DATA, Rights::Nothing, bytes as u64);
-    let (queue, wr_id, is_receive) = (None, 0, false);
-    let user = User { queue, wr_id, operation, bytes: length, posted: acknowledged, is_receive };
+    let posted = acknowledged;
+    let user = User { operation, bytes: length, ..User::own(None, 0, posted) };
     let (buffer, pages) = ((first, first + bytes), (first, first + page_size()));
     let entry = Entry { buffer, pages, rights, user: Maybe::Some(user), ..Entry::NONE };
     Some(Protection([with_table(|table| table.add(entry))?].into()))
@@ -214,7 +244,7 @@ pub(super) fn report_uses() {
     if !HAS_USES.swap(false, Ordering::Relaxed) {
         return;
     }
-    while let Some(noted) = with_table(|table| table.uses.pop()) {
+    while let Some(noted) = with_table(Table::take_use) {
         if noted.user.get().is_some_and(|user| user.is_receive) {
             lock(&WAITING).push(noted);
             continue;
@@ -280,12 +310,20 @@ impl<T: Copy, const MAX: usize> Few<T, MAX> {
         value
     }
 
-    fn iter(&self) -> impl Iterator<Item = &T> {
+    fn iter(&self) -> std::slice::Iter<'_, T> {
         self.values[..self.len].iter()
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.values[..self.len].iter_mut()
+    }
+}
+
+impl User {
+    /// A work request of this process that is no receive.
+    pub(super) const fn own(queue: Option<u32>, wr_id: u64, posted: Site) -> Self {
+        let (operation, bytes, is_receive, is_of_peer) = ("", 0, false, false);
+        Self { queue, wr_id, operation, bytes, posted, is_receive, is_of_peer }
     }
 }
 
@@ -298,10 +336,15 @@ impl Use {
         is_write: Maybe::None,
         thread: 0,
         stack: Captured::NONE,
+        is_open: false,
+        is_poll: false,
     };
 
     fn report(&self) {
         let Self { user: Maybe::Some(user), offset, rights, is_write, .. } = self else { return };
+        if user.is_of_peer {
+            return targets::report(self, user);
+        }
         let queue = match user.queue {
             Some(number) => format!("queue pair {number:#08x}"),
             None => "a shared receive queue".to_owned(),
@@ -431,6 +474,12 @@ impl Table {
         }
     }
 
+    /// Takes the newest use of which all is known.
+    fn take_use(&mut self) -> Option<Use> {
+        let at = self.uses.iter().rposition(|noted| !noted.is_open)?;
+        Some(self.uses.remove(at))
+    }
+
     fn covers(&self, first: usize, end: usize) -> bool {
         self.entries.iter().any(|entry| entry.pages.0 < end && first < entry.pages.1)
     }
@@ -446,6 +495,9 @@ impl Entry {
         user: Maybe::None,
         is_told: false,
         has_open: false,
+        flight: Flight::None,
+        since_ns: 0,
+        used: (0, 0),
     };
 
     /// Whether it protects all pages of another one at least as much.
@@ -462,17 +514,19 @@ fn change(first: usize, end: usize, rights: Rights) -> bool {
 
 /// Opens the page of a fault, and notes the use of a work request's memory. Runs in a signal handler.
 fn fault(fault: &Fault) -> bool {
-    let address = fault.address;
+    let (address, used) = (fault.address, (fault.address, fault.pc));
     let found = with_table(|table| {
         if !table.covers(address, address + 1) {
             return None;
         }
         table.open(address, address + 1);
+        table.poll_or_use(used);
         let mut found = None;
         let users =
             table.entries.iter_mut().filter(|entry| entry.buffer.0 <= address && address < entry.buffer.1);
         for entry in users {
             if !entry.is_told && found.is_none() {
+                entry.used = used;
                 found = Some(*entry);
             }
             entry.is_told = true;
@@ -480,12 +534,14 @@ fn fault(fault: &Fault) -> bool {
         Some(found)
     });
     let Some(found) = found else { return false };
-    if let Some(Entry { number, before, buffer, rights, user, .. }) = found {
+    if let Some(Entry { number, before, buffer, rights, user, flight, .. }) = found {
         let stack = Captured::after_fault(fault.pc);
         // SAFETY: no arguments; cannot fail.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
         let offset = before + address - buffer.0;
-        let noted = Use { number, user, offset, rights, is_write: fault.is_write.into(), thread, stack };
+        let is_open = flight == Flight::Begun && fault.is_write != Some(true);
+        let is_write = fault.is_write.into();
+        let noted = Use { number, user, offset, rights, is_write, thread, stack, is_open, is_poll: false };
         // If the list is full, the reader has enough to do.
         with_table(|table| table.uses.push(noted));
         HAS_USES.store(true, Ordering::Relaxed);
@@ -493,9 +549,16 @@ fn fault(fault: &Fault) -> bool {
     true
 }
 
-fn covers(first: usize, length: usize) -> bool {
+fn covers(first: usize, length: usize, writes: bool) -> bool {
     // The device does not use private data that it has given away.
-    OPTIONS.pages.sends && with_table(|table| table.covers(first, first.saturating_add(length)))
+    OPTIONS.pages.sends
+        && with_table(|table| {
+            let end = first.saturating_add(length);
+            if OPTIONS.pages.targets {
+                table.executed(first, end, writes);
+            }
+            table.covers(first, end)
+        })
 }
 
 fn open(first: usize, length: usize) {
@@ -503,83 +566,4 @@ fn open(first: usize, length: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(pages: (usize, usize), rights: Rights) -> Entry {
-        Entry { buffer: pages, pages, rights, ..Entry::NONE }
-    }
-
-    /// What the kernel says of each page.
-    fn rights_of(first: usize, count: usize) -> String {
-        let page = page_size();
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
-        let right = |at: usize| {
-            let is_it = |line: &&str| {
-                let (first, rest) = line.split_once('-').expect("a range");
-                let end = rest.split_once(' ').expect("rights").0;
-                let number = |text| usize::from_str_radix(text, 16).expect("a number");
-                (number(first)..number(end)).contains(&at)
-            };
-            let line = maps.lines().find(is_it).expect("mapped");
-            line.split_once(' ')
-                .expect("rights")
-                .1
-                .chars()
-                .take(2)
-                .filter(|c| *c != '-')
-                .last()
-                .unwrap_or('-')
-        };
-        (0..count).map(|nth| right(first + nth * page)).collect()
-    }
-
-    /// A mapping of a huge page cannot be split, as one at the limit of mappings cannot.
-    #[test]
-    fn pages_that_cannot_be_split_are_open_when_the_larger_entry_ends() {
-        let huge = 2 << 20;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
-        // SAFETY: a new mapping.
-        let memory = unsafe {
-            libc::mmap(std::ptr::null_mut(), huge, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
-        if memory == libc::MAP_FAILED {
-            println!("skipped: needs a huge page (vm.nr_hugepages)");
-            return;
-        }
-        let first = memory.addr();
-        let mut table = Box::new(Table::new());
-        let whole = table.add(entry((first, first + huge), Rights::Nothing)).expect("memory");
-        table.add(entry((first, first + page_size()), Rights::Nothing)).expect("memory");
-        table.remove(whole);
-        assert_eq!(rights_of(first, 1), "w");
-        // SAFETY: mapped above.
-        unsafe { libc::munmap(memory, huge) };
-    }
-
-    #[test]
-    fn pages_of_several_entries_have_the_rights_of_the_strictest() {
-        let page = page_size();
-        let memory = vec![0_u8; 64 * page];
-        let first = memory.as_ptr().addr().next_multiple_of(page);
-        let range = |from: usize, to: usize| (first + from * page, first + to * page);
-        let mut table = Box::new(Table::new());
-        let one = table.add(entry(range(0, 4), Rights::Read)).expect("memory");
-        let other = table.add(entry(range(2, 6), Rights::Nothing)).expect("memory");
-        let third = table.add(entry(range(1, 3), Rights::Read)).expect("memory");
-        assert_eq!(rights_of(first, 7), "rr----w");
-        table.open(first + 5, first + 6);
-        assert_eq!(rights_of(first, 7), "wr----w");
-        table.remove(other);
-        assert_eq!(rights_of(first, 7), "wrrrwww");
-        let again = table.add(entry(range(0, 1), Rights::Read)).expect("memory");
-        assert_eq!(rights_of(first, 7), "rrrrwww", "the open page is protected again");
-        table.remove(one);
-        assert_eq!(rights_of(first, 7), "rrrwwww");
-        [third, again].into_iter().for_each(|number| _ = table.remove(number));
-        assert_eq!(rights_of(first, 7), "wwwwwww");
-        table.add(entry(range(0, 2), Rights::Nothing));
-        table.remove_range(first + page, first + page + 1);
-        assert_eq!((rights_of(first, 7), table.entries.len), ("wwwwwww".to_owned(), 0));
-    }
-}
+mod tests;

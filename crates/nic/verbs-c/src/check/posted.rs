@@ -43,7 +43,7 @@ impl Posted {
     /// A receive of this queue pair, or of a shared receive queue.
     pub(super) fn receive(wr: &RecvWr<'_>, queue: Option<u32>) -> Self {
         let (posted, bytes, operation) = (here(), bytes(wr.sg_list), "receive");
-        let user = User { queue, wr_id: wr.wr_id, operation, bytes, posted, is_receive: true };
+        let user = User { operation, bytes, is_receive: true, ..User::own(queue, wr.wr_id, posted) };
         Self {
             wr_id: wr.wr_id,
             operation,
@@ -94,19 +94,23 @@ pub(super) fn compare(send: &mut Posted, number: u32, success: bool) {
     report(kind, &text, &[("posted", send.posted), ("completed", here())]);
 }
 
-/// Reports a receive that overlaps a work request that the device has: two messages may end in the same
-/// memory, or a message may be overwritten before it has left.
-pub(super) fn overlap<'a>(receive: &Posted, others: impl Iterator<Item = &'a Posted>) {
+/// Reports a receive or a READ (operation, `wr_id` and place) that overlaps a work request that the device has:
+/// two messages may end in the same memory, or a message may be overwritten before it has left.
+pub(super) fn overlap<'a>(
+    (operation, wr_id, posted): (&str, u64, Site),
+    list: &[Sge],
+    others: impl Iterator<Item = &'a Posted>,
+) {
     if !OPTIONS.strict {
         return;
     }
     for other in others {
-        if have_overlap(&receive.list, &other.list) {
+        if have_overlap(list, &other.list) {
             let text = format!(
-                "the receive with wr_id {:#x} uses memory of the posted {} with wr_id {:#x}",
-                receive.wr_id, other.operation, other.wr_id
+                "the {operation} with wr_id {wr_id:#x} uses memory of the posted {} with wr_id {:#x}",
+                other.operation, other.wr_id
             );
-            let sites = [("posted", receive.posted), ("posted first", other.posted)];
+            let sites = [("posted", posted), ("posted first", other.posted)];
             return report(FindingKind::ReceiveOverlap, &text, &sites);
         }
     }

@@ -29,7 +29,7 @@ use super::races::Numbers;
 use super::refused::{Refusal, explain};
 use super::report::{self, FindingKind, connected, disconnected, report, report_between};
 use super::stack::{Site, here};
-use super::{ending, failures, memory, races, waits};
+use super::{ending, failures, looks, memory, races, waits};
 
 /// The work requests of a queue pair that the application has not got back.
 #[derive(Debug)]
@@ -62,6 +62,8 @@ pub(super) struct Queue {
     pub(super) is_counted: bool,
     /// A work request has failed: what follows is a consequence.
     has_failed: bool,
+    /// The application got a failed completion.
+    has_given_failure: bool,
     /// When the application last got a completion of a send, or posted to an empty send queue.
     pub(super) moved_ns: u64,
 }
@@ -142,11 +144,13 @@ pub(super) fn for_each_empty_srq(mut f: impl FnMut(usize, &SrqObject)) {
 
 /// A queue pair is destroyed.
 pub(super) fn queue_pair_ends(address: usize) {
-    pages::report_uses();
-    waits::suspect();
     let object = address as *mut ibv_qp_ex;
     // SAFETY: the public part, which stays in memory, is read here only.
     let number = unsafe { (*object).qp_base.qp_num };
+    pages::end_flights(Some(number), true);
+    pages::report_uses();
+    looks::judge_datagram(|of, _| of == number);
+    waits::suspect();
     let mut work = lock(&WORK);
     work.by_number.remove(&number);
     let queue = work.queues.remove(&address);
@@ -217,6 +221,13 @@ pub(super) fn completed(polled: &[Wc]) {
         lock(&queue).completed(wc, peer);
     }
     pages::report_uses();
+}
+
+/// Whether the application gets the first failed completion of a queue pair.
+#[cold]
+pub(super) fn is_first_failure(number: u32) -> bool {
+    let queue = lock(&WORK).by_number.get(&number).map(|(_, queue)| Arc::clone(queue));
+    queue.is_some_and(|queue| !mem::replace(&mut lock(&queue).has_given_failure, true))
 }
 
 /// The state of the connection of a queue pair; `None` for a raw packet queue pair, which has none.
@@ -324,6 +335,7 @@ impl Queue {
             is_linked: false,
             is_counted: false,
             has_failed: false,
+            has_given_failure: false,
             moved_ns: now_ns(),
         }
     }
@@ -333,7 +345,7 @@ impl Queue {
         self.sends.clear();
         self.receives.clear();
         self.numbers = Numbers::default();
-        (self.has_failed, self.is_linked) = (false, false);
+        (self.has_failed, self.has_given_failure, self.is_linked) = (false, false, false);
         self.moved_ns = now_ns();
         self.disconnect();
     }
@@ -397,10 +409,13 @@ impl Queue {
             self.moved_ns = now_ns();
         }
         let bytes = bytes(wr.sg_list);
+        if gets_result {
+            let results = self.sends.iter().filter(|send| send.gets_result);
+            overlap((operation, wr.wr_id, posted), wr.sg_list, self.receives.iter().chain(results));
+        }
         let is_signaled = self.sends_all_signaled || wr.flags.contains(SendFlags::SIGNALED);
         self.has_signaled |= is_signaled;
-        let (queue, is_receive) = (Some(self.number), false);
-        let user = User { queue, wr_id: wr.wr_id, operation, bytes, posted, is_receive };
+        let user = User { operation, bytes, ..User::own(Some(self.number), wr.wr_id, posted) };
         let pages = match gets_result {
             true => pages::protect(wr.sg_list, Rights::Nothing, user),
             false => sum.and_then(|_| pages::protect(wr.sg_list, Rights::Read, user)),
@@ -468,6 +483,7 @@ impl Queue {
     /// The application posts this receive.
     pub(super) fn receive(&mut self, wr: &RecvWr<'_>) {
         if self.service == QpType::Ud {
+            looks::judge_datagram(|_, list| have_overlap(list, wr.sg_list));
             let length = bytes(wr.sg_list);
             if length < GRH_BYTES {
                 let text = format!(
@@ -481,7 +497,8 @@ impl Queue {
         let receive = Posted::receive(wr, Some(self.number));
         self.last_receive = Some(receive.posted);
         let sent = self.sends.iter().filter(|send| !send.may_be_done);
-        overlap(&receive, self.receives.iter().chain(sent));
+        let found = ("receive", wr.wr_id, receive.posted);
+        overlap(found, &receive.list, self.receives.iter().chain(sent));
         let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));
         shared.for_each(Posted::forget);
         self.receives.push_back(receive);
@@ -502,6 +519,9 @@ impl Queue {
             let bytes = if wc.opcode == WcOpcode::RecvRdmaWithImm { 0 } else { wc.byte_len };
             receive.pages.take().into_iter().for_each(|pages| pages.received(bytes.into()));
             freed(receive, self.number);
+            if self.service == QpType::Ud {
+                looks::datagram(&receive.list, wc.byte_len.into(), self.number, receive.posted);
+            }
         }
         if OPTIONS.races && is_receive && !failed {
             races::lands(self, wc, found.as_ref().filter(|_| is_certain), srqn);
@@ -563,7 +583,7 @@ impl SharedQueue {
     /// The application posts this receive; `srqn`: number of the queue on XRC, else 0.
     pub(super) fn receive(&mut self, wr: &RecvWr<'_>, srqn: u32) {
         let receive = Posted::receive(wr, None);
-        overlap(&receive, self.receives.iter());
+        overlap(("receive", wr.wr_id, receive.posted), &receive.list, self.receives.iter());
         self.receives.push_back(receive);
         self.srqn = srqn;
         if OPTIONS.races {

@@ -15,6 +15,7 @@ use crate::abi::work::{ibv_ah, ibv_grh};
 use crate::errno::{code, done, failed, given, minus_code, minus1, no_argument, null};
 use crate::handle::{GivenUp, Ref, Room, typed};
 use crate::object::Object;
+use crate::observer::observer;
 
 use super::context::ContextObject;
 use super::handles::new_handle;
@@ -141,6 +142,9 @@ fn attr_from_wc(context: &Context, wc: &Wc, area: Option<&[u8; 40]>) -> Result<i
         return Ok(attr);
     }
     given!(Err; area as "grh");
+    if let Some(observer) = observer() {
+        (observer.header_used)(area.as_ptr().addr());
+    }
     let route = Route::parse(area).ok_or_else(|| {
         let version = area[0] >> 4;
         refuse!(EPROTONOSUPPORT, "argument", "grh"; version; "the GRH is no header of IPv4 or IPv6")

@@ -1,0 +1,192 @@
+//! What the application looks at: whether it reads the status of a completion that has failed, and the payload
+//! of a datagram. Debug registers of the CPU count its accesses; where there are none, nothing is known.
+//!
+//! An access is counted, not judged: a program that copies a completion, or a datagram with its GRH area,
+//! reads all of it, and has no finding.
+
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use roxie::transport::{Sge, Wc};
+use sys::Watchpoint;
+
+use super::options::lock;
+use super::report::{FindingKind, report};
+use super::stack::{Site, here};
+use super::work::GRH_BYTES;
+
+/// Completions and datagrams of a process that are watched, at most: each costs some ten microseconds.
+const LOOKS_MAX: u32 = 16;
+/// Threads of a process that is watched, at most: each needs a descriptor for each watched place.
+const THREADS_MAX: usize = 64;
+
+/// A failed completion that the application has polled.
+pub(super) struct Completion {
+    thread: i32,
+    text: String,
+    polled: Site,
+    status: Watchpoint,
+    /// Its opcode and length, which are not valid.
+    undefined: [Watchpoint; 2],
+}
+
+/// A datagram that the application has polled.
+pub(super) struct Datagram {
+    list: Box<[Sge]>,
+    queue: u32,
+    sites: [(&'static str, Site); 2],
+    /// The first bytes of the GRH area, and those of the payload.
+    header: Watchpoint,
+    payload: Watchpoint,
+}
+
+#[derive(Default)]
+pub(super) struct Looks {
+    completion: Option<Completion>,
+    datagram: Option<Datagram>,
+}
+
+pub(super) static LOOKS: Mutex<Looks> = Mutex::new(Looks { completion: None, datagram: None });
+/// How many are watched now, and have been.
+static OPEN: AtomicU32 = AtomicU32::new(0);
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+fn may_start() -> bool {
+    STARTED.fetch_add(1, Ordering::Relaxed) < LOOKS_MAX
+}
+
+fn own_thread() -> i32 {
+    // SAFETY: no arguments; cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// The application gets a failed completion, in its memory.
+#[cold]
+pub(super) fn failed(wc: &Wc) {
+    let text = format!("the work request with wr_id {:#x} on queue pair {:#08x} failed", wc.wr_id, wc.qp_num);
+    let mut looks = lock(&LOOKS);
+    if looks.completion.is_some() || !may_start() {
+        return;
+    }
+    let (thread, polled) = (own_thread(), here());
+    let fields =
+        [(&raw const wc.status).addr(), (&raw const wc.opcode).addr(), (&raw const wc.byte_len).addr()];
+    let [status, opcode, length] = fields.map(|at| Watchpoint::new(at as u64, 4, &[thread]));
+    if let (Ok(status), Ok(opcode), Ok(length)) = (status, opcode, length) {
+        looks.completion = Some(Completion { thread, text, polled, status, undefined: [opcode, length] });
+        OPEN.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The thread polls or posts next, or the process ends.
+#[inline]
+pub(super) fn judge_completion(is_end: bool) {
+    if OPEN.load(Ordering::Relaxed) > 0 {
+        judge(is_end);
+    }
+}
+
+#[cold]
+fn judge(is_end: bool) {
+    let mut looks = lock(&LOOKS);
+    let is_own = |looked: &mut Completion| is_end || looked.thread == own_thread();
+    let Some(Completion { text, polled, status, undefined, .. }) = looks.completion.take_if(is_own) else {
+        return;
+    };
+    drop(looks);
+    OPEN.fetch_sub(1, Ordering::Relaxed);
+    let used = undefined.iter().any(|field| field.count().is_some_and(|count| count > 0));
+    if used && status.count() == Some(0) {
+        let text = format!(
+            "{text}, and the program has read the opcode or the length of the completion, but not its status: \
+             of a failed completion only wr_id, status, qp_num and vendor_err are valid. Look at the status \
+             first"
+        );
+        report(FindingKind::StatusIgnored, &text, &[("polled", polled)]);
+    }
+}
+
+/// The application gets a datagram of so many bytes, with the GRH area, in this memory.
+#[cold]
+pub(super) fn datagram(list: &[Sge], bytes: u64, queue: u32, posted: Site) {
+    let mut looks = lock(&LOOKS);
+    let (Some(header), Some(payload)) = (address(list, 0), address(list, GRH_BYTES)) else { return };
+    let length = if payload.is_multiple_of(8) && bytes >= GRH_BYTES + 8 { 8 } else { 4 };
+    let is_aligned = header.is_multiple_of(4) && payload.is_multiple_of(4) && bytes >= GRH_BYTES + 4;
+    if looks.datagram.is_some() || !is_aligned || !may_start() {
+        return;
+    }
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let threads: Vec<i32> = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
+    if threads.len() > THREADS_MAX {
+        return;
+    }
+    let header = Watchpoint::new(header, 4, &threads);
+    let payload = Watchpoint::new(payload, length, &threads);
+    if let (Ok(header), Ok(payload)) = (header, payload) {
+        let (list, sites) = (list.into(), [("polled", here()), ("posted", posted)]);
+        looks.datagram = Some(Datagram { list, queue, sites, header, payload });
+        OPEN.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The application is done with datagrams in this memory, or with all.
+#[inline]
+pub(super) fn judge_datagram(is_done: impl Fn(u32, &[Sge]) -> bool) {
+    if OPEN.load(Ordering::Relaxed) > 0 {
+        judge_datagram_now(&is_done);
+    }
+}
+
+#[cold]
+fn judge_datagram_now(is_done: &dyn Fn(u32, &[Sge]) -> bool) {
+    let mut looks = lock(&LOOKS);
+    let Some(done) = looks.datagram.take_if(|looked| is_done(looked.queue, &looked.list)) else { return };
+    drop(looks);
+    OPEN.fetch_sub(1, Ordering::Relaxed);
+    if done.header.count().is_some_and(|count| count > 0) && done.payload.count() == Some(0) {
+        let text = format!(
+            "the program has read the first bytes of a datagram that queue pair {:#08x} has received, where \
+             the GRH area is, and not those of its payload: it begins {GRH_BYTES} bytes behind them",
+            done.queue
+        );
+        report(FindingKind::GrhReadAsData, &text, &done.sites);
+    }
+}
+
+/// This library has read the GRH area for the application.
+#[cold]
+pub(super) fn header_used(at: usize) {
+    let is_it = |looked: &mut Datagram| address(&looked.list, 0) == Some(at as u64);
+    if lock(&LOOKS).datagram.take_if(is_it).is_some() {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The address of a byte of a list, with the three bytes behind it.
+fn address(list: &[Sge], mut at: u64) -> Option<u64> {
+    let piece = list.iter().find(|sge| {
+        let is_in = at + 4 <= u64::from(sge.length);
+        at = if is_in { at } else { at.saturating_sub(sge.length.into()) };
+        is_in
+    });
+    Some(piece?.addr + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use roxie::wire::Lkey;
+
+    use super::*;
+
+    #[test]
+    fn a_byte_of_a_list_has_an_address() {
+        let list = [(1000, 40), (2000, 8)].map(|(addr, length)| Sge { addr, length, lkey: Lkey(1) });
+        assert_eq!(
+            [0, 36, 40, 44].map(|at| address(&list, at)),
+            [Some(1000), Some(1036), Some(2000), Some(2004)]
+        );
+        assert_eq!(address(&list, 48), None);
+    }
+}
