@@ -93,6 +93,7 @@ static inline struct ibv_qp *make_qp(struct end *e, enum ibv_qp_type type, int r
 
 	ex.xrcd = e->xrcd;
 	attr.cap.max_send_wr = 32;
+	attr.cap.max_inline_data = 64;
 	attr.srq = e->srq;
 	if (type == IBV_QPT_XRC_SEND && role == TARGET)
 		return ibv_create_qp_ex(e->context, &ex);

@@ -8,7 +8,7 @@ int main(void)
 	struct ibv_sge result;
 	struct pair p;
 
-	open_pair(&p, 16, usual);
+	open_pair(&p, 64, usual);
 	for (int at = 0; at < 2; at++) {
 		result = sge_of(&p, 0, 4096);
 		result.addr += EITHER(0, 4096 * at);

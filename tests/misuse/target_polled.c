@@ -5,7 +5,7 @@
 
 static struct pair p;
 
-/* options: --pages=targets --strict */
+/* options: --pages=targets,shared --strict */
 static void *reader(void *unused)
 {
 	volatile char *last = p.memory[1] + SIZE / 2 - 1;
@@ -21,7 +21,7 @@ int main(void)
 	struct ibv_sge from;
 	pthread_t thread;
 
-	open_pair(&p, 16, usual);
+	open_pair(&p, 64, usual);
 	memset(p.memory[0], 7, SIZE);
 	from = sge_of(&p, 0, SIZE / 2);
 	write_wr = remote_of(&p, &from, IBV_WR_RDMA_WRITE);

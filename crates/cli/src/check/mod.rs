@@ -68,7 +68,7 @@ pub(crate) struct CheckArgs {
     /// Seconds without progress after which a waiting send or thread is reported; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 2)]
     hang: u64,
-    /// Report also what works but is risky: receives that share memory with others or with sends
+    /// Report also what works but is risky: receives and READs that share memory, programs that poll it
     #[arg(long)]
     strict: bool,
     /// Report also operations of NICs that use the same memory in no order

@@ -83,7 +83,7 @@ pub use unix::{
 };
 pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
 pub use waiting::{NoWaiting, may_wait, pause};
-pub use watchpoint::Watchpoint;
+pub use watchpoint::{Counted, Watchpoint};
 
 use std::io;
 

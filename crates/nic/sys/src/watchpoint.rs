@@ -25,13 +25,22 @@ struct BreakpointAttr {
 
 // `linux/perf_event.h` and `linux/hw_breakpoint.h`.
 const TYPE_BREAKPOINT: u32 = 5;
-const READS_AND_WRITES: u32 = 3;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
-/// Counts how often some bytes are read or written, by instructions of threads and of threads that they start.
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum Counted {
+    /// Writes.
+    Writes = 2,
+    /// Reads and writes: no CPU counts reads only.
+    All = 3,
+}
+
+/// Counts how often some bytes are used, by instructions of threads and of threads that they start.
 #[derive(Debug)]
 pub struct Watchpoint(Vec<OwnedFd>);
 
@@ -41,12 +50,12 @@ impl Watchpoint {
     /// # Errors
     /// `EACCES` and `EPERM`: not permitted (`kernel.perf_event_paranoid`); `ENOSPC`: no debug register is
     /// free; `EINVAL`: not these bytes.
-    pub fn new(at: u64, length: u64, threads: &[i32]) -> io::Result<Self> {
+    pub fn new(counted: Counted, at: u64, length: u64, threads: &[i32]) -> io::Result<Self> {
         let attr = BreakpointAttr {
             kind: TYPE_BREAKPOINT,
             size: size_of::<BreakpointAttr>() as u32,
             flags: INHERIT | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
-            breakpoint_type: READS_AND_WRITES,
+            breakpoint_type: counted as u32,
             address: at,
             length,
             ..BreakpointAttr::default()
@@ -92,13 +101,14 @@ mod tests {
         let at = (&raw const word).expose_provenance() as u64;
         // SAFETY: no arguments; cannot fail.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
-        let Ok(watched) = Watchpoint::new(at, 8, &[thread]) else {
+        let Ok(watched) = Watchpoint::new(Counted::All, at, 8, &[thread]) else {
             println!("skipped: needs debug registers (kernel.perf_event_paranoid)");
             return;
         };
+        let writes = Watchpoint::new(Counted::Writes, at, 8, &[thread]).expect("another register");
         assert_eq!(watched.count(), Some(0));
         word.store(2, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(word.load(std::sync::atomic::Ordering::Relaxed), 2);
-        assert_eq!(watched.count(), Some(2));
+        assert_eq!([watched.count(), writes.count()], [Some(2), Some(1)]);
     }
 }

@@ -1,5 +1,6 @@
-//! What the application looks at: whether it reads the status of a completion that has failed, and the payload
-//! of a datagram. Debug registers of the CPU count its accesses; where there are none, nothing is known.
+//! What the application looks at: whether it reads the status of a completion that has failed, and the
+//! payload of a datagram. Debug registers of the CPU count its accesses; where there are none, nothing is
+//! known.
 //!
 //! An access is counted, not judged: a program that copies a completion, or a datagram with its GRH area,
 //! reads all of it, and has no finding.
@@ -9,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie::transport::{Sge, Wc};
-use sys::Watchpoint;
+use sys::{Counted, Watchpoint};
 
 use super::options::lock;
 use super::report::{FindingKind, report};
@@ -36,8 +37,8 @@ pub(super) struct Datagram {
     list: Box<[Sge]>,
     queue: u32,
     sites: [(&'static str, Site); 2],
-    /// The first bytes of the GRH area, and those of the payload.
-    header: Watchpoint,
+    /// Uses and writes of the first bytes of the GRH area, and uses of those of the payload.
+    header: [Watchpoint; 2],
     payload: Watchpoint,
 }
 
@@ -72,7 +73,7 @@ pub(super) fn failed(wc: &Wc) {
     let (thread, polled) = (own_thread(), here());
     let fields =
         [(&raw const wc.status).addr(), (&raw const wc.opcode).addr(), (&raw const wc.byte_len).addr()];
-    let [status, opcode, length] = fields.map(|at| Watchpoint::new(at as u64, 4, &[thread]));
+    let [status, opcode, length] = fields.map(|at| Watchpoint::new(Counted::All, at as u64, 4, &[thread]));
     if let (Ok(status), Ok(opcode), Ok(length)) = (status, opcode, length) {
         looks.completion = Some(Completion { thread, text, polled, status, undefined: [opcode, length] });
         OPEN.fetch_add(1, Ordering::Relaxed);
@@ -99,9 +100,9 @@ fn judge(is_end: bool) {
     let used = undefined.iter().any(|field| field.count().is_some_and(|count| count > 0));
     if used && status.count() == Some(0) {
         let text = format!(
-            "{text}, and the program has read the opcode or the length of the completion, but not its status: \
-             of a failed completion only wr_id, status, qp_num and vendor_err are valid. Look at the status \
-             first"
+            "{text}, and the program has read the opcode or the length of the completion, but not its \
+             status: of a failed completion only wr_id, status, qp_num and vendor_err are valid. Look at the \
+             status first"
         );
         report(FindingKind::StatusIgnored, &text, &[("polled", polled)]);
     }
@@ -122,11 +123,12 @@ pub(super) fn datagram(list: &[Sge], bytes: u64, queue: u32, posted: Site) {
     if threads.len() > THREADS_MAX {
         return;
     }
-    let header = Watchpoint::new(header, 4, &threads);
-    let payload = Watchpoint::new(payload, length, &threads);
-    if let (Ok(header), Ok(payload)) = (header, payload) {
+    let watch = |counted, at, length| Watchpoint::new(counted, at, length, &threads);
+    // The device may write the memory in a thread of the application.
+    let header = (watch(Counted::All, header, 4), watch(Counted::Writes, header, 4));
+    if let ((Ok(all), Ok(writes)), Ok(payload)) = (header, watch(Counted::All, payload, length)) {
         let (list, sites) = (list.into(), [("polled", here()), ("posted", posted)]);
-        looks.datagram = Some(Datagram { list, queue, sites, header, payload });
+        looks.datagram = Some(Datagram { list, queue, sites, header: [all, writes], payload });
         OPEN.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -145,7 +147,8 @@ fn judge_datagram_now(is_done: &dyn Fn(u32, &[Sge]) -> bool) {
     let Some(done) = looks.datagram.take_if(|looked| is_done(looked.queue, &looked.list)) else { return };
     drop(looks);
     OPEN.fetch_sub(1, Ordering::Relaxed);
-    if done.header.count().is_some_and(|count| count > 0) && done.payload.count() == Some(0) {
+    let [all, writes] = done.header.map(|header| header.count());
+    if all.zip(writes).is_some_and(|(all, writes)| all > writes) && done.payload.count() == Some(0) {
         let text = format!(
             "the program has read the first bytes of a datagram that queue pair {:#08x} has received, where \
              the GRH area is, and not those of its payload: it begins {GRH_BYTES} bytes behind them",

@@ -1,6 +1,6 @@
 //! Checksums of the application's memory, and whether AddressSanitizer knows it to be freed.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex};
 
@@ -10,6 +10,7 @@ use sys::guarded::{self, pages::is_plain};
 use crate::abi::objects::ibv_mr;
 use crate::ibv::pd_mr::MrObject;
 
+use super::numbers::NumberMap;
 use super::options::{OPTIONS, lock};
 use super::report;
 use super::stack::{self, Site, here};
@@ -40,7 +41,7 @@ impl Region {
 #[derive(Default)]
 pub(super) struct Regions {
     /// By lkey.
-    live: HashMap<u32, Region>,
+    live: NumberMap<u32, Region>,
     /// The last deregistered ones, newest first.
     ended: VecDeque<Region>,
 }
@@ -161,9 +162,6 @@ pub(super) fn is_poisoned(list: &[Sge]) -> bool {
 /// microseconds twice per work request. A change in the middle of a longer element is not noticed.
 pub(super) const EDGE_BYTES: usize = 8192;
 
-/// Bytes that are read at once.
-const PIECE: usize = 1024;
-
 /// Memory that is not mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Unmapped;
@@ -183,7 +181,13 @@ pub(super) fn checksum(list: &[Sge]) -> Result<u64, Unmapped> {
     Ok(sum)
 }
 
-fn add(mut sum: u64, first: u64, length: usize) -> Result<u64, Unmapped> {
+fn add(sum: u64, first: u64, length: usize) -> Result<u64, Unmapped> {
+    // Zeros for a long piece would take as long as the rest.
+    if length <= 64 { add_by::<64>(sum, first, length) } else { add_by::<1024>(sum, first, length) }
+}
+
+/// Reads at most `PIECE` bytes at once.
+fn add_by<const PIECE: usize>(mut sum: u64, first: u64, length: usize) -> Result<u64, Unmapped> {
     let mut piece = [0; PIECE];
     for at in (0..length).step_by(PIECE) {
         let part = &mut piece[..PIECE.min(length - at)];

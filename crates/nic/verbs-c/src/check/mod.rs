@@ -21,6 +21,7 @@ mod failures;
 mod lent;
 mod looks;
 mod memory;
+mod numbers;
 mod objects;
 mod ops;
 mod options;
@@ -29,6 +30,7 @@ mod posted;
 mod races;
 mod refused;
 mod report;
+mod shared_queue;
 mod stack;
 mod waits;
 mod watch;
@@ -95,6 +97,7 @@ fn born(kind: Kind, object: usize) {
 #[cold]
 fn destroyed(kind: Kind, object: usize) {
     let site = here();
+    looks::judge_completion(false);
     match kind {
         Kind::Region => work::region_ends(object, site),
         Kind::QueuePair => work::queue_pair_ends(object),

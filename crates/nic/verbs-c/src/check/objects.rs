@@ -4,7 +4,7 @@
 //! functions of verbs.h, which read `qp->context`, still find their way here.
 
 use std::alloc::{Layout, dealloc};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::{LazyLock, Mutex};
 
@@ -18,6 +18,7 @@ use crate::ibv::cq::CqObject;
 use crate::observer::{Kind, Purpose, is_owned, is_quiet};
 
 use super::calls::has_reported;
+use super::numbers::NumberMap;
 use super::options::lock;
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
@@ -53,7 +54,7 @@ impl Record {
 #[derive(Default)]
 pub(super) struct Objects {
     /// By address.
-    records: HashMap<usize, Record>,
+    records: NumberMap<usize, Record>,
     /// Destroyed objects of which the memory is kept, oldest first.
     kept: VecDeque<(usize, Layout)>,
 }

@@ -80,6 +80,7 @@ unsafe extern "C" fn post_send(
     // SAFETY: ibv_post_send(3).
     let (object, list): (Option<&QpObject>, WrList<ibv_send_wr>) = unsafe { typed((qp, first)) };
     given!(code; object as "qp");
+    looks::judge_completion(false);
     if object.tail.qp.transport().is_ok_and(|qp| qp.ty() == QpType::Ud) {
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
@@ -184,9 +185,9 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_
     polled
 }
 
-/// Fills the fields of a completion that ibv_poll_cq(3) leaves undefined: a NIC leaves other values there than
-/// this device does. Of a failed one only `wr_id`, `status`, `qp_num` and `vendor_err` are valid; others have
-/// immediate data or a key if `wc_flags` says so.
+/// Fills the fields of a completion that ibv_poll_cq(3) leaves undefined: a NIC leaves other values there
+/// than this device does. Of a failed one only `wr_id`, `status`, `qp_num` and `vendor_err` are valid; others
+/// have immediate data or a key if `wc_flags` says so.
 ///
 /// # Safety
 /// `wc` may be written, and holds a completion.

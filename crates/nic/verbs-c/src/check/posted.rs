@@ -94,8 +94,8 @@ pub(super) fn compare(send: &mut Posted, number: u32, success: bool) {
     report(kind, &text, &[("posted", send.posted), ("completed", here())]);
 }
 
-/// Reports a receive or a READ (operation, `wr_id` and place) that overlaps a work request that the device has:
-/// two messages may end in the same memory, or a message may be overwritten before it has left.
+/// Reports a receive or a READ (operation, `wr_id` and place) that overlaps a work request that the device
+/// has: two messages may end in the same memory, or a message may be overwritten before it has left.
 pub(super) fn overlap<'a>(
     (operation, wr_id, posted): (&str, u64, Site),
     list: &[Sge],

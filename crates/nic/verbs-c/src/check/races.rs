@@ -4,16 +4,15 @@
 //! its poll. Each polled receive is recorded with its memory, where a SEND of the peer was placed. The
 //! processes do not compare anything: `roxie check` does, at the end of the command.
 
-use std::collections::{HashMap, HashSet};
-use std::process;
 use std::sync::{LazyLock, Mutex};
 
 use roxie::trace::{Access, Landing, Use};
 use roxie::transport::{Dest, SendFlags, SendWr, Sge, Wc, WcOpcode, WrOp};
 use roxie::wire::{Qpn, Rkey};
-use sys::now_ns;
+use sys::{generation, now_ns};
 
 use super::memory;
+use super::numbers::{NumberMap, NumberSet};
 use super::options::lock;
 use super::posted::Posted;
 use super::report;
@@ -21,14 +20,14 @@ use super::stack::Site;
 use super::work::Queue;
 
 /// Processes and call stacks that were written: a forked child has a file of its own.
-pub(super) static WRITTEN: LazyLock<Mutex<HashSet<(u32, Site)>>> = LazyLock::new(Mutex::default);
+pub(super) static WRITTEN: LazyLock<Mutex<NumberSet<(u32, Site)>>> = LazyLock::new(Mutex::default);
 
 /// The messages of a queue pair that take receives, which both ends count from the last RESET on.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     /// Posted, by the shared receive queue that XRC names; 0 for other services.
-    sent: HashMap<u32, u32>,
-    received: HashMap<u32, u32>,
+    sent: NumberMap<u32, u32>,
+    received: NumberMap<u32, u32>,
     /// Those of the last call: places in its list, and shared receive queues.
     call: Vec<(usize, u32)>,
     /// Messages were not counted.
@@ -135,7 +134,7 @@ fn pieces(list: &[Sge]) -> Vec<(u64, u32)> {
 
 /// Writes a call stack once for each process.
 fn write(site: Site) {
-    if lock(&WRITTEN).insert((process::id(), site)) {
+    if lock(&WRITTEN).insert((generation(), site)) {
         report::place(site);
     }
 }

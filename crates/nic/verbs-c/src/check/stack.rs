@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, OnceLock};
 
+use super::numbers::NumberMap;
 use super::options::lock;
 
 /// Frames of the application that are kept, from the innermost one on.
@@ -66,7 +67,7 @@ thread_local! {
     /// The addresses of the stack of this thread: what is remembered lies there, for other stacks
     /// (coroutines, signal handlers) may be unmapped.
     static STACK: Range<usize> = own_stack();
-    static REMEMBERED: RefCell<HashMap<usize, Remembered>> = RefCell::default();
+    static REMEMBERED: RefCell<NumberMap<usize, Remembered>> = RefCell::default();
 }
 
 #[allow(

@@ -3,7 +3,7 @@
 //! Locks: `WORK` is held for a look-up only, or for a whole pass over the queues; then a queue that is locked
 //! is passed over. A thread that posts holds the lock of its queue, not `WORK`.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -21,6 +21,7 @@ use crate::ibv::srq::SrqObject;
 use crate::object::Object;
 
 use super::ending::{About, Suspicion};
+use super::numbers::NumberMap;
 use super::objects::created;
 use super::options::{OPTIONS, lock};
 use super::pages::{self, User};
@@ -28,6 +29,7 @@ use super::posted::{Posted, bytes, compare, describe, freed, gets_result, have_o
 use super::races::Numbers;
 use super::refused::{Refusal, explain};
 use super::report::{self, FindingKind, connected, disconnected, report, report_between};
+use super::shared_queue::{SharedQueue, take};
 use super::stack::{Site, here};
 use super::{ending, failures, looks, memory, races, waits};
 
@@ -70,24 +72,13 @@ pub(super) struct Queue {
 
 type Shared<T> = Arc<Mutex<T>>;
 
-/// The receives of a shared receive queue.
-#[derive(Default)]
-pub(super) struct SharedQueue {
-    pub(super) receives: VecDeque<Posted>,
-    /// Its number on XRC, else 0.
-    srqn: u32,
-    /// With `--races`: their numbers of the application, and whether two had the same one at a time.
-    wr_ids: HashSet<u64>,
-    are_alike: bool,
-}
-
 #[derive(Default)]
 pub(super) struct Work {
     /// By the address of the queue pair.
-    queues: HashMap<usize, Shared<Queue>>,
-    by_number: HashMap<u32, (usize, Shared<Queue>)>,
+    queues: NumberMap<usize, Shared<Queue>>,
+    by_number: NumberMap<u32, (usize, Shared<Queue>)>,
     /// By the address of the shared receive queue.
-    srqs: HashMap<usize, Shared<SharedQueue>>,
+    srqs: NumberMap<usize, Shared<SharedQueue>>,
 }
 
 pub(super) static WORK: LazyLock<Mutex<Work>> = LazyLock::new(Mutex::default);
@@ -579,37 +570,11 @@ impl Queue {
     }
 }
 
-impl SharedQueue {
-    /// The application posts this receive; `srqn`: number of the queue on XRC, else 0.
-    pub(super) fn receive(&mut self, wr: &RecvWr<'_>, srqn: u32) {
-        let receive = Posted::receive(wr, None);
-        overlap(("receive", wr.wr_id, receive.posted), &receive.list, self.receives.iter());
-        self.receives.push_back(receive);
-        self.srqn = srqn;
-        if OPTIONS.races {
-            self.are_alike |= !self.wr_ids.insert(wr.wr_id);
-        }
-    }
-
-    /// Takes the first work request with this `wr_id`. Also returns whether no other one can have completed:
-    /// queue pairs with different completion queues complete receives in any order.
-    fn take(&mut self, wr_id: u64) -> (Option<Posted>, bool) {
-        self.wr_ids.remove(&wr_id);
-        (take(&mut self.receives, wr_id), !self.are_alike)
-    }
-}
-
 /// The shared receive queue of this process, if it has one only: a completion of XRC does not name it.
 fn only_srq() -> Option<Shared<SharedQueue>> {
     let work = lock(&WORK);
     let mut srqs = work.srqs.values();
     srqs.next().filter(|_| srqs.next().is_none()).map(Arc::clone)
-}
-
-/// Takes the first work request with this `wr_id`.
-fn take(receives: &mut VecDeque<Posted>, wr_id: u64) -> Option<Posted> {
-    let at = receives.iter().position(|receive| receive.wr_id == wr_id)?;
-    receives.remove(at)
 }
 
 /// Bytes of the GRH area in front of a received datagram.

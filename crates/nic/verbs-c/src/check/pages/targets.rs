@@ -1,8 +1,11 @@
 //! `roxie check --pages=targets`: the memory of requests of peers, while the device executes them.
 //!
 //! Nothing can have told the application that a request is done whose last packet was not executed. So a use
-//! of its memory until then is a mistake, or the program polls the memory. A program that polls reads the same
-//! address again after the request was executed, so its page stays protected until then.
+//! of its memory until then is a mistake, or the program polls the memory. A program that polls reads the
+//! same address again after the request was executed, so its page stays protected until then.
+
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sys::guarded::pages::Rights;
 use sys::{now_ns, page_size};
@@ -11,11 +14,10 @@ use super::super::options::OPTIONS;
 use super::super::report::{FindingKind, report as report_finding};
 use super::super::{memory, stack};
 use super::{Entry, Flight, HAS_USES, Maybe, PROCESS, Table, Use, User, with_table};
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The device pauses so long after it has protected the memory of a request: as if the network were slower.
-/// Half: a thread that another one wakes after its post comes too late to be seen. Double: programs are slower.
+/// Half: a thread that another one wakes after its post comes too late to be seen. Double: programs are
+/// slower.
 const PAUSE_NS: u64 = 200_000;
 /// Time between two pauses, at least.
 const BETWEEN_NS: u64 = 1_000_000;
@@ -146,9 +148,9 @@ pub(super) fn report(noted: &Use, user: &User) {
     if *is_poll {
         if OPTIONS.strict {
             let text = format!(
-                "the program polls memory at offset {offset} of the {bytes} bytes that a WRITE of the peer of \
-                 queue pair {number:#08x} fills. A NIC need not place the bytes in order, and need not show \
-                 them before a completion: use a WRITE with immediate data, or a SEND behind it"
+                "the program polls memory at offset {offset} of the {bytes} bytes that a WRITE of the peer \
+                 of queue pair {number:#08x} fills. A NIC need not place the bytes in order, and need not \
+                 show them before a completion: use a WRITE with immediate data, or a SEND behind it"
             );
             report_finding(
                 FindingKind::MemoryPolled,
@@ -165,9 +167,9 @@ pub(super) fn report(noted: &Use, user: &User) {
     };
     let ends = if *operation == "READ" { "the peer may get either content" } else { ends };
     let text = format!(
-        "the {bytes} bytes that a {operation} of the peer of queue pair {number:#08x} uses are {verb} at offset \
-         {offset} while the device executes it: {ends}, and no completion has told the application. Wait \
-         for a receive that the peer sends to after it (SEND, WRITE with immediate data)"
+        "the {bytes} bytes that a {operation} of the peer of queue pair {number:#08x} uses are {verb} at \
+         offset {offset} while the device executes it: {ends}, and no completion has told the application. \
+         Wait for a receive that the peer sends to after it (SEND, WRITE with immediate data)"
     );
     report_finding(FindingKind::TargetUsedEarly, &text, &[(verb, site), ("registered", user.posted)]);
 }
