@@ -168,7 +168,7 @@ pub trait Memory {
     fn write_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessFault>;
 
     /// A WRITE of the peer begins, or a READ: later calls of [`write_remote`](Self::write_remote) or
-    /// [`read_remote`](Self::read_remote) for this queue pair belong to it. Of a WRITE nothing is checked yet.
+    /// [`read_remote`](Self::read_remote) for this queue pair belong to it. A WRITE is not checked yet.
     /// Only an implementation that places bytes late, or watches memory, needs it.
     #[inline]
     fn message_begins(&self, pd: PdId, qpn: Qpn, rkey: Rkey, va: u64, len: u64, access: Access) {
