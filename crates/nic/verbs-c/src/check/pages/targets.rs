@@ -64,8 +64,8 @@ fn pause() {
     LAST_NS.store(now_ns(), Ordering::Relaxed);
 }
 
-/// Ends the flights of which nothing more is learned: those of a queue pair that ends, or old ones; `None`
-/// and no patience: all.
+/// Ends the flights of which nothing more is learned: those of a queue pair that ends, or old ones; at
+/// the end of the process all of them.
 pub(in super::super) fn end_flights(of: Option<u32>, is_end: bool) {
     if OPTIONS.pages.targets {
         let before_ns = if is_end { u64::MAX } else { now_ns().saturating_sub(PATIENCE_NS) };
