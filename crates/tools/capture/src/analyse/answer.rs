@@ -24,12 +24,17 @@ impl Analysis {
     pub(super) fn answer(&mut self, direction: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         let Some(index) = self.peer(direction, psn) else { return self.stray(direction, at, packet) };
-        let requests = &mut self.directions[index];
-        requests.first_answer = earliest([requests.first_answer, at]);
         if self.is_copied(direction, index, at, seen) {
             return;
         }
+        if !self.directions[index].has_requests() {
+            return self.stray(direction, at, packet);
+        }
+        self.lost_before(direction, index);
         let requests = &mut self.directions[index];
+        let row = packet.row();
+        requests.has_fetches |= matches!(row.operation, Operation::ReadResponse | Operation::AtomicAck);
+        requests.first_answer = earliest([requests.first_answer, at]);
         if let Some(timeout) = requests.timeout.take() {
             requests.retransmission = None;
             // The ACK covers packets that were not retransmitted: the responder missed nothing, its answer
@@ -92,7 +97,6 @@ impl Analysis {
         if let (Some(other), Some(known)) = (other, known) {
             self.pair(other, known);
         }
-        self.lost_before(direction, found);
         Some(found)
     }
 
@@ -126,17 +130,17 @@ impl Analysis {
     }
 
     /// Reports a request with a NAK that is older than the first captured request, once it was retransmitted.
-    fn lost_before(&mut self, direction: usize, index: usize) {
+    pub(super) fn lost_before(&mut self, direction: usize, index: usize) {
         let requests = &self.directions[index];
         let Some(stray) = self.directions[direction].strays.filter(|stray| stray.is_nak) else { return };
-        let sent = requests.window.get(stray.psn).map_or(0, |slot| slot.sent.number);
-        if sent > stray.at.number {
+        if requests.sent(stray.psn) > stray.at.number {
             let text = format!(
                 "{} reports PSN {} missing in packet {} (NAK PSN sequence error), and the requester \
                  retransmits it: it was lost before the capture began.",
                 requests.key.dst, stray.psn, stray.at.number
             );
             self.report_on(index, Kind::LostRequest, stray.at, stray.at.number, text);
+            self.directions[direction].strays = None;
         }
     }
 
@@ -340,8 +344,11 @@ impl Analysis {
             self.report_on(index, Kind::LostRequest, slot.again, at.number, text);
             return;
         }
-        // The capture may begin behind the first transmission of the first packets.
-        let is_first = slot.sent.number < direction.first_answer.number;
+        // The capture may begin behind the first transmission of the first packets, as an answer to a number
+        // that was not captured before tells, too.
+        let has_strays = direction.peer.is_some_and(|peer| self.directions[peer].strays.is_some());
+        let direction = &self.directions[index];
+        let is_first = slot.sent.number < direction.first_answer.number || has_strays;
         let or = match (slot.sent.number, slot.again.number) {
             (sent, again) if sent != again => format!(", or an earlier transmission from packet {sent} on,"),
             _ if is_first => ", or an earlier transmission,".to_owned(),
@@ -453,8 +460,12 @@ impl Analysis {
                 requests.lengthen(read, span.saturating_sub(known));
             }
         }
-        if position.ends() && requests.unsized_read.is_some_and(|(read, _)| !psn.is_before(read)) {
+        if let Some((read, _)) =
+            requests.unsized_read.filter(|(read, _)| position.ends() && !psn.is_before(*read))
+        {
             requests.unsized_read = None;
+            let missing = psn.advance(1).distance_from(requests.window.next());
+            requests.lengthen(read, missing.max(0).cast_unsigned());
         }
         let peer_mtu = requests.path_mtu;
         if let Some(peer) = requests.peer {
@@ -476,7 +487,13 @@ impl Analysis {
         message.response_at = at;
         message.responded |= position.ends();
         message.response_bytes += if is_first { seen.payload_len() as u64 } else { 0 };
-        let (in_sequence, last, was_resent) = (message.response == psn, message.last_psn, message.resent > 0);
+        let (in_sequence, was_resent) = (message.response == psn, message.resent > 0);
+        if in_sequence && !was_resent && position.ends() && psn.is_before(message.last_psn) {
+            // Without a path MTU the number of responses was a guess: the others answer another request.
+            requests.shorten(psn.advance(1));
+        }
+        let Some(message) = requests.message_at(psn) else { return };
+        let last = message.last_psn;
         if in_sequence {
             // Responses behind a gap arrived before.
             let mut next = psn.advance(1);

@@ -237,30 +237,54 @@ impl Analysis {
         for index in 0..self.directions.len() {
             let direction = &self.directions[index];
             let Some(stray) = direction.strays.filter(|stray| !stray.is_refusal) else { continue };
+            let (key, service) = (direction.key, direction.service);
             if let Some(request) = direction.peer {
                 // Paired by the numbers of later answers.
+                self.lost_before(index, request);
                 let requests = &self.directions[request];
                 if stray.is_nak && requests.has_requests() && requests.window.get(stray.psn).is_none() {
                     self.different_numbers(request, stray);
                 }
                 continue;
             }
-            let (key, service) = (direction.key, direction.service);
             let of = |pair| lonely.get(&(pair, service)).map_or(&[][..], Vec::as_slice);
             let others = of((key.dst, key.src));
-            if of((key.src, key.dst)).len() != 1 || others.len() > ALIKE_MAX {
-                continue;
-            }
+            let is_alone = of((key.src, key.dst)).len() == 1 && others.len() <= ALIKE_MAX;
             let peer = self.peer_qp(key);
             let fits = |other: &&usize| {
                 let other = &self.directions[**other];
                 let known = peer.is_none_or(|peer| peer == other.key.qp);
                 known && other.key.vni == key.vni && other.has_requests()
             };
-            let mut requests = others.iter().filter(fits);
-            let (Some(request), None) = (requests.next().copied(), requests.next()) else { continue };
-            self.pair(index, request);
-            self.different_numbers(request, stray);
+            let fitting = || others.iter().copied().filter(|other| fits(&other));
+            let obeys = |other: &usize| self.directions[*other].sent(stray.psn) > stray.at.number;
+            match (only(fitting()), only(fitting().filter(obeys))) {
+                (_, Some(request)) if stray.is_nak => {
+                    self.pair(index, request);
+                    self.lost_before(index, request);
+                }
+                (Some(request), _) if is_alone => {
+                    self.pair(index, request);
+                    self.different_numbers(request, stray);
+                }
+                _ if stray.is_nak => self.unpaired_nak(index, stray),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reports a NAK of a connection without any request that it could answer.
+    fn unpaired_nak(&mut self, index: usize, stray: super::sequence::Stray) {
+        let text = format!(
+            "{} expects PSN {} (NAK PSN sequence error in packet {}), and the requests of that connection were \
+             not captured, or several fit: the two ends were connected with different numbers (rq_psn of the \
+             responder must be sq_psn of the requester). Or it was lost before the capture began, or before \
+             the capture point.",
+            self.directions[index].key.src, stray.psn, stray.at.number
+        );
+        let finding = self.report_on(index, Kind::WrongPsn, stray.at, stray.at.number, text);
+        if let Some(finding) = self.findings.at(finding) {
+            finding.confidence = Confidence::Low;
         }
     }
 
@@ -354,4 +378,9 @@ impl Analysis {
 /// The earliest of some packets; number 0 is none.
 pub(super) fn earliest(packets: impl IntoIterator<Item = At>) -> At {
     packets.into_iter().filter(|at| at.number != 0).min_by_key(|at| at.number).unwrap_or_default()
+}
+
+/// The element of an iterator that has one.
+fn only(mut all: impl Iterator<Item = usize>) -> Option<usize> {
+    all.next().filter(|_| all.next().is_none())
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
+use wire::capture::Seen;
 use wire::{Operation, Psn, Qpn, Service};
 
 use super::copies::Point;
@@ -28,6 +29,13 @@ pub struct Key {
     pub qp: Qpn,
     /// Network identifier of the VXLAN or GENEVE tunnel, in which the addresses are valid.
     pub vni: Option<u32>,
+}
+
+impl Key {
+    /// The direction of a packet to the queue pair `qp`.
+    pub(super) fn of(seen: &Seen<'_>, qp: Qpn) -> Self {
+        Self { src: seen.ip.src(), dst: seen.ip.dst(), qp, vni: seen.vni }
+    }
 }
 
 impl Default for Key {
@@ -310,6 +318,8 @@ pub struct Direction {
     /// The packet behind the latest gap, its IP identification, and where it was captured.
     pub(super) hole: (At, u16, Point),
     pub(super) numbering: Numbering,
+    /// A point where packets are captured that another point has captured before.
+    pub(super) second_point: Option<Point>,
     /// Findings that an acknowledgement of their packet refutes: its number, the packet, and the index.
     pub(super) doubts: Vec<(Psn, At, usize)>,
     /// Time of the latest packet out of order.
@@ -319,6 +329,8 @@ pub struct Direction {
     /// Partition (P_Key without the membership bit), and the first packet with it.
     pub(super) p_key: Option<(u16, At)>,
     pub(super) wrong_p_key: bool,
+    /// Index of the finding that both directions have different partitions, if their numbers alone pair them.
+    pub(super) guessed: Option<usize>,
     /// The number of the first captured request since the numbers last restarted.
     pub(super) begins: Psn,
     /// The first answer.
@@ -418,6 +430,11 @@ impl Direction {
         if let Some(message) = self.open.back_mut().filter(|message| !message.ended) {
             message.stalled_ns = message.stalled_ns.saturating_add(waited);
         }
+    }
+
+    /// The first captured packet with this number; 0 if there is none.
+    pub(super) fn sent(&self, psn: Psn) -> u64 {
+        self.window.get(psn).map_or(0, |slot| slot.sent.number)
     }
 
     /// The message in flight with this number.

@@ -201,6 +201,10 @@ impl Analysis {
         self.sighting = self.copies.add(at, self.point, seen);
         if self.sighting == Sighting::Copy {
             self.totals.seen_twice += 1;
+            let index = seen.bth.and_then(|bth| self.index.get(&Key::of(seen, bth.dest_qp)));
+            if let Some(index) = index {
+                self.directions[*index].second_point = Some(self.point);
+            }
             return;
         }
         if !self.intact(at, seen, packet, icrc) {
@@ -299,7 +303,7 @@ impl Analysis {
 
     /// The index of the direction that a packet belongs to; `None` at the limit of directions.
     fn direction(&mut self, at: At, seen: &Seen<'_>, service: Service) -> Option<usize> {
-        let key = Key { src: seen.ip.src(), dst: seen.ip.dst(), qp: seen.bth?.dest_qp, vni: seen.vni };
+        let key = Key::of(seen, seen.bth?.dest_qp);
         if let Some((_, index)) = self.recent.iter().flatten().find(|(recent, _)| *recent == key) {
             return Some(*index);
         }
@@ -337,11 +341,11 @@ impl Analysis {
     }
 
     /// Checks that all packets of a connection have the same partition.
-    fn check_p_key(&mut self, index: usize, at: At, key: u16) {
+    fn check_p_key(&mut self, index: usize, at: At, key: u16) -> Option<usize> {
         let direction = &mut self.directions[index];
         let (known, since) = *direction.p_key.get_or_insert((key, at));
         if known == key || direction.wrong_p_key {
-            return;
+            return None;
         }
         direction.wrong_p_key = true;
         let text = format!(
@@ -350,7 +354,7 @@ impl Analysis {
              others silently: use the same P_Key at both ends.",
             at.number, since.number
         );
-        self.report_on(index, Kind::WrongKey, at, at.number, text);
+        self.report_on(index, Kind::WrongKey, at, at.number, text)
     }
 
     /// Pairs the two directions of a connection by its setup messages, or by what its devices have told.
@@ -378,7 +382,9 @@ impl Analysis {
         self.directions[b].peer = Some(a);
         if let (Some(key), Some((other, at))) = (self.directions[a].p_key, self.directions[b].p_key) {
             self.directions[b].p_key = Some(key);
-            self.check_p_key(b, at, other);
+            let is_guess = self.peer_qp(self.directions[a].key).is_none();
+            let finding = self.check_p_key(b, at, other).filter(|_| is_guess);
+            self.directions[b].guessed = finding.or(self.directions[b].guessed);
         }
         let mtu = self.directions[a].path_mtu.or(self.directions[b].path_mtu);
         self.directions[a].path_mtu = mtu;

@@ -179,7 +179,12 @@ impl Analysis {
         if reasons.is_empty() {
             return None;
         }
-        let withdrawn = if is_unreliable { self.findings.withdraw_absences() } else { 0 };
+        let withdrawn = if is_unreliable {
+            self.directions.iter().for_each(|direction| self.findings.withdraw(direction.guessed));
+            self.findings.withdraw_absences()
+        } else {
+            0
+        };
         self.findings.doubt_absences();
         let unlisted = match withdrawn {
             0 => String::new(),

@@ -55,10 +55,13 @@ impl Analysis {
         };
         let likeness = match likeness(before, slot, seen) {
             Likeness::Unknown if matches!(self.sighting, Sighting::Again(_)) => Likeness::Equal,
+            // The same bytes as the latest transmission.
+            _ if self.sighting == Sighting::Again(again.ns) => Likeness::Equal,
             other => other,
         };
         let is_newer = is_numbered && slot.ip_id.wrapping_sub(before.ip_id).cast_signed() > 0;
-        if before.point != slot.point && self.sighting == Sighting::First && !is_newer {
+        let is_ahead = direction.second_point == Some(before.point);
+        if before.point != slot.point && self.sighting == Sighting::First && !is_newer && !is_ahead {
             // At another point an earlier transmission: the capture lacks its copy at the first point.
             self.totals.seen_twice += 1;
             return;
@@ -82,7 +85,9 @@ impl Analysis {
         // first transmission was delayed, not lost.
         let filled = direction.filled.filter(|(filled, when, _)| {
             let is_late = if is_numbered { !is_newer } else { at.ns.abs_diff(when.ns) < OUT_OF_ORDER_NS };
-            *filled == psn && !pending_nak && is_late
+            // The same identification is a copy of the retransmission.
+            let is_copy = is_numbered && likeness == Likeness::Equal;
+            *filled == psn && !pending_nak && is_late && !is_copy
         });
         if let Some((_, _, finding)) = filled {
             direction.filled = None;
@@ -296,7 +301,8 @@ impl Analysis {
         let counts = &direction.counts;
         let single = counts.packets - counts.duplicates;
         let is_resent = direction.twins * 2 < counts.duplicates;
-        if counts.duplicates < DUPLICATES_MIN || counts.duplicates * 10 < single * 9 || is_resent {
+        let is_twice = (single * 9..=single * 11).contains(&(counts.duplicates * 10));
+        if counts.duplicates < DUPLICATES_MIN || !is_twice || is_resent {
             return;
         }
         let (count, packets) = (counts.duplicates, counts.packets);

@@ -40,8 +40,10 @@ pub(super) struct Stray {
     pub(super) psn: Psn,
     /// It is a NAK: the number is the one that the responder expects.
     pub(super) is_nak: bool,
-    /// It is an RNR NAK or a NAK that ends the connection, and reported as such: its number says nothing.
+    /// It is an RNR NAK or a NAK that ends the connection: its number says nothing.
     pub(super) is_refusal: bool,
+    /// One of them was such a NAK, and is reported.
+    pub(super) has_refusal: bool,
     pub(super) count: u64,
 }
 
@@ -213,24 +215,20 @@ impl Analysis {
             _ => None,
         };
         let is_refusal = said.is_some();
-        if let Some((kind, did, why)) = said.filter(|_| self.directions[direction].strays.is_none()) {
+        let has_refusal = self.directions[direction].strays.is_some_and(|stray| stray.has_refusal);
+        if let Some((kind, did, why)) = said.filter(|_| !has_refusal) {
             let text = format!(
                 "{} {did} a request that was not captured: {why} in packet {}, for PSN {psn}.",
                 self.directions[direction].key.src, at.number
             );
             self.report_on(direction, kind, at, at.number, text);
         }
-        let stray = &mut self.directions[direction].strays;
-        match stray {
-            Some(stray) => {
-                stray.count += 1;
-                // A NAK says more, and a refusal less.
-                if is_nak && !stray.is_nak || stray.is_refusal && !is_refusal {
-                    *stray = Stray { at, psn, is_nak, is_refusal, ..*stray };
-                }
-            }
-            None => *stray = Some(Stray { at, psn, is_nak, is_refusal, count: 1 }),
-        }
+        let has_refusal = has_refusal || is_refusal;
+        let first = Stray { at, psn, is_nak, is_refusal, has_refusal, count: 0 };
+        let stray = self.directions[direction].strays.get_or_insert(first);
+        // A NAK says more, and a refusal less.
+        let kept = if is_nak && !stray.is_nak || stray.is_refusal && !is_refusal { first } else { *stray };
+        *stray = Stray { has_refusal, count: stray.count + 1, ..kept };
     }
 }
 

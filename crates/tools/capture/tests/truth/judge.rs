@@ -4,7 +4,7 @@ use roxie_capture::analyse::{Confidence, Finding, Kind, Verdict};
 
 use crate::ends::What;
 use crate::file::Shown;
-use crate::plan::{EndWhat, NetWhat, Op, Plan};
+use crate::plan::{EndWhat, NetWhat, Op, Plan, Tap};
 use crate::planted;
 use crate::world::{AtTap, Sent, Story};
 
@@ -94,6 +94,13 @@ impl<'a> Case<'a> {
         self.story.sent.iter().filter(move |sent| (sent.conversation, sent.half, sent.from) == key)
     }
 
+    /// A later packet of its stream arrived before it.
+    fn is_overtaken(&self, sent: &Sent) -> bool {
+        let first = |sent: &Sent| sent.arrivals.first().copied();
+        let mut later = self.stream(sent).filter(|other| other.psn > sent.psn && other.ns > sent.ns);
+        later.any(|other| first(other).is_some_and(|ns| first(sent).is_none_or(|own| ns < own)))
+    }
+
     /// Requests and answers of one direction.
     fn stream_of_both(&self, of: &Sent) -> impl Iterator<Item = &'a Sent> {
         let key = (of.conversation, of.half);
@@ -120,9 +127,15 @@ impl<'a> Case<'a> {
             _ => {}
         }
         let Some(at) = self.sent(finding.at.number) else { return Some("not a packet".into()) };
-        // Bytes that changed in the network, in a packet that was not captured to its end.
-        let is_damaged =
-            |number| self.sent(number).is_some_and(|sent| matches!(sent.fate, Some((NetWhat::Flip, true))));
+        // Bytes that changed in the network, in a packet that was not captured to its end. Of two taps, the
+        // second one is behind the change.
+        let is_damaged = |number| {
+            let flips = |sent: &Sent| match sent.fate {
+                Some((NetWhat::Flip, before)) => before || self.plan.tap == Tap::Both,
+                _ => false,
+            };
+            self.sent(number).is_some_and(flips)
+        };
         if self.plan.view.snap > 0 && (is_damaged(finding.at.number) || is_damaged(finding.shown_by)) {
             return None;
         }
@@ -176,8 +189,7 @@ impl<'a> Case<'a> {
                 let lost = self.sent(numbers[0])?;
                 let or = says("or an earlier transmission");
                 let mut all = self.stream(at).filter(|sent| sent.psn == lost.psn && or);
-                let in_order =
-                    |sent: &Sent| sent.accepted && !matches!(sent.fate, Some((NetWhat::Overtake(_), _)));
+                let in_order = |sent: &Sent| sent.accepted && !self.is_overtaken(sent);
                 (in_order(lost) && all.all(in_order)).then(|| "it did".into())
             }
             Kind::LostRequest if says("was not captured before") => {
@@ -204,8 +216,9 @@ impl<'a> Case<'a> {
                 (!lost).then(|| "none was lost".into())
             }
             Kind::LateAnswer => {
-                let lost = self.stream(at).any(|sent| sent.psn == at.psn && sent.is_lost());
-                lost.then(|| "a transmission was lost".into())
+                let until = self.at_tap(*numbers.last()?)?.ns;
+                let mut all = self.stream(at).filter(|sent| sent.psn == at.psn && sent.ns < until);
+                all.any(Sent::is_lost).then(|| "a transmission was lost".into())
             }
             Kind::LostResponse if says("is requested again from PSN") => {
                 self.sent(finding.shown_by)?.again.is_none().then(|| "it is not".into())

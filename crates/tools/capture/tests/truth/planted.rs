@@ -98,6 +98,11 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
                 return None;
             }
             let again = case.next_again(sent).filter(|again| case.is_captured(again))?;
+            // If the late answer covers packets behind the retransmission, nothing is missing.
+            let goes_on = |other: &Sent| other.again.is_none() && other.ns > again.ns;
+            if matches!(what, NetWhat::Delay(_)) && case.stream(sent).any(goes_on) {
+                return None;
+            }
             let nak = case.captured().any(|(_, _, other)| {
                 matches!(other.what, What::Ack { syndrome: 0x60, .. })
                     && other.psn == sent.psn
