@@ -8,7 +8,10 @@ pub const SECOND: u64 = 1_000_000_000;
 pub fn epoch(ns: u64) -> String {
     let before_1970 = ns.cast_signed() < 0;
     let (sign, ns) = if before_1970 { ("-", ns.wrapping_neg()) } else { ("", ns) };
-    format!("{sign}{}.{:09}", ns / SECOND, ns % SECOND)
+    let (mut seconds, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+    // With a leading 1, so that there are nine others.
+    let below = &digits.format(SECOND + ns % SECOND)[1..];
+    [sign, seconds.format(ns / SECOND), ".", below].concat()
 }
 
 /// Days since 1970, seconds of the day, and nanoseconds of the second. Times before 1970 are negative

@@ -20,8 +20,10 @@ use wire::{Ethernet, ExtHeader, Ipv4, Ipv6, Mac, Opcode, Syndrome, Udp};
 use crate::clock;
 use crate::source::Record;
 
-/// Fields that a layer begins with room for: most have no more.
+/// Fields that a layer begins with room for: most have no more. Further ones are moved with those before.
 const FIELDS: usize = 8;
+/// The same for the layers with the most fields, which nearly every packet has.
+const FIELDS_MANY: usize = 16;
 
 /// A header, or another named part of a packet.
 #[derive(Clone, Debug)]
@@ -134,6 +136,13 @@ impl Value<'_> {
             }
             Self::Flag(set) => f.write_str(if *set { "1" } else { "0" }),
             Self::Bytes(bytes) => hex(f, bytes, 0),
+            Self::Ip(IpAddr::V4(ip)) => {
+                for (nth, byte) in ip.octets().into_iter().enumerate() {
+                    f.write_str(if nth == 0 { "" } else { "." })?;
+                    f.write_str(itoa::Buffer::new().format(byte))?;
+                }
+                Ok(())
+            }
             Self::Ip(ip) => write!(f, "{ip}"),
             Self::Mac(mac) => {
                 let mut text = *b"00:00:00:00:00:00";
@@ -185,6 +194,10 @@ impl<'a> Layer<'a> {
         Self { title: title.into(), fields: Vec::with_capacity(FIELDS) }
     }
 
+    fn long(title: Words) -> Self {
+        Self { title, fields: Vec::with_capacity(FIELDS_MANY) }
+    }
+
     fn add(mut self, name: impl Into<Cow<'static, str>>, label: &'static str, value: Value<'a>) -> Self {
         self.fields.push(Field { name: name.into(), label, value, meaning: None });
         self
@@ -233,7 +246,8 @@ impl<'a> Layer<'a> {
 /// All fields of a packet, layer by layer.
 #[must_use]
 pub fn layers<'a>(record: &Record<'a>, seen: &Result<Seen<'a>, NotRoce>) -> Vec<Layer<'a>> {
-    let mut layers = vec![outer::frame(record)];
+    let mut layers = Vec::with_capacity(FIELDS);
+    layers.push(outer::frame(record));
     match seen {
         Ok(seen) => {
             outer::headers(record, seen, &mut layers);

@@ -112,7 +112,7 @@ fn link<'a>(link: &Link<'a>, layers: &mut Vec<Layer<'a>>) {
 }
 
 fn ipv4(ip: &Ipv4) -> Layer<'static> {
-    let mut layer = Layer::new(Words::Ipv4(*ip))
+    let mut layer = Layer::long(Words::Ipv4(*ip))
         .number("ip.version", "Version", ip.version)
         .number("ip.hdr_len", "Header Length", ip.ihl * 4)
         .hex("ip.dsfield", "Differentiated Services", 2, ip.tos)

@@ -25,7 +25,7 @@ pub(super) fn headers<'a>(seen: &Seen<'a>, layers: &mut Vec<Layer<'a>>) {
 }
 
 fn bth(bth: &Bth, bytes: &[u8]) -> Layer<'static> {
-    Layer::new(Words::Bth(bth.opcode))
+    Layer::long(Words::Bth(bth.opcode))
         .number("infiniband.bth.opcode", "Opcode", bth.opcode.0)
         .means(Words::Opcode(bth.opcode))
         .flag("infiniband.bth.se", "Solicited Event", bth.solicited)

@@ -20,31 +20,29 @@ pub(super) fn packet<'a>(out: &mut String, record: &Record<'a>, seen: &Result<Se
         out.push_str("{\"frame.interface_name\":");
         text(out, name);
     }
-    for (nth, layer) in layers.iter().enumerate() {
-        // Layers that share a name begin with the same one, so only these are compared.
-        let is_twin = |(other, twin): (usize, &Layer<'_>)| other != nth && begins(twin) == begins(layer);
-        let has_twin = layers.iter().enumerate().any(is_twin);
-        for field in &layer.fields {
-            let same = || all(&layers).filter(|other| other.name == field.name);
-            debug_assert!(has_twin || same().count() == 1, "{}", field.name);
-            if has_twin && !same().next().is_some_and(|first| std::ptr::eq(first, field)) {
-                continue;
-            }
-            out.push_str(start);
-            start = ",\"";
-            out.push_str(&field.name);
-            out.push_str("\":");
-            if !has_twin || same().count() == 1 {
-                value(out, &field.value);
-                continue;
-            }
-            // A second VLAN tag has the same field names: both values are kept.
-            for (nth, other) in same().enumerate() {
-                out.push(if nth == 0 { '[' } else { ',' });
-                value(out, &other.value);
-            }
-            out.push(']');
+    // Layers that share a name begin with the same one, so only these are compared.
+    let is_twin = |(nth, layer)| layers[..nth].iter().any(|other| begins(other) == begins(layer));
+    let has_twins = layers.iter().enumerate().any(is_twin);
+    for field in all(&layers) {
+        let same = || all(&layers).filter(|other| other.name == field.name);
+        debug_assert!(has_twins || same().count() == 1, "{}", field.name);
+        if has_twins && !same().next().is_some_and(|first| std::ptr::eq(first, field)) {
+            continue;
         }
+        out.push_str(start);
+        start = ",\"";
+        out.push_str(&field.name);
+        out.push_str("\":");
+        if !has_twins || same().count() == 1 {
+            value(out, &field.value);
+            continue;
+        }
+        // A second VLAN tag has the same field names: both values are kept.
+        for (nth, other) in same().enumerate() {
+            out.push(if nth == 0 { '[' } else { ',' });
+            value(out, &other.value);
+        }
+        out.push(']');
     }
     out.push_str("}\n");
 }
