@@ -19,9 +19,10 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// Name and function of a case.
 pub(crate) type Case = (&'static str, fn(&Machine, &str) -> Result<(), String>);
 
-pub(crate) const CASES: [Case; 2] = [
+pub(crate) const CASES: [Case; 3] = [
     ("xdp-tools/xdpdump sees the packets of roxie's program", traced),
     ("xdp-tools/behind xdp-filter in libxdp's dispatcher, seen by xdpdump", dispatched),
+    ("xdp-tools/a recipe between xdp-filter and a later program in libxdp's dispatcher", recipe),
 ];
 
 fn traced(machine: &Machine, name: &str) -> Result<(), String> {
@@ -32,6 +33,30 @@ fn dispatched(machine: &Machine, name: &str) -> Result<(), String> {
     machine.command(&format!("{IN_A} xdp-filter load -m native -p allow wire"))?;
     let result = behind_filter(machine, name);
     result.and(machine.command(&format!("{IN_A} xdp-loader unload wire --all")))
+}
+
+fn recipe(machine: &Machine, _: &str) -> Result<(), String> {
+    machine.command(&format!("{IN_A} xdp-filter load -m native -p allow wire"))?;
+    let result = between(machine);
+    result.and(machine.command(&format!("{IN_A} xdp-loader unload wire --all")))
+}
+
+fn between(machine: &Machine) -> Result<(), String> {
+    let attached = machine.ask(&format!("{IN_A} ./roxie xdp attach wire --recipe access:deny=10.98.0.77"))?;
+    machine.command(&format!(
+        "./roxie xdp object /tmp/xsk.o && {IN_A} xdp-loader load -m native wire /tmp/xsk.o && \
+         ip netns exec b ping -c 3 10.98.0.1"
+    ))?;
+    let all = [
+        (attached, "roxie_access attached"),
+        (machine.ask(&format!("{IN_A} xdp-loader status wire"))?, "roxie_access"),
+        (machine.ask(&format!("{IN_A} xdp-loader status wire"))?, "xdpfilt"),
+        (machine.ask(&format!("{IN_A} xdp-loader status wire"))?, "roxie_xsk"),
+        (machine.ask(&format!("{IN_A} ./roxie xdp map get wire access"))?, "10.98.0.77"),
+        (machine.ask(&format!("{IN_A} ./roxie xdp stats wire"))?, "XDP_PASS.packets"),
+    ];
+    let missing = all.iter().find(|(said, wanted)| !said.contains(wanted));
+    missing.map_or(Ok(()), |(said, wanted)| Err(format!("'{wanted}' is not in the output\n{said}")))
 }
 
 fn behind_filter(machine: &Machine, name: &str) -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bpf::{MapDef, MapKind, ProgramKind, Types, UpdateMode};
 use roxie::hook::HookMap;
 use roxie::hook::control::{ControlError, Remote};
-use sys::bpf::{Map, Program};
+use sys::bpf::{Map, Program, extensions_of};
 
 use super::MapView;
 use super::types::parse;
@@ -200,7 +200,7 @@ pub(crate) struct Kernel {
     /// The name in the kernel, which may be cut.
     cut_name: String,
     /// The other program that has it.
-    program: Option<String>,
+    program: Option<(String, String)>,
     view: MapView,
 }
 
@@ -216,16 +216,22 @@ impl Kernel {
     pub(crate) fn all(netdev: &str, program: &Program) -> io::Result<(Vec<Kernel>, Option<Rc<Types>>)> {
         let mut tables: Vec<Kernel> = Vec::new();
         let types = Kernel::add(&mut tables, netdev, program, None)?;
-        let mut seen = BTreeSet::from([program.info()?.id]);
+        let id = program.info()?.id;
+        let mut seen = BTreeSet::from([id]);
+        // A dispatcher of libxdp calls these.
+        let (mut others, mut place) = (extensions_of(id)?, "called");
         let mut at = 0;
-        while let Some(table) = tables.get(at) {
-            at += 1;
-            for id in table.programs().into_iter().filter(|id| seen.insert(*id)) {
+        loop {
+            for id in others.into_iter().filter(|id| seen.insert(*id)) {
                 // It may be freed by now.
                 let Ok(other) = Program::by_id(id) else { continue };
                 let name = other.info()?.name;
-                Kernel::add(&mut tables, netdev, &other, Some(name))?;
+                Kernel::add(&mut tables, netdev, &other, Some((name, place.to_owned())))?;
             }
+            place = "entry";
+            let Some(table) = tables.get(at) else { break };
+            others = table.programs();
+            at += 1;
         }
         Ok((tables, types))
     }
@@ -235,7 +241,7 @@ impl Kernel {
         tables: &mut Vec<Kernel>,
         netdev: &str,
         program: &Program,
-        owner: Option<String>,
+        owner: Option<(String, String)>,
     ) -> io::Result<Option<Rc<Types>>> {
         // A program without types is shown without.
         let types = program.types().ok().flatten().and_then(parse);
@@ -365,7 +371,7 @@ impl Table for Kernel {
     }
 
     fn place(&self) -> Option<(String, String)> {
-        self.program.clone().map(|program| (program, "entry".to_owned()))
+        self.program.clone()
     }
 
     fn id(&self) -> Option<u32> {

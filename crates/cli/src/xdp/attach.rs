@@ -11,9 +11,10 @@ use sys::bpf::{LoadError, Map, Program, ProgramInfo, pin};
 use sys::{Capability, Dir, Link, Netlink, Untrusted, Walk, XdpMode};
 
 use super::args::AttachArgs;
+use super::beside::DISPATCHER;
 use super::source;
 use super::targets::Targets;
-use super::{ability, interface};
+use super::{ability, beside, interface};
 use crate::failure::{During, Failure, Outcome};
 use crate::library::not_trusted;
 use crate::terminal::{self, Terminal};
@@ -26,6 +27,9 @@ pub(super) fn attach(args: &AttachArgs) -> Outcome {
         return Ok(());
     }
     let link = interface(&args.netdev)?;
+    if let Some(there) = beside::dispatcher(args, &link) {
+        return beside::attach(&link, there, &source);
+    }
     let mode = match ability::check(&link, args.mode, &source)? {
         // The new program runs where the replaced one does.
         Mode::Auto if args.replace => link.xdp.first().map_or(Mode::Auto, |there| Mode::Only(there.mode)),
@@ -186,8 +190,6 @@ fn warn_of_tail_calls(args: &AttachArgs, program: &bpf::Program) {
     }
 }
 
-/// Name of libxdp's program that calls several others.
-const DISPATCHER: &str = "xdp_dispatcher";
 const INVALID: i32 = nix::errno::Errno::EINVAL as i32;
 const NOT_SUPPORTED: i32 = nix::errno::Errno::EOPNOTSUPP as i32;
 

@@ -3,6 +3,7 @@
 mod ability;
 pub(crate) mod args;
 mod attach;
+mod beside;
 mod compare;
 mod detach;
 mod fill;

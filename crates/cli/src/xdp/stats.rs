@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bpf::recipe::{COUNTERS, Counter, SAMPLE_STATE};
 use bpf::{MapKind, XdpAction};
 use serde_json::{Map as Object, Value, json};
-use sys::bpf::{Map, Program};
+use sys::bpf::{Map, Program, extensions_of};
 use sys::{Link, Netlink, driver_counters};
 
 use super::args::StatsArgs;
@@ -59,8 +59,13 @@ impl Snapshot {
         if let Some(there) = link.xdp.first() {
             snapshot.program_id = there.program_id;
             // An unprivileged user may not read programs, only the counters of the interface.
-            if let Ok(program) = Program::by_id(there.program_id) {
-                snapshot.program(&program)?;
+            let called = extensions_of(there.program_id).unwrap_or_default();
+            for id in [there.program_id].into_iter().chain(called) {
+                // Of several recipes in a dispatcher the first one is shown.
+                let is_shown = snapshot.of("verdicts").next().is_some();
+                if let (false, Ok(program)) = (is_shown, Program::by_id(id)) {
+                    snapshot.program(&program)?;
+                }
             }
         }
         let counters =

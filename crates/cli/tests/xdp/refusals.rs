@@ -31,11 +31,11 @@ fn a_dispatcher_of_libxdp_is_refused_with_the_command_that_joins_it() {
     "#;
     let Some(file) = object("dispatcher", source) else { return };
     good(&["attach", "veth0", &file]);
-    refused(
-        &["attach", "veth0", "--recipe", "drop"],
-        1,
-        &["xdp-loader load veth0 FILE.o", "--replace takes"],
-    );
+    let says = ["xdp-loader load veth0 FILE.o", "--replace takes"];
+    refused(&["attach", "veth0", &file], 1, &says);
+    refused(&["attach", "veth0", "--recipe", "drop", "--foreground"], 1, &says);
+    // It has no other program, so xdp-loader refuses it; tests/peers has one that xdp-loader made.
+    refused(&["attach", "veth0", "--recipe", "drop"], 1, &["xdp-loader"]);
 }
 
 #[test]
