@@ -1,7 +1,7 @@
 //! Attaches a recipe beside the programs that libxdp runs on an interface.
 //!
-//! libxdp attaches a dispatcher, a program that calls the others. `xdp-loader` puts a new dispatcher, with one
-//! more program, in its place: this command writes the object file before, and fills the maps after.
+//! libxdp attaches a dispatcher, a program that calls the others. `xdp-loader` puts a new dispatcher with one
+//! more program in its place. This command writes the object file before, and fills the maps after.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;

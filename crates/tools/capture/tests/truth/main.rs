@@ -6,7 +6,7 @@
 //! decoder nor the analyser. `judge` compares the findings with what happened, `planted` says which faults
 //! show in a capture.
 //!
-//!     ROXIE_SEEDS=10000 cargo test -p roxie-capture --test truth      # so many seeds, from ROXIE_SEED or 0 on
+//!     ROXIE_SEEDS=10000 cargo test -p roxie-capture --test truth         # so many seeds, from ROXIE_SEED on
 //!     ROXIE_SEED=46 ROXIE_KEEP=DIR cargo test -p roxie-capture --test truth        # one: capture and truth
 
 mod ends;

@@ -50,6 +50,11 @@ const LOSS: &[Kind] = &[
     Kind::Malformed,
 ];
 
+/// New packets follow a retransmission: if a late answer covers them, nothing is missing.
+fn goes_on(case: &Case<'_>, again: &Sent) -> bool {
+    case.stream(again).any(|other| other.again.is_none() && other.ns > again.ns)
+}
+
 fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
     let (what, before) = sent.fate?;
     let planned = &case.plan.conversations[sent.conversation];
@@ -98,9 +103,7 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
                 return None;
             }
             let again = case.next_again(sent).filter(|again| case.is_captured(again))?;
-            // If the late answer covers packets behind the retransmission, nothing is missing.
-            let goes_on = |other: &Sent| other.again.is_none() && other.ns > again.ns;
-            if matches!(what, NetWhat::Delay(_)) && case.stream(sent).any(goes_on) {
+            if matches!(what, NetWhat::Delay(_)) && goes_on(case, again) {
                 return None;
             }
             let nak = case.captured().any(|(_, _, other)| {
