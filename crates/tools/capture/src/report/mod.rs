@@ -4,7 +4,7 @@
 
 mod drawing;
 mod page;
-mod plot;
+pub mod plot;
 mod series;
 
 use wire::Psn;
@@ -12,6 +12,7 @@ use wire::capture::Seen;
 
 use crate::analyse::{Analysis, At, Origin, Verdict};
 use crate::decode::Decoded;
+pub use page::page;
 use series::{Points, Series};
 
 /// Directions with plots; further ones are in the table only.

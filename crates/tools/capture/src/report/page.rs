@@ -45,16 +45,23 @@ polyline{fill:none;stroke:currentColor;stroke-width:1.6}\n\
 /// Follows the colour classes, to override theirs in dark mode.
 const DARK: &str = ".bad{color:var(--bad)}";
 
+/// A page without scripts and external files: its title, and the HTML below it, which [`plot`](super::plot)
+/// makes for plots.
+#[must_use]
+pub fn page(title: &str, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\"><title>{title}</title>\n\
+         <style>\n{STYLE}{CLASSES}{DARK}\n</style></head><body>\n<h1>{title}</h1>\n{body}</body></html>\n"
+    )
+}
+
 pub(super) fn html(report: &Report<'_>) -> String {
     let Report { name, verdict, traces, notes, .. } = report;
     let totals = &verdict.totals;
     let lasted = clock::span(totals.last.ns.saturating_sub(totals.first.ns));
-    let name = escape(name);
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\"><title>{name}</title>\n\
-         <style>\n{STYLE}{CLASSES}{DARK}\n</style></head><body>\n<h1>{name}</h1>\n"
-    );
+    let mut out = String::new();
     // A write to a string cannot fail.
     let _ = writeln!(
         out,
@@ -84,8 +91,7 @@ pub(super) fn html(report: &Report<'_>) -> String {
     }
     findings(&mut out, &verdict.findings, verdict.unlisted);
     directions(&mut out, verdict);
-    out.push_str("</body></html>\n");
-    out
+    page(name, &out)
 }
 
 /// The plots that have values, with their titles.

@@ -1,4 +1,4 @@
-//! Draws plots as SVG: axes, lines, points, events.
+//! Draws plots as SVG: axes, lines, points, events. Any report can use it.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ pub(super) const CLASSES: &str = "\
 
 /// Unit of the vertical axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Unit {
+pub enum Unit {
     /// Bytes per second.
     Rate,
     /// Nanoseconds.
@@ -35,25 +35,31 @@ pub(super) enum Unit {
 
 /// How values are drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Mark {
+pub enum Mark {
+    /// A line through all values.
     Line,
+    /// A dot at each value.
     Dots,
     /// Crosses, for errors.
     Crosses,
 }
 
 /// A set of values.
-pub(super) struct Layer<'a> {
-    pub(super) name: String,
-    pub(super) mark: Mark,
-    /// CSS class that decides the colour.
-    pub(super) class: &'static str,
-    pub(super) values: &'a [(u64, f64)],
+#[derive(Debug)]
+pub struct Layer<'a> {
+    /// What the legend calls it.
+    pub name: String,
+    /// How it is drawn.
+    pub mark: Mark,
+    /// CSS class that decides the colour: `c0` to `c5`, `bad` or `ack`.
+    pub class: &'static str,
+    /// Nanoseconds and values.
+    pub values: &'a [(u64, f64)],
 }
 
 /// A plot, drawn.
 #[derive(Debug)]
-pub(super) struct Plot {
+pub struct Plot {
     /// Its axes and values as SVG elements, one in a line.
     elements: String,
     /// CSS class and name of each layer.
@@ -66,7 +72,8 @@ impl Plot {
     pub(super) const HEIGHT: f64 = HEIGHT + LEGEND;
 
     /// An SVG element for the HTML page, with its legend below.
-    pub(super) fn html(&self) -> String {
+    #[must_use]
+    pub fn html(&self) -> String {
         let span =
             |(class, name): &(&str, String)| format!("<span class=\"{class}\">{}</span>", escape(name));
         let legend: Vec<String> = self.legend.iter().map(span).collect();
@@ -101,12 +108,8 @@ impl Plot {
 
 /// Draws a plot over `span` (first and last nanosecond); `None` if there are no values. `events` are times
 /// to be marked by vertical lines, with descriptions.
-pub(super) fn plot(
-    span: (u64, u64),
-    unit: Unit,
-    layers: &[Layer<'_>],
-    events: &[(u64, String)],
-) -> Option<Plot> {
+#[must_use]
+pub fn plot(span: (u64, u64), unit: Unit, layers: &[Layer<'_>], events: &[(u64, String)]) -> Option<Plot> {
     let values = || layers.iter().flat_map(|layer| layer.values);
     values().next()?;
     let most = values().map(|(_, value)| *value).fold(0.0, f64::max);
@@ -200,7 +203,8 @@ fn words(unit: Unit, value: f64) -> String {
 }
 
 /// Escapes text for HTML and SVG.
-pub(super) fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
