@@ -27,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod datacentre;
 mod devices;
 mod fabric;
 mod fault;
@@ -48,6 +49,10 @@ use std::fmt;
 
 use transport::QpCounters;
 
+pub use datacentre::{
+    Bytes, Collective, Kind, Mix, Percentiles, Rate, Recovery, Results, RunProgress, Series, Shape,
+    SizeClass, Spec, SpecError, Tally as FrameTally, Time, Workload, run_datacentre,
+};
 pub use devices::{
     DeviceFailed, DeviceOptions, DeviceOutcome, PausedSide, PausedVerb, Pauses, Retransmissions, run_devices,
     run_pauses,
