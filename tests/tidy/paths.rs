@@ -79,6 +79,7 @@ const MAY_USE: [(&str, &str); 31] = [
     ("crates/cli/src/own/bundle.rs", "this program, or one that the user names"),
     ("crates/cli/src/own/unpacked.rs", "/proc"),
     ("crates/cli/src/run.rs", "the user's command"),
+    ("crates/cli/src/sim/fabric/file.rs", "a description that the user names"),
     ("crates/cli/src/trace/mod.rs", "traces that the user names"),
     ("crates/cli/src/xdp/beside.rs", "xdp-loader"),
     ("crates/cli/src/xdp/log.rs", "/sys/kernel/tracing"),

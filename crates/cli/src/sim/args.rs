@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use ::sim::{FaultList, NODES_MAX, NODES_MIN};
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
 use roxie::sched::Tuning;
 use roxie_capture::filter::parse_number;
+
+use super::fabric::FabricArgs;
 
 /// Run the transport or whole devices in virtual time with faults, and check every work request
 ///
@@ -29,8 +31,10 @@ use roxie_capture::filter::parse_number;
 /// hooks. Their clock, threads and network are simulated; the seed also determines which thread runs
 /// next. Checked as well: no thread sleeps past work that it has to do, and no queue pair starves.
 #[derive(Debug, Default, ClapArgs)]
-#[command(after_long_help = include_str!("../help/sim.txt"))]
+#[command(args_conflicts_with_subcommands = true, after_long_help = include_str!("../help/sim.txt"))]
 pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    pub(crate) part: Option<Part>,
     /// Run whole devices with applications instead of fabrics
     #[arg(long, conflicts_with_all = ["nodes", "faults", "trace"])]
     pub(crate) devices: bool,
@@ -62,6 +66,12 @@ pub(crate) struct SimArgs {
     /// Print one JSON object instead of lines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Another simulation.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Part {
+    Fabric(FabricArgs),
 }
 
 /// A tunable and the factor by which it is multiplied, such as `quantum_pkts=x0.5`.
@@ -104,7 +114,7 @@ impl fmt::Display for Scale {
     }
 }
 
-fn seed(text: &str) -> Result<u64, String> {
+pub(super) fn seed(text: &str) -> Result<u64, String> {
     parse_number(text).ok_or_else(|| "a number below 2^64, decimal or 0x with hexadecimal digits".to_owned())
 }
 
@@ -113,7 +123,7 @@ fn nodes(text: &str) -> Result<usize, String> {
     nodes.ok_or_else(|| format!("a number from {NODES_MIN} to {NODES_MAX}"))
 }
 
-fn threads(text: &str) -> Result<NonZeroUsize, String> {
+pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "a number from 1 on; without --threads there is one for each CPU".to_owned())
 }
 

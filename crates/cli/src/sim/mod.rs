@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod devices;
+mod fabric;
 mod fabrics;
 mod trace;
 
@@ -19,7 +20,7 @@ use serde_json::{Map, Value, json};
 use crate::ending::{Ending, STOPPED};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, Progress, Terminal, Tone};
-use args::SimArgs;
+use args::{Part, SimArgs};
 use devices::Devices;
 use fabrics::Fabrics;
 
@@ -66,6 +67,9 @@ trait Simulation: Sync {
 
 /// Runs the fabrics or the devices.
 pub(crate) fn run(args: &SimArgs) -> Outcome {
+    if let Some(Part::Fabric(args)) = &args.part {
+        return fabric::run(args);
+    }
     if args.devices {
         return run_all(args, &Devices::new(args));
     }
