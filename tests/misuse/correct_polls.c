@@ -1,4 +1,4 @@
-/* correct_polls: a thread polls the last byte of a WRITE, which is no finding without */
+/* correct_polls: a thread polls the last byte of a WRITE, which is a finding with --strict only */
 #include "misuse.h"
 
 #include <pthread.h>

@@ -89,6 +89,12 @@ fn wrong_descriptions_are_refused_with_what_is_wrong() {
         (&["/"], "reading /"),
         (&["incast", "--vary", "ecn"], "ecn=on,off"),
         (&["incast", "--seeds", "2000"], "more than 1000 runs"),
+        (&["/dev/zero"], "larger than 1 MiB"),
+        (&["incast", "--vary", "worklod.load=0.3,0.5"], "no list 'worklod'"),
+        (
+            &["leaf-spine", "--vary", "leaves=4096", "--vary", "spines=4096", "--vary", "hosts-per-leaf=1"],
+            "routes are more than",
+        ),
         (&["incast", "--html", "/nowhere/page"], "can be created"),
     ] {
         let output = roxie(words);

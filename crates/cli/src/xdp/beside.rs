@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use roxie::xdp::Mode;
 use sys::bpf::{Map, Program, extensions_of};
 use sys::{AttachedXdp, Link, XdpMode};
 
@@ -25,7 +26,11 @@ pub(super) const DISPATCHER: &str = "xdp_dispatcher";
 /// The dispatcher on an interface, unless the command replaces it, or does what xdp-loader cannot.
 pub(super) fn dispatcher(args: &AttachArgs, link: &Link) -> Option<AttachedXdp> {
     let is_plain = !args.replace && !args.foreground && args.pin.is_none() && args.source.recipe.is_some();
-    link.xdp.first().copied().filter(|there| is_plain && known_as(there.program_id) == DISPATCHER)
+    let there = link.xdp.first().copied().filter(|there| match args.mode {
+        Mode::Auto => true,
+        Mode::Only(mode) => mode == there.mode,
+    });
+    there.filter(|there| is_plain && known_as(there.program_id) == DISPATCHER)
 }
 
 /// Lets xdp-loader add a program of the source to the dispatcher `there`, and fills its maps.

@@ -1,6 +1,7 @@
 //! Descriptions: files in TOML, presets, and values that the command line varies.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -8,7 +9,7 @@ use ::sim::Spec;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::USAGE;
+use super::{RUNS_MAX, USAGE};
 use crate::failure::{Failure, Outcome};
 
 /// Names and texts of the presets.
@@ -87,6 +88,16 @@ fn parse_value(text: &str) -> Value {
 
 /// The description with all combinations of the varied values.
 pub(super) fn variants(description: &Path, vary: &[Vary]) -> Outcome<Vec<Variant>> {
+    let count = vary.iter().fold(1, |count: usize, key| count.saturating_mul(key.values.len()));
+    if count > RUNS_MAX {
+        let failure = Failure::new(format!("{count} variants are more than {RUNS_MAX} runs"));
+        return Err(failure.hint("vary fewer values").code(USAGE));
+    }
+    let lists = vary.iter().filter_map(|key| key.key.split_once('.'));
+    if let Some((list, _)) = lists.into_iter().find(|(list, _)| *list != "workload") {
+        let failure = Failure::new(format!("--vary: a description has no list '{list}'"));
+        return Err(failure.hint("use KEY, or workload.KEY").code(USAGE));
+    }
     let (table, name) = read(description)?;
     let mut tables = vec![(String::new(), table)];
     for key in vary {
@@ -125,13 +136,15 @@ fn read(description: &Path) -> Outcome<(Table, String)> {
                 let failure = Failure::new(format!("reading {name}: {error}")).code(USAGE);
                 failure.hint(format!("give a file, or a preset: {}", names.join(", ")))
             };
-            let length = fs::metadata(description).map_err(missing)?.len();
+            let mut text = String::new();
+            let file = File::open(description).map_err(missing)?;
+            let length = file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(missing)? as u64;
             if length > FILE_MAX {
                 return Err(
                     Failure::new(format!("{name} is larger than 1 MiB, so it is no description")).code(USAGE)
                 );
             }
-            fs::read_to_string(description).map_err(missing)?
+            text
         }
     };
     // Deserialized as a whole first: its errors then have lines and columns.

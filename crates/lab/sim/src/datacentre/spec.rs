@@ -11,8 +11,12 @@ use super::units::{Bytes, Rate, Time};
 
 /// Most hosts: each has an IPv4 address in 10.0.0.0/8.
 const HOSTS_MAX: usize = 65_536;
-/// Most switches. The routing tables grow with their number times that of the leaf switches.
+/// Most switches.
 const SWITCHES_MAX: usize = 8_192;
+/// Most pairs of a leaf switch and a link between switches: each has an entry of the routing tables.
+const ROUTES_MAX: usize = 1 << 26;
+/// Most flows of a workload in which each host sends to each other one.
+const PAIRS_MAX: usize = 1 << 24;
 /// DSCP values have six bits.
 const DSCP_MAX: u8 = 63;
 
@@ -275,12 +279,15 @@ impl Spec {
     }
 
     /// Checks the size of the whole network.
-    pub(crate) fn check_size(hosts: usize, switches: usize) -> Result<(), SpecError> {
+    pub(crate) fn check_size(hosts: usize, switches: usize, routes: usize) -> Result<(), SpecError> {
         if !(2..=HOSTS_MAX).contains(&hosts) {
             return Err(wrong("hosts", format!("{hosts} hosts are not between 2 and {HOSTS_MAX}")));
         }
         if switches > SWITCHES_MAX {
             return Err(wrong("leaves", format!("{switches} switches are more than {SWITCHES_MAX}")));
+        }
+        if routes > ROUTES_MAX {
+            return Err(wrong("leaves", format!("{routes} routes are more than {ROUTES_MAX}")));
         }
         Ok(())
     }
@@ -312,6 +319,9 @@ impl Workload {
             }
             Kind::RingAllReduce | Kind::TreeAllReduce | Kind::AllToAll if self.size.is_none() => {
                 Err(wrong("size", "an all-reduce and all-to-all need it"))
+            }
+            Kind::RingAllReduce | Kind::AllToAll if hosts.saturating_mul(hosts) > PAIRS_MAX => {
+                Err(wrong("kind", format!("{hosts} hosts have more than {PAIRS_MAX} flows")))
             }
             Kind::Incast if self.size.is_none() && self.every.is_some() => {
                 Err(wrong("size", "a repeated incast needs it"))

@@ -50,7 +50,7 @@ impl Topology {
         let hosts = match spec.topology {
             Shape::Star | Shape::Dumbbell => {
                 let hosts = spec.count("hosts", spec.hosts)?;
-                Spec::check_size(hosts, 2)?;
+                Spec::check_size(hosts, 2, 0)?;
                 if spec.topology == Shape::Dumbbell {
                     links.push((hosts, hosts + 1, uplink));
                 }
@@ -72,7 +72,10 @@ impl Topology {
                 };
                 let hosts = pods.saturating_mul(leaves).saturating_mul(per_leaf);
                 let in_pods = pods.saturating_mul(leaves.saturating_add(spines));
-                Spec::check_size(hosts, in_pods.saturating_add(spines.saturating_mul(cores)))?;
+                let all_leaves = pods.saturating_mul(leaves);
+                let links_up = all_leaves.saturating_add(pods.saturating_mul(cores)).saturating_mul(spines);
+                let switches = in_pods.saturating_add(spines.saturating_mul(cores));
+                Spec::check_size(hosts, switches, all_leaves.saturating_mul(links_up))?;
                 let (first_spine, first_core) = (hosts + pods * leaves, hosts + in_pods);
                 links.extend((0..hosts).map(|host| (host, hosts + host / per_leaf, spec.rate)));
                 for pod in 0..pods {

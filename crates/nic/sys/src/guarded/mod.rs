@@ -69,9 +69,9 @@ pub unsafe fn fetch_add(at: u64, add: u64) -> Result<u64, Unmapped> {
     let mut original = 0;
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::fetch_add(at as *mut u64, add, &raw mut original) };
-    // SAFETY: as above.
-    attempt((at, 8, true), &mut access)
-        .or_else(|Unmapped| unsafe { pages::again((at, 8, true), None, access) })?;
+    let first = attempt((at, 8, true), &mut access);
+    // SAFETY: `access` is a guarded access of this memory.
+    first.or_else(|Unmapped| unsafe { pages::again((at, 8, true), None, access) })?;
     Ok(original)
 }
 
@@ -83,9 +83,9 @@ pub unsafe fn compare_swap(at: u64, compare: u64, swap: u64) -> Result<u64, Unma
     let mut original = 0;
     // SAFETY: upheld by the caller.
     let mut access = || unsafe { machine::compare_swap(at as *mut u64, compare, swap, &raw mut original) };
-    // SAFETY: as above.
-    attempt((at, 8, true), &mut access)
-        .or_else(|Unmapped| unsafe { pages::again((at, 8, true), None, access) })?;
+    let first = attempt((at, 8, true), &mut access);
+    // SAFETY: `access` is a guarded access of this memory.
+    first.or_else(|Unmapped| unsafe { pages::again((at, 8, true), None, access) })?;
     Ok(original)
 }
 

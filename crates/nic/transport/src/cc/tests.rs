@@ -176,8 +176,8 @@ fn the_initial_rate_limit_survives_reset() {
     assert_eq!(b.qp.attr().rate_limit, 5000);
 }
 
-/// A packet each 4.4 ms over a path of 2 to 3 ms. Without acknowledgements between them, the packets of a message
-/// would fill the window that queue pairs of one destination share.
+/// A packet each 4.4 ms over a path of 2 to 3 ms. Without acknowledgements between them, the packets of a
+/// message would fill the window that queue pairs of one destination share.
 #[test]
 fn each_packet_of_a_slow_flow_asks_and_no_probe_is_sent() {
     let mut b = Bench::rc();

@@ -422,8 +422,10 @@ impl Table {
         for at in (0..self.entries.len).rev() {
             let pages = self.entries.values[at].pages;
             if pages.0 < end && first < pages.1 {
+                let number = self.entries.values[at].number;
                 self.entries.remove(at);
                 self.settle(pages);
+                self.decide(number, None);
             }
         }
     }
@@ -543,7 +545,11 @@ fn fault(fault: &Fault) -> bool {
         let is_write = fault.is_write.into();
         let noted = Use { number, user, offset, rights, is_write, thread, stack, is_open, is_poll: false };
         // If the list is full, the reader has enough to do.
-        with_table(|table| table.uses.push(noted));
+        with_table(|table| {
+            // Another thread may have ended the request since.
+            let is_open = is_open && table.entries.iter().any(|entry| entry.number == number);
+            table.uses.push(Use { is_open, ..noted });
+        });
         HAS_USES.store(true, Ordering::Relaxed);
     }
     true

@@ -277,9 +277,9 @@ impl Analysis {
     fn unpaired_nak(&mut self, index: usize, stray: super::sequence::Stray) {
         let text = format!(
             "{} expects PSN {} (NAK PSN sequence error in packet {}), and the requests of that connection \
-             were not captured, or several fit: the two ends were connected with different numbers (rq_psn \
-             of the responder must be sq_psn of the requester). Or it was lost before the capture began, or \
-             before the capture point.",
+             were not captured, or several fit: either the two ends were connected with different numbers \
+             (rq_psn of the responder must be sq_psn of the requester), or the request with this PSN was \
+             lost before the capture began or before the capture point.",
             self.directions[index].key.src, stray.psn, stray.at.number
         );
         let finding = self.report_on(index, Kind::WrongPsn, stray.at, stray.at.number, text);

@@ -112,7 +112,7 @@ impl Table {
     }
 
     /// It is known whether a use polls the memory; `None`: it will not be known.
-    fn decide(&mut self, number: u32, is_poll: Option<bool>) {
+    pub(super) fn decide(&mut self, number: u32, is_poll: Option<bool>) {
         let is_it = |noted: &&mut Use| noted.number == number && noted.is_open;
         for noted in self.uses.iter_mut().filter(is_it) {
             noted.is_open = false;
