@@ -1,7 +1,7 @@
 //! The GID table: the netdev of the device, and its addresses as GIDs (IBA Annex A17).
 //!
 //! A GID is an IP address. IPv4 addresses come first, because programs without `-x` take index 0; then
-//! global IPv6, then link-local. In the kernel's order ([`GidTable::in_kernel_order`]) row 0 is the
+//! global IPv6, then link-local. In the kernel's order (`GidTable::in_kernel_order`) row 0 is the
 //! link-local address of the netdev, and IPv4 follows. Every row is a valid source. The addresses of the
 //! VLAN, macvlan, bond and bridge interfaces above the netdev follow, as in Linux (roce_gid_mgmt.c). A VLAN
 //! often has the link-local address of its netdev; then each of both interfaces has a row.
