@@ -142,7 +142,7 @@ fn removed(lab: &Lab, name: &str) -> Result<(), String> {
     })
 }
 
-/// Pairs on all devices at once. The names are those of a kernel driver: GID 0 is link-local, IPv4 follows.
+/// Pairs on all devices at once.
 fn each(lab: &Lab, name: &str, devices: usize) -> Result<(), String> {
     const COUNT: u64 = 200;
     const SIZE: u64 = 65_536;
@@ -150,7 +150,7 @@ fn each(lab: &Lab, name: &str, devices: usize) -> Result<(), String> {
     let start = |n: usize, side: Side, port: u16, to: &[&str]| {
         let (device, port, name) = (format!("mlx5_{n}"), port.to_string(), format!("{name}-{n}"));
         let options = ["run", "--netdev", "veth0,veth1", "--devices", &all, "--name", "mlx5_", "--"];
-        let test = ["ib_write_bw", "-F", "-x", "1", "-n", &count, "-p", &port, "-d", &device];
+        let test = ["ib_write_bw", "-F", "-x", "0", "-n", &count, "-p", &port, "-d", &device];
         let words = [&options[..], &test, to].concat();
         lab.roxie_command(&HOSTS, side, &name, &words).map_err(|error| error.to_string())
     };

@@ -111,7 +111,7 @@ pub(crate) struct DeviceArgs {
           conflicts_with_all = ["netdev", "name", "devices"])]
     pub(crate) device: Option<Pairs>,
     /// Order of the GID table: IPv4 addresses first (ipv4), or the link-local address first (kernel)
-    /// [default: kernel for devices called mlx5_... or rxe..., otherwise ipv4]
+    /// [default: ipv4]
     ///
     /// In the kernel the default GID, which is link-local, has index 0, and IPv4 addresses follow. Some
     /// programs use an index without reading the table, and ibstat shows the lower half of the GID with

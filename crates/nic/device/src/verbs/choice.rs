@@ -83,9 +83,6 @@ pub struct DeviceSettings {
 
 /// The name of the first device unless a setting says otherwise.
 const FIRST_NAME: &str = "roxie0";
-/// How names of the kernel's drivers begin. Programs that know such a name may know its GID indices, too.
-const KERNEL_NAMES: [&str; 2] = ["mlx5_", "rxe"];
-
 impl DeviceSettings {
     /// The environment variables of the settings.
     pub const VARIABLES: [&str; 4] = ["ROXIE_NETDEV", "ROXIE_NAME", "ROXIE_DEVICES", "ROXIE_GIDS"];
@@ -157,7 +154,7 @@ impl DeviceSettings {
         let configs = missing.map(|(number, (name, netdev))| DeviceConfig {
             netdev: Some((*netdev).to_owned()),
             instance: (number / netdevs.len()) as u8,
-            kernel_gids: order.unwrap_or_else(|| KERNEL_NAMES.iter().any(|kernel| name.starts_with(kernel))),
+            kernel_gids: order,
             name,
             ..DeviceConfig::default()
         });
@@ -172,12 +169,12 @@ impl DeviceSettings {
         Ok(self.names(1, self.count()?.is_some())?.swap_remove(0))
     }
 
-    /// True for the kernel's order; `None` leaves it to the name of the device.
-    fn gid_order(&self) -> Result<Option<bool>, BadSetting> {
+    /// True for the kernel's order.
+    fn gid_order(&self) -> Result<bool, BadSetting> {
         let DeviceSetting { value, given } = &self.gids;
         match Self::GID_ORDERS.iter().position(|order| order == value) {
-            Some(order) => Ok(Some(order == 1)),
-            None if value.is_empty() => Ok(None),
+            Some(order) => Ok(order == 1),
+            None if value.is_empty() => Ok(false),
             None => Err(BadSetting::NoGidOrder(given.clone())),
         }
     }
@@ -297,20 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_gids_follows_the_name_unless_a_setting_says_otherwise() {
+    fn the_order_of_gids_is_a_setting() {
         let orders = |name: &str, gids: &str| {
             let gids = DeviceSetting::of_option("--gids", gids.to_owned());
             let configs =
                 DeviceSettings { gids, ..settings("", name, "") }.configs_beside(None, &interfaces())?;
             Ok::<_, Refusal>(configs.iter().map(|config| config.kernel_gids).collect::<Vec<_>>())
         };
-        for (name, gids, expected) in [
-            ("", "", [false, false]),
-            ("mlx5_0", "", [true, true]),
-            ("rxe0,eth", "", [true, false]),
-            ("mlx5_0", "ipv4", [false, false]),
-            ("", "kernel", [true, true]),
-        ] {
+        for (name, gids, expected) in
+            [("", "", [false, false]), ("mlx5_0", "ipv4", [false, false]), ("", "kernel", [true, true])]
+        {
             assert_eq!(orders(name, gids).unwrap(), expected, "{name} {gids}");
         }
         assert_eq!(orders("", "rxe").unwrap_err().to_string(), "--gids 'rxe' is no order of the GID table");
