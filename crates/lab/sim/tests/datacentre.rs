@@ -20,51 +20,17 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// A virtual millisecond in picoseconds.
 const MS: u64 = 1_000_000_000;
 
-fn work(kind: Kind) -> Workload {
-    Workload {
-        kind,
-        size: None,
-        senders: None,
-        every: None,
-        stagger: Time::default(),
-        load: None,
-        mix: None,
-        parallel: None,
-        start: Time::default(),
-        dscp: 26,
-    }
-}
-
 /// Leaf-spine at 10 Gbit/s with a path MTU of 4096, 30 % load of web search.
 fn leaf_spine(leaves: usize, hosts_per_leaf: usize, duration: Time) -> Spec {
+    let (rate, delay, buffer) = (Rate { bps: 10_000_000_000 }, Time { ps: 1_000_000 }, Bytes(4_000_000));
+    let web_search = Workload { load: Some(0.3), mix: Some(Mix::WebSearch), ..Workload::new(Kind::Poisson) };
     Spec {
-        topology: Shape::LeafSpine,
-        hosts: None,
         leaves: Some(leaves),
         spines: Some(hosts_per_leaf / 2),
         hosts_per_leaf: Some(hosts_per_leaf),
-        pods: None,
-        cores_per_spine: None,
-        rate: Rate { bps: 10_000_000_000 },
-        uplink_rate: None,
-        core_rate: None,
-        delay: Time { ps: 1_000_000 },
-        buffer: Bytes(4_000_000),
-        queue: None,
         ecn: true,
-        kmin: Bytes(5_000),
-        kmax: Bytes(200_000),
-        pmax: 0.01,
-        pfc: false,
-        pfc_xoff: None,
-        loss: 0.0,
-        recovery: Recovery::SelectiveRepeat,
-        mtu: 4096,
-        burst: Bytes(0),
-        poll: Time::default(),
-        duration,
-        limit: None,
-        workload: vec![Workload { load: Some(0.3), mix: Some(Mix::WebSearch), ..work(Kind::Poisson) }],
+        workload: vec![web_search],
+        ..Spec::new(Shape::LeafSpine, rate, delay, buffer, duration)
     }
 }
 
@@ -114,7 +80,7 @@ fn each_end_of_an_idle_connection_takes_less_than_4_kib() {
         topology: Shape::Star,
         hosts: Some(HOSTS),
         recovery: Recovery::GoBackN,
-        workload: vec![Workload { size: Some(Bytes(1000)), ..work(Kind::TreeAllReduce) }],
+        workload: vec![Workload { size: Some(Bytes(1000)), ..Workload::new(Kind::TreeAllReduce) }],
         ..leaf_spine(1, 2, Time { ps: 100 * MS })
     };
     let region = Region::new(ALLOCATOR);

@@ -1,11 +1,11 @@
 //! Published distributions of flow sizes.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::rng::Rng;
 
 /// A distribution of flow sizes.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
     /// Web search (Alizadeh et al., Data Center TCP, SIGCOMM 2010).

@@ -36,7 +36,6 @@ use events::Event;
 use host::Hosts;
 use measure::{Raw, SAMPLES, Samples, TRACED_FLOWS};
 use network::Network;
-use topology::Topology;
 use work::{Site, Works};
 
 /// Events from one report of the progress to the next.
@@ -79,8 +78,7 @@ pub fn run_datacentre(
 
 impl World {
     fn new(spec: &Spec, seed: u64) -> Result<Self, SpecError> {
-        spec.check()?;
-        let topology = Topology::new(spec)?;
+        let topology = spec.checked_topology()?;
         let count = topology.hosts();
         Ok(Self {
             network: Network::new(spec, topology, seed),

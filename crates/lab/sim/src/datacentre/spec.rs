@@ -122,7 +122,7 @@ fn default_mtu() -> usize {
 }
 
 /// Shape of a network.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// Two switches with a link between them, and half of the hosts at each.
@@ -136,7 +136,7 @@ pub enum Shape {
 }
 
 /// What a receiver does with packets behind a gap.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
     /// It keeps them, as roxie does.
@@ -233,11 +233,50 @@ impl Spec {
         self.limit.unwrap_or(Time { ps: self.duration.ps.saturating_mul(10) })
     }
 
+    /// A description with the values of keys that a file need not have, and without workloads.
+    #[must_use]
+    pub fn new(topology: Shape, rate: Rate, delay: Time, buffer: Bytes, duration: Time) -> Self {
+        Self {
+            topology,
+            hosts: None,
+            leaves: None,
+            spines: None,
+            hosts_per_leaf: None,
+            pods: None,
+            cores_per_spine: None,
+            rate,
+            uplink_rate: None,
+            core_rate: None,
+            delay,
+            buffer,
+            queue: None,
+            ecn: false,
+            kmin: default_kmin(),
+            kmax: default_kmax(),
+            pmax: default_pmax(),
+            pfc: false,
+            pfc_xoff: None,
+            loss: 0.0,
+            recovery: Recovery::default(),
+            mtu: default_mtu(),
+            burst: Bytes::default(),
+            poll: Time::default(),
+            duration,
+            limit: None,
+            workload: Vec::new(),
+        }
+    }
+
     /// Whether each value is in its range and every key that the topology and the workloads need is there.
     ///
     /// # Errors
     /// The first key that is not.
     pub fn check(&self) -> Result<(), SpecError> {
+        self.checked_topology().map(drop)
+    }
+
+    /// The network of a description that passes [`check`](Self::check).
+    pub(crate) fn checked_topology(&self) -> Result<Topology, SpecError> {
         for (key, share) in [("pmax", self.pmax), ("loss", self.loss)] {
             if !(0.0..=1.0).contains(&share) {
                 return Err(wrong(key, format!("{share} is not a share between 0 and 1")));
@@ -266,7 +305,8 @@ impl Spec {
         if self.workload.is_empty() {
             return Err(wrong("workload", "there is none: add a [[workload]]"));
         }
-        self.workload.iter().try_for_each(|workload| workload.check(topology.hosts()))
+        self.workload.iter().try_for_each(|workload| workload.check(topology.hosts()))?;
+        Ok(topology)
     }
 
     /// A number that this topology needs.
@@ -294,6 +334,23 @@ impl Spec {
 }
 
 impl Workload {
+    /// A workload of this kind with the values of keys that a file need not have.
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            size: None,
+            senders: None,
+            every: None,
+            stagger: Time::default(),
+            load: None,
+            mix: None,
+            parallel: None,
+            start: Time::default(),
+            dscp: default_dscp(),
+        }
+    }
+
     /// Whether its flows last until `duration`.
     pub(crate) fn is_endless(&self) -> bool {
         self.size.is_none() && self.kind != Kind::Poisson

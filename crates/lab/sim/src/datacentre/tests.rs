@@ -1,53 +1,18 @@
 //! Laws of a data centre: bytes and frames are conserved, the seed determines the run.
 
+use super::topology::Topology;
 use super::*;
 
 /// A star of hosts at 10 Gbit/s with an incast of 100 KB from each to the last.
 fn star(hosts: usize) -> Spec {
-    Spec {
-        topology: Shape::Star,
-        hosts: Some(hosts),
-        leaves: None,
-        spines: None,
-        hosts_per_leaf: None,
-        pods: None,
-        cores_per_spine: None,
-        rate: Rate { bps: 10_000_000_000 },
-        uplink_rate: None,
-        core_rate: None,
-        delay: Time { ps: 1_000_000 },
-        buffer: Bytes(4_000_000),
-        queue: None,
-        ecn: false,
-        kmin: Bytes(5_000),
-        kmax: Bytes(200_000),
-        pmax: 0.01,
-        pfc: false,
-        pfc_xoff: None,
-        loss: 0.0,
-        recovery: Recovery::SelectiveRepeat,
-        mtu: 4096,
-        burst: Bytes(0),
-        poll: Time { ps: 0 },
-        duration: Time { ps: 100_000_000_000 },
-        limit: None,
-        workload: vec![incast(100_000)],
-    }
+    let (rate, delay) = (Rate { bps: 10_000_000_000 }, Time { ps: 1_000_000 });
+    let (buffer, duration) = (Bytes(4_000_000), Time { ps: 100_000_000_000 });
+    let spec = Spec::new(Shape::Star, rate, delay, buffer, duration);
+    Spec { hosts: Some(hosts), workload: vec![incast(100_000)], ..spec }
 }
 
 fn incast(size: u64) -> Workload {
-    Workload {
-        kind: Kind::Incast,
-        size: Some(Bytes(size)),
-        senders: None,
-        every: None,
-        stagger: Time { ps: 0 },
-        load: None,
-        mix: None,
-        parallel: None,
-        start: Time { ps: 0 },
-        dscp: 26,
-    }
+    Workload { size: Some(Bytes(size)), ..Workload::new(Kind::Incast) }
 }
 
 fn results(spec: &Spec, seed: u64) -> Results {

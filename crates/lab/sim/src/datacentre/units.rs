@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 
 /// Picoseconds of a nanosecond.
 pub(crate) const PS_PER_NS: u64 = 1000;
@@ -64,12 +64,6 @@ fn show(value: u64, units: &[(&str, f64)]) -> String {
 }
 
 impl Time {
-    /// Whole nanoseconds, rounded down.
-    #[must_use]
-    pub fn ns(self) -> u64 {
-        self.ps / PS_PER_NS
-    }
-
     /// Seconds.
     #[must_use]
     pub fn seconds(self) -> f64 {
@@ -125,13 +119,6 @@ impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         parse(&text, &SIZES, "64KiB").map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-/// As seconds.
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(self.seconds())
     }
 }
 
