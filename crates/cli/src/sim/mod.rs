@@ -85,38 +85,11 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
 
 /// Runs a simulation from many seeds, with a progress line, and prints the sum of the results.
 fn run_all<S: Simulation>(args: &SimArgs, simulation: &S) -> Outcome {
-    // After an interrupt the results until then are shown.
-    let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
-    let mut interrupted = false;
     let start = Instant::now();
     let work = Work::new(args, simulation);
     print_seed_after_panic(simulation.options(), Arc::clone(&work.running));
-    let progress = Progress::stderr();
-    let threads = args.threads.or_else(|| thread::available_parallelism().ok());
-    let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
-    // No value is ever sent: the channel closes when the last thread ends, also by a panic.
-    let (running, all_ended) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        let work = &work;
-        for (worker, running) in vec![running; threads].into_iter().enumerate() {
-            scope.spawn(move || {
-                let _running = running;
-                work.run(worker);
-            });
-        }
-        while let Err(RecvTimeoutError::Timeout) = all_ended.recv_timeout(TICK) {
-            progress.show(&work.progress(start.elapsed()));
-            if ending.has_come().unwrap_or(false) {
-                if interrupted {
-                    progress.done();
-                    std::process::exit(STOPPED.into());
-                }
-                interrupted = true;
-                work.is_over.store(true, Ordering::Relaxed);
-            }
-        }
-    });
-    progress.done();
+    let shown = || work.progress(start.elapsed());
+    let interrupted = run_threads(args.threads, |worker| work.run(worker), &work.is_over, shown)?;
     let (sum, failed) = (&*lock(&work.sum), &*lock(&work.failed));
     if args.json {
         terminal::json(&json_report(simulation, sum, start.elapsed(), failed.as_ref(), interrupted));
@@ -130,6 +103,45 @@ fn run_all<S: Simulation>(args: &SimArgs, simulation: &S) -> Outcome {
         None if interrupted => Err(Failure::new("interrupted; no violation until then").code(STOPPED)),
         None => Ok(()),
     }
+}
+
+/// Runs `work` on several threads until all have returned, with a progress line. An interrupt sets `is_over`,
+/// so that the results until then can be shown; a second one ends the command. Returns whether one came.
+fn run_threads(
+    threads: Option<NonZeroUsize>,
+    work: impl Fn(usize) + Sync,
+    is_over: &AtomicBool,
+    shown: impl Fn() -> String,
+) -> Outcome<bool> {
+    let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
+    let mut interrupted = false;
+    let progress = Progress::stderr();
+    let threads = threads.or_else(|| thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get).min(THREADS_MAX);
+    // No value is ever sent: the channel closes when the last thread ends, also by a panic.
+    let (running, all_ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let work = &work;
+        for (worker, running) in vec![running; threads].into_iter().enumerate() {
+            scope.spawn(move || {
+                let _running = running;
+                work(worker);
+            });
+        }
+        while let Err(RecvTimeoutError::Timeout) = all_ended.recv_timeout(TICK) {
+            progress.show(&shown());
+            if ending.has_come().unwrap_or(false) {
+                if interrupted {
+                    progress.done();
+                    std::process::exit(STOPPED.into());
+                }
+                interrupted = true;
+                is_over.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    progress.done();
+    Ok(interrupted)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

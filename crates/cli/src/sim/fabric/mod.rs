@@ -6,28 +6,24 @@ mod table;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ::sim::{Results, RunProgress, run_datacentre};
 use clap::Args as ClapArgs;
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::args::{seed, threads};
-use crate::ending::{Ending, STOPPED};
+use super::{lock, run_threads};
+use crate::ending::STOPPED;
 use crate::failure::{During, Failure, Outcome};
 use crate::output;
-use crate::terminal::{self, Progress, Terminal};
+use crate::terminal::{self, Terminal};
 use file::{Variant, Vary};
 
 /// Exit code if the description is wrong or the output cannot be written.
 const USAGE: u8 = 2;
-/// Interval of the progress line.
-const TICK: Duration = Duration::from_millis(200);
 /// Most runs of one command: each keeps its results.
 const RUNS_MAX: usize = 1000;
 
@@ -75,19 +71,21 @@ struct Column {
 
 /// Simulates, and prints what there is.
 pub(super) fn run(args: &FabricArgs) -> Outcome {
-    let variants = file::variants(&args.description, &args.vary)?;
     let seeds = args.seeds.unwrap_or(1) as usize;
-    if variants.len().saturating_mul(seeds) > RUNS_MAX {
-        let what = format!("{} variants with {seeds} seeds are more than {RUNS_MAX} runs", variants.len());
+    let count = args.vary.iter().fold(1, |count: usize, key| count.saturating_mul(key.count()));
+    // Before the variants are made: each has a description of its own.
+    if count.saturating_mul(seeds) > RUNS_MAX {
+        let what = format!("{count} variants with {seeds} seeds are more than {RUNS_MAX} runs");
         return Err(Failure::new(what).hint("vary fewer values, or use fewer seeds").code(USAGE));
     }
+    let variants = file::variants(&args.description, &args.vary)?;
     // Created first: an error must not come after a long run.
     let page = args.html.as_deref().map(output::create_or_stdout).transpose();
     let page = page.map_err(|failure| failure.hint("give --html a file that can be created").code(USAGE))?;
     let first = args.seed.unwrap_or(1);
     let start = Instant::now();
     let jobs = Jobs::new(&variants, first, seeds);
-    let is_interrupted = jobs.run(args.threads)?;
+    let is_interrupted = run_threads(args.threads, |_| jobs.work(), &jobs.is_over, || jobs.progress())?;
     let columns = jobs.columns();
     let seconds = start.elapsed().as_secs_f64();
     let name = args.description.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into());
@@ -149,32 +147,6 @@ impl<'a> Jobs<'a> {
         Self { jobs: jobs.collect(), seeds, taken: AtomicUsize::new(0), is_over: AtomicBool::new(false) }
     }
 
-    /// Runs all on several threads, with a progress line. Returns whether an interrupt ended them.
-    fn run(&self, threads: Option<NonZeroUsize>) -> Outcome<bool> {
-        let ending = Ending::by(&[Signal::SIGINT, Signal::SIGTERM])?;
-        let progress = Progress::stderr();
-        let threads = threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-        // No value is ever sent: the channel closes when the last thread ends.
-        let (running, all_ended) = mpsc::channel::<()>();
-        thread::scope(|scope| {
-            for running in vec![running; threads.min(self.jobs.len())] {
-                scope.spawn(move || {
-                    let _running = running;
-                    self.work();
-                });
-            }
-            while let Err(RecvTimeoutError::Timeout) = all_ended.recv_timeout(TICK) {
-                progress.show(&self.progress());
-                if ending.has_come().unwrap_or(false) && self.is_over.swap(true, Ordering::Relaxed) {
-                    progress.done();
-                    std::process::exit(STOPPED.into());
-                }
-            }
-        });
-        progress.done();
-        Ok(self.is_over.load(Ordering::Relaxed))
-    }
-
     fn work(&self) {
         while !self.is_over.load(Ordering::Relaxed)
             && let Some(job) = self.jobs.get(self.taken.fetch_add(1, Ordering::Relaxed))
@@ -209,8 +181,4 @@ impl<'a> Jobs<'a> {
         };
         self.jobs.chunks(self.seeds).map(column).filter(|column| !column.runs.is_empty()).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
