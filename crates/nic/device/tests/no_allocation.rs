@@ -52,8 +52,7 @@ impl Counting {
 }
 
 fn is_main_thread() -> bool {
-    // SAFETY: gettid(2) has no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 == std::process::id() }
+    sys::thread_id() as u32 == std::process::id()
 }
 
 // SAFETY: every call goes to `System` unchanged.

@@ -20,6 +20,7 @@ mod memory;
 mod mmap;
 mod netlink;
 mod packet;
+mod perf_event;
 mod phase;
 mod poll;
 mod prefetch;
@@ -74,7 +75,7 @@ pub use socket::{
     local_port, receive_buffer_drops, refuse_datagrams, set_opt, set_receive_buffer, set_send_buffer,
     socket_owner, udp_socket, unsent_bytes,
 };
-pub use thread::{Cancellation, Slice, WriteSignals, spawn_without_signals, without_signals};
+pub use thread::{Cancellation, Slice, WriteSignals, spawn_without_signals, thread_id, without_signals};
 pub use udp::{Control, Datagram, RecvBatch, SendBatch};
 pub use unix::{
     Credentials, Received, abstract_names, accept, bind_seqpacket, bind_seqpacket_file, connect_seqpacket,

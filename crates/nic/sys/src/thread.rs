@@ -5,6 +5,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::thread::JoinHandleExt;
 
+/// The number of the calling thread (gettid(2)). May be called in a signal handler.
+#[must_use]
+pub fn thread_id() -> i32 {
+    // SAFETY: no arguments; cannot fail. glibc has the function from 2.30 on only.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
 /// Starts a named thread that blocks all signals but those of its own faults, so the application's
 /// handlers run in the application's threads.
 ///

@@ -4,13 +4,14 @@
 //! overwrites nothing that was not read; it counts what does not fit and says so in a record of its own.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::bpf::MapKind;
 
 use super::Map;
-use crate::{Mmap, check, page_size};
+use crate::perf_event::{self, EventAttr};
+use crate::{Mmap, page_size};
 
 /// The reading end of a perf event array: one ring for each CPU. Records are read as long as it lives; a map
 /// has one reader for each CPU, the last one.
@@ -27,27 +28,10 @@ struct Ring {
     page: usize,
 }
 
-/// Start of `struct perf_event_attr`, PERF_ATTR_SIZE_VER0.
-#[derive(Default)]
-#[repr(C)]
-struct EventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    config1: u64,
-}
-
 // `linux/perf_event.h`.
 const TYPE_SOFTWARE: u32 = 1;
 const COUNT_SW_BPF_OUTPUT: u64 = 10;
 const SAMPLE_RAW: u64 = 1 << 10;
-const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
 /// Offsets of the positions in the first page.
@@ -125,27 +109,13 @@ impl PerfReader {
 fn open(cpu: u32) -> io::Result<OwnedFd> {
     let attr = EventAttr {
         kind: TYPE_SOFTWARE,
-        size: size_of::<EventAttr>() as u32,
         config: COUNT_SW_BPF_OUTPUT,
         sample_period: 1,
         sample_type: SAMPLE_RAW,
         wakeup_events: 1,
         ..EventAttr::default()
     };
-    // SAFETY: `attr` is valid for the size that it states, and the kernel only reads it.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            std::ptr::from_ref(&attr),
-            -1 as libc::pid_t,
-            cpu as libc::c_int,
-            -1 as libc::c_int,
-            FLAG_FD_CLOEXEC,
-        )
-    };
-    let fd = check(fd as libc::c_int)?;
-    // SAFETY: the kernel has just installed it for this process, and it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    perf_event::open(attr, -1, cpu as libc::c_int)
 }
 
 impl Ring {

@@ -281,7 +281,7 @@ fn act_by_default(signal: c_int, info: *const libc::siginfo_t, ignores: bool) {
         }
         libc::signal(signal, libc::SIG_DFL);
         if is_asynchronous {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            let (process, thread) = (libc::getpid(), crate::thread_id());
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
         }
     }
@@ -328,7 +328,7 @@ mod tests {
         unsafe {
             let mut info: libc::siginfo_t = mem::zeroed();
             (info.si_signo, info.si_code) = (libc::SIGBUS, BUS_MCEERR_AO);
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            let (process, thread) = (libc::getpid(), crate::thread_id());
             let queue = libc::SYS_rt_tgsigqueueinfo;
             assert_eq!(libc::syscall(queue, process, thread, libc::SIGBUS, &raw const info), 0);
         }

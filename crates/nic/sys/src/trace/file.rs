@@ -37,8 +37,7 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn of_this_thread(capacity: usize) -> Header {
-        // SAFETY: takes no pointer. glibc has the function from 2.30 on only.
-        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        let thread = crate::thread_id() as u32;
         let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm")).unwrap_or_default();
         let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into()).collect();
         let (name, command) = (name.trim_end().to_owned(), words.join(" "));

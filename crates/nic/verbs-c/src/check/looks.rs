@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie::transport::{Sge, Wc};
-use sys::{Counted, Watchpoint};
+use sys::{Counted, Watchpoint, thread_id};
 
 use super::options::lock;
 use super::report::{FindingKind, report};
@@ -57,11 +57,6 @@ fn may_start() -> bool {
     STARTED.fetch_add(1, Ordering::Relaxed) < LOOKS_MAX
 }
 
-fn own_thread() -> i32 {
-    // SAFETY: no arguments; cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
-}
-
 /// The application gets a failed completion, in its memory.
 #[cold]
 pub(super) fn failed(wc: &Wc) {
@@ -70,7 +65,7 @@ pub(super) fn failed(wc: &Wc) {
     if looks.completion.is_some() || !may_start() {
         return;
     }
-    let (thread, polled) = (own_thread(), here());
+    let (thread, polled) = (thread_id(), here());
     let fields =
         [(&raw const wc.status).addr(), (&raw const wc.opcode).addr(), (&raw const wc.byte_len).addr()];
     let [status, opcode, length] = fields.map(|at| Watchpoint::new(Counted::All, at as u64, 4, &[thread]));
@@ -91,7 +86,7 @@ pub(super) fn judge_completion(is_end: bool) {
 #[cold]
 fn judge(is_end: bool) {
     let mut looks = lock(&LOOKS);
-    let is_own = |looked: &mut Completion| is_end || looked.thread == own_thread();
+    let is_own = |looked: &mut Completion| is_end || looked.thread == thread_id();
     let Some(Completion { text, polled, status, undefined, .. }) = looks.completion.take_if(is_own) else {
         return;
     };

@@ -166,11 +166,9 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut Wc) -> c_
     // SAFETY: ibv_poll_cq(3).
     let object: Option<&CqObject> = unsafe { typed(cq) };
     given!(minus_code; object as "cq");
+    looks::judge_completion(false);
     // SAFETY: as above.
-    let polled = unsafe {
-        looks::judge_completion(false);
-        cq::poll_cq(cq, entries, wc)
-    };
+    let polled = unsafe { cq::poll_cq(cq, entries, wc) };
     waits::polled(object, polled);
     for at in 0..usize::try_from(polled).unwrap_or(0) {
         // SAFETY: the function has written that many.

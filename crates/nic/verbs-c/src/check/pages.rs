@@ -538,8 +538,7 @@ fn fault(fault: &Fault) -> bool {
     let Some(found) = found else { return false };
     if let Some(Entry { number, before, buffer, rights, user, flight, .. }) = found {
         let stack = Captured::after_fault(fault.pc);
-        // SAFETY: no arguments; cannot fail.
-        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+        let thread = sys::thread_id();
         let offset = before + address - buffer.0;
         let is_open = flight == Flight::Begun && fault.is_write != Some(true);
         let is_write = fault.is_write.into();

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_void};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -235,7 +235,7 @@ pub(super) fn prepare() {
 /// Returns the site of a fault in the thread with this number.
 pub(super) fn at_fault(captured: &Captured, thread: i32) -> Site {
     let frames = captured.frames[..captured.count].into();
-    intern(Stack { frames, thread: name_of(thread.into()).into() })
+    intern(Stack { frames, thread: name_of(thread).into() })
 }
 
 /// Whether addresses are on the stack of this thread.
@@ -261,11 +261,10 @@ pub(super) fn stack(site: Site) -> Stack {
 
 /// `main`, or the name of the thread and its number.
 fn thread_name() -> String {
-    // SAFETY: no arguments; cannot fail. glibc has the function from 2.30 on only.
-    name_of(unsafe { libc::syscall(libc::SYS_gettid) })
+    name_of(sys::thread_id())
 }
 
-fn name_of(tid: c_long) -> String {
+fn name_of(tid: i32) -> String {
     if tid as u32 == std::process::id() {
         return "main".to_owned();
     }
