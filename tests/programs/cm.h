@@ -1,20 +1,11 @@
 /* What programs with identifiers of rdma_cm share. */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netdb.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <rdma/rdma_cma.h>
 
-#define MUST(what) \
-	do { \
-		if (!(what)) { \
-			printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "must.h"
 
 /* An address and port; valid until the fourth call after this. */
 static struct sockaddr *at(const char *text, int port)

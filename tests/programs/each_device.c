@@ -2,20 +2,11 @@
  * each_device: opens every device and connects a queue pair of each to another one of it, which has a shared
  *     receive queue. WRITEs over all of them a hundred times a second until it is killed.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include <infiniband/verbs.h>
 
-#define MUST(what) \
-	do { \
-		if (!(what)) { \
-			printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "must.h"
 
 enum { LEN = 4096, DEVICES_MAX = 32 };
 

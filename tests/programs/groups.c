@@ -3,21 +3,12 @@
  *     those from which messages come. groups send GID_INDEX: sends a message to each of them.
  */
 #include <arpa/inet.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <infiniband/verbs.h>
 
-#define MUST(what) \
-	do { \
-		if (!(what)) { \
-			printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "must.h"
 
 enum { flags = 2, scopes = 16, count = flags * scopes, size = 256, header = 40, q_key = 0x11 };
 

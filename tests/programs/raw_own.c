@@ -2,11 +2,8 @@
  * raw_own NETDEV: a raw packet queue pair gets the frames that it sends to its device's own Ethernet
  *     address, by polling and after an event, and none of those to another address.
  */
-#include <errno.h>
 #include <net/if.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -14,13 +11,7 @@
 
 #include <infiniband/verbs.h>
 
-#define MUST(what) \
-	do { \
-		if (!(what)) { \
-			printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			exit(1); \
-		} \
-	} while (0)
+#include "must.h"
 #define FRAME 64
 
 static char memory[2][2048];
