@@ -543,11 +543,12 @@ fn fault(fault: &Fault) -> bool {
         let is_open = flight == Flight::Begun && fault.is_write != Some(true);
         let is_write = fault.is_write.into();
         let noted = Use { number, user, offset, rights, is_write, thread, stack, is_open, is_poll: false };
-        // If the list is full, the reader has enough to do.
         with_table(|table| {
-            // Another thread may have ended the request since.
-            let is_open = is_open && table.entries.iter().any(|entry| entry.number == number);
-            table.uses.push(Use { is_open, ..noted });
+            // Another thread may have ended the request since: then it will not be known if this polls.
+            if !is_open || table.entries.iter().any(|entry| entry.number == number) {
+                // If the list is full, the reader has enough to do.
+                table.uses.push(noted);
+            }
         });
         HAS_USES.store(true, Ordering::Relaxed);
     }
