@@ -93,6 +93,7 @@ pub(crate) fn streams() -> Vec<Case> {
         stream("ib_write_bw while a link goes down and up", "18", &DOWN_AND_UP, None),
         stream("ib_write_bw while the MTU grows and shrinks", "18", &OTHER_MTU, None),
         stream("ib_write_bw fails by retry without its peer's address", "12", &NO_PEER, Some(RETRY_EXCEEDED)),
+        stream("ib_write_bw without its own address says so", "16", &NO_ADDRESS, Some("removed from veth0")),
         stream(
             "ib_write_bw without a link says so",
             "12",
@@ -115,6 +116,7 @@ const OTHER_MTU: [Step; 4] = [
     (Side::Client, "link set veth0 mtu 1500", &[]),
 ];
 const NO_PEER: [Step; 1] = [(Side::Server, "address del 10.77.0.1/24 dev veth0", &[])];
+const NO_ADDRESS: [Step; 1] = [(Side::Client, "address del 10.77.0.2/24 dev veth0", &[])];
 const NO_LINK: [Step; 1] = [(Side::Client, "link set veth0 down", &[])];
 
 /// A program under test, and the words that its steps leave open.

@@ -150,11 +150,11 @@ impl DeviceSettings {
         names.retain(|name| !named.is_empty() || is_free(name));
         let configs = names.into_iter().zip(netdevs.iter().cycle()).enumerate();
         let missing = configs.filter(|(_, (name, netdev))| is_free(name) && exists(netdev));
-        let order = self.gid_order()?;
+        let kernel_gids = self.gid_order()?;
         let configs = missing.map(|(number, (name, netdev))| DeviceConfig {
             netdev: Some((*netdev).to_owned()),
             instance: (number / netdevs.len()) as u8,
-            kernel_gids: order,
+            kernel_gids,
             name,
             ..DeviceConfig::default()
         });

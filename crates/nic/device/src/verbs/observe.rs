@@ -43,7 +43,10 @@ impl Cq {
         let netdev = &gids.netdev;
         let why = match counters.rcvd_pkts {
             _ if !gids.has_carrier => format!("{netdev}, the interface of its device, has no link"),
-            _ if local.is_none() => format!("its address was removed from {netdev} or an interface above it"),
+            // Another address may have its row since.
+            _ if local.is_none_or(|local| local.is_ipv4() != ip.is_ipv4()) => {
+                format!("its address was removed from {netdev} or an interface above it")
+            }
             0 => format!(
                 "this queue pair received no packet; compare QPN, PSN and GID of both ends, and see \
                  'ping {ip}' and 'roxie interop --via COMMAND {ip}'"
