@@ -1,6 +1,6 @@
 /*
- * target_polled: a thread polls the last byte of a WRITE. A hundred times: on a busy machine the thread may not
- * run while the device executes one.
+ * target_polled: a thread polls the last byte of a WRITE, a hundred times: on a busy machine the thread may
+ * not run while the device executes one.
  */
 #include "misuse.h"
 

@@ -1,8 +1,8 @@
 //! `roxie check --pages=targets`: the memory of requests of peers, while the device executes them.
 //!
-//! Nothing can have told the application that a request is done whose last packet was not executed. So a use
-//! of its memory until then is a mistake, or the program polls the memory. A program that polls reads the
-//! same address again after the request was executed, so its page stays protected until then.
+//! Until the last packet of a request is executed, nothing can have told the application that the request is
+//! done. A use of its memory before that is a mistake, unless the program polls the memory. A program that
+//! polls reads the same address again after the request was executed, so its page stays protected until then.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ pub(in super::super) fn end_flights(of: Option<u32>, is_end: bool) {
 }
 
 impl Table {
-    /// The device writes or reads this memory. The request whose last byte is there ends.
+    /// Notes that the device wrote or read this memory, and ends the requests whose last byte is in it.
     pub(super) fn executed(&mut self, first: usize, end: usize, writes: bool) {
         for at in (0..self.entries.len).rev() {
             let entry = self.entries.values[at];
