@@ -98,7 +98,7 @@ pub(crate) const WORDS: [&str; 44] = [
 ];
 
 /// Variables, and commands that refuse such a value.
-pub(crate) const VARIABLES: [(&str, &str); 18] = [
+pub(crate) const VARIABLES: [(&str, &str); 19] = [
     ("ROXIE_USERS", "devinfo"),
     ("ROXIE_USERS", "run -- true"),
     ("ROXIE_DOMAIN", "devinfo"),
@@ -111,6 +111,7 @@ pub(crate) const VARIABLES: [(&str, &str); 18] = [
     ("ROXIE_NETDEV", "devinfo"),
     ("ROXIE_DEVICES", "devinfo"),
     ("ROXIE_GIDS", "devinfo"),
+    ("ROXIE_QPNS", "devinfo"),
     ("ROXIE_PORT", "devinfo"),
     ("ROXIE_XDP_MODE", "devinfo"),
     ("ROXIE_SHM", "devinfo"),

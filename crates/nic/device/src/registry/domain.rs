@@ -20,17 +20,28 @@ pub struct DomainConfig {
     /// the others. Such users can read and disturb the traffic of this process. The process's own user may
     /// be in the list: then its processes in other user namespaces may be members, too.
     pub allow_uids: Vec<u32>,
+    /// Queue pair numbers are less than 65,535, those of the first [`SMALL_SLOTS`] slots.
+    pub small_qpns: bool,
 }
+
+/// Slots with small queue pair numbers. The next one has 65,535, which drivers with tables of 65,535 entries
+/// cannot keep (QEMU's `dev-caps-max-qp` is a 16-bit number).
+pub(super) const SMALL_SLOTS: u16 = 15;
 
 impl Default for DomainConfig {
     fn default() -> DomainConfig {
-        DomainConfig { name: DOMAIN.to_owned(), udp_port: ROCE_PORT, allow_uids: Vec::new() }
+        DomainConfig {
+            name: DOMAIN.to_owned(),
+            udp_port: ROCE_PORT,
+            allow_uids: Vec::new(),
+            small_qpns: false,
+        }
     }
 }
 
 impl DomainConfig {
     /// Returns the default domain, or a private one if `ROXIE_DOMAIN=name[:port]` is set. `ROXIE_USERS` lists
-    /// the additional users.
+    /// the additional users; `ROXIE_QPNS=small` asks for small queue pair numbers.
     ///
     /// # Errors
     /// The variable that cannot be parsed.
@@ -45,7 +56,12 @@ impl DomainConfig {
             }
         };
         let allow_uids = parse_users(&text("ROXIE_USERS").unwrap_or_default())?;
-        Ok(DomainConfig { allow_uids, ..domain })
+        let small_qpns = match text("ROXIE_QPNS").as_deref() {
+            None | Some("" | "any") => false,
+            Some("small") => true,
+            Some(other) => return Err(BadVariable::new("ROXIE_QPNS", other, &["any", "small"])),
+        };
+        Ok(DomainConfig { allow_uids, small_qpns, ..domain })
     }
 
     /// Parses `name[:port]`; the name is 1 to 32 letters, digits, `-`, `_` or `.`.
@@ -74,6 +90,11 @@ impl DomainConfig {
             has_suffix && !name.starts_with(&format!("{}/", self.name))
         };
         sys::abstract_names("roxie/").iter().any(is_member)
+    }
+
+    /// True if this process may claim the slot.
+    pub(super) fn takes(&self, slot: u16) -> bool {
+        !self.small_qpns || slot < SMALL_SLOTS
     }
 
     /// True if this process may be a member.

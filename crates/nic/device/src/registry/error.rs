@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use super::domain::SMALL_SLOTS;
 use super::identity::{Peer, Relation};
 use sys::Credentials;
 
@@ -40,6 +41,8 @@ pub enum JoinError {
     },
     /// All slots are taken.
     Full,
+    /// All slots with small queue pair numbers are taken.
+    NoSmallSlot,
     /// All slots that exist are taken, and only the user that made the group can add some.
     OtherOwner {
         /// The number of slots.
@@ -127,7 +130,9 @@ impl JoinError {
             }
             JoinError::Refused { errno: libc::ETOOMANYREFS, .. } => JoinError::TooManyInFlight.remedy(),
             JoinError::Refused { .. } => "run 'roxie doctor' for details".to_owned(),
-            JoinError::Full => "end some RDMA programs, or use several network namespaces".to_owned(),
+            JoinError::Full | JoinError::NoSmallSlot => {
+                "end some RDMA programs, or use several network namespaces".to_owned()
+            }
             JoinError::OtherOwner { owner, .. } => {
                 format!("start a program of user {owner} that takes slots, or {APART}")
             }
@@ -179,6 +184,9 @@ impl fmt::Display for JoinError {
                 write!(f, "process {pid} of user {uid} refused: {}", io::Error::from_raw_os_error(*errno))
             }
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
+            JoinError::NoSmallSlot => {
+                write!(f, "all {SMALL_SLOTS} slots with small queue pair numbers are taken (ROXIE_QPNS)")
+            }
             JoinError::OtherOwner { slots, owner } => {
                 write!(
                     f,
@@ -225,9 +233,10 @@ impl From<JoinError> for io::Error {
             | JoinError::Foreign { .. }
             | JoinError::OtherVersion { .. } => io::ErrorKind::AddrInUse,
             JoinError::Refused { .. } => io::ErrorKind::ConnectionRefused,
-            JoinError::Full | JoinError::OtherOwner { .. } | JoinError::TooManyInFlight => {
-                io::ErrorKind::QuotaExceeded
-            }
+            JoinError::Full
+            | JoinError::NoSmallSlot
+            | JoinError::OtherOwner { .. }
+            | JoinError::TooManyInFlight => io::ErrorKind::QuotaExceeded,
             JoinError::Growing { .. } => io::ErrorKind::TimedOut,
             JoinError::TooFewDescriptors => io::ErrorKind::Other,
         };

@@ -204,7 +204,7 @@ impl Registry for Membership {
     fn claim_slot(&self) -> io::Result<FurtherSlot> {
         let Server { group, socket_set, config, .. } = &*self.server;
         let (slot, name, queue) =
-            slots::take(group, socket_set, &self.journal_file, config.udp_port, sys::bind_seqpacket)?;
+            slots::take(group, socket_set, &self.journal_file, config, sys::bind_seqpacket)?;
         let further = FurtherSlot { slot, queue: queue.try_clone()? };
         group::enable_queue(queue.as_fd())?;
         self.journal_file.set_owner(slot, Some(self.slot));

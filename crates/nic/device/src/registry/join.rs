@@ -233,8 +233,7 @@ fn claim_slot(
     neighbour: Option<Neighbour>,
 ) -> io::Result<Claim> {
     let listen = |name: &str| meeting::listen(name, BACKLOG);
-    let (slot, listener, queue) =
-        slots::take(&group, &socket_set, &common.journal_file, config.udp_port, listen)?;
+    let (slot, listener, queue) = slots::take(&group, &socket_set, &common.journal_file, config, listen)?;
     Ok(Claim { group, slot, queue, common, listener, socket_set, neighbour })
 }
 

@@ -9,10 +9,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::domain::SMALL_SLOTS;
 use super::group::{Found, SocketSet};
 use super::journal::JournalFile;
 use super::names::GroupNames;
-use super::{JoinError, SLOTS};
+use super::{DomainConfig, JoinError, SLOTS};
 use sys::{Credentials, PollFd, now_ns};
 
 /// A slot beside the first one of an engine.
@@ -36,7 +37,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Processes that can wait at once; further ones pause.
 const WAITING_MAX: i32 = 4096;
 
-/// Claims a free slot with `claim`, which binds the given name; adds pages to the group if there is none.
+/// Claims a free slot of those that `config` takes with `claim`, which binds the given name; adds pages to the
+/// group if there is none.
 ///
 /// # Errors
 /// Those of [`SocketSet::grow`]; [`JoinError::Growing`] if another process does not finish adding a page.
@@ -44,14 +46,14 @@ pub(super) fn take<T>(
     group: &GroupNames,
     set: &SocketSet,
     journal_file: &JournalFile,
-    port: u16,
+    config: &DomainConfig,
     claim: impl Fn(&str) -> io::Result<T>,
 ) -> io::Result<(u16, T, OwnedFd)> {
     let start = now_ns();
     loop {
         let pages = set.pages()?;
         let owners = journal_file.owners();
-        let there = |slot: &u16| set.has_slot(*slot, pages);
+        let there = |slot: &u16| config.takes(*slot) && set.has_slot(*slot, pages);
         let has_owner = |slot: u16| owners.get(usize::from(slot)).is_some_and(Option::is_some);
         // Slots of killed processes come last: their peers may still send.
         let unowned = slots_at_random().filter(there).filter(|slot| !has_owner(*slot));
@@ -68,12 +70,15 @@ pub(super) fn take<T>(
                     Found::Incomplete if now_ns() - start > GROWING_NS => {
                         return Err(JoinError::Growing { pid: 0, is_stopped: false }.into());
                     }
-                    Found::Incomplete => grow(group, set, 0, port, start)?,
+                    Found::Incomplete => grow(group, set, 0, config.udp_port, start)?,
                     Found::NoPage => return Err(io::Error::from_raw_os_error(libc::EPROTO)),
                 }
             }
         }
-        grow(group, set, pages, port, start)?;
+        if config.small_qpns && (0..SMALL_SLOTS).all(|slot| set.has_slot(slot, pages)) {
+            return Err(JoinError::NoSmallSlot.into());
+        }
+        grow(group, set, pages, config.udp_port, start)?;
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use transport::numbering::qpn_at;
 
+use super::domain::SMALL_SLOTS;
 use super::group::{Found, PAGE_SLOTS};
 use super::journal::JournalFile;
 use super::tests::{for_qp, members_of, new_domain, spawn_member, while_serving};
@@ -128,6 +129,21 @@ fn a_claim_beyond_the_last_slot_is_refused_with_the_reason() {
     }
     assert_eq!((reason(&error), claimed), (Some(JoinError::Full), usize::from(SLOTS)));
     assert!(error.to_string().contains("4095 slots"), "{error}");
+}
+
+#[test]
+fn small_queue_pair_numbers_are_those_of_the_first_slots() {
+    let config = DomainConfig { small_qpns: true, ..new_domain() };
+    let a = Membership::join(&config).unwrap();
+    let further = (1..SMALL_SLOTS).map(|_| a.claim_slot().unwrap().slot);
+    let mut slots: Vec<_> = further.chain([a.slot()]).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, (0..SMALL_SLOTS).collect::<Vec<_>>());
+    assert!(qpn_at(SMALL_SLOTS - 1, 0xfff).value() < 65_535);
+    assert_eq!(reason(&a.claim_slot().map(drop).unwrap_err()), Some(JoinError::NoSmallSlot));
+    let others = DomainConfig { small_qpns: false, ..config };
+    let (slot, _) = while_serving(&[&a], || Membership::join(&others).unwrap().slot());
+    assert!(slot >= SMALL_SLOTS);
 }
 
 #[test]

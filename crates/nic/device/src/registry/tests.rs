@@ -26,7 +26,7 @@ pub(crate) fn new_domain() -> DomainConfig {
         }
     };
     let name = format!("roxie-test/{:016x}", random_u64());
-    DomainConfig { name, udp_port, allow_uids: Vec::new() }
+    DomainConfig { name, udp_port, ..DomainConfig::default() }
 }
 
 /// Returns the slots with an owner, whether the owner answers or not.

@@ -32,7 +32,7 @@ fn domain() -> DomainConfig {
         }
     };
     let name = format!("roxie-test/{:016x}", random_u64());
-    DomainConfig { name, udp_port, allow_uids: Vec::new() }
+    DomainConfig { name, udp_port, ..DomainConfig::default() }
 }
 
 fn udp_of(member: &Membership) -> Box<UdpPort> {
