@@ -78,6 +78,8 @@ impl End {
 pub(crate) enum Kind {
     /// A kernel with Soft-RoCE, the host's own release: the peer.
     Rxe,
+    /// The same with a paravirtual RDMA device on roxie at the host's end.
+    Pvrdma,
     /// A kernel with zero-copy AF_XDP in virtio_net, and two network cards joined by a wire.
     Wire,
 }

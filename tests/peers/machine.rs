@@ -55,6 +55,7 @@ impl Machine {
         }
         let needed = match kind {
             Kind::Rxe => "an image (tests/peers/rxe-vm/rxe-vm prepare)",
+            Kind::Pvrdma => "an image with a driver (tests/peers/rxe-vm/rxe-vm prepare --pvrdma)",
             Kind::Wire => {
                 "an image with a newer kernel (tests/peers/rxe-vm/rxe-vm prepare --kernel-suite sid)"
             }
@@ -73,8 +74,11 @@ impl Machine {
             PROGRAMS.iter().map(|source| build(source, &binaries)).collect::<Result<Vec<_>, _>>()?;
         let files: Vec<String> =
             binaries.files().iter().chain(&programs).map(|file| file.display().to_string()).collect();
-        if kind == Kind::Wire {
-            words.push("--wire");
+        let roxie = binaries.roxie().display().to_string();
+        match kind {
+            Kind::Rxe => {}
+            Kind::Wire => words.push("--wire"),
+            Kind::Pvrdma => words.extend(["--pvrdma", &roxie]),
         }
         words.extend(files.iter().flat_map(|file| ["--with", file]));
         let output = rxe_vm(&words)?;
@@ -94,6 +98,17 @@ impl Machine {
     /// Path of the `roxie` program.
     pub(crate) fn roxie(&self) -> PathBuf {
         self.binaries.roxie()
+    }
+
+    /// Runs `ip` in the namespace of the host's end.
+    pub(crate) fn ip(&self, words: &[&str]) -> Result<(), String> {
+        let ended = Command::new("ip").args(["-n", &self.name]).args(words).output();
+        let ended = ended.map_err(|error| error.to_string())?;
+        ended
+            .status
+            .success()
+            .then_some(())
+            .ok_or_else(|| String::from_utf8_lossy(&ended.stderr).into_owned())
     }
 
     /// Starts a recording at the host's end of the wire.
@@ -216,6 +231,7 @@ fn image(kind: Kind) -> Option<String> {
     let images = status["images"].as_object()?;
     let will_do = |name: &String| match kind {
         Kind::Rxe => std::env::var("ROXIE_PEER_IMAGE").map_or(true, |wanted| *name == wanted),
+        Kind::Pvrdma => images[name]["pvrdma"] == true,
         Kind::Wire => {
             let kernel = images[name]["kernel"].as_str().and_then(version);
             kernel.is_some_and(|kernel| kernel >= ZERO_COPY_KERNEL)

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod consumers;
 mod dispatcher;
 mod end;
 #[path = "../../crates/cli/src/interop/flows.rs"]
@@ -15,6 +16,7 @@ mod flows;
 mod interfaces;
 mod machine;
 mod peer_capture;
+mod pvrdma;
 mod recorded;
 mod several;
 mod vanish;
@@ -35,25 +37,32 @@ fn main() -> ExitCode {
     // One emulated CPU runs all programs.
     args.test_threads = args.test_threads.or(Some(1));
     let needs = |kind| if args.list { None } else { Machine::missing(kind) };
-    let needs = [Kind::Rxe, Kind::Wire].map(|kind| (kind, needs(kind)));
+    let needs = [Kind::Rxe, Kind::Pvrdma, Kind::Wire].map(|kind| (kind, needs(kind)));
     let running: Running = Arc::default();
     let (mut trials, mut skipped) = (Vec::new(), Skipped::default());
-    let mut add = |name: String, kind, run: Run| {
-        let need = needs.iter().find(|(has, _)| *has == kind).and_then(|(_, need)| *need);
+    let mut add = |name: String, kind, lacks, run: Run| {
+        let need = needs.iter().find(|(has, _)| *has == kind).and_then(|(_, need)| *need).or(lacks);
         if let Some(need) = need {
             skipped.add(need);
         }
         trials.push(trial(name, kind, run, &running).with_ignored_flag(need.is_some()));
     };
     for case in cases::all(full) {
-        add(case.name(), case.kind(), Box::new(move |machine| case.run(machine)));
+        add(case.name(), case.kind(), None, Box::new(move |machine| case.run(machine)));
     }
     let on_rxe = peer_capture::CASES.into_iter().chain(recorded::CASES).chain(vanish::CASES);
     for (name, run) in on_rxe.chain(several::CASES).chain(interfaces::CASES) {
-        add(name.to_owned(), Kind::Rxe, Box::new(move |machine| run(machine, name)));
+        add(name.to_owned(), Kind::Rxe, None, Box::new(move |machine| run(machine, name)));
+    }
+    let lacks = if args.list { None } else { consumers::missing() };
+    for (name, run) in consumers::CASES {
+        add(name.to_owned(), Kind::Rxe, lacks, Box::new(move |machine| run(machine, name)));
+    }
+    for (name, run) in pvrdma::CASES {
+        add(name.to_owned(), Kind::Pvrdma, None, Box::new(move |machine| run(machine, name)));
     }
     for (name, run) in dispatcher::CASES {
-        add(name.to_owned(), Kind::Wire, Box::new(move |machine| run(machine, name)));
+        add(name.to_owned(), Kind::Wire, None, Box::new(move |machine| run(machine, name)));
     }
     let conclusion = libtest_mimic::run(&args, trials);
     let code = if args.list { conclusion.exit_code() } else { skipped.summary(&conclusion) };

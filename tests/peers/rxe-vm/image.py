@@ -21,7 +21,7 @@ from host import CACHE, die, sh
 
 HOST_PACKAGES = ["qemu-system-x86", "iproute2", "zstd", "lz4"]
 GUEST_PACKAGES = """busybox-static bash dash kmod iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
-    perftest python3-pyverbs ethtool tcpdump nftables xdp-tools""".split()
+    perftest python3-pyverbs ethtool tcpdump nftables xdp-tools open-iscsi""".split()
 # Dependencies that only an installed machine needs: not unpacked.
 SKIP = re.compile(
     r"^(perl|libperl|lib(file|number|text)-.*-perl|dpkg|tar|usrmerge|udev|systemd|libsystemd-shared|debconf"
@@ -35,11 +35,12 @@ PRUNE = """./usr/share/doc ./usr/share/man ./usr/share/locale ./usr/share/info .
     ./usr/share/zsh ./usr/share/bash-completion ./usr/share/bug ./usr/share/misc/pci.ids*
     ./usr/share/python3/dist */python3*/test */ensurepip */idlelib */lib2to3 */tkinter */pydoc_data
     */turtledemo ./usr/lib/systemd ./lib/systemd ./usr/share/zoneinfo""".split()
-# Modules that are loaded at boot, and modules that nftables, netem, `ip link` and clsact captures load on
-# demand. The image has their dependencies too.
+# Modules that are loaded at boot, and modules that nftables, netem, `ip link`, clsact captures and iSER load
+# on demand. The image has their dependencies too.
 LOADED = """virtio_pci virtio_console virtio_net ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm crc32c_intel
     crc32_pclmul crc32_generic rdma_rxe""".split()
-ON_DEMAND = "sch_netem sch_ingress cls_bpf nf_tables nft_numgen nft_limit veth 8021q bonding bridge"
+ON_DEMAND = "sch_netem sch_ingress cls_bpf nf_tables nft_numgen nft_limit veth 8021q bonding bridge \
+    ib_iser sd_mod target_core_file ib_isert vmxnet3"
 MODULES = LOADED + ON_DEMAND.split()
 
 
@@ -224,13 +225,32 @@ def fill_root(root):
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\nservices: files\n")
 
 
+def install_on_host(*packages):
+    env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
+    sh("apt-get", "install", "-y", "--no-install-recommends", *packages, env=env)
+
+
+def build_pvrdma(version, work, to):
+    """Builds vmw_pvrdma from Debian's source of the kernel, for the kernel `version` (6.1.0-57-amd64)."""
+    source = "linux-source-" + ".".join(version.split(".")[:2])
+    install_on_host(source, f"linux-headers-{version}", "make")
+    driver = f"{source}/drivers/infiniband/hw/vmw_pvrdma"
+    sh("tar", "-x", "-f", f"/usr/src/{source}.tar.xz", "-C", work, driver)
+    build = f"/lib/modules/{version}/build"
+    sh("make", "-C", build, f"M={work / driver}", "CONFIG_INFINIBAND_VMWARE_PVRDMA=m", "modules")
+    sh("objcopy", "--strip-debug", work / driver / "vmw_pvrdma.ko", to)
+
+
 def name_of(suite, kernel_suite):
     """The name of the image with the programs of one release and the kernel of another."""
     return suite if suite == kernel_suite else f"{suite}-{kernel_suite}"
 
 
-def prepare(suite, kernel_suite, install):
-    """Makes the image of a Debian release with a kernel; `install` adds the host's packages."""
+def prepare(suite, kernel_suite, install, pvrdma):
+    """Makes the image of a Debian release with a kernel; `install` adds the host's packages.
+
+    `pvrdma` builds the driver of the paravirtual RDMA device, which Debian's kernels lack.
+    """
     if os.geteuid():
         die("prepare needs root")
     out = CACHE / name_of(suite, kernel_suite)
@@ -239,9 +259,8 @@ def prepare(suite, kernel_suite, install):
     work.mkdir(parents=True)
     if install:
         print("host packages", flush=True)
-        env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
-        sh("apt-get", "update", "-q", env=env)
-        sh("apt-get", "install", "-y", "--no-install-recommends", *HOST_PACKAGES, env=env)
+        sh("apt-get", "update", "-q")
+        install_on_host(*HOST_PACKAGES)
     apt = Apt(suite, work / "apt")
     kernel_apt = apt if kernel_suite == suite else Apt(kernel_suite, work / "apt-kernel")
 
@@ -281,12 +300,15 @@ def prepare(suite, kernel_suite, install):
     archive.tree(root)
     archive.close()
     (out / "kernel").write_bytes(extract_vmlinux(images[0]))
+    if pvrdma:
+        build_pvrdma(versions[0], work, out / "vmw_pvrdma.ko")
     manifest = {
         "suite": suite,
         "kernel_suite": kernel_suite,
         "kernel": versions[0],
         "packages": dict(packages + tools),
         "modules": MODULES,
+        "pvrdma": pvrdma,
     }
     (out / "image.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(work)

@@ -20,6 +20,9 @@ import network
 from host import CACHE, HERE, RUN, die
 from image import Cpio, images
 
+sys.path.append(str(HERE.parents[2] / "docs/examples"))
+import pvrdma_mads
+
 # Header of a frame between `exec`, supervisor and agent: type, session, length. guest/agent.py has the types.
 HEADER = struct.Struct("!cII")
 # Seconds that a guest has to power off after its lifetime.
@@ -37,6 +40,8 @@ OFFLOADS = (
 WIRE_OPTIONS = "iommu_platform=on,disable-legacy=on,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
 # Last bytes of the MAC addresses of the wire's cards, by which guest/init recognises them.
 WIRE_MACS = (0xA, 0xB)
+# First bytes of the MAC address of a pvrdma; the last one is that of the guest's addresses.
+PVRDMA_MAC = "52:54:00:99:02"
 KERNEL_OPTIONS = (
     "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable"
     " rcupdate.rcu_expedited=1"
@@ -55,7 +60,7 @@ def infos():
 # ---- starting
 
 
-def start(name, image, netns, number, mtu, minutes, wire, count, files):
+def start(name, image, netns, number, mtu, minutes, wire, count, pvrdma, files):
     """Boots a machine and waits until it accepts commands."""
     if os.geteuid():
         die("start needs root (network namespace, tap)")
@@ -73,9 +78,13 @@ def start(name, image, netns, number, mtu, minutes, wire, count, files):
     info = {"name": name, "image": image, "netns": netns, "tap": tap, "mtu": mtu, "ip": v4, "ip6": v6}
     info["wire"] = wire
     info["count"] = count
+    info["pvrdma"] = pvrdma and os.path.abspath(pvrdma)
     info["until"] = time.time() + minutes * 60
     (place / "info.json").write_text(json.dumps(info))
     settings = dict(NAME=name, V4=v4, V6=v6, MTU=mtu, SECONDS=int(minutes * 60), WIRE=int(wire))
+    settings["PVRDMA"] = int(bool(pvrdma))
+    if pvrdma:
+        files = [*files, CACHE / image / "vmw_pvrdma.ko"]
     write_initrd(place, image, settings, [Path(file) for file in files])
 
     since = time.time()
@@ -136,10 +145,21 @@ def qemu(place, info, number):
             "-device",
             f"virtio-net-pci,netdev=w{mac},{options}",
         ]
+    run, pvrdma = [], []
+    if info["pvrdma"]:
+        run = ["env", "ROXIE_QPNS=small", info["pvrdma"], "run", "--netdev", "host0", "--"]
+        # The driver takes the MAC address of function 0, a vmxnet3.
+        pvrdma = [
+            *("-object", "memory-backend-ram,id=ram,size=1536M,share=on", "-numa", "node,memdev=ram"),
+            *("-netdev", "hubport,id=p0,hubid=2", "-chardev", f"socket,id=mads,path={place}/mads.sock"),
+            *("-device", f"vmxnet3,netdev=p0,mac={PVRDMA_MAC}:{number:02x},addr=10.0,multifunction=on"),
+            *("-device", "pvrdma,addr=10.1,ibdev=roxie0,netdev=host0,mad-chardev=mads,dev-caps-max-qp=65535"),
+        ]
     return [
         # Timers run in real time: a guest that gets no CPU time loses connections.
         *("nice", "-n", "-10"),
-        *("ip", "netns", "exec", info["netns"], "qemu-system-x86_64", "-name", f"rxe-vm-{info['name']}"),
+        *("ip", "netns", "exec", info["netns"], *run),
+        *("qemu-system-x86_64", "-name", f"rxe-vm-{info['name']}"),
         *("-M", "q35,hpet=off", *accelerator, "-cpu", "max"),
         *("-smp", processors, "-m", "1536"),
         *(
@@ -161,6 +181,7 @@ def qemu(place, info, number):
         ),
         *("-netdev", f"tap,id=n0,ifname={info['tap']},script=no,downscript=no", "-device", card),
         *wire,
+        *pvrdma,
         *(
             "-device",
             "virtio-serial-pci",
@@ -194,6 +215,9 @@ def detach(place, work):
 
 
 def supervise(place, command, minutes):
+    if json.loads((place / "info.json").read_text())["pvrdma"]:
+        server = pvrdma_mads.listen(str(place / "mads.sock"))
+        threading.Thread(target=pvrdma_mads.answer, args=(server,), daemon=True).start()
     log = open(place / "qemu.log", "wb")
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     (place / "qemu.pid").write_text(str(process.pid))
