@@ -37,8 +37,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Processes that can wait at once; further ones pause.
 const WAITING_MAX: i32 = 4096;
 
-/// Claims a free slot of those that `config` takes with `claim`, which binds the given name; adds pages to the
-/// group if there is none.
+/// Claims a free slot of those that `config` takes with `claim`, which binds the given name; adds pages to
+/// the group if there is none.
 ///
 /// # Errors
 /// Those of [`SocketSet::grow`]; [`JoinError::Growing`] if another process does not finish adding a page.
