@@ -54,6 +54,8 @@ pub(crate) struct Governor {
     lost_at: u64,
     /// Sleeps are short until this time.
     brief_until: u64,
+    /// Short sleeps since the last packet.
+    brief_sleeps: u8,
 }
 
 impl Governor {
@@ -124,7 +126,7 @@ impl Governor {
         }
         self.steady_watches = 0;
         if batches > 0 {
-            self.brief_until = now + self.tuning.brief_for_ns;
+            (self.brief_until, self.brief_sleeps) = (now + self.tuning.brief_for_ns, 0);
             if now >= self.crowded_until {
                 self.spin_until = now + self.tuning.spin_ns;
             }
@@ -151,10 +153,16 @@ impl Governor {
         }
     }
 
-    /// Returns the latest end of a sleep that begins now.
-    pub(crate) fn sleep_until(&self, now: u64) -> u64 {
-        let Tuning { brief_sleep_ns, sleep_max_ns, .. } = self.tuning;
-        now + if now < self.brief_until { brief_sleep_ns } else { sleep_max_ns }
+    /// Returns the latest end of a sleep that begins now. Each short sleep after a packet is twice as long as
+    /// the one before it.
+    pub(crate) fn sleep_until(&mut self, now: u64) -> u64 {
+        let Tuning { brief_sleep_ns, brief_doublings, sleep_max_ns, .. } = self.tuning;
+        if now >= self.brief_until {
+            return now + sleep_max_ns;
+        }
+        let doublings = self.brief_sleeps.min(brief_doublings);
+        self.brief_sleeps = doublings + 1;
+        now + (brief_sleep_ns << doublings)
     }
 }
 

@@ -187,6 +187,9 @@ tuning! {
     /// post need not wake the thread, which would preempt it while it holds the engine's lock. Half: more
     /// wake-ups. Double: the peer may probe.
     brief_sleep_ns: u64 = 250_000,
+    /// How often that time doubles until the next packet: 4 ms at most. Half: 64 ranks of MPI on two CPUs
+    /// wake up 64 threads each millisecond. Double: as half of `brief_for_ns`.
+    brief_doublings: u8 = 4,
     /// Interval (ns) of the probes to each host with established connections; 0 for none. Half: twice the
     /// packets of an idle process. Double: it takes up to 2.5 s to notice that the last process of a host
     /// was killed.
