@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use sys::{PollFd, now_ns, process_cpu_ns};
+use sys::{PollFd, Usage, now_ns};
 use transport::Instant;
 
 /// Most descriptors that a thread waits for: the sockets of the port, the registry, the kick, the control
@@ -33,8 +33,8 @@ pub enum Point {
 pub trait World: Send + Sync {
     /// Virtual time (nanoseconds).
     fn now_ns(&self) -> u64;
-    /// CPU time that all threads of the caller's process have used (nanoseconds).
-    fn process_cpu_ns(&self) -> u64;
+    /// The usage of the application's threads in the caller's process.
+    fn usage(&self) -> Usage;
     /// 64 random bits.
     fn random_u64(&self) -> u64;
     /// Another thread may run here.
@@ -74,10 +74,11 @@ impl Runtime {
         Instant(self.now_ns())
     }
 
-    pub(crate) fn process_cpu_ns(&self) -> u64 {
+    /// The usage of the other threads of this process.
+    pub(crate) fn usage(&self) -> Usage {
         match self {
-            Self::Kernel => process_cpu_ns(),
-            Self::Virtual(world) => world.process_cpu_ns(),
+            Self::Kernel => Usage::of_other_threads(),
+            Self::Virtual(world) => world.usage(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The monotonic clock, the time of day, international atomic time, and CPU time.
+//! The monotonic clock, the time of day, and international atomic time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,13 +37,6 @@ fn measured_offset() -> (u64, u64) {
     (day.wrapping_sub(before + took / 2), took)
 }
 
-/// CPU time of all threads of this process, in nanoseconds (`CLOCK_PROCESS_CPUTIME_ID`). Unlike the other
-/// clocks, this one costs a system call.
-#[must_use]
-pub fn process_cpu_ns() -> u64 {
-    read(libc::CLOCK_PROCESS_CPUTIME_ID)
-}
-
 fn read(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a valid timespec the kernel may write.
@@ -57,14 +50,6 @@ mod tests {
     fn the_clock_does_not_go_back() {
         let a = super::now_ns();
         assert!(a > 0 && super::now_ns() >= a);
-    }
-
-    #[test]
-    fn a_spinning_thread_uses_cpu_time() {
-        let before = super::process_cpu_ns();
-        while super::process_cpu_ns() < before + 1_000_000 {
-            std::hint::spin_loop();
-        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod thread;
 pub mod trace;
 mod udp;
 mod unix;
+mod usage;
 mod user_namespace;
 mod waiting;
 mod watchpoint;
@@ -42,7 +43,7 @@ pub mod xdp;
 
 pub use address::SockAddr;
 pub use capability::{Capabilities, Capability};
-pub use clock::{day_offset_ns, now_ns, process_cpu_ns};
+pub use clock::{day_offset_ns, now_ns};
 #[cfg(any(test, feature = "testing"))]
 pub use dir::between_calls;
 pub use dir::{Dir, NamedFile, Untrusted, Walk};
@@ -82,6 +83,7 @@ pub use unix::{
     connect_seqpacket_file, listen, peer_credentials, queued_bytes, recv_record, send_record, seqpacket_pair,
     set_peek_offset,
 };
+pub use usage::Usage;
 pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
 pub use waiting::{NoWaiting, may_wait, pause};
 pub use watchpoint::{Counted, Watchpoint};

@@ -15,7 +15,7 @@ use std::thread::{self, Thread};
 
 use roxie::runtime::{Point, World};
 use roxie::verbs::Device;
-use sys::PollFd;
+use sys::{PollFd, Usage};
 
 use super::Retransmissions;
 use super::lost::Sleeper;
@@ -78,7 +78,8 @@ pub(super) struct Process {
     pub(super) stopped_until: u64,
     /// Killed: its threads do not run any more.
     pub(super) is_dead: bool,
-    cpu_ns: u64,
+    /// Of the threads of its application.
+    usage: Usage,
     /// Sleeps of its progress thread that ended early and in vain, in a row.
     vain: u32,
     /// What its host had taken from the GSI socket when the last of them ended.
@@ -344,7 +345,7 @@ impl Threads {
     pub(super) fn compute(&self, ns: u64) {
         let me = SELF.get();
         if me != NONE {
-            self.state().processes[PROCESS.get()].cpu_ns += ns;
+            self.state().processes[PROCESS.get()].usage.cpu_ns += ns;
             let until = self.now() + ns;
             self.switch(me, Run::Computes(until));
         }
@@ -357,7 +358,7 @@ impl Threads {
             if matches!(run, Run::Sleeps { .. } | Run::WaitsForLock | Run::Ended) {
                 state.release_cpu(me);
             }
-            state.threads[me].run = run;
+            state.leave_cpu(me, run);
         }
         match self.choose() {
             Some(next) if next == me => {}
@@ -533,13 +534,26 @@ impl State {
         }
     }
 
+    fn leave_cpu(&mut self, me: usize, run: Run) {
+        let Virtual { is_progress, process, .. } = self.threads[me];
+        let usage = &mut self.processes[process].usage;
+        match run {
+            Run::Sleeps { .. } if !is_progress => usage.voluntary += 1,
+            Run::Preempted(_) if !is_progress => usage.involuntary += 1,
+            _ => {}
+        }
+        self.threads[me].run = run;
+    }
+
     /// The thread runs: time passes.
     fn begin(&mut self, next: usize, now_ns: &AtomicU64, steps_max: u64, end_ns: u64) {
         let cost = self.rng.between(STEP_NS.0, STEP_NS.1);
         let now = now_ns.fetch_add(cost, Ordering::Relaxed) + cost;
         self.take_cpu(next, now);
         let process = self.threads[next].process;
-        self.processes[process].cpu_ns += cost;
+        if !self.threads[next].is_progress {
+            self.processes[process].usage.cpu_ns += cost;
+        }
         self.threads[next].run = Run::Ready;
         self.steps += 1;
         if (self.steps > steps_max || now > end_ns) && !self.is_over {

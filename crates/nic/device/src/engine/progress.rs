@@ -30,7 +30,7 @@ struct Progress {
     slice: Slice,
     /// Rounds since the spinning began.
     spins: u32,
-    /// CPU time of the process during the last sleep in `Inline`.
+    /// CPU time of the other threads during the last sleep in `Inline`.
     ran_ns: u64,
 }
 
@@ -50,7 +50,7 @@ impl Progress {
         let now = self.runtime.now_ns();
         let work = engine.polling.work();
         let has_sleeper = engine.has_sleeper();
-        match self.governor.next_state(work, has_sleeper, now) {
+        match self.governor.next_state(work, has_sleeper, now, || self.runtime.usage()) {
             State::Inline => self.watch(engine, weak),
             State::Background | State::Crowded => self.serve(engine, weak, has_sleeper),
         }
@@ -68,10 +68,10 @@ impl Progress {
         // A thread that armed a CQ before `set_watching` had no reason to wake this thread: check again.
         let may_sleep = !engine.has_sleeper();
         drop(engine);
-        let before = self.runtime.process_cpu_ns();
+        let before = self.runtime.usage();
         let netdev_changed =
             may_sleep && self.runtime.sleep(&kick, self.runtime.now().plus_ns(self.governor.watch_ns()));
-        self.ran_ns = self.runtime.process_cpu_ns().saturating_sub(before);
+        self.ran_ns = self.runtime.usage().since(before).cpu_ns;
         if let Some(engine) = weak.upgrade() {
             engine.polling.set_watching(false);
             engine.polling.progress.spend_kicks();

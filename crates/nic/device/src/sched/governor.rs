@@ -21,6 +21,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use sys::Usage;
+
 use super::Tuning;
 
 /// What the progress thread does. See the module documentation.
@@ -35,9 +37,10 @@ pub(crate) enum State {
 #[derive(Debug, Default)]
 pub(crate) struct Governor {
     tuning: Tuning,
-    /// The work of inline polls when the present mean began, and when that was.
+    /// The work of inline polls when the present mean began, when that was, and the usage of the threads.
     seen_work: u64,
     seen_at: u64,
+    seen_usage: Usage,
     /// The thread was in `Inline` when it ran last.
     was_inline: bool,
     /// Checks in a row that found frequent polling.
@@ -64,9 +67,16 @@ impl Governor {
     }
 
     /// The state in which the thread runs now. `work` counts the inline polls of application threads, their
-    /// rounds and batches; `has_sleeper`: an application sleeps until a completion.
-    pub(crate) fn next_state(&mut self, work: u64, has_sleeper: bool, now: u64) -> State {
-        if !has_sleeper && self.leaves_to_pollers(work, now) {
+    /// rounds and batches; `has_sleeper`: an application sleeps until a completion; `usage`: of application
+    /// threads.
+    pub(crate) fn next_state(
+        &mut self,
+        work: u64,
+        has_sleeper: bool,
+        now: u64,
+        usage: impl FnOnce() -> Usage,
+    ) -> State {
+        if !has_sleeper && self.leaves_to_pollers(work, now, usage) {
             State::Inline
         } else if now < self.crowded_until {
             State::Crowded
@@ -77,8 +87,8 @@ impl Governor {
 
     /// Whether the progress thread leaves the port to application threads: they have polled often since the
     /// last check, and no takeover is in progress.
-    fn leaves_to_pollers(&mut self, work: u64, now: u64) -> bool {
-        if !self.are_frequent(work, now) || now < self.takeover_until {
+    fn leaves_to_pollers(&mut self, work: u64, now: u64, usage: impl FnOnce() -> Usage) -> bool {
+        if !self.are_frequent(work, now, usage) || now < self.takeover_until {
             return false;
         }
         if std::mem::replace(&mut self.was_inline, true) {
@@ -93,16 +103,26 @@ impl Governor {
     /// Whether application threads have polled often since the present mean began. Outside of `Inline`, the
     /// mean needs at least `poller_work` units of work; fewer count as rare. In `Inline`, half as many are
     /// enough, so that a thread at the limit does not change the state at each check.
-    fn are_frequent(&mut self, work: u64, now: u64) -> bool {
+    ///
+    /// Threads that wait for the CPU poll as soon as they get it, and a progress thread beside them would only
+    /// take it from them: then the mean is of their CPU time.
+    fn are_frequent(&mut self, work: u64, now: u64, usage: impl FnOnce() -> Usage) -> bool {
         let Tuning { poll_gap_ns, poller_work, .. } = self.tuning;
         let (made, elapsed) = (work.wrapping_sub(self.seen_work), now.saturating_sub(self.seen_at));
         if !self.was_inline && made < poller_work && elapsed <= poller_work * poll_gap_ns {
             return false;
         }
-        (self.seen_work, self.seen_at) = (work, now);
         let (gap_ns, fewest) =
             if self.was_inline { (2 * poll_gap_ns, 1) } else { (poll_gap_ns, poller_work) };
-        made >= fewest && elapsed <= made.saturating_mul(gap_ns)
+        let usage = usage();
+        let used = usage.since(self.seen_usage);
+        let waits = used.involuntary > used.voluntary;
+        let is_frequent = if waits { used.cpu_ns } else { elapsed } <= made.saturating_mul(gap_ns);
+        if waits && is_frequent && made < fewest {
+            return false;
+        }
+        (self.seen_work, self.seen_at, self.seen_usage) = (work, now, usage);
+        is_frequent && made >= fewest
     }
 
     /// Returns how long to sleep in `Inline` before the next check (ns).

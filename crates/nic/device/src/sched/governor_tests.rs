@@ -14,7 +14,7 @@ fn governor() -> Governor {
 
 /// `bursts`: how often an application has done [`Tuning::poller_work`].
 fn is_inline(governor: &mut Governor, bursts: u64, now: u64) -> bool {
-    governor.next_state(bursts * tuning().poller_work, false, now) == State::Inline
+    governor.next_state(bursts * tuning().poller_work, false, now, Usage::default) == State::Inline
 }
 
 /// Runs one round of a program that polls until its request is acknowledged and then spins on memory. Returns
@@ -59,21 +59,54 @@ fn a_thread_that_polls_once_in_a_millisecond_leaves_the_port_to_the_progress_thr
     let mut governor = governor();
     for check in 0..1000 {
         let (now, polls) = (check * 10_000, check / 100 * 6);
-        assert_eq!(governor.next_state(polls, false, now), State::Background, "check {check}");
+        assert_eq!(
+            governor.next_state(polls, false, now, Usage::default),
+            State::Background,
+            "check {check}"
+        );
     }
     // It begins to poll every microsecond, and does so no longer after 5 ms.
     let (mut now, mut inline_after) = (10 * MS, None);
     while now < 15 * MS {
         let polls = (now - 10 * MS) / 1000;
-        let state = governor.next_state(60 + polls, false, now);
+        let state = governor.next_state(60 + polls, false, now, Usage::default);
         assert!(inline_after.is_none() || state == State::Inline);
         inline_after = inline_after.or((state == State::Inline).then_some(polls));
         now += if state == State::Inline { governor.watch_ns() } else { 5_000 };
     }
     assert_eq!(inline_after, Some(10), "with the six before");
     let polls = 60 + 5_000;
-    assert_eq!(governor.next_state(polls, false, now), State::Inline, "it polled since the last check");
-    assert_eq!(governor.next_state(polls + 1, false, now + governor.watch_ns()), State::Background);
+    assert_eq!(
+        governor.next_state(polls, false, now, Usage::default),
+        State::Inline,
+        "it polled since the last check"
+    );
+    assert_eq!(
+        governor.next_state(polls + 1, false, now + governor.watch_ns(), Usage::default),
+        State::Background
+    );
+}
+
+/// Each 3 ms a thread has the CPU for a moment, and polls three times. `leaves` says how it loses the CPU.
+/// Returns how many of 4000 checks leave the port to it.
+fn inline_checks(leaves: impl Fn(u64) -> Usage) -> usize {
+    let mut governor = governor();
+    let checks = (0..4000_u64).filter(|check| {
+        let (turn, now) = (check / 12, check * MS / 4);
+        governor.next_state(turn * 3, false, now, || leaves(turn)) == State::Inline
+    });
+    checks.count()
+}
+
+#[test]
+fn threads_that_wait_for_the_cpu_keep_the_engine_and_threads_that_sleep_do_not() {
+    let waits = |turn| Usage { cpu_ns: turn * 20_000, voluntary: 0, involuntary: turn };
+    assert!(inline_checks(waits) > 40);
+    let sleeps = |turn| Usage { voluntary: turn, involuntary: 0, ..waits(turn) };
+    assert_eq!(inline_checks(sleeps), 0);
+    // It computes for 2 ms after each three polls.
+    let computes = |turn| Usage { cpu_ns: turn * 2 * MS, ..waits(turn) };
+    assert_eq!(inline_checks(computes), 0);
 }
 
 /// A thread polls every `gap_ns` for a second and computes meanwhile, and a packet waits at each check.
@@ -82,7 +115,7 @@ fn changes(gap_ns: u64) -> (usize, usize) {
     let (mut governor, mut now, mut begun, mut ended, mut was_inline) = (governor(), 0, 0, 0, false);
     while now < 1_000 * MS {
         // A poll has one round.
-        let is_inline = governor.next_state(now / gap_ns * 2, false, now) == State::Inline;
+        let is_inline = governor.next_state(now / gap_ns * 2, false, now, Usage::default) == State::Inline;
         begun += usize::from(is_inline && !was_inline);
         ended += usize::from(!is_inline && was_inline);
         assert_eq!(governor.takeovers, 0, "no check ended `Inline`");
@@ -156,7 +189,10 @@ fn a_poller_that_stops_while_nothing_arrives_keeps_the_engine() {
 fn an_armed_completion_queue_keeps_the_progress_thread_on_the_port() {
     let mut governor = governor();
     for bursts in 1..10 {
-        assert_eq!(governor.next_state(bursts * tuning().poller_work, true, 0), State::Background);
+        assert_eq!(
+            governor.next_state(bursts * tuning().poller_work, true, 0, Usage::default),
+            State::Background
+        );
     }
 }
 
@@ -195,7 +231,7 @@ fn spinning_is_tried_again_after_a_while_on_a_crowded_cpu() {
     let table = [(crowded_ns - 1, State::Crowded, false), (crowded_ns, State::Background, true)];
     for (after_ns, state, spins) in table {
         let now = 3 * MS + after_ns;
-        assert_eq!(governor.next_state(0, true, now), state);
+        assert_eq!(governor.next_state(0, true, now, Usage::default), state);
         governor.served(1, 0, now);
         assert_eq!(governor.spins(now), spins);
     }

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use roxie::runtime::{Point, World};
+use sys::Usage;
 
 use super::{NONE, PROCESS, Run, SELF, Threads, YIELD_NS};
 
@@ -11,8 +12,8 @@ impl World for Threads {
         self.now()
     }
 
-    fn process_cpu_ns(&self) -> u64 {
-        self.state().processes[PROCESS.get()].cpu_ns
+    fn usage(&self) -> Usage {
+        self.state().processes[PROCESS.get()].usage
     }
 
     fn random_u64(&self) -> u64 {
