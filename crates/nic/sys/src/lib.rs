@@ -86,7 +86,7 @@ pub use unix::{
 pub use usage::Usage;
 pub use user_namespace::{IdView, PeerNamespace, id_view, peer_namespace};
 pub use waiting::{NoWaiting, may_wait, pause};
-pub use watchpoint::{Counted, Watchpoint};
+pub use watchpoint::{Counted, Use, UseLog, Watchpoint};
 
 use std::io;
 

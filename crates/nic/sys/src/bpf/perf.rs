@@ -1,17 +1,14 @@
 //! Reading records that programs have written to a perf event array (perf_event_open(2)).
 //!
-//! Each CPU has its own ring, which this process maps: one page with positions, then the storage. The kernel
-//! overwrites nothing that was not read; it counts what does not fit and says so in a record of its own.
+//! Each CPU has its own ring. The kernel counts what does not fit, and says so in a record of its own.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use ::bpf::MapKind;
 
 use super::Map;
-use crate::perf_event::{self, EventAttr};
-use crate::{Mmap, page_size};
+use crate::perf_event::{self, EventAttr, RECORD_SAMPLE, Ring};
 
 /// The reading end of a perf event array: one ring for each CPU. Records are read as long as it lives; a map
 /// has one reader for each CPU, the last one.
@@ -21,26 +18,13 @@ pub struct PerfReader {
     lost: u64,
 }
 
-#[derive(Debug)]
-struct Ring {
-    event: OwnedFd,
-    memory: Mmap,
-    page: usize,
-}
-
 // `linux/perf_event.h`.
 const TYPE_SOFTWARE: u32 = 1;
 const COUNT_SW_BPF_OUTPUT: u64 = 10;
 const SAMPLE_RAW: u64 = 1 << 10;
 const RECORD_LOST: u32 = 2;
-const RECORD_SAMPLE: u32 = 9;
-/// Offsets of the positions in the first page.
-const DATA_HEAD: usize = 1024;
-const DATA_TAIL: usize = 1032;
 /// Pages of the storage of one CPU, a power of two: 256 KiB.
 const PAGES: usize = 64;
-/// Length of `struct perf_event_header`.
-const HEADER_LEN: u64 = 8;
 
 impl PerfReader {
     /// Opens a ring for each CPU that is online, and enters it into the map.
@@ -61,17 +45,15 @@ impl PerfReader {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !rings.is_empty() => break,
                 Err(error) => return Err(error),
             };
-            let page = page_size();
-            let memory = Mmap::shared(event.as_fd(), page * (1 + PAGES), 0)?;
             map.update(&cpu.to_ne_bytes(), &event.as_raw_fd().to_ne_bytes())?;
-            rings.push(Ring { event, memory, page });
+            rings.push(Ring::new(event, PAGES)?);
         }
         Ok(PerfReader { rings, lost: 0 })
     }
 
     /// The descriptors to wait for.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.iter().map(|ring| ring.event.as_fd())
+        self.rings.iter().map(Ring::as_fd)
     }
 
     /// Records that did not fit so far.
@@ -116,42 +98,6 @@ fn open(cpu: u32) -> io::Result<OwnedFd> {
         ..EventAttr::default()
     };
     perf_event::open(attr, -1, cpu as libc::c_int)
-}
-
-impl Ring {
-    fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: within the first page, eight-byte aligned; the kernel accesses it atomically.
-        unsafe { self.memory.start().add(offset).cast::<AtomicU64>().as_ref() }
-    }
-
-    /// The next record: its type and what follows the header.
-    fn next(&self) -> Option<(u32, Vec<u8>)> {
-        let (head, tail) = (self.position(DATA_HEAD), self.position(DATA_TAIL));
-        let at = tail.load(Ordering::Relaxed);
-        // Acquire: the records below the position are written.
-        let available = head.load(Ordering::Acquire).wrapping_sub(at);
-        if available < HEADER_LEN {
-            return None;
-        }
-        let header = self.bytes(at, HEADER_LEN);
-        let kind = u32::from_ne_bytes(*header.first_chunk()?);
-        let len = u64::from(u16::from_ne_bytes(*header.last_chunk()?)).clamp(HEADER_LEN, available);
-        let rest = self.bytes(at.wrapping_add(HEADER_LEN), len - HEADER_LEN);
-        // Release: the record was read.
-        tail.store(at.wrapping_add(len), Ordering::Release);
-        Some((kind, rest))
-    }
-
-    fn bytes(&self, at: u64, len: u64) -> Vec<u8> {
-        let storage = self.page * PAGES;
-        let mut bytes = Vec::with_capacity(len as usize);
-        for offset in 0..len {
-            let offset = (at.wrapping_add(offset) as usize & (storage - 1)) + self.page;
-            // SAFETY: within the storage behind the first page; the kernel does not write what was not read.
-            bytes.push(unsafe { self.memory.start().add(offset).read() });
-        }
-        bytes
-    }
 }
 
 #[cfg(all(test, not(loom)))]

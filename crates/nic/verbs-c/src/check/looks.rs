@@ -2,16 +2,20 @@
 //! payload of a datagram. Debug registers of the CPU count its accesses; where there are none, nothing is
 //! known.
 //!
-//! An access is counted, not judged: a program that copies a completion, or a datagram with its GRH area,
-//! reads all of it, and has no finding.
+//! An access is noted, not judged: a program that copies a completion, or a datagram with its GRH area, reads
+//! all of it, and has no finding. Memory that the application writes has become something else: what it reads
+//! there from then on says nothing. The memory of a completion is often on the stack of a function that has
+//! returned.
 
 use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roxie::transport::{Sge, Wc};
-use sys::{Counted, Watchpoint, thread_id};
+use roxie::wire::Lkey;
+use sys::{Counted, UseLog, Watchpoint, thread_id};
 
+use super::memory::{self, Unmapped};
 use super::options::lock;
 use super::report::{FindingKind, report};
 use super::stack::{Site, here};
@@ -27,9 +31,13 @@ pub(super) struct Completion {
     thread: i32,
     text: String,
     polled: Site,
-    status: Watchpoint,
+    status: UseLog,
     /// Its opcode and length, which are not valid.
-    undefined: [Watchpoint; 2],
+    undefined: [UseLog; 2],
+    /// Writes of status and opcode.
+    writes: UseLog,
+    /// No debug register is left for writes of the length.
+    length: (Sge, Result<u64, Unmapped>),
 }
 
 /// A datagram that the application has polled.
@@ -66,11 +74,15 @@ pub(super) fn failed(wc: &Wc) {
         return;
     }
     let (thread, polled) = (thread_id(), here());
-    let fields =
+    let [status, opcode, byte_len] =
         [(&raw const wc.status).addr(), (&raw const wc.opcode).addr(), (&raw const wc.byte_len).addr()];
-    let [status, opcode, length] = fields.map(|at| Watchpoint::new(Counted::All, at as u64, 4, &[thread]));
-    if let (Ok(status), Ok(opcode), Ok(length)) = (status, opcode, length) {
-        looks.completion = Some(Completion { thread, text, polled, status, undefined: [opcode, length] });
+    let length = Sge { addr: byte_len as u64, length: 4, lkey: Lkey(0) };
+    let length = (length, memory::checksum(&[length]));
+    let log = |counted, at: usize, bytes| UseLog::new(counted, at as u64, bytes);
+    let all = [status, opcode, byte_len].map(|at| log(Counted::All, at, 4));
+    if let ([Ok(status), Ok(opcode), Ok(of_length)], Ok(writes)) = (all, log(Counted::Writes, status, 8)) {
+        let undefined = [opcode, of_length];
+        looks.completion = Some(Completion { thread, text, polled, status, undefined, writes, length });
         OPEN.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -87,13 +99,16 @@ pub(super) fn judge_completion(is_end: bool) {
 fn judge(is_end: bool) {
     let mut looks = lock(&LOOKS);
     let is_own = |looked: &mut Completion| is_end || looked.thread == thread_id();
-    let Some(Completion { text, polled, status, undefined, .. }) = looks.completion.take_if(is_own) else {
-        return;
-    };
+    let Some(looked) = looks.completion.take_if(is_own) else { return };
     drop(looks);
     OPEN.fetch_sub(1, Ordering::Relaxed);
-    let used = undefined.iter().any(|field| field.count().is_some_and(|count| count > 0));
-    if used && status.count() == Some(0) {
+    let Completion { text, polled, status, undefined: [opcode, length], writes, .. } = looked;
+    let end = writes.uses().next();
+    let is_read = |log: &UseLog| {
+        log.uses().any(|used| end.is_none_or(|end| used.at_ns < end.at_ns && used.after != end.after))
+    };
+    let has_length = || memory::checksum(&[looked.length.0]) == looked.length.1;
+    if !is_read(&status) && (is_read(&opcode) || is_read(&length) && has_length()) {
         let text = format!(
             "{text}, and the program has read the opcode or the length of the completion, but not its \
              status: of a failed completion only wr_id, status, qp_num and vendor_err are valid. Look at the \
@@ -119,7 +134,6 @@ pub(super) fn datagram(list: &[Sge], bytes: u64, queue: u32, posted: Site) {
         return;
     }
     let watch = |counted, at, length| Watchpoint::new(counted, at, length, &threads);
-    // The device may write the memory in a thread of the application.
     let header = (watch(Counted::All, header, 4), watch(Counted::Writes, header, 4));
     if let ((Ok(all), Ok(writes)), Ok(payload)) = (header, watch(Counted::All, payload, length)) {
         let (list, sites) = (list.into(), [("polled", here()), ("posted", posted)]);
@@ -143,7 +157,7 @@ fn judge_datagram_now(is_done: &dyn Fn(u32, &[Sge]) -> bool) {
     drop(looks);
     OPEN.fetch_sub(1, Ordering::Relaxed);
     let [all, writes] = done.header.map(|header| header.count());
-    if all.zip(writes).is_some_and(|(all, writes)| all > writes) && done.payload.count() == Some(0) {
+    if all.is_some_and(|all| all > 0) && writes == Some(0) && done.payload.count() == Some(0) {
         let text = format!(
             "the program has read the first bytes of a datagram that queue pair {:#08x} has received, where \
              the GRH area is, and not those of its payload: it begins {GRH_BYTES} bytes behind them",
@@ -174,8 +188,6 @@ fn address(list: &[Sge], mut at: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use roxie::wire::Lkey;
-
     use super::*;
 
     #[test]
