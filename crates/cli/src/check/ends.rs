@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use roxie::finding::FindingKind;
+use roxie::finding::{FindingKind, RECEIVE_REFUSED};
 use serde::Deserialize;
 
 use super::findings::{Finding, Stack};
@@ -121,7 +121,13 @@ impl Ends {
             "rnr_retry of queue pair {qp:#08x} is {retries}, min_rnr_timer of its peer {of_peer:#08x} is \
              {timer} ({wait_us} us): a SEND fails {after}; rnr_retry 7 has no limit"
         );
-        Some(finding(FindingKind::EndsRnr, text, end, peer))
+        let mut found = finding(FindingKind::EndsRnr, text, end, peer);
+        if let Some(at) = found.stacks.iter().position(|stack| stack.what == RECEIVE_REFUSED) {
+            found.text += ". ibv_post_recv of the peer was refused before, and not tried again: its queue was \
+                           full (max_recv_wr)";
+            found.stacks.swap(0, at);
+        }
+        Some(found)
     }
 
     /// Why an end got no answer: its peer belongs to another connection. Without a failure this may be the

@@ -27,6 +27,8 @@ macro_rules! kinds {
 pub const FLAGS_SET: &str = "flags set";
 /// What happened at the place where a memory region was put into its protection domain.
 pub const DOMAIN_GIVEN: &str = "domain given";
+/// What happened at the place where a receive was refused because the queue was full.
+pub const RECEIVE_REFUSED: &str = "receive refused";
 
 kinds! {
     UseAfterDestroy "use-after-destroy" DoubleDestroy "double-destroy" UseAfterFork "use-after-fork"

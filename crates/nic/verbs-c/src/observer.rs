@@ -62,6 +62,8 @@ pub(crate) struct Observer {
     pub(crate) blocks: fn(u32),
     /// The application gets these private data with an event. Returns where it finds them.
     pub(crate) lend: fn(&[u8]) -> *const u8,
+    /// The call is a mistake, and is executed.
+    pub(crate) mistaken: fn(FindingKind, &str),
     /// This library has read the GRH area at an address for the application.
     pub(crate) header_used: fn(usize),
 }

@@ -153,8 +153,6 @@ impl Qp {
         if let Some(srq) = &init.srq {
             same_device!("queue pair", "srq"; device, srq.pd().device())?;
         }
-        cap.max_send_sge = cap.max_send_sge.max(1);
-        cap.max_recv_sge = cap.max_recv_sge.max(u32::from(receives));
         let sends = queue_memory(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
         memory_for(sends + queue_memory(cap.max_recv_wr, cap.max_recv_sge, 0))?;
         let _share = pd.context().quotas().qps.take()?;

@@ -53,12 +53,7 @@ pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: 
         "the {what} with wr_id {wr_id:#x} on queue pair {number:#08x} failed: {status}. {meaning}{key} \
          {remedy}"
     );
-    let polled = ("polled", here());
-    let ends = peer.map(|peer| (number, peer));
-    match found {
-        Some(posted) => {
-            report_between(kind, text.trim_end(), &[("posted", posted.posted), polled], ends);
-        }
-        None => report_between(kind, text.trim_end(), &[polled], ends),
-    }
+    let sites: Vec<_> = found.map(|posted| ("posted", posted.posted)).into_iter().collect();
+    let sites = [&sites[..], &[("polled", here())]].concat();
+    report_between(kind, text.trim_end(), &sites, peer.map(|peer| (number, peer)));
 }

@@ -72,6 +72,7 @@ pub(crate) fn start() {
         blocks: calls::blocks,
         lend: lent::lend,
         header_used: looks::header_used,
+        mistaken: |kind, text| report::report(kind, text, &[("used", here())]),
     });
     ending::register();
 }

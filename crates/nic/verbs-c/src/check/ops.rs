@@ -12,7 +12,7 @@ use crate::abi::context::verbs_context;
 use crate::abi::objects::{ibv_cq, ibv_qp, ibv_qp_ex, ibv_srq};
 use crate::abi::work::{ibv_ah, ibv_recv_wr, ibv_send_wr};
 use crate::errno::{code, given, minus_code};
-use crate::handle::{Hot, Out, WorkRequest, WrList, typed};
+use crate::handle::{Hot, Out, WorkRequest, Wr, WrList, typed};
 use crate::ibv::ah::AhObject;
 use crate::ibv::cq::CqObject;
 use crate::ibv::qp::QpObject;
@@ -23,6 +23,8 @@ use crate::ibv::{cq, post, srq, wr};
 use super::objects::{POISON_BYTE, mixed};
 use super::options::lock;
 use super::posted::Posted;
+use super::report::{FindingKind, report};
+use super::stack::here;
 use super::{looks, pages, waits, work};
 
 /// Puts these functions into the operations of a new context.
@@ -72,6 +74,22 @@ unsafe fn post_all<W: WorkRequest>(
     result
 }
 
+/// Reports a work request that cannot lead to another one. The process ends there next, by SIGSEGV.
+#[inline]
+fn look_at_next<W: WorkRequest>(wr: &Wr<'_, W>) {
+    let next = wr.get().next();
+    if !next.is_null() && (!next.is_aligned() || !(PAGE_BYTES..USER_END).contains(&next.addr())) {
+        let text = format!(
+            "next of the work request is {next:p}, which is no address; set it to NULL in the last one of a list"
+        );
+        report(FindingKind::ForeignObject, &text, &[("posted", here())]);
+    }
+}
+
+/// Addresses of no process: below the smallest page, and from the end of the upper half of 64 bits on.
+const PAGE_BYTES: usize = 4096;
+const USER_END: usize = 1 << 63;
+
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -91,7 +109,7 @@ unsafe extern "C" fn post_send(
     let mut queue = lock(&queue);
     queue.begin_post(object);
     let before = queue.sends.len();
-    let list = list.map_while(|wr| object.tail.qp.send_wr(&wr).ok());
+    let list = list.inspect(look_at_next).map_while(|wr| object.tail.qp.send_wr(&wr).ok());
     list.enumerate().for_each(|(index, wr)| queue.send(&wr, index));
     // SAFETY: ibv_post_send(3).
     let post = |bad: *mut _| unsafe { post::post_send(qp, first, bad) };
@@ -100,9 +118,6 @@ unsafe extern "C" fn post_send(
     let posted = queue.sends.len() - before;
     if result != 0 {
         queue.numbers.take_back(posted);
-    }
-    if result == libc::ENOMEM {
-        queue.is_full();
     }
     drop(queue);
     pages::report_uses();
@@ -136,11 +151,15 @@ unsafe extern "C" fn post_recv(
     let queue = work::of(object);
     let mut queue = lock(&queue);
     let before = queue.receives.len();
-    list.map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
+    list.inspect(look_at_next).map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
     // SAFETY: ibv_post_recv(3).
     let post = |bad: *mut _| unsafe { post::post_recv(qp, first, bad) };
     // SAFETY: the arguments of this call.
-    unsafe { post_all(&mut queue.receives, before, first, bad_wr, post) }
+    let result = unsafe { post_all(&mut queue.receives, before, first, bad_wr, post) };
+    if result == libc::ENOMEM {
+        queue.receive_refused(object);
+    }
+    result
 }
 
 unsafe extern "C" fn post_srq_recv(
@@ -155,7 +174,8 @@ unsafe extern "C" fn post_srq_recv(
     let mut queue = lock(&queue);
     let before = queue.receives.len();
     let srqn = object.tail.srq.number().unwrap_or_default();
-    list.map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr, srqn));
+    let list = list.inspect(look_at_next).map_while(|wr| recv_wr(&wr).ok());
+    list.for_each(|wr| queue.receive(&wr, srqn));
     // SAFETY: ibv_post_srq_recv(3).
     let post = |bad: *mut _| unsafe { srq::post_srq_recv(srq, first, bad) };
     // SAFETY: the arguments of this call.
@@ -244,7 +264,6 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 // Some of them may be posted: they complete unknown.
                 queue.sends.truncate(before);
                 queue.numbers.lose();
-                queue.is_full();
             }
             posted
         })

@@ -366,20 +366,12 @@ impl Use {
             let sites = [(verb, site), ("acknowledged", user.posted)];
             return report(FindingKind::UseAfterDestroy, &text, &sites);
         }
-        let sites = [(verb, site), ("posted", user.posted)];
-        if *rights == Rights::Read {
-            let text = format!(
-                "{memory} is written at offset {offset} before the completion was polled: the peer may get \
-                 either content"
-            );
-            report(FindingKind::SendBufferChanged, &text, &[("written", site), ("posted", user.posted)]);
-        } else {
-            let text = format!(
-                "{memory} is {verb} at offset {offset} before the completion was polled: the device may \
-                 write it at any time until then"
-            );
-            report(FindingKind::BufferUsedEarly, &text, &sites);
-        }
+        let (kind, verb, why) = match rights {
+            Rights::Read => (FindingKind::SendBufferChanged, "written", "the peer may get either content"),
+            _ => (FindingKind::BufferUsedEarly, verb, "the device may write it at any time until then"),
+        };
+        let text = format!("{memory} is {verb} at offset {offset} before the completion was polled: {why}");
+        report(kind, &text, &[(verb, site), ("posted", user.posted)]);
     }
 }
 

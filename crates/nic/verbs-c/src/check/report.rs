@@ -91,7 +91,7 @@ pub(super) fn has_reported() -> bool {
 }
 
 /// Writes the attributes of a connected queue pair, for the comparison with those of its peer.
-pub(super) fn connected(qp: &Qp, site: Site) {
+pub(super) fn connected(qp: &Qp, sites: &[(&str, Site)]) {
     let Some(status) = qp.status() else { return };
     let min_rnr_timer = qp.query().map_or(0, |attr| attr.min_rnr_timer);
     let (Some(local), Some(remote), Some(peer)) = (status.local, status.remote, status.dest_qpn) else {
@@ -115,7 +115,7 @@ pub(super) fn connected(qp: &Qp, site: Site) {
         status.timeout,
         status.rnr_retry
     );
-    stacks(&mut line, &[("connected", site)]);
+    stacks(&mut line, sites);
     line.push('}');
     append(&line);
 }

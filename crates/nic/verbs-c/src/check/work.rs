@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use roxie::finding::RECEIVE_REFUSED;
 use roxie::status::QpStatus;
 use roxie::transport::{QpState, QpType, RecvWr, Refused, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
 use roxie::verbs::Qp;
@@ -56,8 +57,10 @@ pub(super) struct Queue {
     pub(super) last_receive: Option<Site>,
     /// The last refusal that was reported.
     pub(super) told: Option<Refused>,
-    /// `roxie check` knows the attributes of its connection.
-    is_connected: bool,
+    /// Where it was connected, if `roxie check` knows the attributes of its connection.
+    connected: Option<Site>,
+    /// Where ibv_post_recv was refused because the queue was full.
+    refused_receive: Option<Site>,
     /// `roxie check --races` knows its peer.
     is_linked: bool,
     /// Its completions show in a counter, too.
@@ -253,8 +256,9 @@ pub(super) fn moved(object: &QpObject) {
         (QpState::Err, Ok(_)) => lock(&queue).release(),
         (QpState::Init, Ok(_)) => lock(&queue).initialized = Some(here()),
         (QpState::Rtr | QpState::Rts, Ok(qp)) => {
-            lock(&queue).is_connected = true;
-            connected(qp, here());
+            let mut queue = lock(&queue);
+            queue.connected = Some(here());
+            queue.tell_connected(qp);
         }
         _ => {}
     }
@@ -322,7 +326,8 @@ impl Queue {
             initialized: None,
             last_receive: None,
             told: None,
-            is_connected: false,
+            connected: None,
+            refused_receive: None,
             is_linked: false,
             is_counted: false,
             has_failed: false,
@@ -352,8 +357,24 @@ impl Queue {
     }
 
     fn disconnect(&mut self) {
-        if mem::take(&mut self.is_connected) || OPTIONS.races {
+        if self.connected.take().is_some() || OPTIONS.races {
             disconnected(self.number);
+        }
+    }
+
+    /// A receive was refused because the queue is full: if the peer finds none later, that is why.
+    #[cold]
+    pub(super) fn receive_refused(&mut self, object: &QpObject) {
+        if let (None, Ok(qp)) = (self.refused_receive.replace(here()), object.tail.qp.transport()) {
+            self.tell_connected(qp);
+        }
+    }
+
+    fn tell_connected(&self, qp: &Qp) {
+        let sites = [("connected", self.connected), (RECEIVE_REFUSED, self.refused_receive)];
+        let known = sites.into_iter().filter_map(|(what, site)| Some((what, site?)));
+        if self.connected.is_some() {
+            connected(qp, &known.collect::<Vec<_>>());
         }
     }
 
@@ -447,28 +468,6 @@ impl Queue {
         );
         let sites = [("posted", posted), ("oldest posted", self.sends[0].posted)];
         report(FindingKind::QueueFullUnsignaled, &text, &sites);
-    }
-
-    /// The send queue refused the last post because it is full.
-    pub(super) fn is_full(&self) {
-        let is_stuck = self.sends.len() >= self.max_send_wr as usize
-            && !self.has_failed
-            && self.sends.iter().all(|send| !send.is_signaled);
-        if let Some(oldest) = self.sends.front().filter(|_| is_stuck) {
-            let text = format!(
-                "the send queue of queue pair {:#08x} ({} places) is full, and none of the {} work requests \
-                 since the last completion is signaled: no completion will ever free a place; set \
-                 IBV_SEND_SIGNALED at least once per queue length",
-                self.number,
-                self.max_send_wr,
-                self.sends.len()
-            );
-            report(
-                FindingKind::QueueFullUnsignaled,
-                &text,
-                &[("refused", here()), ("oldest posted", oldest.posted)],
-            );
-        }
     }
 
     /// The application posts this receive.

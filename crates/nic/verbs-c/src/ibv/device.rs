@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, ptr};
 
 use libc::size_t;
+use roxie::finding::FindingKind;
 use roxie::verbs::{Device, DeviceList};
 use sys::{lock_until, memory_file};
 
@@ -275,6 +276,11 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     // SAFETY: ibv_open_device(3).
     let device: Option<Arc<DeviceObject>> = unsafe { typed(device) };
     given!(null; device);
+    // The list of devices has a share, and this call.
+    if let Some(observer) = observer().filter(|_| Arc::strong_count(&device) <= 2) {
+        let text = "the device is that of a list that ibv_free_device_list has freed; open it before";
+        (observer.mistaken)(FindingKind::UseAfterDestroy, text);
+    }
     match open(device) {
         Ok(context) => context.give_context(),
         Err(error) => {

@@ -345,7 +345,7 @@ pub(crate) fn create(
         send_cq: send_cq.tail.cq.clone(),
         recv_cq: recv_cq.tail.cq.clone(),
         srq: srq.map(|s| s.tail.srq.clone()),
-        cap: with_free_inline_data(init.cap),
+        cap: with_free_room(init.cap),
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
@@ -433,14 +433,17 @@ pub(crate) fn export(
     object
 }
 
-/// Raises the size of inline data to that of the SGEs, as rxe does. Programs that never asked for any rely on
-/// it; a checked program gets what it asked for, as from NICs.
-fn with_free_inline_data(cap: QpCap) -> QpCap {
+/// Raises the number of SGEs to one, and the size of inline data to that of the SGEs, as rxe does with the
+/// latter. Programs that never asked for any rely on it; a checked program gets what it asked for, as from
+/// some NICs.
+fn with_free_room(cap: QpCap) -> QpCap {
     if observer().is_some() {
         return cap;
     }
-    let sges = cap.max_send_sge.saturating_mul(size_of::<Sge>() as u32);
-    QpCap { max_inline_data: cap.max_inline_data.max(sges.min(INLINE_FREE_MAX)), ..cap }
+    let (max_send_sge, max_recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
+    let sges = max_send_sge.saturating_mul(size_of::<Sge>() as u32);
+    let max_inline_data = cap.max_inline_data.max(sges.min(INLINE_FREE_MAX));
+    QpCap { max_send_sge, max_recv_sge, max_inline_data, ..cap }
 }
 
 /// Most bytes of inline data that a QP gets without asking.
