@@ -34,7 +34,7 @@ int main(void)
 	CHECK(ibv_post_recv(qp, &receive, &bad_receive) == 0);
 	CHECK(ibv_post_send(sender, &send, &bad) == 0);
 	wait_for(cq, EITHER(1, 2));
-	pause_ms(20);
+	pause_ms(100);
 	CHECK(ibv_destroy_ah(ah) == 0);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(sender) == 0 && ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_dereg_mr(mr) == 0);

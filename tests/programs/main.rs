@@ -69,7 +69,7 @@ fn cases(scale: Scale, minutes: Option<f64>) -> Vec<Case> {
         bundled::cases(),
         reasons::cases(),
         limits::cases(),
-        misuse::cases(),
+        misuse::cases(scale),
         one_file::cases(),
         strangers::cases(),
         debuggers::cases(),

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use roxie_tests::lab::{Lab, Side};
 use roxie_tests::place::{Family, Place, Topology, User};
 
-use crate::case::{Case, build, good, roxie, says, until_listening};
+use crate::case::{Case, Scale, build, good, roxie, says, until_listening};
 
 /// Commands of a server and a client; each of them is checked. `PORT` stands for a port.
-const SILENT: [(&str, &str, &str); 17] = [
+const SILENT: [(&str, &str, &str); 18] = [
     ("ib_write_bw", "ib_write_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_read_bw", "ib_read_bw -F -n 300 -p PORT", "127.0.0.1"),
     ("ib_send_lat", "ib_send_lat -F -n 300 -p PORT", "127.0.0.1"),
@@ -29,9 +29,33 @@ const SILENT: [(&str, &str, &str); 17] = [
     ("ucx_perftest", "ucx_perftest -n 300 -p PORT", "127.0.0.1 -t ucp_put_lat -s 8"),
     ("rping", "rping -C 20 -a 127.0.0.1 -p PORT -s", "-c -V"),
     ("ucmatose", "ucmatose -p PORT", "-s 127.0.0.1"),
+    ("rdma_server", "rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
 ];
 
-pub(crate) fn cases() -> Vec<Case> {
+/// Options of `roxie check` with which programs without a mistake are silent, for the commands of [`SILENT`].
+const MODES: [&[&str]; 5] = [
+    &[],
+    &["--races"],
+    &["--pages=receives"],
+    &["--pages=targets"],
+    &["--races", "--pages=receives,targets,shared", "--chaos", "seed=1"],
+];
+/// The same for the programs of `tests/misuse`.
+const OWN_MODES: [&[&str]; 1] = [&["--pages=receives,shared"]];
+/// Those of both at full scale, with the ones above.
+const FULL_MODES: [&[&str]; 4] =
+    [&["--pages"], &["--pages=receives,shared"], &["--pages=targets,shared"], &["--chaos", "seed=2"]];
+
+/// Those of `usual`, and at full scale those of all modes.
+fn modes(scale: Scale, usual: &[&'static [&'static str]]) -> Vec<&'static [&'static str]> {
+    let mut modes = usual.to_vec();
+    if scale == Scale::Full {
+        modes.extend(MODES.iter().chain(&FULL_MODES).filter(|mode| !usual.contains(mode)));
+    }
+    modes
+}
+
+pub(crate) fn cases(scale: Scale) -> Vec<Case> {
     let place = Place::new(Topology::Loopback, Family::V4, User::Ordinary);
     let mut cases: Vec<Case> = programs()
         .into_iter()
@@ -45,14 +69,17 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(Case::new(place, &what, "cc", move |lab, name| finds(lab, &place, name, &source, true)));
     }
     for source in programs().into_iter().filter(|source| is_correct(source)) {
-        let what = format!("roxie check --pages is silent: {}", stem(&source));
-        cases.push(Case::new(place, &what, "cc", move |lab, name| protected(lab, &place, name, &source)));
+        for mode in modes(scale, &OWN_MODES) {
+            let (what, source) = (silent_name(mode, &stem(&source)), source.clone());
+            cases.push(Case::new(place, &what, "cc", move |lab, name| {
+                correct(lab, &place, name, mode, &source)
+            }));
+        }
     }
     for (program, server, client) in SILENT {
-        for options in [&[][..], &["--races"], &["--pages=receives"], &["--pages=receives,shared"]] {
-            let what = [&["roxie check"], options, &["is silent:", server]].concat().join(" ");
-            cases.push(Case::new(place, &what, program, move |lab, name| {
-                silent(lab, &place, name, options, (server, client))
+        for mode in modes(scale, &MODES) {
+            cases.push(Case::new(place, &silent_name(mode, server), program, move |lab, name| {
+                silent(lab, &place, name, mode, (server, client))
             }));
         }
     }
@@ -125,11 +152,15 @@ fn is_correct(source: &Path) -> bool {
     stem(source).starts_with("correct") || has_correct_form(source)
 }
 
-/// A correct program runs silently while its memory is protected.
-fn protected(lab: &Lab, place: &Place, name: &str, source: &Path) -> Result<(), String> {
+fn silent_name(mode: &[&str], program: &str) -> String {
+    [&["roxie check"], mode, &["is silent:", program]].concat().join(" ")
+}
+
+/// A correct program runs silently.
+fn correct(lab: &Lab, place: &Place, name: &str, mode: &[&str], source: &Path) -> Result<(), String> {
     let options = ["-g", "-DFIXED", "-libverbs", "-lrdmacm", "-lpthread"];
     let program = build(lab, &format!("../misuse/{}.c", stem(source)), &options)?;
-    let words = ["check", "--quiet", "--pages=receives,shared", "--netdev", "lo", "--", program.path()];
+    let words = [&["check", "--quiet"], mode, &["--netdev", "lo", "--", program.path()]].concat();
     let ended = good(roxie(lab, place, Side::Server, name, &words)?)?;
     if ended.output.contains("roxie check:") { Err(ended.describe()) } else { Ok(()) }
 }
@@ -189,7 +220,10 @@ fn silent(
 ) -> Result<(), String> {
     let port = lab.port();
     let server = server.replace("PORT", &port.to_string());
-    let client = format!("{} {client}", server.replace(" -s", ""));
+    let client = match client.strip_prefix("rdma_client") {
+        Some(_) => client.replace("PORT", &port.to_string()),
+        None => format!("{} {client}", server.replace(" -s", "")),
+    };
     let script = format!("{server} & {}; {client} && wait $!", until_listening(port));
     let transport = "export UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES=roxie0:1;";
     let script = if server.starts_with("ucx") { format!("{transport} {script}") } else { script };

@@ -1,5 +1,5 @@
-//! Counting and logging the uses of a few bytes of memory by threads of this process: debug registers of the CPU, by
-//! perf_event_open(2). A CPU has four; some machines, kernels and containers give none.
+//! Counting and logging the uses of a few bytes of memory by threads of this process: debug registers of the
+//! CPU, by perf_event_open(2). A CPU has four; some machines, kernels and containers give none.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,10 +24,10 @@ pub enum Counted {
     All = 3,
 }
 
-fn breakpoint(counted: Counted, at: u64, length: u64) -> EventAttr {
+fn breakpoint(counted: Counted, at: u64, length: u64, flags: u64) -> EventAttr {
     EventAttr {
         kind: TYPE_BREAKPOINT,
-        flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
+        flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | flags,
         breakpoint_type: counted as u32,
         config1: at,
         config2: length,
@@ -46,8 +46,7 @@ impl Watchpoint {
     /// `EACCES` and `EPERM`: not permitted (`kernel.perf_event_paranoid`); `ENOSPC`: no debug register is
     /// free; `EINVAL`: not these bytes.
     pub fn new(counted: Counted, at: u64, length: u64, threads: &[i32]) -> io::Result<Self> {
-        let attr = breakpoint(counted, at, length);
-        let attr = EventAttr { flags: attr.flags | INHERIT, ..attr };
+        let attr = breakpoint(counted, at, length, INHERIT);
         let events = threads.iter().map(|thread| perf_event::open(attr, *thread, -1));
         events.collect::<io::Result<_>>().map(Self)
     }
@@ -78,18 +77,19 @@ pub struct Use {
 }
 
 impl UseLog {
-    /// Notes the uses of bytes as those of [`Watchpoint::new`] by this thread: the first 170 that are not taken.
+    /// Notes the uses of bytes as those of [`Watchpoint::new`] by this thread: the first 170 that are not
+    /// taken.
     ///
     /// # Errors
     /// As for [`Watchpoint::new`], and `EPERM`: no more memory may be locked (`kernel.perf_event_mlock_kb`).
     pub fn new(counted: Counted, at: u64, length: u64) -> io::Result<Self> {
-        let attr = breakpoint(counted, at, length);
+        let attr = breakpoint(counted, at, length, 0);
         let attr = EventAttr { sample_period: 1, sample_type: SAMPLE_IP | SAMPLE_TIME, ..attr };
         perf_event::open(attr, 0, -1).and_then(|event| Ring::new(event, 1)).map(Self)
     }
 
-    /// The first 100 uses, earliest first; each is returned once. Taking one may use the bytes, if they are on
-    /// the stack.
+    /// The first 100 uses, earliest first; each is returned once. Taking one may use the bytes, if they are
+    /// on the stack.
     pub fn uses(&self) -> impl Iterator<Item = Use> {
         let samples = std::iter::from_fn(|| self.0.next()).take(100);
         samples.filter(|(kind, _)| *kind == RECORD_SAMPLE).filter_map(|(_, bytes)| {

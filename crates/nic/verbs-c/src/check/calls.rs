@@ -65,15 +65,14 @@ pub(super) fn refused(refused: &VerbsError, function: Option<&str>, line: &str) 
         let (kind, text) = (FindingKind::RefusedCall, line.to_owned());
         return suspect(Suspicion { kind, text, sites, about: About::Creation(creates) });
     }
-    match refused.errno() {
-        libc::EBUSY => report(FindingKind::ObjectInUse, line, &[("refused", here())]),
-        libc::EINVAL => report(FindingKind::RefusedCall, line, &[("refused", here())]),
+    let kind = match refused.errno() {
+        libc::EBUSY => FindingKind::ObjectInUse,
+        libc::EINVAL => FindingKind::RefusedCall,
         // Memory that is not mapped, or not with the rights of the region.
-        libc::EFAULT if function.starts_with("ibv_reg_") => {
-            report(FindingKind::RefusedCall, line, &[("refused", here())]);
-        }
-        _ => {}
-    }
+        libc::EFAULT if function.starts_with("ibv_reg_") => FindingKind::RefusedCall,
+        _ => return,
+    };
+    report(kind, line, &[("refused", here())]);
 }
 
 /// Whether a correct program may have asked for this refusal.

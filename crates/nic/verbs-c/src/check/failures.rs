@@ -53,7 +53,7 @@ pub(super) fn judge(wc: &Wc, queue: &Queue, found: Option<&Posted>, is_receive: 
         "the {what} with wr_id {wr_id:#x} on queue pair {number:#08x} failed: {status}. {meaning}{key} \
          {remedy}"
     );
-    let sites: Vec<_> = found.map(|posted| ("posted", posted.posted)).into_iter().collect();
-    let sites = [&sites[..], &[("polled", here())]].concat();
+    let polled = ("polled", here());
+    let sites = found.map_or(vec![polled], |posted| vec![("posted", posted.posted), polled]);
     report_between(kind, text.trim_end(), &sites, peer.map(|peer| (number, peer)));
 }

@@ -80,8 +80,8 @@ pub(super) fn failed(wc: &Wc) {
     let length = (length, memory::checksum(&[length]));
     let log = |counted, at: usize, bytes| UseLog::new(counted, at as u64, bytes);
     let all = [status, opcode, byte_len].map(|at| log(Counted::All, at, 4));
-    if let ([Ok(status), Ok(opcode), Ok(of_length)], Ok(writes)) = (all, log(Counted::Writes, status, 8)) {
-        let undefined = [opcode, of_length];
+    if let ([Ok(status), Ok(opcode), Ok(bytes)], Ok(writes)) = (all, log(Counted::Writes, status, 8)) {
+        let undefined = [opcode, bytes];
         looks.completion = Some(Completion { thread, text, polled, status, undefined, writes, length });
         OPEN.fetch_add(1, Ordering::Relaxed);
     }
@@ -134,8 +134,9 @@ pub(super) fn datagram(list: &[Sge], bytes: u64, queue: u32, posted: Site) {
         return;
     }
     let watch = |counted, at, length| Watchpoint::new(counted, at, length, &threads);
-    let header = (watch(Counted::All, header, 4), watch(Counted::Writes, header, 4));
-    if let ((Ok(all), Ok(writes)), Ok(payload)) = (header, watch(Counted::All, payload, length)) {
+    // The device may write the memory for a peer in this moment: that must not look like a read.
+    let (writes, payload) = (watch(Counted::Writes, header, 4), watch(Counted::All, payload, length));
+    if let ((Ok(writes), Ok(payload)), Ok(all)) = ((writes, payload), watch(Counted::All, header, 4)) {
         let (list, sites) = (list.into(), [("polled", here()), ("posted", posted)]);
         looks.datagram = Some(Datagram { list, queue, sites, header: [all, writes], payload });
         OPEN.fetch_add(1, Ordering::Relaxed);

@@ -36,6 +36,11 @@ impl Region {
     pub(super) fn holds(&self, at: u64, bytes: u32) -> bool {
         at.checked_sub(self.iova).is_some_and(|offset| offset.saturating_add(bytes.into()) <= self.length)
     }
+
+    /// Whether so many bytes from an address of this process on are in the region.
+    fn has(&self, at: u64, bytes: u64) -> bool {
+        at.checked_sub(self.first).is_some_and(|offset| offset.saturating_add(bytes) <= self.length)
+    }
 }
 
 #[derive(Default)]
@@ -111,20 +116,14 @@ pub(super) fn are_plain(list: &[Sge]) -> bool {
 fn are_all(list: &[Sge], is_good: impl Fn(&Region) -> bool) -> bool {
     let regions = lock(&REGIONS);
     list.iter().filter(|sge| sge.length > 0).all(|sge| {
-        regions.live.get(&sge.lkey.0).is_some_and(|region| {
-            let Region { first, length, .. } = *region;
-            let is_in = sge.addr >= first && (sge.addr - first).saturating_add(sge.length.into()) <= length;
-            is_in && is_good(region)
-        })
+        let region = regions.live.get(&sge.lkey.0);
+        region.is_some_and(|region| region.has(sge.addr, sge.length.into()) && is_good(region))
     })
 }
 
 /// Where memory was registered, if it is in a region of which the memory may be protected.
 pub(super) fn registered(first: u64, length: u64) -> Option<Site> {
-    let holds = |region: &&Region| {
-        let offset = first.checked_sub(region.first);
-        region.is_plain && offset.is_some_and(|offset| offset.saturating_add(length) <= region.length)
-    };
+    let holds = |region: &&Region| region.is_plain && region.has(first, length);
     lock(&REGIONS).live.values().find(holds).map(|region| region.registered)
 }
 

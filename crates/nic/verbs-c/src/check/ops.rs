@@ -78,17 +78,15 @@ unsafe fn post_all<W: WorkRequest>(
 #[inline]
 fn look_at_next<W: WorkRequest>(wr: &Wr<'_, W>) {
     let next = wr.get().next();
-    if !next.is_null() && (!next.is_aligned() || !(PAGE_BYTES..USER_END).contains(&next.addr())) {
+    // No process has memory below the smallest page, or in the upper half of 64 bits.
+    if !next.is_null() && (!next.is_aligned() || next.addr().cast_signed() < 4096) {
         let text = format!(
-            "next of the work request is {next:p}, which is no address; set it to NULL in the last one of a list"
+            "next of the work request is {next:p}, which is no address; set it to NULL in the last one of a \
+             list"
         );
         report(FindingKind::ForeignObject, &text, &[("posted", here())]);
     }
 }
-
-/// Addresses of no process: below the smallest page, and from the end of the upper half of 64 bits on.
-const PAGE_BYTES: usize = 4096;
-const USER_END: usize = 1 << 63;
 
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,

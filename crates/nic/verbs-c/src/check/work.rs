@@ -284,12 +284,9 @@ impl Work {
     fn compare_sizes(&self, object: &QpObject) {
         for cq in [object.send_cq_object(), object.recv_cq_object()].into_iter().flatten() {
             let address = cq.public().addr();
-            let needed: u32 =
-                self.queues.values().filter_map(|queue| queue.try_lock().ok()).fold(0, |sum, queue| {
-                    let [(send_cq, sends), (recv_cq, receives)] = queue.needs;
-                    let of = |to: usize, count: u32| if to == address { count } else { 0 };
-                    sum + of(send_cq, sends) + of(recv_cq, receives)
-                });
+            let queues = self.queues.values().filter_map(|queue| queue.try_lock().ok());
+            let needs = queues.flat_map(|queue| queue.needs).filter(|(cq, _)| *cq == address);
+            let needed: u32 = needs.map(|(_, count)| count).sum();
             let capacity = cq.tail.cq.capacity();
             if needed > capacity
                 && let Some(created) = created(address)

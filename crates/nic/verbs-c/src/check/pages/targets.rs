@@ -152,11 +152,8 @@ pub(super) fn report(noted: &Use, user: &User) {
                  of queue pair {number:#08x} fills. A NIC need not place the bytes in order, and need not \
                  show them before a completion: use a WRITE with immediate data, or a SEND behind it"
             );
-            report_finding(
-                FindingKind::MemoryPolled,
-                &text,
-                &[("polled", site), ("registered", user.posted)],
-            );
+            let sites = [("polled", site), ("registered", user.posted)];
+            report_finding(FindingKind::MemoryPolled, &text, &sites);
         }
         return;
     }
