@@ -42,6 +42,12 @@ fn recipe(machine: &Machine, _: &str) -> Result<(), String> {
 }
 
 fn between(machine: &Machine) -> Result<(), String> {
+    // Its maps cannot be filled, so it does not stay.
+    let refused = machine.ask(&format!("! {IN_A} ./roxie xdp attach wire --recipe redirect:to=missing0"))?;
+    let left = machine.ask(&format!("{IN_A} xdp-loader status wire"))?;
+    if left.contains("roxie_redirect") {
+        return Err(format!("a program with incomplete maps stays\n{refused}{left}"));
+    }
     let attached = machine.ask(&format!("{IN_A} ./roxie xdp attach wire --recipe access:deny=10.98.0.77"))?;
     machine.command(&format!(
         "./roxie xdp object /tmp/xsk.o && {IN_A} xdp-loader load -m native wire /tmp/xsk.o && \

@@ -47,12 +47,10 @@ pub(super) fn attach(link: &Link, there: AttachedXdp, source: &Source) -> Outcom
     let mut new = all.into_iter().filter(|id| !before.contains(id));
     let id = new.find(|id| known_as(*id) == program.name);
     let id = id.ok_or_else(|| Failure::new(format!("{}: xdp-loader has not added it", program.name)))?;
-    let maps = Program::by_id(id).and_then(|loaded| maps_of(&loaded, program)).during("maps")?;
-    for (index, fill) in &source.fill {
-        let Some(map) = maps.get(*index) else { continue };
-        fill.put(link, map, program.frags)?;
+    if let Err(failure) = fill_maps(link, id, source, program, in_driver) {
+        let stays = format!("{}: {} stays, with incomplete maps: {failure}", link.name, program.name);
+        return Err(loader(&["unload", &link.name, "--id", &id.to_string()], stays).err().unwrap_or(failure));
     }
-    Targets::enter(source, &maps, in_driver)?.attached(in_driver, false);
     let (name, mode) = (&program.name, there.mode);
     let others = format!("beside others in dispatcher {}", there.program_id);
     Terminal::stdout().line(&format!("{}: {name} attached (id {id}, {mode} mode), {others}", link.name));
@@ -70,15 +68,31 @@ fn load(link: &Link, mode: XdpMode, program: &bpf::Program) -> Outcome {
     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     std::fs::File::from(fd.try_clone().during("memory")?).write_all(&file).during("object file")?;
     let mode = if mode == XdpMode::Generic { "skb" } else { "native" };
-    let mut command = Command::new("xdp-loader");
-    let done = command.args(["load", "-m", mode, &link.name, &path]).output().map_err(|error| {
+    let failed = format!("{}: xdp-loader cannot add {}", link.name, program.name);
+    loader(&["load", "-m", mode, &link.name, &path], failed)
+}
+
+/// Runs xdp-loader; `failed` says what it did not do.
+fn loader(words: &[&str], failed: String) -> Outcome {
+    let done = Command::new("xdp-loader").args(words).output().map_err(|error| {
         Failure::new(format!("xdp-loader: {error}")).hint("it is in the Debian package xdp-tools")
     })?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    Err(Failure::new(format!("{}: xdp-loader cannot add {}", link.name, program.name)).log(&said))
+    Err(Failure::new(failed).log(&said))
+}
+
+/// Fills the maps of the program `id`, which is loaded.
+fn fill_maps(link: &Link, id: u32, source: &Source, program: &bpf::Program, in_driver: bool) -> Outcome {
+    let maps = Program::by_id(id).and_then(|loaded| maps_of(&loaded, program)).during("maps")?;
+    for (index, fill) in &source.fill {
+        let Some(map) = maps.get(*index) else { continue };
+        fill.put(link, map, program.frags)?;
+    }
+    Targets::enter(source, &maps, in_driver)?.attached(in_driver, false);
+    Ok(())
 }
 
 /// The maps of a loaded program, in the order of its definition.
