@@ -1,12 +1,12 @@
 //! The visible answer of the receiver outweighs a rule: what it acknowledges it has accepted.
 
-use wire::capture::Seen;
+use wire::capture::{IcrcCheck, Seen};
 use wire::{DropReason, Opcode, Psn, Service};
 
-use super::Analysis;
 use super::direction::Inside;
 use super::finding::{At, Confidence, Finding, Kind, subject};
 use super::window::{Order, Slot};
+use super::{Analysis, damaged};
 
 /// Findings of a direction that wait for the answer of the receiver; further ones have the confidence low.
 const DOUBTS_MAX: usize = 64;
@@ -42,7 +42,7 @@ impl Analysis {
     }
 
     /// Reports a packet that cannot be decoded, unless its opcode is one of a manufacturer.
-    pub(super) fn malformed(&mut self, at: At, seen: &Seen<'_>, reason: DropReason) {
+    pub(super) fn malformed(&mut self, at: At, seen: &Seen<'_>, reason: DropReason, icrc: IcrcCheck) {
         let opcode = seen.bth.map_or(Opcode::default(), |bth| bth.opcode);
         let is_known = reason != DropReason::UnknownOpcode || opcode.0 < MANUFACTURER;
         let mut finding = None;
@@ -55,6 +55,8 @@ impl Analysis {
             };
             let text = format!("A packet is malformed: {why}. A receiver should drop it silently.");
             finding = self.report(Kind::Malformed, at, at.number, subject(seen), text);
+        } else if let IcrcCheck::Bad { want } = icrc {
+            finding = self.report(Kind::BadIcrc, at, at.number, subject(seen), damaged(want));
         } else {
             self.totals.foreign += 1;
         }

@@ -8,7 +8,7 @@ use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 use super::Analysis;
 use super::conclude::earliest;
 use super::copies::Sighting;
-use super::direction::{Message, PendingNak, Reacknowledged};
+use super::direction::{Direction, Message, PendingNak, Reacknowledged};
 use super::finding::{At, Confidence, Kind, packets};
 use super::repeat::DUPLICATED_NS;
 use super::request::ip_id;
@@ -19,11 +19,21 @@ use crate::clock;
 /// An answer that takes longer makes a finding.
 pub(super) const SLOW_NS: u64 = 1_000_000_000;
 
+/// Longer than a round trip: a NAK of a younger direction may be for a transmission before the capture.
+const YOUNG_NS: u64 = 1_000_000;
+
 impl Analysis {
     /// Handles a response packet of `direction`, which answers a request of the other direction.
     pub(super) fn answer(&mut self, direction: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
-        let Some(index) = self.peer(direction, psn) else { return self.stray(direction, at, packet) };
+        let Some(index) = self.peer(direction, seen, packet) else {
+            return match self.sighting {
+                Sighting::Again(ns) if at.ns.abs_diff(ns) < DUPLICATED_NS => {
+                    self.duplicated(direction, at, At { ns, number: 0 }, false, false);
+                }
+                _ => self.stray(direction, at, packet),
+            };
+        };
         if self.is_copied(direction, index, at, seen) {
             return;
         }
@@ -42,7 +52,7 @@ impl Analysis {
             let acked = matches!(packet.aeth(), Some(aeth) if matches!(aeth.syndrome, Syndrome::Ack(_)));
             if acked && timeout.highest.is_before(psn) && psn.advance(1) == requests.window.next() {
                 self.findings.withdraw(timeout.finding);
-            } else if acked && timeout.lowest == psn && timeout.highest == psn {
+            } else if acked && timeout.is_first && timeout.lowest == psn && timeout.highest == psn {
                 requests.reacknowledged = Some(Reacknowledged { timeout, psn, first: at, count: 0 });
             }
         }
@@ -82,16 +92,21 @@ impl Analysis {
 
     /// The direction of the requests that a response answers. A pair that was guessed is exchanged if it does
     /// not fit, and another one does.
-    fn peer(&mut self, direction: usize, psn: Psn) -> Option<usize> {
+    fn peer(&mut self, direction: usize, seen: &Seen<'_>, packet: &Packet<'_>) -> Option<usize> {
+        let psn = packet.bth.psn;
         let known = self.directions[direction].peer;
         if let Some(known) = known {
-            let order = self.directions[known].window.order(psn);
+            let requests = &self.directions[known];
+            let is_there = matches!(requests.window.order(psn), Order::Repeated | Order::FillsGap);
             let is_certain = self.peer_qp(self.directions[direction].key).is_some();
-            if is_certain || matches!(order, Order::Repeated | Order::FillsGap) {
+            if is_certain || is_there && requests.is_answered_by(seen, packet) {
                 return Some(known);
             }
         }
-        let Some(found) = self.find_peer(direction, psn) else { return known };
+        let Some(found) = self.find_peer(direction, seen, packet) else { return known };
+        if Some(found) == known {
+            return known;
+        }
         let other = self.directions[found].peer;
         self.pair(direction, found);
         if let (Some(other), Some(known)) = (other, known) {
@@ -101,14 +116,16 @@ impl Analysis {
     }
 
     /// The direction of the requests that a response with this number answers: one with the number in flight.
-    /// Among several, one that waits for the answer is preferred, then one with the same partition and UDP
-    /// source port.
-    fn find_peer(&self, direction: usize, psn: Psn) -> Option<usize> {
-        let super::Direction { key, sport, service, p_key, peer: guess, .. } = self.directions[direction];
+    /// Among several, one with such a request is preferred, then one that waits for the answer, then one with
+    /// the same partition and UDP source port.
+    fn find_peer(&self, direction: usize, seen: &Seen<'_>, packet: &Packet<'_>) -> Option<usize> {
+        let psn = packet.bth.psn;
+        let Direction { key, sport, service, p_key, wrong_p_key, peer: guess, .. } =
+            self.directions[direction];
         let peer = self.peer_qp(key);
         let same_key =
-            |candidate: &super::Direction| candidate.p_key.map(|(key, _)| key) == p_key.map(|(key, _)| key);
-        let fits = |candidate: &super::Direction| {
+            |candidate: &Direction| candidate.p_key.map(|(key, _)| key) == p_key.map(|(key, _)| key);
+        let fits = |candidate: &Direction| {
             let known = peer.is_none_or(|peer| peer == candidate.key.qp) && candidate.service == service;
             let ends =
                 candidate.key.src == key.dst && candidate.key.dst == key.src && candidate.key.vni == key.vni;
@@ -116,7 +133,14 @@ impl Analysis {
                 || candidate
                     .unsized_read
                     .is_some_and(|(read, most)| (0..most.cast_signed()).contains(&psn.distance_from(read)));
-            let is_free = candidate.peer.is_none() || guess.is_some() && same_key(candidate);
+            // A queue pair does not answer packets of another partition.
+            let has_one = candidate.p_key.is_some() && !candidate.wrong_p_key && !wrong_p_key;
+            let is_other = peer.is_none() && has_one && !same_key(candidate);
+            let is_damaged = |peer: usize| {
+                let counts = &self.directions[peer].counts;
+                counts.intact == 0 && counts.damaged > 0
+            };
+            let is_free = (candidate.peer.is_none_or(is_damaged) || guess.is_some()) && !is_other;
             ends && known && is_free && candidate.has_requests() && open
         };
         let candidates = self.directions.iter().enumerate().filter(|(_, candidate)| fits(candidate));
@@ -124,7 +148,14 @@ impl Analysis {
         // is the likely one.
         let (index, _) = candidates.max_by_key(|(_, candidate)| {
             let sent = candidate.window.get(psn).map_or(u64::MAX, |slot| slot.sent.number);
-            (!psn.is_before(candidate.una), same_key(candidate), candidate.sport == sport, Reverse(sent))
+            let fits = candidate.is_answered_by(seen, packet);
+            (
+                fits,
+                !psn.is_before(candidate.una),
+                same_key(candidate),
+                candidate.sport == sport,
+                Reverse(sent),
+            )
         })?;
         Some(index)
     }
@@ -182,6 +213,10 @@ impl Analysis {
     /// Counts the ACKs for a single packet that was retransmitted. If each transmission has one, none was
     /// lost. (Of several packets, Linux rxe acknowledges each duplicate with the latest number.)
     fn reacknowledged(&mut self, index: usize, at: At, psn: Psn) {
+        // An equal one just before may be the same one.
+        if matches!(self.sighting, Sighting::Again(ns) if at.ns.abs_diff(ns) < DUPLICATED_NS) {
+            return;
+        }
         let requests = &mut self.directions[index];
         let Some(seen) = requests.reacknowledged.as_mut().filter(|seen| seen.psn == psn) else { return };
         seen.count += 1;
@@ -225,11 +260,13 @@ impl Analysis {
                 break;
             }
             let ended = front.ended;
+            // Responses that were requested again meanwhile may still come.
+            let is_passed = waiting && front.resent == 0;
             let (from, to) = (front.response, front.last_psn);
             let message = self.directions[index].open.pop_front();
-            if waiting {
+            if is_passed {
                 self.directions[index].pass_over(from, to, at);
-            } else if ended {
+            } else if ended && !waiting {
                 self.directions[index].counts.acked_messages += u64::from(!own);
                 self.done(index, message, at);
             }
@@ -327,7 +364,7 @@ impl Analysis {
             direction.shorten(psn);
         }
         let Some(slot) = direction.window.get(psn).copied() else { return self.unknown_nak(index, at, psn) };
-        if slot.late || direction.is_reordering(at) {
+        if slot.late || direction.is_reordering(at, psn) {
             return self.reordered(index, at, psn, slot.ip_id);
         }
         // A packet that was never captured is judged when its retransmission arrives.
@@ -348,7 +385,8 @@ impl Analysis {
         // that was not captured before tells, too.
         let has_strays = direction.peer.is_some_and(|peer| self.directions[peer].strays.is_some());
         let direction = &self.directions[index];
-        let is_first = slot.sent.number < direction.first_answer.number || has_strays;
+        let is_young = at.ns.saturating_sub(direction.first.ns) < YOUNG_NS;
+        let is_first = slot.sent.number < direction.first_answer.number || has_strays || is_young;
         let or = match (slot.sent.number, slot.again.number) {
             (sent, again) if sent != again => format!(", or an earlier transmission from packet {sent} on,"),
             _ if is_first => ", or an earlier transmission,".to_owned(),
@@ -370,10 +408,10 @@ impl Analysis {
     fn unknown_nak(&mut self, index: usize, at: At, psn: Psn) {
         let direction = &mut self.directions[index];
         direction.pending_nak = None;
-        if psn.distance_from(direction.window.next()) <= 0 || direction.refused {
+        if psn.distance_from(direction.window.next()) <= 0 || direction.refused.is_some() {
             return;
         }
-        direction.refused = true;
+        direction.refused = Some(At::default());
         let last = direction.window.next().advance(0xff_ffff);
         let is_near = psn.distance_from(last) <= OVERTAKEN_MAX;
         let either = if is_near { "Either the capture lacks requests, or the" } else { "The" };
@@ -391,10 +429,10 @@ impl Analysis {
 
     fn refused(&mut self, index: usize, at: At, psn: Psn, code: NakCode) {
         let direction = &mut self.directions[index];
-        if direction.refused {
+        if direction.refused.is_some() {
             return;
         }
-        direction.refused = true;
+        direction.refused = Some(at);
         direction.pending_nak = None;
         let dst = direction.key.dst;
         let message = direction
@@ -457,7 +495,7 @@ impl Analysis {
                 let bytes = requests.message_at(read).map_or(0, |message| message.bytes);
                 let span = bytes.div_ceil(u64::from(mtu.max(1))) as u32;
                 let known = requests.window.next().distance_from(read).cast_unsigned();
-                requests.lengthen(read, span.saturating_sub(known));
+                requests.lengthen(read, span.saturating_sub(known), false);
             }
         }
         if let Some((read, _)) =
@@ -465,7 +503,7 @@ impl Analysis {
         {
             requests.unsized_read = None;
             let missing = psn.advance(1).distance_from(requests.window.next());
-            requests.lengthen(read, missing.max(0).cast_unsigned());
+            requests.lengthen(read, missing.max(0).cast_unsigned(), true);
         }
         let peer_mtu = requests.path_mtu;
         if let Some(peer) = requests.peer {
@@ -515,6 +553,29 @@ impl Analysis {
         if whole || position.ends() && operation != Operation::ReadRequest {
             self.acknowledged(index, at, if whole { last } else { psn }, true);
         }
+    }
+}
+
+impl Direction {
+    /// Whether the request with the number of an answer is of the kind that has such answers.
+    fn is_answered_by(&self, seen: &Seen<'_>, packet: &Packet<'_>) -> bool {
+        let (psn, row) = (packet.bth.psn, packet.row());
+        let mut all = self.open.iter();
+        let asked = all.find(|m| !psn.is_before(m.first_psn) && !m.last_psn.is_before(psn));
+        let is_atomic = |m: &Message| matches!(m.operation, Operation::CompareSwap | Operation::FetchAdd);
+        let is_only = row.position.starts() && row.position.ends();
+        asked.is_none_or(|message| match row.operation {
+            Operation::AtomicAck => is_atomic(message),
+            Operation::ReadResponse if message.operation == Operation::ReadRequest => {
+                !is_only
+                    || message.access.is_none()
+                    || message.last_psn.distance_from(psn) > 0
+                    || message.first_psn != psn
+                    || message.bytes == seen.payload_len() as u64
+            }
+            Operation::ReadResponse => message.wants_response() && !is_atomic(message),
+            _ => true,
+        })
     }
 }
 

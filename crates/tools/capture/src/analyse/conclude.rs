@@ -60,16 +60,19 @@ impl Analysis {
     fn conclude_timeout(&mut self, index: usize, hosts: &Hosts) {
         let direction = &mut self.directions[index];
         let Some(Timeout { finding, attempts, last, .. }) = direction.timeout.take() else { return };
-        if direction.refused {
+        if direction.refused.is_some() {
             // A NAK was the answer.
             return self.findings.withdraw(finding);
         }
-        let last = last.number;
         let (src, dst) = (direction.key.src, direction.key.dst);
         let answered = direction.last_ack.number;
         let strays = hosts.strays.get(&(dst, src)).copied();
         let is_silent = strays.is_none() && !hosts.pairs.contains(&(dst, src));
         direction.is_silent = true;
+        // Until now something else explained the retransmissions.
+        let finding =
+            finding.or_else(|| self.report_on(index, Kind::NoAnswer, last, last.number, String::new()));
+        let last = last.number;
         let Some(finding) = self.findings.at(finding) else { return };
         finding.kind = Kind::NoAnswer;
         let since = match answered {
@@ -128,7 +131,8 @@ impl Analysis {
     /// Reports a request that was not answered long before the end of the capture; counts a younger one.
     fn conclude_unanswered(&mut self, index: usize, gaps: &mut Gaps) {
         let direction = &self.directions[index];
-        let is_answered = direction.service == Service::Uc || direction.refused || !direction.awaits_answer();
+        let is_answered =
+            direction.service == Service::Uc || direction.refused.is_some() || !direction.awaits_answer();
         let has_peer = direction.peer.is_some();
         let is_ended = self.handshakes.is_ended(direction.key.dst, direction.key.qp);
         if is_answered || is_ended || direction.is_silent {
@@ -166,6 +170,10 @@ impl Analysis {
         for (first, last, at) in partly {
             direction.pass_over(first, last, at);
         }
+        // Where packets are lost, the last ones may be, and not be requested again so far.
+        let last = direction.last_request.number;
+        let is_lossy = direction.counts.resent > 0;
+        direction.passed.retain(|(_, _, by)| by.number < last || !is_lossy);
         let spans = direction.passed.iter().map(|(from, to, _)| to.distance_from(*from).cast_unsigned());
         let responses = spans.map(|span| u64::from(span) + 1).sum();
         let hole = (requests > 0).then_some(direction.first_hole);
@@ -183,6 +191,10 @@ impl Analysis {
         let counts = &direction.counts;
         let (bad, good) = (counts.damaged, counts.intact);
         let answered = direction.last_ack.number != 0;
+        if bad > 0 && good == 0 && !answered {
+            let doubts = direction.doubts.iter();
+            doubts.for_each(|(_, _, finding)| self.findings.withdraw(Some(*finding)));
+        }
         if bad == 0 || bad == 1 && !answered || good > 0 {
             return;
         }
@@ -365,7 +377,7 @@ impl Analysis {
             }
             let requests_only = direction.has_requests()
                 && direction.ack_requested.is_some()
-                && direction.counts.resent == 0
+                && direction.counts.resent + direction.counts.damaged == 0
                 && direction.counts.begun() > 1;
             let answers_only = direction.strays.is_some();
             if requests_only || answers_only {

@@ -150,8 +150,10 @@ pub(super) enum PendingNak {
 pub(super) struct Timeout {
     /// Index of the finding about it.
     pub(super) finding: Option<usize>,
-    /// Transmissions so far.
+    /// Transmissions so far, of the latest ones.
     pub(super) attempts: u32,
+    /// The first one was not a retransmission itself.
+    pub(super) is_first: bool,
     /// The latest one.
     pub(super) last: At,
     /// The lowest retransmitted number.
@@ -285,6 +287,8 @@ pub struct Direction {
     pub(super) damaged: Option<usize>,
     pub(super) pauses: Pauses,
     pub(super) path_mtu: Option<u32>,
+    /// It is from a full packet of its own, or from the connection setup.
+    pub(super) has_own_mtu: bool,
     /// A READ with an unknown number of responses, because the path MTU is unknown: its first number, and the
     /// largest possible number of responses.
     pub(super) unsized_read: Option<(Psn, u32)>,
@@ -320,17 +324,17 @@ pub struct Direction {
     pub(super) numbering: Numbering,
     /// A point where packets are captured that another point has captured before.
     pub(super) second_point: Option<Point>,
+    /// The number of the latest packet that was taken for an earlier transmission, captured at another point.
+    pub(super) skipped: Option<Psn>,
     /// Findings that an acknowledgement of their packet refutes: its number, the packet, and the index.
     pub(super) doubts: Vec<(Psn, At, usize)>,
-    /// Time of the latest packet out of order.
-    pub(super) late_ns: u64,
+    /// Time of the latest packet out of order, and the lowest number of those before it.
+    pub(super) late: Option<(u64, Psn)>,
     pub(super) q_key: Option<u32>,
     pub(super) wrong_key: bool,
     /// Partition (P_Key without the membership bit), and the first packet with it.
     pub(super) p_key: Option<(u16, At)>,
     pub(super) wrong_p_key: bool,
-    /// Index of the finding that both directions have different partitions, if their numbers alone pair them.
-    pub(super) guessed: Option<usize>,
     /// The number of the first captured request since the numbers last restarted.
     pub(super) begins: Psn,
     /// The first answer.
@@ -339,8 +343,9 @@ pub struct Direction {
     pub(super) first_request: (At, Psn),
     /// The latest request packet.
     pub(super) last_request: At,
-    /// The responder sent a fatal NAK; further ones are not reported.
-    pub(super) refused: bool,
+    /// The first NAK that ends the connection; further ones are not reported. Number 0: one that expects
+    /// numbers which were not sent, after which the requester tries again.
+    pub(super) refused: Option<At>,
     /// A finding says that the last request had no answer.
     pub(super) is_silent: bool,
 }
@@ -399,11 +404,13 @@ impl Direction {
         self.last_request.number != 0
     }
 
-    /// Forgets the requests so far.
-    pub(super) fn forget(&mut self) {
+    /// Forgets the requests so far; returns the findings about them that waited for an answer.
+    pub(super) fn forget(&mut self) -> Vec<(Psn, At, usize)> {
         self.window = Window::default();
         self.open.clear();
         (self.unsized_read, self.path_mtu, self.p_key, self.ack_requested) = (None, None, None, None);
+        self.has_own_mtu = false;
+        std::mem::take(&mut self.doubts)
     }
 
     /// Notes that the request `psn` demands an answer.
@@ -430,6 +437,30 @@ impl Direction {
         if let Some(message) = self.open.back_mut().filter(|message| !message.ended) {
             message.stalled_ns = message.stalled_ns.saturating_add(waited);
         }
+    }
+
+    /// Handles a packet with this number that another point has captured before: it may be a retransmission.
+    pub(super) fn copied(&mut self, psn: Psn) {
+        if let Some(timeout) = self.timeout.as_mut().filter(|_| self.retransmission == Some(psn)) {
+            timeout.highest = psn;
+            self.retransmission = Some(psn.advance(1));
+        }
+    }
+
+    /// Notes that the request `psn` has no answer so far, and is retransmitted in packet `at`; `is_first`:
+    /// for the first time.
+    pub(super) fn note_timeout(&mut self, psn: Psn, at: At, is_first: bool, finding: Option<usize>) {
+        let timeout = self.timeout.get_or_insert(Timeout {
+            finding,
+            attempts: 1,
+            is_first,
+            last: at,
+            lowest: psn,
+            highest: psn,
+        });
+        timeout.attempts += 1;
+        timeout.last = at;
+        timeout.finding = timeout.finding.or(finding);
     }
 
     /// The first captured packet with this number; 0 if there is none.

@@ -32,6 +32,7 @@ mod window;
 
 use std::collections::HashMap;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use wire::capture::{IcrcCheck, NotRoce, Seen};
@@ -69,6 +70,8 @@ const PARTITION: u16 = 0x7fff;
 pub struct Analysis {
     directions: Vec<Direction>,
     index: HashMap<Key, usize>,
+    /// The number of directions by sender and receiver.
+    alike: HashMap<(IpAddr, IpAddr), u32>,
     /// The two directions used last, a cache for `index`: most captures have few busy connections.
     recent: [Option<(Key, usize)>; 2],
     handshakes: Handshakes,
@@ -185,7 +188,7 @@ impl Analysis {
         }
         let packet = match &seen.packet {
             Ok(packet) => packet,
-            Err(reason) => return self.malformed(at, seen, *reason),
+            Err(reason) => return self.malformed(at, seen, *reason, icrc),
         };
         if !seen.is_whole() && record.data.len() >= record.original_len {
             let (there, len) = (seen.udp_payload.len(), seen.udp_payload_len);
@@ -201,11 +204,15 @@ impl Analysis {
         self.sighting = self.copies.add(at, self.point, seen);
         if self.sighting == Sighting::Copy {
             self.totals.seen_twice += 1;
-            let index = seen.bth.and_then(|bth| self.index.get(&Key::of(seen, bth.dest_qp)));
-            if let Some(index) = index {
-                self.directions[*index].second_point = Some(self.point);
+            let index = self.index.get(&Key::of(seen, packet.bth.dest_qp));
+            let Some(direction) = index.map(|index| &mut self.directions[*index]) else { return };
+            direction.second_point = Some(self.point);
+            if direction.skipped.take() != Some(packet.bth.psn) {
+                return direction.copied(packet.bth.psn);
             }
-            return;
+            // It passed the other point first: a retransmission after all.
+            self.totals.seen_twice -= 1;
+            self.sighting = Sighting::First;
         }
         if !self.intact(at, seen, packet, icrc) {
             return;
@@ -275,7 +282,8 @@ impl Analysis {
             direction.counts.intact += 1;
             if direction.counts.intact == 1 && direction.counts.damaged > 0 {
                 // The damaged packets before were dropped.
-                direction.forget();
+                let doubts = direction.forget();
+                doubts.iter().for_each(|(_, _, finding)| self.findings.withdraw(Some(*finding)));
             }
             return true;
         };
@@ -317,6 +325,7 @@ impl Analysis {
                 let index = self.directions.len();
                 self.directions.push(Direction::new(key, service, seen.source_port(), at));
                 self.index.insert(key, index);
+                *self.alike.entry((key.src, key.dst)).or_default() += 1;
                 self.pair_by_setup(index);
                 index
             }
@@ -341,11 +350,11 @@ impl Analysis {
     }
 
     /// Checks that all packets of a connection have the same partition.
-    fn check_p_key(&mut self, index: usize, at: At, key: u16) -> Option<usize> {
+    fn check_p_key(&mut self, index: usize, at: At, key: u16) {
         let direction = &mut self.directions[index];
         let (known, since) = *direction.p_key.get_or_insert((key, at));
         if known == key || direction.wrong_p_key {
-            return None;
+            return;
         }
         direction.wrong_p_key = true;
         let text = format!(
@@ -354,7 +363,7 @@ impl Analysis {
              others silently: use the same P_Key at both ends.",
             at.number, since.number
         );
-        self.report_on(index, Kind::WrongKey, at, at.number, text)
+        self.report_on(index, Kind::WrongKey, at, at.number, text);
     }
 
     /// Pairs the two directions of a connection by its setup messages, or by what its devices have told.
@@ -362,6 +371,7 @@ impl Analysis {
         let key = self.directions[index].key;
         if let Some(connection) = self.handshakes.connection(key.dst, key.qp) {
             self.directions[index].path_mtu = connection.path_mtu;
+            self.directions[index].has_own_mtu = connection.path_mtu.is_some();
             self.directions[index].p_key = connection.p_key;
         }
         let Some(qp) = self.peer_qp(key) else { return };
@@ -377,18 +387,33 @@ impl Analysis {
         connection.map(|connection| connection.peer_qp).or_else(|| self.peers.of(key.dst, key.qp))
     }
 
+    /// Whether the answers to the requests of a direction may be those of another one: only numbers pair
+    /// them.
+    fn is_ambiguous(&self, index: usize) -> bool {
+        let key = self.directions[index].key;
+        self.peer_qp(key).is_none() && self.alike.get(&(key.src, key.dst)).is_some_and(|count| *count > 1)
+    }
+
     fn pair(&mut self, a: usize, b: usize) {
+        for (one, other) in [(a, b), (b, a)] {
+            let direction = &mut self.directions[one];
+            if direction.peer.is_some_and(|known| known != other) {
+                // Another responder counts from another number.
+                (direction.msn, direction.msn_steps) = (None, 0);
+            }
+        }
         self.directions[a].peer = Some(b);
         self.directions[b].peer = Some(a);
-        if let (Some(key), Some((other, at))) = (self.directions[a].p_key, self.directions[b].p_key) {
+        let is_certain = self.peer_qp(self.directions[a].key).is_some();
+        if is_certain
+            && let (Some(key), Some((other, at))) = (self.directions[a].p_key, self.directions[b].p_key)
+        {
             self.directions[b].p_key = Some(key);
-            let is_guess = self.peer_qp(self.directions[a].key).is_none();
-            let finding = self.check_p_key(b, at, other).filter(|_| is_guess);
-            self.directions[b].guessed = finding.or(self.directions[b].guessed);
+            self.check_p_key(b, at, other);
         }
-        let mtu = self.directions[a].path_mtu.or(self.directions[b].path_mtu);
-        self.directions[a].path_mtu = mtu;
-        self.directions[b].path_mtu = mtu;
+        let (mtu, other) = (self.directions[a].path_mtu, self.directions[b].path_mtu);
+        self.directions[a].path_mtu = mtu.or(other);
+        self.directions[b].path_mtu = other.or(mtu);
     }
 
     /// Handles a datagram: a message without an answer.

@@ -179,7 +179,7 @@ impl Analysis {
         if reasons.is_empty() {
             return None;
         }
-        let withdrawn = if is_unreliable { self.withdraw_absences() } else { 0 };
+        let withdrawn = if is_unreliable { self.findings.withdraw_absences() } else { 0 };
         self.findings.doubt_absences();
         let unlisted = match withdrawn {
             0 => String::new(),
@@ -189,13 +189,6 @@ impl Analysis {
         let text = format!("Inconclusive: {}.{unlisted}", reasons.join("; "));
         self.report(Kind::CaptureLoss, self.totals.first, 0, "the capture".to_owned(), text);
         retake
-    }
-
-    /// Removes the findings that depend on missing packets, also on pairs that only numbers join; returns the
-    /// number of the former.
-    fn withdraw_absences(&mut self) -> usize {
-        self.directions.iter().for_each(|direction| self.findings.withdraw(direction.guessed));
-        self.findings.withdraw_absences()
     }
 }
 

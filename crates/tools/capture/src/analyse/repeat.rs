@@ -8,7 +8,7 @@ use wire::{Opcode, Operation, Packet, Psn};
 
 use super::Analysis;
 use super::copies::Sighting;
-use super::direction::{PendingNak, Timeout, verb};
+use super::direction::{PendingNak, verb};
 use super::finding::{At, Confidence, Kind, packets};
 use super::request::{OUT_OF_ORDER_NS, always_answered, read_span};
 use super::window::Slot;
@@ -64,6 +64,7 @@ impl Analysis {
         if before.point != slot.point && self.sighting == Sighting::First && !is_newer && !is_ahead {
             // At another point an earlier transmission: the capture lacks its copy at the first point.
             self.totals.seen_twice += 1;
+            direction.skipped = Some(psn);
             return;
         }
         // A sender that counts gives a retransmission another identification. Of others only the time tells.
@@ -92,14 +93,16 @@ impl Analysis {
         if let Some((_, _, finding)) = filled {
             direction.filled = None;
             direction.counts.late += 1;
-            direction.late_ns = at.ns;
+            direction.note_late(at, psn);
             self.findings.withdraw(finding);
             return self.reordered(index, at, psn, slot.ip_id);
         }
         let is_numbered = is_numbered && likeness == Likeness::Equal;
         let behind = psn.advance(direction.span(psn));
-        let is_twin =
-            direction.retransmission.is_none_or(|next| next == behind && at.ns.abs_diff(again.ns) < TWIN_NS);
+        // A requester that goes back repeats the packets in order.
+        let is_twin = direction
+            .retransmission
+            .is_none_or(|next| next.is_before(psn) || next == behind && at.ns.abs_diff(again.ns) < TWIN_NS);
         if is_duplicate && (is_numbered || !pending_nak && is_twin) {
             if let Some(message) = direction.message_at(psn).filter(|_| !is_numbered) {
                 message.resent += 1;
@@ -145,6 +148,10 @@ impl Analysis {
             timeout.highest = psn;
         }
         if direction.retransmission.replace(psn.advance(span)) == Some(psn) && !pending_nak {
+            if psn == direction.una && direction.timeout.is_none() {
+                // Those before were acknowledged, from here on there is no answer.
+                direction.note_timeout(psn, at, false, None);
+            }
             return;
         }
         direction.episode(at);
@@ -152,7 +159,11 @@ impl Analysis {
         match direction.pending_nak.take() {
             Some(PendingNak::Missing(..) | PendingNak::NotReady(..)) => {}
             // Retransmissions arrive out of order as well; one finding describes it.
-            None if direction.is_reordering(at) => {}
+            None if direction.is_reordering(at, psn) => {
+                if !psn.is_before(direction.una) {
+                    direction.note_timeout(psn, at, false, None);
+                }
+            }
             // The requester had not requested an ACK for the packet; the retransmission does.
             None if !awaits_answer
                 && !psn.is_before(direction.una)
@@ -178,8 +189,9 @@ impl Analysis {
         let acked = psn.is_before(direction.una);
         direction.reacknowledged = None;
         let host = direction.key.src;
-        // An implied NAK: the requester goes back to an earlier READ or atomic. Its request may be lost.
-        let or = if direction.has_fetches {
+        // An implied NAK: the requester goes back to an earlier READ or atomic. Its request may be lost, or
+        // older than the capture.
+        let or = if direction.has_fetches || direction.window.is_near_begin(psn) {
             ", or repeats it with an earlier request that has no answer"
         } else {
             ""
@@ -195,18 +207,20 @@ impl Analysis {
             self.report_on(index, Kind::LostResponse, found, at.number, text);
             return;
         }
-        if acked {
-            let ack = direction.last_ack;
+        let refusal = direction.refused.filter(|nak| nak.number != 0).map(|nak| (nak, "refused", "NAK"));
+        let answer =
+            if acked { Some((direction.last_ack, "acknowledged", "acknowledgement")) } else { refusal };
+        if let Some((answer, did, name)) = answer {
             let text = format!(
-                "The {what} in packet {} was acknowledged in packet {}, but retransmitted in packet {} \
-                 after {waited}: the acknowledgement did not reach {host} in time, or {host} was slow to \
-                 process it{or}. {LOOK}",
-                first.number, ack.number, at.number
+                "The {what} in packet {} was {did} in packet {}, but retransmitted in packet {} after \
+                 {waited}: the {name} did not reach {host} in time, or {host} was slow to process it{or}. \
+                 {LOOK}",
+                first.number, answer.number, at.number
             );
-            self.report_on(index, Kind::LostAck, ack, at.number, text);
+            self.report_on(index, Kind::LostAck, answer, at.number, text);
             return;
         }
-        if let Some(timeout) = &mut direction.timeout {
+        if let Some(timeout) = direction.timeout.as_mut().filter(|timeout| timeout.finding.is_some()) {
             timeout.attempts += 1;
             timeout.last = at;
             if let Some(finding) = self.findings.at(timeout.finding) {
@@ -252,8 +266,7 @@ impl Analysis {
         };
         let finding = self.report_on(index, kind, lost, at.number, text);
         if kind == Kind::LostRequest {
-            self.directions[index].timeout =
-                Some(Timeout { finding, attempts: 2, last: at, lowest: psn, highest: psn });
+            self.directions[index].note_timeout(psn, at, first.number == again.number, finding);
         }
     }
 

@@ -45,6 +45,9 @@ impl Analysis {
         let direction = &mut self.directions[index];
         direction.has_fetches |= always_answered(packet);
         match direction.window.order(psn) {
+            Order::Repeated if direction.was_guessed(packet) => {
+                return self.fill_gap(index, at, packet, slot);
+            }
             Order::Repeated => return self.repeated(index, at, seen, packet, &slot),
             Order::FillsGap => return self.fill_gap(index, at, packet, slot),
             Order::TooOld if direction.window.reach_back(psn) => {
@@ -63,7 +66,7 @@ impl Analysis {
                 direction.msn = None;
                 direction.una = psn;
                 direction.open.clear();
-                direction.refused = false;
+                direction.refused = None;
                 self.in_order(index, at, seen, packet, slot);
             }
             Order::Next => self.in_order(index, at, seen, packet, slot),
@@ -89,9 +92,9 @@ impl Analysis {
         let direction = &mut self.directions[index];
         let Some((read, most)) = direction.unsized_read else { return };
         let span = psn.distance_from(read);
-        if span > 1 && span <= most.cast_signed() {
-            let missing = psn.distance_from(direction.window.next());
-            direction.lengthen(read, missing.max(0).cast_unsigned());
+        if span > 1 {
+            let missing = span.min(most.cast_signed()) - direction.window.next().distance_from(read);
+            direction.lengthen(read, missing.max(0).cast_unsigned(), true);
             // Or requests are missing there.
             direction.inside = Inside::Unknown;
         }
@@ -182,7 +185,10 @@ impl Analysis {
         }
         let len = seen.payload_len() as u32;
         let direction = &mut self.directions[index];
-        let known = *direction.path_mtu.get_or_insert(len);
+        if !std::mem::replace(&mut direction.has_own_mtu, true) {
+            direction.path_mtu = Some(len);
+        }
+        let known = direction.path_mtu.unwrap_or(len);
         if known == len && PATH_MTUS.contains(&len) || direction.mtu_finding {
             return;
         }
@@ -248,14 +254,15 @@ impl Analysis {
             !pending_nak && at.ns.abs_diff(opened.ns) < OUT_OF_ORDER_NS
         };
         // Each point has its own order.
-        let is_elsewhere = point != self.point;
+        let is_elsewhere = point != self.point && !pending_nak;
+        let is_unsized = direction.path_mtu.is_none();
         let mut filled = 0;
         while filled < read_span(packet, direction.path_mtu).unwrap_or(1)
             && let Some(place) = direction.window.get_mut(psn.advance(filled))
             && (filled == 0 || place.missing)
         {
             direction.holes = direction.holes.saturating_sub(u64::from(place.missing));
-            *place = Slot { late: late && !is_elsewhere, ..slot };
+            *place = Slot { late: late && !is_elsewhere, guessed: filled > 0 && is_unsized, ..slot };
             filled += 1;
         }
         if is_elsewhere {
@@ -267,7 +274,7 @@ impl Analysis {
         if late {
             direction.last_request = at;
             direction.counts.late += 1;
-            direction.late_ns = at.ns;
+            direction.note_late(at, psn);
             if let Some(gap) = &mut direction.unseen
                 && (0..gap.count.cast_signed()).contains(&psn.distance_from(gap.first))
             {
@@ -284,6 +291,7 @@ impl Analysis {
         direction.last_request = at;
         if is_older {
             direction.pending_nak = None;
+            direction.filled = Some((psn, at, None));
             return;
         }
         let why = match direction.pending_nak.take() {
@@ -335,15 +343,35 @@ impl Analysis {
 }
 
 impl Direction {
-    /// Whether a packet was out of order so recently that an apparent loss is its consequence.
-    pub(super) fn is_reordering(&self, at: At) -> bool {
-        self.late_ns != 0 && at.ns.saturating_sub(self.late_ns) < REORDERING_NS
+    /// Whether a packet was out of order so recently that an apparent loss of `psn` is its consequence.
+    pub(super) fn is_reordering(&self, at: At, psn: Psn) -> bool {
+        self.late
+            .is_some_and(|(ns, lowest)| at.ns.saturating_sub(ns) < REORDERING_NS && !psn.is_before(lowest))
+    }
+
+    /// Notes that the packet `at` was out of order.
+    pub(super) fn note_late(&mut self, at: At, psn: Psn) {
+        let lowest =
+            if self.is_reordering(at, psn) { self.late.map_or(psn, |(_, lowest)| lowest) } else { psn };
+        self.late = Some((at.ns, lowest));
     }
 
     /// Takes the packets for lost that are missing when the numbers restart: a new connection does not send
     /// them.
     fn forget_holes(&mut self) {
         self.holes = self.holes.saturating_sub(self.window.missing_from(self.una));
+    }
+
+    /// Whether the number of a packet was taken for one of a READ with an unknown number of responses. A READ
+    /// that has the same end requests the last responses once more.
+    fn was_guessed(&mut self, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth.psn;
+        let Some(slot) = self.window.get(psn).copied().filter(|slot| slot.guessed) else { return false };
+        let end = |access: Access| access.va.wrapping_add(access.len);
+        let before = self.message_at(psn).map(|message| message.access.map(end));
+        let is_rest = before.is_some_and(|before| before == Access::of(packet).map(end));
+        let is_open = slot.answered == 0 && !psn.is_before(self.una);
+        packet.row().operation != Operation::ReadRequest || is_open && !is_rest
     }
 
     /// Number of sequence numbers that the request at `psn` uses.
@@ -371,10 +399,11 @@ impl Direction {
         }
     }
 
-    /// Adds `more` sequence numbers to the READ at `read`.
-    pub(super) fn lengthen(&mut self, read: Psn, more: u32) {
+    /// Adds `more` sequence numbers to the READ at `read`; `guessed` says that they may be those of other
+    /// requests.
+    pub(super) fn lengthen(&mut self, read: Psn, more: u32, guessed: bool) {
         let Some(slot) = self.window.get(read).copied() else { return };
-        self.window.push(slot, more);
+        self.window.push(Slot { guessed, ..slot }, more);
         let last = self.window.next().advance(0xff_ffff);
         if let Some(message) = self.open.iter_mut().rev().find(|message| message.first_psn == read) {
             message.last_psn = last;

@@ -111,7 +111,7 @@ impl Analysis {
             return;
         }
         let (wanted, there, first) = (message.bytes, message.response_bytes, message.first);
-        if wanted == there {
+        if wanted == there || self.is_ambiguous(index) {
             return;
         }
         let text = format!(
@@ -167,16 +167,17 @@ impl Analysis {
 
     /// Handles an ACK for a number behind all captured requests.
     pub(super) fn ack_ahead(&mut self, index: usize, at: At, psn: Psn) {
-        let direction = &mut self.directions[index];
         // The number of packets of a READ may be unknown, and the requests of a poor capture too.
-        if direction.unsized_read.is_some() {
+        if self.directions[index].unsized_read.is_some() || self.is_ambiguous(index) {
             return;
         }
-        if let Some(finding) = self.findings.at(direction.unknown_ack).filter(|finding| finding.count > 0) {
+        if let Some(finding) =
+            self.findings.at(self.directions[index].unknown_ack).filter(|finding| finding.count > 0)
+        {
             finding.count += 1;
             return;
         }
-        let last = direction.window.next().advance(0xff_ffff);
+        let last = self.directions[index].window.next().advance(0xff_ffff);
         let text = format!(
             "Packet {} acknowledges PSN {psn}, and no request with that number was seen in this capture: \
              the last one before it has PSN {last}. Either the capture lacks requests, or the responder \

@@ -43,6 +43,8 @@ pub(super) struct Slot {
     pub(super) late: bool,
     /// The number was missing when later ones were captured, and no packet with it has been captured so far.
     pub(super) missing: bool,
+    /// It may belong to a READ before it, of which the number of responses is not known.
+    pub(super) guessed: bool,
 }
 
 /// How a number relates to those captured before.
@@ -99,6 +101,11 @@ impl Window {
                 None => Order::TooOld,
             },
         }
+    }
+
+    /// Whether it is one of the lowest numbers that were captured.
+    pub(super) fn is_near_begin(&self, psn: Psn) -> bool {
+        !self.trimmed && self.index(psn).is_some_and(|index| index < OVERTAKEN_MAX as usize)
     }
 
     /// The slot of a number, if it is kept.

@@ -152,7 +152,9 @@ impl<'a> Case<'a> {
                 let ack = self.sent(finding.shown_by)?;
                 let known = self.captured().take_while(|(number, ..)| *number < finding.shown_by);
                 let mut known = known.filter(|(_, _, sent)| {
-                    !sent.is_answer() && (sent.conversation, sent.half) == (ack.conversation, ack.half)
+                    let is_intact = !matches!(sent.fate, Some((NetWhat::Flip, true)));
+                    let is_same = (sent.conversation, sent.half) == (ack.conversation, ack.half);
+                    !sent.is_answer() && is_same && is_intact
                 });
                 let known = known.any(|(_, _, sent)| sent.psn <= ack.psn && ack.psn < self.end_of(sent));
                 known.then(|| "the request was captured".into())
@@ -227,7 +229,9 @@ impl<'a> Case<'a> {
                 let last = *numbers.last()?;
                 self.sent(last)?.again.is_none().then(|| format!("{last} is no retransmission"))
             }
-            Kind::LostAck | Kind::LostResponse if says("answered in") || says("acknowledged in") => {
+            Kind::LostAck | Kind::LostResponse
+                if ["answered in", "acknowledged in", "refused in"].into_iter().any(says) =>
+            {
                 let again = self.sent(*numbers.last()?)?;
                 let answer = self.sent(numbers[numbers.len() - 2])?;
                 if again.again.is_none() {

@@ -158,11 +158,16 @@ pub(crate) fn deth(q_key: u32, source_qp: u32) -> Vec<u8> {
     [q_key.to_be_bytes(), source_qp.to_be_bytes()].concat()
 }
 
-/// A pause frame of priority flow control: class, quanta of 512 bit times.
+/// A pause frame of priority flow control (802.1Qbb) for a class, or of the link (802.3x) for class 8; quanta
+/// of 512 bit times.
 pub(crate) fn pause(host: u8, class: u8, quanta: u16) -> Vec<u8> {
-    let mut frame = vec![1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, host, 0x88, 8, 1, 1, 0, 1 << class];
-    for each in 0..8 {
-        frame.extend(if each == class { quanta } else { 0 }.to_be_bytes());
+    let mut frame = vec![1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, host, 0x88, 8];
+    if class == 8 {
+        frame.extend([0, 1]);
+        frame.extend(quanta.to_be_bytes());
+    } else {
+        frame.extend([1, 1, 0, 1 << class]);
+        (0..8).for_each(|each| frame.extend(if each == class { quanta } else { 0 }.to_be_bytes()));
     }
     frame.resize(60, 0);
     frame

@@ -4,7 +4,7 @@ use roxie_capture::analyse::{Finding, Kind, Verdict};
 
 use crate::ends::{Cause, What};
 use crate::judge::Case;
-use crate::plan::{EndWhat, NetWhat};
+use crate::plan::{EndWhat, NetWhat, Tap};
 use crate::world::Sent;
 
 /// Faults that show, and that no finding names.
@@ -52,7 +52,12 @@ const LOSS: &[Kind] = &[
 
 /// New packets follow a retransmission: if a late answer covers them, nothing is missing.
 fn goes_on(case: &Case<'_>, again: &Sent) -> bool {
-    case.stream(again).any(|other| other.again.is_none() && other.ns > again.ns)
+    let mut later = case.stream(again).filter(|other| other.ns > again.ns && !other.is_answer());
+    later.any(|other| {
+        let earlier =
+            |before: &Sent| before.psn == other.psn && before.ns < other.ns && case.is_captured(before);
+        !case.stream(again).any(earlier)
+    })
 }
 
 fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
@@ -71,7 +76,12 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
                     .sent
                     .iter()
                     .any(|other| other.again.is_some() && other.conversation == sent.conversation);
-            (shown.count() > 1 && plain).then_some(&[Kind::Duplicated])
+            let kinds: &[Kind] = match sent.again {
+                // Or the first transmission was late.
+                Some(_) => &[Kind::Duplicated, Kind::Reordered],
+                None => &[Kind::Duplicated],
+            };
+            (shown.count() > 1 && plain).then_some(kinds)
         }
         NetWhat::Overtake(_) if before && reliable && !sent.is_answer() => {
             let (number, at_tap, _) = shown.next()?;
@@ -81,7 +91,14 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
                     && other.sent > at_tap.sent
                     && by.psn > sent.psn
             });
-            overtaken.then_some(&[Kind::Reordered, Kind::LostRequest])
+            let kinds: &[Kind] = match sent.again {
+                // The order of retransmissions shows as further ones.
+                Some(_) => {
+                    &[Kind::Reordered, Kind::LostRequest, Kind::LostAck, Kind::LostResponse, Kind::NoAnswer]
+                }
+                None => &[Kind::Reordered, Kind::LostRequest],
+            };
+            overtaken.then_some(kinds)
         }
         NetWhat::Lose | NetWhat::Flip if !reliable => {
             if what == NetWhat::Flip && snap > 0 || !before || planned.service == crate::packet::UD {
@@ -97,6 +114,10 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
             let inside = psns.iter().any(|&psn| psn < sent.psn) && psns.iter().any(|&psn| psn > sent.psn);
             inside.then_some(&[Kind::LostUnreliable, Kind::BadIcrc, Kind::Malformed])
         }
+        // The other point may have the first transmission only, and the answer covers both.
+        NetWhat::Delay(_) if case.plan.tap == Tap::Both && case.plan.view.begin > 0 => None,
+        // In a packet that was not captured to its end, the damage may look like another number.
+        NetWhat::Flip if snap > 0 => None,
         NetWhat::Lose | NetWhat::Flip | NetWhat::Delay(_) if !sent.is_answer() => {
             let fault = planned.halves[sent.half].fault;
             if fault.is_some_and(|fault| matches!(fault.what, EndWhat::OtherPsn | EndWhat::NotReady(..))) {
@@ -119,6 +140,8 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
             let before = number(sent).is_some_and(|first| number(again).is_some_and(|next| first < next));
             (before || nak && again.again == Some(Cause::Nak)).then_some(LOSS)
         }
+        // What an RNR NAK asks for looks the same if it was lost.
+        _ if matches!(sent.what, What::Ack { syndrome: 0x20..=0x3f, .. }) => None,
         NetWhat::Lose | NetWhat::Flip | NetWhat::Delay(_) => {
             let mut requests = case.story.sent.iter().filter(|other| {
                 !other.is_answer()
@@ -130,7 +153,8 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
             let again = requests.find(|request| {
                 matches!(request.again, Some(Cause::Timer | Cause::Gap)) && request.ns > sent.ns
             })?;
-            (case.is_captured(first) && case.is_captured(again)).then_some(LOSS)
+            let is_late = matches!(what, NetWhat::Delay(_)) && goes_on(case, again);
+            (case.is_captured(first) && case.is_captured(again) && !is_late).then_some(LOSS)
         }
         _ => None,
     }
@@ -176,9 +200,10 @@ fn by_end(
             (again && first).then_some(&[Kind::NoAnswer, Kind::LostRequest])
         }
         EndWhat::OtherKey => {
-            let datagrams = case.plan.conversations[conversation].service == crate::packet::UD;
-            let other = mine().any(|(_, sent)| sent.other_key);
-            let own = mine().any(|(_, sent)| !(sent.other_key || datagrams && sent.is_answer()));
+            // Only numbers pair the directions, so the keys of the answers say nothing.
+            let mut requests = mine().map(|(_, sent)| sent).filter(|sent| !sent.is_answer());
+            let own = requests.clone().any(|sent| !sent.other_key);
+            let other = requests.any(|sent| sent.other_key);
             (other && own).then_some(&[Kind::WrongKey])
         }
         EndWhat::OtherBytes => {

@@ -162,7 +162,8 @@ impl World<'_> {
             Event::Pause(left) => {
                 let last = left == 1;
                 self.paused_until = if last { now } else { now + 1_100_000 };
-                let bytes = pause(99, 3, if last { 0 } else { 0xffff });
+                let class = plan.pause.map_or(3, |(at, _)| (at % 9) as u8);
+                let bytes = pause(99, class, if last { 0 } else { 0xffff });
                 self.story.at_taps.push(AtTap { ns: now, tap: 0, bytes, sent: None, copy: false });
             }
         }
