@@ -5,6 +5,7 @@
 //! a wake-up, around a sleep, at a yield. Time advances with each step, and jumps when every thread sleeps.
 //! Before it jumps, the engines are asked for work that is due (`lost.rs`).
 
+mod process;
 mod world;
 
 use std::cell::Cell;
@@ -15,8 +16,9 @@ use std::thread::{self, Thread};
 
 use roxie::runtime::{Point, World};
 use roxie::verbs::Device;
-use sys::{PollFd, Usage};
+use sys::PollFd;
 
+use self::process::Process;
 use super::Retransmissions;
 use super::lost::Sleeper;
 use super::network::Network;
@@ -70,21 +72,6 @@ struct Virtual {
     /// It runs on the CPU that two applications share.
     shares_cpu: bool,
     handle: Option<Thread>,
-}
-
-#[derive(Default, Clone)]
-pub(super) struct Process {
-    /// SIGSTOP until then.
-    pub(super) stopped_until: u64,
-    /// Killed: its threads do not run any more.
-    pub(super) is_dead: bool,
-    /// Of the threads of its application.
-    usage: Usage,
-    /// Sleeps of its progress thread that ended early and in vain, in a row.
-    vain: u32,
-    /// What its host had taken from the GSI socket when the last of them ended.
-    taken_by_host: u64,
-    device: Option<Device>,
 }
 
 struct State {
@@ -358,7 +345,9 @@ impl Threads {
             if matches!(run, Run::Sleeps { .. } | Run::WaitsForLock | Run::Ended) {
                 state.release_cpu(me);
             }
-            state.leave_cpu(me, run);
+            let Virtual { is_progress, process, .. } = state.threads[me];
+            state.processes[process].leaves_cpu(is_progress, &run);
+            state.threads[me].run = run;
         }
         match self.choose() {
             Some(next) if next == me => {}
@@ -532,17 +521,6 @@ impl State {
         for process in &mut self.processes {
             (process.is_dead, process.stopped_until) = (false, 0);
         }
-    }
-
-    fn leave_cpu(&mut self, me: usize, run: Run) {
-        let Virtual { is_progress, process, .. } = self.threads[me];
-        let usage = &mut self.processes[process].usage;
-        match run {
-            Run::Sleeps { .. } if !is_progress => usage.voluntary += 1,
-            Run::Preempted(_) if !is_progress => usage.involuntary += 1,
-            _ => {}
-        }
-        self.threads[me].run = run;
     }
 
     /// The thread runs: time passes.

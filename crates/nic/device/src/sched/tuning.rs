@@ -123,10 +123,9 @@ tuning! {
     lock_spin_ns: u64 = 100_000,
     /// Longest mean time (ns) for each unit of work of inline polls: a poll is one unit, and each of its
     /// rounds and batches is one more. With less work, a packet would wait longer for the thread than a
-    /// wake-up of the progress thread takes. Of threads that wait for the CPU, their CPU time counts: 32 ranks
-    /// of MPI on two CPUs have 32 progress threads less beside them. Half: a thread that computes for 80 us
-    /// after each poll gets a progress thread beside it. Double: packets wait twice as long for a thread that
-    /// polls rarely.
+    /// wake-up of the progress thread takes. Of threads that wait for the CPU, only their CPU time counts.
+    /// Half: a thread that computes for 80 us after each poll gets a progress thread beside it. Double:
+    /// packets wait twice as long for a thread that polls rarely.
     poll_gap_ns: u64 = 50_000,
     /// Fewest units of work in the mean that lets the progress thread leave the port. UCX makes two polls in
     /// a row, once in a millisecond, while it waits for a barrier. Half: four polls in a row are enough.

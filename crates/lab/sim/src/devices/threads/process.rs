@@ -1,0 +1,32 @@
+//! A virtual process.
+
+use roxie::verbs::Device;
+use sys::Usage;
+
+use super::Run;
+
+#[derive(Default, Clone)]
+pub(crate) struct Process {
+    /// SIGSTOP until then.
+    pub(crate) stopped_until: u64,
+    /// Killed: its threads do not run any more.
+    pub(crate) is_dead: bool,
+    /// Of the threads of its application.
+    pub(super) usage: Usage,
+    /// Sleeps of its progress thread that ended early and in vain, in a row.
+    pub(super) vain: u32,
+    /// What its host had taken from the GSI socket when the last of them ended.
+    pub(super) taken_by_host: u64,
+    pub(super) device: Option<Device>,
+}
+
+impl Process {
+    /// One of its threads does not run on.
+    pub(super) fn leaves_cpu(&mut self, is_progress: bool, run: &Run) {
+        match run {
+            Run::Sleeps { .. } if !is_progress => self.usage.voluntary += 1,
+            Run::Preempted(_) if !is_progress => self.usage.involuntary += 1,
+            _ => {}
+        }
+    }
+}
