@@ -17,7 +17,7 @@ use crate::clock;
 /// An identical copy within this time was duplicated in transit, and is not a retransmission. Shorter than
 /// the time after which roxie sends a probe.
 pub(super) const DUPLICATED_NS: u64 = 200_000;
-/// The same for a retransmission: a requester that gets late answers repeats it soon.
+/// The same for a retransmission: a requester that gets late answers repeats it soon, and packets in order.
 const TWIN_NS: u64 = 20_000;
 /// The same for hosts that number their packets. Longer than any delay in a network; 2^16 packets of 64 bytes
 /// take 40 ms at 1 Gbit/s, after which identifications repeat.
@@ -99,7 +99,6 @@ impl Analysis {
         }
         let is_numbered = is_numbered && likeness == Likeness::Equal;
         let behind = psn.advance(direction.span(psn));
-        // A requester that goes back repeats the packets in order.
         let is_twin = direction
             .retransmission
             .is_none_or(|next| next.is_before(psn) || next == behind && at.ns.abs_diff(again.ns) < TWIN_NS);

@@ -34,10 +34,10 @@ use world::Story;
 /// Seeds of a run without `ROXIE_SEEDS`: two seconds.
 const SEEDS: u64 = 400;
 /// Seeds that the analyser misjudged once, one of a kind: a run without `ROXIE_SEED` has them, too.
-const ONCE_MISJUDGED: [u64; 38] = [
+const ONCE_MISJUDGED: [u64; 37] = [
     2712, 3687, 5341, 5525, 7025, 7507, 8284, 8294, 8390, 9619, 9907, 10853, 12042, 12380, 13327, 15465,
-    15588, 16967, 17430, 18266, 21165, 21999, 22145, 27201, 27523, 28764, 34209, 38069, 43346, 44781, 45296,
-    46018, 46214, 46508, 49276, 50520, 56843, 56844,
+    15588, 16967, 17430, 18266, 21165, 21999, 22145, 27201, 27523, 28764, 34209, 38069, 43346, 45296, 46018,
+    46214, 46508, 49276, 50520, 56843, 56844,
 ];
 /// Failures that are printed.
 const PRINTED: usize = 20;

@@ -5,7 +5,7 @@ use roxie_capture::analyse::{Finding, Kind, Verdict};
 use crate::ends::{Cause, What};
 use crate::judge::Case;
 use crate::plan::{EndWhat, NetWhat, Tap};
-use crate::world::Sent;
+use crate::world::{AtTap, Sent};
 
 /// Faults that show, and that no finding names.
 pub(crate) fn missed(case: &Case<'_>, verdict: &Verdict) -> Vec<String> {
@@ -60,6 +60,32 @@ fn goes_on(case: &Case<'_>, again: &Sent) -> bool {
     })
 }
 
+/// What names a second copy.
+fn copied(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
+    let mut all = case.story.sent.iter();
+    // The same answer to a request that was sent twice is no copy.
+    if sent.is_answer() && all.any(|other| other.again.is_some() && other.conversation == sent.conversation) {
+        return None;
+    }
+    // Of a retransmission, the first transmission may be late.
+    Some(if sent.again.is_some() { &[Kind::Duplicated, Kind::Reordered] } else { &[Kind::Duplicated] })
+}
+
+/// What names a request that others have overtaken. The order of retransmissions shows as further ones.
+fn overtaken(case: &Case<'_>, sent: &Sent, number: u64, at_tap: &AtTap) -> Option<&'static [Kind]> {
+    let mut earlier = case.captured().take_while(|(each, ..)| *each < number);
+    let is_overtaken = earlier.any(|(_, other, by)| {
+        (by.conversation, by.half, by.from) == (sent.conversation, sent.half, sent.from)
+            && other.sent > at_tap.sent
+            && by.psn > sent.psn
+    });
+    let kinds: &[Kind] = match sent.again {
+        Some(_) => &[Kind::Reordered, Kind::LostRequest, Kind::LostAck, Kind::LostResponse, Kind::NoAnswer],
+        None => &[Kind::Reordered, Kind::LostRequest],
+    };
+    is_overtaken.then_some(kinds)
+}
+
 fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
     let (what, before) = sent.fate?;
     let planned = &case.plan.conversations[sent.conversation];
@@ -68,37 +94,10 @@ fn by_network(case: &Case<'_>, sent: &Sent) -> Option<&'static [Kind]> {
     let mut shown = case.captured().filter(|(_, _, other)| std::ptr::eq(*other, sent));
     match what {
         NetWhat::Flip if before && snap == 0 => shown.next().map(|_| LOSS),
-        NetWhat::Copy(_) if before && snap == 0 => {
-            // The same answer to a request that was sent twice is no copy.
-            let plain = !sent.is_answer()
-                || !case
-                    .story
-                    .sent
-                    .iter()
-                    .any(|other| other.again.is_some() && other.conversation == sent.conversation);
-            let kinds: &[Kind] = match sent.again {
-                // Or the first transmission was late.
-                Some(_) => &[Kind::Duplicated, Kind::Reordered],
-                None => &[Kind::Duplicated],
-            };
-            (shown.count() > 1 && plain).then_some(kinds)
-        }
+        NetWhat::Copy(_) if before && snap == 0 => copied(case, sent).filter(|_| shown.count() > 1),
         NetWhat::Overtake(_) if before && reliable && !sent.is_answer() => {
             let (number, at_tap, _) = shown.next()?;
-            let mut earlier = case.captured().take_while(|(each, ..)| *each < number);
-            let overtaken = earlier.any(|(_, other, by)| {
-                (by.conversation, by.half, by.from) == (sent.conversation, sent.half, sent.from)
-                    && other.sent > at_tap.sent
-                    && by.psn > sent.psn
-            });
-            let kinds: &[Kind] = match sent.again {
-                // The order of retransmissions shows as further ones.
-                Some(_) => {
-                    &[Kind::Reordered, Kind::LostRequest, Kind::LostAck, Kind::LostResponse, Kind::NoAnswer]
-                }
-                None => &[Kind::Reordered, Kind::LostRequest],
-            };
-            overtaken.then_some(kinds)
+            overtaken(case, sent, number, at_tap)
         }
         NetWhat::Lose | NetWhat::Flip if !reliable => {
             if what == NetWhat::Flip && snap > 0 || !before || planned.service == crate::packet::UD {
