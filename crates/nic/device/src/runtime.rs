@@ -33,7 +33,7 @@ pub enum Point {
 pub trait World: Send + Sync {
     /// Virtual time (nanoseconds).
     fn now_ns(&self) -> u64;
-    /// The usage of the application's threads in the caller's process.
+    /// The usage of the other threads of the caller's process.
     fn usage(&self) -> Usage;
     /// 64 random bits.
     fn random_u64(&self) -> u64;

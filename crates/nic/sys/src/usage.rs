@@ -1,26 +1,26 @@
 //! What threads used of the CPU, and how they left it.
 
-/// CPU time of threads, and their context switches. Each number only grows.
+/// CPU time of threads, and their context switches.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
     /// Nanoseconds, in steps of a microsecond.
     pub cpu_ns: u64,
-    /// A thread slept.
+    /// Context switches because a thread slept or waited for something.
     pub voluntary: u64,
-    /// Another thread got the CPU of a thread that could have run on, also by sched_yield(2).
+    /// Context switches because another thread took the CPU, also by sched_yield(2).
     pub involuntary: u64,
 }
 
 impl Usage {
     /// The usage of all threads of this process, of those that have ended too, without the calling thread
-    /// (getrusage(2)). Costs two system calls.
+    /// (getrusage(2)). Costs two system calls, and may be less than before by what lies between them.
     #[must_use]
     pub fn of_other_threads() -> Self {
         let own = read(libc::RUSAGE_THREAD);
         read(libc::RUSAGE_SELF).since(own)
     }
 
-    /// What was used since `before`.
+    /// What was used since `before`, at least 0.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -51,16 +51,13 @@ mod tests {
     #[test]
     fn other_threads_use_the_cpu_and_sleep() {
         let before = Usage::of_other_threads();
-        let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::spawn(move || {
-            receiver.recv().expect("the sender sends");
+        let other = std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
             let begun = read(libc::RUSAGE_THREAD).cpu_ns;
             while read(libc::RUSAGE_THREAD).cpu_ns < begun + 2_000_000 {
                 std::hint::spin_loop();
             }
         });
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        sender.send(()).expect("the thread waits");
         other.join().expect("it does not panic");
         let used = Usage::of_other_threads().since(before);
         assert!(used.cpu_ns >= 2_000_000 && used.voluntary > 0, "{used:?}");

@@ -346,7 +346,7 @@ impl Threads {
                 state.release_cpu(me);
             }
             let Virtual { is_progress, process, .. } = state.threads[me];
-            state.processes[process].leaves_cpu(is_progress, &run);
+            state.processes[process].count_switch(is_progress, &run);
             state.threads[me].run = run;
         }
         match self.choose() {

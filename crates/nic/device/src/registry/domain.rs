@@ -20,7 +20,7 @@ pub struct DomainConfig {
     /// the others. Such users can read and disturb the traffic of this process. The process's own user may
     /// be in the list: then its processes in other user namespaces may be members, too.
     pub allow_uids: Vec<u32>,
-    /// Queue pair numbers are less than 65,535, those of the first [`SMALL_SLOTS`] slots.
+    /// Queue pair numbers are less than 65,535, those of the first 15 slots.
     pub small_qpns: bool,
 }
 

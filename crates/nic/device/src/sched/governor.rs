@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - `Inline`: application threads poll and so run the engine; the progress thread only checks that they
-//!   continue to poll.
+//!   continue to poll. Threads that wait for the CPU poll as soon as they get it: their CPU time counts.
 //! - `Background`: the progress thread serves the port; after traffic it spins and yields, then it sleeps.
 //! - `Crowded`: as `Background`, but it sleeps at once: the kernel runs a thread that wakes up before
 //!   CPU-bound threads, and a thread that yields after them.
@@ -67,8 +67,8 @@ impl Governor {
     }
 
     /// The state in which the thread runs now. `work` counts the inline polls of application threads, their
-    /// rounds and batches; `has_sleeper`: an application sleeps until a completion; `usage`: of application
-    /// threads.
+    /// rounds and batches; `has_sleeper`: an application sleeps until a completion; `usage`: of the other
+    /// threads of the process.
     pub(crate) fn next_state(
         &mut self,
         work: u64,
@@ -104,8 +104,7 @@ impl Governor {
     /// mean needs at least `poller_work` units of work; fewer count as rare. In `Inline`, half as many are
     /// enough, so that a thread at the limit does not change the state at each check.
     ///
-    /// Threads that wait for the CPU poll as soon as they get it, and a progress thread would only take it
-    /// from them: then the mean is of their CPU time.
+    /// A progress thread would take the CPU from threads that wait for it: then the mean is of their CPU time.
     fn are_frequent(&mut self, work: u64, now: u64, usage: impl FnOnce() -> Usage) -> bool {
         let Tuning { poll_gap_ns, poller_work, .. } = self.tuning;
         let (made, elapsed) = (work.wrapping_sub(self.seen_work), now.saturating_sub(self.seen_at));
@@ -119,6 +118,8 @@ impl Governor {
         let waits = used.involuntary > used.voluntary;
         let is_frequent = if waits { used.cpu_ns } else { elapsed } <= made.saturating_mul(gap_ns);
         if waits && is_frequent && made < fewest {
+            // Undecided: the work goes on counting, and the next look at the usage comes later.
+            self.seen_at = now;
             return false;
         }
         (self.seen_work, self.seen_at, self.seen_usage) = (work, now, usage);
@@ -132,7 +133,7 @@ impl Governor {
     }
 
     /// Records that the progress thread served the port and received this many batches. `ran_ns`: CPU time
-    /// that the process used during the last sleep in `Inline`.
+    /// that the other threads used during the last sleep in `Inline`.
     pub(crate) fn served(&mut self, batches: usize, ran_ns: u64, now: u64) {
         let Tuning { takeover_rounds, takeover_ns, takeover_max_ns, .. } = self.tuning;
         if std::mem::take(&mut self.was_inline) && batches > 0 && ran_ns >= self.tuning.ran_ns {

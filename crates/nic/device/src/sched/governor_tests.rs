@@ -88,25 +88,36 @@ fn a_thread_that_polls_once_in_a_millisecond_leaves_the_port_to_the_progress_thr
 }
 
 /// Each 3 ms a thread has the CPU for a moment, and polls three times. `leaves` says how it loses the CPU.
-/// Returns how many of 4000 checks leave the port to it.
-fn inline_checks(leaves: impl Fn(u64) -> Usage) -> usize {
+/// Returns in how many of 333 such periods the port was left to it.
+fn inline_periods(leaves: impl Fn(u64) -> Usage) -> usize {
     let mut governor = governor();
-    let checks = (0..4000_u64).filter(|check| {
-        let (turn, now) = (check / 12, check * MS / 4);
-        governor.next_state(turn * 3, false, now, || leaves(turn)) == State::Inline
-    });
-    checks.count()
+    let is_inline = |period: &u64| {
+        let mut checks = (0..12).map(|check| period * 3 * MS + check * MS / 4);
+        checks.any(|now| governor.next_state(period * 3, false, now, || leaves(*period)) == State::Inline)
+    };
+    (0..333).filter(is_inline).count()
 }
 
 #[test]
 fn threads_that_wait_for_the_cpu_keep_the_engine_and_threads_that_sleep_do_not() {
-    let waits = |turn| Usage { cpu_ns: turn * 20_000, voluntary: 0, involuntary: turn };
-    assert!(inline_checks(waits) > 40);
-    let sleeps = |turn| Usage { voluntary: turn, involuntary: 0, ..waits(turn) };
-    assert_eq!(inline_checks(sleeps), 0);
+    let waits = |period| Usage { cpu_ns: period * 20_000, voluntary: 0, involuntary: period };
+    assert_eq!(inline_periods(waits), 333 - 6, "once it has made 16 polls");
+    let sleeps = |period| Usage { voluntary: period, involuntary: 0, ..waits(period) };
+    assert_eq!(inline_periods(sleeps), 0);
     // It computes for 2 ms after each three polls.
-    let computes = |turn| Usage { cpu_ns: turn * 2 * MS, ..waits(turn) };
-    assert_eq!(inline_checks(computes), 0);
+    let computes = |period| Usage { cpu_ns: period * 2 * MS, ..waits(period) };
+    assert_eq!(inline_periods(computes), 0);
+}
+
+#[test]
+fn short_sleeps_double_until_the_next_packet() {
+    let mut governor = governor();
+    let sleeps = |governor: &mut Governor| [(); 6].map(|()| governor.sleep_until(0) / 250_000);
+    for _ in 0..2 {
+        governor.served(1, 0, 0);
+        assert_eq!(sleeps(&mut governor), [1, 2, 4, 8, 16, 16]);
+    }
+    assert_eq!(governor.sleep_until(tuning().brief_for_ns), tuning().brief_for_ns + tuning().sleep_max_ns);
 }
 
 /// A thread polls every `gap_ns` for a second and computes meanwhile, and a packet waits at each check.

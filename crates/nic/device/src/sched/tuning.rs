@@ -184,19 +184,19 @@ tuning! {
     /// Longest sleep (ns): the control plane is served at least this often. Half: more wake-ups of an idle
     /// process. Double: fewer.
     sleep_max_ns: u64 = 500_000_000,
-    /// Longest sleep (ns) shortly after packets: shorter than the peer's probe timeout (400 us), so that a
-    /// post need not wake the thread, which would preempt it while it holds the engine's lock. Half: more
-    /// wake-ups. Double: the peer may probe.
+    /// First sleep (ns) after a packet: shorter than the peer's probe timeout (400 us), so that a post need not
+    /// wake the thread, which would preempt it while it holds the engine's lock. Half: more wake-ups. Double:
+    /// a post soon after a packet wakes the thread.
     brief_sleep_ns: u64 = 250_000,
-    /// How often that time doubles until the next packet: 4 ms at most. Half: 64 ranks of MPI on two CPUs
-    /// wake up 64 threads each millisecond. Double: as half of `brief_for_ns`.
+    /// How often that time doubles until the next packet: 4 ms at most. A post may then have to wake the
+    /// thread, once for each sleep. Half: 64 ranks of MPI on two CPUs wake up 64 threads each millisecond.
+    /// Double: no effect, because `brief_for_ns` is over before.
     brief_doublings: u8 = 4,
     /// Interval (ns) of the probes to each host with established connections; 0 for none. Half: twice the
     /// packets of an idle process. Double: it takes up to 2.5 s to notice that the last process of a host
     /// was killed.
     keepalive_ns: u64 = 1_000_000_000,
-    /// For this time (ns) after traffic, sleeps are at most `brief_sleep_ns` long. Half and double: idle
-    /// wake-ups for 5 and 20 ms.
+    /// For this time (ns) after traffic, sleeps are short. Half and double: idle wake-ups for 5 and 20 ms.
     brief_for_ns: u64 = 10_000_000,
 }
 

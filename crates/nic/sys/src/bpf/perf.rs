@@ -45,8 +45,9 @@ impl PerfReader {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !rings.is_empty() => break,
                 Err(error) => return Err(error),
             };
-            map.update(&cpu.to_ne_bytes(), &event.as_raw_fd().to_ne_bytes())?;
-            rings.push(Ring::new(event, PAGES)?);
+            let ring = Ring::new(event, PAGES)?;
+            map.update(&cpu.to_ne_bytes(), &ring.as_fd().as_raw_fd().to_ne_bytes())?;
+            rings.push(ring);
         }
         Ok(PerfReader { rings, lost: 0 })
     }

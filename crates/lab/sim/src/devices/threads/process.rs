@@ -21,12 +21,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// One of its threads does not run on.
-    pub(super) fn leaves_cpu(&mut self, is_progress: bool, run: &Run) {
+    /// Counts a context switch, if an application thread makes it.
+    pub(super) fn count_switch(&mut self, is_progress: bool, run: &Run) {
         match run {
-            Run::Sleeps { .. } if !is_progress => self.usage.voluntary += 1,
-            Run::Preempted(_) if !is_progress => self.usage.involuntary += 1,
-            _ => {}
+            _ if is_progress => {}
+            Run::Sleeps { .. } | Run::WaitsForLock => self.usage.voluntary += 1,
+            Run::Preempted(_) => self.usage.involuntary += 1,
+            Run::Ready | Run::Computes(_) | Run::Ended => {}
         }
     }
 }
