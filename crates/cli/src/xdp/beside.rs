@@ -48,8 +48,12 @@ pub(super) fn attach(link: &Link, there: AttachedXdp, source: &Source) -> Outcom
     let id = new.find(|id| known_as(*id) == program.name);
     let id = id.ok_or_else(|| Failure::new(format!("{}: xdp-loader has not added it", program.name)))?;
     if let Err(failure) = fill_maps(link, id, source, program, in_driver) {
-        let stays = format!("{}: {} stays, with incomplete maps: {failure}", link.name, program.name);
-        return Err(loader(&["unload", &link.name, "--id", &id.to_string()], stays).err().unwrap_or(failure));
+        let stays = format!("{}: {} stays attached, with incomplete maps", link.name, program.name);
+        let unloaded = loader(&["unload", &link.name, "--id", &id.to_string()], stays);
+        return Err(match unloaded {
+            Ok(()) => failure,
+            Err(stays) => failure.log(&stays.to_string()),
+        });
     }
     let (name, mode) = (&program.name, there.mode);
     let others = format!("beside others in dispatcher {}", there.program_id);
@@ -84,7 +88,7 @@ fn loader(words: &[&str], failed: String) -> Outcome {
     Err(Failure::new(failed).log(&said))
 }
 
-/// Fills the maps of the program `id`, which is loaded.
+/// Fills the maps of the loaded program `id`.
 fn fill_maps(link: &Link, id: u32, source: &Source, program: &bpf::Program, in_driver: bool) -> Outcome {
     let maps = Program::by_id(id).and_then(|loaded| maps_of(&loaded, program)).during("maps")?;
     for (index, fill) in &source.fill {

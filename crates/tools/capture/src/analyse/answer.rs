@@ -8,7 +8,7 @@ use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
 use super::Analysis;
 use super::conclude::earliest;
 use super::copies::Sighting;
-use super::direction::{Direction, Message, PendingNak, Reacknowledged};
+use super::direction::{Direction, Message, PendingNak, Reacknowledged, Refused};
 use super::finding::{At, Confidence, Kind, packets};
 use super::repeat::DUPLICATED_NS;
 use super::request::ip_id;
@@ -134,8 +134,8 @@ impl Analysis {
                     .unsized_read
                     .is_some_and(|(read, most)| (0..most.cast_signed()).contains(&psn.distance_from(read)));
             // A queue pair does not answer packets of another partition.
-            let has_one = candidate.p_key.is_some() && !candidate.wrong_p_key && !wrong_p_key;
-            let is_other = peer.is_none() && has_one && !same_key(candidate);
+            let knows_key = candidate.p_key.is_some() && !candidate.wrong_p_key && !wrong_p_key;
+            let is_other = peer.is_none() && knows_key && !same_key(candidate);
             let is_damaged = |peer: usize| {
                 let counts = &self.directions[peer].counts;
                 counts.intact == 0 && counts.damaged > 0
@@ -148,9 +148,8 @@ impl Analysis {
         // is the likely one.
         let (index, _) = candidates.max_by_key(|(_, candidate)| {
             let sent = candidate.window.get(psn).map_or(u64::MAX, |slot| slot.sent.number);
-            let fits = candidate.is_answered_by(seen, packet);
             (
-                fits,
+                candidate.is_answered_by(seen, packet),
                 !psn.is_before(candidate.una),
                 same_key(candidate),
                 candidate.sport == sport,
@@ -411,7 +410,7 @@ impl Analysis {
         if psn.distance_from(direction.window.next()) <= 0 || direction.refused.is_some() {
             return;
         }
-        direction.refused = Some(At::default());
+        direction.refused = Some(Refused::UnknownPsn);
         let last = direction.window.next().advance(0xff_ffff);
         let is_near = psn.distance_from(last) <= OVERTAKEN_MAX;
         let either = if is_near { "Either the capture lacks requests, or the" } else { "The" };
@@ -432,7 +431,7 @@ impl Analysis {
         if direction.refused.is_some() {
             return;
         }
-        direction.refused = Some(at);
+        direction.refused = Some(Refused::Fatal(at));
         direction.pending_nak = None;
         let dst = direction.key.dst;
         let message = direction
@@ -566,6 +565,7 @@ impl Direction {
         let is_only = row.position.starts() && row.position.ends();
         asked.is_none_or(|message| match row.operation {
             Operation::AtomicAck => is_atomic(message),
+            // An Only response is the whole answer: it has the length that the READ asks for.
             Operation::ReadResponse if message.operation == Operation::ReadRequest => {
                 !is_only
                     || message.access.is_none()

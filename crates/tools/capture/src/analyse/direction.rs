@@ -343,11 +343,19 @@ pub struct Direction {
     pub(super) first_request: (At, Psn),
     /// The latest request packet.
     pub(super) last_request: At,
-    /// The first NAK that ends the connection; further ones are not reported. Number 0: one that expects
-    /// numbers which were not sent, after which the requester tries again.
-    pub(super) refused: Option<At>,
+    /// The first NAK that refuses the requests; further ones are not reported.
+    pub(super) refused: Option<Refused>,
     /// A finding says that the last request had no answer.
     pub(super) is_silent: bool,
+}
+
+/// What a NAK said that refuses requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused {
+    /// It ends the connection.
+    Fatal(At),
+    /// It expects numbers that no request in the capture has; the requester tries again.
+    UnknownPsn,
 }
 
 impl Counts {
@@ -450,14 +458,13 @@ impl Direction {
     /// Notes that the request `psn` has no answer so far, and is retransmitted in packet `at`; `is_first`:
     /// for the first time.
     pub(super) fn note_timeout(&mut self, psn: Psn, at: At, is_first: bool, finding: Option<usize>) {
-        let timeout = self.timeout.get_or_insert(Timeout {
-            finding,
-            attempts: 1,
-            is_first,
-            last: at,
-            lowest: psn,
-            highest: psn,
-        });
+        let (lowest, highest) = (psn, psn);
+        let fresh = Timeout { finding, attempts: 1, is_first, last: at, lowest, highest };
+        // One that no finding tells of may be about other packets.
+        let timeout = match &mut self.timeout {
+            Some(timeout) if timeout.finding.is_some() || timeout.lowest == psn => timeout,
+            other => other.insert(fresh),
+        };
         timeout.attempts += 1;
         timeout.last = at;
         timeout.finding = timeout.finding.or(finding);

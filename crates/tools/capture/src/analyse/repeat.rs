@@ -8,7 +8,7 @@ use wire::{Opcode, Operation, Packet, Psn};
 
 use super::Analysis;
 use super::copies::Sighting;
-use super::direction::{PendingNak, verb};
+use super::direction::{PendingNak, Refused, verb};
 use super::finding::{At, Confidence, Kind, packets};
 use super::request::{OUT_OF_ORDER_NS, always_answered, read_span};
 use super::window::Slot;
@@ -206,7 +206,10 @@ impl Analysis {
             self.report_on(index, Kind::LostResponse, found, at.number, text);
             return;
         }
-        let refusal = direction.refused.filter(|nak| nak.number != 0).map(|nak| (nak, "refused", "NAK"));
+        let refusal = match direction.refused {
+            Some(Refused::Fatal(nak)) => Some((nak, "refused", "NAK")),
+            Some(Refused::UnknownPsn) | None => None,
+        };
         let answer =
             if acked { Some((direction.last_ack, "acknowledged", "acknowledgement")) } else { refusal };
         if let Some((answer, did, name)) = answer {
