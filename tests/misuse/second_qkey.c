@@ -23,18 +23,21 @@ int main(void)
 	struct ibv_ah_attr attr = own_address(context);
 	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
 	struct ibv_send_wr send = { .wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
-	static char memory[64];
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 64, IBV_ACCESS_LOCAL_WRITE);
+	static char memory[128];
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 128, IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_sge to = { .addr = (uintptr_t)memory, .length = 64, .lkey = mr->lkey };
 	struct ibv_recv_wr receive = receive_to(&to), *bad_receive;
 
 	send.wr.ud.ah = ah;
 	send.wr.ud.remote_qpn = qp->qp_num;
 	send.wr.ud.remote_qkey = EITHER(18, 17);
-	CHECK(ibv_post_recv(qp, &receive, &bad_receive) == 0);
+	for (int i = 0; i < 2; i++, to.addr += 64)
+		CHECK(ibv_post_recv(qp, &receive, &bad_receive) == 0);
 	CHECK(ibv_post_send(sender, &send, &bad) == 0);
-	wait_for(cq, EITHER(1, 2));
-	pause_ms(100);
+	/* The receiver gets the second datagram after it has handled the first one. */
+	send.wr.ud.remote_qkey = 17;
+	CHECK(ibv_post_send(sender, &send, &bad) == 0);
+	wait_for(cq, EITHER(3, 4));
 	CHECK(ibv_destroy_ah(ah) == 0);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(sender) == 0 && ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_dereg_mr(mr) == 0);

@@ -123,8 +123,8 @@ impl Ends {
         );
         let mut found = finding(FindingKind::EndsRnr, text, end, peer);
         if let Some(at) = found.stacks.iter().position(|stack| stack.what == RECEIVE_REFUSED) {
-            found.text += ". The peer posted a receive before that was refused: its queue was full \
-                           (max_recv_wr)";
+            found.text += ". ibv_post_recv of the peer was refused at least once because its receive queue \
+                           was full (max_recv_wr)";
             found.stacks.swap(0, at);
         }
         Some(found)

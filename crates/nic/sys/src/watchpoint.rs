@@ -77,8 +77,8 @@ pub struct Use {
 }
 
 impl UseLog {
-    /// Notes the uses of bytes as those of [`Watchpoint::new`] by this thread: the first 170 that are not
-    /// taken.
+    /// Notes the uses of bytes as those of [`Watchpoint::new`] by this thread: at most 170 until
+    /// [`uses`](Self::uses) is called.
     ///
     /// # Errors
     /// As for [`Watchpoint::new`], and `EPERM`: no more memory may be locked (`kernel.perf_event_mlock_kb`).
@@ -88,8 +88,14 @@ impl UseLog {
         perf_event::open(attr, 0, -1).and_then(|event| Ring::new(event, 1)).map(Self)
     }
 
+    /// Notes no uses from now on. Those that were noted remain.
+    pub fn stop(&self) {
+        // SAFETY: PERF_EVENT_IOC_DISABLE takes no pointer; it has no errors for an open event.
+        let _result = unsafe { libc::ioctl(self.0.as_fd().as_raw_fd(), 0x2401, 0) };
+    }
+
     /// The first 100 uses, earliest first; each is returned once. Taking one may use the bytes, if they are
-    /// on the stack.
+    /// on the stack, unless the log was stopped.
     pub fn uses(&self) -> impl Iterator<Item = Use> {
         let samples = std::iter::from_fn(|| self.0.next()).take(100);
         samples.filter(|(kind, _)| *kind == RECORD_SAMPLE).filter_map(|(_, bytes)| {
@@ -115,6 +121,8 @@ mod tests {
         assert_eq!(word.load(std::sync::atomic::Ordering::Relaxed), 1);
         word.store(2, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(word.load(std::sync::atomic::Ordering::Relaxed), 2);
+        [&all, &writes].into_iter().for_each(UseLog::stop);
+        word.store(3, std::sync::atomic::Ordering::Relaxed);
         let (all, writes): (Vec<Use>, Vec<Use>) = (all.uses().collect(), writes.uses().collect());
         let [first, second, third] = all[..] else { panic!("{all:?}") };
         let [write] = writes[..] else { panic!("{writes:?}") };

@@ -24,7 +24,7 @@ pub struct RawQpAttr {
     pub send_cq: Cq,
     /// CQ of the receive completions.
     pub recv_cq: Cq,
-    /// Requested sizes.
+    /// Requested sizes. The elements of a work request are at most as many as requested: none if 0.
     pub cap: QpCap,
     /// Every send makes a completion, not only signaled ones.
     pub sq_sig_all: bool,
@@ -106,10 +106,8 @@ impl RawQp {
     /// `EPERM` without CAP_NET_RAW; `EINVAL` for sizes beyond the device's limits; `EOPNOTSUPP` for
     /// a netdev that is not Ethernet; `ENOMEM` if the device has its largest number.
     pub fn new(pd: &Pd, attr: &RawQpAttr) -> Result<Self, VerbsError> {
-        let mut cap = attr.cap;
-        check_sizes(&cap)?;
-        (cap.max_send_sge, cap.max_recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
-        let raw = Raw::of(pd.engine())?;
+        check_sizes(&attr.cap)?;
+        let (raw, cap) = (Raw::of(pd.engine())?, attr.cap);
         open(&mut raw.lock())?;
         let base = base(pd, [&attr.send_cq, &attr.recv_cq], attr.cookie)?;
         let completer = |cq: &Cq| Completer {

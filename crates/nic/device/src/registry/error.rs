@@ -130,8 +130,9 @@ impl JoinError {
             }
             JoinError::Refused { errno: libc::ETOOMANYREFS, .. } => JoinError::TooManyInFlight.remedy(),
             JoinError::Refused { .. } => "run 'roxie doctor' for details".to_owned(),
-            JoinError::Full | JoinError::NoSmallSlot => {
-                "end some RDMA programs, or use several network namespaces".to_owned()
+            JoinError::Full => "end some RDMA programs, or use several network namespaces".to_owned(),
+            JoinError::NoSmallSlot => {
+                "end some RDMA programs, or unset ROXIE_QPNS, or use several network namespaces".to_owned()
             }
             JoinError::OtherOwner { owner, .. } => {
                 format!("start a program of user {owner} that takes slots, or {APART}")
@@ -185,7 +186,10 @@ impl fmt::Display for JoinError {
             }
             JoinError::Full => write!(f, "all {} slots of the domain are taken", super::SLOTS),
             JoinError::NoSmallSlot => {
-                write!(f, "all {SMALL_SLOTS} slots with small queue pair numbers are taken (ROXIE_QPNS)")
+                write!(
+                    f,
+                    "all {SMALL_SLOTS} slots with small queue pair numbers are taken (ROXIE_QPNS=small)"
+                )
             }
             JoinError::OtherOwner { slots, owner } => {
                 write!(

@@ -34,7 +34,7 @@ pub struct QpInitAttr {
     pub recv_cq: Cq,
     /// If set, receives come from this SRQ instead of the queue pair's own queue.
     pub srq: Option<Srq>,
-    /// Requested sizes.
+    /// Requested sizes. The elements of a work request are at most as many as requested: none if 0.
     pub cap: QpCap,
     /// Every send makes a completion, not only signaled ones.
     pub sq_sig_all: bool,

@@ -3,9 +3,8 @@
 //! known.
 //!
 //! An access is noted, not judged: a program that copies a completion, or a datagram with its GRH area, reads
-//! all of it, and has no finding. Memory that the application writes has become something else: what it reads
-//! there from then on says nothing. The memory of a completion is often on the stack of a function that has
-//! returned.
+//! all of it, and has no finding. After the application writes there, reads do not count. The memory of a
+//! completion is often on the stack of a function that has returned.
 
 use std::fs;
 use std::sync::Mutex;
@@ -31,11 +30,8 @@ pub(super) struct Completion {
     thread: i32,
     text: String,
     polled: Site,
-    status: UseLog,
-    /// Its opcode and length, which are not valid.
-    undefined: [UseLog; 2],
-    /// Writes of status and opcode.
-    writes: UseLog,
+    /// Uses of its status, and of its opcode and length, which are not valid; writes of status and opcode.
+    logs: [UseLog; 4],
     /// No debug register is left for writes of the length.
     length: (Sge, Result<u64, Unmapped>),
 }
@@ -81,8 +77,8 @@ pub(super) fn failed(wc: &Wc) {
     let log = |counted, at: usize, bytes| UseLog::new(counted, at as u64, bytes);
     let all = [status, opcode, byte_len].map(|at| log(Counted::All, at, 4));
     if let ([Ok(status), Ok(opcode), Ok(bytes)], Ok(writes)) = (all, log(Counted::Writes, status, 8)) {
-        let undefined = [opcode, bytes];
-        looks.completion = Some(Completion { thread, text, polled, status, undefined, writes, length });
+        let logs = [status, opcode, bytes, writes];
+        looks.completion = Some(Completion { thread, text, polled, logs, length });
         OPEN.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -102,7 +98,9 @@ fn judge(is_end: bool) {
     let Some(looked) = looks.completion.take_if(is_own) else { return };
     drop(looks);
     OPEN.fetch_sub(1, Ordering::Relaxed);
-    let Completion { text, polled, status, undefined: [opcode, length], writes, .. } = looked;
+    // The memory may be on the stack of this function.
+    looked.logs.iter().for_each(UseLog::stop);
+    let Completion { text, polled, logs: [status, opcode, length, writes], .. } = looked;
     let end = writes.uses().next();
     let is_read = |log: &UseLog| {
         log.uses().any(|used| end.is_none_or(|end| used.at_ns < end.at_ns && used.after != end.after))
@@ -134,7 +132,7 @@ pub(super) fn datagram(list: &[Sge], bytes: u64, queue: u32, posted: Site) {
         return;
     }
     let watch = |counted, at, length| Watchpoint::new(counted, at, length, &threads);
-    // The device may write the memory for a peer in this moment: that must not look like a read.
+    // The count of writes starts first, so that a write by the device never counts as a read only.
     let (writes, payload) = (watch(Counted::Writes, header, 4), watch(Counted::All, payload, length));
     if let ((Ok(writes), Ok(payload)), Ok(all)) = ((writes, payload), watch(Counted::All, header, 4)) {
         let (list, sites) = (list.into(), [("polled", here()), ("posted", posted)]);

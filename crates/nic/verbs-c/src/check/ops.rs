@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::ptr;
+use std::{iter, ptr};
 
 use roxie::same_device;
 use roxie::transport::{QpType, Wc, WcStatus};
@@ -74,18 +74,23 @@ unsafe fn post_all<W: WorkRequest>(
     result
 }
 
-/// Reports a work request that cannot lead to another one. The process ends there next, by SIGSEGV.
+/// The bits of an address that are 0 in those of a process. AArch64 has 52 bits, and may ignore the upper 8.
+const UPPER_BITS: usize = if cfg!(target_arch = "x86_64") { !0 << 47 } else { 0xf << 52 };
+
+/// Returns the work requests of a list. Reports a `next` that cannot be the address of one, and ends there.
+/// The device uses it next, which ends most processes by SIGSEGV.
 #[inline]
-fn look_at_next<W: WorkRequest>(wr: &Wr<'_, W>) {
-    let next = wr.get().next();
-    // No process has memory below the smallest page, or in the upper half of 64 bits.
-    if !next.is_null() && (!next.is_aligned() || next.addr().cast_signed() < 4096) {
-        let text = format!(
-            "next of the work request is {next:p}, which is no address; set it to NULL in the last one of a \
-             list"
-        );
+fn walk<'a, W: WorkRequest>(mut list: WrList<'a, W>) -> impl Iterator<Item = Wr<'a, W>> {
+    iter::successors(list.next(), move |wr| {
+        let next = wr.get().next();
+        if next.is_null() || next.is_aligned() && next.addr() >= 4096 && next.addr() & UPPER_BITS == 0 {
+            return list.next();
+        }
+        let fix = "set it to NULL in the last one of a list";
+        let text = format!("next of the work request is {next:p}, which cannot be the address of one; {fix}");
         report(FindingKind::ForeignObject, &text, &[("posted", here())]);
-    }
+        None
+    })
 }
 
 unsafe extern "C" fn post_send(
@@ -101,13 +106,13 @@ unsafe extern "C" fn post_send(
         // SAFETY: as above.
         let datagrams: WrList<ibv_send_wr> = unsafe { typed(first) };
         // SAFETY: as above.
-        datagrams.for_each(|wr| unsafe { datagram(object, ud(wr.get()).ah) });
+        walk(datagrams).for_each(|wr| unsafe { datagram(object, ud(wr.get()).ah) });
     }
     let queue = work::of(object);
     let mut queue = lock(&queue);
     queue.begin_post(object);
     let before = queue.sends.len();
-    let list = list.inspect(look_at_next).map_while(|wr| object.tail.qp.send_wr(&wr).ok());
+    let list = walk(list).map_while(|wr| object.tail.qp.send_wr(&wr).ok());
     list.enumerate().for_each(|(index, wr)| queue.send(&wr, index));
     // SAFETY: ibv_post_send(3).
     let post = |bad: *mut _| unsafe { post::post_send(qp, first, bad) };
@@ -149,7 +154,7 @@ unsafe extern "C" fn post_recv(
     let queue = work::of(object);
     let mut queue = lock(&queue);
     let before = queue.receives.len();
-    list.inspect(look_at_next).map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
+    walk(list).map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr));
     // SAFETY: ibv_post_recv(3).
     let post = |bad: *mut _| unsafe { post::post_recv(qp, first, bad) };
     // SAFETY: the arguments of this call.
@@ -172,8 +177,7 @@ unsafe extern "C" fn post_srq_recv(
     let mut queue = lock(&queue);
     let before = queue.receives.len();
     let srqn = object.tail.srq.number().unwrap_or_default();
-    let list = list.inspect(look_at_next).map_while(|wr| recv_wr(&wr).ok());
-    list.for_each(|wr| queue.receive(&wr, srqn));
+    walk(list).map_while(|wr| recv_wr(&wr).ok()).for_each(|wr| queue.receive(&wr, srqn));
     // SAFETY: ibv_post_srq_recv(3).
     let post = |bad: *mut _| unsafe { srq::post_srq_recv(srq, first, bad) };
     // SAFETY: the arguments of this call.

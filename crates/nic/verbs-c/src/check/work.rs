@@ -59,7 +59,7 @@ pub(super) struct Queue {
     pub(super) told: Option<Refused>,
     /// Where it was connected, if `roxie check` knows the attributes of its connection.
     connected: Option<Site>,
-    /// Where ibv_post_recv was refused because the queue was full.
+    /// Where ibv_post_recv was first refused because the queue was full, since RESET.
     refused_receive: Option<Site>,
     /// `roxie check --races` knows its peer.
     is_linked: bool,
@@ -115,8 +115,7 @@ pub(super) fn of_srq(address: usize) -> Shared<SharedQueue> {
 
 /// Calls `f` with each queue pair that has work and that no thread uses now. None is destroyed meanwhile.
 pub(super) fn for_each(mut f: impl FnMut(&QpObject, &mut Queue)) {
-    let work = lock(&WORK);
-    for (address, queue) in &work.queues {
+    for (address, queue) in &lock(&WORK).queues {
         let Ok(mut queue) = queue.try_lock() else { continue };
         // SAFETY: `queue_pair_ends` removes a queue pair from the map, under the lock that is held here,
         // before its tail is dropped.
@@ -235,8 +234,7 @@ pub(super) fn is_ready(number: u32) -> bool {
     let Some((address, _)) = work.by_number.get(&number) else { return false };
     // SAFETY: as in `for_each`.
     let object: Option<&QpObject> = unsafe { Object::from_ptr(*address as *mut ibv_qp_ex) };
-    let qp = object.and_then(|object| object.tail.qp.transport().ok());
-    qp.is_some_and(|qp| qp.state() != QpState::Err)
+    object.and_then(|object| object.tail.qp.transport().ok()).is_some_and(|qp| qp.state() != QpState::Err)
 }
 
 /// The number of the peer of a queue pair that is in the map; `WORK` is locked.
@@ -339,7 +337,7 @@ impl Queue {
         self.receives.clear();
         self.numbers = Numbers::default();
         (self.has_failed, self.has_given_failure, self.is_linked) = (false, false, false);
-        self.moved_ns = now_ns();
+        (self.refused_receive, self.moved_ns) = (None, now_ns());
         self.disconnect();
     }
 
@@ -362,7 +360,8 @@ impl Queue {
     /// A receive was refused because the queue is full: if the peer finds none later, that is why.
     #[cold]
     pub(super) fn receive_refused(&mut self, object: &QpObject) {
-        if let (None, Ok(qp)) = (self.refused_receive.replace(here()), object.tail.qp.transport()) {
+        if let (None, Ok(qp)) = (self.refused_receive, object.tail.qp.transport()) {
+            self.refused_receive = Some(here());
             self.tell_connected(qp);
         }
     }
@@ -484,10 +483,8 @@ impl Queue {
         let receive = Posted::receive(wr, Some(self.number));
         self.last_receive = Some(receive.posted);
         let sent = self.sends.iter().filter(|send| !send.may_be_done);
-        let found = ("receive", wr.wr_id, receive.posted);
-        overlap(found, &receive.list, self.receives.iter().chain(sent));
-        let shared = self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list));
-        shared.for_each(Posted::forget);
+        overlap(("receive", wr.wr_id, receive.posted), &receive.list, self.receives.iter().chain(sent));
+        self.sends.iter_mut().filter(|send| have_overlap(&send.list, &receive.list)).for_each(Posted::forget);
         self.receives.push_back(receive);
     }
 

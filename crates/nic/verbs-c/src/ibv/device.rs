@@ -276,10 +276,12 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     // SAFETY: ibv_open_device(3).
     let device: Option<Arc<DeviceObject>> = unsafe { typed(device) };
     given!(null; device);
-    // The list of devices has a share, and this call.
-    if let Some(observer) = observer().filter(|_| Arc::strong_count(&device) <= 2) {
-        let text = "the device is that of a list that ibv_free_device_list has freed; open it before";
-        (observer.mistaken)(FindingKind::UseAfterDestroy, text);
+    // This call has a share, and `DEVICES` unless the device was removed; others are of lists and contexts.
+    let shares = || 1 + usize::from(lock().objects.iter().any(|known| Arc::ptr_eq(known, &device)));
+    if let Some(observer) = observer().filter(|_| Arc::strong_count(&device) <= shares()) {
+        let name = device.tail.device.name();
+        let text = format!("device {name} came from a list that ibv_free_device_list freed; open it before");
+        (observer.mistaken)(FindingKind::UseAfterDestroy, &text);
     }
     match open(device) {
         Ok(context) => context.give_context(),

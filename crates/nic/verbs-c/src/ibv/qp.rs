@@ -436,7 +436,7 @@ pub(crate) fn export(
 /// Raises the number of SGEs to one, and the size of inline data to that of the SGEs, as rxe does with the
 /// latter. Programs that never asked for any rely on it; a checked program gets what it asked for, as from
 /// some NICs.
-fn with_free_room(cap: QpCap) -> QpCap {
+pub(super) fn with_free_room(cap: QpCap) -> QpCap {
     if observer().is_some() {
         return cap;
     }

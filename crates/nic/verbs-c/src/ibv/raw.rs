@@ -34,7 +34,7 @@ pub(super) fn create(
     let attr = RawQpAttr {
         send_cq: send_cq.tail.cq.clone(),
         recv_cq: recv_cq.tail.cq.clone(),
-        cap: init.cap,
+        cap: qp::with_free_room(init.cap),
         sq_sig_all: init.sq_sig_all != 0,
         cookie: id.0,
     };
