@@ -22,8 +22,12 @@ def listen(path):
 def answer(server):
     while True:
         connection, _ = server.accept()
-        while message := connection.recv(MESSAGE, socket.MSG_WAITALL):
-            connection.sendall(RESPONSE + message[4:])
+        try:
+            while message := connection.recv(MESSAGE, socket.MSG_WAITALL):
+                connection.sendall(RESPONSE + message[4:])
+        except OSError:
+            pass  # the device has closed this connection
+        connection.close()
 
 
 if __name__ == "__main__":

@@ -55,9 +55,11 @@ pub(crate) fn missing() -> Option<&'static str> {
     PROGRAMS.into_iter().find(|program| binaries::find(program).is_none())
 }
 
-/// The kernel's target with the file /tmp/disk. libiscsi 1.19 sends no immediate data, whatever was agreed.
+/// The kernel's target with the file /tmp/disk, unless an earlier case has enabled it. libiscsi 1.19 sends no
+/// immediate data, whatever was agreed.
 const TARGET: &str = r"
-[ -d /sys/kernel/config/target ] && exit 0
+enable=/sys/kernel/config/target/iscsi/iqn.2026-11.example:kernel/tpgt_1/enable
+[ -e $enable ] && [ $(cat $enable) = 1 ] && exit 0
 set -e
 modprobe -a target_core_file ib_isert
 mount -t configfs configfs /sys/kernel/config || true
@@ -94,10 +96,11 @@ fn target(machine: &Machine, name: &str, what: What) -> Result<(), String> {
         machine.wait_ready(End::Roxie, &mut other, Ready::Cm(port))?;
         let mut killed = qemu(machine, name, what, &[&words[..], &words, &words, &words].concat())?;
         flowing_here(&mut killed)?;
+        if connections(machine)? == 0 {
+            return Err("the guest has no RC queue pair while the initiator writes".to_owned());
+        }
         killed.signal(Signal::SIGKILL);
-        let dropped =
-            || machine.ask("rdma resource show qp | grep -c 'type RC' || true").is_ok_and(|n| n == "0\n");
-        if !eventually(DROPPED_MAX, dropped) {
+        if !eventually(DROPPED_MAX, || connections(machine) == Ok(0)) {
             return Err("the target keeps the connection of the killed initiator".to_owned());
         }
     }
@@ -127,6 +130,12 @@ fn qemu(machine: &Machine, name: &str, what: What, writes: &[&str]) -> Result<Ru
     machine.start(End::Roxie, name, Port::Udp, &with_loss(what, &words))
 }
 
+/// Number of RC queue pairs in the guest.
+fn connections(machine: &Machine) -> Result<usize, String> {
+    let all = machine.ask("rdma resource show qp")?;
+    Ok(all.lines().filter(|line| line.contains("type RC")).count())
+}
+
 /// Makes the file `data` in `dir`, and one of each chunk; returns qemu-io's commands to write these.
 fn writes(dir: &Path, seed: u64) -> Result<Vec<String>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
@@ -145,21 +154,28 @@ fn writes(dir: &Path, seed: u64) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Logs in to the target on roxie; leaves the disk's name in /tmp/name, and random data in /tmp/data.
-const LOGIN: &str = r"
+/// Removes the session that a failed case left, logs in to the target on roxie, and writes the disk's name to
+/// /tmp/name. The guest has no udev, so the name comes from the session in sysfs.
+const LOGIN: &str = r#"
 modprobe -a ib_iser sd_mod
 mkdir -p /run/lock/iscsi /etc/iscsi
 echo InitiatorName=iqn.2026-11.example:me >/etc/iscsi/initiatorname.iscsi
 pidof iscsid || iscsid
 until grep -q ISCSIADM /proc/net/unix; do sleep 0.1; done
 node='-m node -T iqn.2026-11.example:disk -p 10.99.0.1'
-iscsiadm $node -o new -I iser
+iscsiadm $node -u || true
+iscsiadm $node -o delete || true
+iscsiadm $node -o new -I iser || exit 1
 iscsiadm $node -l || exit 1
-until [ -e /dev/sd? ]; do sleep 0.1; done
-echo /dev/sd? >/tmp/name
-";
+until
+    set -- /sys/class/iscsi_session/*/device/target*/*/block/*
+    [ -b "/dev/${1##*/}" ]
+do sleep 0.1; done
+[ $# = 1 ] || { echo "more than one disk: $*"; exit 1; }
+echo /dev/${1##*/} >/tmp/name
+"#;
 const LOGOUT: &str = "iscsiadm -m node -T iqn.2026-11.example:disk -u";
-/// Writes the data, several times, reads them back past the page cache, and prints both checksums.
+/// Writes random data, several times, reads them back past the page cache, and prints both checksums.
 const COPY: &str = r"
 disk=$(cat /tmp/name)
 head -c 8388608 /dev/urandom >/tmp/data
@@ -224,7 +240,11 @@ fn with_loss<'a>(what: What, words: &[&'a str]) -> Vec<&'a str> {
 /// Waits for traffic of a program at the host's end.
 fn flowing_here(program: &mut Running) -> Result<(), String> {
     // Before that, its counters are those of the namespace that it was started from.
-    eventually(LIMIT, || program.has_ended() || program.net("dev").contains(End::Roxie.netdev()));
+    let netdev = End::Roxie.netdev();
+    if !eventually(LIMIT, || program.has_ended() || program.net("dev").contains(netdev)) {
+        let described = program.wait(Duration::ZERO).describe();
+        return Err(format!("the program did not enter the network namespace with {netdev}\n{described}"));
+    }
     flowing(program, RUNNING_BYTES)
 }
 
@@ -236,10 +256,10 @@ fn recovered(machine: &Machine) -> Result<u64, String> {
     Ok(names.iter().filter_map(|name| counters[0][name].as_u64()).sum())
 }
 
-/// Requires that packets were lost, and repeated, if the case loses them.
+/// Requires that rxe counted retransmissions, if the case loses packets.
 fn lossy_enough(machine: &Machine, what: What, before: u64) -> Result<(), String> {
     let count = recovered(machine)? - before;
-    (what != What::Loss || count > 0).then_some(()).ok_or_else(|| "no packet was lost".to_owned())
+    (what != What::Loss || count > 0).then_some(()).ok_or_else(|| "rxe counted no retransmission".to_owned())
 }
 
 /// The checksum of a file's first bytes, as sha256sum prints it.

@@ -230,10 +230,24 @@ def install_on_host(*packages):
     sh("apt-get", "install", "-y", "--no-install-recommends", *packages, env=env)
 
 
-def build_pvrdma(version, work, to):
-    """Builds vmw_pvrdma from Debian's source of the kernel, for the kernel `version` (6.1.0-57-amd64)."""
+def is_installed(package):
+    status = sh("dpkg-query", "-W", "-f", "${db:Status-Status}", package, check=False)
+    return status == "installed"
+
+
+def build_pvrdma(version, work, to, install):
+    """Builds vmw_pvrdma from Debian's source of the kernel, for the kernel `version` (6.1.0-57-amd64).
+
+    The host needs that source, the kernel's headers and make; without `install` they must be there.
+    """
     source = "linux-source-" + ".".join(version.split(".")[:2])
-    install_on_host(source, f"linux-headers-{version}", "make")
+    packages = [source, f"linux-headers-{version}", "make"]
+    missing = [package for package in packages if not is_installed(package)]
+    if missing and not install:
+        die(f"--no-host: the driver needs packages that are not installed: {' '.join(missing)}")
+    if missing:
+        install_on_host(*missing)
+    print(f"driver vmw_pvrdma of {source}", flush=True)
     driver = f"{source}/drivers/infiniband/hw/vmw_pvrdma"
     sh("tar", "-x", "-f", f"/usr/src/{source}.tar.xz", "-C", work, driver)
     build = f"/lib/modules/{version}/build"
@@ -249,14 +263,17 @@ def name_of(suite, kernel_suite):
 def prepare(suite, kernel_suite, install, pvrdma):
     """Makes the image of a Debian release with a kernel; `install` adds the host's packages.
 
-    `pvrdma` builds the driver of the paravirtual RDMA device, which Debian's kernels lack.
+    `pvrdma` builds the driver of the paravirtual RDMA device, which Debian's kernels lack. An image of that
+    name stays as it is until the new one is complete.
     """
     if os.geteuid():
         die("prepare needs root")
     out = CACHE / name_of(suite, kernel_suite)
-    shutil.rmtree(out, ignore_errors=True)
-    work = out / "work"
-    work.mkdir(parents=True)
+    # Not a directory in which images() looks for an image.
+    work = CACHE / "work" / out.name
+    shutil.rmtree(work, ignore_errors=True)
+    made = work / "image"
+    made.mkdir(parents=True)
     if install:
         print("host packages", flush=True)
         sh("apt-get", "update", "-q")
@@ -276,6 +293,8 @@ def prepare(suite, kernel_suite, install, pvrdma):
     images = list(kernel.glob("boot/vmlinuz-*")) + list(kernel.glob("usr/lib/modules/*/vmlinuz"))
     if not versions or not images:
         die("the kernel package has no kernel")
+    if pvrdma:
+        build_pvrdma(versions[0], work, made / "vmw_pvrdma.ko", install)
 
     tools = [(name, version) for name, version in apt.closure(GUEST_PACKAGES) if not SKIP.match(name)]
     print(f"user space: {len(tools)} packages of {suite}", flush=True)
@@ -296,12 +315,10 @@ def prepare(suite, kernel_suite, install, pvrdma):
         "python3 -m compileall -q /usr/lib/python3* >/dev/null 2>&1; ldconfig; true",
     )
 
-    archive = Cpio(out / "base.cpio")
+    archive = Cpio(made / "base.cpio")
     archive.tree(root)
     archive.close()
-    (out / "kernel").write_bytes(extract_vmlinux(images[0]))
-    if pvrdma:
-        build_pvrdma(versions[0], work, out / "vmw_pvrdma.ko")
+    (made / "kernel").write_bytes(extract_vmlinux(images[0]))
     manifest = {
         "suite": suite,
         "kernel_suite": kernel_suite,
@@ -310,7 +327,9 @@ def prepare(suite, kernel_suite, install, pvrdma):
         "modules": MODULES,
         "pvrdma": pvrdma,
     }
-    (out / "image.json").write_text(json.dumps(manifest, indent=1))
+    (made / "image.json").write_text(json.dumps(manifest, indent=1))
+    shutil.rmtree(out, ignore_errors=True)
+    made.rename(out)
     shutil.rmtree(work)
     size = sum(file.stat().st_size for file in out.iterdir()) >> 20
     print(f"image '{out.name}': kernel {versions[0]}, {size} MiB in {out}")
