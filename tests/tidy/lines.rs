@@ -6,9 +6,9 @@ use crate::tree::File;
 /// The folders, and the most production lines of each. A change that adds lines takes as many away, or says
 /// in its commit what they are for.
 const MOST: [(&str, usize); 6] = [
-    ("crates/nic/", 67_170),
+    ("crates/nic/", 67_180),
     ("crates/xdp/", 10_130),
-    ("crates/tools/", 9_980),
+    ("crates/tools/", 9_990),
     ("crates/lab/", 9_130),
     ("crates/cli/", 19_210),
     ("xtask/", 860),

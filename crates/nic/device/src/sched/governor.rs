@@ -104,7 +104,7 @@ impl Governor {
     /// mean needs at least `poller_work` units of work; fewer count as rare. In `Inline`, half as many are
     /// enough, so that a thread at the limit does not change the state at each check.
     ///
-    /// A progress thread would take the CPU from threads that wait for it: then the mean is of their CPU time.
+    /// A progress thread would take the CPU from threads that wait for it: the mean is of their CPU time.
     fn are_frequent(&mut self, work: u64, now: u64, usage: impl FnOnce() -> Usage) -> bool {
         let Tuning { poll_gap_ns, poller_work, .. } = self.tuning;
         let (made, elapsed) = (work.wrapping_sub(self.seen_work), now.saturating_sub(self.seen_at));

@@ -184,9 +184,9 @@ tuning! {
     /// Longest sleep (ns): the control plane is served at least this often. Half: more wake-ups of an idle
     /// process. Double: fewer.
     sleep_max_ns: u64 = 500_000_000,
-    /// First sleep (ns) after a packet: shorter than the peer's probe timeout (400 us), so that a post need not
-    /// wake the thread, which would preempt it while it holds the engine's lock. Half: more wake-ups. Double:
-    /// a post soon after a packet wakes the thread.
+    /// First sleep (ns) after a packet: shorter than the peer's probe timeout (400 us), so that a post need
+    /// not wake the thread, which would preempt it while it holds the engine's lock. Half: more wake-ups.
+    /// Double: a post soon after a packet wakes the thread.
     brief_sleep_ns: u64 = 250_000,
     /// How often that time doubles until the next packet: 4 ms at most. A post may then have to wake the
     /// thread, once for each sleep. Half: 64 ranks of MPI on two CPUs wake up 64 threads each millisecond.
