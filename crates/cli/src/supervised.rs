@@ -45,6 +45,11 @@ impl Ended {
         self.status.code().is_none_or(|code| (SIGNALED + 1..=SIGNALED + 64).contains(&code))
     }
 
+    /// The signal that has ended the command.
+    pub(crate) fn signal(&self) -> Option<Signal> {
+        self.status.signal().and_then(|signal| Signal::try_from(signal).ok())
+    }
+
     /// The exit code of the command, as shells report it. Keeps the capture of `--capture`, with `--on-error`
     /// only if the command failed or `is_wrong`.
     pub(crate) fn exit_code(self, is_wrong: bool) -> ExitCode {

@@ -197,6 +197,9 @@ fn supervise(
     if findings.processes() == 0 {
         say!("roxie check: no process of the command opened the device: nothing was checked");
     }
+    if let Some(signal) = ended.signal() {
+        say!("roxie check: {signal} has ended the command");
+    }
     let code = ended.exit_code(found > 0);
     Ok(if found > 0 { ExitCode::from(FOUND) } else { code })
 }

@@ -39,6 +39,8 @@ use super::{ending, failures, looks, memory, races, waits};
 pub(super) struct Queue {
     pub(super) number: u32,
     pub(super) service: QpType,
+    /// The longest datagram.
+    mtu: u64,
     max_send_wr: u32,
     sends_all_signaled: bool,
     /// A send was signaled.
@@ -307,6 +309,7 @@ impl Queue {
             number: qp.number().value(),
             // Raw packet queue pairs have no service; their sends complete in order, as those of RC.
             service: qp.transport().map_or(QpType::Rc, Qp::ty),
+            mtu: qp.transport().map_or(0, |qp| qp.pd().context().query_port().active_mtu.bytes() as u64),
             max_send_wr: qp.cap().max_send_wr,
             sends_all_signaled: object.tail.sq_sig_all,
             has_signaled: false,
@@ -417,6 +420,14 @@ impl Queue {
             self.moved_ns = now_ns();
         }
         let bytes = bytes(wr.sg_list);
+        if self.service == QpType::Ud && bytes > self.mtu {
+            let text = format!(
+                "the datagram with wr_id {:#x} has {bytes} bytes, more than the MTU of the port, {}: it is not \
+                 sent, and its completion has no error (IBA C10-93.1.1)",
+                wr.wr_id, self.mtu
+            );
+            report(FindingKind::DatagramDropped, &text, &[("posted", posted)]);
+        }
         if gets_result {
             let results = self.sends.iter().filter(|send| send.gets_result);
             overlap((operation, wr.wr_id, posted), wr.sg_list, self.receives.iter().chain(results));
