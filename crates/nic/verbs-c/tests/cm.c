@@ -82,7 +82,10 @@ static void refusal(struct rdma_event_channel *ch, struct rdma_cm_id *listener)
 
 	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_resolve_addr(id, NULL, loopback(rdma_get_src_port(listener)), 1000));
+	/* As with rdma-core, the device is known when the application takes the event. */
+	CHECK(!id->verbs);
 	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(id->verbs);
 	CHECK(!rdma_resolve_route(id, 1000));
 	rdma_ack_cm_event(expect(ch, RDMA_CM_EVENT_ROUTE_RESOLVED));
 	CHECK(id->route.path_rec && id->route.num_paths == 1 && id->verbs);

@@ -70,8 +70,8 @@ pub(crate) fn to_c(addr: SocketAddr) -> SockAddr {
     to
 }
 
-/// Calls `f` with an identifier and updates its public addresses. If `wait` is set and the identifier is
-/// synchronous, waits for the event that the call causes. Returns 0, or -1 with `errno` set.
+/// Calls `f` with an identifier and updates its public addresses; if `wait` is set, with the event that the
+/// call causes, for which a synchronous identifier waits. Returns 0, or -1 with `errno` set.
 #[track_caller]
 pub(crate) fn call(
     id: Option<&IdObject>,
@@ -99,8 +99,11 @@ fn call_object(
 ) -> c_int {
     given!(minus1; id);
     done!(minus1; f(id));
+    if wait {
+        return complete(id);
+    }
     refresh(id);
-    if wait { complete(id) } else { 0 }
+    0
 }
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
