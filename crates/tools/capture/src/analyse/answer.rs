@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use wire::capture::Seen;
-use wire::{NakCode, Operation, Packet, Position, Psn, Syndrome, rnr_timer_ns};
+use wire::{NakCode, Operation, Packet, Psn, Syndrome, rnr_timer_ns};
 
 use super::Analysis;
 use super::conclude::earliest;
@@ -59,6 +59,9 @@ impl Analysis {
         let requests = &mut self.directions[index];
         match packet.row().operation {
             Operation::ReadResponse => self.response(index, at, seen, packet),
+            Operation::AtomicAck if psn.distance_from(requests.window.next()) >= 0 => {
+                self.ack_ahead(index, at, psn);
+            }
             Operation::AtomicAck => {
                 if let Some(slot) = requests.window.get_mut(psn) {
                     slot.answered = at.number;
@@ -205,7 +208,14 @@ impl Analysis {
                 self.directions[index].passed.retain(|(_, _, by)| by.number != at.number);
                 self.refused(index, at, psn, code);
             }
-            Syndrome::Reserved(_) => {}
+            Syndrome::Reserved(code) => {
+                let text = format!(
+                    "The acknowledgement in packet {} has the reserved syndrome {code:#04x}: it is neither \
+                     ACK nor NAK. Check the responder.",
+                    at.number
+                );
+                self.report_on(index, Kind::Malformed, at, at.number, text);
+            }
         }
     }
 
@@ -484,29 +494,14 @@ impl Analysis {
     }
 
     fn response(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>) {
-        let psn = packet.bth.psn;
-        let position = packet.row().position;
-        let requests = &mut self.directions[index];
-        if matches!(position, Position::First | Position::Middle) {
-            let len = seen.payload_len() as u32;
-            let mtu = *requests.path_mtu.get_or_insert(len);
-            if let Some((read, _)) = requests.unsized_read.take() {
-                let bytes = requests.message_at(read).map_or(0, |message| message.bytes);
-                let span = bytes.div_ceil(u64::from(mtu.max(1))) as u32;
-                let known = requests.window.next().distance_from(read).cast_unsigned();
-                requests.lengthen(read, span.saturating_sub(known), false);
-            }
+        let (psn, position) = (packet.bth.psn, packet.row().position);
+        if self.directions[index].surplus == Some(psn) {
+            self.directions[index].surplus = (!position.ends()).then_some(psn.advance(1));
+            return;
         }
-        if let Some((read, _)) =
-            requests.unsized_read.filter(|(read, _)| position.ends() && !psn.is_before(*read))
-        {
-            requests.unsized_read = None;
-            let missing = psn.advance(1).distance_from(requests.window.next());
-            requests.lengthen(read, missing.max(0).cast_unsigned(), true);
-        }
-        let peer_mtu = requests.path_mtu;
-        if let Some(peer) = requests.peer {
-            self.directions[peer].path_mtu = self.directions[peer].path_mtu.or(peer_mtu);
+        self.size_answered_read(index, seen, packet);
+        if psn.distance_from(self.directions[index].window.next()) >= 0 {
+            return self.ack_ahead(index, at, psn);
         }
         let requests = &mut self.directions[index];
         let is_first = requests.window.get_mut(psn).is_none_or(|slot| slot.answered == 0);
@@ -525,7 +520,10 @@ impl Analysis {
         message.responded |= position.ends();
         message.response_bytes += if is_first { seen.payload_len() as u64 } else { 0 };
         let (in_sequence, was_resent) = (message.response == psn, message.resent > 0);
-        if in_sequence && !was_resent && position.ends() && psn.is_before(message.last_psn) {
+        let is_early = position.ends() && psn.is_before(message.last_psn);
+        let is_wrong = in_sequence && !was_resent && self.check_response_length(index, at, psn, position);
+        let requests = &mut self.directions[index];
+        if in_sequence && !was_resent && !is_wrong && is_early {
             // Without a path MTU the number of responses was a guess: the others answer another request.
             requests.shorten(psn.advance(1));
         }
@@ -544,10 +542,8 @@ impl Analysis {
             }
         }
         let Some(message) = self.directions[index].message_at(psn) else { return };
-        let (whole, operation) = (in_sequence && last.is_before(message.response), message.operation);
-        if in_sequence && position.ends() && !was_resent {
-            self.check_response_length(index, at, psn);
-        }
+        let whole = is_wrong || in_sequence && last.is_before(message.response);
+        let operation = message.operation;
         // FLUSH and ATOMIC WRITE have a single response.
         if whole || position.ends() && operation != Operation::ReadRequest {
             self.acknowledged(index, at, if whole { last } else { psn }, true);

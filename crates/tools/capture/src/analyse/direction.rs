@@ -281,6 +281,8 @@ pub struct Direction {
     /// The latest ACK for a number that was not captured so far, and the index of the finding about it.
     pub(super) ahead: Option<(Psn, At, Option<usize>)>,
     pub(super) unknown_ack: Option<usize>,
+    /// The next response beyond the end of a READ that has more than were requested.
+    pub(super) surplus: Option<Psn>,
     /// Answers without a known request: the first one, and their number.
     pub(super) strays: Option<Stray>,
     /// Index of the finding about damaged packets, and the number of those captured so far.

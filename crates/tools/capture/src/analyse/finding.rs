@@ -265,11 +265,14 @@ impl Findings {
         }
     }
 
-    /// Removes the findings that depend on missing packets ([`Kind::is_absence`]); returns their number.
-    pub fn withdraw_absences(&mut self) -> usize {
+    /// Removes the findings that depend on missing packets ([`Kind::is_absence`]), and with `bursts` those
+    /// about the form of packets: a burst looks like one packet. Returns their number.
+    pub fn withdraw_absences(&mut self, bursts: bool) -> usize {
+        use Kind::{BadIcrc, ChangedBytes, Malformed, OpcodeSequence, WrongLength, WrongMtu};
         self.list.retain(|finding| finding.count > 0);
         let all = self.list.len();
-        self.list.retain(|finding| !finding.kind.is_absence());
+        let forms = [WrongMtu, OpcodeSequence, WrongLength, ChangedBytes, BadIcrc, Malformed];
+        self.list.retain(|finding| !(finding.kind.is_absence() || bursts && forms.contains(&finding.kind)));
         all - self.list.len()
     }
 

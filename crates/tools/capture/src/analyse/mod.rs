@@ -123,6 +123,8 @@ pub struct Totals {
     pub foreign: u64,
     /// Packets that may be RoCEv2 in a form that is not decoded.
     pub undecoded: Undecoded,
+    /// Bursts that were captured before their segmentation, each counted as one packet.
+    pub bursts: u64,
     /// First packet.
     pub first: At,
     /// Last packet.
@@ -197,6 +199,11 @@ impl Analysis {
                  {there} are there. A receiver should drop it silently."
             );
             self.report(Kind::Malformed, at, at.number, subject(seen), text);
+            return;
+        }
+        // No path MTU is larger.
+        if seen.payload_len() > 4096 && icrc != IcrcCheck::Good {
+            self.totals.bursts += 1;
             return;
         }
         let place = seen.link.ifindex.unwrap_or(record.interface as u32);

@@ -51,6 +51,8 @@ pub enum Retake {
     BothDirections,
     /// Write the file to its end.
     WholeFile,
+    /// Capture behind the segmentation of bursts.
+    Segmented,
     /// Say what the packets are that were not decoded.
     Decode,
 }
@@ -69,6 +71,9 @@ impl Retake {
             Self::Everything => ("", "without --sample and conditions"),
             Self::BothDirections => ("", "on one of the two hosts; or -p PID"),
             Self::WholeFile => (" -s headers", "to the end of the file"),
+            Self::Segmented => {
+                ("", "at the receiver; or switch segmentation off: ethtool -K IF tx-udp-segmentation off")
+            }
             Self::Decode => ("", "where packets are not encrypted or encapsulated"),
         };
         format!("roxie capture record {point}{options} -o new.pcapng   # {remark}")
@@ -141,6 +146,14 @@ impl Analysis {
             reasons.push(damage.clone());
             retake = retake.or(Some(Retake::WholeFile));
         }
+        if self.totals.bursts > 0 {
+            reasons.push(format!(
+                "the capture shows bursts before their segmentation (UDP GSO of a sending host): packets \
+                 carry more than the largest path MTU, 4096 bytes ({})",
+                self.totals.bursts
+            ));
+            retake = Some(Retake::Segmented);
+        }
         // Until here, any packet may be missing. Below it is known what is missing.
         let is_unreliable = !reasons.is_empty();
         if !is_unreliable && gaps.requests + gaps.responses > 0 {
@@ -179,7 +192,8 @@ impl Analysis {
         if reasons.is_empty() {
             return None;
         }
-        let withdrawn = if is_unreliable { self.findings.withdraw_absences() } else { 0 };
+        let bursts = self.totals.bursts > 0;
+        let withdrawn = if is_unreliable { self.findings.withdraw_absences(bursts) } else { 0 };
         self.findings.doubt_absences();
         let unlisted = match withdrawn {
             0 => String::new(),

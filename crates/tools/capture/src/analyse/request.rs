@@ -103,6 +103,33 @@ impl Analysis {
         }
     }
 
+    /// Learns the path MTU from a response, and from it the number of responses of a READ.
+    pub(super) fn size_answered_read(&mut self, index: usize, seen: &Seen<'_>, packet: &Packet<'_>) {
+        let (psn, position) = (packet.bth.psn, packet.row().position);
+        let requests = &mut self.directions[index];
+        if matches!(position, Position::First | Position::Middle) {
+            let len = seen.payload_len() as u32;
+            let mtu = *requests.path_mtu.get_or_insert(len);
+            if let Some((read, _)) = requests.unsized_read.take() {
+                let bytes = requests.message_at(read).map_or(0, |message| message.bytes);
+                let span = bytes.div_ceil(u64::from(mtu.max(1))) as u32;
+                let known = requests.window.next().distance_from(read).cast_unsigned();
+                requests.lengthen(read, span.saturating_sub(known), false);
+            }
+        }
+        if let Some((read, _)) =
+            requests.unsized_read.filter(|(read, _)| position.ends() && !psn.is_before(*read))
+        {
+            requests.unsized_read = None;
+            let missing = psn.advance(1).distance_from(requests.window.next());
+            requests.lengthen(read, missing.max(0).cast_unsigned(), true);
+        }
+        let peer_mtu = requests.path_mtu;
+        if let Some(peer) = requests.peer {
+            self.directions[peer].path_mtu = self.directions[peer].path_mtu.or(peer_mtu);
+        }
+    }
+
     /// Handles a request packet with the next number in sequence.
     fn in_order(&mut self, index: usize, at: At, seen: &Seen<'_>, packet: &Packet<'_>, slot: Slot) {
         let direction = &mut self.directions[index];

@@ -1,7 +1,7 @@
 //! Checks that consecutive packets fit together: opcodes, lengths, message sequence numbers, and ACKs of
 //! requests that were not captured.
 
-use wire::{Msn, NakCode, Operation, Packet, Psn, Syndrome};
+use wire::{Msn, NakCode, Operation, Packet, Position, Psn, Syndrome};
 
 use super::Analysis;
 use super::direction::{Direction, Inside};
@@ -102,24 +102,36 @@ impl Analysis {
         self.report_doubted(index, Kind::WrongLength, message.first, psn, at, text);
     }
 
-    /// Checks that the responses of a READ, all captured, have the requested length.
-    pub(super) fn check_response_length(&mut self, index: usize, at: At, psn: Psn) {
+    /// Whether the responses of a READ, all captured until `psn`, have a wrong length. The last one ends the
+    /// requested bytes, and no other one does.
+    pub(super) fn check_response_length(
+        &mut self,
+        index: usize,
+        at: At,
+        psn: Psn,
+        position: Position,
+    ) -> bool {
         let direction = &mut self.directions[index];
         let name = direction.name();
-        let Some(message) = direction.message_at(psn) else { return };
+        let Some(message) = direction.message_at(psn) else { return false };
         if message.operation != Operation::ReadRequest || message.access.is_none() {
-            return;
+            return false;
         }
         let (wanted, there, first) = (message.bytes, message.response_bytes, message.first);
-        if wanted == there || self.is_ambiguous(index) {
-            return;
+        let is_inside = psn.is_before(message.last_psn);
+        let is_right = if position.ends() { wanted == there } else { is_inside || there < wanted };
+        if is_right || self.is_ambiguous(index) {
+            return false;
         }
+        let more = if position.ends() { "" } else { ", and more responses follow" };
+        self.directions[index].surplus = (!position.ends()).then_some(psn.advance(1));
         let text = format!(
             "The READ in packet {} requests {wanted} bytes, and its responses until packet {} carry {there} \
-             bytes. The requester ends the connection for that.",
+             bytes{more}. The requester ends the connection for that.",
             first.number, at.number
         );
         self.report(Kind::WrongLength, first, at.number, name, text);
+        true
     }
 
     /// Checks the message sequence number of an ACK: it grows by the messages completed since the last one.
@@ -179,7 +191,7 @@ impl Analysis {
         }
         let last = self.directions[index].window.next().advance(0xff_ffff);
         let text = format!(
-            "Packet {} acknowledges PSN {psn}, and no request with that number was seen in this capture: \
+            "Packet {} answers PSN {psn}, and no request with that number was seen in this capture: \
              the last one before it has PSN {last}. Either the capture lacks requests, or the responder \
              counts from another number (its rq_psn is not the requester's sq_psn).",
             at.number

@@ -1,16 +1,16 @@
 //! The analysis of captures of real kernels in which packets were dropped, duplicated, delayed or refused on
 //! purpose.
 
-use roxie_capture::analyse::{Analysis, Kind, Verdict};
+use roxie_capture::analyse::{Analysis, Confidence, Kind, Origin, Verdict};
 use roxie_capture::source::Source;
-use wire::Qpn;
 use wire::capture::Seen;
+use wire::{Opcode, Qpn};
 
 use pcap_file::{Endianness, TsResolution};
 
 use crate::build::pcap;
 use crate::golden;
-use crate::synth::{ACK, Talk};
+use crate::synth::{ACK, Talk, aeth, reth};
 
 pub(crate) fn analyse(file: &[u8]) -> Verdict {
     analyse_incomplete(file, 0, None)
@@ -218,4 +218,88 @@ fn a_reply_long_before_a_request_does_not_answer_it() {
         let (answered, ready, passive, _) = setup(&talk.file());
         assert_eq!((answered, ready, passive.is_some()), (is_answered, is_answered, is_answered));
     }
+}
+
+/// A READ with the PSN 3, amid SENDs. The path MTU is known to be 1024. Its responses carry `there` bytes.
+fn read(wanted: u32, there: usize, sends_after: u32) -> Talk {
+    let mut talk = Talk::new();
+    talk.request(Opcode::RC_SEND_FIRST, 0, false, &[], &[1; 1024]);
+    talk.request(Opcode::RC_SEND_LAST, 1, true, &[], &[1; 1024]).ack(1, ACK, 1).send(2).ack(2, ACK, 2);
+    talk.request(Opcode::RC_READ_REQUEST, 3, true, &reth(0x1000, wanted), &[]);
+    let count = there.div_ceil(1024);
+    for n in 0..count {
+        let (opcode, has_aeth) = match n {
+            _ if n + 1 == count => (Opcode::RC_READ_RESPONSE_LAST, true),
+            0 => (Opcode::RC_READ_RESPONSE_FIRST, true),
+            _ => (Opcode::RC_READ_RESPONSE_MIDDLE, false),
+        };
+        let head = aeth(ACK, 3);
+        let len = (there - n * 1024).min(1024);
+        talk.answer(opcode, 3 + n as u32, if has_aeth { &head } else { &[] }, &vec![2; len]);
+    }
+    let next = 3 + wanted.div_ceil(1024);
+    (0..sends_after).for_each(|n| {
+        talk.send(next + n).ack(next + n, ACK, 4 + n);
+    });
+    talk
+}
+
+#[test]
+fn a_read_with_more_or_fewer_responses_than_requested_has_a_wrong_length() {
+    for sends_after in [0, 5] {
+        for (wanted, there) in [(3072, 4096), (4096, 6144), (2100, 4096), (4096, 3072), (4096, 2048)] {
+            let verdict = analyse(&read(wanted, there, sends_after).file());
+            let kinds: Vec<_> = verdict.findings.iter().map(|finding| finding.kind).collect();
+            assert_eq!(kinds, [Kind::WrongLength], "{wanted}, {there}: {}", verdict.text());
+            assert!(!verdict.is_inconclusive());
+        }
+        for bytes in [1025, 3072, 4095] {
+            let verdict = analyse(&read(bytes, bytes as usize, sends_after).file());
+            assert_eq!(verdict.text(), "No problem was found in this capture.");
+        }
+    }
+}
+
+#[test]
+fn a_response_that_no_request_asked_for_is_a_finding() {
+    let stray = |opcode, headers: &[u8]| {
+        let mut talk = Talk::new();
+        talk.sends(0, 5).answer(opcode, 105, headers, &[]).send(5).ack(5, ACK, 6);
+        analyse(&talk.file()).first().map(|finding| finding.kind)
+    };
+    let atomic = [&aeth(ACK, 5)[..], &[0; 8]].concat();
+    assert_eq!(stray(Opcode::RC_READ_RESPONSE_ONLY, &aeth(ACK, 5)), Some(Kind::UnknownAck));
+    assert_eq!(stray(Opcode::RC_ATOMIC_ACKNOWLEDGE, &atomic), Some(Kind::UnknownAck));
+}
+
+#[test]
+fn an_acknowledgement_with_a_reserved_syndrome_is_malformed() {
+    let mut talk = Talk::new();
+    talk.sends(0, 5).send(5).ack(5, 0x41, 6).send(6).ack(6, ACK, 7);
+    let verdict = analyse(&talk.file());
+    assert_eq!(verdict.first().map(|finding| finding.kind), Some(Kind::Malformed));
+    assert!(verdict.text().contains("packet 12 has the reserved syndrome 0x41"), "{}", verdict.text());
+}
+
+#[test]
+fn bursts_that_were_captured_before_their_segmentation_prove_nothing() {
+    let mut talk = Talk::new();
+    talk.sends(0, 5);
+    for len in [6 * 1024, 2 * 1024] {
+        // The CRC at the end is that of the last segment.
+        talk.request(Opcode::RC_WRITE_FIRST, 5, false, &reth(0, 9000), &vec![1; len]).damage(1);
+    }
+    talk.request(Opcode::RC_WRITE_LAST, 13, true, &[], &[1; 1000]).ack(13, ACK, 6).sends(14, 5);
+    let verdict = analyse(&talk.file());
+    let kinds: Vec<_> = verdict.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [Kind::CaptureLoss], "{}", verdict.text());
+    assert!(verdict.is_inconclusive() && verdict.text().contains("before their segmentation"));
+    let next = verdict.next(Origin::File("x.pcapng"));
+    assert!(next.starts_with("roxie capture record") && next.contains("at the receiver"), "{next}");
+    assert!(next.contains("tx-udp-segmentation off"), "{next}");
+    assert_eq!(verdict.confidence(), Confidence::Low);
+    // A packet of this size with a correct CRC is a packet.
+    let mut talk = Talk::new();
+    talk.request(Opcode::RC_WRITE_FIRST, 5, false, &reth(0, 9000), &[1; 8192]);
+    assert_eq!(analyse(&talk.file()).first().map(|finding| finding.kind), Some(Kind::WrongMtu));
 }
